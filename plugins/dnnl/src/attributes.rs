@@ -228,7 +228,7 @@ impl<'a> Attributes<'a> {
         if bounds.windows(2).all(|pair| pair[0] < pair[1]) { Ok(bounds) } else { Err(invalid()) }
     }
 
-    /// Returns `(before, after)` for each of `rank` dimensions, from pairs or a flat list.
+    /// Returns `(pad_before, pad_after)` for each of `rank` dimensions, from pairs or a flat list.
     pub fn pairs(self, key: &str, rank: usize) -> Result<Vec<(i64, i64)>> {
         let invalid = || {
             attr_error(format!(

@@ -55,7 +55,7 @@ impl DimMap {
     }
 
     /// Permutes the dimensions of a tensor that broadcasts to the value.
-    pub fn permuted(&self, view: &View) -> Option<View> {
+    pub fn permute_view(&self, view: &View) -> Option<View> {
         let leading_dims = self.value_shape.len().checked_sub(view.shape.len())?;
         let full: Vec<i64> = std::iter::repeat_n(1, leading_dims).chain(view.shape.iter().copied()).collect();
         Some(view.reshape(&full)?.permute(&self.order))
@@ -64,7 +64,7 @@ impl DimMap {
     /// Maps a tensor that broadcasts to the value into the primitive's dimensions. Returns `None` if the mapping
     /// requires a copy.
     pub fn to_exec(&self, view: &View) -> Option<View> {
-        let view = self.permuted(view)?;
+        let view = self.permute_view(view)?;
         view.reshape(&regroup(&view.shape, &self.ordered_shape(), &self.exec_shape)?)
     }
 

@@ -16,7 +16,7 @@ pub enum Link {
     View(usize),
     /// Elementwise function.
     Eltwise(usize),
-    /// Elementwise function of the chain's value and the tensor `other`.
+    /// Elementwise function of the chain's value and the tensor `operand`.
     Binary { op: usize, operand: Val },
     /// Integer stage, with the second operand if the stage has one.
     Stage { op: usize, operand: Option<Val> },

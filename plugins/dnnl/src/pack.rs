@@ -167,10 +167,10 @@ impl AlignedMemory {
     /// # Errors
     /// If memory is exhausted.
     pub fn new(bytes: usize) -> Result<AlignedMemory> {
-        AlignedMemory::aligned(bytes, CACHE_LINE)
+        AlignedMemory::with_alignment(bytes, CACHE_LINE)
     }
 
-    fn aligned(bytes: usize, alignment: usize) -> Result<AlignedMemory> {
+    fn with_alignment(bytes: usize, alignment: usize) -> Result<AlignedMemory> {
         let layout = Layout::from_size_align(bytes.max(1), alignment).map_err(|_| out_of_memory(bytes))?;
         // SAFETY: `bytes.max(1)` makes the size of the layout nonzero.
         let address = unsafe { std::alloc::alloc(layout) };
@@ -186,7 +186,7 @@ impl AlignedMemory {
         if bytes < HUGE_PAGE {
             return AlignedMemory::new(bytes);
         }
-        let memory = AlignedMemory::aligned(bytes, HUGE_PAGE)?;
+        let memory = AlignedMemory::with_alignment(bytes, HUGE_PAGE)?;
         pages::advise_huge_pages(memory.address, bytes);
         Ok(memory)
     }

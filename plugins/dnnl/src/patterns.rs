@@ -50,7 +50,7 @@ const QUANTIZED_SUM: &str = "(qnn.add(scaled ? nn.relu ? clip, *, const, const, 
 
 /// Returns the bindings of a quantized convolution or matrix product with an optional bias, up to the requantization
 /// `scaled`.
-fn requantized(op: &str) -> String {
+fn requantize_pattern(op: &str) -> String {
     format!(
         "let sum = qnn.{op}(*, const, const, const, const, const);\n    \
          let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;\n    \
@@ -89,8 +89,12 @@ pub fn table() -> String {
         let _ = writeln!(text, "qnn.{op}: {}", real_arithmetic(op));
     }
     for op in ["conv2d", "dense"] {
-        let _ = writeln!(text, "qnn_{op}_requantize_sum: {};\n    {QUANTIZED_SUM} ? nn.relu ? clip", requantized(op));
-        let _ = writeln!(text, "qnn_{op}_requantize: {};\n    scaled ? nn.relu ? clip ? cast", requantized(op));
+        let _ = writeln!(
+            text,
+            "qnn_{op}_requantize_sum: {};\n    {QUANTIZED_SUM} ? nn.relu ? clip",
+            requantize_pattern(op)
+        );
+        let _ = writeln!(text, "qnn_{op}_requantize: {};\n    scaled ? nn.relu ? clip ? cast", requantize_pattern(op));
     }
     let concats: Vec<String> = (2..=MAX_CONCAT_INPUTS).map(concat_pattern).collect();
     let _ = writeln!(text, "qnn_concatenate: {}", concats.join("\n    | "));

@@ -79,7 +79,7 @@ pub struct Plan {
 impl Plan {
     /// Returns one flag per buffer: true if a step reads or writes it. A constant that is read only in packed form is
     /// not touched.
-    pub fn touched(&self) -> Vec<bool> {
+    pub fn touched_buffers(&self) -> Vec<bool> {
         let mut is_touched = vec![false; self.buffers.len()];
         self.steps.iter().flat_map(|step| &step.args).for_each(|arg| is_touched[arg.buffer.0 as usize] = true);
         is_touched
@@ -87,7 +87,7 @@ impl Plan {
 
     /// Returns the indices of the packed constants that steps read, ascending.
     pub fn packed_constants(&self) -> BTreeSet<usize> {
-        let is_touched = self.touched();
+        let is_touched = self.touched_buffers();
         let buffers = self.buffers.iter().zip(is_touched).filter(|(_, is_touched)| *is_touched);
         let packed_index = |place| if let Place::Packed(packed_index) = place { Some(packed_index) } else { None };
         buffers.filter_map(|(buffer, _)| packed_index(buffer.place)).collect()
@@ -95,7 +95,7 @@ impl Plan {
 
     /// Returns the indices of the constants that steps read in place, once per buffer.
     pub fn constants_in_place(&self) -> Vec<usize> {
-        let is_touched = self.touched();
+        let is_touched = self.touched_buffers();
         let buffers = self.buffers.iter().zip(is_touched).filter(|(_, is_touched)| *is_touched);
         let constant = |place| if let Place::Constant(index) = place { Some(index) } else { None };
         buffers.filter_map(|(buffer, _)| constant(buffer.place)).collect()

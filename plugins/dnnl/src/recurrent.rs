@@ -77,7 +77,7 @@ impl RegionIr {
     /// later step.
     pub fn gru_first(&mut self, complement: Val, candidate: Val) -> Option<Val> {
         let (-1.0, 1.0, update) = self.linear(complement) else { return None };
-        let pre_activations = self.activated(update, ffi::ELTWISE_LOGISTIC)?;
+        let pre_activations = self.activated_gate(update, ffi::ELTWISE_LOGISTIC)?;
         self.gru(pre_activations, candidate, None)
     }
 
@@ -120,7 +120,8 @@ impl RegionIr {
     fn gate_decompositions(&mut self, value: Val) -> Vec<([Option<Val>; 2], Val)> {
         if let Some((a, b)) = self.factors(value) {
             let orders = [(a, b), (b, a)];
-            let decompose = |(gate, other_factor)| Some((self.activated(gate, ffi::ELTWISE_LOGISTIC)?, other_factor));
+            let decompose =
+                |(gate, other_factor)| Some((self.activated_gate(gate, ffi::ELTWISE_LOGISTIC)?, other_factor));
             return orders.into_iter().filter_map(decompose).collect();
         }
         match self.producer(value).map(|op| (&op.kind, &op.inputs[..])) {
@@ -138,7 +139,7 @@ impl RegionIr {
     /// matrix product.
     pub fn gru_reset(&mut self, reset: Val, state: Val) -> Option<Val> {
         self.columns(reset)?;
-        let [left, right] = self.activated(reset, ffi::ELTWISE_LOGISTIC)?;
+        let [left, right] = self.activated_gate(reset, ffi::ELTWISE_LOGISTIC)?;
         self.gru_cell(Part::Reset, &[left, right, Some(state)], self.shape(reset).to_vec())
     }
 
@@ -154,7 +155,7 @@ impl RegionIr {
             let operands = [left, right, reset[0], reset[1], Some(x), Some(h), state];
             return self.gru_cell(Part::Whole, &operands, shape);
         }
-        let [x, h] = self.activated(candidate, ffi::ELTWISE_TANH)?;
+        let [x, h] = self.activated_gate(candidate, ffi::ELTWISE_TANH)?;
         self.gru_cell(Part::Mix, &[left, right, x, h, state], shape)
     }
 
@@ -169,7 +170,7 @@ impl RegionIr {
 
     /// Returns the two summands in the operand of the function `alg` that defines `value`, or only the operand if it is
     /// not a sum. `value` may be a column slice of the function's result.
-    fn activated(&mut self, value: Val, alg: i32) -> Option<[Option<Val>; 2]> {
+    fn activated_gate(&mut self, value: Val, alg: i32) -> Option<[Option<Val>; 2]> {
         let argument = match self.function_of(value, alg) {
             Some((_, argument)) => argument,
             None => {

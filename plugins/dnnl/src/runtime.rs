@@ -63,7 +63,7 @@ struct PreparedPlan {
     plan: Plan,
     /// Addresses of constants and packed constants, which are the same in every run; null for all other buffers.
     fixed_addresses: Vec<*mut u8>,
-    /// Owners of the memory that `fixed` points into.
+    /// Owners of the memory that `fixed_addresses` points into.
     _packed: Vec<Arc<AlignedMemory>>,
     _constants: Vec<Constant>,
     /// Approximate number of bytes that dropping the plan frees.
@@ -71,9 +71,9 @@ struct PreparedPlan {
     idle: Mutex<Vec<MemorySet>>,
 }
 
-// SAFETY: `fixed` points into memory that `_packed` and `_constants` own and that is only read.
+// SAFETY: `fixed_addresses` points into memory that `_packed` and `_constants` own and that is only read.
 unsafe impl Send for PreparedPlan {}
-// SAFETY: the memory that `fixed` points into is only read, and a mutex protects `idle`.
+// SAFETY: the memory that `fixed_addresses` points into is only read, and a mutex protects `idle`.
 unsafe impl Sync for PreparedPlan {}
 
 /// Memory objects of one run.
@@ -253,7 +253,7 @@ impl LoadedRegion {
                 constant.ok_or_else(|| Error::new(format!("constant {} has already been released", pack.constant)))?;
             let address = memory.address.wrapping_add(next_offset);
             next_offset += size(index);
-            // SAFETY: `address` is aligned to a cache line, and the allocation above reserves `size(number)` bytes
+            // SAFETY: `address` is aligned to a cache line, and the allocation above reserves `size(index)` bytes
             // there.
             unsafe { pack.write(self.library, constant, address) }?;
             if state.packs.packs.iter().position(|candidate| candidate.constant == pack.constant) != Some(index) {
@@ -294,7 +294,7 @@ impl PreparedPlan {
         let bytes = packed_bytes + code + plan.steps.len() * STEP_BYTES;
         let mut fixed_addresses = vec![std::ptr::null_mut(); plan.buffers.len()];
         let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
-        let buffers = plan.buffers.iter().zip(&mut fixed_addresses).zip(plan.touched());
+        let buffers = plan.buffers.iter().zip(&mut fixed_addresses).zip(plan.touched_buffers());
         for ((buffer, address), _) in buffers.filter(|(_, is_touched)| *is_touched) {
             match buffer.place {
                 Place::Constant(index) => {

@@ -249,7 +249,8 @@ impl RegionIr {
                 if let Some(result) = cell {
                     return result;
                 }
-                if let Some(result) = self.gated(x, y).or_else(|| self.gelu_erf(x, y)).or_else(|| self.gelu_tanh(x, y))
+                if let Some(result) =
+                    self.gate_product(x, y).or_else(|| self.gelu_erf(x, y)).or_else(|| self.gelu_tanh(x, y))
                 {
                     return result;
                 }
@@ -297,7 +298,7 @@ impl RegionIr {
     }
 
     /// Recognizes `x g(x)`, where `g` is a sigmoid, a hard sigmoid, or the tanh factor of mish.
-    fn gated(&mut self, x: Val, gate: Val) -> Option<Val> {
+    fn gate_product(&mut self, x: Val, gate: Val) -> Option<Val> {
         let (function, argument) = self.function(gate)?;
         let (factor, core) = self.factor_and_value(argument);
         let params = match function.alg {

@@ -13,11 +13,11 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Returns the addresses of the input, forget, candidate and output pre-activations in a row of `4 * hidden`
+    /// Returns the addresses of the input, forget, candidate and output pre-activations in a row of `4 * hidden_size`
     /// elements.
     #[inline(always)]
     pub(super) unsafe fn pointers(&self, pre_activations: *const f32, hidden_size: usize) -> [*const f32; 4] {
-        // SAFETY: the caller guarantees that the row has `4 * hidden` elements.
+        // SAFETY: the caller guarantees that the row has `4 * hidden_size` elements.
         [self.input, self.forget, self.candidate, self.output]
             .map(|index| unsafe { pre_activations.add(index * hidden_size) })
     }

@@ -57,7 +57,7 @@ fn candidates(plugin: Option<&Path>) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// If `/proc/self/maps` does not list the library, or the current directory is not accessible.
-pub fn mapped(file: &Path) -> Result<PathBuf> {
+pub fn mapped_path(file: &Path) -> Result<PathBuf> {
     if file.parent().is_some_and(|dir| !dir.as_os_str().is_empty()) {
         return Ok(std::path::absolute(file)?);
     }

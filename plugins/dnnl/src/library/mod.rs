@@ -90,7 +90,7 @@ impl OneDnn {
     /// # Errors
     /// If the system does not report the mapped files, or the current directory is not accessible.
     pub fn path(&self) -> Result<PathBuf> {
-        find::mapped(&self.file)
+        find::mapped_path(&self.file)
     }
 
     /// Calls `body(thread, threads)` on every thread of the library's pool if `is_worthwhile` says that there is enough

@@ -419,7 +419,7 @@ impl Lowering<'_> {
             return Some(BufferView { buffer, view });
         }
         // If dimensions that the map merges are not adjacent in memory, the operand is copied.
-        let ordered_view = BufferView { buffer, view: dim_map.permuted(&view)? };
+        let ordered_view = BufferView { buffer, view: dim_map.permute_view(&view)? };
         let shape = regroup(&ordered_view.view.shape, &dim_map.ordered_shape(), &dim_map.exec_shape)?;
         let ordered_view = self.row_major(&ordered_view).ok()?;
         Some(BufferView { view: ordered_view.view.reshape(&shape)?, ..ordered_view })

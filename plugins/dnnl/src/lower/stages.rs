@@ -287,7 +287,7 @@ fn fixed_point_scale(
     let left_shifts: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
     let shifts: Vec<i32> = ratios.iter().map(|ratio| 31 + (-ratio.exponent).clamp(0, 32)).collect();
     let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();
-    let has_left_shift = left_shifts.iter().any(|&left_shifts| left_shifts > 0);
+    let has_left_shift = left_shifts.iter().any(|&left_shift| left_shift > 0);
     FixedPointScale {
         offsets: offsets.unwrap_or_else(|| AxisParam::new(&[0])),
         multipliers: AxisParam::new(&multipliers),

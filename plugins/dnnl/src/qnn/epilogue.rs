@@ -91,7 +91,7 @@ pub enum EpilogueOp {
     AddZeroPoint { zero: i32, low: i32, high: i32 },
     /// Clamps an integer to two bounds.
     Clamp { low: i32, high: i32 },
-    /// Computes `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the operations `other`.
+    /// Computes `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the operations `operand_ops`.
     Sum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType, zero: i32, low: i32, high: i32 },
     /// Computes `x scale` as a float.
     Dequantize(AxisParam<f32>),
@@ -107,7 +107,7 @@ pub enum EpilogueOp {
     RealMultiply(AxisParam<f32>),
     /// Clamps a float to two bounds.
     RealClamp { low: f32, high: f32 },
-    /// Computes `x + y` in floats, where `y` is the next tensor after the operations `other`.
+    /// Computes `x + y` in floats, where `y` is the next tensor after the operations `operand_ops`.
     RealSum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType },
     /// Computes `round(x / scale) + zero`, clamped to two bounds.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
@@ -306,8 +306,8 @@ fn block_params<'a, T: Copy>(
 ) -> &'a [T; BLOCK] {
     match &index.indices {
         Some(indices) if param.per_index => {
-            for (buffer, &position) in buffer.iter_mut().zip(indices) {
-                *buffer = param.values.get(position as usize).copied().unwrap_or(*buffer);
+            for (value, &position) in buffer.iter_mut().zip(indices) {
+                *value = param.values.get(position as usize).copied().unwrap_or(*value);
             }
             buffer
         }
@@ -372,52 +372,52 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) 
         }
         EpilogueOp::Wrap(_) => {}
         EpilogueOp::ToReal => {
-            for (floats, x) in floats.iter_mut().zip(&*x) {
-                *floats = *x as f32;
+            for (value, x) in floats.iter_mut().zip(&*x) {
+                *value = *x as f32;
             }
         }
         EpilogueOp::ToInteger { low, high } => {
-            for (x, floats) in x.iter_mut().zip(&*floats) {
-                *x = (*floats as i32).max(*low).min(*high);
+            for (x, value) in x.iter_mut().zip(&*floats) {
+                *x = (*value as i32).max(*low).min(*high);
             }
         }
         EpilogueOp::RealAdd(summands) => {
             let mut buffer = [0.0; BLOCK];
             let summands = block_params(summands, index, &mut buffer);
-            for (floats, summand) in floats.iter_mut().zip(summands) {
-                *floats += summand;
+            for (value, summand) in floats.iter_mut().zip(summands) {
+                *value += summand;
             }
         }
         EpilogueOp::RealMultiply(factors) => {
             let mut buffer = [0.0; BLOCK];
             let factors = block_params(factors, index, &mut buffer);
-            for (floats, factor) in floats.iter_mut().zip(factors) {
-                *floats *= factor;
+            for (value, factor) in floats.iter_mut().zip(factors) {
+                *value *= factor;
             }
         }
         EpilogueOp::RealClamp { low, high } => {
-            for floats in floats.iter_mut() {
+            for value in floats.iter_mut() {
                 // Written so that NaN is preserved.
-                let x = if *floats < *low { *low } else { *floats };
-                *floats = if x > *high { *high } else { x };
+                let x = if *value < *low { *low } else { *value };
+                *value = if x > *high { *high } else { x };
             }
         }
         EpilogueOp::Dequantize(scales) => {
             let mut buffer = [0.0; BLOCK];
             let scales = block_params(scales, index, &mut buffer);
-            for ((floats, x), scale) in floats.iter_mut().zip(&*x).zip(scales) {
-                *floats = *x as f32 * scale;
+            for ((value, x), scale) in floats.iter_mut().zip(&*x).zip(scales) {
+                *value = *x as f32 * scale;
             }
         }
         EpilogueOp::Quantize { scale, zero, rounding, low, high } => {
             let zero = *zero as f32;
-            for floats in floats.iter_mut() {
-                *floats /= scale;
+            for value in floats.iter_mut() {
+                *value /= scale;
             }
             round(*rounding, floats);
-            for (x, floats) in x.iter_mut().zip(&*floats) {
+            for (x, value) in x.iter_mut().zip(&*floats) {
                 // NaN becomes 0, before the bounds apply.
-                *x = ((floats + zero) as i32).max(*low).min(*high);
+                *x = ((value + zero) as i32).max(*low).min(*high);
             }
         }
     }

@@ -49,12 +49,12 @@ impl Ratios {
     /// Returns the ratio of each scale in `in_scales` to the scale `out_scale`, as floats if `floats` is set, otherwise
     /// in fixed point. All scales must be finite and positive.
     pub fn new(in_scales: &[f32], out_scale: f32, floats: bool) -> Ratios {
-        if in_scales.iter().all(|&in_scales| in_scales == out_scale) {
+        if in_scales.iter().all(|&in_scale| in_scale == out_scale) {
             Ratios::Same
         } else if floats {
-            Ratios::Float(in_scales.iter().map(|&in_scales| in_scales / out_scale).collect())
+            Ratios::Float(in_scales.iter().map(|&in_scale| in_scale / out_scale).collect())
         } else {
-            Ratios::Fixed(in_scales.iter().map(|&in_scales| Fixed::ratio(in_scales, out_scale)).collect())
+            Ratios::Fixed(in_scales.iter().map(|&in_scale| Fixed::ratio(in_scale, out_scale)).collect())
         }
     }
 }

@@ -81,7 +81,7 @@ impl Net {
     }
 
     /// Returns the operators of the translated graph.
-    fn kinds(mut self, outputs: &[Matrix]) -> Vec<Kind> {
+    fn operator_kinds(mut self, outputs: &[Matrix]) -> Vec<Kind> {
         self.graph.outputs.extend(outputs.iter().map(|(value, _)| *value));
         let shapes: Vec<Vec<i64>> = self
             .graph
@@ -132,7 +132,7 @@ fn reset_after_product_is_one_loop_per_step() {
         let [z, n] = reset_after_product(&mut net, x, h, ["sigmoid", "tanh"]);
         h = net.interpolate(z, n, (z, h));
     }
-    let kinds = net.kinds(&[h]);
+    let kinds = net.operator_kinds(&[h]);
     assert_eq!(loops(&kinds), [(Part::Whole, 7); 3]);
     assert_eq!(kinds.len(), 3 * 3, "expected two products and a loop per step, found {kinds:?}");
 }
@@ -145,7 +145,7 @@ fn recognizes_equivalent_form() {
     let difference = net.op("subtract", &[h, n], HIDDEN, vec![]);
     let gated_difference = net.product(difference, z);
     let h = net.sum(gated_difference, n);
-    assert_eq!(loops(&net.kinds(&[h])), [(Part::Whole, 7)]);
+    assert_eq!(loops(&net.operator_kinds(&[h])), [(Part::Whole, 7)]);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn reset_before_product_is_two_loops_per_step() {
     let n = net.sum(candidate, product);
     let n = net.call("tanh", n);
     let h = net.interpolate(gates[0], n, (gates[0], h));
-    let kinds = net.kinds(&[h]);
+    let kinds = net.operator_kinds(&[h]);
     assert_eq!(loops(&kinds), [(Part::Reset, 3), (Part::Mix, 5)]);
     assert_eq!(kinds.len(), 3 + 2, "expected three products and two loops, found {kinds:?}");
 }
@@ -191,7 +191,7 @@ fn first_step_has_no_state() {
     let ones = net.constant_one();
     let complement = net.op("subtract", &[ones, z], HIDDEN, vec![]);
     let h = net.product(complement, n);
-    assert_eq!(loops(&net.kinds(&[h])), [(Part::Whole, 6)]);
+    assert_eq!(loops(&net.operator_kinds(&[h])), [(Part::Whole, 6)]);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn does_not_match_similar_graphs() {
     let is_recognized = |make: fn(&mut Net) -> Matrix| {
         let mut net = Net::new();
         let h = make(&mut net);
-        net.kinds(&[h]).iter().any(|kind| {
+        net.operator_kinds(&[h]).iter().any(|kind| {
             // Half a step may match as well; a complete step has a state operand.
             matches!(kind, Kind::Cell(CellKind::Gru(gru)) if gru.present[if gru.part == Part::Whole { 6 } else { 4 }])
         })

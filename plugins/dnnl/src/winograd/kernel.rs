@@ -160,8 +160,8 @@ impl Winograd {
                         |position: usize| _mm512_loadu_ps(product_base.add(position * group.tiles.len() * BLOCK));
                     let results =
                         transform_result(std::array::from_fn(|i| std::array::from_fn(|j| product(i * 4 + j))));
-                    for (i, results) in results.into_iter().enumerate() {
-                        for (j, result) in results.into_iter().enumerate() {
+                    for (i, row_results) in results.into_iter().enumerate() {
+                        for (j, result) in row_results.into_iter().enumerate() {
                             if row + i >= height || column + j >= width {
                                 continue;
                             }
