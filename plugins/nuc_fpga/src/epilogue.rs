@@ -200,8 +200,8 @@ impl Target {
                 // SAFETY: the caller guarantees bounds, alignment and exclusive access.
                 let destination =
                     unsafe { std::slice::from_raw_parts_mut(self.0.cast::<$ty>().add(offset), values.len()) };
-                for (destination, &value) in destination.iter_mut().zip(values) {
-                    *destination = value as $ty;
+                for (slot, &value) in destination.iter_mut().zip(values) {
+                    *slot = value as $ty;
                 }
             }};
         }

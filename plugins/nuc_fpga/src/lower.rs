@@ -497,7 +497,7 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
     }
     let mut is_used = vec![false; ir.constants.len()];
     let mut placed_commands = Vec::with_capacity(commands.len());
-    for (command, accumulators) in commands.into_iter().zip(accumulators) {
+    for (command, accumulator) in commands.into_iter().zip(accumulators) {
         let mut operand = |value: Val| match ir.val(value).def {
             Def::Input(i) => Ok(Place::Input(i)),
             Def::Constant(i) => {
@@ -520,13 +520,13 @@ fn assign_memory(graph: &Graph, ir: &RegionIr<'_>, commands: Vec<PendingCommand>
             }
         }
         let element = Element::of(ir.val(command.result).dtype).unwrap_or(Element::Int32);
-        let epilogue = accumulators.map(|_| Epilogue { out, element, steps: command.steps });
-        let accumulators = accumulators.map_or(out, |buffer| Place::Work(offsets[buffer]));
+        let epilogue = accumulator.map(|_| Epilogue { out, element, steps: command.steps });
+        let accumulator = accumulator.map_or(out, |buffer| Place::Work(offsets[buffer]));
         placed_commands.push(Command {
             layer: command.layer,
             feature,
             kernel,
-            sums: accumulators,
+            sums: accumulator,
             epilogue,
             comment: command.comment,
         });

@@ -31,7 +31,7 @@ impl Default for Conv {
     }
 }
 
-fn longs(values: &[usize]) -> Vec<i64> {
+fn to_i64s(values: &[usize]) -> Vec<i64> {
     values.iter().map(|&v| v as i64).collect()
 }
 
@@ -46,12 +46,12 @@ impl Conv {
 
     fn attrs(&self) -> Vec<Attr> {
         vec![
-            attr("strides", longs(&self.strides)),
-            attr("padding", longs(&self.padding)),
-            attr("dilation", longs(&self.dilation)),
+            attr("strides", to_i64s(&self.strides)),
+            attr("padding", to_i64s(&self.padding)),
+            attr("dilation", to_i64s(&self.dilation)),
             attr("groups", self.groups as i64),
             attr("channels", self.out as i64),
-            attr("kernel_size", longs(&self.kernel)),
+            attr("kernel_size", to_i64s(&self.kernel)),
             attr("data_layout", "NCHW"),
             attr("kernel_layout", "OIHW"),
             attr("out_layout", ""),

@@ -110,17 +110,17 @@ fn window(conv: &Conv, image: &[i8], group: usize, position: usize, destination:
     let taps_inside =
         (-left_edge).clamp(0, taps_x as i64) as usize..(width as i64 - left_edge).clamp(0, taps_x as i64) as usize;
     let channels = conv.group_channels();
-    for (row, destination) in destination.chunks_exact_mut(taps_x).enumerate() {
+    for (row, row_out) in destination.chunks_exact_mut(taps_x).enumerate() {
         let (channel, v) = (group * channels + row / taps_y, row % taps_y);
         let at_y = top + v as i64;
         if at_y < 0 || at_y >= height as i64 || taps_inside.is_empty() {
-            destination.fill(0);
+            row_out.fill(0);
             continue;
         }
         let offset = (channel * height + at_y as usize) * width + (left_edge + taps_inside.start as i64) as usize;
-        destination[..taps_inside.start].fill(0);
-        destination[taps_inside.end..].fill(0);
-        destination[taps_inside.clone()].copy_from_slice(&image[offset..offset + taps_inside.len()]);
+        row_out[..taps_inside.start].fill(0);
+        row_out[taps_inside.end..].fill(0);
+        row_out[taps_inside.clone()].copy_from_slice(&image[offset..offset + taps_inside.len()]);
     }
 }
 
@@ -168,8 +168,8 @@ fn tiles(
         let b = &b[j * width..(j + TILE[1]) * width];
         for i in (0..whole_rows).step_by(TILE[0]) {
             let tile_sums = tile(&a[i * width..(i + TILE[0]) * width], b);
-            for (di, tile_sums) in tile_sums.iter().enumerate() {
-                for (dj, &sum) in tile_sums.iter().enumerate() {
+            for (di, row_sums) in tile_sums.iter().enumerate() {
+                for (dj, &sum) in row_sums.iter().enumerate() {
                     write(i + di, j + dj, sum);
                 }
             }
@@ -221,8 +221,8 @@ mod avx2 {
             let a = [load(a0, offset), load(a1, offset)];
             for (j, b) in [b0, b1, b2, b3].iter().enumerate() {
                 let b = load(b, offset);
-                for (accumulators, &a) in accumulators.iter_mut().zip(&a) {
-                    accumulators[j] = _mm256_add_epi32(accumulators[j], _mm256_madd_epi16(a, b));
+                for (row, &a) in accumulators.iter_mut().zip(&a) {
+                    row[j] = _mm256_add_epi32(row[j], _mm256_madd_epi16(a, b));
                 }
             }
         }

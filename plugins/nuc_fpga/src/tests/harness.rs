@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex};
 
 /// Events and counters that a host has received from plugins.
 #[derive(Default)]
-pub struct Recorded {
+pub struct HostRecording {
     pub events: Mutex<Vec<(String, Value)>>,
     pub counters: Mutex<BTreeMap<String, u64>>,
 }
 
 /// Host with a number of threads, and the record of what it receives.
-struct TestHost(usize, Arc<Recorded>);
+struct TestHost(usize, Arc<HostRecording>);
 
 impl HostServices for TestHost {
     fn num_threads(&self) -> usize {
@@ -58,8 +58,8 @@ impl HostServices for TestHost {
 }
 
 /// Creates a host with `threads` threads, and the record of the events and counters that it receives.
-pub fn host(threads: usize) -> (Services, Arc<Recorded>) {
-    let recording = Arc::new(Recorded::default());
+pub fn host(threads: usize) -> (Services, Arc<HostRecording>) {
+    let recording = Arc::new(HostRecording::default());
     (Services::new(TestHost(threads, recording.clone())), recording)
 }
 
@@ -253,7 +253,7 @@ impl Case {
     }
 
     /// Runs a compiled region. Returns its outputs, and the events and counters that the host has received.
-    pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<Recorded>) {
+    pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<HostRecording>) {
         let (services, recording) = host(threads);
         let executable = self.load(blob, &services).unwrap_or_else(|error| panic!("{error}"));
         let shapes: Vec<Vec<usize>> = self.graph.inputs.iter().map(|i| i.ty.shape().unwrap()).collect();
