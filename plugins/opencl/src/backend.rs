@@ -23,7 +23,7 @@ fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
 }
 
 /// Returns the device properties with `local_memory` set as option `tile` requests.
-pub fn tiled(traits: &Traits, tile: &str) -> Traits {
+pub fn with_tile(traits: &Traits, tile: &str) -> Traits {
     let local_memory = match tile {
         "registers" => false,
         "local" => true,
@@ -129,7 +129,7 @@ impl Codegen for OpenCl {
         let selector = region.options["device"].as_str().unwrap_or(AUTO);
         let tile = option(region.options, "tile").unwrap_or("auto");
         let device = Device::get(selector, None)?;
-        let traits = tiled(&device.traits, tile);
+        let traits = with_tile(&device.traits, tile);
         let symbol = region.graph.symbol.as_str();
         let (program, bytes) = if open::is_open(region.graph) {
             let program = generate(&open::example(region.graph)?, region.constants, &traits)?;

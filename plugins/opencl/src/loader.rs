@@ -1,6 +1,6 @@
 //! Loads regions onto a device: one plan, or one plan per set of input dimensions.
 
-use crate::backend::{generate, tiled};
+use crate::backend::{generate, with_tile};
 use crate::blob::{self, Blob, OpenRegion};
 use crate::device::Device;
 use crate::device::program::cache_settings;
@@ -200,7 +200,7 @@ impl DynamicRegion {
             let prepared = host.prepare(inputs)?;
             return Ok(SizedRegion::Host(host, prepared));
         }
-        let program = generate(&graph, &self.constants, &tiled(&self.device.traits, &self.open_region.tile))?;
+        let program = generate(&graph, &self.constants, &with_tile(&self.device.traits, &self.open_region.tile))?;
         let setup =
             Setup { constants: &self.widened, pool: &self.pool, cache: self.cache.clone(), services: &self.services };
         Ok(SizedRegion::Device(Box::new(Plan::new(program, &self.device, &setup)?)))

@@ -1,6 +1,6 @@
 //! Device objects of a program, and its runs.
 
-use crate::device::event::{Event, INTERVAL, Unfinished};
+use crate::device::event::{Event, INTERVAL, UnfinishedEvent};
 use crate::device::launch::Launch;
 use crate::device::memory::Buffer;
 use crate::device::program::Program as Built;
@@ -210,7 +210,7 @@ impl State {
 
     /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. After an
     /// error, `enqueued` contains the commands enqueued before the error.
-    fn enqueue(&mut self, operands: &[Operand], inputs: usize, enqueued: &mut Enqueued) -> Result<()> {
+    fn enqueue(&mut self, operands: &[Operand], inputs: usize, enqueued: &mut EnqueuedCommands) -> Result<()> {
         let on_host = |operand: &Operand| matches!(operand, Operand::Host);
         for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| on_host(operand)) {
             let Some(own_buffer) = &edge.own_buffer else { continue };
@@ -234,7 +234,7 @@ impl State {
 
 /// Events of the commands of a run.
 #[derive(Default)]
-struct Enqueued {
+struct EnqueuedCommands {
     kernels: Vec<Event>,
     /// Last copy; `None` if nothing is copied.
     copy: Option<Event>,
@@ -242,7 +242,7 @@ struct Enqueued {
     ends_with_copy: bool,
 }
 
-impl Enqueued {
+impl EnqueuedCommands {
     /// Returns the event of the last command.
     fn last_event(&self) -> Option<&Event> {
         let kernel = self.kernels.last().filter(|_| !self.ends_with_copy);
@@ -255,7 +255,7 @@ struct Work {
     target: Arc<Target>,
     kernels: Vec<Event>,
     services: Services,
-    last: Unfinished,
+    last: UnfinishedEvent,
     reported: AtomicBool,
 }
 
@@ -339,7 +339,7 @@ impl Plan {
                 copied_bytes[1] += edge.bytes;
             }
         }
-        let mut enqueued = Enqueued::default();
+        let mut enqueued = EnqueuedCommands::default();
         let outcome = state.enqueue(&operands, inputs.len(), &mut enqueued);
         if outcome.is_ok() && enqueued.copy.is_none() {
             drop(guard);

@@ -84,23 +84,23 @@ pub fn constants(constants: &[Constant]) -> Cow<'_, [Constant]> {
         return Cow::Borrowed(constants);
     }
     let widen_constant = |constant: &Constant| match constant.dtype() == DType::F16 {
-        true => Constant::new(constant.name(), DType::F32, constant.shape(), Widened::of(constant)),
+        true => Constant::new(constant.name(), DType::F32, constant.shape(), WidenedConstant::of(constant)),
         false => constant.clone(),
     };
     Cow::Owned(constants.iter().map(widen_constant).collect())
 }
 
 /// Elements of a constant that was converted to float32.
-struct Widened(Vec<f32>);
+struct WidenedConstant(Vec<f32>);
 
-impl Widened {
-    fn of(constant: &Constant) -> Widened {
+impl WidenedConstant {
+    fn of(constant: &Constant) -> WidenedConstant {
         let halves = constant.bytes().chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-        Widened(halves.map(half_to_single).collect())
+        WidenedConstant(halves.map(half_to_single).collect())
     }
 }
 
-impl ConstantSource for Widened {
+impl ConstantSource for WidenedConstant {
     fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }

@@ -71,7 +71,7 @@ impl Config {
                 let suggestion = KEYS.iter().map(|(name, ..)| *name).min_by_key(|name| strsim::levenshtein(name, key));
                 let suggestion = suggestion.filter(|suggestion| strsim::levenshtein(suggestion, key) <= 3);
                 let hint = suggestion.map(|suggestion| format!("; did you mean \"{suggestion}\"?")).unwrap_or_default();
-                let key_names: Vec<&str> = KEYS.iter().map(|(key_names, ..)| *key_names).collect();
+                let key_names: Vec<&str> = KEYS.iter().map(|(name, ..)| *name).collect();
                 return Err(invalid(format!("unknown key \"{key}\"{hint}"))
                     .hint(format!("use one of the keys {}", key_names.join(", "))));
             };

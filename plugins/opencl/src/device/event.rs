@@ -51,12 +51,12 @@ impl Signal {
 
 /// Command that may outlast the run that enqueued it.
 #[derive(Debug)]
-pub struct Unfinished {
+pub struct UnfinishedEvent {
     last_event: Event,
     signal: Arc<Signal>,
 }
 
-impl Unfinished {
+impl UnfinishedEvent {
     /// Returns the event of the command.
     pub fn event(&self) -> &Event {
         &self.last_event
@@ -74,11 +74,11 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedEvent {
     fn drop(&mut self) {
         // The host has stopped waiting for a command that has not ended.
         if self.signal.wait(Duration::ZERO).is_none() {
-            self.last_event.device.lose();
+            self.last_event.device.mark_lost();
         }
     }
 }
@@ -98,8 +98,8 @@ impl Event {
 
     /// Requests a signal for the end of the command, and flushes the queue. Marks the device as lost on failure,
     /// because the end of the command's accesses to host memory could then not be detected.
-    fn signalled(&self) -> Result<Arc<Signal>> {
-        self.register().inspect_err(|_| self.device.lose())
+    fn register_signal(&self) -> Result<Arc<Signal>> {
+        self.register().inspect_err(|_| self.device.mark_lost())
     }
 
     fn register(&self) -> Result<Arc<Signal>> {
@@ -121,7 +121,7 @@ impl Event {
     /// # Errors
     /// If the command fails, the device is lost, or the caller cancels.
     pub fn wait(&self, services: &Services) -> Result<()> {
-        let signal = self.signalled()?;
+        let signal = self.register_signal()?;
         let mut cancelled_at: Option<Instant> = None;
         loop {
             if let Some(code) = signal.wait(INTERVAL) {
@@ -132,7 +132,7 @@ impl Event {
                 cancelled_at = Some(Instant::now());
             }
             if cancelled_at.is_some_and(|instant| instant.elapsed() > GRACE) {
-                self.device.lose();
+                self.device.mark_lost();
                 return Err(Error::cancelled());
             }
         }
@@ -142,8 +142,8 @@ impl Event {
     ///
     /// # Errors
     /// If the library cannot flush the queue or register the callback.
-    pub fn into_unfinished(self) -> Result<Unfinished> {
-        Ok(Unfinished { signal: self.signalled()?, last_event: self })
+    pub fn into_unfinished(self) -> Result<UnfinishedEvent> {
+        Ok(UnfinishedEvent { signal: self.register_signal()?, last_event: self })
     }
 
     /// Returns the start and end times of the command in nanoseconds of the device clock; `None` if it has not ended.

@@ -143,7 +143,7 @@ impl Device {
     /// # Errors
     /// If no OpenCL library or no device is found.
     pub fn list() -> Result<Vec<Value>> {
-        let devices = Found::get()?;
+        let devices = DeviceList::get()?;
         let describe = |(index, (id, name, kind)): (usize, &(cl_device_id, String, u64))| {
             let memory = property!(*id, CL_DEVICE_GLOBAL_MEM_SIZE as u64).unwrap_or(0);
             let describe = match kind {
@@ -164,7 +164,7 @@ impl Device {
     /// If no OpenCL library is found, `selector` names no device, or the device cannot be opened.
     pub fn get(selector: &str, threads: Option<usize>) -> Result<Arc<Device>> {
         static OPENED: Mutex<Vec<((usize, Option<usize>), Arc<Device>)>> = Mutex::new(Vec::new());
-        let devices = Found::get()?;
+        let devices = DeviceList::get()?;
         let index = devices.select(selector)?;
         let (id, kind) = (devices.devices[index].0, devices.devices[index].2);
         let compute_units = property!(id, CL_DEVICE_MAX_COMPUTE_UNITS as u32)? as usize;
@@ -221,7 +221,7 @@ impl Device {
     }
 
     /// Marks the device as lost.
-    pub fn lose(&self) {
+    pub fn mark_lost(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
             tracing::debug!("OpenCL device {} is lost; all further runs on it fail", self.traits.name);
         }
@@ -248,7 +248,7 @@ impl Device {
         }
         // On most drivers, a failed command makes its context unusable, unless memory was insufficient.
         if !error::is_memory(code) {
-            self.lose();
+            self.mark_lost();
         }
         Err(call_error("clSetEventCallback", code))
     }
@@ -256,35 +256,35 @@ impl Device {
     /// Converts an error code to an error. Marks the device as lost if the code indicates a lost device.
     pub fn call_error(&self, function: &str, code: i32) -> Error {
         if error::is_lost(code) {
-            self.lose();
+            self.mark_lost();
         }
         call_error(function, code)
     }
 }
 
 /// Discovered devices: ID, name and type of each.
-struct Found {
+struct DeviceList {
     devices: Vec<(cl_device_id, String, u64)>,
 }
 
 // SAFETY: only the OpenCL library dereferences the device IDs, and it accepts them from any thread (OpenCL 1.2, A.2).
-unsafe impl Send for Found {}
+unsafe impl Send for DeviceList {}
 // SAFETY: OpenCL guarantees that device functions are thread-safe (OpenCL 1.2, A.2).
-unsafe impl Sync for Found {}
+unsafe impl Sync for DeviceList {}
 
-impl Found {
+impl DeviceList {
     /// Returns the devices. The first call discovers them.
-    fn get() -> Result<&'static Found> {
-        static FOUND: OnceLock<Result<Found>> = OnceLock::new();
-        FOUND.get_or_init(Found::new).as_ref().map_err(Clone::clone)
+    fn get() -> Result<&'static DeviceList> {
+        static FOUND: OnceLock<Result<DeviceList>> = OnceLock::new();
+        FOUND.get_or_init(DeviceList::new).as_ref().map_err(Clone::clone)
     }
 
-    fn new() -> Result<Found> {
+    fn new() -> Result<DeviceList> {
         let describe = |device: cl_device_id| {
             Ok((device, text(device, CL_DEVICE_NAME)?, property!(device, CL_DEVICE_TYPE as u64)?))
         };
         let devices = discover()?.into_iter().map(describe).collect::<Result<_>>()?;
-        Ok(Found { devices })
+        Ok(DeviceList { devices })
     }
 
     fn select(&self, selector: &str) -> Result<usize> {

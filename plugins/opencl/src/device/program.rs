@@ -89,14 +89,14 @@ impl Program {
 
     /// Compiles the program on a separate thread, because drivers take seconds and cannot be interrupted.
     fn build_on_thread(self, services: &Services) -> Result<Program> {
-        let (send, receive) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let build = move || {
             // After a cancellation, the receiver no longer exists.
-            let _ = send.send(self.compile());
+            let _ = sender.send(self.compile());
         };
         std::thread::Builder::new().name("opencl build".into()).spawn(build)?;
         loop {
-            match receive.recv_timeout(INTERVAL) {
+            match receiver.recv_timeout(INTERVAL) {
                 Ok(program) => return program,
                 Err(RecvTimeoutError::Timeout) if services.cancelled() => return Err(Error::cancelled()),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -106,7 +106,7 @@ impl Lowering<'_, '_> {
         text.line(1, "const int panel = get_global_id(1), g = get_global_id(2);");
         self.accumulate(&mut text, &c, tile, b, rows);
         finish(self, &mut text, &c, tile, rows, &format!("panel * {}", tile.columns()));
-        let (name, comment) = self.names(group_index);
+        let (name, comment) = self.group_names(group_index);
         self.launch("product", text, grid, &name, &comment);
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Lowering<'_, '_> {
         let zeros = has_bounds.then(|| {
             let span = (c.k.0 - 1) * c.k.1 + 1;
             let length = if c.k.1 == 1 { span } else { 1 };
-            let zeros = self.constant(None, DType::F32, Packing::unpermuted(length as u64));
+            let zeros = self.constant(None, DType::F32, Packing::identity(length as u64));
             text.pointer(zeros, DType::F32, false)
         });
         batch_indices(text, c);

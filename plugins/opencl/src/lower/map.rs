@@ -62,7 +62,7 @@ impl Lowering<'_, '_> {
     pub fn chain(&mut self, group_index: usize) -> Result<()> {
         let body = self.body(group_index, None)?;
         let float = is_float_group(self.ir, &self.grouping.groups[group_index]);
-        let (name, comment) = self.names(group_index);
+        let (name, comment) = self.group_names(group_index);
         self.map(body, float, "map", &name, &comment);
         Ok(())
     }

@@ -115,7 +115,7 @@ impl Lowering<'_, '_> {
                 Def::Input(i) => break Storage { place: Place::Input(i), view },
                 Def::Constant(i) => {
                     let elements = count(&view.shape) as u64;
-                    let place = self.constant(Some(i), ir.val(current).dtype, Packing::unpermuted(elements));
+                    let place = self.constant(Some(i), ir.val(current).dtype, Packing::identity(elements));
                     break Storage { place, view };
                 }
                 Def::Op(op, k) if is_view(ir.get(op).name) => {
@@ -196,7 +196,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Returns the launch name of a group, made of its operator names, and the launch comment.
-    pub fn names(&self, group_index: usize) -> (String, String) {
+    pub fn group_names(&self, group_index: usize) -> (String, String) {
         let group = &self.grouping.groups[group_index];
         let ops: Vec<OpId> = group.anchor.iter().chain(&group.members).copied().collect();
         let names: Vec<&str> = ops.iter().map(|&op| self.ir.get(op).name).collect();
@@ -221,7 +221,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Adds copies for outputs that no kernel writes: inputs, constants, views, and values returned more than once.
-    fn outputs(&mut self) -> Result<()> {
+    fn copy_outputs(&mut self) -> Result<()> {
         for (i, &value) in self.ir.outputs.iter().enumerate() {
             let place = Place::Output(i);
             if self.storage.get(&value).is_some_and(|storage| storage.place == place && storage.view.is_dense()) {
@@ -277,7 +277,7 @@ pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Progra
     for group_index in 0..grouping.groups.len() {
         lowering.group(group_index)?;
     }
-    lowering.outputs()?;
+    lowering.copy_outputs()?;
     let source = lowering.source(&graph.symbol);
     let Lowering { buffers, packed: packed_constants, kernels, mut launches, .. } = lowering;
     let packed_constants = prune(packed_constants, &mut launches);

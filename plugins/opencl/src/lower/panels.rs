@@ -92,6 +92,6 @@ impl Lowering<'_, '_> {
         let Place::Constant(i) = place else { return None };
         let packed_constant = &self.packed[i];
         let elements = packed_constant.packing.elements()?;
-        packed_constant.constant.filter(|_| packed_constant.packing == Packing::unpermuted(elements))
+        packed_constant.constant.filter(|_| packed_constant.packing == Packing::identity(elements))
     }
 }

@@ -145,7 +145,7 @@ impl Lowering<'_, '_> {
             if op.name == "mean" { format!("a / {}", literal(element_count as f64, width)) } else { "a".to_owned() };
         text.line(1, &format!("const {ty} acc = {acc};"));
         body.emit(self.ir, &mut text, &point, 1);
-        let (name, comment) = self.names(group_index);
+        let (name, comment) = self.group_names(group_index);
         self.launch("reduce", text, grid, &name, &comment);
         Ok(())
     }

@@ -174,7 +174,7 @@ impl Lowering<'_, '_> {
             text.line(2, &format!("const {} acc = {};", vector(width), result(width)));
             body.emit(ir, text, &row.point(width), 2);
         });
-        let (name, comment) = self.names(group_index);
+        let (name, comment) = self.group_names(group_index);
         self.launch("rows", text, grid, &name, &comment);
         Ok(())
     }

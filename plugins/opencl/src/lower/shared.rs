@@ -62,7 +62,7 @@ impl Lowering<'_, '_> {
         text.line(2, "barrier(CLK_LOCAL_MEM_FENCE);");
         text.line(1, "}");
         finish(self, &mut text, c, TILE, rows, &format!("panel * {SIDE} + lx * {}", TILE.width));
-        let (name, comment) = self.names(group_index);
+        let (name, comment) = self.group_names(group_index);
         self.launch("shared_product", text, grid, &name, &comment);
         Ok(())
     }

@@ -149,7 +149,7 @@ impl Lowering<'_, '_> {
         };
         text.line(1, &format!("const {ty} acc = {acc};"));
         w.body.emit(self.ir, &mut text, &Point { indices, column: "c".into(), valid: valid_columns, width }, 1);
-        let (name, comment) = self.names(group_index);
+        let (name, comment) = self.group_names(group_index);
         self.launch("window", text, grid, &name, &comment);
         Ok(())
     }
