@@ -29,7 +29,7 @@ pub enum Device {
     },
 }
 
-fn relocated(image: &Image, addresses: &[u64]) -> Result<Vec<Insn>> {
+fn relocate_stream(image: &Image, addresses: &[u64]) -> Result<Vec<Insn>> {
     relocate(&image.config, &image.stream, &image.accessed, addresses)
         .map_err(|error| Error::new(image.locate_message(Some(error.instruction), &error.message)))
 }
@@ -91,7 +91,7 @@ impl Device {
     /// If an instruction cannot encode the address of a buffer.
     pub fn simulator(image: &Image) -> Result<Device> {
         let (addresses, end) = image.addresses();
-        let stream = relocated(image, &addresses)?;
+        let stream = relocate_stream(image, &addresses)?;
         let buffers = image.buffers.iter().zip(addresses).map(|(buffer, start)| (start as usize, buffer.bytes));
         Ok(Device::Simulator { dram: Dram::new(end), buffers: buffers.collect(), stream })
     }
@@ -105,7 +105,7 @@ impl Device {
             image.buffers.iter().map(|buffer| DeviceMemory::new(driver, buffer.bytes)).collect::<Result<_>>()?;
         let addresses: Vec<u64> = buffers.iter().map(DeviceMemory::address).collect();
         let mut words = Vec::with_capacity(image.stream.len() * 16);
-        for (index, insn) in relocated(image, &addresses)?.iter().enumerate() {
+        for (index, insn) in relocate_stream(image, &addresses)?.iter().enumerate() {
             let encoded_insn = insn
                 .encode(&image.config)
                 .map_err(|error| Error::new(image.locate_message(Some(index), &error.to_string())))?;

@@ -81,7 +81,8 @@ fn assemble(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
     bench_each(&mut group, cases, "encode", |case| case.words(config));
     for case in cases {
         let words = case.words(config);
-        let decode = || words.iter().map(|words| Insn::decode(*words, config)).collect::<Result<Vec<Insn>, _>>();
+        let decode =
+            || words.iter().map(|insn_words| Insn::decode(*insn_words, config)).collect::<Result<Vec<Insn>, _>>();
         group.throughput(case.instructions());
         group.bench_function(format!("decode {}", case.name), |bencher| bencher.iter(decode));
     }

@@ -18,7 +18,7 @@ pub fn fastest(config: &Config, layer: &Layer) -> Option<(Tile, f64)> {
         if fastest_tile.as_ref().is_some_and(|(_, cycles)| *cycles <= bound) {
             break;
         }
-        let Some(cycles) = predicted(config, layer, tile) else { continue };
+        let Some(cycles) = predict_cycles(config, layer, tile) else { continue };
         if fastest_tile.as_ref().is_none_or(|(_, min_cycles_so_far)| cycles < *min_cycles_so_far) {
             fastest_tile = Some((tile, cycles));
         }
@@ -72,7 +72,7 @@ fn load_time(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
 }
 
 /// Returns the predicted cycles of a layer with a tiling; `None` if the tiling does not fit.
-pub fn predicted(config: &Config, layer: &Layer, tile: Tile) -> Option<f64> {
+pub fn predict_cycles(config: &Config, layer: &Layer, tile: Tile) -> Option<f64> {
     let auxiliary = Auxiliary { uops: 0, identity: 0 };
     let program = emit::program(config, &[(layer.clone(), tile)], auxiliary, Runs::Whole).ok()?;
     Some(cycles::time(config, &program.stream)?.total)

@@ -4,7 +4,7 @@ mod resnet;
 
 use byoc_vta_machine::config::{Config, Profile};
 use byoc_vta_program::layer::{Layer, Place};
-use byoc_vta_program::search::{fastest, predicted};
+use byoc_vta_program::search::{fastest, predict_cycles};
 use resnet::{CONVOLUTIONS, Shape};
 
 fn layer(shape: &Shape) -> Layer {
@@ -18,8 +18,8 @@ fn choice_is_not_slower_than_tuned_tilings() {
     for (name, shape, tuned_tile) in &CONVOLUTIONS {
         let layer = layer(shape);
         let (_, cycles) = fastest(&config, &layer).unwrap();
-        let tuned_tile =
-            predicted(&config, &layer, *tuned_tile).unwrap_or_else(|| panic!("{name}: expected a tiling that fits"));
+        let tuned_tile = predict_cycles(&config, &layer, *tuned_tile)
+            .unwrap_or_else(|| panic!("{name}: expected a tiling that fits"));
         ratios.push(cycles / tuned_tile);
     }
     assert!(ratios.iter().all(|ratio| *ratio <= 1.10), "expected ratios of at most 1.1, found {ratios:.3?}");

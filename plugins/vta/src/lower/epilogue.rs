@@ -3,7 +3,7 @@
 
 use super::layer::{ChannelAxis, zero_point};
 use super::range::{self, ChannelStep, INT8, INT32, MAX_SHIFT, Range, ScaleError, addition, shifts_right};
-use super::{NodeStep, SCHEME, Widened};
+use super::{NodeStep, SCHEME, WidenedTensor};
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::operands::elements;
 use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
@@ -46,7 +46,7 @@ impl Epilogue {
         ir: &RegionIr<'_>,
         op: &Op<'_>,
         tail: Val,
-        widened: &BTreeMap<Val, Widened>,
+        widened: &BTreeMap<Val, WidenedTensor>,
     ) -> Result<bool, CompileError> {
         let supported_names = [
             "nn.bias_add",
@@ -259,7 +259,7 @@ impl Epilogue {
         self.ranges.iter().map(|range| range[1]).max().unwrap_or(0)
     }
 
-    fn add_tensor(&mut self, addend: Widened) {
+    fn add_tensor(&mut self, addend: WidenedTensor) {
         let range = addend.steps.iter().fold(INT8, |range, (op, imm)| range::propagate(*op, range, i64::from(*imm)));
         self.ranges_before.push(self.ranges.clone());
         for sum_range in &mut self.ranges {
@@ -497,7 +497,7 @@ impl Epilogue {
             negative @ ..0 => vec![(AluOp::Shr, negative as i16)],
             positive => vec![(AluOp::Add, 1 << (positive - 1)), (AluOp::Shr, positive as i16)],
         };
-        self.add_tensor(Widened { tensor, steps });
+        self.add_tensor(WidenedTensor { tensor, steps });
         self.clamp(INT8)
     }
 }

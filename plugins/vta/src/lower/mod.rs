@@ -27,12 +27,12 @@ pub enum NodeStep {
     /// Operation with constant operands.
     Channel(ChannelStep),
     /// Addition of a tensor, after operations on its elements.
-    Add(Widened),
+    Add(WidenedTensor),
 }
 
 /// int8 tensor that is widened to int32, with operations on its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Widened {
+pub struct WidenedTensor {
     /// int8 tensor.
     pub tensor: Val,
     /// Operations on the widened elements.
@@ -104,7 +104,7 @@ struct Lowering<'i, 'a> {
     ir: &'i RegionIr<'a>,
     fused: Vec<bool>,
     /// Widened values, which are not stored in memory.
-    widened: BTreeMap<Val, Widened>,
+    widened: BTreeMap<Val, WidenedTensor>,
     nodes: Vec<Node>,
 }
 
@@ -155,10 +155,10 @@ impl<'a> Lowering<'_, 'a> {
         let (operand, result) = (op.inputs[0], op.outputs[0]);
         let dtype = |value: Val| ir.val(value).dtype;
         if op.name == "cast" && (dtype(operand), dtype(result)) == (DType::I8, DType::I32) {
-            self.widened.insert(result, Widened { tensor: operand, steps: Vec::new() });
+            self.widened.insert(result, WidenedTensor { tensor: operand, steps: Vec::new() });
             return true;
         }
-        let Some(Widened { tensor, mut steps }) = self.widened.get(&operand).cloned() else { return false };
+        let Some(WidenedTensor { tensor, mut steps }) = self.widened.get(&operand).cloned() else { return false };
         let mut epilogue = Epilogue::of_tensor(DType::I32);
         // An operator that is unsupported here may belong to an epilogue. If not, it is refused later, with the reason.
         if dtype(result) != DType::I32 || !epilogue.append(ir, op, operand, &BTreeMap::new()).unwrap_or(false) {
@@ -170,7 +170,7 @@ impl<'a> Lowering<'_, 'a> {
                 _ => return false,
             }
         }
-        self.widened.insert(result, Widened { tensor, steps });
+        self.widened.insert(result, WidenedTensor { tensor, steps });
         true
     }
 

@@ -8,9 +8,9 @@ use serde_json::Value;
 use tracing::Level;
 
 /// Services during compilation, when host services are unavailable: one thread, no trace.
-struct Inline;
+struct InlineServices;
 
-impl HostServices for Inline {
+impl HostServices for InlineServices {
     fn num_threads(&self) -> usize {
         1
     }
@@ -36,7 +36,7 @@ impl HostServices for Inline {
 
 /// Returns single-threaded services.
 pub fn inline_services() -> Services {
-    Services::new(Inline)
+    Services::new(InlineServices)
 }
 
 /// Returns the elements of an input, from the linear congruential generator that the program uses.

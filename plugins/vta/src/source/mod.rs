@@ -101,7 +101,7 @@ fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &s
     field("dram_base_bit", isa::dram_base_bit(config).to_string());
     field("buffer_count", image.buffers.len().to_string());
     field("instruction_count", image.stream.len().to_string());
-    field("transfer_count", addressed(image).count().to_string());
+    field("transfer_count", accessed_ranges(image).count().to_string());
     field("run_count", image.runs.len().to_string());
     field("input_count", image.inputs.len().to_string());
     field("output_count", image.outputs.len().to_string());
@@ -112,7 +112,7 @@ fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &s
     field("scratch_bytes", scratch_bytes(image).to_string());
     text.push_str("};\n\n");
     // An instruction has 16 bytes, a transfer 8.
-    Ok(held_bytes + image.stream.len() * 16 + addressed(image).count() * 8)
+    Ok(held_bytes + image.stream.len() * 16 + accessed_ranges(image).count() * 8)
 }
 
 /// Writes the functions of the region.
@@ -209,7 +209,7 @@ fn header(text: &mut String, image: &Image) {
     let _ =
         writeln!(text, " *\n * Requires VTA's driver.h, and a library with the functions that the header declares.");
     let _ = writeln!(text, " * main calls the last function; -DVTA_NO_MAIN omits it.\n *");
-    costs(text, image);
+    write_costs(text, image);
     for include in ["inttypes.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h"] {
         let _ = writeln!(text, "#include <{include}>");
     }
@@ -229,7 +229,7 @@ fn exported_header(text: &mut String, image: &Image) {
     let _ = writeln!(text, " * The function returns 0 for success. A device executes one run at a time.\n *");
     tensors(text, image);
     text.push_str(" *\n");
-    costs(text, image);
+    write_costs(text, image);
     text.push_str("#include <string.h>\n\n");
     text.push_str(DRIVER);
     text.push('\n');
@@ -246,7 +246,7 @@ fn tensors(text: &mut String, image: &Image) {
 }
 
 /// Writes the predicted cycles, and ends the comment.
-fn costs(text: &mut String, image: &Image) {
+fn write_costs(text: &mut String, image: &Image) {
     let _ = writeln!(text, " * {} predicted cycles:", image.cycles());
     for (index, layer) in image.layers.iter().enumerate() {
         let _ = writeln!(text, " *   layer {index}: {}, {} cycles", escape_comment(&layer.name), layer.cycles);
@@ -290,7 +290,7 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<u
 }
 
 /// Returns the transfers that need a buffer address: instruction index, buffer index, element size in bytes.
-fn addressed(image: &Image) -> impl Iterator<Item = (usize, u32, usize)> {
+fn accessed_ranges(image: &Image) -> impl Iterator<Item = (usize, u32, usize)> {
     let config = &image.config;
     image.stream.iter().zip(&image.accessed).enumerate().filter_map(|(index, (insn, buffer))| match &insn.op {
         Op::Load(transfer) | Op::Store(transfer) if !transfer.is_no_op() => {
@@ -314,7 +314,7 @@ fn stream(text: &mut String, image: &Image) -> Result<()> {
     }
     text.push_str("};\n\n");
     let rows =
-        addressed(image).map(|(index, buffer, unit)| format!("{{{index}, {buffer}, {}}}", unit.trailing_zeros()));
+        accessed_ranges(image).map(|(index, buffer, unit)| format!("{{{index}, {buffer}, {}}}", unit.trailing_zeros()));
     array(text, &format!("struct vta_transfer {symbol}_transfers[]"), rows);
     let runs = image.runs.iter().map(|run| format!("{{{}, {}}}", run.start, run.len()));
     array(text, &format!("uint32_t {symbol}_runs[][2]"), runs);

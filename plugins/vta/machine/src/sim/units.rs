@@ -90,19 +90,16 @@ impl Machine<'_> {
             let destination = self.dram.write(row.dram as usize * lanes, count * lanes)?;
             if self.mode == Mode::Functional {
                 let source = &self.sram.acc[row.sram * lanes..(row.sram + count) * lanes];
-                destination.iter_mut().zip(source).for_each(|(destination, lane)| *destination = *lane as u8);
+                destination.iter_mut().zip(source).for_each(|(slot, lane)| *slot = *lane as u8);
                 continue;
             }
-            for (i, destination) in destination.chunks_exact_mut(lanes).enumerate() {
+            for (i, element_out) in destination.chunks_exact_mut(lanes).enumerate() {
                 let element = row.sram + i;
                 let element_in = self.sram.out[element].as_ref();
                 let element_in = element_in.ok_or_else(|| {
                     format!("OUT[{element}]: expected the result of a computation, found an unwritten element")
                 })?;
-                destination
-                    .iter_mut()
-                    .zip(element_in.iter())
-                    .for_each(|(destination, lane)| *destination = *lane as u8);
+                element_out.iter_mut().zip(element_in.iter()).for_each(|(slot, lane)| *slot = *lane as u8);
             }
         }
         Ok(())
@@ -216,7 +213,7 @@ impl Machine<'_> {
 }
 
 fn copy(destination: &mut [i8], source: &[u8]) {
-    destination.iter_mut().zip(source).for_each(|(destination, byte)| *destination = *byte as i8);
+    destination.iter_mut().zip(source).for_each(|(slot, byte)| *slot = *byte as i8);
 }
 
 /// Shifts right, rounding down; shifts left for a negative amount. Amounts of 32 and more shift all bits out.
