@@ -308,19 +308,19 @@ fn run(bytes: &[u8]) -> Result<(), String> {
         Ok(artifact) => artifact,
         Err(diagnostic) => return check_diagnostics([&diagnostic]),
     };
-    let program = artifact.into_compiled();
-    let comparable = program.options["fuzz"].is_null();
-    let is_small = program.program.functions.iter().flat_map(|function| &function.registers).all(|register| {
+    let compiled_program = artifact.into_compiled();
+    let comparable = compiled_program.options["fuzz"].is_null();
+    let is_small = compiled_program.program.functions.iter().flat_map(|function| &function.registers).all(|register| {
         let elements = |ty: &byoc_ir::ir::TensorType| {
             let dims = ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2));
             dims.fold(1usize, usize::saturating_mul)
         };
         register.ty.as_ref().is_none_or(|ty| elements(ty) <= MAX_ELEMENTS)
     });
-    let inputs = files::small_inputs(&program.program.inputs).filter(|_| is_small);
-    let on_host = Compiled { regions: vec![None; program.regions.len()], ..program.clone() };
+    let inputs = files::small_inputs(&compiled_program.program.inputs).filter(|_| is_small);
+    let on_host = Compiled { regions: vec![None; compiled_program.regions.len()], ..compiled_program.clone() };
     let reference = load_and_run(on_host, inputs.as_deref())?;
-    let result = load_and_run(program, inputs.as_deref())?;
+    let result = load_and_run(compiled_program, inputs.as_deref())?;
     match (reference, result) {
         (Some(reference), Some(result)) if comparable => compare_outputs(&reference, &result),
         _ => Ok(()),

@@ -269,14 +269,14 @@ impl Loader for PackerLoader {
         graph.check(constants.len())?;
         let reference = region.services.reference(&graph, &constants)?;
         if self.config.fault == "prepare" {
-            return Ok(Box::new(Unprepared));
+            return Ok(Box::new(UnpreparedRegion));
         }
         let Config { state, concurrency, .. } = self.config;
         if !state && concurrency == 0 {
             return Ok(reference);
         }
         let max_runs = if state { 1 } else { concurrency };
-        Ok(Box::new(Watched {
+        Ok(Box::new(WatchedRegion {
             reference,
             runs: AtomicI64::new(0),
             running: self.running,
@@ -300,7 +300,7 @@ impl Loader for PackerLoader {
 }
 
 /// Region that fails if more runs are in progress than it declares, and that may have a state.
-struct Watched {
+struct WatchedRegion {
     reference: Box<dyn Executable>,
     /// Number of runs so far: the state.
     runs: AtomicI64,
@@ -312,7 +312,7 @@ struct Watched {
     state: bool,
 }
 
-impl Executable for Watched {
+impl Executable for WatchedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         self.reference.prepare(inputs)
     }
@@ -347,9 +347,9 @@ impl Executable for Watched {
 }
 
 /// Region that refuses all dimensions.
-struct Unprepared;
+struct UnpreparedRegion;
 
-impl Executable for Unprepared {
+impl Executable for UnpreparedRegion {
     fn prepare(&self, _: &[&[usize]]) -> Result<Prepared> {
         Err(Error::new("expected smaller dimensions"))
     }

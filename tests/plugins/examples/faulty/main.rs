@@ -28,7 +28,7 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn is(&self, mistake: &str) -> bool {
+    fn has_mistake(&self, mistake: &str) -> bool {
         self.mistake == mistake
     }
 }
@@ -40,12 +40,13 @@ impl Codegen for Faulty {
     fn describe(&self) -> Result<Description> {
         misbehavior::panic_in(&self.mistake, "describe");
         let mut patterns = PATTERNS.to_owned();
-        if self.is("three_bad_patterns") {
+        if self.has_mistake("three_bad_patterns") {
             patterns = format!("a: nn.relu(*\n{PATTERNS}\nb: nn.rleu(*)\nc: nn.relu(*) where\n");
         }
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let about = if self.is("two_descriptions") { format!("asked {count} times") } else { "one mistake".into() };
+        let about =
+            if self.has_mistake("two_descriptions") { format!("asked {count} times") } else { "one mistake".into() };
         Ok(Description { about, patterns, operators: OPERATORS.map(String::from).to_vec(), ..Description::default() })
     }
 
@@ -70,7 +71,7 @@ impl Codegen for Faulty {
             let layouts = [("data_layout", "NCHW"), ("kernel_layout", "OIHW")];
             let unsupported_operator =
                 layouts.iter().any(|(key, supported)| node.text(key).is_some_and(|layout| layout != *supported));
-            if unsupported_operator && !self.is("layout_ignored") {
+            if unsupported_operator && !self.has_mistake("layout_ignored") {
                 return Verdict::refused(
                     RefusalCode::UnsupportedLayout,
                     "expected the layouts NCHW and OIHW, found others",
@@ -106,7 +107,7 @@ impl Codegen for Faulty {
 
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let mut verdicts: Vec<Verdict> = candidates.iter().map(|candidate| self.judge(candidate)).collect();
-        if self.is("no_verdict") {
+        if self.has_mistake("no_verdict") {
             verdicts.pop();
         }
         Ok(verdicts)
@@ -116,12 +117,12 @@ impl Codegen for Faulty {
         misbehavior::panic_in(&self.mistake, "compile");
         misbehavior::loop_forever(&self.mistake, "compile");
         misbehavior::compile_until_cancelled(&self.mistake, &self.services)?;
-        if self.is("no_room") {
+        if self.has_mistake("no_room") {
             return Err(Error::new("expected a region with at most 8 buffers, found 9")
                 .hint("a larger device")
                 .code("ResourceLimit"));
         }
-        if self.is("claims_then_refuses") {
+        if self.has_mistake("claims_then_refuses") {
             for (name, node, _) in region.graph.operators() {
                 if node.ints("strides").is_some_and(|strides| strides.iter().any(|&s| s > 1)) {
                     return Err(format!("{name}: attribute strides: expected 1, found a larger stride").into());
@@ -131,14 +132,14 @@ impl Codegen for Faulty {
         let json = region.graph.to_json();
         let mut blob = format!("{:016x}{json}", checksum(json.as_bytes()));
         static COUNTER: AtomicU64 = AtomicU64::new(0);
-        if self.is("time_in_the_blob") {
+        if self.has_mistake("time_in_the_blob") {
             let text = format!("{json} {}", COUNTER.fetch_add(1, Ordering::Relaxed));
             blob = format!("{:016x}{text}", checksum(text.as_bytes()));
         }
-        let symbol = if self.is("other_symbol") { "somebody_else" } else { region.graph.symbol.as_str() };
-        let loader = if self.is("other_loader") { "somebody_else" } else { "faulty" };
+        let symbol = if self.has_mistake("other_symbol") { "somebody_else" } else { region.graph.symbol.as_str() };
+        let loader = if self.has_mistake("other_loader") { "somebody_else" } else { "faulty" };
         let mut compiled_region = CompiledRegion::new(symbol, loader, blob.into_bytes());
-        if self.is("shared_scratch_one_at_a_time") {
+        if self.has_mistake("shared_scratch_one_at_a_time") {
             compiled_region.metadata.push(Attr::new("one_at_a_time", true));
         }
         Ok(compiled_region)
@@ -146,7 +147,7 @@ impl Codegen for Faulty {
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
         misbehavior::panic_in(&self.mistake, "query");
-        match self.is("answers_everything") {
+        match self.has_mistake("answers_everything") {
             true => Ok(Some(key.as_bytes().to_vec())),
             false => Ok(None),
         }
@@ -163,7 +164,7 @@ impl Loader for Faulty {
         let json = json.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ');
         let graph = match Graph::from_json(json) {
             Ok(graph) if is_intact => graph,
-            _ if self.is("damaged_blob_accepted") => Graph::default(),
+            _ if self.has_mistake("damaged_blob_accepted") => Graph::default(),
             _ => {
                 return Err(format!(
                     "{}: expected a valid blob, found {} corrupt bytes",
@@ -175,7 +176,7 @@ impl Loader for Faulty {
         };
         misbehavior::noise_after_unload(&self.mistake, region.services);
         let mut constants: Vec<Value> = region.constants.iter().map(Value::of_constant).collect();
-        if self.is("stale_weights") {
+        if self.has_mistake("stale_weights") {
             // Simulates a cache of packed weights with the shape as its only key.
             static PACKED: OnceLock<Mutex<Vec<Value>>> = OnceLock::new();
             let mut packed_constants = PACKED.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
@@ -211,7 +212,7 @@ struct LoadedRegion {
 }
 
 impl LoadedRegion {
-    fn is(&self, mistake: &str) -> bool {
+    fn has_mistake(&self, mistake: &str) -> bool {
         self.mistake == mistake
     }
 }
@@ -219,17 +220,17 @@ impl LoadedRegion {
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         misbehavior::panic_in(&self.mistake, "prepare");
-        if self.is("zero_size") && inputs.iter().any(|dims| dims.contains(&0)) {
+        if self.has_mistake("zero_size") && inputs.iter().any(|dims| dims.contains(&0)) {
             return Err("expected at least one element, found none".into());
         }
         let mut dims: Vec<Vec<usize>> = self.graph.output_types().filter_map(TensorType::shape).collect();
         if self.graph.outputs.is_empty() {
             dims.push(inputs[0].to_vec());
         }
-        if self.is("wrong_shape") {
+        if self.has_mistake("wrong_shape") {
             dims[0].reverse();
         }
-        if self.is("one_output_more") {
+        if self.has_mistake("one_output_more") {
             dims.push(vec![1]);
         }
         Ok(Prepared::exact(dims).with_workspace(64))
@@ -241,14 +242,15 @@ impl Executable for LoadedRegion {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let inputs: Vec<Value> = call.inputs.iter().map(Value::of_tensor).collect();
         let is_odd = inputs.first().is_some_and(|input| input.dims.iter().product::<usize>() % 2 == 1);
-        if self.is("writes_input") && is_odd && !inputs[0].bytes.is_empty() {
+        if self.has_mistake("writes_input") && is_odd && !inputs[0].bytes.is_empty() {
             let address = call.inputs[0].raw().data;
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { *address ^= 1 };
         }
         // A per-region lock does not protect data shared by all regions.
-        let _busy =
-            self.is("shared_by_regions").then(|| self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let _busy = self
+            .has_mistake("shared_by_regions")
+            .then(|| self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         let inputs = match self.mistake.as_str() {
             "shared_scratch" | "shared_scratch_one_at_a_time" | "shared_by_regions" => through_scratch(inputs),
             _ => inputs,
@@ -256,7 +258,7 @@ impl Executable for LoadedRegion {
         let results = evaluate(&self.mistake, &self.graph, &inputs, &self.constants)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
             let mut bytes = result.bytes;
-            if self.is("reads_past_end") && is_odd && output.dtype() == DType::F32 && bytes.len() >= 4 {
+            if self.has_mistake("reads_past_end") && is_odd && output.dtype() == DType::F32 && bytes.len() >= 4 {
                 let input = &call.inputs[0];
                 // SAFETY: deliberately unsound; the host passes guarded copies, so the read stays in the process.
                 let value_past_end =
@@ -266,15 +268,15 @@ impl Executable for LoadedRegion {
                     f32::from_ne_bytes(bytes[last_offset..].try_into().expect("expected four bytes")) + value_past_end;
                 bytes[last_offset..].copy_from_slice(&value.to_ne_bytes());
             }
-            if self.is("second_run_differs") && run == 1 && !bytes.is_empty() {
+            if self.has_mistake("second_run_differs") && run == 1 && !bytes.is_empty() {
                 bytes[0] ^= 0x40;
             }
-            if self.is("one_thread_forgotten") && self.services.num_threads() == 1 {
+            if self.has_mistake("one_thread_forgotten") && self.services.num_threads() == 1 {
                 bytes.fill(0);
             }
             self.write(output, &bytes)?;
         }
-        if self.is("writes_past_workspace") {
+        if self.has_mistake("writes_past_workspace") {
             let address = call.workspace.as_mut_ptr();
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { address.add(call.workspace.len()).write(7) };
@@ -295,31 +297,31 @@ impl LoadedRegion {
         if target.len() != bytes.len() {
             return Err(format!("expected an output of {1} bytes, found {0}", bytes.len(), target.len()).into());
         }
-        if self.is("writes_past_end") && is_odd {
+        if self.has_mistake("writes_past_end") && is_odd {
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { start.add(target.len()).write(7) };
         }
-        if self.is("writes_before_start") && is_odd {
+        if self.has_mistake("writes_before_start") && is_odd {
             // SAFETY: deliberately unsound; the host passes guarded copies, which contain the damage.
             unsafe { start.sub(1).write(7) };
         }
-        if self.is("adds_to_output") && bytes.len() >= 4 {
+        if self.has_mistake("adds_to_output") && bytes.len() >= 4 {
             let old_byte = target[0];
             target.copy_from_slice(bytes);
             target[0] = target[0].wrapping_add(old_byte);
             return Ok(());
         }
-        if self.is("tail_of_odd_sizes") && is_odd {
+        if self.has_mistake("tail_of_odd_sizes") && is_odd {
             let size = bytes.len() - bytes.len().min(4);
             target[..size].copy_from_slice(&bytes[..size]);
             return Ok(());
         }
-        if self.is("threads_lose_the_rest") {
+        if self.has_mistake("threads_lose_the_rest") {
             let threads = self.services.num_threads();
             let part_size = bytes.len() / size_of::<f32>() / threads * size_of::<f32>();
             return self.in_parts(target, bytes, threads, part_size, |part| part);
         }
-        if self.is("race") {
+        if self.has_mistake("race") {
             // Each task claims the next part; because of the race, two tasks may claim the same part.
             let next_part = AtomicU64::new(0);
             let part_size = bytes.len().div_ceil(8);
