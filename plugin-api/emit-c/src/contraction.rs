@@ -30,7 +30,7 @@ impl Lowering<'_, '_> {
             columns,
             sums,
             depth,
-            padded,
+            padded: padded_columns,
             tile,
             packed_groups,
             packed_size,
@@ -52,7 +52,7 @@ impl Lowering<'_, '_> {
         let outer_vars = &vars[..groups + rows - 1];
         let params: String = outer_vars.iter().map(|v| format!("int64_t {v}, ")).collect();
         let args: String = outer_vars.iter().map(|v| format!("{v}, ")).collect();
-        let unused: String = outer_vars.iter().map(|v| format!("(void){v}; ")).collect();
+        let unused_vars: String = outer_vars.iter().map(|v| format!("(void){v}; ")).collect();
         let last_row = &vars[groups + rows - 1];
 
         let mut code = String::new();
@@ -61,8 +61,11 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "enum {{");
         let _ = writeln!(w, "    {name}_mr = BYOC_PICK({}, {}), /* rows of a tile */", wide.0, narrow.0);
         let _ = writeln!(w, "    {name}_nr = BYOC_PICK({}, {}) * BYOC_VL, /* columns of a tile */", wide.1, narrow.1);
-        let _ =
-            writeln!(w, "    {name}_tail = {} % {name}_nr, /* columns of the last panel, 0 if it is full */", padded);
+        let _ = writeln!(
+            w,
+            "    {name}_tail = {} % {name}_nr, /* columns of the last panel, 0 if it is full */",
+            padded_columns
+        );
         let _ = writeln!(
             w,
             "    {name}_row_tail = {len} % {name}_mr /* rows of the last tile of a row, 0 if it is full */"
@@ -77,7 +80,7 @@ impl Lowering<'_, '_> {
             self.symbol
         );
         w.push_str(&self.pointers(body));
-        let _ = writeln!(w, "    {unused}(void)row; (void)column; (void)args;");
+        let _ = writeln!(w, "    {unused_vars}(void)row; (void)column; (void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "        const int64_t {last_row} = row + i;\n        (void){last_row};");
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
@@ -94,7 +97,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(
             w,
             "    enum {{ mr = {name}_mr, nr = {name}_nr, tail = {name}_tail, row_tail = {name}_row_tail }};\n    \
-             enum {{ tiles_in_row = ({len} + mr - 1) / mr, tiles = {outer_rows} * tiles_in_row, panels = ({padded} + nr - 1) / nr }};"
+             enum {{ tiles_in_row = ({len} + mr - 1) / mr, tiles = {outer_rows} * tiles_in_row, panels = ({padded_columns} + nr - 1) / nr }};"
         );
         let _ = writeln!(w, "    const int64_t m = {};\n    (void)m;", digit("task", by_columns, by_rows));
         let _ = writeln!(w, "    const int64_t n = {};\n    (void)n;", digit("task", 1, by_columns));
@@ -170,7 +173,7 @@ impl Lowering<'_, '_> {
         let (k, _, sk) = c.k;
         let (columns, group_dims) = (c.columns(), &c.body.domain[..c.parts[0]]);
         let depth = n0 * n1 * k;
-        let padded = round_up(columns, LANES);
+        let padded_columns = round_up(columns, LANES);
         let sc = c.b_column;
         let used_dims: Vec<usize> = (0..group_dims.len()).filter(|&d| c.b_groups[d] != 0).collect();
         let dims: Vec<i64> = used_dims.iter().map(|&d| group_dims[d]).collect();
@@ -196,7 +199,7 @@ impl Lowering<'_, '_> {
             let nr = format!("{contraction}_nr");
             let mut code = format!("    for (int64_t g = 0; g < {packed_groups}; ++g) {{\n");
             code.push_str(&decode(&vars, &dims, "g", 2));
-            let _ = writeln!(code, "        for (int64_t column = 0; column < {padded}; column += {nr})");
+            let _ = writeln!(code, "        for (int64_t column = 0; column < {padded_columns}; column += {nr})");
             let _ = writeln!(code, "            {}", call(&format!("p{index}"), &nr));
             code.push_str("    }\n");
             let comment = format!("constant {i} in panels");
@@ -216,7 +219,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(code, "    {}", share_loop("g", &packed_groups.to_string(), "task", tasks));
         code.push_str(&decode(&vars, &dims, "g", 2));
         let nr = format!("{contraction}_nr");
-        let _ = writeln!(code, "        for (int64_t column = 0; column < {padded}; column += {nr})");
+        let _ = writeln!(code, "        for (int64_t column = 0; column < {padded_columns}; column += {nr})");
         let _ = writeln!(code, "            {}", call(&destination.to_string(), &nr));
         let _ = writeln!(code, "    }}\n}}\n");
         let mut phase = Phase { comment: vec![comment], ..Phase::default() };

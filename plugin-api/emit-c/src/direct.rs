@@ -65,9 +65,9 @@ impl Lowering<'_, '_> {
         let Sums { levels, guards } = Sums::new(c)?;
         let [groups, rows] = c.parts;
         // Guarded rows keep their dimensions, because the guards need their indices.
-        let guarded = guards.iter().any(Option::is_some);
+        let has_guards = guards.iter().any(Option::is_some);
         let mut parts = vec![groups];
-        parts.extend(if guarded { vec![1; rows] } else { vec![rows] });
+        parts.extend(if has_guards { vec![1; rows] } else { vec![rows] });
         parts.push(1);
         let mut b_strides = vec![0; c.body.domain.len()];
         let constant = matches!(c.b, Place::Constant(_));
@@ -101,12 +101,12 @@ impl Lowering<'_, '_> {
         let (mr, vectors) =
             best_tile((high - low).max(1), round_up(columns, machine.lanes) / machine.lanes, machine.registers);
         let depth_of = |levels: &[(i64, i64); 3]| levels.iter().map(|l| l.0).product::<i64>();
-        let padded = if vector_code { round_up(columns, machine.lanes) } else { columns };
-        let mut nr = (vectors * machine.lanes).min(padded);
+        let padded_columns = if vector_code { round_up(columns, machine.lanes) } else { columns };
+        let mut nr = (vectors * machine.lanes).min(padded_columns);
         while vector_code && !constant && nr > machine.lanes && depth_of(&levels) * 4 * nr > MAX_PANEL {
             nr -= machine.lanes;
         }
-        let b = self.operand(c, nr, padded, packed_groups, &b_view, &vars)?;
+        let b = self.operand(c, nr, padded_columns, packed_groups, &b_view, &vars)?;
         let local_panel = vector_code && !b.panels;
 
         let (a_type, b_type) = (storage_type(c.types.a).unwrap_or("float"), storage_type(c.types.b).unwrap_or("float"));
@@ -137,18 +137,19 @@ impl Lowering<'_, '_> {
             open_loop(w, &mut depth, var, n);
         }
         let pad = "    ".repeat(depth);
-        let whole_panel = nr >= padded;
+        let whole_panel = nr >= padded_columns;
         if whole_panel {
             let _ = writeln!(w, "{pad}const int64_t column = 0;\n{pad}(void)column;");
         } else {
-            let _ = writeln!(w, "{pad}for (int64_t column = 0; column < {padded}; column += {nr}) {{");
+            let _ = writeln!(w, "{pad}for (int64_t column = 0; column < {padded_columns}; column += {nr}) {{");
             depth += 1;
         }
         let pad = "    ".repeat(depth);
-        let tail = padded % nr;
-        let width = if tail == 0 { nr.to_string() } else { format!("column + {nr} <= {padded} ? {nr} : {tail}") };
+        let tail = padded_columns % nr;
+        let width =
+            if tail == 0 { nr.to_string() } else { format!("column + {nr} <= {padded_columns} ? {nr} : {tail}") };
         let _ = writeln!(w, "{pad}const int width = {width};");
-        let cols = if padded == columns {
+        let cols = if padded_columns == columns {
             "width".to_owned()
         } else {
             let _ =
@@ -219,8 +220,8 @@ impl Lowering<'_, '_> {
         }
         let zero = if c.types.sum == DType::F32 { String::new() } else { format!("{}, ", c.a_zero) };
         let _ = writeln!(w, "{pad}const {a_type} *a = {} + ({a_at});", c.a);
-        let b_from = if local_panel { "panel".to_owned() } else { b.place.to_string() };
-        let _ = writeln!(w, "{pad}const {b_type} *b = {b_from} + ({});", b_at.trim_start_matches(" + "));
+        let b_source = if local_panel { "panel".to_owned() } else { b.place.to_string() };
+        let _ = writeln!(w, "{pad}const {b_type} *b = {b_source} + ({});", b_at.trim_start_matches(" + "));
         let row_stride = a_view.strides[last_row_dim];
         let is_contiguous = b.column == 1 || local_panel;
         let remaining_rows = (high - low).max(0) % mr;
@@ -232,7 +233,7 @@ impl Lowering<'_, '_> {
         );
         kinds.dedup();
         let mut widths = vec![nr];
-        if tail != 0 && nr < padded {
+        if tail != 0 && nr < padded_columns {
             widths.push(tail);
         }
         let mut calls = Vec::new();
@@ -288,7 +289,7 @@ impl Lowering<'_, '_> {
         &mut self,
         c: &Contraction,
         nr: i64,
-        padded: i64,
+        padded_columns: i64,
         packed_groups: i64,
         b_view: &View,
         vars: &[String],
@@ -321,8 +322,8 @@ impl Lowering<'_, '_> {
         let bytes = constant.bytes();
         let mut data = Vec::with_capacity((packed_groups * depth * columns) as usize * size);
         for start in offsets(&groups_view) {
-            for column in (0..padded).step_by(nr.max(1) as usize) {
-                let width = nr.min(padded - column);
+            for column in (0..padded_columns).step_by(nr.max(1) as usize) {
+                let width = nr.min(padded_columns - column);
                 for i in 0..n0 {
                     for j in 0..n1 {
                         for l in 0..k {
@@ -350,7 +351,7 @@ impl Lowering<'_, '_> {
         let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment });
         let offset = match &address(b_view, vars)[..] {
             "0" => String::new(),
-            index => format!("({index}) * {}", depth * padded),
+            index => format!("({index}) * {}", depth * padded_columns),
         };
         Ok(Operand { place: Place::Packed(array), offset, panels: true, strides: [n1 * k, k, 1], column: 1 })
     }

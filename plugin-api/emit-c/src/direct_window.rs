@@ -56,11 +56,11 @@ impl Lowering<'_, '_> {
         let mut code = self.head(&name);
         let w = &mut code;
         w.push_str(&self.pointers_of(body, &[(c.a, c.types.a), (weights, c.types.b)]));
-        let vectorized = self.vector_channels(c);
-        if vectorized > 0 {
-            self.vector_depthwise(w, c, weights, vectorized)?;
+        let vector_channels = self.vector_channels(c);
+        if vector_channels > 0 {
+            self.vector_depthwise(w, c, weights, vector_channels)?;
         }
-        let rest_channels = channels - vectorized;
+        let rest_channels = channels - vector_channels;
         let block = rest_channels.min(block).max(1);
         if rest_channels > 0 {
             let _ = writeln!(w, "    {sum_type} u[{block}];");
@@ -82,7 +82,7 @@ impl Lowering<'_, '_> {
         let range = |i: usize, n: i64| {
             if guards[i].is_some() { (format!("from{i}"), format!("to{i}")) } else { ("0".to_owned(), n.to_string()) }
         };
-        let _ = writeln!(w, "{pad}for (int64_t first = {vectorized}; first < {channels}; first += {block}) {{");
+        let _ = writeln!(w, "{pad}for (int64_t first = {vector_channels}; first < {channels}; first += {block}) {{");
         let remaining_channels = rest_channels % block;
         let width = if remaining_channels == 0 {
             block.to_string()
@@ -147,7 +147,13 @@ impl Lowering<'_, '_> {
     }
 
     /// Emits the loops over the channels that full vectors cover, in pixel tiles.
-    fn vector_depthwise(&self, w: &mut String, c: &Contraction, weights: Place, vectorized: i64) -> Result<(), String> {
+    fn vector_depthwise(
+        &self,
+        w: &mut String,
+        c: &Contraction,
+        weights: Place,
+        vector_channels: i64,
+    ) -> Result<(), String> {
         let machine = self.machine().ok_or("depthwise convolution: expected a program, found a region")?;
         let Sums { levels, guards } = Sums::new(c)?;
         let body = &c.body;
@@ -164,10 +170,10 @@ impl Lowering<'_, '_> {
         let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
         let vector_width = 2 * machine.lanes;
-        let _ = writeln!(w, "    float t[{}];", pixels * vector_width.min(vectorized));
+        let _ = writeln!(w, "    float t[{}];", pixels * vector_width.min(vector_channels));
         for (start, end, n) in [
-            (0, vectorized / vector_width * vector_width, vector_width),
-            (vectorized / vector_width * vector_width, vectorized, machine.lanes),
+            (0, vector_channels / vector_width * vector_width, vector_width),
+            (vector_channels / vector_width * vector_width, vector_channels, machine.lanes),
         ] {
             if start == end {
                 continue;

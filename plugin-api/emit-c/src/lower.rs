@@ -123,11 +123,11 @@ impl Lowering<'_, '_> {
             .ok_or("expected storage for the result of a concatenation, found none")?;
         let dtype = self.ir.val(result).dtype;
         let mut start = 0;
-        let stacked = op.name == "stack";
+        let is_stack = op.name == "stack";
         for &input in &op.inputs {
-            let size = if stacked { 1 } else { self.ir.shape(input)[axis] };
+            let size = if is_stack { 1 } else { self.ir.shape(input)[axis] };
             let mut view = destination.view.slice(axis, start, 1, size);
-            if stacked {
+            if is_stack {
                 view.shape.remove(axis);
                 view.strides.remove(axis);
             }

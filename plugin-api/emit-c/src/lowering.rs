@@ -341,14 +341,13 @@ impl<'p, 'a> Lowering<'p, 'a> {
             return Ok(storage);
         }
         let innermost = storage.view.strides[channel] == 1 || storage.view.shape[channel] == 1;
-        let has_border = border
-            .iter()
-            .zip(&storage.border)
-            .all(|(required, existing)| required.0 <= existing.0 && required.1 <= existing.1);
-        let bordered = border.iter().any(|&b| b != (0, 0));
+        let has_border = border.iter().zip(&storage.border).all(|(required_pads, existing_pads)| {
+            required_pads.0 <= existing_pads.0 && required_pads.1 <= existing_pads.1
+        });
+        let has_nonzero_border = border.iter().any(|&b| b != (0, 0));
         // Only buffers in the workspace may be read past the end.
         let readable = !past_the_end || matches!(storage.place, Place::Work(_));
-        if innermost && (has_border || !bordered) && readable {
+        if innermost && (has_border || !has_nonzero_border) && readable {
             return Ok(storage);
         }
         let mut order: Vec<usize> = (0..storage.view.shape.len()).filter(|&d| d != channel).collect();
@@ -384,9 +383,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     }
                     "concatenate" => worklist.push((op.outputs[0], dims.clone())),
                     _ if op.inputs[0] == value => {
-                        for (d, required) in layout::border(self.ir, op).into_iter().enumerate() {
+                        for (d, required_pads) in layout::border(self.ir, op).into_iter().enumerate() {
                             let have = &mut border[dims[d]];
-                            *have = (have.0.max(required.0), have.1.max(required.1));
+                            *have = (have.0.max(required_pads.0), have.1.max(required_pads.1));
                         }
                     }
                     _ => {}
@@ -698,8 +697,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
         }
         let bordered_view = View { shape: domain.to_vec(), strides, offset: 0 };
         let by_place = memory_order(index);
-        let permuted: Vec<i64> = by_place.iter().map(|&d| index.shape[d]).collect();
-        match bordered_view.reshape(&permuted) {
+        let permuted_shape: Vec<i64> = by_place.iter().map(|&d| index.shape[d]).collect();
+        match bordered_view.reshape(&permuted_shape) {
             Some(view) => {
                 let mut strides = vec![0; rank];
                 for (k, &d) in by_place.iter().enumerate() {

@@ -207,9 +207,9 @@ impl Lowering<'_, '_> {
                     format!("const int64_t {variable} = {value};\n(void){variable};\n")
                 };
                 if nearest {
-                    let rounded = round.replace("(s", &format!("(s{name}"));
+                    let rounded_source = round.replace("(s", &format!("(s{name}"));
                     let _ = writeln!(text, "(void)s{name};");
-                    text.push_str(&index(format!("n{name}"), format!("(int64_t){rounded}")));
+                    text.push_str(&index(format!("n{name}"), format!("(int64_t){rounded_source}")));
                     text.push_str(&index(format!("{name}_low"), clamp(&format!("n{name}"))));
                 } else {
                     let _ = writeln!(text, "const float f{name} = floorf(s{name}), d{name} = s{name} - f{name};");

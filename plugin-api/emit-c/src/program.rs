@@ -154,25 +154,25 @@ fn assemble(
         }
     }
     let mut owner: Vec<usize> = (0..lowering.buffers.len()).collect();
-    let mut reused = vec![false; lowering.buffers.len()];
-    let mut aliased = vec![false; lowering.phases.len()];
+    let mut is_reused = vec![false; lowering.buffers.len()];
+    let mut is_aliased = vec![false; lowering.phases.len()];
     for (phase_index, phase) in lowering.phases.iter().enumerate() {
         let mut reusing_results: Vec<usize> = Vec::new();
         for &(result, operand) in &phase.in_place {
-            let dies = life[operand].is_some_and(|(_, end)| end == phase_index);
-            let begins = life[result].is_some_and(|(start, _)| start == phase_index);
-            let fits = lowering.buffers[result].bytes == lowering.buffers[operand].bytes;
-            if dies
-                && begins
-                && fits
-                && !reused[operand]
+            let ends_here = life[operand].is_some_and(|(_, end)| end == phase_index);
+            let begins_here = life[result].is_some_and(|(start, _)| start == phase_index);
+            let has_same_size = lowering.buffers[result].bytes == lowering.buffers[operand].bytes;
+            if ends_here
+                && begins_here
+                && has_same_size
+                && !is_reused[operand]
                 && !reusing_results.contains(&result)
                 && !phase.unordered.contains(&operand)
             {
-                reused[operand] = true;
+                is_reused[operand] = true;
                 reusing_results.push(result);
                 owner[result] = operand;
-                aliased[phase_index] = true;
+                is_aliased[phase_index] = true;
             }
         }
     }
@@ -217,7 +217,7 @@ fn assemble(
             counted_groups.extend(first_of_group);
             let mut code = tidy(&phase.code).replace(" BYOC_ALIGNED", "");
             code = code.lines().filter(|line| line.trim() != "BYOC_IVDEP").map(|line| format!("{line}\n")).collect();
-            if aliased[phase_index] {
+            if is_aliased[phase_index] {
                 code = code.replace("*restrict ", "*");
             }
             Step {

@@ -97,7 +97,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         }
         ("qnn.requantize", [x, ratio_args @ .., from_zero, to_zero]) => {
             let value = difference(from, x, from_zero);
-            let rescaled = match ratio_args {
+            let rescaled_value = match ratio_args {
                 [] => value,
                 [ratio] => {
                     let round = match rounding {
@@ -124,7 +124,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
                 }
             };
             let (low, high) = range(to)?;
-            Some(format!("({})byoc_clamp({rescaled}, {to_zero}, {low}, {high})", c_type(to)?))
+            Some(format!("({})byoc_clamp({rescaled_value}, {to_zero}, {low}, {high})", c_type(to)?))
         }
         _ => None,
     }
@@ -156,22 +156,26 @@ fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
     if op.name == "qnn.mul" {
         let (a, b) = (difference(dtype, x, &zeros(3)?.to_string()), difference(dtype, y, &zeros(5)?.to_string()));
         let product = format!("byoc_int32((int64_t){a} * {b})");
-        let rescaled = match one_rescale(scales(2)? * scales(4)?, out_scale).ok()? {
+        let rescaled_value = match one_rescale(scales(2)? * scales(4)?, out_scale).ok()? {
             Rescale::Fixed { multiplier, shift } => format!("byoc_rescale_upward({product}, {multiplier}, {shift})"),
             _ => product,
         };
-        return Some(format!("({ty})byoc_clamp({rescaled}, {out_zero}, {low}, {high})"));
+        return Some(format!("({ty})byoc_clamp({rescaled_value}, {out_zero}, {low}, {high})"));
     }
     let rescale = |x: &str, scale: f32, zero: i64| -> Option<String> {
         if scale == out_scale && zero == out_zero {
             return Some(format!("(int32_t){x}"));
         }
         let value = difference(dtype, x, &zero.to_string());
-        let rescaled = match one_rescale(scale, out_scale).ok()? {
+        let rescaled_value = match one_rescale(scale, out_scale).ok()? {
             Rescale::Fixed { multiplier, shift } => format!("byoc_rescale_upward({value}, {multiplier}, {shift})"),
             _ => value,
         };
-        Some(if out_zero == 0 { rescaled } else { format!("byoc_clamp({rescaled}, {out_zero}, INT32_MIN, INT32_MAX)") })
+        Some(if out_zero == 0 {
+            rescaled_value
+        } else {
+            format!("byoc_clamp({rescaled_value}, {out_zero}, INT32_MIN, INT32_MAX)")
+        })
     };
     let (a, b) = (rescale(x, scales(2)?, zeros(3)?)?, rescale(y, scales(4)?, zeros(5)?)?);
     let function = if op.name == "qnn.add" { "byoc_sum" } else { "byoc_subtraction" };

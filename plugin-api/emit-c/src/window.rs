@@ -55,7 +55,8 @@ impl Lowering<'_, '_> {
             return Err("expected at most 2 kernel axes, found more".into());
         };
         let rank = body.domain.len();
-        let Depthwise { channels, padded, len, rows, pixels, tasks } = Depthwise::new(&body.domain, n0 * n1);
+        let Depthwise { channels, padded: padded_channels, len, rows, pixels, tasks } =
+            Depthwise::new(&body.domain, n0 * n1);
         let name = self.phase_name();
         let dims = format!("{n0}, {w0}, {n1}, {w1}, {channels}, {b_channel}");
         let b = match b {
@@ -64,12 +65,12 @@ impl Lowering<'_, '_> {
                 let code =
                     format!("    byoc_pack_channels(p{index}, (const float *)constants[{i}] + {b_offset}, {dims});\n");
                 let comment = format!("constant {i}, taps by channels");
-                self.packed.push(PackedConstant { floats: n0 * n1 * padded, comment, code });
+                self.packed.push(PackedConstant { floats: n0 * n1 * padded_channels, comment, code });
                 Place::Packed(index)
             }
             place => {
                 let destination =
-                    Place::Work(self.buffer(n0 * n1 * padded, DType::F32, "weights, taps by channels".into()));
+                    Place::Work(self.buffer(n0 * n1 * padded_channels, DType::F32, "weights, taps by channels".into()));
                 let mut code = format!("static void {name}_pack(void *arg, int64_t task) {{\n");
                 let _ = writeln!(code, "    const {}_args *args = arg;\n    (void)task;", self.symbol);
                 code.push_str(&self.pointer(place, DType::F32, "const "));
@@ -88,7 +89,7 @@ impl Lowering<'_, '_> {
         let outer = &vars[..rank - 2];
         let params: String = outer.iter().map(|v| format!("int64_t {v}, ")).collect();
         let args: String = outer.iter().map(|v| format!("{v}, ")).collect();
-        let unused: String = outer.iter().map(|v| format!("(void){v}; ")).collect();
+        let unused_vars: String = outer.iter().map(|v| format!("(void){v}; ")).collect();
         let last_var = &vars[rank - 2];
 
         let mut code = String::new();
@@ -96,7 +97,10 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "enum {{");
         let _ = writeln!(w, "    {name}_pixels = BYOC_PICK({pixels}, {}), /* pixels of a tile */", pixels.min(5));
         let _ = writeln!(w, "    {name}_nr = 2 * BYOC_VL, /* channels of a tile */");
-        let _ = writeln!(w, "    {name}_tail = {padded} % {name}_nr, /* channels of the last tile, 0 if it is full */");
+        let _ = writeln!(
+            w,
+            "    {name}_tail = {padded_channels} % {name}_nr, /* channels of the last tile, 0 if it is full */"
+        );
         let _ = writeln!(
             w,
             "    {name}_row_tail = {len} % {name}_pixels /* pixels of the last tile of a row, 0 if it is full */"
@@ -108,7 +112,7 @@ impl Lowering<'_, '_> {
             self.symbol
         );
         w.push_str(&self.pointers(&body));
-        let _ = writeln!(w, "    {unused}(void)row; (void)column; (void)args;");
+        let _ = writeln!(w, "    {unused_vars}(void)row; (void)column; (void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "        const int64_t {last_var} = row + i;\n        (void){last_var};");
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
@@ -125,8 +129,9 @@ impl Lowering<'_, '_> {
         w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("r", &rows.to_string(), "task", tasks));
         w.push_str(&decode(outer, &body.domain[..rank - 2], "r", 2));
-        let _ = writeln!(w, "        for (int64_t column = 0; column < {padded}; column += {name}_nr) {{");
-        let _ = writeln!(w, "            const int full = {name}_tail == 0 || column + {name}_nr <= {padded};");
+        let _ = writeln!(w, "        for (int64_t column = 0; column < {padded_channels}; column += {name}_nr) {{");
+        let _ =
+            writeln!(w, "            const int full = {name}_tail == 0 || column + {name}_nr <= {padded_channels};");
         let _ = writeln!(w, "            for (int64_t row = 0; row < {len}; row += {name}_pixels) {{");
         let mut index = vars.clone();
         index[rank - 2] = "row".into();
@@ -145,7 +150,7 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "                {condition} {{");
             let _ = writeln!(
                 w,
-                "{pad}byoc_depthwise({rows}, ({width}) / BYOC_VL, {name}_nr, {pixel}, {n0}, {s0}, {n1}, {s1}, {padded}, x, {b} + column, t);"
+                "{pad}byoc_depthwise({rows}, ({width}) / BYOC_VL, {name}_nr, {pixel}, {n0}, {s0}, {n1}, {s1}, {padded_channels}, x, {b} + column, t);"
             );
             let _ = writeln!(w, "{pad}{name}_finish(args, t, {args}row, {rows}, column, {columns});");
         };

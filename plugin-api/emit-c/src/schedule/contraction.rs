@@ -172,15 +172,16 @@ impl Schedule {
             return Err("expected a sum over at most 3 non-contiguous dimensions, found more".into());
         }
         let depth: i64 = merged_dims.iter().map(|m| m.0).product();
-        let padded = round_up(columns, LANES);
-        let tile = Tile { wide: best_tile(len, padded / 16, 32), narrow: best_tile(len, padded / 8, 16) };
-        let packed_size = depth * padded;
+        let padded_columns = round_up(columns, LANES);
+        let tile =
+            Tile { wide: best_tile(len, padded_columns / 16, 32), narrow: best_tile(len, padded_columns / 8, 16) };
+        let packed_size = depth * padded_columns;
 
         // Every task receives enough work; the split into rows and columns minimizes the memory traffic.
         let flops = 2 * group_count * outer_rows * len * columns * depth;
         let target_tasks = (flops / 1_500_000).clamp(1, 24);
         let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
-        let panels = (padded / 16 + tile.wide.1 - 1) / tile.wide.1;
+        let panels = (padded_columns / 16 + tile.wide.1 - 1) / tile.wide.1;
         let per_group = (target_tasks + group_count - 1) / group_count;
         let (mut by_rows, mut by_columns, mut min_traffic) = (1, 1, i64::MAX);
         for n in 1..=panels.min(per_group) {
@@ -211,7 +212,7 @@ impl Schedule {
             columns,
             sums: dims,
             depth,
-            padded,
+            padded: padded_columns,
             tile,
             packed_groups,
             packed_size,

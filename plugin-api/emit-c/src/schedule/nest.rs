@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn transposes_are_blocked_where_both_sides_are_long() {
-        let transposed = Transpose::new(&copy(&[100, 32], &[1, 100])).unwrap();
-        assert_eq!((transposed.across, &transposed.dims[..], transposed.items), (0, &[2][..], 2));
+        let transpose = Transpose::new(&copy(&[100, 32], &[1, 100])).unwrap();
+        assert_eq!((transpose.across, &transpose.dims[..], transpose.items), (0, &[2][..], 2));
         assert_eq!(Transpose::new(&copy(&[100, 32], &[32, 1])), None, "the same innermost dimension");
         assert_eq!(Transpose::new(&copy(&[4, 32], &[1, 4])), None, "too narrow");
     }

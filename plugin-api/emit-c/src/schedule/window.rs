@@ -24,11 +24,11 @@ impl Depthwise {
     pub fn new(domain: &[i64], taps: i64) -> Depthwise {
         let (channels, len) = (domain[domain.len() - 1], domain[domain.len() - 2]);
         let rows: i64 = domain[..domain.len() - 2].iter().product();
-        let padded = round_up(channels, LANES);
+        let padded_channels = round_up(channels, LANES);
         // Minimizes the number of tiles per row, then maximizes the size of a tile.
         let pixels = (1..=len.min(8)).min_by_key(|p| ((len + p - 1) / p * 8 + len, -p)).unwrap_or(1);
-        let tasks = tasks(rows * len * padded * taps, 400_000, 24, rows);
-        Depthwise { channels, padded, len, rows, pixels, tasks }
+        let tasks = tasks(rows * len * padded_channels * taps, 400_000, 24, rows);
+        Depthwise { channels, padded: padded_channels, len, rows, pixels, tasks }
     }
 }
 

@@ -35,12 +35,12 @@ pub fn plan_aligned<'a>(
         let bytes = round_up(sizes[b], align);
         let Some((first_phase, last_phase)) = life[b] else { continue };
         let overlapping = placements.iter().filter(|(_, span)| span.0 <= last_phase && first_phase <= span.1);
-        let mut occupied: Vec<(i64, i64)> = overlapping
+        let mut occupied_ranges: Vec<(i64, i64)> = overlapping
             .map(|&(buffer, _)| (offsets[buffer], offsets[buffer] + round_up(sizes[buffer], align)))
             .collect();
-        occupied.sort_unstable();
+        occupied_ranges.sort_unstable();
         let mut offset = 0;
-        for (start, end) in occupied {
+        for (start, end) in occupied_ranges {
             if offset + bytes <= start {
                 break;
             }
