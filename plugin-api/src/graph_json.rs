@@ -331,10 +331,11 @@ pub(crate) fn read_type(value: &Value) -> Result<TensorType> {
 }
 
 fn read_dtype_code(parts: &[Value]) -> Result<DType> {
-    let malformed = || Error::new("expected an element type as a name or [code, bits, lanes], found another form");
-    let [code, bits, lanes] = parts else { return Err(malformed()) };
-    let byte = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| malformed());
-    let lanes = u16::try_from(read_number(lanes)?).map_err(|_| malformed())?;
+    let malformed_dtype =
+        || Error::new("expected an element type as a name or [code, bits, lanes], found another form");
+    let [code, bits, lanes] = parts else { return Err(malformed_dtype()) };
+    let byte = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| malformed_dtype());
+    let lanes = u16::try_from(read_number(lanes)?).map_err(|_| malformed_dtype())?;
     Ok(DType { code: byte(code)?, bits: byte(bits)?, lanes })
 }
 

@@ -255,13 +255,13 @@ impl Services {
     ) -> Result<()> {
         let executable = self.reference(graph, constants)?;
         let dims: Vec<&[usize]> = inputs.iter().map(TensorRef::shape).collect();
-        let prepared = executable.prepare(&dims)?;
+        let preparation = executable.prepare(&dims)?;
         // A vector of cache lines aligns the workspace to 64 bytes.
-        let mut workspace = vec![CacheLine([0; 64]); prepared.workspace.div_ceil(64)];
-        // SAFETY: the vector outlives the slice, and holds at least `prepared.workspace` initialized bytes.
+        let mut workspace = vec![CacheLine([0; 64]); preparation.workspace.div_ceil(64)];
+        // SAFETY: the vector outlives the slice, and holds at least `preparation.workspace` initialized bytes.
         let workspace =
-            unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), prepared.workspace) };
-        executable.run(Call { inputs, outputs, workspace, plan: prepared.plan })
+            unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), preparation.workspace) };
+        executable.run(Call { inputs, outputs, workspace, plan: preparation.plan })
     }
 
     /// Returns true if the current work was cancelled. Long-running work, such as a search over tilings or a wait for a

@@ -367,8 +367,8 @@ mod tests {
         assert!(panic_message(|| view.as_slice::<f32>()).contains("cannot view a tensor of int32 as f32"));
 
         // SAFETY: `memory`, `shape` and `strides` outlive the view, and `bytes` rejects the strides before any access.
-        let strided = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };
-        assert!(panic_message(|| strided.bytes()).contains("found strides"));
+        let strided_tensor = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };
+        assert!(panic_message(|| strided_tensor.bytes()).contains("found strides"));
         let dense = [3i64, 1];
         // SAFETY: `memory`, `shape` and the strides outlive the view, which covers six of the twelve elements.
         let dense = unsafe { TensorRef::from_raw(Tensor { strides: dense.as_ptr().cast_mut(), ..raw }) };

@@ -98,8 +98,8 @@ impl Failure {
         match f(&raw const report) {
             status @ (OK | PENDING) => Ok(status),
             status => {
-                let reported = failure.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Err(reported
+                let reported_error = failure.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Err(reported_error
                     .unwrap_or_else(|| Error::new(format!("expected a reason for status {status}, found none"))))
             }
         }

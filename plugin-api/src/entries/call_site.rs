@@ -97,13 +97,13 @@ impl CallSites {
         static INTERNED: LazyLock<Mutex<HashMap<(&'static str, &'static str), &'static CallSites>>> =
             LazyLock::new(Mutex::default);
         let (plugin, region) = (printable(plugin), printable(region));
-        let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sites) = interned.get(&(&*plugin, &*region)) {
+        let mut interned_names = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sites) = interned_names.get(&(&*plugin, &*region)) {
             return sites;
         }
         let (plugin, region) = (store_str(&plugin), store_str(&region));
         let sites = store(CallSites(Entry::ALL.map(|entry| CallSite { plugin, region, entry })));
-        interned.insert((plugin, region), sites);
+        interned_names.insert((plugin, region), sites);
         sites
     }
 

@@ -71,9 +71,9 @@ mod tests {
     fn stored_values_stay_intact() {
         let texts: Vec<&'static str> = (0..4000).map(|i| store_str(&format!("name {i}"))).collect();
         let values: Vec<&'static [u64; 3]> = (0..4000).map(|i| store([i, i + 1, i + 2])).collect();
-        for (i, (text, stored)) in texts.iter().zip(values).enumerate() {
+        for (i, (text, stored_value)) in texts.iter().zip(values).enumerate() {
             assert_eq!(*text, format!("name {i}"));
-            assert_eq!(*stored, [i as u64, i as u64 + 1, i as u64 + 2]);
+            assert_eq!(*stored_value, [i as u64, i as u64 + 1, i as u64 + 2]);
         }
         assert_eq!(store_str(""), "");
         assert_eq!(store_str(&"x".repeat(CHUNK + 1)).len(), CHUNK + 1);

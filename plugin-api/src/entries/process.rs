@@ -42,16 +42,16 @@ static UNRESTORED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 /// Reports a change, once per plugin and entry.
 #[cold]
-fn report_change(site: &CallSite, state: &'static str, restored: bool) {
+fn report_change(site: &CallSite, state: &'static str, is_restored: bool) {
     static REPORTED: Mutex<BTreeSet<(&'static str, &'static str, &'static str)>> = Mutex::new(BTreeSet::new());
-    if !restored && !UNRESTORED.lock().unwrap_or_else(PoisonError::into_inner).insert(state) {
+    if !is_restored && !UNRESTORED.lock().unwrap_or_else(PoisonError::into_inner).insert(state) {
         return;
     }
     let key = (site.plugin, site.entry.name(), state);
     if !REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
         return;
     }
-    let change = Change { site: *site, state, restored };
+    let change = Change { site: *site, state, restored: is_restored };
     match REPORTER.get() {
         Some(report) => report(&change),
         None => tracing::warn!(target: "byoc::plugin", "{change}"),
@@ -176,8 +176,8 @@ pub(super) fn restore_changes(site: &CallSite) {
             |limit: libc::rlimit| limit.rlim_cur == initial_limit.rlim_cur && limit.rlim_max == initial_limit.rlim_max;
         if resource_limit(resource).is_some_and(|limit| !is_same(limit)) {
             // SAFETY: `initial_limit` is borrowed for the call.
-            let restored = unsafe { libc::setrlimit(resource as _, initial_limit) } == 0;
-            report_change(site, name, restored);
+            let is_restored = unsafe { libc::setrlimit(resource as _, initial_limit) } == 0;
+            report_change(site, name, is_restored);
         }
     }
     for ((descriptor, name), initial_identity) in STREAMS.into_iter().zip(&initial_state.streams) {
@@ -185,25 +185,26 @@ pub(super) fn restore_changes(site: &CallSite) {
         // The number of a closed descriptor may have been reused for another file, including the number of the
         // duplicate.
         if identity(descriptor) != Some(*initial_identity) {
-            let restored = identity(duplicate.as_raw_fd()) == Some(*initial_identity)
+            let is_restored = identity(duplicate.as_raw_fd()) == Some(*initial_identity)
                 // SAFETY: `dup2` fails on a closed duplicate, and replaces only a descriptor that a plugin has changed.
                 && unsafe { libc::dup2(duplicate.as_raw_fd(), descriptor) } >= 0;
-            report_change(site, name, restored);
+            report_change(site, name, is_restored);
         }
     }
     if let Some((initial_identity, duplicate)) = &initial_state.working_dir
         && working_dir() != Some(*initial_identity)
     {
         // SAFETY: `fchdir` fails on a descriptor that is closed or not a directory.
-        let restored = unsafe { libc::fchdir(duplicate.as_raw_fd()) } == 0 && working_dir() == Some(*initial_identity);
-        report_change(site, "the working directory", restored);
+        let is_restored =
+            unsafe { libc::fchdir(duplicate.as_raw_fd()) } == 0 && working_dir() == Some(*initial_identity);
+        report_change(site, "the working directory", is_restored);
     }
     if let Some(initial_locale) = &initial_state.locale
         && locale().as_ref() != Some(initial_locale)
     {
         // SAFETY: `initial_locale` is a C string, the name of a locale that the system returned.
-        let restored = unsafe { !libc::setlocale(libc::LC_ALL, initial_locale.as_ptr()).is_null() };
-        report_change(site, "the locale", restored);
+        let is_restored = unsafe { !libc::setlocale(libc::LC_ALL, initial_locale.as_ptr()).is_null() };
+        report_change(site, "the locale", is_restored);
     }
     check_interrupt(site, &initial_state.interrupt);
 }
@@ -216,8 +217,8 @@ fn check_interrupt(site: &CallSite, last_seen: &Mutex<Option<libc::sigaction>>) 
     match &*last_seen {
         Some(previous) if action.sa_sigaction == libc::SIG_IGN && previous.sa_sigaction != libc::SIG_IGN => {
             // SAFETY: `previous` is an action that the system returned, and is borrowed for the call.
-            let restored = unsafe { libc::sigaction(libc::SIGINT, previous, std::ptr::null_mut()) } == 0;
-            report_change(site, "the handling of Ctrl-C", restored);
+            let is_restored = unsafe { libc::sigaction(libc::SIGINT, previous, std::ptr::null_mut()) } == 0;
+            report_change(site, "the handling of Ctrl-C", is_restored);
         }
         _ => *last_seen = Some(action),
     }

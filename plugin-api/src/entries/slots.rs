@@ -49,9 +49,9 @@ fn site_of(pointer: *mut CallSite) -> Option<&'static CallSite> {
 }
 
 impl Slot {
-    const fn new(claimed: bool) -> Slot {
+    const fn new(is_claimed: bool) -> Slot {
         let null = AtomicPtr::new(ptr::without_provenance_mut(LEFT_TAG));
-        Slot { claimed: AtomicBool::new(claimed), pointer: null, float: AtomicU64::new(0) }
+        Slot { claimed: AtomicBool::new(is_claimed), pointer: null, float: AtomicU64::new(0) }
     }
 
     pub(super) fn is_inside(&self) -> bool {

@@ -38,7 +38,7 @@ impl Default for Limits {
 /// Thread that enforces limits on plugins until the value is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
-    stopped: Arc<(Mutex<bool>, Condvar)>,
+    stop_signal: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -48,28 +48,29 @@ impl Watchdog {
     /// # Errors
     /// If the watchdog thread cannot be created.
     pub fn start(limits: Limits) -> io::Result<Watchdog> {
-        let stopped = Arc::new((Mutex::new(false), Condvar::new()));
+        let stop_signal = Arc::new((Mutex::new(false), Condvar::new()));
         let mut thread = None;
         if limits.deadline.is_some() || limits.resident.is_some() {
-            let (stopped, builder) = (stopped.clone(), std::thread::Builder::new().name("byoc-watchdog".into()));
-            thread = Some(builder.spawn(move || watch(limits, &stopped))?);
+            let (stop_signal, builder) =
+                (stop_signal.clone(), std::thread::Builder::new().name("byoc-watchdog".into()));
+            thread = Some(builder.spawn(move || watch(limits, &stop_signal))?);
         }
-        Ok(Watchdog { stopped, thread })
+        Ok(Watchdog { stop_signal, thread })
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        *self.stopped.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.stopped.1.notify_all();
+        *self.stop_signal.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop_signal.1.notify_all();
         // The thread returns immediately, or ends the process.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
-    let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
-    while !*stopped {
+fn watch(limits: Limits, (stop_signal, changed): &(Mutex<bool>, Condvar)) {
+    let mut stop_signal = stop_signal.lock().unwrap_or_else(PoisonError::into_inner);
+    while !*stop_signal {
         let mut timeout = Duration::from_millis(200);
         if let Some(deadline) = limits.deadline {
             let remaining = (deadline + limits.grace).saturating_duration_since(Instant::now());
@@ -96,7 +97,7 @@ fn watch(limits: Limits, (stopped, changed): &(Mutex<bool>, Condvar)) {
             }
             timeout = timeout.min(min_fill_time(limit.saturating_sub(resident)));
         }
-        stopped = changed.wait_timeout(stopped, timeout).unwrap_or_else(PoisonError::into_inner).0;
+        stop_signal = changed.wait_timeout(stop_signal, timeout).unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 

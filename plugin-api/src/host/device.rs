@@ -239,8 +239,8 @@ pub fn submitting<R>(plugin: &str, dependencies: &[&Event], run: impl FnOnce() -
     let dependencies = dependencies.iter().map(|event| event.table).collect();
     let outer = CURRENT.replace(Some(Pending { dependencies, submitted: None }));
     let result = run();
-    let submitted = CURRENT.replace(outer).and_then(|pending| pending.submitted);
-    (result, submitted.map(|table| Event { table, sites: CallSites::of(plugin, "") }))
+    let submitted_event = CURRENT.replace(outer).and_then(|pending| pending.submitted);
+    (result, submitted_event.map(|table| Event { table, sites: CallSites::of(plugin, "") }))
 }
 
 unsafe extern "C" fn current_dependencies(to: *mut *const EventTable) -> usize {

@@ -135,10 +135,10 @@ impl Loader for ImportedLoader {
 
 /// Checks that the workspace fits into the address space.
 #[inline]
-pub(super) fn check_prepared(prepared: &Prepared) -> Result<()> {
+pub(super) fn check_prepared(preparation: &Prepared) -> Result<()> {
     /// Size of the user address space on x86-64 with four-level page tables.
     const ADDRESS_SPACE: usize = 1 << 47;
-    if prepared.workspace < ADDRESS_SPACE { Ok(()) } else { Err(oversized_workspace_error(prepared.workspace)) }
+    if preparation.workspace < ADDRESS_SPACE { Ok(()) } else { Err(oversized_workspace_error(preparation.workspace)) }
 }
 
 #[cold]
@@ -152,11 +152,11 @@ struct LoadedRegion(PluginObject<ImportedExecutable>);
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let site = self.0.sites.at(Entry::Prepare);
-        let prepared = entries::prepare(site, || self.0.object.prepare(inputs));
-        if let Ok(prepared) = &prepared {
-            check_prepared(prepared).map_err(|error| error.with_entry(site.plugin, "prepare"))?;
+        let preparation = entries::prepare(site, || self.0.object.prepare(inputs));
+        if let Ok(preparation) = &preparation {
+            check_prepared(preparation).map_err(|error| error.with_entry(site.plugin, "prepare"))?;
         }
-        prepared
+        preparation
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {

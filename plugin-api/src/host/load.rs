@@ -46,14 +46,14 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
         services: services.clone(),
         options: init_options().into(),
     };
-    let initialized = {
+    let init_result = {
         let _guard = enter(CallSites::of(&info.name, "").at(Entry::Init));
         (module.init())(arguments).into_result()
     };
-    let initialized = initialized.map_err(|error| init_rejection(error.with_entry(&info.name, "init")))?;
-    let name: Arc<str> = initialized.info.name.as_str().into();
+    let init_result = init_result.map_err(|error| init_rejection(error.with_entry(&info.name, "init")))?;
+    let name: Arc<str> = init_result.info.name.as_str().into();
     let mut registrations: Vec<Registration> = Vec::new();
-    for registration in initialized.registrations {
+    for registration in init_result.registrations {
         let object = match registration.object {
             Object::Codegen(object) => RegisteredObject::Codegen(Arc::new(ImportedCodegen::new(name.clone(), object))),
             Object::Loader(object) => RegisteredObject::Loader(Arc::new(ImportedLoader::new(name.clone(), object))),
@@ -61,13 +61,13 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
         };
         registrations.push(Registration { name: registration.name.into(), object });
     }
-    LoadedPlugin::new(&name, &initialized.info.version, api_version, path, registrations)
+    LoadedPlugin::new(&name, &init_result.info.version, api_version, path, registrations)
 }
 
 fn open(path: &Path) -> Result<Library, Rejection> {
     // The dynamic loader would search the system directories for a path without a slash.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let failed = |error: libloading::Error| {
+    let rejection_of = |error: libloading::Error| {
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         // The dynamic loader prefixes its message with the path, which the caller prints anyway.
         let reason = message.strip_prefix(&format!("{}: ", absolute.display())).unwrap_or(&message);
@@ -77,7 +77,7 @@ fn open(path: &Path) -> Result<Library, Rejection> {
     };
     // SAFETY: `sniff_entry` verified that the file is a complete library for this machine with a plugin entry; a user
     // who loads a plugin trusts its constructors.
-    unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)
+    unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(rejection_of)
 }
 
 /// Returns the required libraries that cannot be loaded, one line each.

@@ -179,16 +179,17 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
     if required_length > length {
         return Err(truncated_rejection(length, Some(required_length)));
     }
-    let corrupted = |_| Rejection::new(code::TRUNCATED, "corrupted: the symbol table cannot be read").hint(COPY_AGAIN);
-    let file = object::File::parse(data).map_err(corrupted)?;
+    let corrupted_rejection =
+        |_| Rejection::new(code::TRUNCATED, "corrupted: the symbol table cannot be read").hint(COPY_AGAIN);
+    let file = object::File::parse(data).map_err(corrupted_rejection)?;
     let mut kind = None;
-    let mut mangled = None;
+    let mut mangled_name = None;
     for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
         match symbol.name_bytes() {
             Ok(name) if name == ROOT_MODULE_LOADER_NAME.as_bytes() => return Ok(EntryKind::Rust),
             Ok(name) if name == C_ENTRY.as_bytes() => kind = Some(EntryKind::C),
             Ok(name) if name.windows(C_ENTRY.len()).any(|window| window == C_ENTRY.as_bytes()) => {
-                mangled = Some(String::from_utf8_lossy(name).into_owned());
+                mangled_name = Some(String::from_utf8_lossy(name).into_owned());
             }
             _ => {}
         }
@@ -196,7 +197,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
     kind.ok_or_else(|| {
         let rejection =
             Rejection::new(code::NO_ENTRY, "expected a byoc plugin, found a shared library without an entry symbol");
-        match mangled {
+        match mangled_name {
             Some(name) => rejection.hint(format!(
                 "include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\": \"{name}\" is a mangled C++ name"
             )),
@@ -231,9 +232,9 @@ fn other_system(prefix: &[u8]) -> Option<&'static str> {
 
 const COPY_AGAIN: &str = "copy the file again";
 
-fn truncated_rejection(length: u64, required: Option<u64>) -> Rejection {
-    let reason = match required {
-        Some(required) => format!("truncated: found {length} bytes, expected at least {required}"),
+fn truncated_rejection(length: u64, required_length: Option<u64>) -> Rejection {
+    let reason = match required_length {
+        Some(required_length) => format!("truncated: found {length} bytes, expected at least {required_length}"),
         None => format!("truncated: expected complete ELF headers, found {length} bytes"),
     };
     Rejection::new(code::TRUNCATED, reason).hint(COPY_AGAIN)

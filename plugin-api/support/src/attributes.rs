@@ -80,9 +80,9 @@ impl<'a> Attributes<'a> {
             return Some((0..rank).rev().collect());
         };
         let axes: Vec<usize> = listed_axes.into_iter().map(|axis| normalize_axis(axis, rank)).collect::<Option<_>>()?;
-        let mut sorted = axes.clone();
-        sorted.sort_unstable();
-        sorted.iter().copied().eq(0..rank).then_some(axes)
+        let mut sorted_axes = axes.clone();
+        sorted_axes.sort_unstable();
+        sorted_axes.iter().copied().eq(0..rank).then_some(axes)
     }
 }
 
@@ -131,9 +131,9 @@ mod tests {
             [-1, 0, 2, 3, -4, i64::MIN].map(|axis| normalize_axis(axis, 3)),
             [Some(2), Some(0), Some(2), None, None, None]
         );
-        let excluded = node(&[("axis", list(&[-1])), ("exclude", AttrValue::Bool(true))]);
-        assert_eq!(Attributes(&excluded).reduced(3), Some(vec![true, true, false]));
-        assert_eq!(Attributes(&excluded).reduced(0), None);
+        let excluded_axes = node(&[("axis", list(&[-1])), ("exclude", AttrValue::Bool(true))]);
+        assert_eq!(Attributes(&excluded_axes).reduced(3), Some(vec![true, true, false]));
+        assert_eq!(Attributes(&excluded_axes).reduced(0), None);
         let (valid, duplicate) = (node(&[("axes", list(&[0, -1, 1]))]), node(&[("axes", list(&[0, 0, 1]))]));
         assert_eq!(Attributes(&valid).permutation(3), Some(vec![0, 2, 1]));
         assert_eq!(Attributes(&duplicate).permutation(3), None);

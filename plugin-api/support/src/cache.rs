@@ -84,10 +84,10 @@ fn bytes(text: &str) -> Option<u64> {
 /// Logs each distinct warning once per process, since a model may have hundreds of regions.
 fn warn_once(message: String) {
     static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !logged.contains(&message) {
+    let mut logged_messages = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !logged_messages.contains(&message) {
         tracing::warn!("{message}");
-        logged.push(message);
+        logged_messages.push(message);
     }
 }
 
@@ -216,12 +216,12 @@ impl Cache {
 
     /// Evicts objects if the directory may exceed the limit. The size of the directory is measured on first use and
     /// tracked afterwards.
-    fn enforce_limit(&self, added: u64) -> Result<()> {
+    fn enforce_limit(&self, added_bytes: u64) -> Result<()> {
         /// Total size of the objects in each directory in bytes, by device and inode.
         static SIZES: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
         let dir = self.dir.metadata()?;
         let mut dir_sizes = SIZES.lock().unwrap_or_else(PoisonError::into_inner);
-        let tracked_size = dir_sizes.get(&(dir.dev(), dir.ino())).map(|bytes| bytes + added);
+        let tracked_size = dir_sizes.get(&(dir.dev(), dir.ino())).map(|bytes| bytes + added_bytes);
         let bytes = match tracked_size.filter(|&bytes| bytes <= self.limit) {
             Some(bytes) => bytes,
             None => self.evict()?,
@@ -243,11 +243,11 @@ impl Cache {
             if FileType::from_raw_mode(metadata.st_mode) != FileType::RegularFile {
                 continue;
             }
-            let modified = Duration::new(metadata.st_mtime.max(0) as u64, metadata.st_mtime_nsec as u32);
-            if name.starts_with(TEMP_PREFIX) && now.saturating_sub(modified) > MIN_STALE_AGE {
+            let modified_time = Duration::new(metadata.st_mtime.max(0) as u64, metadata.st_mtime_nsec as u32);
+            if name.starts_with(TEMP_PREFIX) && now.saturating_sub(modified_time) > MIN_STALE_AGE {
                 let _ = unlinkat(&self.dir, name, AtFlags::empty());
             } else if name.len() == 2 * DIGEST + self.suffix.len() && name.ends_with(self.suffix) {
-                objects.push((modified, name.to_owned(), metadata.st_size as u64));
+                objects.push((modified_time, name.to_owned(), metadata.st_size as u64));
             }
         }
         let mut bytes: u64 = objects.iter().map(|(_, _, size)| size).sum();
@@ -433,9 +433,9 @@ mod tests {
         assert_eq!(cache.get(key(2)), Ok(Lookup::Corrupted), "a digest computed without the secret");
         let object_bytes = std::fs::read(object(&settings, 1)).unwrap();
         for index in 0..object_bytes.len() {
-            let mut damaged = object_bytes.clone();
-            damaged[index] ^= 1;
-            std::fs::write(object(&settings, 1), &damaged).unwrap();
+            let mut damaged_bytes = object_bytes.clone();
+            damaged_bytes[index] ^= 1;
+            std::fs::write(object(&settings, 1), &damaged_bytes).unwrap();
             assert_eq!(cache.get(key(1)), Ok(Lookup::Corrupted), "byte {index}");
             std::fs::write(object(&settings, 1), &object_bytes[..index]).unwrap();
             assert_eq!(cache.get(key(1)), Ok(Lookup::Corrupted), "{index} bytes");

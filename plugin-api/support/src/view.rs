@@ -206,9 +206,9 @@ mod tests {
         assert_eq!(channels_last_view.order(), channels_last);
         assert!(channels_last_view.is_packed() && !channels_last_view.is_dense());
         assert!(!channels_last_view.slice(1, 2, 1, 4).is_packed());
-        let pooled = View::in_order(&[1, 8, 1, 1], &channels_last);
-        assert_eq!(pooled.order(), channels_last);
-        assert!(pooled.is_dense(), "both orders have the same layout");
+        let pooled_view = View::in_order(&[1, 8, 1, 1], &channels_last);
+        assert_eq!(pooled_view.order(), channels_last);
+        assert!(pooled_view.is_dense(), "both orders have the same layout");
         assert_eq!(View::dense(&[8]).reshape(&[1, 8, 1]).unwrap().strides, [8, 1, 1]);
     }
 }

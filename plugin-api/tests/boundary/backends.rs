@@ -17,11 +17,11 @@ fn load(path: &Path) -> (host::LoadedPlugin, TestHost, Services) {
 }
 
 fn run(executable: &dyn Executable, shape: &[usize], input: &[f32]) -> Vec<f32> {
-    let prepared = executable.prepare(&[shape]).unwrap();
-    let mut dims = prepared.outputs[0].dims.to_vec();
+    let preparation = executable.prepare(&[shape]).unwrap();
+    let mut dims = preparation.outputs[0].dims.to_vec();
     let count: usize = dims.iter().product();
     let mut memory = vec![f32::NAN; count];
-    let mut workspace = vec![0; prepared.workspace];
+    let mut workspace = vec![0; preparation.workspace];
     // SAFETY: `input` outlives the slice, and all bytes of a float are initialized.
     let bytes = unsafe { std::slice::from_raw_parts(input.as_ptr().cast(), size_of_val(input)) };
     // SAFETY: `memory` is accessed only through the slice while the slice is live, and any bytes are a valid float.
@@ -29,7 +29,7 @@ fn run(executable: &dyn Executable, shape: &[usize], input: &[f32]) -> Vec<f32> 
     let inputs = [TensorRef::new(DType::F32, shape, bytes)];
     let mut outputs = [TensorMut::new(DType::F32, &mut dims, out)];
     executable
-        .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: prepared.plan })
+        .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: preparation.plan })
         .unwrap();
     memory
 }

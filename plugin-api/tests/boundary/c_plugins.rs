@@ -180,9 +180,9 @@ fn run_time() {
     let executable = load_executable(&loader, &services, "f", std::slice::from_ref(&weights), &graph).unwrap();
     drop(weights);
     assert!(!*is_dropped.lock().unwrap(), "the region has retained the constant");
-    let prepared = executable.prepare(&[&[4]]).unwrap();
-    assert_eq!(prepared.outputs[..], [OutputDims { dims: vec![4].into(), exact: false }]);
-    assert_eq!((prepared.workspace, prepared.plan), (256, 42));
+    let preparation = executable.prepare(&[&[4]]).unwrap();
+    assert_eq!(preparation.outputs[..], [OutputDims { dims: vec![4].into(), exact: false }]);
+    assert_eq!((preparation.workspace, preparation.plan), (256, 42));
 
     let (input, mut output, mut dims) = (floats(&[1.0, 1.0, 2.0, 2.0]), vec![0; 16], [4]);
     let mut workspace = AlignedBytes([0; 256]);
@@ -237,12 +237,14 @@ fn c_plugin_runs_a_region_with_the_hosts_reference() {
     let (weight, is_dropped) = constant("w", &[2], &[1.0, -9.0]);
     let graph = add_relu("reference", &[2]);
     let executable = load_executable(&loader, &services, "reference", &[weight], &graph).unwrap();
-    let prepared = executable.prepare(&[&[2]]).unwrap();
-    assert_eq!(prepared.outputs[..], [OutputDims { dims: vec![2].into(), exact: true }]);
+    let preparation = executable.prepare(&[&[2]]).unwrap();
+    assert_eq!(preparation.outputs[..], [OutputDims { dims: vec![2].into(), exact: true }]);
     let (input, mut output, mut dims) = (floats(&[1.0, 2.0]), vec![0; 8], [2]);
     let inputs = [TensorRef::new(DType::F32, &[2], &input)];
     let mut outputs = [TensorMut::new(DType::F32, &mut dims, &mut output)];
-    executable.run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut [], plan: prepared.plan }).unwrap();
+    executable
+        .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut [], plan: preparation.plan })
+        .unwrap();
     assert_eq!(output, floats(&[2.0, 0.0]));
     drop(executable);
     assert!(*is_dropped.lock().unwrap(), "releasing the reference frees the constant");
@@ -355,8 +357,8 @@ fn rejects_unusable_c_plugins() {
         ),
     ] {
         let text = plugin(table, init);
-        let unused = "static void *unused(void) { return (void *)init; }";
-        let rejection = build_and_reject("c", &format!("{text}\n__attribute__((used)) {unused}"));
+        let unused_function = "static void *unused(void) { return (void *)init; }";
+        let rejection = build_and_reject("c", &format!("{text}\n__attribute__((used)) {unused_function}"));
         assert_eq!((rejection.code, rejection.reason.as_str()), (code, reason));
     }
 }
@@ -431,7 +433,7 @@ fn samples_compute() {
         loader.load(&request)
     };
     let executable = load_blob(&compiled_region.blob).unwrap();
-    let prepared = executable.prepare(&[&[2, 2]]).unwrap();
+    let preparation = executable.prepare(&[&[2, 2]]).unwrap();
     let input = floats(&[1.0, -2.0, 3.0, -0.0]);
     let (mut a, mut b, mut c) = (vec![0; 16], vec![0; 16], vec![0; 16]);
     let (mut da, mut db, mut dc) = ([2, 2], [2, 2], [2, 2]);
@@ -441,9 +443,9 @@ fn samples_compute() {
         TensorMut::new(DType::F32, &mut db, &mut b),
         TensorMut::new(DType::F32, &mut dc, &mut c),
     ];
-    let mut workspace = vec![0; prepared.workspace];
+    let mut workspace = vec![0; preparation.workspace];
     executable
-        .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: prepared.plan })
+        .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: preparation.plan })
         .unwrap();
     assert_eq!(a[..8], floats(&[2.0, 0.0]));
     assert!(f32::from_ne_bytes([a[8], a[9], a[10], a[11]]).is_nan(), "relu of NaN");
@@ -529,9 +531,9 @@ proptest! {
             let object_text = read("names and dims of anything", prefix);
             let object_text = object_text.rsplit_once(';').and_then(|(objects, _)| objects.rsplit_once(';')).map_or("", |(objects, _)| objects);
             prop_assert!(expected.starts_with(object_text), "{:?} of {:?}", object_text, expected);
-            let mut damaged = text.clone().into_bytes();
-            damaged[end] = b"[]{},:\"\\0"[end % 9];
-            read("names and dims of anything", &damaged);
+            let mut damaged_text = text.clone().into_bytes();
+            damaged_text[end] = b"[]{},:\"\\0"[end % 9];
+            read("names and dims of anything", &damaged_text);
         }
     }
 }

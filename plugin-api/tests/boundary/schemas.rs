@@ -33,10 +33,10 @@ fn graphs() {
         ("/nodes/0/outputs/0/dims", json!([-1])),
         ("/attrs/scale", json!({"float": "many"})),
     ] {
-        let mut changed = document.clone();
-        *changed.pointer_mut(pointer).unwrap() = invalid;
-        check(&schema, &changed).expect_err(pointer);
-        Graph::from_json(&changed.to_string()).expect_err(pointer);
+        let mut changed_document = document.clone();
+        *changed_document.pointer_mut(pointer).unwrap() = invalid;
+        check(&schema, &changed_document).expect_err(pointer);
+        Graph::from_json(&changed_document.to_string()).expect_err(pointer);
     }
 }
 

@@ -34,16 +34,16 @@ fn forwards_messages_of_a_plugin() {
     let request = LoadRequest { symbol: "f", blob: &[], constants: &[], options: &options, services: &services };
     let executable = plugin.loader("talker").unwrap().load(&request).unwrap();
 
-    let prepared = executable.prepare(&[&[1000]]).unwrap();
+    let preparation = executable.prepare(&[&[1000]]).unwrap();
     let mut sum = [0u8; 8];
     let mut dims = [1];
-    let mut memory = vec![0; prepared.workspace];
+    let mut memory = vec![0; preparation.workspace];
     executable
         .run(Call {
             inputs: &[TensorRef::new(DType::U8, &[1000], &[0; 1000])],
             outputs: &mut [TensorMut::new(DType::I64, &mut dims, &mut sum)],
             workspace: &mut memory,
-            plan: prepared.plan,
+            plan: preparation.plan,
         })
         .unwrap();
     assert_eq!(i64::from_ne_bytes(sum), 499_500);

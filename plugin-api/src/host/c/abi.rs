@@ -335,8 +335,8 @@ mod tests {
             assert!(status.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&status.stderr));
             let output = Command::new(&binary).output().unwrap().stdout;
             let output = String::from_utf8(output).unwrap();
-            let (digest, cancelled) = (crate::Constant::DIGEST_LENGTH + 1, crate::Error::CANCELLED);
-            let constants = format!("{ABI} {OK} {ERROR} {UNKNOWN_KEY} {digest} {cancelled} {PENDING} {ONE_RUN}");
+            let (digest, cancelled_code) = (crate::Constant::DIGEST_LENGTH + 1, crate::Error::CANCELLED);
+            let constants = format!("{ABI} {OK} {ERROR} {UNKNOWN_KEY} {digest} {cancelled_code} {PENDING} {ONE_RUN}");
             layout.push(constants);
             assert_eq!(output.lines().collect::<Vec<_>>(), layout, "{compiler}");
             layout.pop();

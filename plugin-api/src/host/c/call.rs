@@ -89,8 +89,8 @@ impl<'a> CallState<'a> {
                     Error::new(format!("expected a call to `fail` before status {status}, found none")).hint(hint)
                 });
                 // `fail` has no code parameter; after a cancellation, a failure without a code counts as cancelled.
-                let cancelled = error.code.is_empty() && self.host.services.cancelled();
-                Err(if cancelled { error.code(Error::CANCELLED) } else { error })
+                let is_cancelled = error.code.is_empty() && self.host.services.cancelled();
+                Err(if is_cancelled { error.code(Error::CANCELLED) } else { error })
             }
         }
     }

@@ -428,8 +428,8 @@ unsafe extern "C" fn reference_prepare(
             dims.push(sizes.ok_or_else(|| Error::new("expected dimensions >= 0, found a negative dimension"))?);
         }
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
-        let prepared = executable.prepare(&dims)?;
-        state.with_answers(|answers| answers.prepared = prepared);
+        let preparation = executable.prepare(&dims)?;
+        state.with_answers(|answers| answers.prepared = preparation);
         Ok(())
     })
 }

@@ -53,21 +53,21 @@ pub fn load(
         // SAFETY: the header requires that a string ends with a NUL.
         (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
     };
-    let declared = text(plugin.name).unwrap_or_else(|| name_of_file(path));
+    let declared_name = text(plugin.name).unwrap_or_else(|| name_of_file(path));
     let plugin_version = text(plugin.version).unwrap_or_else(|| "0".to_owned());
     let Some(init) = plugin.init else {
         return Err(Rejection::new(code::INIT, "byoc_plugin.init: expected a function, found NULL"));
     };
 
     let host = host_table(services);
-    let name: Arc<str> = declared.as_str().into();
+    let name: Arc<str> = declared_name.as_str().into();
     let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
     let result = CallState::new(&host, &name).run(|call| {
-        let _guard = enter(CallSites::of(&declared, "").at(Entry::Init));
+        let _guard = enter(CallSites::of(&declared_name, "").at(Entry::Init));
         // SAFETY: the header declares `init` with this signature, and all arguments live until the call returns.
         unsafe { init(call, file.as_ptr(), options.as_ptr()) }
     });
-    let (_, answers) = result.map_err(|error| init_rejection(error.with_entry(&declared, "init")))?;
+    let (_, answers) = result.map_err(|error| init_rejection(error.with_entry(&declared_name, "init")))?;
     let mut registrations: Vec<Registration> = Vec::new();
     for (name, object) in answers.registrations {
         let prefix = match object {
@@ -77,7 +77,7 @@ pub fn load(
         };
         registrations.push(Registration { name: format!("{prefix}{name}"), object });
     }
-    let name = answers.name.unwrap_or(declared);
+    let name = answers.name.unwrap_or(declared_name);
     LoadedPlugin::new(&name, &plugin_version, format!("byoc_plugin.h {version}"), path, registrations)
 }
 

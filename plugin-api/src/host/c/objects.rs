@@ -284,11 +284,11 @@ impl Executable for CExecutable {
             // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             entries::prepare(site, || unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) })
         });
-        let prepared = result.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
+        let preparation = result.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
             true => Err(Error::new("expected a call to `output`, found none")),
             false => check_prepared(&answers.prepared).map(|()| answers.prepared),
         });
-        self.0.with_context("prepare", prepared)
+        self.0.with_context("prepare", preparation)
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
