@@ -72,7 +72,7 @@ struct Alternatives<'a> {
     /// Index of the link that becomes the primitive's bias, and the bias tensor.
     bias: Option<(usize, BufferView)>,
     /// True if the primitive can accumulate into its destination.
-    sums: bool,
+    allows_sum: bool,
     /// Map from the value's dimensions to the dimensions that the primitive sees.
     dim_map: DimMap,
     /// Element type of the result.
@@ -161,7 +161,7 @@ impl Lowering<'_> {
                             &alternatives.dim_map,
                             target.view(),
                             bias_index,
-                            alternatives.sums,
+                            alternatives.allows_sum,
                             &read,
                         )?;
                         fused_count = fused_count.max(chain.links);
@@ -294,8 +294,15 @@ impl Lowering<'_> {
                 let targets = vec![Target::New(View::in_order(&shape, order))];
                 let dim_map = DimMap::plain(&shape, &shape);
                 let sources = vec![vec![source]];
-                let alternatives =
-                    Alternatives { links: fused_links, sources, targets, bias: None, sums: false, dim_map, dtype };
+                let alternatives = Alternatives {
+                    links: fused_links,
+                    sources,
+                    targets,
+                    bias: None,
+                    allows_sum: false,
+                    dim_map,
+                    dtype,
+                };
                 match self.select(&alternatives, &|s, d, a, _| make(s, d, a)) {
                     Ok(found) if !found.desc.is_reference() => {
                         selection = Some(found);
@@ -333,11 +340,11 @@ impl Lowering<'_> {
         let any_desc = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // Layouts into which another plan has packed the weights come first, so that one packed copy serves both plans.
         let is_constant = self.is_constant(&w);
-        let mut expected = self.existing_layouts(&weights);
-        expected.push(if is_constant { any_desc } else { self.desc_of(&weights)? });
+        let mut weight_layouts = self.existing_layouts(&weights);
+        weight_layouts.push(if is_constant { any_desc } else { self.desc_of(&weights)? });
         let bf16 = self.should_use_bf16(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
         if bf16 {
-            expected.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
+            weight_layouts.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
         }
         let bias = self.bias(op, links, 1, &shape);
         if !(bf16 || transposed || groups > 1)
@@ -345,7 +352,7 @@ impl Lowering<'_> {
         {
             return Ok(step);
         }
-        let bias_desc = Desc::strided(self.library, DType::F32, &[shape[1]], &[1])?;
+        let bias_desc = Desc::with_strides(self.library, DType::F32, &[shape[1]], &[1])?;
         let mut sources = Vec::new();
         if bf16 {
             sources.push(vec![Source::bf16(ffi::ARG_SRC, &x, &layout)]);
@@ -356,11 +363,12 @@ impl Lowering<'_> {
         sources.push(vec![Source::reordered(ffi::ARG_SRC, &x, &layout)]);
         let targets = vec![Target::New(View::in_order(&shape, &layout))];
         let dim_map = DimMap::plain(&shape, &shape);
-        let alternatives = Alternatives { links, sources, targets, bias: bias.clone(), sums: true, dim_map, dtype };
+        let alternatives =
+            Alternatives { links, sources, targets, bias: bias.clone(), allows_sum: true, dim_map, dtype };
         let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
         let selection = self.select(&alternatives, &|s, d, attr, with_bias| {
             let mut outcome = Err("oneDNN has no implementation".into());
-            for weights in &expected {
+            for weights in &weight_layouts {
                 let bias = with_bias.then_some(&bias_desc);
                 let io = Conv { src: &s[0], weights, bias, dst: d };
                 outcome = match transposed {
@@ -459,14 +467,14 @@ impl Lowering<'_> {
         bias_shape[rank - 1] = shape[rank - 1];
         let bias_desc = self.desc(&View::dense(&bias_shape))?;
 
-        let mut expected = Vec::new();
+        let mut weight_layouts = Vec::new();
         if is_constant {
-            expected = self.existing_layouts(&b);
-            expected.push(Desc::any(self.library, self.dtype(&b), &b.view.shape)?);
+            weight_layouts = self.existing_layouts(&b);
+            weight_layouts.push(Desc::any(self.library, self.dtype(&b), &b.view.shape)?);
         }
         let bf16 = self.should_use_bf16(&a, &b, count(&shape) * a.view.shape[a.view.shape.len() - 1]);
         if bf16 {
-            expected.push(Desc::any(self.library, DType::BF16, &b.view.shape)?);
+            weight_layouts.push(Desc::any(self.library, DType::BF16, &b.view.shape)?);
         }
         if !bf16 && let Some(step) = self.gemv(op, links, (&a, &b), &shape)? {
             return Ok(step);
@@ -504,12 +512,13 @@ impl Lowering<'_> {
         }
         targets.push(Target::New(View::dense(&shape)));
         let dim_map = DimMap::plain(self.ir.shape(op.output), &shape);
-        let alternatives = Alternatives { links, sources, targets, bias: bias.clone(), sums: true, dim_map, dtype };
+        let alternatives =
+            Alternatives { links, sources, targets, bias: bias.clone(), allows_sum: true, dim_map, dtype };
         let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
         let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
             let mut outcome = Err("oneDNN has no implementation".into());
-            for weights in expected.iter().chain(s.get(1)) {
+            for weights in weight_layouts.iter().chain(s.get(1)) {
                 let io = Conv { src: &s[0], weights, bias, dst: d };
                 outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| requirement.check(desc));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
@@ -590,7 +599,7 @@ impl Lowering<'_> {
                 sources: vec![sources],
                 targets,
                 bias: None,
-                sums: false,
+                allows_sum: false,
                 dim_map,
                 dtype: DType::F32,
             };
@@ -662,22 +671,22 @@ impl Lowering<'_> {
         };
         let order = b.view.order();
         let b = self.in_order(&b, &order)?;
-        let between = self.scratch(b.view.clone());
+        let intermediate = self.scratch(b.view.clone());
         let result = self.scratch(b.view.clone());
         let a = if a.view.is_packed() { a } else { self.row_major(&a)? };
         let desc = |this: &Self, tensor: &BufferView| this.desc(&tensor.view);
         let (a_desc, b_desc, between_desc, result_desc) =
-            (desc(self, &a)?, desc(self, &b)?, desc(self, &between)?, desc(self, &result)?);
+            (desc(self, &a)?, desc(self, &b)?, desc(self, &intermediate)?, desc(self, &result)?);
         let attr = self.attr(&[])?;
         let eltwise_desc = PrimitiveDesc::eltwise(self.library, function, &b_desc, &between_desc, &attr)?;
         let binary_desc = PrimitiveDesc::binary(self.library, binary_alg, &between_desc, &a_desc, &result_desc, &attr)?;
         self.step(
             eltwise_desc,
-            vec![(ffi::ARG_SRC, b, b_desc), (ffi::ARG_DST, between.clone(), between_desc.clone())],
+            vec![(ffi::ARG_SRC, b, b_desc), (ffi::ARG_DST, intermediate.clone(), between_desc.clone())],
             "elementwise",
         )?;
         let tensors = vec![
-            (ffi::ARG_SRC, between, between_desc),
+            (ffi::ARG_SRC, intermediate, between_desc),
             (ffi::ARG_SRC_1, a, a_desc),
             (ffi::ARG_DST, result.clone(), result_desc),
         ];
@@ -699,7 +708,7 @@ impl Lowering<'_> {
             sources: vec![vec![source, slope_source]],
             targets,
             bias: None,
-            sums: false,
+            allows_sum: false,
             dim_map,
             dtype: DType::F32,
         };
@@ -740,7 +749,7 @@ impl Lowering<'_> {
         let targets = vec![Target::New(View::dense(&rows))];
         let dim_map = DimMap::plain(&shape, &rows);
         let alternatives =
-            Alternatives { links, sources, targets, bias: None, sums: false, dim_map, dtype: DType::F32 };
+            Alternatives { links, sources, targets, bias: None, allows_sum: false, dim_map, dtype: DType::F32 };
         let library = self.library;
         let selection =
             self.select(&alternatives, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
@@ -768,7 +777,7 @@ impl Lowering<'_> {
                 sources: vec![vec![source]],
                 targets,
                 bias: None,
-                sums: false,
+                allows_sum: false,
                 dim_map,
                 dtype: DType::F32,
             };

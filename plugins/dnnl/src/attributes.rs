@@ -88,12 +88,12 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the shape that the codes in `newshape` produce from `shape`.
-    pub fn reshaped(self, shape: &[i64]) -> Result<Vec<i64>> {
+    pub fn reshaped_dims(self, shape: &[i64]) -> Result<Vec<i64>> {
         let shape_codes = self.ints("newshape").ok_or_else(|| attr_error("missing attribute newshape"))?;
         let invalid =
             || attr_error(format!("newshape: expected codes that match shape {shape:?}, found {shape_codes:?}"));
         let allow_zero = self.flag("allowzero", false);
-        let (mut result, mut unresolved, mut position, mut index) = (Vec::new(), None, 0, 0);
+        let (mut result, mut unresolved_index, mut position, mut index) = (Vec::new(), None, 0, 0);
         while index < shape_codes.len() {
             match shape_codes[index] {
                 0 if !allow_zero => {
@@ -101,7 +101,7 @@ impl<'a> Attributes<'a> {
                     position += 1;
                 }
                 -1 => {
-                    if unresolved.replace(result.len()).is_some() {
+                    if unresolved_index.replace(result.len()).is_some() {
                         return Err(invalid());
                     }
                     result.push(1);
@@ -142,12 +142,12 @@ impl<'a> Attributes<'a> {
             }
             index += 1;
         }
-        if let Some(unresolved) = unresolved {
+        if let Some(unresolved_index) = unresolved_index {
             let known_elements = result.iter().try_fold(1i64, |a, &b| a.checked_mul(b)).ok_or_else(invalid)?;
             if known_elements == 0 || count(shape) % known_elements != 0 {
                 return Err(invalid());
             }
-            result[unresolved] = count(shape) / known_elements;
+            result[unresolved_index] = count(shape) / known_elements;
         }
         Ok(result)
     }

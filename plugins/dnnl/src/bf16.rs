@@ -41,8 +41,8 @@ impl Lowering<'_> {
         Ok(copy)
     }
 
-    /// Invalidates the bfloat16 copies of the overwritten buffer `overwritten`.
-    pub fn forget_bf16_copies(&mut self, overwritten: BufferId) {
-        self.bf16_copies.retain(|(source, _)| source.buffer != overwritten);
+    /// Invalidates the bfloat16 copies of the overwritten buffer `overwritten_buffer`.
+    pub fn forget_bf16_copies(&mut self, overwritten_buffer: BufferId) {
+        self.bf16_copies.retain(|(source, _)| source.buffer != overwritten_buffer);
     }
 }

@@ -118,7 +118,7 @@ impl Lowering<'_> {
         if !(self.ir.options.winograd && cpu::has_avx512() && dense && floats && self.is_constant(w)) {
             return None;
         }
-        let size = |signed: i64| usize::try_from(signed).ok();
+        let size = |stride: i64| usize::try_from(stride).ok();
         let mut strides = [0; 4];
         for (stride, &stride_in_elements) in strides.iter_mut().zip(&w.view.strides) {
             *stride = size(stride_in_elements)?;
@@ -180,8 +180,8 @@ impl Lowering<'_> {
         let step = Gemv { panels, backwards: self.matrices.next_direction(self.ir, op.inputs[1]) };
         let target = self.scratch(view);
         let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed_buffer)];
-        let indexed_arg = |(indexed_arg, addend)| (ffi::ARG_MULTIPLE_SRC + indexed_arg, addend);
-        tensors.extend((0..).zip(addends).map(indexed_arg));
+        let indexed_argument = |(indexed_argument, addend)| (ffi::ARG_MULTIPLE_SRC + indexed_argument, addend);
+        tensors.extend((0..).zip(addends).map(indexed_argument));
         tensors.push((ffi::ARG_DST, target.clone()));
         self.handwritten_step(Operation::Gemv(step), tensors, "matrix product")?;
         self.put_after_chain(op, links, chain.links, target, &dim_map)?;

@@ -175,7 +175,7 @@ pub struct RegionIr {
     pub cells: HashMap<Val, Val>,
     pub options: Options,
     /// Operators by kind, operands and type, for deduplication while the IR is built.
-    deduplicated: HashMap<String, Val>,
+    value_by_key: HashMap<String, Val>,
 }
 
 impl RegionIr {
@@ -199,12 +199,12 @@ impl RegionIr {
     /// Adds an operator like [`push`](RegionIr::push), with an explicit result element type.
     pub fn push_as(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>, dtype: DType) -> Val {
         let key = format!("{kind:?} {inputs:?} {shape:?} {dtype:?}");
-        if let Some(&value) = self.deduplicated.get(&key) {
+        if let Some(&value) = self.value_by_key.get(&key) {
             return value;
         }
         let output = self.value(shape, dtype, Def::Op(self.ops.len()));
         self.ops.push(Op { kind, inputs: inputs.to_vec(), output });
-        self.deduplicated.insert(key, output);
+        self.value_by_key.insert(key, output);
         output
     }
 
@@ -235,7 +235,7 @@ impl RegionIr {
 
     /// Removes the operators that no output depends on.
     pub fn drop_dead(&mut self) {
-        self.deduplicated = HashMap::new();
+        self.value_by_key = HashMap::new();
         // Operators after an LSTM cell read the cell state that the cell computes, so that it is not computed twice.
         let cells = std::mem::take(&mut self.cells);
         for index in 0..self.ops.len() {

@@ -58,14 +58,16 @@ impl PackSpec {
         }
         // SAFETY: the caller guarantees an aligned `destination` with `Packing::bytes` bytes, the size of `elements`
         // floats.
-        let zeroed = |elements| unsafe { zeros(destination, elements) };
+        let zeroed_floats = |elements| unsafe { zeros(destination, elements) };
         match &self.packing {
             // SAFETY: the check above ensures `self.source.size()` bytes in `source`; the caller guarantees the bytes
             // at
             // `destination`.
             Packing::Layout(layout) => unsafe { reorder(library, (&self.source, source), (layout, destination)) },
-            Packing::Winograd(weights) => weights.transform(source, zeroed(weights.elements())).ok_or_else(short),
-            Packing::Panels(panels) => panels.pack(source, zeroed(panels.elements())).ok_or_else(short),
+            Packing::Winograd(weights) => {
+                weights.transform(source, zeroed_floats(weights.elements())).ok_or_else(short)
+            }
+            Packing::Panels(panels) => panels.pack(source, zeroed_floats(panels.elements())).ok_or_else(short),
         }
     }
 }
@@ -138,8 +140,8 @@ unsafe impl Send for WeakPackedMemory {}
 
 impl WeakPackedMemory {
     /// Creates a weak reference to a packed constant.
-    pub fn of(packed: &PackedMemory) -> WeakPackedMemory {
-        WeakPackedMemory { memory: Arc::downgrade(&packed.memory), address: packed.address }
+    pub fn of(packed_memory: &PackedMemory) -> WeakPackedMemory {
+        WeakPackedMemory { memory: Arc::downgrade(&packed_memory.memory), address: packed_memory.address }
     }
 
     /// Returns the packed constant if its allocation is still alive.

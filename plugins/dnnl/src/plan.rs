@@ -112,12 +112,12 @@ pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
     for (step_index, step) in steps.iter().enumerate() {
         step.args.iter().for_each(|argument| last_uses[argument.buffer.0 as usize] = Some(step_index));
     }
-    let mut allocated = vec![false; buffers.len()];
+    let mut is_allocated = vec![false; buffers.len()];
     let mut arena = Arena::default();
     for (step_index, step) in steps.iter().enumerate() {
         let step_buffers = || step.args.iter().map(|argument| argument.buffer.0 as usize);
         for buffer in step_buffers() {
-            if matches!(buffers[buffer].place, Place::Arena(_)) && !std::mem::replace(&mut allocated[buffer], true) {
+            if matches!(buffers[buffer].place, Place::Arena(_)) && !std::mem::replace(&mut is_allocated[buffer], true) {
                 buffers[buffer].place =
                     Place::Arena(arena.allocate(buffers[buffer].bytes.next_multiple_of(CACHE_LINE)));
             }

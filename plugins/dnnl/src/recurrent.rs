@@ -32,9 +32,9 @@ impl RegionIr {
                 let (input, candidate) = input_and_candidate(cell)?;
                 (Gates { input, forget: input, candidate, output }, None)
             }
-            Some((a, b)) => [(a, b), (b, a)].into_iter().find_map(|(retained, added)| {
-                let (input, candidate) = input_and_candidate(added)?;
-                let (a, b) = self.factors(retained)?;
+            Some((a, b)) => [(a, b), (b, a)].into_iter().find_map(|(retained_term, added_term)| {
+                let (input, candidate) = input_and_candidate(added_term)?;
+                let (a, b) = self.factors(retained_term)?;
                 [(a, b), (b, a)].into_iter().find_map(|(forget, state)| {
                     let forget = gate_of(forget, ffi::ELTWISE_LOGISTIC)?;
                     Some((Gates { input, forget, candidate, output }, Some(state)))
@@ -89,15 +89,16 @@ impl RegionIr {
         if present[state_index] {
             return None;
         }
-        let sorted = |mut summands: Vec<Val>| {
+        let sort_summands = |mut summands: Vec<Val>| {
             summands.sort_unstable();
             summands
         };
-        let own_summands = sorted(inputs[..usize::from(present[0]) + usize::from(present[1])].to_vec());
+        let own_summands = sort_summands(inputs[..usize::from(present[0]) + usize::from(present[1])].to_vec());
         let shape = self.shape(first_summand).to_vec();
         let mut decompositions = self.gate_decompositions(second_summand).into_iter();
         let (_, state) = decompositions.find(|(pre_activations, state)| {
-            sorted(pre_activations.iter().copied().flatten().collect()) == own_summands && self.shape(*state) == shape
+            sort_summands(pre_activations.iter().copied().flatten().collect()) == own_summands
+                && self.shape(*state) == shape
         })?;
         present[state_index] = true;
         inputs.push(state);

@@ -139,9 +139,9 @@ impl LoadedRegion {
     fn plan(&self, shapes: &[Vec<i64>]) -> Result<(u64, Arc<PreparedPlan>)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&id) = state.by_dims.get(shapes)
-            && let Some(prepared) = self.find(id)
+            && let Some(prepared_plan) = self.find(id)
         {
-            return Ok((id, prepared));
+            return Ok((id, prepared_plan));
         }
         let has_dynamic_shape = self.graph.inputs.iter().any(|input| input.ty.shape().is_none());
         let has_input_shape = |(input, dims): (&Input, &Vec<i64>)| {
@@ -166,16 +166,16 @@ impl LoadedRegion {
             state.drop_unused(&plan);
         }
         let (packed_constants, bytes) = self.pack(&mut state, &plan, has_dynamic_shape)?;
-        let prepared = Arc::new(PreparedPlan::new(plan, &state.constants, &packed_constants, bytes)?);
+        let prepared_plan = Arc::new(PreparedPlan::new(plan, &state.constants, &packed_constants, bytes)?);
         if !has_dynamic_shape {
             // The plan owns the constants that it reads in place.
             state.constants.fill(None);
         }
         let id = state.next;
         state.next += 1;
-        self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(id, prepared.clone());
+        self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(id, prepared_plan.clone());
         state.by_dims.insert(shapes.to_vec(), id);
-        Ok((id, prepared))
+        Ok((id, prepared_plan))
     }
 
     fn find(&self, id: u64) -> Option<Arc<PreparedPlan>> {
@@ -429,9 +429,9 @@ impl PreparedPlan {
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let shapes: Vec<Vec<i64>> = inputs.iter().map(|dims| dims.iter().map(|&d| d as i64).collect()).collect();
-        let (id, prepared) = self.plan(&shapes)?;
-        let plan = &prepared.plan;
-        let attrs = vec![Attr::new("bytes", prepared.bytes as i64)].into();
+        let (id, prepared_plan) = self.plan(&shapes)?;
+        let plan = &prepared_plan.plan;
+        let attrs = vec![Attr::new("bytes", prepared_plan.bytes as i64)].into();
         Ok(Prepared { plan: id, attrs, ..Prepared::exact(&plan.outputs).with_workspace(plan.workspace) })
     }
 
@@ -446,18 +446,22 @@ impl Executable for LoadedRegion {
     }
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
-        let prepared = self.find(call.plan);
-        let prepared = prepared.ok_or_else(|| Error::new("the plan was never prepared, or has been released"))?;
+        let prepared_plan = self.find(call.plan);
+        let prepared_plan =
+            prepared_plan.ok_or_else(|| Error::new("the plan was never prepared, or has been released"))?;
         let outputs =
-            call.outputs.iter().zip(&prepared.plan.outputs).all(|(output, expected)| output.shape() == expected);
-        if call.workspace.len() < prepared.plan.workspace || call.inputs.len() != self.graph.inputs.len() || !outputs {
+            call.outputs.iter().zip(&prepared_plan.plan.outputs).all(|(output, expected)| output.shape() == expected);
+        if call.workspace.len() < prepared_plan.plan.workspace
+            || call.inputs.len() != self.graph.inputs.len()
+            || !outputs
+        {
             return Err(Error::new("the call does not match the prepared plan"));
         }
         self.library.set_threads(self.services.num_threads());
-        let mut set = prepared.take_memory_set(self.library)?;
-        prepared.bind(&mut set, &mut call)?;
-        let result = prepared.execute(self.library, &set);
-        prepared.idle.lock().unwrap_or_else(PoisonError::into_inner).push(set);
+        let mut set = prepared_plan.take_memory_set(self.library)?;
+        prepared_plan.bind(&mut set, &mut call)?;
+        let result = prepared_plan.execute(self.library, &set);
+        prepared_plan.idle.lock().unwrap_or_else(PoisonError::into_inner).push(set);
         result
     }
 }

@@ -74,8 +74,8 @@ impl RegionIr {
             if (alpha_both - 1.0).abs() < 1e-6 && beta_both == 0.0 {
                 return operand;
             }
-            let composed = EltwiseParams::new(ffi::ELTWISE_LINEAR, alpha_both, beta_both);
-            return self.push(Kind::Eltwise(composed), &[operand], shape);
+            let composed_params = EltwiseParams::new(ffi::ELTWISE_LINEAR, alpha_both, beta_both);
+            return self.push(Kind::Eltwise(composed_params), &[operand], shape);
         }
         if function.alg == ffi::ELTWISE_CLIP && approx_eq(function.beta, 1.0) && function.alpha == 0.0 {
             let (alpha, beta, operand) = self.linear(x);
@@ -96,33 +96,33 @@ impl RegionIr {
         if self.shape(source) == shape {
             return source;
         }
-        if let Some(shuffled) = self.channel_shuffle(source, &shape) {
-            return shuffled;
+        if let Some(shuffled_value) = self.channel_shuffle(source, &shape) {
+            return shuffled_value;
         }
         self.push(Kind::Reshape, &[source], shape)
     }
 
     /// Recognizes a channel shuffle: a concatenation reshaped to (parts, channels), transposed and merged into one
     /// dimension again. The shuffle becomes an interleaving: a concatenation along a new innermost axis.
-    fn channel_shuffle(&mut self, transposed: Val, shape: &[i64]) -> Option<Val> {
-        let op = self.producer(transposed)?;
+    fn channel_shuffle(&mut self, transposed_value: Val, shape: &[i64]) -> Option<Val> {
+        let op = self.producer(transposed_value)?;
         let Kind::Transpose(axes) = &op.kind else { return None };
-        let grouped = op.inputs[0];
+        let grouped_value = op.inputs[0];
         let axis = axes.iter().enumerate().position(|(i, &axis)| i != axis)?;
         let mut swapped_axes: Vec<usize> = (0..axes.len()).collect();
         swapped_axes.swap(axis, *axes.get(axis)?);
         if *axes != swapped_axes || axes[axis] != axis + 1 {
             return None;
         }
-        let concatenated = self.producer(grouped).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
-        let op = self.producer(concatenated).filter(|op| op.kind == Kind::Concat { axis })?;
-        let (operands, groups) = (op.inputs.clone(), self.shape(grouped)[axis]);
-        let mut merged_shape = self.shape(grouped).to_vec();
+        let concat_value = self.producer(grouped_value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let op = self.producer(concat_value).filter(|op| op.kind == Kind::Concat { axis })?;
+        let (operands, groups) = (op.inputs.clone(), self.shape(grouped_value)[axis]);
+        let mut merged_shape = self.shape(grouped_value).to_vec();
         let channels = merged_shape.remove(axis + 1);
         merged_shape[axis] *= channels;
         let has_equal_parts =
             operands.len() as i64 == groups && operands.iter().all(|&operand| self.shape(operand)[axis] == channels);
-        if !has_equal_parts || merged_shape != shape || self.shape(concatenated) != shape {
+        if !has_equal_parts || merged_shape != shape || self.shape(concat_value) != shape {
             return None;
         }
         Some(self.interleave(&operands, axis))
@@ -136,8 +136,8 @@ impl RegionIr {
         shape.insert(axis + 1, 1);
         let operands: Vec<Val> = operands.iter().map(|&operand| self.reshape(operand, shape.clone())).collect();
         shape[axis + 1] = operands.len() as i64;
-        let interleaved = self.push(Kind::Concat { axis: axis + 1 }, &operands, shape);
-        self.push(Kind::Reshape, &[interleaved], interleaved_shape)
+        let interleaved_value = self.push(Kind::Concat { axis: axis + 1 }, &operands, shape);
+        self.push(Kind::Reshape, &[interleaved_value], interleaved_shape)
     }
 
     /// Adds a slice: from `begin`, every `step`th element.
@@ -150,15 +150,15 @@ impl RegionIr {
 
     /// Turns a slice of interleaved channels into an interleaving of slices of the parts.
     fn slice_of_interleaving(&mut self, x: Val, begin: &[i64], step: &[i64], shape: &[i64]) -> Option<Val> {
-        let interleaved = self.producer(x).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
-        let op = self.producer(interleaved)?;
+        let interleaved_value = self.producer(x).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let op = self.producer(interleaved_value)?;
         let Kind::Concat { axis } = op.kind else { return None };
         let axis = axis.checked_sub(1)?;
         let (operands, groups) = (op.inputs.clone(), op.inputs.len() as i64);
         let mut operand_shape = self.shape(x).to_vec();
-        let is_interleaving = self.shape(interleaved).len() == operand_shape.len() + 1
+        let is_interleaving = self.shape(interleaved_value).len() == operand_shape.len() + 1
             && operands.iter().all(|&operand| self.shape(operand)[axis + 1] == 1)
-            && self.shape(interleaved)[axis] * groups == operand_shape[axis];
+            && self.shape(interleaved_value)[axis] * groups == operand_shape[axis];
         let whole_turns = begin[axis] % groups == 0 && shape[axis] % groups == 0 && step.iter().all(|&s| s == 1);
         let is_full_otherwise =
             (0..operand_shape.len()).all(|d| d == axis || (begin[d] == 0 && shape[d] == operand_shape[d]));
@@ -224,13 +224,13 @@ impl RegionIr {
 
     /// Returns the operand of the reshape that merged two batch dimensions into the single batch dimension of `value`.
     fn unmerged_batches(&self, value: Val) -> Option<Val> {
-        let unmerged = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
-        let (unmerged_shape, merged_shape) = (self.shape(unmerged), self.shape(value));
+        let unmerged_value = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let (unmerged_shape, merged_shape) = (self.shape(unmerged_value), self.shape(value));
         let is_batch_merge = unmerged_shape.len() == 4
             && merged_shape.len() == 3
             && unmerged_shape[0] * unmerged_shape[1] == merged_shape[0]
             && unmerged_shape[2..] == merged_shape[1..];
-        is_batch_merge.then_some(unmerged)
+        is_batch_merge.then_some(unmerged_value)
     }
 
     /// Adds `factor x + summand`.

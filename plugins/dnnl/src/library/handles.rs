@@ -90,7 +90,7 @@ impl Desc {
     ///
     /// # Errors
     /// If the library does not support the element type, the rank or the strides.
-    pub fn strided(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Result<Desc> {
+    pub fn with_strides(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Result<Desc> {
         let (dtype_code, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
         let mut raw = null_mut();
         // SAFETY: `dims` returns arrays of the library's size, and `raw` is a valid out-pointer.
@@ -473,10 +473,10 @@ impl PrimitiveDesc {
         if raw.is_null() {
             return Err("oneDNN does not report the layout of this tensor".into());
         }
-        let mut cloned = null_mut();
+        let mut clone_handle = null_mut();
         // SAFETY: `raw` points to a layout that belongs to the descriptor of `self`.
-        check(unsafe { (self.library.api.memory_desc_clone)(&mut cloned, raw) }, "tensor layout")?;
-        Ok(Desc { library: self.library, raw: cloned })
+        check(unsafe { (self.library.api.memory_desc_clone)(&mut clone_handle, raw) }, "tensor layout")?;
+        Ok(Desc { library: self.library, raw: clone_handle })
     }
 
     /// Returns the scratchpad that the implementation requires, if any.

@@ -92,18 +92,18 @@ pub fn with_short_spin<T>(open_library: impl FnOnce() -> T) -> T {
     // SAFETY: the C library defines `environ` as a pointer, which has the layout of `AtomicPtr`.
     let environment = unsafe { &environ };
     let original = environment.load(Ordering::Acquire);
-    let mut extended = vec![entry.into_raw()];
+    let mut extended_environment = vec![entry.into_raw()];
     let mut entry_pointer = original;
     // SAFETY: the C library ends the array with a null pointer; a null array is empty.
     while !entry_pointer.is_null() && unsafe { !(*entry_pointer).is_null() } {
         // SAFETY: the loop condition ensures that `entry_pointer` points to an entry.
-        extended.push(unsafe { *entry_pointer });
+        extended_environment.push(unsafe { *entry_pointer });
         // SAFETY: the loop condition ensures that the current entry is not the terminator.
         entry_pointer = unsafe { entry_pointer.add(1) };
     }
-    extended.push(std::ptr::null_mut());
+    extended_environment.push(std::ptr::null_mut());
     // Both arrays stay allocated and unchanged, so a thread that reads the environment concurrently sees a valid array.
-    environment.store(Box::leak(extended.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
+    environment.store(Box::leak(extended_environment.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
     let result = open_library();
     environment.store(original, Ordering::Release);
     result

@@ -211,9 +211,9 @@ impl Lowering<'_> {
     /// Creates the descriptor of a tensor with this element type and layout.
     pub fn desc_as(&self, dtype: DType, view: &View) -> Result<Desc, OneDnnError> {
         if view.shape.is_empty() {
-            return Desc::strided(self.library, dtype, &[1], &[1]);
+            return Desc::with_strides(self.library, dtype, &[1], &[1]);
         }
-        Desc::strided(self.library, dtype, &view.shape, &view.strides)
+        Desc::with_strides(self.library, dtype, &view.shape, &view.strides)
     }
 
     /// Creates the descriptor of a placed tensor.
@@ -357,11 +357,11 @@ impl Lowering<'_> {
 
     fn push(&mut self, operation: Operation, args: Vec<Argument>, label: &str) {
         // If a buffer is overwritten, copies of its tensors, and copies stored in it, are stale.
-        for overwritten in args.iter().filter(|argument| argument.arg == ffi::ARG_DST) {
+        for overwritten_argument in args.iter().filter(|argument| argument.arg == ffi::ARG_DST) {
             self.copies.retain(|(source, destination)| {
-                source.buffer != overwritten.buffer && destination.buffer != overwritten.buffer
+                source.buffer != overwritten_argument.buffer && destination.buffer != overwritten_argument.buffer
             });
-            self.forget_bf16_copies(overwritten.buffer);
+            self.forget_bf16_copies(overwritten_argument.buffer);
         }
         self.steps.push(Step { operation, args, label: label.to_owned() });
     }
@@ -434,7 +434,7 @@ impl Lowering<'_> {
         dim_map: &DimMap,
         dst: &View,
         bias: Option<usize>,
-        sums: bool,
+        allows_sum: bool,
         read: &[BufferId],
     ) -> Result<Chain> {
         let mut chain = Chain { post_ops: Vec::new(), links: 0, sum_into: None };
@@ -459,7 +459,7 @@ impl Lowering<'_> {
                     let is_read_once = read.iter().filter(|&&buffer| buffer == operand.buffer).count() == 1;
                     // oneDNN accumulates in place only as the first post-operator, and only in the layout of the
                     // result.
-                    if sums
+                    if allows_sum
                         && chain.post_ops.is_empty()
                         && alg == ffi::BINARY_ADD
                         && is_whole

@@ -52,9 +52,10 @@ impl Lowering<'_> {
             let stage_op = &self.ir.ops[link.op()];
             match (link, &stage_op.kind) {
                 (Link::Stage { operand: other, .. }, Kind::Stage(stage)) => {
-                    let swapped =
+                    let is_swapped =
                         matches!(other, Some(other) if *other == stage_op.inputs[0]) && stage_op.inputs.len() > 1;
-                    if (other.is_some() && tensors.len() == MAX_OTHERS) || !epilogue.add(stage, &view, swapped && i > 0)
+                    if (other.is_some() && tensors.len() == MAX_OTHERS)
+                        || !epilogue.add(stage, &view, is_swapped && i > 0)
                     {
                         break;
                     }
@@ -67,7 +68,7 @@ impl Lowering<'_> {
                 }
                 (_, Kind::Transpose(axes)) => view = view.permute(axes),
                 (_, Kind::Reshape) => match view.reshape(self.ir.shape(stage_op.output)) {
-                    Some(reshaped) => view = reshaped,
+                    Some(reshaped_view) => view = reshaped_view,
                     None => break,
                 },
                 _ => break,
@@ -115,7 +116,7 @@ impl Lowering<'_> {
 impl EpilogueBuilder {
     /// Adds a stage on elements of layout `view`. Returns false if its parameters vary along a different axis than the
     /// parameters of earlier stages.
-    fn add(&mut self, stage: &Stage, view: &View, swapped: bool) -> bool {
+    fn add(&mut self, stage: &Stage, view: &View, is_swapped: bool) -> bool {
         let axis_values = match stage {
             Stage::Offset(per_axis) => (per_axis.values.len(), per_axis.axis),
             Stage::Dequantize { scale, .. } => (scale.values.len(), scale.axis),
@@ -161,7 +162,7 @@ impl EpilogueBuilder {
             Stage::Clamp { low, high } => self.clamp(*low, *high),
             Stage::Sum { operands, zero, out_dtype } => {
                 let [left, right] = operands.each_ref().map(|operand| operand.as_ref().map(OperandRescale::of));
-                let (own_rescale, other) = if swapped { (right, left) } else { (left, right) };
+                let (own_rescale, other) = if is_swapped { (right, left) } else { (left, right) };
                 if let Some(own_rescale) = own_rescale {
                     self.subtract_zero_point(own_rescale.zero_in);
                     self.ops.push(own_rescale.step);

@@ -34,7 +34,7 @@ impl<T: Copy> AxisParam<T> {
     }
 
     /// Returns the values without the padding.
-    fn unpadded(&self) -> &[T] {
+    fn unpadded_values(&self) -> &[T] {
         &self.values[..if self.per_index { self.values.len() - BLOCK } else { 1 }]
     }
 }
@@ -42,7 +42,7 @@ impl<T: Copy> AxisParam<T> {
 impl AxisParam<i32> {
     /// Adds `values` to the parameter's values, wrapping on overflow.
     pub fn add(&mut self, values: &[i32]) {
-        let own_values = self.unpadded();
+        let own_values = self.unpadded_values();
         let len = own_values.len().max(values.len());
         let totals = own_values.iter().cycle().zip(values.iter().cycle()).take(len).map(|(a, b)| a.wrapping_add(*b));
         *self = AxisParam::new(&totals.collect::<Vec<_>>());
@@ -206,22 +206,22 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
             load(epilogue.in_dtype, pointers.source, start, len, &mut x, &mut floats);
             for op in &epilogue.ops {
                 if let EpilogueOp::Sum { operand_ops: ops, operand_dtype, zero, low, high } = op {
-                    let (mut y, mut unused) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*operand_dtype, pointers.operands[operand_index], start, len, &mut y, &mut unused);
+                    let (mut y, mut unused_floats) = ([0; BLOCK], [0.0; BLOCK]);
+                    load(*operand_dtype, pointers.operands[operand_index], start, len, &mut y, &mut unused_floats);
                     operand_index += 1;
                     for op in ops {
-                        apply(op, &index, &mut y, &mut unused);
+                        apply(op, &index, &mut y, &mut unused_floats);
                     }
                     for (x, y) in x.iter_mut().zip(&y) {
                         let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
                         *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
                     }
                 } else if let EpilogueOp::RealSum { operand_ops: ops, operand_dtype } = op {
-                    let (mut unused, mut y) = ([0; BLOCK], [0.0; BLOCK]);
-                    load(*operand_dtype, pointers.operands[operand_index], start, len, &mut unused, &mut y);
+                    let (mut unused_ints, mut y) = ([0; BLOCK], [0.0; BLOCK]);
+                    load(*operand_dtype, pointers.operands[operand_index], start, len, &mut unused_ints, &mut y);
                     operand_index += 1;
                     for op in ops {
-                        apply(op, &index, &mut unused, &mut y);
+                        apply(op, &index, &mut unused_ints, &mut y);
                     }
                     for (x, y) in floats.iter_mut().zip(&y) {
                         *x += y;
@@ -470,8 +470,8 @@ fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high
         let (low, high) = (low - scale.zero, high - scale.zero);
         for l in 0..BLOCK {
             let product = i64::from(x[l].wrapping_add(offsets[l])) * i64::from(multipliers[l]);
-            let rounded = (product + half_unit(shifts[l])) >> shift(shifts[l]);
-            x[l] = (rounded as i32).max(low).min(high) + scale.zero;
+            let rounded_product = (product + half_unit(shifts[l])) >> shift(shifts[l]);
+            x[l] = (rounded_product as i32).max(low).min(high) + scale.zero;
         }
         return;
     }

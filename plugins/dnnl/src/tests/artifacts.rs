@@ -94,7 +94,7 @@ fn blob_round_trips() {
 fn rejects_invalid_blobs() {
     let (graph, constants) = layer();
     let text = blob::write(&graph);
-    let rejected = |bytes: &[u8], constants: &[Constant], expected: &str| {
+    let assert_rejected = |bytes: &[u8], constants: &[Constant], expected: &str| {
         let error = blob::read(bytes, constants).expect_err(expected);
         assert!(error.message.contains(expected), "expected {expected:?}, found {error}");
     };
@@ -106,14 +106,18 @@ fn rejects_invalid_blobs() {
         );
     }
     let graph_version = "expected a graph of version 1, found 2";
-    rejected(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, graph_version);
-    rejected(text.replace("\"dnnl_json\":1", "\"dnnl_json\":7").as_bytes(), &constants, "expected format 1, found 7");
-    rejected(text.replace("nn.relu", "tanh").as_bytes(), &constants, "digest mismatch");
-    rejected(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "digest mismatch");
-    rejected(graph.to_json().as_bytes(), &constants, "missing attribute \"dnnl_json\"");
-    rejected(&[0xff, 0xfe], &constants, "invalid dnnl graph");
-    rejected(text.as_bytes(), &[], "0 constants supplied");
-    rejected(text.as_bytes(), &[constant(&[3, 4])], "found Tensor[(3, 4), float32]");
+    assert_rejected(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, graph_version);
+    assert_rejected(
+        text.replace("\"dnnl_json\":1", "\"dnnl_json\":7").as_bytes(),
+        &constants,
+        "expected format 1, found 7",
+    );
+    assert_rejected(text.replace("nn.relu", "tanh").as_bytes(), &constants, "digest mismatch");
+    assert_rejected(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "digest mismatch");
+    assert_rejected(graph.to_json().as_bytes(), &constants, "missing attribute \"dnnl_json\"");
+    assert_rejected(&[0xff, 0xfe], &constants, "invalid dnnl graph");
+    assert_rejected(text.as_bytes(), &[], "0 constants supplied");
+    assert_rejected(text.as_bytes(), &[constant(&[3, 4])], "found Tensor[(3, 4), float32]");
 }
 
 #[test]

@@ -55,6 +55,6 @@ fn rounds_operands_if_option_is_set() {
     let (blob, y) = product(&json!({"backend_options": {"bf16": "true"}}));
     assert!(blob.contains("bf16"));
     // A tie rounds to even, which is 1. The sum is a float32: 96.75 is not representable in bfloat16.
-    let rounded = if cpu::has_bf16() { N as f32 * NEXT_BF16 } else { exact_value };
-    assert_eq!(y, rounded);
+    let rounded_value = if cpu::has_bf16() { N as f32 * NEXT_BF16 } else { exact_value };
+    assert_eq!(y, rounded_value);
 }

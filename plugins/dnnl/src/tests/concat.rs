@@ -23,7 +23,7 @@ fn rows_are_concatenated() {
         tensors.push(vec![0xee; rows * row_bytes + 1]);
         let argument = |i: usize| {
             let arg = if i == parts.len() { ffi::ARG_DST } else { ffi::ARG_MULTIPLE_SRC + i as i32 };
-            let desc = Desc::strided(library, DType::U8, &[1], &[1]).unwrap();
+            let desc = Desc::with_strides(library, DType::U8, &[1], &[1]).unwrap();
             Argument { arg, buffer: BufferId(i as u32), offset: 0, desc }
         };
         let args: Vec<Argument> = (0..tensors.len()).map(argument).collect();

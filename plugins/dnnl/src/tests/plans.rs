@@ -33,13 +33,13 @@ fn releases_plans() {
     }
     let region = dynamic_region(32);
     let reported_bytes =
-        |prepared: &Prepared| prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|a| a.value.clone());
+        |preparation: &Prepared| preparation.attrs.iter().find(|attr| attr.key == "bytes").map(|a| a.value.clone());
     let mut released_plans = std::collections::VecDeque::new();
     let mut packed_bytes = 0;
     for rows in 1..=40 {
-        let prepared = region.prepare(&[&[rows, 32]]).unwrap();
-        assert!(matches!(reported_bytes(&prepared), Some(AttrValue::Int(1..))), "{:?}", prepared.attrs);
-        released_plans.push_back(prepared.plan);
+        let preparation = region.prepare(&[&[rows, 32]]).unwrap();
+        assert!(matches!(reported_bytes(&preparation), Some(AttrValue::Int(1..))), "{:?}", preparation.attrs);
+        released_plans.push_back(preparation.plan);
         if released_plans.len() > 4 {
             assert!(release(&region, released_plans.pop_front().unwrap()).is_some());
         }

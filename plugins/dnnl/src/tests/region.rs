@@ -20,17 +20,17 @@ fn bytes(cache_lines: &mut [CacheLine], floats: usize) -> &mut [u8] {
 
 /// Runs a region with one input and one output `times` times on the same memory, and returns the result.
 pub fn run_times(region: &dyn Executable, shape: &[usize], x: &[f32], times: usize) -> Vec<f32> {
-    let prepared = region.prepare(&[shape]).unwrap();
-    let mut out_shape = prepared.outputs[0].dims.to_vec();
-    let (elements, workspace_floats) = (out_shape.iter().product(), prepared.workspace.div_ceil(4));
+    let preparation = region.prepare(&[shape]).unwrap();
+    let mut out_shape = preparation.outputs[0].dims.to_vec();
+    let (elements, workspace_floats) = (out_shape.iter().product(), preparation.workspace.div_ceil(4));
     let (mut input, mut output, mut workspace) =
         (cache_lines(x.len()), cache_lines(elements), cache_lines(workspace_floats));
     input.iter_mut().flat_map(|line| &mut line.0).zip(x).for_each(|(element, &value)| *element = value);
     let inputs = [TensorRef::new(DType::F32, shape, bytes(&mut input, x.len()))];
     let mut outputs = [TensorMut::new(DType::F32, &mut out_shape, bytes(&mut output, elements))];
-    let workspace = &mut bytes(&mut workspace, workspace_floats)[..prepared.workspace];
+    let workspace = &mut bytes(&mut workspace, workspace_floats)[..preparation.workspace];
     for _ in 0..times {
-        let call = Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: prepared.plan };
+        let call = Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: preparation.plan };
         region.run(call).unwrap();
     }
     output.iter().flat_map(|line| line.0).take(elements).collect()

@@ -34,7 +34,7 @@ fn out_of_memory_is_a_resource_limit() {
 #[test]
 fn invalid_arguments_are_a_defect() {
     let Some(library) = library() else { return };
-    let desc = |shape: &[i64]| Desc::strided(library, DType::F32, shape, &[shape[1], 1]).unwrap();
+    let desc = |shape: &[i64]| Desc::with_strides(library, DType::F32, shape, &[shape[1], 1]).unwrap();
     let (src, weights, dst) = (desc(&[2, 3]), desc(&[5, 7]), desc(&[2, 7]));
     let attr = Attr::new(library, &PostOps::new(library).unwrap()).unwrap();
     let io = Conv { src: &src, weights: &weights, bias: None, dst: &dst };

@@ -93,7 +93,7 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
         arg: *arg,
         buffer: BufferId(i as u32),
         offset: 0,
-        desc: Desc::strided(library, DType::F32, &[1], &[1]).unwrap(),
+        desc: Desc::with_strides(library, DType::F32, &[1], &[1]).unwrap(),
     };
     let args: Vec<Argument> = tensors.iter().enumerate().map(argument).collect();
     library.set_threads(threads[1]);

@@ -291,23 +291,23 @@ impl Translation<'_> {
 
     fn matmul(&mut self, transpose_a: bool, transpose_b: bool) -> Result<Val> {
         let (a, b) = (self.inputs[0], self.input(1)?);
-        let (mut sa, mut sb) = (self.shape(a), self.shape(b));
-        let (a_rank, b_rank) = (sa.len(), sb.len());
+        let (mut a_shape, mut b_shape) = (self.shape(a), self.shape(b));
+        let (a_rank, b_rank) = (a_shape.len(), b_shape.len());
         if a_rank < 2 || b_rank < 2 || (b_rank > 2 && a_rank != b_rank) {
-            return Err(shape_error(format!("cannot multiply {sa:?} by {sb:?}")));
+            return Err(shape_error(format!("cannot multiply {a_shape:?} by {b_shape:?}")));
         }
         if transpose_a {
-            sa.swap(a_rank - 2, a_rank - 1);
+            a_shape.swap(a_rank - 2, a_rank - 1);
         }
         if transpose_b {
-            sb.swap(b_rank - 2, b_rank - 1);
+            b_shape.swap(b_rank - 2, b_rank - 1);
         }
-        if sa[a_rank - 1] != sb[b_rank - 2] {
-            return Err(shape_error(format!("cannot multiply {sa:?} by {sb:?}")));
+        if a_shape[a_rank - 1] != b_shape[b_rank - 2] {
+            return Err(shape_error(format!("cannot multiply {a_shape:?} by {b_shape:?}")));
         }
-        let mut shape = sa;
-        shape[a_rank - 1] = sb[b_rank - 1];
-        for (d, &size) in sb[..b_rank - 2].iter().enumerate() {
+        let mut shape = a_shape;
+        shape[a_rank - 1] = b_shape[b_rank - 1];
+        for (d, &size) in b_shape[..b_rank - 2].iter().enumerate() {
             if shape[d] != size && shape[d] != 1 && size != 1 {
                 return Err(shape_error(format!(
                     "expected batch dimensions that broadcast, found {} and {size}",
@@ -552,12 +552,12 @@ impl Translation<'_> {
         let mut kept_shape = shape.clone();
         axes.iter().for_each(|&axis| kept_shape[axis] = 1);
         let spatial: Vec<usize> = (2..shape.len()).collect();
-        let pooled = match alg {
+        let pool_alg = match alg {
             ffi::REDUCTION_MEAN => Some(ffi::POOLING_AVG_EXCLUDE_PADDING),
             ffi::REDUCTION_MAX => Some(ffi::POOLING_MAX),
             _ => None,
         };
-        let result = match pooled {
+        let result = match pool_alg {
             // A mean or maximum over entire planes is lowered to a pooling, which is fast for channels-last data.
             Some(alg) if axes == spatial && (3..=5).contains(&shape.len()) => {
                 let (kernel, no_padding) = (shape[2..].to_vec(), vec![0; shape.len() - 2]);

@@ -266,8 +266,8 @@ impl Translation<'_> {
 
     /// Translates the addition of an `int32` bias along one axis.
     fn integer_bias(&mut self, name: &str) -> Result<Val> {
-        let swapped = name == "add" && self.ir.constant(self.inputs[0]).is_some();
-        let (x, bias) = if swapped { (self.input(1)?, 0) } else { (self.inputs[0], 1) };
+        let is_swapped = name == "add" && self.ir.constant(self.inputs[0]).is_some();
+        let (x, bias) = if is_swapped { (self.input(1)?, 0) } else { (self.inputs[0], 1) };
         let shape = self.shape(x);
         let bias_shape = self.shape(self.input(bias)?);
         let constant = self.constant_operand(bias, "bias")?;

@@ -21,7 +21,7 @@ impl Translation<'_> {
         }
         let (scale, zero_out) =
             (self.scale(3 * count, "output scale")?, self.zero_point(3 * count + 1, "output zero point")?);
-        let mut rescaled = Vec::with_capacity(count);
+        let mut rescaled_operands = Vec::with_capacity(count);
         for index in 0..count {
             let x = self.inputs[index];
             if self.ir.get(x).dtype != out_dtype {
@@ -29,7 +29,7 @@ impl Translation<'_> {
             }
             let in_scale = self.scale(count + index, &format!("scale of part {index}"))?;
             let zero_in = self.zero_point(2 * count + index, &format!("zero point of part {index}"))?;
-            rescaled.push(match in_scale == scale && zero_in == zero_out {
+            rescaled_operands.push(match in_scale == scale && zero_in == zero_out {
                 true => x,
                 false => {
                     let ratios = Ratios::new(&[in_scale], scale, false);
@@ -39,8 +39,8 @@ impl Translation<'_> {
                 }
             });
         }
-        let axis = self.attrs.axis("axis", 0, self.rank(rescaled[0]))?;
-        self.concat(&rescaled, axis)
+        let axis = self.attrs.axis("axis", 0, self.rank(rescaled_operands[0]))?;
+        self.concat(&rescaled_operands, axis)
     }
 
     /// Adds an average pooling with float results, and their quantization to 8 bits.

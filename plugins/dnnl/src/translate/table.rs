@@ -247,7 +247,7 @@ fn stack(t: &mut Translation<'_>) -> Result<Vec<Val>> {
 
 fn reshape(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
-    let shape = t.attrs.reshaped(&t.shape(x))?;
+    let shape = t.attrs.reshaped_dims(&t.shape(x))?;
     single_value(t.reshape(x, shape)?)
 }
 
