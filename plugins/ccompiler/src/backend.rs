@@ -98,14 +98,14 @@ impl Codegen for CCompiler {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        let generated = generate(region.graph, region.constants)?;
+        let generated_code = generate(region.graph, region.constants)?;
         let symbol = region.graph.symbol.to_string();
         if sanitize(&symbol) != symbol {
             return Err(Error::new(format!("region symbol: expected a C identifier, found `{symbol}`")));
         }
         let cache = toolchain::cache_settings(region.options);
         let compiler = toolchain::toolchain()?;
-        let text = &generated.source.text;
+        let text = &generated_code.source.text;
         let object = compiler.compile(text, cache.as_ref(), &self.services)?;
         // Reports a missing symbol at compile time instead of at load time.
         Object::open(&object, &symbol)?;
@@ -113,10 +113,10 @@ impl Codegen for CCompiler {
             symbol: symbol.clone(),
             features: cpu::features(),
             compiler: compiler.version.clone(),
-            inputs: generated.inputs,
-            outputs: generated.outputs,
+            inputs: generated_code.inputs,
+            outputs: generated_code.outputs,
             types: Some(Types::new(&Signature::of(region.graph), region.constants)),
-            kept: generated.constants_in_place,
+            kept: generated_code.constants_in_place,
             source: 0,
             object: 0,
         };
@@ -130,10 +130,10 @@ impl Codegen for CCompiler {
             compiled_region.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
             compiled_region.source = Some(api::Source { language: "c".into(), text: program.text.into() }).into();
         }
-        let workspace = generated.source.workspace;
-        compiled_region
-            .notes
-            .push(format!("workspace {workspace} bytes, packed constants {} bytes", generated.source.packed).into());
+        let workspace = generated_code.source.workspace;
+        compiled_region.notes.push(
+            format!("workspace {workspace} bytes, packed constants {} bytes", generated_code.source.packed).into(),
+        );
         compiled_region.metadata.push(Attr::new("cpu_features", features));
         compiled_region.metadata.push(Attr::new("compiler", compiler.version.as_str()));
         Ok(compiled_region)

@@ -97,21 +97,21 @@ pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>>
 /// # Errors
 /// If the bytes are not a blob of this plugin, or are corrupt.
 pub fn read(bytes: &[u8]) -> Result<Blob<'_>> {
-    let corrupted = || Error::new("expected a ccompiler blob, found foreign or corrupted data");
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(corrupted)?;
-    let (digest, rest) = rest.split_first_chunk::<32>().ok_or_else(corrupted)?;
+    let corrupted_blob = || Error::new("expected a ccompiler blob, found foreign or corrupted data");
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(corrupted_blob)?;
+    let (digest, rest) = rest.split_first_chunk::<32>().ok_or_else(corrupted_blob)?;
     if blake3::hash(rest) != blake3::Hash::from_bytes(*digest) {
-        return Err(corrupted());
+        return Err(corrupted_blob());
     }
-    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(corrupted)?;
-    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| corrupted())?;
-    let (header, rest) = rest.split_at_checked(length).ok_or_else(corrupted)?;
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(corrupted_blob)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| corrupted_blob())?;
+    let (header, rest) = rest.split_at_checked(length).ok_or_else(corrupted_blob)?;
     let header: Header = serde_json::from_slice(header)?;
-    let (source, object) = rest.split_at_checked(header.source).ok_or_else(corrupted)?;
+    let (source, object) = rest.split_at_checked(header.source).ok_or_else(corrupted_blob)?;
     if object.len() != header.object {
-        return Err(corrupted());
+        return Err(corrupted_blob());
     }
-    let source = std::str::from_utf8(source).map_err(|_| corrupted())?;
+    let source = std::str::from_utf8(source).map_err(|_| corrupted_blob())?;
     Ok(Blob { header, source, object })
 }
 
@@ -139,11 +139,11 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(read(&bytes[..len]).is_err(), "expected an error for the first {len} of {} bytes", bytes.len());
         }
-        let mut damaged = bytes.clone();
+        let mut damaged_bytes = bytes.clone();
         for index in 0..bytes.len() {
-            damaged[index] ^= 4;
-            assert!(read(&damaged).is_err(), "expected an error after a change of byte {index}");
-            damaged[index] = bytes[index];
+            damaged_bytes[index] ^= 4;
+            assert!(read(&damaged_bytes).is_err(), "expected an error after a change of byte {index}");
+            damaged_bytes[index] = bytes[index];
         }
     }
 }

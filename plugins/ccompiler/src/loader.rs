@@ -149,24 +149,27 @@ impl Loader for ObjectLoader {
                 "blob of {symbol}: the list of constants read in place does not match the code"
             )));
         }
-        let supported = cpu::features();
-        let unsupported: Vec<&str> =
-            blob.header.features.iter().filter(|f| !supported.contains(f)).map(String::as_str).collect();
+        let cpu_features = cpu::features();
+        let unsupported_features: Vec<&str> =
+            blob.header.features.iter().filter(|f| !cpu_features.contains(f)).map(String::as_str).collect();
         let file = request.options["region"]["library"].as_str().map(Path::new);
-        let object = if let (Some(file), true) = (file, unsupported.is_empty()) {
+        let object = if let (Some(file), true) = (file, unsupported_features.is_empty()) {
             Object::open_in_place(file, blob.object, symbol)?
-        } else if unsupported.is_empty() {
+        } else if unsupported_features.is_empty() {
             Object::open(blob.object, symbol)?
         } else if file.is_some() {
-            let (symbol, features) = (&blob.header.symbol, unsupported.join(", "));
+            let (symbol, features) = (&blob.header.symbol, unsupported_features.join(", "));
             return Err(Error::new(format!("{symbol} was compiled for a CPU with {features}, which this CPU lacks"))
                 .hint("compile the model on a machine with the target CPU"));
         } else {
-            tracing::info!("{symbol} was compiled for a CPU with {}; recompiling for this CPU", unsupported.join(", "));
+            tracing::info!(
+                "{symbol} was compiled for a CPU with {}; recompiling for this CPU",
+                unsupported_features.join(", ")
+            );
             let compiler = toolchain::toolchain().map_err(|error| {
                 Error::new(format!(
                     "{symbol} was compiled for a CPU with {}, which this CPU lacks, and cannot be recompiled: {}",
-                    unsupported.join(", "),
+                    unsupported_features.join(", "),
                     error.message
                 ))
                 .hint(error.hint.as_str())

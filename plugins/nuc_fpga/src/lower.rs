@@ -22,9 +22,9 @@ const SCHEME: &str = "run \"byoc quantize --backend nuc_fpga\" for a model in th
 pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<CommandList, CompileError> {
     let ir = RegionIr::new(graph, constants)?;
     ir.ops.iter().try_for_each(single_result)?;
-    let mut lowering = Lowering { ir: &ir, config, fused: vec![false; ir.ops.len()], commands: Vec::new() };
+    let mut lowering = Lowering { ir: &ir, config, is_fused: vec![false; ir.ops.len()], commands: Vec::new() };
     for index in 0..ir.ops.len() {
-        if !lowering.fused[index] {
+        if !lowering.is_fused[index] {
             lowering.command(index)?;
         }
     }
@@ -48,7 +48,7 @@ struct PendingCommand {
 struct Lowering<'a> {
     ir: &'a RegionIr<'a>,
     config: &'a Config,
-    fused: Vec<bool>,
+    is_fused: Vec<bool>,
     commands: Vec<PendingCommand>,
 }
 
@@ -72,7 +72,7 @@ impl Lowering<'_> {
             let hint = "set the buffer sizes of the device in libbyoc_nuc_fpga.json next to the plugin";
             return refuse_with_hint(RefusalCode::ResourceLimit, detail, hint);
         }
-        self.fused[index] = true;
+        self.is_fused[index] = true;
         let (mut names, mut sources) = (vec![op.name], sources(op));
         let mut steps = Vec::new();
         let mut result = op.outputs[0];
@@ -82,7 +82,7 @@ impl Lowering<'_> {
             steps.extend(step);
             names.push(ir.get(user).name);
             sources.extend(self::sources(ir.get(user)));
-            self.fused[user.index()] = true;
+            self.is_fused[user.index()] = true;
             result = ir.get(user).outputs[0];
         }
         sources.dedup();

@@ -44,8 +44,8 @@ pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
         placed_buffers.push(i);
     }
     // An unused buffer stays at offset 0; the arena must still be large enough for it.
-    let unused = (0..sizes.len()).filter(|&i| lives[i].is_none()).map(|i| align(sizes[i])).max();
-    (buffers, size.max(unused.unwrap_or(0)))
+    let unused_bytes = (0..sizes.len()).filter(|&i| lives[i].is_none()).map(|i| align(sizes[i])).max();
+    (buffers, size.max(unused_bytes.unwrap_or(0)))
 }
 
 #[cfg(test)]

@@ -353,9 +353,9 @@ mod tests {
         let Ok(Blob::Fixed(read_back)) = read(&bytes) else { panic!("expected a program") };
         assert_eq!(*read_back, program);
         for index in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[index] ^= 1;
-            assert!(read(&damaged).is_err(), "expected an error after a change of byte {index}");
+            let mut damaged_bytes = bytes.clone();
+            damaged_bytes[index] ^= 1;
+            assert!(read(&damaged_bytes).is_err(), "expected an error after a change of byte {index}");
             assert!(read(&bytes[..index]).is_err(), "expected an error for the first {index} bytes");
         }
         let mut later = bytes;

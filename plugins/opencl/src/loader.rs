@@ -197,8 +197,8 @@ impl DynamicRegion {
         let types = graph.nodes.iter().flat_map(|node| node.outputs.iter());
         if types.into_iter().any(|ty| ty.element_count() == Some(0)) {
             let host = self.services.reference(&graph, &self.constants)?;
-            let prepared = host.prepare(inputs)?;
-            return Ok(SizedRegion::Host(host, prepared));
+            let preparation = host.prepare(inputs)?;
+            return Ok(SizedRegion::Host(host, preparation));
         }
         let program = generate(&graph, &self.constants, &with_tile(&self.device.traits, &self.open_region.tile))?;
         let setup =
@@ -229,11 +229,11 @@ impl Executable for DynamicRegion {
         Ok(match &*plan {
             SizedRegion::Device(plan) => {
                 let outputs = plan.program().outputs.iter().map(|edge| &edge.shape);
-                let mut prepared = Prepared::exact(outputs).with_plan(id);
-                prepared.attrs.push(Attr::new("bytes", plan.bytes() as i64));
-                prepared
+                let mut preparation = Prepared::exact(outputs).with_plan(id);
+                preparation.attrs.push(Attr::new("bytes", plan.bytes() as i64));
+                preparation
             }
-            SizedRegion::Host(_, prepared) => prepared.clone().with_plan(id),
+            SizedRegion::Host(_, preparation) => preparation.clone().with_plan(id),
         })
     }
 
@@ -242,7 +242,7 @@ impl Executable for DynamicRegion {
         let plan = plan.ok_or_else(|| Error::new(format!("expected a plan of this region, found {}", call.plan)))?;
         match &*plan {
             SizedRegion::Device(plan) => plan.run(call, &self.services),
-            SizedRegion::Host(host, prepared) => host.run(Call { plan: prepared.plan, ..call }),
+            SizedRegion::Host(host, preparation) => host.run(Call { plan: preparation.plan, ..call }),
         }
     }
 

@@ -104,8 +104,8 @@ mod tests {
         let packing = Packing { offset: 0, outer: vec![], columns: (2, 5), width: 4, inner: vec![(5, 1)] };
         assert_eq!((packing.elements(), packing.source_elements()), (Some(20), Some(10)));
         assert_eq!(packing.pack(&source, 1), [1, 6, 0, 0, 2, 7, 0, 0, 3, 8, 0, 0, 4, 9, 0, 0, 5, 10, 0, 0]);
-        let unpermuted = Packing::identity(5);
-        assert_eq!(unpermuted.pack(&source, 2), source);
+        let packing = Packing::identity(5);
+        assert_eq!(packing.pack(&source, 2), source);
         let groups = Packing { offset: 0, outer: vec![(2, 5)], columns: (5, 1), width: 2, inner: vec![] };
         assert_eq!(groups.pack(&source, 1), [1, 2, 3, 4, 5, 0, 6, 7, 8, 9, 10, 0]);
     }

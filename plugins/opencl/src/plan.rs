@@ -146,7 +146,7 @@ impl ConstantPool {
     /// Returns the device copy of a constant; packs and copies the constant unless the pool already has it.
     fn get(&self, device: &Arc<Device>, packed_constant: &PackedConstant, setup: &Setup<'_>) -> Result<Arc<Buffer>> {
         let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, buffer)) = pool.iter().find(|(pooled, _)| pooled == packed_constant) {
+        if let Some((_, buffer)) = pool.iter().find(|(pooled_constant, _)| pooled_constant == packed_constant) {
             return Ok(buffer.clone());
         }
         let data = match packed_constant.constant {
@@ -256,13 +256,13 @@ struct Work {
     kernels: Vec<Event>,
     services: Services,
     last: UnfinishedEvent,
-    reported: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 impl Completion for Work {
     fn wait(&self, time: Duration) -> Result<bool> {
         let is_done = self.last.wait(time)?;
-        if is_done && !self.reported.swap(true, Ordering::Relaxed) {
+        if is_done && !self.is_reported.swap(true, Ordering::Relaxed) {
             let kernels = self.kernels.iter().chain([self.last.event()]);
             self.target.report(kernels, &self.services, [0; 2]);
         }
@@ -376,7 +376,7 @@ impl Plan {
             kernels,
             services: services.clone(),
             last: last_kernel,
-            reported: AtomicBool::new(false),
+            is_reported: AtomicBool::new(false),
         };
         let Err(work) = submit(services, work) else { return Ok(()) };
         work.last.event().wait(services)?;

@@ -92,9 +92,9 @@ fn tiles_for_256_bit_vectors_give_the_same_result() {
     // Without the AVX-512 macro, the source selects the tiles for 256-bit vectors.
     let narrow_source = read.source.replace("__AVX512F__", "BYOC_NO_SUCH_MACRO");
     let object = toolchain::toolchain().unwrap().compile(&narrow_source, None, &services(1)).unwrap();
-    let mut changed = compiled_region.clone();
-    changed.blob = blob::write(read.header, &narrow_source, &object).unwrap().into();
-    let (a, b) = (case.run(&compiled_region, 2), case.run(&changed, 2));
+    let mut changed_region = compiled_region.clone();
+    changed_region.blob = blob::write(read.header, &narrow_source, &object).unwrap().into();
+    let (a, b) = (case.run(&compiled_region, 2), case.run(&changed_region, 2));
     for (x, y) in a[0].data.iter().zip(&b[0].data) {
         assert!((x - y).abs() < 1e-5, "expected {x}, found {y}");
     }

@@ -240,7 +240,7 @@ impl Case {
         };
         let executable = ObjectLoader.load(&request).unwrap_or_else(|error| panic!("{error}"));
         let dims: Vec<&[usize]> = self.inputs.iter().map(|a| &a.shape[..]).collect();
-        let prepared = executable.prepare(&dims).unwrap();
+        let preparation = executable.prepare(&dims).unwrap();
         let buffers: Vec<Vec<u8>> = self.inputs.iter().map(naive::Array::bytes).collect();
         let buffers: Vec<Vec<u64>> = buffers.iter().map(|b| words(b)).collect();
         let inputs: Vec<TensorRef<'_>> = self
@@ -271,13 +271,13 @@ impl Case {
                 })
                 .collect();
             // The workspace is filled with NaN to detect reads of memory that was not written.
-            let mut space = vec![u64::MAX; prepared.workspace.div_ceil(8) + 16];
+            let mut space = vec![u64::MAX; preparation.workspace.div_ceil(8) + 16];
             let skip = (64 - space.as_ptr() as usize % 64) % 64;
             // SAFETY: `space` is 128 bytes larger than the workspace, and `skip` is less than 64.
             let workspace = unsafe {
-                std::slice::from_raw_parts_mut(space.as_mut_ptr().cast::<u8>().add(skip), prepared.workspace)
+                std::slice::from_raw_parts_mut(space.as_mut_ptr().cast::<u8>().add(skip), preparation.workspace)
             };
-            let call = Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: prepared.plan };
+            let call = Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: preparation.plan };
             executable.run(call).unwrap();
         }
         types

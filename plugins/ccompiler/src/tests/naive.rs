@@ -256,8 +256,8 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                         "nn.softmax" => (x - max).exp() / exp_sum,
                         "nn.log_softmax" => x - max - exp_sum.ln(),
                         _ => {
-                            let normalized = (x - mean) / (variance + node.float("epsilon").unwrap()).sqrt();
-                            normalized * args[1].data[k] + args[2].data[k]
+                            let normalized_value = (x - mean) / (variance + node.float("epsilon").unwrap()).sqrt();
+                            normalized_value * args[1].data[k] + args[2].data[k]
                         }
                     };
                 }
@@ -425,9 +425,9 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
             let d = axis(out_shape.len(), 1);
             for index in indices(&out_shape) {
                 let parameter = |i: usize| args[i].data[index[d]];
-                let normalized =
+                let normalized_value =
                     (args[0].element(&index) - parameter(3)) / (parameter(4) + node.float("epsilon").unwrap()).sqrt();
-                out.data[flat_index(&out_shape, &index)] = normalized * parameter(1) + parameter(2);
+                out.data[flat_index(&out_shape, &index)] = normalized_value * parameter(1) + parameter(2);
             }
         }
         _ => {

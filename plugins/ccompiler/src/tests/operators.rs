@@ -404,8 +404,8 @@ fn view_operators_with_and_without_copies() {
     let r = case.op("reshape", [t], vec![], f32s(&[2, 24, 3]));
     let v = case.elementwise("exp", [r]);
     case.output(v);
-    let flattened = case.op("reshape", [t], vec![], f32s(&[2, 72]));
-    let v = case.elementwise("nn.relu", [flattened]);
+    let flat_value = case.op("reshape", [t], vec![], f32s(&[2, 72]));
+    let v = case.elementwise("nn.relu", [flat_value]);
     case.output(v);
     let attrs = vec![
         attr("begin", vec![3i64, -1]),

@@ -48,13 +48,13 @@ fn sample_driver_equals_software_device() {
         let [feature, kernel, out] = layer.elements().map(|count| count as usize);
         let mut rng = Rng(5);
         let (feature, kernel) = (rng.int8s(feature), rng.int8s(kernel));
-        let (mut simulated, mut device_results) = (vec![0i32; out], vec![1i32; out]);
+        let (mut simulated_results, mut device_results) = (vec![0i32; out], vec![1i32; out]);
         // SAFETY: `Layer::elements` determines the sizes of the vectors, which nothing else accesses.
         unsafe {
-            product::run(&services, &layer, &feature, &kernel, Target(simulated.as_mut_ptr().cast())).unwrap();
+            product::run(&services, &layer, &feature, &kernel, Target(simulated_results.as_mut_ptr().cast())).unwrap();
             driver.run(&layer, feature.as_ptr(), kernel.as_ptr(), device_results.as_mut_ptr());
         }
-        assert!(simulated == device_results, "{layer:?}");
+        assert!(simulated_results == device_results, "{layer:?}");
     }
 }
 

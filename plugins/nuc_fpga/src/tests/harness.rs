@@ -258,7 +258,7 @@ impl Case {
         let executable = self.load(blob, &services).unwrap_or_else(|error| panic!("{error}"));
         let shapes: Vec<Vec<usize>> = self.graph.inputs.iter().map(|i| i.ty.shape().unwrap()).collect();
         let dims: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-        let prepared = executable.prepare(&dims).unwrap();
+        let preparation = executable.prepare(&dims).unwrap();
         let inputs: Vec<TensorRef<'_>> = self
             .graph
             .inputs
@@ -271,7 +271,7 @@ impl Case {
         let mut shapes: Vec<Vec<usize>> = types.iter().map(|t| t.shape().unwrap()).collect();
         let mut memory: Vec<Memory> =
             types.iter().map(|t| Memory::new(t.element_count().unwrap() * t.dtype.size())).collect();
-        let mut workspace = Memory::new(prepared.workspace);
+        let mut workspace = Memory::new(preparation.workspace);
         {
             let mut outputs: Vec<TensorMut<'_>> = types
                 .iter()
@@ -279,8 +279,12 @@ impl Case {
                 .zip(&mut memory)
                 .map(|((t, shape), memory)| TensorMut::new(t.dtype, shape, memory.bytes_mut()))
                 .collect();
-            let call =
-                Call { inputs: &inputs, outputs: &mut outputs, workspace: workspace.bytes_mut(), plan: prepared.plan };
+            let call = Call {
+                inputs: &inputs,
+                outputs: &mut outputs,
+                workspace: workspace.bytes_mut(),
+                plan: preparation.plan,
+            };
             executable.run(call).unwrap();
         }
         (types.iter().zip(memory).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect(), recording)

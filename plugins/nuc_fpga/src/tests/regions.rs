@@ -122,9 +122,9 @@ fn chain() -> Case {
     let right = to_int8(&mut case, right);
     let w = case.kernel(&[8, 8, 5, 5]);
     let attrs = ConvCase { data: [2, 8, 5, 5], kernels: 8, kernel: [5, 5], padding: [0, 0], ..ConvCase::default() };
-    let pooled = case.op("nn.conv2d", &[right, w], attrs.attrs(), ty(DType::I32, &[2, 8, 1, 1]));
+    let pooled_value = case.op("nn.conv2d", &[right, w], attrs.attrs(), ty(DType::I32, &[2, 8, 1, 1]));
     case.output(shared_value);
-    case.output(pooled);
+    case.output(pooled_value);
     case
 }
 

@@ -44,10 +44,10 @@ fn rejects_damaged_command_lists() {
     }
     for index in 0..bytes.len() {
         for bit in [0, 3, 6] {
-            let mut damaged = bytes.clone();
-            damaged[index] ^= 1 << bit;
+            let mut damaged_bytes = bytes.clone();
+            damaged_bytes[index] ^= 1 << bit;
             // A flipped bit may change a digit; the list must still match the region's tensors.
-            if let Ok(executable) = case.load(&damaged, &services) {
+            if let Ok(executable) = case.load(&damaged_bytes, &services) {
                 assert!(executable.prepare(&[&[1, 8, 9, 7]]).is_ok() || executable.prepare(&[]).is_err());
             }
         }
@@ -124,16 +124,16 @@ fn rejects_other_constants_shapes_and_symbols() {
     let error = executable.prepare(&[&[2, 8, 9, 7]]).unwrap_err();
     assert_eq!(error.message.as_str(), "input 0: expected shape [1, 8, 9, 7], found [2, 8, 9, 7]");
     assert!(executable.prepare(&[]).is_err());
-    let mut changed = region();
-    changed.graph.symbol = "region_1".into();
-    let error = changed.load(&blob, &services).err().unwrap();
+    let mut changed_case = region();
+    changed_case.graph.symbol = "region_1".into();
+    let error = changed_case.load(&blob, &services).err().unwrap();
     assert_eq!(error.message.as_str(), "expected the command list of region_1, found that of region_0");
-    let mut changed = region();
-    changed.constants.swap(0, 1);
-    let error = changed.load(&blob, &services).err().unwrap();
+    let mut changed_case = region();
+    changed_case.constants.swap(0, 1);
+    let error = changed_case.load(&blob, &services).err().unwrap();
     assert!(error.message.starts_with("constant 0: expected Port"), "{error}");
-    changed.constants.pop();
-    assert!(changed.load(&blob, &services).is_err());
+    changed_case.constants.pop();
+    assert!(changed_case.load(&blob, &services).is_err());
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl Lowering<'_, '_> {
         let group: &Group = &grouping.groups[group_index];
         let mut body = Body { domain: group.domain.clone(), ..Body::default() };
         let mut names: BTreeMap<Val, String> = BTreeMap::new();
-        let mut preferred: Option<(usize, Vec<usize>)> = None;
+        let mut preferred_layout: Option<(usize, Vec<usize>)> = None;
         if let Some(anchor) = group.anchor {
             names.insert(ir.get(anchor).outputs[0], "acc".into());
         }
@@ -165,8 +165,8 @@ impl Lowering<'_, '_> {
                     }
                 };
                 let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
-                if preferred.as_ref().is_none_or(|(best_count, _)| distinct > *best_count) {
-                    preferred = Some((distinct, memory_order(&view)));
+                if preferred_layout.as_ref().is_none_or(|(best_count, _)| distinct > *best_count) {
+                    preferred_layout = Some((distinct, memory_order(&view)));
                 }
                 let existing_load = body.loads.iter().find(|load| load.place == place && load.view == view);
                 let name = existing_load.map_or_else(|| format!("x{}", body.loads.len()), |load| load.name.clone());
@@ -186,8 +186,10 @@ impl Lowering<'_, '_> {
             names.insert(op.outputs[0], name);
         }
         let row_major: Vec<usize> = (0..group.domain.len()).collect();
-        let order =
-            order.map(<[usize]>::to_vec).or(preferred.map(|preferred_order| preferred_order.1)).unwrap_or(row_major);
+        let order = order
+            .map(<[usize]>::to_vec)
+            .or(preferred_layout.map(|preferred_order| preferred_order.1))
+            .unwrap_or(row_major);
         for (value, name) in names {
             if self.is_used_outside(value, group_index) {
                 let index = &group.index[&value];

@@ -58,19 +58,19 @@ impl Lowering<'_, '_> {
             None => self.allocate(&out, dtype),
         };
         let destination = Storage { place: destination_place, view: View::dense(&out) };
-        let between = indices.view.shape.len();
+        let index_rank = indices.view.shape.len();
         let size = data.view.shape[axis];
         let index_type = self.ir.val(op.inputs[1]).dtype;
-        let columns = count(&out[axis + between..]);
-        let rows = count(&out[..axis + between]);
+        let columns = count(&out[axis + index_rank..]);
+        let rows = count(&out[..axis + index_rank]);
         let mut text = KernelText::default();
         let grid = grid(columns, rows);
         text.positions(&grid);
         let names: Vec<String> = (0..out.len()).map(|d| format!("i{d}")).collect();
-        text.decode(1, &names[..axis + between], &out[..axis + between], "m");
-        text.decode(1, &names[axis + between..], &out[axis + between..], "x");
+        text.decode(1, &names[..axis + index_rank], &out[..axis + index_rank], "m");
+        text.decode(1, &names[axis + index_rank..], &out[axis + index_rank..], "x");
         let index_pointer = text.pointer(indices.place, index_type, false);
-        let index_offset = address(&indices.view, &names[axis..axis + between]);
+        let index_offset = address(&indices.view, &names[axis..axis + index_rank]);
         text.line(1, &format!("{} k = {index_pointer}[{index_offset}];", element_type(index_type)));
         if op.attrs().text("mode") == "wrap" {
             text.line(1, &format!("k %= {size};"));
@@ -80,7 +80,7 @@ impl Lowering<'_, '_> {
         }
         let mut source_index: Vec<String> = names[..axis].to_vec();
         source_index.push("(int)k".into());
-        source_index.extend(names[axis + between..].iter().cloned());
+        source_index.extend(names[axis + index_rank..].iter().cloned());
         let from_pointer = text.pointer(data.place, dtype, false);
         let to_pointer = text.pointer(destination.place, dtype, true);
         // An index along a unit axis is 0 and does not contribute to the address.

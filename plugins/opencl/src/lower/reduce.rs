@@ -120,8 +120,8 @@ impl Lowering<'_, '_> {
             text.line(depth + 1, &format!("const {partial} v = vload{lanes}(0, e + r);"));
             text.line(depth + 1, &format!("s = {};", combine("s", "v")));
             text.line(depth, "}");
-            let folded = fold("s", lanes, combine, &mut text.code, depth);
-            text.line(depth, &format!("float t = {folded};"));
+            let folded_value = fold("s", lanes, combine, &mut text.code, depth);
+            text.line(depth, &format!("float t = {folded_value};"));
             if size % lanes != 0 {
                 text.line(depth, &format!("for (; r < {size}; ++r)"));
                 text.line(depth + 1, &format!("t = {};", combine("t", "e[r]")));

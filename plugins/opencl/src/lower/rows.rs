@@ -89,8 +89,8 @@ impl Row<'_> {
             text.line(2, &format!("{sum} = {};", combine(sum, "e")));
         });
         if self.width > 1 {
-            let folded = fold(&lanes_name, self.width, combine, &mut text.code, 1);
-            text.line(1, &format!("{name} = {};", combine(name, &folded)));
+            let folded_value = fold(&lanes_name, self.width, combine, &mut text.code, 1);
+            text.line(1, &format!("{name} = {};", combine(name, &folded_value)));
         }
     }
 }
