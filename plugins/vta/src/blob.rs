@@ -355,9 +355,9 @@ mod tests {
                 let indices = (first_index..image.stream.len()).step_by(threads);
                 indices.map(|index| removed_tokens_of(&mut image, index)).sum::<usize>()
             };
-            let threads_of_removal: Vec<_> =
+            let handles: Vec<_> =
                 (0..threads).map(|thread_index| scope.spawn(move || remove_in_thread(thread_index))).collect();
-            threads_of_removal.into_iter().map(|remove_in_thread| remove_in_thread.join().unwrap()).sum()
+            handles.into_iter().map(|handle| handle.join().unwrap()).sum()
         })
     }
 

@@ -58,11 +58,11 @@ fn simulate(
     stream: &[Insn],
     dram: &mut Dram,
     options: Options,
-    cancelled: &mut dyn FnMut() -> bool,
+    is_cancelled: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Counters>> {
     let mut counters = Counters::default();
     for run in &image.runs {
-        let result = sim::run_unless(&image.config, &stream[run.clone()], dram, &options, cancelled);
+        let result = sim::run_unless(&image.config, &stream[run.clone()], dram, &options, is_cancelled);
         counters += result.map_err(|error| {
             let instruction = error.instruction.map(|index| index + run.start);
             Error::new(image.locate_message(instruction, &error.message))
@@ -173,20 +173,20 @@ impl Device {
     /// # Errors
     /// If the simulator rejects the stream, schedules have different results, the driver fails or misses its deadline,
     /// or the caller cancels.
-    pub fn run(&mut self, image: &Image, cancelled: &mut dyn FnMut() -> bool) -> Result<Option<Counters>> {
+    pub fn run(&mut self, image: &Image, is_cancelled: &mut dyn FnMut() -> bool) -> Result<Option<Counters>> {
         match self {
             Device::Simulator { dram, buffers, stream } => {
                 let functional = Options::default();
                 let strict_options = Options { mode: Mode::Strict, ..functional };
                 match image.simulator {
-                    Simulator::Functional => simulate(image, stream, dram, functional, cancelled),
-                    Simulator::Strict => simulate(image, stream, dram, strict_options, cancelled),
+                    Simulator::Functional => simulate(image, stream, dram, functional, is_cancelled),
+                    Simulator::Strict => simulate(image, stream, dram, strict_options, is_cancelled),
                     Simulator::Schedules => {
                         let initial_dram = dram.clone();
-                        let counters = simulate(image, stream, dram, functional, cancelled)?;
+                        let counters = simulate(image, stream, dram, functional, is_cancelled)?;
                         for options in schedules() {
                             let mut dram_of_run = initial_dram.clone();
-                            simulate(image, stream, &mut dram_of_run, options, cancelled)?;
+                            simulate(image, stream, &mut dram_of_run, options, is_cancelled)?;
                             compare(image, buffers, dram, &dram_of_run, options)?;
                         }
                         Ok(counters)

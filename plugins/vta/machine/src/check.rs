@@ -324,11 +324,11 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks the DRAM range of a transfer, and records its accesses.
-    fn transfer(&mut self, of: &Transfer, module: Module, clock: Clock, writes: bool) -> Result<(), String> {
-        let bytes = self.config.element_bytes(of.memory);
-        for row in 0..usize::from(of.y_size) {
-            let first_element = of.dram_base as usize + row * usize::from(of.x_stride);
-            let range = first_element * bytes..(first_element + usize::from(of.x_size)) * bytes;
+    fn transfer(&mut self, transfer: &Transfer, module: Module, clock: Clock, writes: bool) -> Result<(), String> {
+        let bytes = self.config.element_bytes(transfer.memory);
+        for row in 0..usize::from(transfer.y_size) {
+            let first_element = transfer.dram_base as usize + row * usize::from(transfer.x_stride);
+            let range = first_element * bytes..(first_element + usize::from(transfer.x_size)) * bytes;
             let contains_range =
                 |segment: &&Segment| segment.range.start <= range.start && range.end <= segment.range.end;
             let segment_index = self.segments.iter().position(|segment| contains_range(&segment));

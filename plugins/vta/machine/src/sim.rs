@@ -71,16 +71,16 @@ pub fn run(config: &Config, stream: &[Insn], dram: &mut Dram, options: &Options)
     run_unless(config, stream, dram, options, &mut || false)
 }
 
-/// Executes a stream like [`run`], but stops when `cancelled`, which is called between instructions, returns true.
+/// Executes a stream like [`run`], but stops when `is_cancelled`, which is called between instructions, returns true.
 ///
 /// # Errors
-/// Under the conditions of [`run`], or if `cancelled` returns true.
+/// Under the conditions of [`run`], or if `is_cancelled` returns true.
 pub fn run_unless(
     config: &Config,
     stream: &[Insn],
     dram: &mut Dram,
     options: &Options,
-    cancelled: &mut dyn FnMut() -> bool,
+    is_cancelled: &mut dyn FnMut() -> bool,
 ) -> Result<Counters, SimError> {
     let mut machine =
         Machine { config, sram: Sram::new(config), dram, mode: options.mode, counters: Counters::default() };
@@ -117,7 +117,7 @@ pub fn run_unless(
         pushed_queues.iter().flatten().for_each(|queue| tokens[*queue as usize] += 1);
         heads[module] += 1;
         executed_count += 1;
-        if executed_count.is_multiple_of(CANCELLATION_INTERVAL) && cancelled() {
+        if executed_count.is_multiple_of(CANCELLATION_INTERVAL) && is_cancelled() {
             return Err(SimError { instruction: Some(index), message: "cancelled".into() });
         }
         if options.max_instructions > 0 && executed_count > options.max_instructions {

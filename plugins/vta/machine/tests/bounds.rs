@@ -40,13 +40,13 @@ fn simulate(ops: &[Op]) -> Result<(), String> {
 fn checker_rejects_micro_operations_in_several_rows() {
     let one_uop = transfer(Memory::Uop, UOPS, [1, 2]);
     assert_eq!(check(&Config::default(), &stream(&[Op::Load(one_uop)]), &segments()), Ok(()));
-    let rejected = [
+    let rejected_transfers = [
         (Transfer { y_size: 0, ..one_uop }, "0 rows"),
         (Transfer { y_size: 2, ..one_uop }, "2 rows"),
         (Transfer { y_pad: [1, 0], ..one_uop }, "2 rows"),
         (Transfer { x_pad: [0, 1], ..one_uop }, "1 rows of 3 elements"),
     ];
-    for (transfer, expected_message) in rejected {
+    for (transfer, expected_message) in rejected_transfers {
         let message = violation(&[Op::Load(transfer)]);
         assert!(message.starts_with("instruction 0: UOP: expected one row without padding, found "), "{message}");
         assert!(message.contains(expected_message), "{message}");

@@ -231,10 +231,10 @@ fn reports_errors_with_the_instruction() {
     let waiting_finish = Insn { deps: Deps { pop_prev: true, ..Deps::default() }, op: Op::Finish };
     let error = run(&Config::default(), &[waiting_finish], &mut Dram::new(16), &Options::default()).unwrap_err();
     assert!(error.to_string().starts_with("deadlock: COMPUTE waits at 0: FINISH pop_prev; tokens: LOAD to COMPUTE 0"));
-    let unwritten =
+    let unwritten_store =
         sequence(vec![Op::Load(transfer(Memory::Acc, DATA, 1)), Op::Store(transfer(Memory::Out, RESULT, 1))]);
     let options = Options { mode: Mode::Strict, ..Options::default() };
-    let error = run(&Config::default(), &unwritten, &mut Dram::new(0x10000), &options).unwrap_err();
+    let error = run(&Config::default(), &unwritten_store, &mut Dram::new(0x10000), &options).unwrap_err();
     assert_eq!(
         error.to_string(),
         "instruction 1: OUT[0]: expected the result of a computation, found an unwritten element"

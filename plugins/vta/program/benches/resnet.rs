@@ -37,7 +37,7 @@ fn main() {
 struct Case {
     name: &'static str,
     conv: Conv,
-    prepared: Prepared,
+    preparation: Prepared,
 }
 
 impl Case {
@@ -49,17 +49,17 @@ impl Case {
         let conv = shape.conv([data, weight, memory.result()]);
         let layer = Layer::Conv(conv.clone());
         let (tile, _) = fastest(config, &layer).expect("every layer has a tiling");
-        let prepared = prepare(config, &[(layer, tile)], &memory).expect("the fastest tiling can be emitted");
-        Case { name, conv, prepared }
+        let preparation = prepare(config, &[(layer, tile)], &memory).expect("the fastest tiling can be emitted");
+        Case { name, conv, preparation }
     }
 
     fn words(&self, config: &Config) -> Vec<[u64; 2]> {
         let encode = |insn: &Insn| insn.encode(config).expect("emitted values fit their fields");
-        self.prepared.stream.iter().map(encode).collect()
+        self.preparation.stream.iter().map(encode).collect()
     }
 
     fn instructions(&self) -> Throughput {
-        Throughput::Elements(self.prepared.stream.len() as u64)
+        Throughput::Elements(self.preparation.stream.len() as u64)
     }
 
     fn macs(&self, config: &Config) -> Throughput {
@@ -98,9 +98,11 @@ fn search(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
 
 fn verify(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
     let mut group = criterion.benchmark_group("verify");
-    bench_each(&mut group, cases, "check", |case| check(config, &case.prepared.stream, &case.prepared.segments));
-    bench_each(&mut group, cases, "hazards", |case| hazards(config, &case.prepared.stream, &case.prepared.segments));
-    bench_each(&mut group, cases, "cycles", |case| cycles::time(config, &case.prepared.stream));
+    bench_each(&mut group, cases, "check", |case| check(config, &case.preparation.stream, &case.preparation.segments));
+    bench_each(&mut group, cases, "hazards", |case| {
+        hazards(config, &case.preparation.stream, &case.preparation.segments)
+    });
+    bench_each(&mut group, cases, "cycles", |case| cycles::time(config, &case.preparation.stream));
 }
 
 fn simulate(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
@@ -109,11 +111,11 @@ fn simulate(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
         let options = Options { mode, ..Options::default() };
         for case in cases {
             // The stream reads no buffer that it writes, so runs can share the memory.
-            let mut dram = case.prepared.dram();
+            let mut dram = case.preparation.dram();
             group.throughput(case.macs(config));
             group.bench_function(format!("{name} {}", case.name), |bencher| {
                 bencher.iter(|| {
-                    run(config, &case.prepared.stream, &mut dram, &options).expect("the stream runs to completion")
+                    run(config, &case.preparation.stream, &mut dram, &options).expect("the stream runs to completion")
                 });
             });
         }

@@ -32,7 +32,7 @@ pub fn relocate(
     buffers: &[Option<u32>],
     addresses: &[u64],
 ) -> Result<Vec<Insn>, RelocateError> {
-    let relocated = |(instruction, (insn, buffer)): (usize, (&Insn, &Option<u32>))| {
+    let relocate_one = |(instruction, (insn, buffer)): (usize, (&Insn, &Option<u32>))| {
         let fail = |message: String| RelocateError { instruction, message };
         let mut insn = *insn;
         let (Op::Load(transfer) | Op::Store(transfer)) = &mut insn.op else { return Ok(insn) };
@@ -52,5 +52,5 @@ pub fn relocate(
             .map_err(|_| fail(format!("expected an address of at most 32 bits, found element {element:#x}")))?;
         Ok(insn)
     };
-    stream.iter().zip(buffers).enumerate().map(relocated).collect()
+    stream.iter().zip(buffers).enumerate().map(relocate_one).collect()
 }

@@ -116,22 +116,22 @@ impl Epilogue {
             let (op, operand) = operand(&step, channel);
             *range = range::propagate(op, *range, operand);
         }
-        let combined = match (self.steps.last(), &step) {
+        let combined_step = match (self.steps.last(), &step) {
             // Wrapping additions are associative.
             (Some(NodeStep::Channel(last_step)), Immediate(AluOp::Add, _) | Vector(AluOp::Add, _))
                 if operand(last_step, 0).0 == AluOp::Add =>
             {
                 let sum = |channel| operand(last_step, channel).1 + operand(&step, channel).1;
                 let totals: Vec<i64> = (0..channels).map(|channel| i64::from(sum(channel) as i32)).collect();
-                let combined = addition(&totals);
+                let combined_step = addition(&totals);
                 // Vector operands require a channel axis.
-                (channels > 1 || matches!(combined, Immediate(..)) || self.axis != ChannelAxis::None)
-                    .then_some(combined)
+                (channels > 1 || matches!(combined_step, Immediate(..)) || self.axis != ChannelAxis::None)
+                    .then_some(combined_step)
             }
             _ => None,
         };
-        match (combined, self.steps.last_mut()) {
-            (Some(combined), Some(last_step)) => *last_step = NodeStep::Channel(combined),
+        match (combined_step, self.steps.last_mut()) {
+            (Some(combined_step), Some(last_step)) => *last_step = NodeStep::Channel(combined_step),
             _ => {
                 self.steps.push(NodeStep::Channel(step));
                 self.ranges_before.push(ranges_before);

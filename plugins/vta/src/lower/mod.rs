@@ -83,13 +83,13 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
     let ir = RegionIr::new(graph, constants)?;
     ir.ops.iter().try_for_each(single_result)?;
     let mut lowering =
-        Lowering { ir: &ir, fused: vec![false; ir.ops.len()], widened: BTreeMap::new(), nodes: Vec::new() };
+        Lowering { ir: &ir, is_fused: vec![false; ir.ops.len()], widened: BTreeMap::new(), nodes: Vec::new() };
     // Widening is done first, because an epilogue may add a value that is computed after its layer.
     for (op_index, op) in ir.ops.iter().enumerate() {
-        lowering.fused[op_index] = lowering.widen(op);
+        lowering.is_fused[op_index] = lowering.widen(op);
     }
     for op_index in 0..ir.ops.len() {
-        if !lowering.fused[op_index] {
+        if !lowering.is_fused[op_index] {
             lowering.node(op_index)?;
         }
     }
@@ -102,7 +102,7 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
 
 struct Lowering<'i, 'a> {
     ir: &'i RegionIr<'a>,
-    fused: Vec<bool>,
+    is_fused: Vec<bool>,
     /// Widened values, which are not stored in memory.
     widened: BTreeMap<Val, WidenedTensor>,
     nodes: Vec<Node>,
@@ -113,7 +113,7 @@ impl<'a> Lowering<'_, 'a> {
     fn node(&mut self, op_index: usize) -> Result<(), CompileError> {
         let ir = self.ir;
         let op = &ir.ops[op_index];
-        self.fused[op_index] = true;
+        self.is_fused[op_index] = true;
         let result = op.outputs[0];
         let (kind, data, mut epilogue) = match op.name {
             "nn.conv2d" | "qnn.conv2d" | "nn.dense" | "qnn.dense" => {
@@ -136,10 +136,10 @@ impl<'a> Lowering<'_, 'a> {
         while !ir.outputs.contains(&tail) {
             let &[user] = &ir.val(tail).users[..] else { break };
             let next_op = ir.get(user);
-            if self.fused[user.index()] || !epilogue.append(ir, next_op, tail, &self.widened)? {
+            if self.is_fused[user.index()] || !epilogue.append(ir, next_op, tail, &self.widened)? {
                 break;
             }
-            self.fused[user.index()] = true;
+            self.is_fused[user.index()] = true;
             (last_op, tail) = (last_op.max(user.index()), next_op.outputs[0]);
             ops.push(next_op);
         }

@@ -140,16 +140,16 @@ impl Machine<'_> {
         Ok(())
     }
 
-    pub(super) fn gemm(&mut self, of: &Gemm) -> Result<(), String> {
+    pub(super) fn gemm(&mut self, gemm: &Gemm) -> Result<(), String> {
         let (batch, block) = (self.config.batch(), self.config.block());
         let lanes = batch * block;
         let is_strict = self.mode == Mode::Strict;
-        if !of.reset {
-            self.counters.gemm_counter += of.loops.steps();
+        if !gemm.reset {
+            self.counters.gemm_counter += gemm.loops.steps();
         }
-        let reset = of.reset;
+        let reset = gemm.reset;
         let limits = [Memory::Acc, Memory::Inp, Memory::Wgt].map(|memory| (memory, self.config.depth(memory)));
-        self.for_each_step(&of.loops, [of.dst, of.src, of.wgt], |machine, indices| {
+        self.for_each_step(&gemm.loops, [gemm.dst, gemm.src, gemm.wgt], |machine, indices| {
             let accessed_count = if reset { 1 } else { 3 };
             for (index, (memory, depth)) in indices.iter().zip(&limits).take(accessed_count) {
                 if index >= depth {
@@ -176,12 +176,12 @@ impl Machine<'_> {
         })
     }
 
-    pub(super) fn alu(&mut self, of: &Alu) -> Result<(), String> {
+    pub(super) fn alu(&mut self, alu: &Alu) -> Result<(), String> {
         let lanes = self.config.batch() * self.config.block();
         let (depth, is_strict) = (self.config.depth(Memory::Acc), self.mode == Mode::Strict);
-        self.counters.alu_counter += of.loops.steps();
-        let Alu { op, use_imm, imm, .. } = *of;
-        self.for_each_step(&of.loops, [of.dst, of.src, [0; 2]], |machine, [dst, src, _]| {
+        self.counters.alu_counter += alu.loops.steps();
+        let Alu { op, use_imm, imm, .. } = *alu;
+        self.for_each_step(&alu.loops, [alu.dst, alu.src, [0; 2]], |machine, [dst, src, _]| {
             let last_accessed = if use_imm { dst } else { dst.max(src) };
             if last_accessed >= depth {
                 return Err(format!("ACC: expected elements below {depth}, found {last_accessed}"));

@@ -173,9 +173,9 @@ impl Emitter<'_, '_> {
         let src = [0, layer.strides[0] * columns.length, layer.strides[1]];
         let by_block = [taps, 0, 0];
         let axis_sizes = [part.outputs, part.size[0], part.size[1]];
-        let unrolled = Unrolled::of(part.size, part.outputs, taps);
+        let unrolled_axes = Unrolled::of(part.size, part.outputs, taps);
         // Number of axes that micro-operations enumerate, innermost first.
-        let enumerated_axes = match unrolled {
+        let enumerated_axes = match unrolled_axes {
             Unrolled::Columns => 1,
             Unrolled::Rows => 2,
             Unrolled::All | Unrolled::Nothing => 3,
@@ -200,13 +200,13 @@ impl Emitter<'_, '_> {
                         wgt: (wgt + tap + block) as u32,
                     });
                     match kernels.last_mut() {
-                        Some(kernel) if unrolled != Unrolled::Nothing || kernel.is_empty() => kernel.extend(uops),
+                        Some(kernel) if unrolled_axes != Unrolled::Nothing || kernel.is_empty() => kernel.extend(uops),
                         _ => kernels.push(uops.collect()),
                     }
                 }
             }
         }
-        let (iterations, axes) = match unrolled {
+        let (iterations, axes) = match unrolled_axes {
             Unrolled::Columns => ([axis_sizes[0], axis_sizes[1]], [Some(0), Some(1)]),
             Unrolled::Rows => ([axis_sizes[0], 1], [Some(0), None]),
             Unrolled::All | Unrolled::Nothing => ([1, 1], [None, None]),

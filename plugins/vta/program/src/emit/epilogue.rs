@@ -89,9 +89,9 @@ impl Emitter<'_, '_> {
         self.matrix(Deps::default(), false, &[uop], [1, count], [[0, 1], [0, 1], [0; 2]])
     }
 
-    /// Applies the operations of the layer to the results of a tile. `fetched` is the number of elements before the added
-    /// tensors in the activation memory.
-    pub(super) fn apply_steps(&mut self, results: &Results, fetched: usize) -> Result<()> {
+    /// Applies the operations of the layer to the results of a tile. `fetched_elements` is the number of elements
+    /// before the added tensors in the activation memory.
+    pub(super) fn apply_steps(&mut self, results: &Results, fetched_elements: usize) -> Result<()> {
         let count = results.count();
         let [blocks, rows, columns] = results.size;
         let mut area = results.base + count;
@@ -118,8 +118,9 @@ impl Emitter<'_, '_> {
                             self.move_elements(Deps::default(), Memory::Acc8, *place, elements);
                         }
                     } else {
-                        let source = self.first_of_thread(Memory::Inp, results.thread) + fetched + tensor_index * count;
-                        let deps = if tensor_index == 0 && fetched == 0 { POP_PREV } else { Deps::default() };
+                        let source =
+                            self.first_of_thread(Memory::Inp, results.thread) + fetched_elements + tensor_index * count;
+                        let deps = if tensor_index == 0 && fetched_elements == 0 { POP_PREV } else { Deps::default() };
                         self.copy(deps, results.thread, source, area, count)?;
                         tensor_index += 1;
                         if tensor_index == self.layer.added_tensors() {

@@ -166,22 +166,22 @@ impl Prepared {
 
 /// Simulates a layer in both modes and under several schedules. Returns the result bytes of each simulation.
 pub fn simulate(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> Result<Vec<Vec<u8>>, EmitError> {
-    let prepared = prepare(config, &[(layer.clone(), tile)], memory)?;
-    if let Some(violation) = prepared.violation(&prepared.stream) {
+    let preparation = prepare(config, &[(layer.clone(), tile)], memory)?;
+    if let Some(violation) = preparation.violation(&preparation.stream) {
         panic!("{violation}: {layer:?} {tile:?}");
     }
     let strict_options = Options { mode: Mode::Strict, ..Options::default() };
-    let seeded = |seed| Options { seed, ..Options::default() };
+    let with_seed = |seed| Options { seed, ..Options::default() };
     let option_sets = [
-        seeded(0),
-        seeded(1),
-        seeded(2),
+        with_seed(0),
+        with_seed(1),
+        with_seed(2),
         Options { serial: true, ..strict_options },
         Options { seed: 3, ..strict_options },
     ];
     Ok(option_sets
         .map(|options| {
-            let (written_bytes, counters) = prepared.simulate_counted(&prepared.stream, &options).unwrap();
+            let (written_bytes, counters) = preparation.simulate_counted(&preparation.stream, &options).unwrap();
             if let Layer::Conv(conv) = layer
                 && config.acc_8bit()
             {

@@ -88,7 +88,7 @@ impl Network<'_> {
             Some(Layer::Elementwise(last_layer)) => last_layer.result = result,
             None => {}
         }
-        let tiled: Vec<_> = self
+        let tiled_layers: Vec<_> = self
             .layers
             .into_iter()
             .map(|layer| {
@@ -97,41 +97,41 @@ impl Network<'_> {
                 (layer, tile)
             })
             .collect();
-        prepare(config, &tiled, self.memory).unwrap()
+        prepare(config, &tiled_layers, self.memory).unwrap()
     }
 }
 
 /// Checks the stream, and compares its results in both modes, in program order and under random schedules.
-fn check_schedules(prepared: &Prepared, schedules: u64) -> Vec<u8> {
-    let stream = &prepared.stream;
-    assert_eq!(prepared.violation(stream).map(|violation| violation.to_string()), None);
-    let expected = prepared.simulate(stream, &Options::default()).unwrap();
+fn check_schedules(preparation: &Prepared, schedules: u64) -> Vec<u8> {
+    let stream = &preparation.stream;
+    assert_eq!(preparation.violation(stream).map(|violation| violation.to_string()), None);
+    let expected = preparation.simulate(stream, &Options::default()).unwrap();
     assert!(expected.iter().any(|byte| *byte != 0), "expected a nonzero result");
     for mode in [Mode::Functional, Mode::Strict] {
         let options = Options { mode, serial: true, ..Options::default() };
         assert!(
-            prepared.simulate(stream, &options).unwrap() == expected,
+            preparation.simulate(stream, &options).unwrap() == expected,
             "expected equal results in program order in mode {mode:?}"
         );
     }
     for seed in 1..=schedules {
         let mode = if seed.is_multiple_of(2) { Mode::Strict } else { Mode::Functional };
         let options = Options { seed, mode, ..Options::default() };
-        assert!(prepared.simulate(stream, &options).unwrap() == expected, "{options:?}");
+        assert!(preparation.simulate(stream, &options).unwrap() == expected, "{options:?}");
     }
     expected
 }
 
 /// Removes each token flag of the stream, one at a time. The checker, a deadlock, or a schedule with different results
 /// must reveal each removal. Returns the number of removals that the checker missed.
-fn remove_tokens(prepared: &Prepared, expected: &[u8]) -> usize {
+fn remove_tokens(preparation: &Prepared, expected: &[u8]) -> usize {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        let indices = |first: usize| (first..prepared.stream.len()).step_by(threads);
+        let indices = |first: usize| (first..preparation.stream.len()).step_by(threads);
         let handles: Vec<_> = (0..threads)
             .map(|first| {
                 scope.spawn(move || {
-                    indices(first).map(|index| remove_tokens_of(prepared, index, expected)).sum::<usize>()
+                    indices(first).map(|index| remove_tokens_of(preparation, index, expected)).sum::<usize>()
                 })
             })
             .collect();
@@ -139,27 +139,27 @@ fn remove_tokens(prepared: &Prepared, expected: &[u8]) -> usize {
     })
 }
 
-fn remove_tokens_of(prepared: &Prepared, index: usize, expected: &[u8]) -> usize {
+fn remove_tokens_of(preparation: &Prepared, index: usize, expected: &[u8]) -> usize {
     let remove: [fn(&mut Insn) -> &mut bool; 4] = [
         |insn| &mut insn.deps.pop_prev,
         |insn| &mut insn.deps.pop_next,
         |insn| &mut insn.deps.push_prev,
         |insn| &mut insn.deps.push_next,
     ];
-    let mut removed = 0;
+    let mut removed_count = 0;
     for flag in remove {
-        let mut stream = prepared.stream.clone();
-        if !std::mem::replace(flag(&mut stream[index]), false) || prepared.violation(&stream).is_some() {
+        let mut stream = preparation.stream.clone();
+        if !std::mem::replace(flag(&mut stream[index]), false) || preparation.violation(&stream).is_some() {
             continue;
         }
-        removed += 1;
+        removed_count += 1;
         let is_detected = (0..SCHEDULES).any(|seed| {
             let options = Options { seed, ..Options::default() };
-            prepared.simulate(&stream, &options).ok().is_none_or(|is_detected| is_detected != *expected)
+            preparation.simulate(&stream, &options).ok().is_none_or(|is_detected| is_detected != *expected)
         });
-        assert!(is_detected, "instruction {index}: {}", prepared.stream[index]);
+        assert!(is_detected, "instruction {index}: {}", preparation.stream[index]);
     }
-    removed
+    removed_count
 }
 
 /// Returns a ResNet-18 convolution on the default device.
@@ -176,9 +176,9 @@ fn layer_of_resnet(shape: [usize; 5]) -> Prepared {
 fn layers_of_resnet() {
     // C2, C6 and C11.
     for shape in [[56, 4, 4, 3, 1], [28, 8, 16, 3, 2], [7, 32, 32, 3, 1]] {
-        let prepared = layer_of_resnet(shape);
-        let expected = check_schedules(&prepared, SCHEDULES);
-        assert_eq!(remove_tokens(&prepared, &expected), 0);
+        let preparation = layer_of_resnet(shape);
+        let expected = check_schedules(&preparation, SCHEDULES);
+        assert_eq!(remove_tokens(&preparation, &expected), 0);
     }
 }
 
@@ -189,8 +189,8 @@ fn digits(config: &Config) -> Prepared {
     let mut network = Network { memory: &mut memory, layers: Vec::new() };
     let first_conv = network.conv(data, [8, 1, 1, 3, 1], None);
     let second_conv = network.conv(first_conv, [8, 1, 2, 3, 1], None);
-    let pooled = network.pool(second_conv, 2, 8, [2, 2, 0]);
-    let third_conv = network.conv(pooled, [4, 2, 2, 3, 1], Some(pooled));
+    let pooled_data = network.pool(second_conv, 2, 8, [2, 2, 0]);
+    let third_conv = network.conv(pooled_data, [4, 2, 2, 3, 1], Some(pooled_data));
     let small_pool = network.pool(third_conv, 2, 4, [4, 4, 0]);
     network.conv(small_pool, [1, 2, 1, 1, 1], None);
     network.emit(config)
@@ -200,9 +200,9 @@ fn digits(config: &Config) -> Prepared {
 fn small_network() {
     let tiny = Config { log_inp_buff_size: 11, log_wgt_buff_size: 13, log_acc_buff_size: 12, ..Config::default() };
     for config in [Config::default(), tiny] {
-        let prepared = digits(&config);
-        let expected = check_schedules(&prepared, SCHEDULES);
-        assert_eq!(remove_tokens(&prepared, &expected), 0);
+        let preparation = digits(&config);
+        let expected = check_schedules(&preparation, SCHEDULES);
+        assert_eq!(remove_tokens(&preparation, &expected), 0);
     }
 }
 
@@ -224,8 +224,8 @@ fn resnet(config: &Config) -> Prepared {
             shape = [size / stride, outputs];
         }
     }
-    let pooled = network.pool(data, 32, 7, [7, 7, 0]);
-    network.conv(pooled, [1, 32, 63, 1, 1], None);
+    let pooled_data = network.pool(data, 32, 7, [7, 7, 0]);
+    network.conv(pooled_data, [1, 32, 63, 1, 1], None);
     network.emit(config)
 }
 
@@ -233,7 +233,7 @@ fn resnet(config: &Config) -> Prepared {
 #[test]
 #[ignore = "takes minutes"]
 fn whole_resnet() {
-    let prepared = resnet(&Config::default());
-    let expected = check_schedules(&prepared, SCHEDULES);
-    assert_eq!(remove_tokens(&prepared, &expected), 0);
+    let preparation = resnet(&Config::default());
+    let expected = check_schedules(&preparation, SCHEDULES);
+    assert_eq!(remove_tokens(&preparation, &expected), 0);
 }
