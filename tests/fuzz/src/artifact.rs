@@ -77,17 +77,17 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
         for (file, _) in corpus("artifact") {
             let module = frontend::load(&file, &LoadOptions::default()).expect("cannot load the program");
             let options = BuildOptions { backends: vec![backend.to_owned()], ..BuildOptions::default() };
-            let compiled = match build(session(), module, &options, &mut |_| {}) {
-                Ok(compiled) => compiled,
+            let compiled_module = match build(session(), module, &options, &mut |_| {}) {
+                Ok(compiled_module) => compiled_module,
                 Err(failure) => {
                     refusal = failure.to_string();
                     continue;
                 }
             };
             let path = files::file(&[], "seed");
-            artifact::write(&path, &compiled.compiled).expect("cannot write the artifact");
+            artifact::write(&path, &compiled_module.compiled).expect("cannot write the artifact");
             let bytes = std::fs::read(&path).expect("cannot read the artifact");
-            match compiled.compiled.regions.iter().flatten().count() {
+            match compiled_module.compiled.regions.iter().flatten().count() {
                 0 => without_regions.push(bytes),
                 _ => seeds.push(bytes),
             }
@@ -328,8 +328,8 @@ fn run(bytes: &[u8]) -> Result<(), String> {
 }
 
 /// Returns the outputs of a run; `None` if it is rejected with a message, or skipped.
-fn load_and_run(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<Tensor>>, String> {
-    let (model, warnings) = match Model::load(session(), compiled, None) {
+fn load_and_run(compiled_program: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<Tensor>>, String> {
+    let (model, warnings) = match Model::load(session(), compiled_program, None) {
         Ok(model_and_warnings) => model_and_warnings,
         Err(failure) => return check_diagnostics(&failure.diagnostics).map(|()| None),
     };

@@ -143,9 +143,9 @@ pub const PATTERNS: Target = Target {
     run: |bytes| {
         let text = String::from_utf8_lossy(bytes);
         for checks in [Checks::Allowed, Checks::Refused] {
-            let parsed = parse_table(&text, checks);
-            if parsed.has_errors() {
-                check_diagnostics(&parsed.diagnostics)?;
+            let parsed_table = parse_table(&text, checks);
+            if parsed_table.has_errors() {
+                check_diagnostics(&parsed_table.diagnostics)?;
             } else {
                 count_accepted();
             }
@@ -281,14 +281,16 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
         Ok(module) => module,
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
-    let compiled = match build(host(), module, &BuildOptions::default(), &mut |_| {}) {
-        Ok(compiled) => compiled,
+    let compiled_module = match build(host(), module, &BuildOptions::default(), &mut |_| {}) {
+        Ok(compiled_module) => compiled_module,
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
-    let flops =
-        serde_json::to_value(&compiled.explanation).ok().and_then(|e| e["totals"]["flops"].as_u64()).unwrap_or(0);
-    let inputs = small_inputs(&compiled.compiled.program.inputs);
-    let model = match Model::load(host(), compiled.compiled, None) {
+    let flops = serde_json::to_value(&compiled_module.explanation)
+        .ok()
+        .and_then(|e| e["totals"]["flops"].as_u64())
+        .unwrap_or(0);
+    let inputs = small_inputs(&compiled_module.compiled.program.inputs);
+    let model = match Model::load(host(), compiled_module.compiled, None) {
         Ok((model, _)) => model,
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };

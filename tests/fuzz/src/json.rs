@@ -20,22 +20,22 @@ pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
     let Some(original) = root.pointer(&pointer(&path)).cloned() else { return Vec::new() };
     let is_leaf = !original.is_array() && !original.is_object();
     if is_leaf && random_below(random, 3) == 0 {
-        let mutated = mutate_value(&original, root, &paths, random);
+        let mutated_value = mutate_value(&original, root, &paths, random);
         let equal_paths: Vec<Path> =
             paths.into_iter().filter(|path| root.pointer(&pointer(path)) == Some(&original)).collect();
         for path in &equal_paths {
             if let Some(slot) = root.pointer_mut(&pointer(path)) {
-                *slot = mutated.clone();
+                *slot = mutated_value.clone();
             }
         }
         return equal_paths;
     }
-    let mutated = mutate_value(&original, root, &paths, random);
+    let mutated_value = mutate_value(&original, root, &paths, random);
     if random_below(random, 8) == 0 && remove(root, &path) {
         return vec![path];
     }
     if let Some(slot) = root.pointer_mut(&pointer(&path)) {
-        *slot = mutated;
+        *slot = mutated_value;
     }
     vec![path]
 }

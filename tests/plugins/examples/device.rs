@@ -360,8 +360,9 @@ impl LoadedRegion {
                 .collect();
             reference.run(Call { inputs: &inputs, outputs: &mut targets, workspace: &mut [], plan: 0 })?;
             if let Some(last_output) = outputs.last().filter(|_| config.fault == "past_end") {
-                let extended = Operand { dtype: DType::U8, shape: vec![last_output.len() + 1], data: last_output.data };
-                bytes(&extended)[last_output.len()] = 7;
+                let extended_operand =
+                    Operand { dtype: DType::U8, shape: vec![last_output.len() + 1], data: last_output.data };
+                bytes(&extended_operand)[last_output.len()] = 7;
             }
             Ok(())
         }
@@ -389,16 +390,16 @@ impl Executable for LoadedRegion {
         let services = self.services.clone();
         let completion_of_run = completion.clone();
         let on_device = call.inputs.iter().all(|t| t.raw().device.kind == EXTENSION);
-        let (early, unordered) = (self.config.fault == "early" && on_device, self.config.fault == "unordered");
-        if early {
+        let (is_early, is_unordered) = (self.config.fault == "early" && on_device, self.config.fault == "unordered");
+        if is_early {
             *completion.0.0.lock().unwrap() = Some(Ok(()));
         }
         std::thread::spawn(move || {
             // Work that later runs depend on takes longer than those runs, so that it overwrites their results.
-            if early || (unordered && dependencies_before.is_empty()) {
+            if is_early || (is_unordered && dependencies_before.is_empty()) {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            let dependencies_before = if unordered { Vec::new() } else { dependencies_before };
+            let dependencies_before = if is_unordered { Vec::new() } else { dependencies_before };
             let dependencies_result =
                 dependencies_before.iter().try_for_each(|dependency| dependency.wait(Duration::MAX).map(|_| ()));
             let start = now();

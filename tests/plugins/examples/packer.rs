@@ -211,15 +211,15 @@ static RUNNING: AtomicI64 = AtomicI64::new(0);
 
 impl PackerLoader {
     /// Returns the engine of a model.
-    fn engine(&self, region: &LoadRequest<'_>, shared: &Constant) -> Arc<Engine> {
+    fn engine(&self, region: &LoadRequest<'_>, shared_constant: &Constant) -> Arc<Engine> {
         let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(engine) = engines.get(&shared.digest()).and_then(Weak::upgrade) {
+        if let Some(engine) = engines.get(&shared_constant.digest()).and_then(Weak::upgrade) {
             return engine;
         }
-        let message = format!("an engine with {} bytes", shared.bytes().len());
+        let message = format!("an engine with {} bytes", shared_constant.bytes().len());
         region.services.log(Level::INFO, "packer", &message);
-        let engine = Arc::new(Engine(shared.bytes().to_vec()));
-        engines.insert(shared.digest(), Arc::downgrade(&engine));
+        let engine = Arc::new(Engine(shared_constant.bytes().to_vec()));
+        engines.insert(shared_constant.digest(), Arc::downgrade(&engine));
         engine
     }
 }
@@ -233,7 +233,7 @@ impl Loader for PackerLoader {
         let graph = Graph::from_json(&head.graph.to_string())?;
         region.check_signature(&Signature::of(&graph))?;
         let engine = match (head.linked, region.shared()) {
-            (true, Some(shared)) => self.engine(region, shared),
+            (true, Some(shared_constant)) => self.engine(region, shared_constant),
             (true, None) => return Err(Error::new("expected shared data, found none")),
             (false, _) => {
                 let mut aligned_bytes = Vec::new();
@@ -246,8 +246,8 @@ impl Loader for PackerLoader {
         };
         let mut constants = Vec::new();
         let mut next_constant = 0usize;
-        for (place, supplied) in head.constants.iter().zip(region.constants) {
-            if !supplied.bytes().is_empty() {
+        for (place, supplied_constant) in head.constants.iter().zip(region.constants) {
+            if !supplied_constant.bytes().is_empty() {
                 return Err(Error::new(
                     "expected a constant without elements, because the blob contains its elements, found elements",
                 ));

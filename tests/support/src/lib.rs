@@ -182,13 +182,13 @@ pub fn onednn() -> Option<PathBuf> {
 #[expect(clippy::print_stdout, reason = "a test reports skipped parts")]
 pub fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
-    let detected = [is_x86_feature_detected!("avx512vnni"), is_x86_feature_detected!("avxvnni")].contains(&true);
+    let has_feature = [is_x86_feature_detected!("avx512vnni"), is_x86_feature_detected!("avxvnni")].contains(&true);
     #[cfg(not(target_arch = "x86_64"))]
-    let detected = false;
-    if !detected {
+    let has_feature = false;
+    if !has_feature {
         println!("skipped: this CPU has no int8 dot-product instructions");
     }
-    detected
+    has_feature
 }
 
 /// Copies a file.

@@ -90,7 +90,7 @@ fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
         Err(_) => return Ok(None),
     };
     match insn.encode(config) {
-        Ok(encoded) if encoded == words && !insn.to_string().is_empty() => Ok(Some(insn)),
+        Ok(encoded_insn) if encoded_insn == words && !insn.to_string().is_empty() => Ok(Some(insn)),
         result => Err(format!("{insn}: expected {words:x?}, found {result:x?}")),
     }
 }
@@ -99,7 +99,7 @@ fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
 fn check_uop(config: &Config, word: u32) -> Result<(), String> {
     let uop = Uop::decode(word, config);
     match uop.encode(config) {
-        Ok(encoded) if Uop::decode(encoded, config) == uop => Ok(()),
+        Ok(encoded_uop) if Uop::decode(encoded_uop, config) == uop => Ok(()),
         result => Err(format!("{uop:?}: expected equal fields after encoding, found {result:x?}")),
     }
 }

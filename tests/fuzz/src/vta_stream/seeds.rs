@@ -37,9 +37,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
 fn seed(device: [u8; 2], layers: &[Layer]) -> Vec<u8> {
     let mut input = Input { device, ..Input::default() };
     let config = input.config();
-    let tiled =
+    let with_fastest_tile =
         |layer: &Layer| (layer.clone(), fastest(&config, layer).expect("expected a tiling that fits the device").0);
-    let layers: Vec<_> = layers.iter().map(tiled).collect();
+    let layers: Vec<_> = layers.iter().map(with_fastest_tile).collect();
     let program =
         program(&config, &layers, Auxiliary { uops: 0, identity: 1 }, Runs::Whole).expect("cannot generate the stream");
     let stream = relocate(&config, &program.stream, &program.buffers, &ADDRESSES).expect("cannot relocate the stream");

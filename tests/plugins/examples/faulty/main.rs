@@ -326,10 +326,10 @@ impl LoadedRegion {
             let next_part = AtomicU64::new(0);
             let part_size = bytes.len().div_ceil(8);
             return self.in_parts(target, bytes, 8, part_size, |_| {
-                let claimed = next_part.load(Ordering::Relaxed);
+                let claimed_part = next_part.load(Ordering::Relaxed);
                 std::thread::sleep(std::time::Duration::from_micros(50));
-                next_part.store(claimed + 1, Ordering::Relaxed);
-                claimed as usize
+                next_part.store(claimed_part + 1, Ordering::Relaxed);
+                claimed_part as usize
             });
         }
         target.copy_from_slice(bytes);
