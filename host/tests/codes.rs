@@ -24,7 +24,7 @@ mod operators {
             relation: |relation| Ok(relation.args[0].clone()),
             reference: None,
             flops: |_| 0,
-            facts: byoc_ir::op::Facts::EXACT,
+            properties: byoc_ir::op::Properties::EXACT,
         }
     }
 
@@ -39,7 +39,7 @@ mod operators {
             relation: |relation| Ok(Type::tensor_of(relation.tensor(0)?.dtype, [Dim::Any])),
             reference: Some(|_, _, _| Ok(())),
             flops: |_| 0,
-            facts: byoc_ir::op::Facts::EXACT,
+            properties: byoc_ir::op::Properties::EXACT,
         }
     }
 }

@@ -35,7 +35,7 @@ mod plus_one {
                 Ok(())
             }),
             flops: |cost| cost.ret_len(),
-            facts: byoc_ir::op::Facts::EXACT,
+            properties: byoc_ir::op::Properties::EXACT,
         }
     }
 

@@ -55,9 +55,9 @@ impl Cancel {
 
     /// Sets the deadline to `limit` from now; `None` removes it.
     pub fn set_timeout(&self, limit: Option<Duration>) {
-        let at = limit.map_or(0, |limit| nanos(epoch().elapsed().saturating_add(limit)).max(1));
+        let deadline = limit.map_or(0, |limit| nanos(epoch().elapsed().saturating_add(limit)).max(1));
         self.0.limit.store(limit.map_or(0, nanos), Relaxed);
-        self.0.deadline.store(at, SeqCst);
+        self.0.deadline.store(deadline, SeqCst);
     }
 
     /// Creates a child token for a part of the work, with its own flag and deadline. Cancelling the parent also cancels
@@ -91,12 +91,12 @@ impl Cancel {
 
     /// Returns the time until the deadline; `None` without a deadline.
     pub fn remaining(&self) -> Option<Duration> {
-        let own = match self.0.deadline.load(Relaxed) {
+        let own_budget = match self.0.deadline.load(Relaxed) {
             0 => None,
-            at => Some(Duration::from_nanos(at.saturating_sub(nanos(epoch().elapsed())))),
+            deadline_nanos => Some(Duration::from_nanos(deadline_nanos.saturating_sub(nanos(epoch().elapsed())))),
         };
-        let whole = self.0.parent.as_ref().and_then(Cancel::remaining);
-        own.into_iter().chain(whole).min()
+        let inherited_budget = self.0.parent.as_ref().and_then(Cancel::remaining);
+        own_budget.into_iter().chain(inherited_budget).min()
     }
 
     /// Fails if the work is cancelled. `at` describes the progress, for the note of the diagnostic.
@@ -125,13 +125,14 @@ impl Cancel {
 
     /// Makes this token the current token of the thread until the returned [`Scope`] is dropped.
     pub fn enter(&self) -> Scope {
-        Scope { before: CURRENT.replace(Some(self.clone())), _here: std::marker::PhantomData }
+        Scope { previous: CURRENT.replace(Some(self.clone())), _here: std::marker::PhantomData }
     }
 
     /// Runs `body` with this token as the current token of the thread.
     pub fn within<R>(&self, body: impl FnOnce() -> R) -> R {
-        let here = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|other| Arc::ptr_eq(&self.0, &other.0)));
-        let _scope = if here { None } else { Some(self.enter()) };
+        let is_current =
+            CURRENT.with_borrow(|current| current.as_ref().is_some_and(|active| Arc::ptr_eq(&self.0, &active.0)));
+        let _scope = if is_current { None } else { Some(self.enter()) };
         body()
     }
 
@@ -148,20 +149,20 @@ thread_local! {
 /// Guard that keeps a [`Cancel`] the current token of its thread.
 #[must_use]
 pub struct Scope {
-    before: Option<Cancel>,
+    previous: Option<Cancel>,
     /// Makes the guard `!Send`, as the current token is thread-local.
     _here: std::marker::PhantomData<*const ()>,
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        CURRENT.set(self.before.take());
+        CURRENT.set(self.previous.take());
     }
 }
 
 /// Returns true if the work of this thread is cancelled.
 pub fn requested() -> bool {
-    CURRENT.with_borrow(|current| current.as_ref().is_some_and(Cancel::is_set))
+    CURRENT.with_borrow(|slot| slot.as_ref().is_some_and(Cancel::is_set))
 }
 
 /// Fails if the work of this thread is cancelled.
@@ -169,14 +170,14 @@ pub fn requested() -> bool {
 /// # Errors
 /// See [`Cancel::check`].
 pub fn check(at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
-    CURRENT.with_borrow(|current| current.as_ref().map_or(Ok(()), |cancel| cancel.check(at)))
+    CURRENT.with_borrow(|slot| slot.as_ref().map_or(Ok(()), |cancel| cancel.check(at)))
 }
 
 /// Polls [`requested`] every few iterations, for loops whose iterations are too short to poll in each.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
-    left: u32,
-    every: u32,
+    countdown: u32,
+    interval: u32,
 }
 
 impl Ticks {
@@ -185,21 +186,21 @@ impl Ticks {
 
     /// Creates a counter for iterations of about `work` simple operations.
     pub fn every(work: usize) -> Ticks {
-        let every = (Ticks::WORK_PER_POLL / work.max(1)) as u32;
-        Ticks { left: every, every }
+        let interval = (Ticks::WORK_PER_POLL / work.max(1)) as u32;
+        Ticks { countdown: interval, interval }
     }
 
     /// Returns true if the work of this thread is cancelled.
     #[inline(always)]
     pub fn requested(&mut self) -> bool {
-        if self.left > 0 {
-            self.left -= 1;
+        if self.countdown > 0 {
+            self.countdown -= 1;
             return false;
         }
         let cancelled = requested();
         // After cancellation every call polls again and returns true.
-        self.every = if cancelled { 0 } else { self.every };
-        self.left = self.every;
+        self.interval = if cancelled { 0 } else { self.interval };
+        self.countdown = self.interval;
         cancelled
     }
 }

@@ -6,43 +6,43 @@ use std::fmt::Write;
 
 /// Escapes single-line text, including line breaks and tabs.
 pub fn line(text: &str) -> Cow<'_, str> {
-    escaped(text, |_| false)
+    escape_text(text, |_| false)
 }
 
 /// Escapes multi-line text, keeping line breaks and tabs.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| matches!(c, '\n' | '\t'))
+    escape_text(text, |c| matches!(c, '\n' | '\t'))
 }
 
 /// Escapes text that passed through neither [`line`] nor [`lines`], such as JSON. Uses JSON escapes, so a JSON value
 /// keeps its meaning.
 pub fn escape_json(text: &str) -> Cow<'_, str> {
-    let shown = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
-    if text.chars().all(shown) {
+    let is_printable = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
+    if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
     }
-    let escape = |c: char| if shown(c) { c.to_string() } else { format!("\\u{:04x}", u32::from(c)) };
+    let escape = |c: char| if is_printable(c) { c.to_string() } else { format!("\\u{:04x}", u32::from(c)) };
     Cow::Owned(text.chars().map(escape).collect())
 }
 
-fn escaped(text: &str, as_it_is: impl Fn(char) -> bool) -> Cow<'_, str> {
-    let shown = |c: char| is_plain(c) || as_it_is(c);
-    if text.chars().all(shown) {
+fn escape_text(text: &str, as_it_is: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let is_printable = |c: char| is_plain(c) || as_it_is(c);
+    if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
     }
-    let mut escaped = String::with_capacity(text.len() + 16);
+    let mut output = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         match c {
-            c if shown(c) => escaped.push(c),
-            '\n' => escaped.push_str("\\n"),
-            '\r' => escaped.push_str("\\r"),
-            '\t' => escaped.push_str("\\t"),
+            c if is_printable(c) => output.push(c),
+            '\n' => output.push_str("\\n"),
+            '\r' => output.push_str("\\r"),
+            '\t' => output.push_str("\\t"),
             c => {
-                let _ = write!(escaped, "\\u{{{:x}}}", u32::from(c));
+                let _ = write!(output, "\\u{{{:x}}}", u32::from(c));
             }
         }
     }
-    Cow::Owned(escaped)
+    Cow::Owned(output)
 }
 
 /// Tests whether a character is safe to print: not a control character, a line or paragraph separator, or a

@@ -88,10 +88,10 @@ pub fn bind(
     options: &LoadOptions,
 ) -> Result<(Vec<Type>, BTreeMap<String, usize>), Vec<Diagnostic>> {
     let mut errors = Vec::new();
-    let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
+    let invalid = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
     let symbols = signature.symbols();
     for name in options.dims.keys().chain(&options.open).filter(|name| !symbols.contains(name)) {
-        let mut diagnostic = bad(format!("the model has no symbolic dimension \"{name}\""));
+        let mut diagnostic = invalid(format!("the model has no symbolic dimension \"{name}\""));
         diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
             (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
             (None, []) => diagnostic.note("all dimensions of the model are fixed"),
@@ -101,7 +101,7 @@ pub fn bind(
     }
     for name in options.input_shapes.keys().filter(|name| !signature.inputs.iter().any(|i| i.name == **name)) {
         let names: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
-        let mut diagnostic = bad(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
+        let mut diagnostic = invalid(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
             [] => "the model has no inputs".to_owned(),
             names => format!("the inputs are {}", names.join(", ")),
         });
@@ -116,23 +116,23 @@ pub fn bind(
     let mut sizes = bound.clone();
     for input in &signature.inputs {
         let (Some(dims), Some(shape)) = (&input.dims, options.input_shapes.get(&input.name)) else { continue };
-        let fits = dims.len() == shape.len()
+        let is_compatible = dims.len() == shape.len()
             && dims.iter().zip(shape).all(|(dim, &size)| match dim {
                 Dim::Fixed(n) => *n == size,
                 Dim::Any => true,
-                open => match open.name() {
+                dim => match dim.name() {
                     Some(name) => *sizes.entry(name.to_string()).or_insert(size) == size,
                     None => true,
                 },
             });
-        if !fits {
+        if !is_compatible {
             let bindings: Vec<String> = dims
                 .iter()
                 .flat_map(Dim::symbols)
                 .filter_map(|name| sizes.get(&**name).map(|size| format!("{name} = {size}")))
                 .collect();
-            let wanted = Type::tensor_of(input.dtype, dims.iter().cloned());
-            let mut diagnostic = bad(format!("input \"{}\": expected {wanted}, found {shape:?}", input.name));
+            let expected = Type::tensor_of(input.dtype, dims.iter().cloned());
+            let mut diagnostic = invalid(format!("input \"{}\": expected {expected}, found {shape:?}", input.name));
             if !bindings.is_empty() {
                 diagnostic = diagnostic.note(format!("where {}", bindings.join(", ")));
             }
@@ -146,15 +146,15 @@ pub fn bind(
     let mut identifiers = Identifiers::default();
     let unbound_symbols = symbols.iter().filter(|name| options.open_unbound && !bound.contains_key(*name));
     let left_open: BTreeSet<&str> = options.open.iter().chain(unbound_symbols).map(String::as_str).collect();
-    let open: BTreeMap<&str, Dim> =
+    let dims_of_symbol: BTreeMap<&str, Dim> =
         left_open.into_iter().map(|name| (name, Dim::symbol(identifiers.unique(name)))).collect();
     let mut types = Vec::new();
     let mut unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for input in &signature.inputs {
-        let given = options.input_shapes.get(&input.name);
-        let shape: Option<Vec<Dim>> = match (&input.dims, given) {
-            (None, given) => {
-                if given.is_none() {
+        let shape_option = options.input_shapes.get(&input.name);
+        let shape: Option<Vec<Dim>> = match (&input.dims, shape_option) {
+            (None, shape_option) => {
+                if shape_option.is_none() {
                     errors.push(
                         Diagnostic::error(
                             codes::frontends::UNBOUND_DIMENSION,
@@ -163,7 +163,7 @@ pub fn bind(
                         .help(format!("pass a value for the input: --input {}=FILE", input.name)),
                     );
                 }
-                given.map(|shape| shape.iter().map(|&n| Dim::Fixed(n)).collect())
+                shape_option.map(|shape| shape.iter().map(|&n| Dim::Fixed(n)).collect())
             }
             (Some(dims), _) => dims
                 .iter()
@@ -171,22 +171,24 @@ pub fn bind(
                 .map(|(axis, dim)| match dim {
                     Dim::Symbolic(_) => {
                         for name in dim.symbols() {
-                            if !open.contains_key(&**name) && !bound.contains_key(&**name) {
+                            if !dims_of_symbol.contains_key(&**name) && !bound.contains_key(&**name) {
                                 unbound.entry(name.to_string()).or_default().push(&input.name);
                             }
                         }
-                        let known = |name: &str| bound.get(name).map(|&n| Dim::Fixed(n));
-                        Some(dim.with_dims(|name| open.get(name).cloned().or_else(|| known(name))))
+                        let size_of = |name: &str| bound.get(name).map(|&n| Dim::Fixed(n));
+                        Some(dim.with_dims(|name| dims_of_symbol.get(name).cloned().or_else(|| size_of(name))))
                     }
-                    Dim::Any => given.and_then(|shape| shape.get(axis)).map(|&n| Dim::Fixed(n)),
+                    Dim::Any => shape_option.and_then(|shape| shape.get(axis)).map(|&n| Dim::Fixed(n)),
                     fixed => Some(fixed.clone()),
                 })
                 .collect(),
         };
         let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
         if ty.unaddressable().is_some() {
-            errors
-                .push(bad(format!("input \"{}\": expected a tensor within the address space, found {ty}", input.name)));
+            errors.push(invalid(format!(
+                "input \"{}\": expected a tensor within the address space, found {ty}",
+                input.name
+            )));
         }
         types.push(ty);
     }
@@ -214,15 +216,15 @@ pub struct Identifiers {
 impl Identifiers {
     /// Returns `name` as an identifier, with a numeric suffix if the identifier is taken.
     pub fn unique(&mut self, name: &str) -> String {
-        let mut clean: String =
+        let mut sanitized: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
-        if !clean.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-            clean.insert(0, '_');
+        if !sanitized.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            sanitized.insert(0, '_');
         }
-        let mut unique = clean.clone();
+        let mut unique = sanitized.clone();
         let mut n = 1;
         while !self.used.insert(unique.clone()) {
-            unique = format!("{clean}_{n}");
+            unique = format!("{sanitized}_{n}");
             n += 1;
         }
         unique

@@ -3,7 +3,7 @@
 
 use super::{Kernel, Spec, make};
 use byoc_ir::ir::{Attrs, OpId, TensorType};
-use byoc_ir::op::blocked::{self, Blocked};
+use byoc_ir::op::blocked::{self, BlockedCall};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
 
@@ -29,7 +29,7 @@ struct LayoutWrapped {
 
 /// Creates the kernel of a call with a blocked layout; `None` if the call has no blocked layout.
 pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    let call = Blocked::of(&spec.params())?;
+    let call = BlockedCall::of(&spec.params())?;
     let plain_type = |ty: &TensorType, layout: &str| {
         let shape = blocked::plain_shape(layout, &ty.shape()?)?;
         Some((TensorType::fixed(ty.dtype, &shape), shape))

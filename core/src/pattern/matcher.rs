@@ -511,7 +511,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 
     fn is_commutative(&self, pattern: &Pattern, callee: PatternId) -> bool {
-        matches!(self.node(pattern, callee), NodeRef::Own(PatternNode::Op(op)) if op::get(*op).facts.commutative)
+        matches!(self.node(pattern, callee), NodeRef::Own(PatternNode::Op(op)) if op::get(*op).properties.commutative)
     }
 
     fn called_op(&self, id: ExprId) -> Option<&'static str> {

@@ -5,7 +5,7 @@ use byoc_core::analysis::{structural_equal, structural_equal_exprs};
 use byoc_core::pass::infer_type_in_place;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::tensor::Tensor;
-use byoc_ir::text::{ParseOptions, Parsed, PrintOptions, Printed, parse, print, print_expr};
+use byoc_ir::text::{ParseOptions, Parsed, PrintOptions, PrintedText, parse, print, print_expr};
 use libtest_mimic::Failed;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
 }
 
 /// Prints the expression of the text, or the module if the text has no expression.
-fn printed(module: &Module, root: Option<ExprId>, options: &PrintOptions<'_>) -> Printed {
+fn printed(module: &Module, root: Option<ExprId>, options: &PrintOptions<'_>) -> PrintedText {
     match root {
         Some(root) => print_expr(module, root, options),
         None => print(module, options),

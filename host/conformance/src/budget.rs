@@ -26,7 +26,7 @@ use byoc_ir::tensor::DType;
 
 /// Returns the error model of a call.
 pub fn error_model(def: &OpDef, params: &Params<'_>) -> ErrorModel {
-    match def.facts.error {
+    match def.properties.error {
         ErrorModel::Interpolation if params.string("method") == "nearest_neighbor" => ErrorModel::Exact,
         rule => rule,
     }
@@ -34,7 +34,7 @@ pub fn error_model(def: &OpDef, params: &Params<'_>) -> ErrorModel {
 
 /// Returns the number of terms accumulated per result element; 1 for operators that neither sum nor reduce.
 pub fn term_count(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
-    match def.facts.error {
+    match def.properties.error {
         ErrorModel::Sum(terms) | ErrorModel::Stable(terms) | ErrorModel::Logarithm(terms) => {
             terms(params, shapes, result)
         }

@@ -245,7 +245,7 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
             Expr::Tuple(fields) if !fields.iter().any(|&f| constant(f)) => Some(Role::Concatenate),
             _ => None,
         },
-        _ if def.facts.selects => (call.args.len() == 1).then_some(Role::Passthrough),
+        _ if def.properties.selects => (call.args.len() == 1).then_some(Role::Passthrough),
         _ => None,
     }
 }

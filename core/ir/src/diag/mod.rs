@@ -120,12 +120,12 @@ impl fmt::Display for Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
-/// Returns the name in `known` nearest to `wanted`, if `wanted` is likely to be a misspelling of it.
-pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (wanted.chars().count() / 3).max(1);
-    known
+/// Returns the name in `candidates` nearest to `target`, if `target` is likely to be a misspelling of it.
+pub fn nearest<'a>(target: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (target.chars().count() / 3).max(1);
+    candidates
         .into_iter()
-        .map(|name| (strsim::levenshtein(wanted, name), name))
+        .map(|name| (strsim::levenshtein(target, name), name))
         .filter(|(distance, _)| *distance <= limit)
         .min()
         .map(|(_, name)| name)
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn nearest_finds_typos_only() {
-        let known = ["nn.conv2d", "nn.dense", "add"];
-        assert_eq!(nearest("nn.conv2", known), Some("nn.conv2d"));
-        assert_eq!(nearest("nn.dens", known), Some("nn.dense"));
-        assert_eq!(nearest("completely.other", known), None);
+        let names = ["nn.conv2d", "nn.dense", "add"];
+        assert_eq!(nearest("nn.conv2", names), Some("nn.conv2d"));
+        assert_eq!(nearest("nn.dens", names), Some("nn.dense"));
+        assert_eq!(nearest("completely.other", names), None);
     }
 }

@@ -153,13 +153,13 @@ impl Row {
         let Some((before, after)) = self.command_line.split_once("{}") else {
             return text.starts_with(self.command_line).then_some((self.command_line.len(), ""));
         };
-        let rest = text.strip_prefix(before)?;
+        let tail = text.strip_prefix(before)?;
         let name = match after.chars().next() {
-            Some(end) => &rest[..rest.find(|c: char| c == end || c.is_whitespace())?],
-            None => rest[..rest.find(|c: char| !is_name(c)).unwrap_or(rest.len())].trim_end_matches(['.', ',']),
+            Some(end) => &tail[..tail.find(|c: char| c == end || c.is_whitespace())?],
+            None => tail[..tail.find(|c: char| !is_name(c)).unwrap_or(tail.len())].trim_end_matches(['.', ',']),
         };
-        let matched = !name.is_empty() && rest[name.len()..].starts_with(after);
-        matched.then_some((before.len() + name.len() + after.len(), name))
+        let is_match = !name.is_empty() && tail[name.len()..].starts_with(after);
+        is_match.then_some((before.len() + name.len() + after.len(), name))
     }
 }
 
@@ -173,24 +173,24 @@ impl Interface {
         if self == Interface::CommandLine || !(text.contains("--") || text.contains("byoc ")) {
             return Cow::Borrowed(text);
         }
-        let mut made = String::with_capacity(text.len());
-        let (mut left, mut inside_word) = (text, false);
-        while let Some(next) = left.chars().next() {
-            let found = ROWS.iter().filter(|_| !inside_word).find_map(|row| Some((row, row.matches(left)?)));
-            let taken = match found {
+        let mut output = String::with_capacity(text.len());
+        let (mut remainder, mut inside_word) = (text, false);
+        while let Some(next) = remainder.chars().next() {
+            let found = ROWS.iter().filter(|_| !inside_word).find_map(|row| Some((row, row.matches(remainder)?)));
+            let consumed = match found {
                 Some((row, (length, name))) => {
-                    made.push_str(&row.words(self).replace("{}", name));
+                    output.push_str(&row.words(self).replace("{}", name));
                     length
                 }
                 None => {
-                    made.push(next);
+                    output.push(next);
                     next.len_utf8()
                 }
             };
-            inside_word = left[..taken].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '-');
-            left = &left[taken..];
+            inside_word = remainder[..consumed].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '-');
+            remainder = &remainder[consumed..];
         }
-        Cow::Owned(made)
+        Cow::Owned(output)
     }
 }
 

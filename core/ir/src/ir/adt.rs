@@ -38,18 +38,21 @@ impl TypeDefs {
         if self.defs.contains_key(&name) || self.constructors.contains_key(&name) {
             return Some(name);
         }
-        for (at, constructor) in def.constructors.iter().enumerate() {
-            let own = def.constructors[..at].iter().any(|before| before.name == constructor.name);
-            if own || self.constructors.contains_key(&constructor.name) || self.defs.contains_key(&constructor.name) {
+        for (index, constructor) in def.constructors.iter().enumerate() {
+            let is_duplicate = def.constructors[..index].iter().any(|earlier| earlier.name == constructor.name);
+            if is_duplicate
+                || self.constructors.contains_key(&constructor.name)
+                || self.defs.contains_key(&constructor.name)
+            {
                 return Some(constructor.name.clone());
             }
         }
         let args: Box<[Type]> = def.params.iter().cloned().map(Type::param).collect();
         let ret = Type::adt(name.clone(), args);
-        for (at, constructor) in def.constructors.iter().enumerate() {
+        for (index, constructor) in def.constructors.iter().enumerate() {
             let signature =
                 FuncType { type_params: def.params.clone(), params: constructor.fields.clone(), ret: ret.clone() };
-            let entry = (name.clone(), at as u32, Type::func(signature));
+            let entry = (name.clone(), index as u32, Type::func(signature));
             self.constructors.insert(constructor.name.clone(), entry);
         }
         self.defs.insert(name, def);

@@ -179,8 +179,8 @@ impl Attrs {
         for (key, value) in pairs {
             let key = key.into();
             match own.binary_search_by(|(k, _)| k.cmp(&key)) {
-                Ok(at) => own[at].1 = value,
-                Err(at) => own.insert(at, (key, value)),
+                Ok(index) => own[index].1 = value,
+                Err(index) => own.insert(index, (key, value)),
             }
         }
         own.shrink_to_fit();
@@ -189,28 +189,28 @@ impl Attrs {
 
     /// Adds an attribute, sharing memory with `self` if `key` sorts after all existing keys.
     pub fn and(&self, key: Name, value: AttrValue) -> Attrs {
-        let last = self.own().last().map(|(last, _)| last);
-        if self.common().is_empty() && last.is_some_and(|last| *last < key) {
+        let last_key = self.own_pairs().last().map(|(last_key, _)| last_key);
+        if self.common_pairs().is_empty() && last_key.is_some_and(|last_key| *last_key < key) {
             let own = SmallVec::from([(key, value)]);
             return Attrs(Some(Arc::new(Pairs { common: self.clone(), own })));
         }
         self.with(&key, value)
     }
 
-    fn own(&self) -> &[(Name, AttrValue)] {
+    fn own_pairs(&self) -> &[(Name, AttrValue)] {
         self.0.as_ref().map_or(&[], |pairs| &pairs.own)
     }
 
-    fn common(&self) -> &[(Name, AttrValue)] {
-        self.0.as_ref().map_or(&[], |pairs| pairs.common.own())
+    fn common_pairs(&self) -> &[(Name, AttrValue)] {
+        self.0.as_ref().map_or(&[], |pairs| pairs.common.own_pairs())
     }
 
     /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&AttrValue> {
         let find = |pairs: &'_ [(Name, AttrValue)]| pairs.binary_search_by(|(k, _)| (**k).cmp(key)).ok();
-        match find(self.own()) {
-            Some(at) => Some(&self.own()[at].1),
-            None => find(self.common()).map(|at| &self.common()[at].1),
+        match find(self.own_pairs()) {
+            Some(index) => Some(&self.own_pairs()[index].1),
+            None => find(self.common_pairs()).map(|index| &self.common_pairs()[index].1),
         }
     }
 
@@ -231,12 +231,12 @@ impl Attrs {
 
     /// Iterates over keys and values in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &AttrValue)> {
-        self.common().iter().chain(self.own()).map(|(k, v)| (k, v))
+        self.common_pairs().iter().chain(self.own_pairs()).map(|(k, v)| (k, v))
     }
 
     /// Returns the number of attributes.
     pub fn len(&self) -> usize {
-        self.common().len() + self.own().len()
+        self.common_pairs().len() + self.own_pairs().len()
     }
 
     /// Returns true if there are no attributes.

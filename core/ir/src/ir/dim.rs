@@ -69,10 +69,10 @@ impl Dim {
         expr.substitute(&|name: &Name| DimExpr::of(&dim(name)?)).into()
     }
 
-    /// Computes a dimension from the operands `of`; [`Dim::Any`] if an operand is `?` or the result cannot be
+    /// Computes a dimension from the operands `dims`; [`Dim::Any`] if an operand is `?` or the result cannot be
     /// represented.
-    pub fn compute<const N: usize>(of: [&Dim; N], result: impl FnOnce([DimExpr; N]) -> Option<DimExpr>) -> Dim {
-        let operands: Option<Vec<DimExpr>> = of.into_iter().map(DimExpr::of).collect();
+    pub fn compute<const N: usize>(dims: [&Dim; N], result: impl FnOnce([DimExpr; N]) -> Option<DimExpr>) -> Dim {
+        let operands: Option<Vec<DimExpr>> = dims.into_iter().map(DimExpr::of).collect();
         operands.and_then(|operands| result(operands.try_into().ok()?)).into()
     }
 
@@ -94,10 +94,15 @@ impl Dim {
         })
     }
 
-    /// Divides the product of `of` by the product of `by`; [`Dim::Any`] unless the quotient is provably an integer.
-    pub fn quotient<'a>(of: impl IntoIterator<Item = &'a Dim>, by: impl IntoIterator<Item = &'a Dim>) -> Dim {
-        match (Dim::product(of), Dim::product(by)) {
-            (Some(of), Some(by)) => Dim::compute([&of, &by], |[of, by]| of.div_exact(&by)),
+    /// Divides the product of `numerator` by the product of `denominator`; [`Dim::Any`] unless the quotient is provably an integer.
+    pub fn quotient<'a>(
+        numerator: impl IntoIterator<Item = &'a Dim>,
+        denominator: impl IntoIterator<Item = &'a Dim>,
+    ) -> Dim {
+        match (Dim::product(numerator), Dim::product(denominator)) {
+            (Some(numerator), Some(denominator)) => {
+                Dim::compute([&numerator, &denominator], |[numerator, denominator]| numerator.div_exact(&denominator))
+            }
             _ => Dim::Any,
         }
     }
@@ -149,12 +154,12 @@ mod tests {
 
     #[test]
     fn symbols_get_sizes() {
-        let half = Dim::compute([&Dim::symbol("n")], |[n]| n.floor_div(&DimExpr::constant(2)));
-        assert_eq!(half.with_sizes(|_| Some(7)), Dim::Fixed(3));
-        assert_eq!(half.with_sizes(|_| None), half);
-        let less = Dim::compute([&Dim::symbol("n")], |[n]| n.offset(-8));
-        assert_eq!(less.with_sizes(|_| Some(7)), Dim::Any);
-        assert_eq!(half.with_dims(|_| Some(Dim::Fixed(9))), Dim::Fixed(4));
-        assert_eq!(half.with_dims(|_| Some(Dim::Any)), Dim::Any);
+        let quotient = Dim::compute([&Dim::symbol("n")], |[n]| n.floor_div(&DimExpr::constant(2)));
+        assert_eq!(quotient.with_sizes(|_| Some(7)), Dim::Fixed(3));
+        assert_eq!(quotient.with_sizes(|_| None), quotient);
+        let difference = Dim::compute([&Dim::symbol("n")], |[n]| n.offset(-8));
+        assert_eq!(difference.with_sizes(|_| Some(7)), Dim::Any);
+        assert_eq!(quotient.with_dims(|_| Some(Dim::Fixed(9))), Dim::Fixed(4));
+        assert_eq!(quotient.with_dims(|_| Some(Dim::Any)), Dim::Any);
     }
 }

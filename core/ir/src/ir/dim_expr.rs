@@ -70,17 +70,17 @@ impl DimExpr {
     /// Sorts the terms, merges equal monomials and drops zero coefficients; `None` if the result cannot be represented.
     fn normal(mut terms: Vec<Term>) -> Option<DimExpr> {
         terms.sort_by(|a, b| monomial_order(&a.atoms, &b.atoms));
-        let mut merged: Vec<Term> = Vec::with_capacity(terms.len());
+        let mut sum: Vec<Term> = Vec::with_capacity(terms.len());
         for term in terms {
-            match merged.last_mut() {
+            match sum.last_mut() {
                 Some(last) if last.atoms == term.atoms => {
                     last.coefficient = last.coefficient.checked_add(term.coefficient)?;
                 }
-                _ => merged.push(term),
+                _ => sum.push(term),
             }
         }
-        merged.retain(|term| term.coefficient != 0);
-        let expr = DimExpr { terms: merged.into() };
+        sum.retain(|term| term.coefficient != 0);
+        let expr = DimExpr { terms: sum.into() };
         (expr.size() <= MAX_ATOMS).then_some(expr)
     }
 
@@ -121,7 +121,7 @@ impl DimExpr {
 
     /// Returns the greatest common divisor of the coefficients; 0 for the constant 0.
     pub fn content(&self) -> u64 {
-        self.terms.iter().fold(0, |all, term| gcd(all, term.coefficient.unsigned_abs()))
+        self.terms.iter().fold(0, |divisor, term| gcd(divisor, term.coefficient.unsigned_abs()))
     }
 
     /// Returns the distinct symbols of the expression, sorted.
@@ -153,17 +153,17 @@ impl DimExpr {
     }
 
     /// Returns `self + by`; `None` if it cannot be represented.
-    pub fn offset(&self, by: i64) -> Option<DimExpr> {
-        self.add(&DimExpr::constant(by))
+    pub fn offset(&self, amount: i64) -> Option<DimExpr> {
+        self.add(&DimExpr::constant(amount))
     }
 
     /// Returns `self * by`; `None` if it cannot be represented.
-    pub fn scale(&self, by: i64) -> Option<DimExpr> {
-        let scaled = self
+    pub fn scale(&self, factor: i64) -> Option<DimExpr> {
+        let terms = self
             .terms
             .iter()
-            .map(|term| Some(Term { atoms: term.atoms.clone(), coefficient: term.coefficient.checked_mul(by)? }));
-        DimExpr::normal(scaled.collect::<Option<_>>()?)
+            .map(|term| Some(Term { atoms: term.atoms.clone(), coefficient: term.coefficient.checked_mul(factor)? }));
+        DimExpr::normal(terms.collect::<Option<_>>()?)
     }
 
     /// Returns `self * other`; `None` if it cannot be represented.
@@ -180,36 +180,36 @@ impl DimExpr {
         DimExpr::normal(terms)
     }
 
-    /// Returns `self / by` if the quotient is a polynomial, and thus an integer for all values of the symbols.
-    pub fn div_exact(&self, by: &DimExpr) -> Option<DimExpr> {
-        let (quotient, rest) = self.divide(by)?;
-        (rest.as_constant() == Some(0)).then_some(quotient)
+    /// Returns `self / divisor` if the quotient is a polynomial, and thus an integer for all values of the symbols.
+    pub fn div_exact(&self, divisor: &DimExpr) -> Option<DimExpr> {
+        let (quotient, remainder) = self.divide(divisor)?;
+        (remainder.as_constant() == Some(0)).then_some(quotient)
     }
 
-    /// Divides polynomials: `self = quotient * by + rest`, where the leading term of `by` divides no term of `rest`.
-    fn divide(&self, by: &DimExpr) -> Option<(DimExpr, DimExpr)> {
-        let first = by.terms.first()?;
-        let (mut quotient, mut rest) = (DimExpr::constant(0), self.clone());
+    /// Divides polynomials: `self = quotient * divisor + remainder`, where the leading term of `divisor` divides no term of `remainder`.
+    fn divide(&self, divisor: &DimExpr) -> Option<(DimExpr, DimExpr)> {
+        let first = divisor.terms.first()?;
+        let (mut quotient, mut remainder) = (DimExpr::constant(0), self.clone());
         // Each round removes one term and adds only smaller terms.
         for _ in 0..MAX_ATOMS {
-            let Some(term) = rest.terms.iter().find_map(|term| term.div(first)) else { break };
+            let Some(term) = remainder.terms.iter().find_map(|term| term.div(first)) else { break };
             let factor = DimExpr { terms: [term].into() };
-            rest = rest.sub(&factor.mul(by)?)?;
+            remainder = remainder.sub(&factor.mul(divisor)?)?;
             quotient = quotient.add(&factor)?;
         }
-        Some((quotient, rest))
+        Some((quotient, remainder))
     }
 
     /// Returns `floor(self / by)`; `None` if it cannot be represented.
-    pub fn floor_div(&self, by: &DimExpr) -> Option<DimExpr> {
-        match by.as_constant() {
+    pub fn floor_div(&self, divisor: &DimExpr) -> Option<DimExpr> {
+        match divisor.as_constant() {
             Some(number) => self.floor_div_number(number),
             None => {
-                let (quotient, rest) = self.divide(by)?;
-                if rest.as_constant() == Some(0) {
+                let (quotient, remainder) = self.divide(divisor)?;
+                if remainder.as_constant() == Some(0) {
                     return Some(quotient);
                 }
-                quotient.add(&DimExpr::atom(Atom::FloorDiv(rest, by.clone())))
+                quotient.add(&DimExpr::atom(Atom::FloorDiv(remainder, divisor.clone())))
             }
         }
     }
@@ -226,17 +226,17 @@ impl DimExpr {
                 .map(|term| Term { atoms: term.atoms.clone(), coefficient: part(term.coefficient, by) });
             DimExpr::normal(terms.collect())
         };
-        let (quotient, rest) = (part(i64::div_euclid)?, part(i64::rem_euclid)?);
-        if rest.as_constant().is_some() {
+        let (quotient, remainder) = (part(i64::div_euclid)?, part(i64::rem_euclid)?);
+        if remainder.as_constant().is_some() {
             return Some(quotient);
         }
-        let (variable, constant) = rest.split_constant();
+        let (variable, constant) = remainder.split_constant();
         // floor((g * x + c) / (g * b)) = floor((x + floor(c / g)) / b)
-        let common = i64::try_from(gcd(variable.content(), by.unsigned_abs())).ok()?;
-        let rest = DimExpr { terms: variable.terms.iter().map(|term| term.shrink(common)).collect() };
-        let (rest, by) = (rest.offset(constant / common)?, by / common);
+        let divisor_gcd = i64::try_from(gcd(variable.content(), by.unsigned_abs())).ok()?;
+        let remainder = DimExpr { terms: variable.terms.iter().map(|term| term.shrink(divisor_gcd)).collect() };
+        let (remainder, by) = (remainder.offset(constant / divisor_gcd)?, by / divisor_gcd);
         // floor((floor(x / a) + c) / b) = floor((x + a * c) / (a * b))
-        let (variable, constant) = rest.split_constant();
+        let (variable, constant) = remainder.split_constant();
         if let [Term { atoms, coefficient: 1 }] = &*variable.terms
             && let [Atom::FloorDiv(inner, divisor)] = &atoms[..]
             && let Some(divisor) = divisor.as_constant()
@@ -244,12 +244,12 @@ impl DimExpr {
             let inner = inner.offset(divisor.checked_mul(constant)?)?;
             return quotient.add(&inner.floor_div_number(divisor.checked_mul(by)?)?);
         }
-        quotient.add(&DimExpr::atom(Atom::FloorDiv(rest, DimExpr::constant(by))))
+        quotient.add(&DimExpr::atom(Atom::FloorDiv(remainder, DimExpr::constant(by))))
     }
 
     /// Returns `ceil(self / by)`; `None` if it cannot be represented.
-    pub fn ceil_div(&self, by: &DimExpr) -> Option<DimExpr> {
-        self.add(by)?.offset(-1)?.floor_div(by)
+    pub fn ceil_div(&self, divisor: &DimExpr) -> Option<DimExpr> {
+        self.add(divisor)?.offset(-1)?.floor_div(divisor)
     }
 
     /// Returns the minimum of two dimension expressions; `None` if it cannot be represented.
@@ -263,35 +263,35 @@ impl DimExpr {
     }
 
     fn extremum(a: &DimExpr, b: &DimExpr, smallest: bool) -> Option<DimExpr> {
-        let mut all: Vec<DimExpr> = Vec::new();
+        let mut operands: Vec<DimExpr> = Vec::new();
         for operand in [a, b] {
             match (&*operand.terms, smallest) {
                 ([Term { atoms, coefficient: 1 }], true) if let [Atom::Min(list)] = &atoms[..] => {
-                    all.extend(list.iter().cloned());
+                    operands.extend(list.iter().cloned());
                 }
                 ([Term { atoms, coefficient: 1 }], false) if let [Atom::Max(list)] = &atoms[..] => {
-                    all.extend(list.iter().cloned());
+                    operands.extend(list.iter().cloned());
                 }
-                _ => all.push(operand.clone()),
+                _ => operands.push(operand.clone()),
             }
         }
-        all.sort();
-        all.dedup();
+        operands.sort();
+        operands.dedup();
         // An operand is redundant if another operand is never greater (for a minimum) or never less (for a maximum).
-        let mut kept: Vec<DimExpr> = Vec::with_capacity(all.len());
-        for (i, expr) in all.iter().enumerate() {
+        let mut essential: Vec<DimExpr> = Vec::with_capacity(operands.len());
+        for (i, expr) in operands.iter().enumerate() {
             let decides = |other: &DimExpr| {
                 let (low, high) = if smallest { (other, expr) } else { (expr, other) };
-                high.sub(low).is_some_and(|difference| difference.is_non_negative())
+                high.sub(low).is_some_and(|delta| delta.is_non_negative())
             };
-            if !all.iter().enumerate().any(|(j, other)| i != j && decides(other)) {
-                kept.push(expr.clone());
+            if !operands.iter().enumerate().any(|(j, other)| i != j && decides(other)) {
+                essential.push(expr.clone());
             }
         }
-        match &kept[..] {
+        match &essential[..] {
             [one] => Some(one.clone()),
             _ => {
-                let expr = DimExpr::atom(if smallest { Atom::Min(kept) } else { Atom::Max(kept) });
+                let expr = DimExpr::atom(if smallest { Atom::Min(essential) } else { Atom::Max(essential) });
                 (expr.size() <= MAX_ATOMS).then_some(expr)
             }
         }
@@ -313,9 +313,9 @@ impl DimExpr {
                     Atom::FloorDiv(a, b) => a.substitute(value)?.floor_div(&b.substitute(value)?)?,
                     Atom::Min(list) | Atom::Max(list) => {
                         let mut list = list.iter().map(|expr| expr.substitute(value));
-                        let first = list.next()??;
+                        let initial = list.next()??;
                         let smallest = matches!(atom, Atom::Min(_));
-                        list.try_fold(first, |all, next| DimExpr::extremum(&all, &next?, smallest))?
+                        list.try_fold(initial, |extremum, operand| DimExpr::extremum(&extremum, &operand?, smallest))?
                     }
                 };
                 product = product.mul(&replaced)?;
@@ -345,16 +345,16 @@ impl DimExpr {
                     }
                     Atom::Min(list) | Atom::Max(list) => {
                         let op = if matches!(atom, Atom::Min(_)) { DimOp::Min } else { DimOp::Max };
-                        let mut all: Option<T> = None;
+                        let mut accumulated: Option<T> = None;
                         for expr in list {
-                            let next = expr.fold(ops)?;
-                            all = Some(match all {
-                                Some(all) => ops.binary(op, all, next)?,
-                                None => next,
+                            let operand = expr.fold(ops)?;
+                            accumulated = Some(match accumulated {
+                                Some(accumulated) => ops.binary(op, accumulated, operand)?,
+                                None => operand,
                             });
                         }
-                        match all {
-                            Some(all) => all,
+                        match accumulated {
+                            Some(accumulated) => accumulated,
                             None => ops.constant(0)?,
                         }
                     }
@@ -428,21 +428,21 @@ impl Term {
         Some(Term { atoms, coefficient: self.coefficient.checked_mul(other.coefficient)? })
     }
 
-    /// Returns `self / by`; `None` if `by` does not divide `self`.
-    fn div(&self, by: &Term) -> Option<Term> {
-        let coefficient = self.coefficient.checked_div(by.coefficient)?;
-        if self.coefficient.checked_rem(by.coefficient)? != 0 {
+    /// Returns `self / divisor`; `None` if `divisor` does not divide `self`.
+    fn div(&self, divisor: &Term) -> Option<Term> {
+        let coefficient = self.coefficient.checked_div(divisor.coefficient)?;
+        if self.coefficient.checked_rem(divisor.coefficient)? != 0 {
             return None;
         }
         let mut atoms = self.atoms.clone();
-        for atom in &by.atoms {
-            atoms.remove(atoms.iter().position(|own| own == atom)?);
+        for atom in &divisor.atoms {
+            atoms.remove(atoms.iter().position(|candidate| candidate == atom)?);
         }
         Some(Term { atoms, coefficient })
     }
 
-    fn shrink(&self, by: i64) -> Term {
-        Term { atoms: self.atoms.clone(), coefficient: self.coefficient / by }
+    fn shrink(&self, divisor: i64) -> Term {
+        Term { atoms: self.atoms.clone(), coefficient: self.coefficient / divisor }
     }
 }
 

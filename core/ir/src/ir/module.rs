@@ -82,13 +82,13 @@ impl Module {
             Enter(ExprId),
             Leave(ExprId),
         }
-        let mut seen = std::collections::HashSet::new();
+        let mut visited = std::collections::HashSet::new();
         let mut order = Vec::new();
         let mut stack = vec![Step::Enter(root)];
         while let Some(step) = stack.pop() {
             match step {
                 Step::Leave(id) => order.push(id),
-                Step::Enter(id) if seen.insert(id) => {
+                Step::Enter(id) if visited.insert(id) => {
                     stack.push(Step::Leave(id));
                     let expr = self.expr(id);
                     if enter(id, expr) {

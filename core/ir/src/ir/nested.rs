@@ -84,7 +84,7 @@ impl<T: TypeParts> Nested<T> {
             }
         });
         let hash = *blake3::hash(&text).as_bytes();
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| hash[at + i]));
+        let word = |start: usize| u64::from_le_bytes(std::array::from_fn(|i| hash[start + i]));
         summary.digest = [word(0), word(8)];
         Nested { summary, inner }
     }
@@ -101,7 +101,7 @@ impl<T: TypeParts> Nested<T> {
 
 /// Returns the summary of a leaf type.
 pub(super) fn leaf(ty: &Type) -> Summary {
-    let open = |dim: &Dim| !matches!(dim, Dim::Fixed(_));
+    let is_unresolved = |dim: &Dim| !matches!(dim, Dim::Fixed(_));
     Summary {
         digest: [0; 2],
         parts: 1,
@@ -109,7 +109,7 @@ pub(super) fn leaf(ty: &Type) -> Summary {
         complete: *ty != Type::Unknown,
         params: matches!(ty, Type::Param(_)),
         defined: false,
-        open_dims: ty.as_tensor().is_some_and(|tensor| tensor.dims.iter().any(open)),
+        open_dims: ty.as_tensor().is_some_and(|tensor| tensor.dims.iter().any(is_unresolved)),
     }
 }
 

@@ -48,10 +48,10 @@ impl Origins {
         if a == Origins::none() {
             return b;
         }
-        let mut all: Vec<SourceId> = self.sets[a].iter().chain(&*self.sets[b]).copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        self.set(all.into())
+        let mut sources: Vec<SourceId> = self.sets[a].iter().chain(&*self.sets[b]).copied().collect();
+        sources.sort_unstable();
+        sources.dedup();
+        self.set(sources.into())
     }
 
     /// Returns the union of arbitrarily many sets, with a single sort.
@@ -63,10 +63,10 @@ impl Origins {
             [] => Origins::none(),
             [only] => only,
             _ => {
-                let mut all: Vec<SourceId> = ids.iter().flat_map(|&id| self.sets[id].iter().copied()).collect();
-                all.sort_unstable();
-                all.dedup();
-                self.set(all.into())
+                let mut sources: Vec<SourceId> = ids.iter().flat_map(|&id| self.sets[id].iter().copied()).collect();
+                sources.sort_unstable();
+                sources.dedup();
+                self.set(sources.into())
             }
         }
     }

@@ -69,12 +69,12 @@ impl Scopes {
                 scopes.opened[id].get_or_insert(opened);
             }
             let opened = scopes.opened[id];
-            for_each_place(&node.expr, scope, opened, |operand, place| {
+            for_each_place(&node.expr, scope, opened, |operand, operand_scope| {
                 if operand < id {
                     scopes.uses[operand] += 1;
                     scopes.of[operand] = Some(match scopes.of[operand] {
-                        None => place,
-                        Some(before) => scopes.common(before, place),
+                        None => operand_scope,
+                        Some(previous) => scopes.common(previous, operand_scope),
                     });
                 }
             });
@@ -119,12 +119,12 @@ impl Scopes {
     }
 
     fn open(&mut self, parent: ScopeId, opener: ExprId) -> ScopeId {
-        let around = self.tree[parent];
-        let far = self.tree[around.jump];
+        let parent_entry = self.tree[parent];
+        let jump_entry = self.tree[parent_entry.jump];
         // A jump combines the two preceding jumps if they have equal length, or else takes one step (Myers, 1983).
-        let even = around.depth - far.depth == far.depth - self.tree[far.jump].depth;
-        let jump = if even { far.jump } else { parent };
-        self.tree.push(Scope { parent, opener: Some(opener), depth: around.depth + 1, jump })
+        let even = parent_entry.depth - jump_entry.depth == jump_entry.depth - self.tree[jump_entry.jump].depth;
+        let jump = if even { jump_entry.jump } else { parent };
+        self.tree.push(Scope { parent, opener: Some(opener), depth: parent_entry.depth + 1, jump })
     }
 }
 
@@ -147,8 +147,8 @@ fn for_each_place(expr: &Expr, scope: ScopeId, opened: Option<ScopeId>, mut visi
         }
         Expr::Match(m) => {
             visit(m.data, scope);
-            for (at, clause) in m.clauses.iter().enumerate() {
-                let inner = ScopeId::new(inner.index() + at);
+            for (index, clause) in m.clauses.iter().enumerate() {
+                let inner = ScopeId::new(inner.index() + index);
                 clause.pattern.for_each_var(&mut |var| visit(var, inner));
                 visit(clause.body, inner);
             }
@@ -180,16 +180,19 @@ mod tests {
         let then = push(Expr::Tuple(Box::new([s, v, t])));
         let otherwise = push(Expr::Tuple(Box::new([s, t])));
         let branch = push(Expr::If { cond: c, then, otherwise });
-        let bound = push(Expr::Let { var: v, value: s, body: branch });
-        let function = Function::new([c], bound, Type::Unknown, Attrs::none());
+        let binding = push(Expr::Let { var: v, value: s, body: branch });
+        let function = Function::new([c], binding, Type::Unknown, Attrs::none());
         let function = push(Expr::Function(Box::new(function)));
         module.globals.insert("main".into(), function);
 
         let scopes = Scopes::of_module(&module);
         let body = scopes.opened[function];
-        assert_eq!(scopes.of[bound], body);
+        assert_eq!(scopes.of[binding], body);
         assert_eq!(scopes.of[s], body, "used both before and inside the let");
-        assert_eq!(scopes.of[t], scopes.opened[bound], "used in both branches, so before the if and in the let's body");
+        assert_eq!(
+            scopes.of[t], scopes.opened[binding],
+            "used in both branches, so before the if and in the let's body"
+        );
         assert_eq!(scopes.of[then], scopes.opened[branch]);
         assert_eq!((scopes.uses[s], scopes.uses[t]), (3, 2));
         let (Some(outer), Some(inner)) = (body, scopes.of[then]) else { panic!("both are reachable") };

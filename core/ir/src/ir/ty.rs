@@ -224,10 +224,10 @@ impl Type {
     /// Returns the first tensor type that is not [addressable](TensorType::is_addressable): the type itself, or a
     /// direct field of a tuple type.
     pub fn unaddressable(&self) -> Option<&Type> {
-        let wrong = |ty: &&Type| matches!(ty, Type::Tensor(tensor) if !tensor.is_addressable());
+        let is_unaddressable = |ty: &&Type| matches!(ty, Type::Tensor(tensor) if !tensor.is_addressable());
         match self {
-            Type::Tuple(fields) => fields.iter().find(wrong),
-            _ => Some(self).filter(wrong),
+            Type::Tuple(fields) => fields.iter().find(is_unaddressable),
+            _ => Some(self).filter(is_unaddressable),
         }
     }
 
@@ -300,13 +300,13 @@ impl Type {
             Build(&'t Type),
         }
         let mut scopes: Vec<&[Name]> = Vec::new();
-        let mut done: Vec<Type> = Vec::new();
+        let mut results: Vec<Type> = Vec::new();
         let mut stack = vec![Step::Enter(self)];
         while let Some(step) = stack.pop() {
             match step {
-                Step::Enter(ty) if !enter(ty) => done.push(ty.clone()),
+                Step::Enter(ty) if !enter(ty) => results.push(ty.clone()),
                 Step::Enter(ty @ (Type::Tensor(_) | Type::Param(_) | Type::Unknown)) => {
-                    done.push(replace(ty, &scopes).unwrap_or_else(|| ty.clone()));
+                    results.push(replace(ty, &scopes).unwrap_or_else(|| ty.clone()));
                 }
                 Step::Enter(ty) => {
                     if let Type::Func(func) = ty {
@@ -318,24 +318,24 @@ impl Type {
                     stack[first..].reverse();
                 }
                 Step::Build(ty) => {
-                    let parts = |count: usize, done: &mut Vec<Type>| done.split_off(done.len() - count);
-                    let made = match ty {
-                        Type::Tuple(fields) => Type::tuple(parts(fields.len(), &mut done)),
-                        Type::Adt(adt) => Type::adt(adt.name.clone(), parts(adt.args.len(), &mut done)),
-                        Type::Ref(_) => Type::reference(done.pop().unwrap_or(Type::Unknown)),
+                    let parts = |count: usize, results: &mut Vec<Type>| results.split_off(results.len() - count);
+                    let mapped = match ty {
+                        Type::Tuple(fields) => Type::tuple(parts(fields.len(), &mut results)),
+                        Type::Adt(adt) => Type::adt(adt.name.clone(), parts(adt.args.len(), &mut results)),
+                        Type::Ref(_) => Type::reference(results.pop().unwrap_or(Type::Unknown)),
                         Type::Func(func) => {
                             scopes.pop();
-                            let ret = done.pop().unwrap_or(Type::Unknown);
-                            let params = parts(func.params.len(), &mut done).into();
+                            let ret = results.pop().unwrap_or(Type::Unknown);
+                            let params = parts(func.params.len(), &mut results).into();
                             Type::func(FuncType { type_params: func.type_params.clone(), params, ret })
                         }
                         Type::Tensor(_) | Type::Param(_) | Type::Unknown => ty.clone(),
                     };
-                    done.push(made);
+                    results.push(mapped);
                 }
             }
         }
-        done.pop().unwrap_or(Type::Unknown)
+        results.pop().unwrap_or(Type::Unknown)
     }
 }
 
@@ -454,10 +454,10 @@ mod tests {
         assert_eq!(a.parts(), LEVELS + 1);
         assert!(a.is_complete() && !a.has_params() && a.is_within_limits());
         assert_eq!(a.to_string().len(), "int32".len() + 3 * LEVELS);
-        let open = deep(LEVELS, Type::param("A"));
-        assert_ne!(open, a);
-        let closed = open.map_leaves(&Type::has_params, &mut |_, _| Some(int()));
-        assert_eq!(closed, a);
+        let generic = deep(LEVELS, Type::param("A"));
+        assert_ne!(generic, a);
+        let instance = generic.map_leaves(&Type::has_params, &mut |_, _| Some(int()));
+        assert_eq!(instance, a);
         assert!(!deep(LEVELS, Type::Unknown).is_complete());
         assert!(!deep(Type::MAX_PARTS, int()).is_within_limits());
     }

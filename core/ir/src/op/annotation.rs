@@ -2,7 +2,7 @@
 
 use super::elementwise::no_flops;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 
 const COMPILER: &[AttrDef] = &[AttrDef::new("compiler", AttrKind::Str, Default::Str(""), "the backend's name")];
 
@@ -24,7 +24,7 @@ macro_rules! annotations {
                     Ok(())
                 }),
                 flops: no_flops,
-                facts: Facts::ANNOTATION,
+                properties: Properties::ANNOTATION,
             }
         }
     )*};

@@ -8,7 +8,7 @@ use crate::ir::{AttrValue, Attrs, Type};
 use crate::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut};
 
 /// Call with a blocked layout, described by the equivalent call on plain tensors.
-pub struct Blocked {
+pub struct BlockedCall {
     /// Attributes of the plain call.
     pub attrs: Attrs,
     /// Layouts of the leading inputs as (blocked, plain) pairs; the remaining inputs have no layout.
@@ -17,38 +17,39 @@ pub struct Blocked {
     pub output: (String, String),
 }
 
-impl Blocked {
+impl BlockedCall {
     /// Returns the plain call; `None` if no layout of the call has blocks.
-    pub fn of(params: &Params<'_>) -> Option<Blocked> {
+    pub fn of(params: &Params<'_>) -> Option<BlockedCall> {
         let names: &[&str] = match params.def().attr("kernel_layout") {
             Some(_) => &["data_layout", "kernel_layout"],
             None => &["layout"],
         };
-        let given = |name: &str| params.attrs().get(name).and_then(AttrValue::as_str);
-        let has_blocks = |name: &str| given(name).is_some_and(|text| text.contains(|c: char| c.is_ascii_lowercase()));
+        let layout_attr = |name: &str| params.attrs().get(name).and_then(AttrValue::as_str);
+        let has_blocks =
+            |name: &str| layout_attr(name).is_some_and(|text| text.contains(|c: char| c.is_ascii_lowercase()));
         if !names.iter().chain(&["out_layout"]).any(|name| has_blocks(name)) {
             return None;
         }
         let pair = |layout: String| {
-            let plain: String = layout.chars().filter(|c| c.is_ascii_uppercase()).collect();
-            (layout, plain)
+            let unblocked: String = layout.chars().filter(|c| c.is_ascii_uppercase()).collect();
+            (layout, unblocked)
         };
         let inputs: Vec<(String, String)> = names.iter().map(|name| pair(params.string(name))).collect();
         let out = params.string("out_layout");
         let output = if out.is_empty() { inputs.first()?.clone() } else { pair(out) };
         let mut attrs = params.attrs().with("out_layout", output.1.as_str());
-        for (name, (_, plain)) in names.iter().zip(&inputs) {
-            attrs = attrs.with(name, plain.as_str());
+        for (name, (_, unblocked)) in names.iter().zip(&inputs) {
+            attrs = attrs.with(name, unblocked.as_str());
         }
-        Some(Blocked { attrs, inputs, output })
+        Some(BlockedCall { attrs, inputs, output })
     }
 }
 
 /// Returns the dimensions of a blocked tensor in the plain layout.
 pub fn plain_shape(layout: &str, shape: &[usize]) -> Option<Shape> {
     let layout = Layout::parse(layout)?;
-    let size = |(letter, part): &(char, Option<usize>), size: &usize| {
-        part.is_none().then(|| Some(size * layout.factor(*letter)?))
+    let size = |(letter, block): &(char, Option<usize>), size: &usize| {
+        block.is_none().then(|| Some(size * layout.factor(*letter)?))
     };
     layout.0.iter().zip(shape).filter_map(|(dim, n)| size(dim, n)).collect()
 }
@@ -56,7 +57,7 @@ pub fn plain_shape(layout: &str, shape: &[usize]) -> Option<Shape> {
 /// Infers the type of a call with blocked layouts from `plain`, the type relation for plain layouts; `None` if no
 /// layout has blocks.
 pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> TypeResult) -> Option<TypeResult> {
-    let blocked = Blocked::of(&relation.params)?;
+    let blocked = BlockedCall::of(&relation.params)?;
     let read = |text: &str| {
         let layout = Layout::parse(text).ok_or_else(|| {
             relation.error(codes::types::BAD_ATTRIBUTE, format!("expected a layout such as NCHW8c, found \"{text}\""))
@@ -69,22 +70,22 @@ pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> Type
             )),
         }
     };
-    let typed = || {
+    let infer = || {
         let mut args = relation.args.to_vec();
-        for (i, (from, to)) in blocked.inputs.iter().enumerate() {
+        for (i, (source, target)) in blocked.inputs.iter().enumerate() {
             let data = relation.tensor(i)?;
-            let dims = relayout_dims(relation, &data.dims, (from, &read(from)?), &read(to)?)?;
+            let dims = relayout_dims(relation, &data.dims, (source, &read(source)?), &read(target)?)?;
             args[i] = Type::tensor_of(data.dtype, dims);
         }
         let inner =
             Relation { params: Params::new(relation.def, &blocked.attrs), args: &args, values: &[], ..*relation };
         let result = plain(&inner)?;
         let Some(tensor) = result.as_tensor() else { return Ok(result) };
-        let (to, from) = (&blocked.output.0, &blocked.output.1);
-        let dims = relayout_dims(relation, &tensor.dims, (from, &read(from)?), &read(to)?)?;
+        let (target, source) = (&blocked.output.0, &blocked.output.1);
+        let dims = relayout_dims(relation, &tensor.dims, (source, &read(source)?), &read(target)?)?;
         Ok(Type::tensor_of(tensor.dtype, dims))
     };
-    Some(typed())
+    Some(infer())
 }
 
 /// Evaluates a call with blocked layouts with `plain`, the reference for plain layouts; `None` if no layout has blocks.
@@ -94,7 +95,7 @@ pub(super) fn reference(
     outputs: &mut [TensorViewMut<'_>],
     plain: Reference,
 ) -> Option<Result<(), ReferenceError>> {
-    let blocked = Blocked::of(params)?;
+    let blocked = BlockedCall::of(params)?;
     let mut compute = || {
         let layout = |text: &str| Layout::parse(text).ok_or_else(|| format!("expected a layout, found \"{text}\""));
         let mut plain_inputs: Vec<Tensor> = Vec::with_capacity(blocked.inputs.len());
@@ -116,11 +117,16 @@ pub(super) fn reference(
     Some(compute())
 }
 
-fn plain_tensor(input: &TensorView<'_>, from: &Layout, to: &Layout, text: &str) -> Result<Tensor, ReferenceError> {
+fn plain_tensor(
+    input: &TensorView<'_>,
+    source: &Layout,
+    target: &Layout,
+    text: &str,
+) -> Result<Tensor, ReferenceError> {
     let shape = plain_shape(text, input.shape).ok_or("the input is too large")?;
     let filled = Tensor::build(input.dtype, &shape, |bytes| {
         let mut view = TensorViewMut { dtype: input.dtype, shape: &shape, data: bytes };
-        relayout(from, to, input, &mut view);
+        relayout(source, target, input, &mut view);
     });
     filled.map_err(|e| e.to_string())
 }

@@ -8,7 +8,7 @@ use super::scalar::{self, Reader, Writer, larger, smaller};
 use super::walk::{broadcast_strides, each_index, offset};
 use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{Dim, TensorType, Type};
-use crate::op::facts::{Facts, reduced_elements};
+use crate::op::facts::{Properties, reduced_elements};
 use crate::tensor::{DType, Shape, TensorView, TensorViewMut};
 use std::cmp::Ordering;
 
@@ -37,10 +37,10 @@ pub(super) fn broadcast_dims<'a>(
             let missing = rank - list.len();
             list.splice(0..0, std::iter::repeat_n(Dim::Fixed(1), missing));
         }
-        for (axis, (to, dim)) in result.iter_mut().zip(&dims).enumerate() {
-            *to = broadcast_dim(to, dim).ok_or_else(|| {
+        for (axis, (extent, dim)) in result.iter_mut().zip(&dims).enumerate() {
+            *extent = broadcast_dim(extent, dim).ok_or_else(|| {
                 let from_end = axis as i64 - rank as i64;
-                relation.mismatch(format!("{to} and {dim} do not broadcast (axis {from_end} of the result)"))
+                relation.mismatch(format!("{extent} and {dim} do not broadcast (axis {from_end} of the result)"))
             })?;
         }
     }
@@ -98,13 +98,13 @@ fn compute(
 ) -> Result<(), ReferenceError> {
     let (dtype, shape) = (inputs[0].dtype, outputs[0].shape);
     let (a, b, mut out) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]), Writer::new(&mut outputs[0]));
-    let mut places = 0..out.len();
+    let mut positions = 0..out.len();
     each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
-        let Some(place) = places.next() else { return Ok(()) };
+        let Some(position) = positions.next() else { return Ok(()) };
         if dtype.is_float() {
-            out.set_float(place, float(a.float(i), b.float(j)));
+            out.set_float(position, float(a.float(i), b.float(j)));
         } else {
-            out.set_int(place, int(a.int(i), b.int(j), dtype)?);
+            out.set_int(position, int(a.int(i), b.int(j), dtype)?);
         }
         Ok::<(), &'static str>(())
     })?;
@@ -112,7 +112,7 @@ fn compute(
 }
 
 macro_rules! binary {
-    ($relation:ident: $($name:literal, $facts:expr, $doc:literal, $float:expr, $int:expr;)*) => {$(
+    ($relation:ident: $($name:literal, $properties:expr, $doc:literal, $float:expr, $int:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -124,7 +124,7 @@ macro_rules! binary {
                 relation: $relation,
                 reference: Some(|_, inputs, outputs| compute(inputs, outputs, $float, $int)),
                 flops: one_per_element,
-                facts: $facts,
+                properties: $properties,
             }
         }
     )*};
@@ -159,13 +159,13 @@ fn int_power(base: i128, exponent: i128) -> IntResult {
             _ => Ok(0),
         };
     }
-    let (mut result, mut square, mut rest) = (1i128, base, exponent);
-    while rest > 0 {
-        if rest % 2 == 1 {
+    let (mut result, mut square, mut exponent_bits) = (1i128, base, exponent);
+    while exponent_bits > 0 {
+        if exponent_bits % 2 == 1 {
             result = result.wrapping_mul(square);
         }
         square = square.wrapping_mul(square);
-        rest /= 2;
+        exponent_bits /= 2;
     }
     Ok(result)
 }
@@ -183,32 +183,32 @@ fn int_logic(a: i128, b: i128, f: impl Fn(bool, bool) -> bool) -> IntResult {
 }
 
 binary! { arithmetic:
-    "add", Facts::POINTWISE.ulps(1.0).commutative(), "lhs + rhs.", |a, b| a + b, |a, b, _| Ok(a + b);
-    "subtract", Facts::POINTWISE.ulps(1.0), "lhs - rhs.", |a, b| a - b, |a, b, _| Ok(a - b);
-    "multiply", Facts::POINTWISE.ulps(1.0).commutative(), "lhs * rhs.", |a, b| a * b, |a, b, _| Ok(a.wrapping_mul(b));
-    "divide", Facts::POINTWISE.ulps(2.5), "lhs / rhs; integers round toward zero.", |a, b| a / b, |a, b, _| nonzero(a, b, |a, b| a / b);
-    "floor_divide", Facts::POINTWISE.stable(reduced_elements), "lhs / rhs, rounded down.", |a, b| (a / b).floor(), |a, b, _| nonzero(a, b, floor_div);
-    "mod", Facts::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of lhs, as C's fmod.", |a, b| a % b, |a, b, _| nonzero(a, b, |a, b| a % b);
-    "floor_mod", Facts::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of rhs.", floor_mod,
+    "add", Properties::POINTWISE.ulps(1.0).commutative(), "lhs + rhs.", |a, b| a + b, |a, b, _| Ok(a + b);
+    "subtract", Properties::POINTWISE.ulps(1.0), "lhs - rhs.", |a, b| a - b, |a, b, _| Ok(a - b);
+    "multiply", Properties::POINTWISE.ulps(1.0).commutative(), "lhs * rhs.", |a, b| a * b, |a, b, _| Ok(a.wrapping_mul(b));
+    "divide", Properties::POINTWISE.ulps(2.5), "lhs / rhs; integers round toward zero.", |a, b| a / b, |a, b, _| nonzero(a, b, |a, b| a / b);
+    "floor_divide", Properties::POINTWISE.stable(reduced_elements), "lhs / rhs, rounded down.", |a, b| (a / b).floor(), |a, b, _| nonzero(a, b, floor_div);
+    "mod", Properties::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of lhs, as C's fmod.", |a, b| a % b, |a, b, _| nonzero(a, b, |a, b| a % b);
+    "floor_mod", Properties::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of rhs.", floor_mod,
         |a, b, _| nonzero(a, b, |a, b| a - floor_div(a, b) * b);
-    "power", Facts::POINTWISE.ulps(16.0), "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
-    "maximum", Facts::POINTWISE, "The larger of lhs and rhs; NaN when either is NaN.", larger, |a, b, _| Ok(a.max(b));
-    "minimum", Facts::POINTWISE, "The smaller of lhs and rhs; NaN when either is NaN.", smaller, |a, b, _| Ok(a.min(b));
-    "logical_and", Facts::POINTWISE, "1 where both are not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
+    "power", Properties::POINTWISE.ulps(16.0), "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
+    "maximum", Properties::POINTWISE, "The larger of lhs and rhs; NaN when either is NaN.", larger, |a, b, _| Ok(a.max(b));
+    "minimum", Properties::POINTWISE, "The smaller of lhs and rhs; NaN when either is NaN.", smaller, |a, b, _| Ok(a.min(b));
+    "logical_and", Properties::POINTWISE, "1 where both are not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
         |a, b, _| int_logic(a, b, |a, b| a && b);
-    "logical_or", Facts::POINTWISE, "1 where at least one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
+    "logical_or", Properties::POINTWISE, "1 where at least one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
         |a, b, _| int_logic(a, b, |a, b| a || b);
-    "logical_xor", Facts::POINTWISE, "1 where exactly one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
+    "logical_xor", Properties::POINTWISE, "1 where exactly one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
         |a, b, _| int_logic(a, b, |a, b| a != b);
 }
 
 binary! { integers:
-    "bitwise_and", Facts::POINTWISE, "The bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
-    "bitwise_or", Facts::POINTWISE, "The bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
-    "bitwise_xor", Facts::POINTWISE, "The bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
-    "left_shift", Facts::POINTWISE, "lhs shifted left by rhs bits; bits shifted out are lost.", |a, _| a,
+    "bitwise_and", Properties::POINTWISE, "The bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
+    "bitwise_or", Properties::POINTWISE, "The bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
+    "bitwise_xor", Properties::POINTWISE, "The bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
+    "left_shift", Properties::POINTWISE, "lhs shifted left by rhs bits; bits shifted out are lost.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a << n);
-    "right_shift", Facts::POINTWISE, "lhs shifted right by rhs bits, keeping the sign.", |a, _| a,
+    "right_shift", Properties::POINTWISE, "lhs shifted right by rhs bits, keeping the sign.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a >> n);
 }
 
@@ -216,13 +216,13 @@ binary! { integers:
 fn compare(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], test: fn(Option<Ordering>) -> bool) {
     let (a, b) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]));
     let mut out = outputs[0].data.iter_mut();
-    let done: Result<(), ()> = each_pair(inputs[0].shape, inputs[1].shape, outputs[0].shape, |i, j| {
+    let outcome: Result<(), ()> = each_pair(inputs[0].shape, inputs[1].shape, outputs[0].shape, |i, j| {
         if let Some(out) = out.next() {
             *out = u8::from(test(a.compare(i, &b, j)));
         }
         Ok(())
     });
-    debug_assert!(done.is_ok());
+    debug_assert!(outcome.is_ok());
 }
 
 macro_rules! compare {
@@ -241,7 +241,7 @@ macro_rules! compare {
                     Ok(())
                 }),
                 flops: one_per_element,
-                facts: Facts::POINTWISE,
+                properties: Properties::POINTWISE,
             }
         }
     )*};
@@ -271,7 +271,7 @@ inventory::submit! {
         },
         reference: Some(select),
         flops: no_flops,
-        facts: Facts::POINTWISE,
+        properties: Properties::POINTWISE,
     }
 }
 
@@ -282,10 +282,10 @@ fn select(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut
     let size = outputs[0].dtype.size();
     let mut chunks = outputs[0].data.chunks_exact_mut(size);
     each_index(shape, |index| {
-        let chosen = if condition.is_nonzero(offset(index, &steps[0])) { 1 } else { 2 };
-        let from = offset(index, &steps[chosen]) * size;
-        if let Some(to) = chunks.next() {
-            to.copy_from_slice(&inputs[chosen].data[from..from + size]);
+        let operand = if condition.is_nonzero(offset(index, &steps[0])) { 1 } else { 2 };
+        let start = offset(index, &steps[operand]) * size;
+        if let Some(chunk) = chunks.next() {
+            chunk.copy_from_slice(&inputs[operand].data[start..start + size]);
         }
     });
     Ok(())

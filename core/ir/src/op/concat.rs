@@ -5,7 +5,7 @@ use super::walk::split_at_axis;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, TensorType, Type};
-use crate::op::facts::{Facts, LayoutRule};
+use crate::op::facts::{LayoutRule, Properties};
 use crate::tensor::{TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end");
@@ -30,18 +30,19 @@ pub(super) fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
     let axis = relation.axis(relation.params.int("axis"), fields[0].dims.len())?;
     let mut dims = fields[0].dims.to_vec();
     for field in &fields[1..] {
-        for (i, (to, dim)) in dims.iter_mut().zip(&field.dims).enumerate() {
-            *to = if i != axis {
-                relation.same_dim(&format!("axis {i}"), to, dim)?
+        for (i, (result_dim, dim)) in dims.iter_mut().zip(&field.dims).enumerate() {
+            *result_dim = if i != axis {
+                relation.same_dim(&format!("axis {i}"), result_dim, dim)?
             } else {
-                let sum = to.fixed().zip(dim.fixed()).map(|(a, b)| a.checked_add(b));
+                let sum = result_dim.fixed().zip(dim.fixed()).map(|(a, b)| a.checked_add(b));
                 match sum {
                     Some(Some(sum)) => Dim::Fixed(sum),
                     Some(None) => {
-                        let message = format!("axis {i}: expected a result dimension below 2^64, found {to} + {dim}");
+                        let message =
+                            format!("axis {i}: expected a result dimension below 2^64, found {result_dim} + {dim}");
                         return Err(relation.mismatch(message));
                     }
-                    None => Dim::compute([to, dim], |[a, b]| a.add(&b)),
+                    None => Dim::compute([result_dim, dim], |[a, b]| a.add(&b)),
                 }
             };
         }
@@ -56,11 +57,11 @@ fn concat(inputs: &[TensorView<'_>], output: &mut TensorViewMut<'_>, outer: usiz
     }
     let row = output.data.len() / outer;
     for block in 0..outer {
-        let mut at = block * row;
+        let mut offset = block * row;
         for input in inputs {
             let size = input.data.len() / outer;
-            output.data[at..at + size].copy_from_slice(&input.data[block * size..(block + 1) * size]);
-            at += size;
+            output.data[offset..offset + size].copy_from_slice(&input.data[block * size..(block + 1) * size]);
+            offset += size;
         }
     }
 }
@@ -87,7 +88,7 @@ inventory::submit! {
         relation: concatenate_type,
         reference: Some(concatenate),
         flops: no_flops,
-        facts: Facts::EXACT.layout(LayoutRule::Concatenation),
+        properties: Properties::EXACT.layout(LayoutRule::Concatenation),
     }
 }
 
@@ -104,8 +105,8 @@ inventory::submit! {
             let axis = relation.axis(relation.params.int("axis"), fields[0].dims.len() + 1)?;
             let mut dims = fields[0].dims.to_vec();
             for field in &fields[1..] {
-                for (i, (to, dim)) in dims.iter_mut().zip(&field.dims).enumerate() {
-                    *to = relation.same_dim(&format!("axis {i}"), to, dim)?;
+                for (i, (result_dim, dim)) in dims.iter_mut().zip(&field.dims).enumerate() {
+                    *result_dim = relation.same_dim(&format!("axis {i}"), result_dim, dim)?;
                 }
             }
             dims.insert(axis, Dim::Fixed(fields.len()));
@@ -113,7 +114,7 @@ inventory::submit! {
         },
         reference: Some(concatenate),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -121,31 +122,33 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
     let dim = &data.dims[axis];
-    let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+    let invalid = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
     let value = relation.params.value("indices_or_sections");
     let sizes: Vec<Dim> = if let (AttrValue::List(_), Some(points)) = (&value, value.as_ints()) {
         let mut sizes = Vec::with_capacity(points.len() + 1);
-        let mut last = 0usize;
+        let mut previous_point = 0usize;
         for &point in &points {
-            let place = usize::try_from(point).ok().filter(|&p| p >= last && dim.fixed().is_none_or(|n| p <= n));
-            let place = place.ok_or_else(|| {
-                bad(format!(
+            let split_point =
+                usize::try_from(point).ok().filter(|&p| p >= previous_point && dim.fixed().is_none_or(|n| p <= n));
+            let split_point = split_point.ok_or_else(|| {
+                invalid(format!(
                     "indices_or_sections: expected ascending indices on an axis of {dim} elements, found {points:?}"
                 ))
             })?;
-            sizes.push(Dim::Fixed(place - last));
-            last = place;
+            sizes.push(Dim::Fixed(split_point - previous_point));
+            previous_point = split_point;
         }
         sizes.push(match dim.fixed() {
-            Some(n) => Dim::Fixed(n - last),
+            Some(n) => Dim::Fixed(n - previous_point),
             // An index out of range is an error at run time.
-            None => Dim::compute([dim, &Dim::Fixed(last)], |[dim, last]| dim.sub(&last)),
+            None => Dim::compute([dim, &Dim::Fixed(previous_point)], |[dim, previous_point]| dim.sub(&previous_point)),
         });
         sizes
     } else {
         let sections = value.as_int().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=1 << 16).contains(n));
-        let sections = sections
-            .ok_or_else(|| bad(format!("indices_or_sections: expected an integer from 1 to 65536, found {value}")))?;
+        let sections = sections.ok_or_else(|| {
+            invalid(format!("indices_or_sections: expected an integer from 1 to 65536, found {value}"))
+        })?;
         let size = match dim.fixed() {
             Some(n) if n.is_multiple_of(sections) => Dim::Fixed(n / sections),
             Some(n) => {
@@ -175,11 +178,11 @@ fn split(
     }
     let row = inputs[0].data.len() / outer;
     for block in 0..outer {
-        let mut at = block * row;
+        let mut offset = block * row;
         for output in outputs.iter_mut() {
             let size = output.data.len() / outer;
-            output.data[block * size..(block + 1) * size].copy_from_slice(&inputs[0].data[at..at + size]);
-            at += size;
+            output.data[block * size..(block + 1) * size].copy_from_slice(&inputs[0].data[offset..offset + size]);
+            offset += size;
         }
     }
     Ok(())
@@ -204,6 +207,6 @@ inventory::submit! {
         relation: split_type,
         reference: Some(split),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }

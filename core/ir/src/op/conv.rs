@@ -1,13 +1,13 @@
 //! Convolutions and transposed convolutions over one, two and three spatial axes, with arbitrary layouts and groups.
 
-use super::blocked::{self, Blocked};
+use super::blocked::{self, BlockedCall};
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::{Facts, LayoutRule, elements_of};
+use crate::op::facts::{LayoutRule, Properties, elements_of};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 /// Convolution with known dimensions.
@@ -153,7 +153,7 @@ macro_rules! conv {
                 relation: conv_relation::<$axes>,
                 reference: Some(conv_reference),
                 flops: conv_flops::<$axes>,
-                facts: Facts::EXACT.sum(elements_of::<1>).layout(LayoutRule::$layout),
+                properties: Properties::EXACT.sum(elements_of::<1>).layout(LayoutRule::$layout),
             }
         }
     )*};
@@ -182,7 +182,7 @@ macro_rules! conv_transpose {
                 relation: transpose_relation::<$axes>,
                 reference: Some(transpose_reference),
                 flops: transpose_flops::<$axes>,
-                facts: Facts::EXACT.sum(elements_of::<1>),
+                properties: Properties::EXACT.sum(elements_of::<1>),
             }
         }
     )*};
@@ -210,13 +210,13 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
     let order = format!("NC{}", spatial::spatial(axes));
     let kernel_order = format!("{}{}", kernel_letters(axes, transposed), spatial::spatial(axes));
     let data_layout = relation.params.string("data_layout");
-    let at = spatial::layout(relation, "data_layout", &order, &order)?;
+    let positions = spatial::layout(relation, "data_layout", &order, &order)?;
     let kernel_at = spatial::layout(relation, "kernel_layout", &kernel_order, &kernel_order)?;
     let out_layout = spatial::layout(relation, "out_layout", &order, &data_layout)?;
     for (name, ty) in [("data", data), ("weight", weight)] {
         if ty.dims.len() != axes + 2 {
-            let (given, wanted) = (ty.dims.len(), axes + 2);
-            return Err(relation.mismatch(format!("{name}: expected {wanted} dimensions, found {given}")));
+            let (actual, expected) = (ty.dims.len(), axes + 2);
+            return Err(relation.mismatch(format!("{name}: expected {expected} dimensions, found {actual}")));
         }
     }
     let groups = relation.params.int("groups");
@@ -226,14 +226,14 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
         );
     }
     let mut taps: Vec<Dim> = kernel_at.iter().map(|&i| weight.dims[i].clone()).collect();
-    if let Some(given) = relation.params.opt_ints("kernel_size") {
-        if given.len() != axes || given.iter().any(|&v| v < 1) {
+    if let Some(kernel_size) = relation.params.opt_ints("kernel_size") {
+        if kernel_size.len() != axes || kernel_size.iter().any(|&v| v < 1) {
             return Err(relation.error(
                 codes::types::BAD_ATTRIBUTE,
-                format!("kernel_size: expected {axes} integers >= 1, found {given:?}"),
+                format!("kernel_size: expected {axes} integers >= 1, found {kernel_size:?}"),
             ));
         }
-        for (tap, &size) in taps[2..].iter_mut().zip(&given) {
+        for (tap, &size) in taps[2..].iter_mut().zip(&kernel_size) {
             *tap = relation.same_dim("kernel_size and weight", &Dim::Fixed(size as usize), tap)?;
         }
     }
@@ -244,7 +244,7 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
     Ok(Operands {
         dtype: product_dtype(relation, data.dtype, weight.dtype)?,
         out_layout,
-        data: at.iter().map(|&i| data.dims[i].clone()).collect(),
+        data: positions.iter().map(|&i| data.dims[i].clone()).collect(),
         weight: taps,
         groups: groups as usize,
         windows: (0..axes).map(window).collect(),
@@ -264,17 +264,19 @@ pub(super) fn product_dtype(relation: &Relation<'_>, a: DType, b: DType) -> Resu
 /// attribute.
 fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: Vec<Dim>) -> TypeResult {
     let mut channels = channels;
-    if let Some(given) = relation.params.opt_int("channels") {
-        if given < 1 {
-            return Err(relation
-                .error(codes::types::BAD_ATTRIBUTE, format!("channels: expected an integer >= 1, found {given}")));
+    if let Some(channel_count) = relation.params.opt_int("channels") {
+        if channel_count < 1 {
+            return Err(relation.error(
+                codes::types::BAD_ATTRIBUTE,
+                format!("channels: expected an integer >= 1, found {channel_count}"),
+            ));
         }
-        channels = relation.same_dim("channels and weight", &Dim::Fixed(given as usize), &channels)?;
+        channels = relation.same_dim("channels and weight", &Dim::Fixed(channel_count as usize), &channels)?;
     }
     let canonical = [operands.data[0].clone(), channels].into_iter().chain(spatial);
     let mut dims = vec![Dim::Any; operands.out_layout.len()];
-    for (dim, &at) in canonical.zip(&operands.out_layout) {
-        dims[at] = dim;
+    for (dim, &position) in canonical.zip(&operands.out_layout) {
+        dims[position] = dim;
     }
     Ok(Type::tensor_of(operands.dtype, dims))
 }
@@ -292,8 +294,8 @@ pub(super) fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
         return ty;
     }
     let operands = operands(relation, AXES, false)?;
-    let seen = times(relation, &operands.weight[1], operands.groups)?;
-    relation.same_dim("channels of data and weight", &operands.data[1], &seen)?;
+    let data_channels = times(relation, &operands.weight[1], operands.groups)?;
+    relation.same_dim("channels of data and weight", &operands.data[1], &data_channels)?;
     divisible(relation, &operands.weight[0], operands.groups)?;
     let spatial: Result<Vec<Dim>, _> = (0..AXES)
         .map(|i| operands.windows[i].output_size(relation, &operands.data[2 + i], &operands.weight[2 + i], false))
@@ -307,9 +309,11 @@ pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> 
     relation.same_dim("channels of data and weight", &operands.data[1], &operands.weight[0])?;
     divisible(relation, &operands.weight[0], operands.groups)?;
     divisible(relation, &operands.data[1], operands.groups)?;
-    let extra = spatial::per_axis(relation, "output_padding", AXES, 0)?;
+    let output_padding = spatial::per_axis(relation, "output_padding", AXES, 0)?;
     let spatial: Result<Vec<Dim>, _> = (0..AXES)
-        .map(|i| operands.windows[i].input_size(relation, &operands.data[2 + i], &operands.weight[2 + i], extra[i]))
+        .map(|i| {
+            operands.windows[i].input_size(relation, &operands.data[2 + i], &operands.weight[2 + i], output_padding[i])
+        })
         .collect();
     let channels = times(relation, &operands.weight[1], operands.groups)?;
     result(relation, operands, channels, spatial?)
@@ -326,18 +330,20 @@ fn divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Result<(
 
 /// Returns the number of taps of the kernel times the channels on its second axis; 0 if unknown.
 fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, transposed: bool) -> u64 {
-    let known = || {
+    let weight_volume = || {
         let mut shape = cost.args.get(1)?.as_tensor()?.shape()?;
         let order = format!("{}{}", kernel_letters(AXES, transposed), spatial::spatial(AXES));
         let mut layout = cost.params.string("kernel_layout");
-        if let Some((from, to)) = Blocked::of(&cost.params).and_then(|blocked| blocked.inputs.into_iter().nth(1)) {
-            shape = blocked::plain_shape(&from, &shape)?;
-            layout = to;
+        if let Some((source, target)) =
+            BlockedCall::of(&cost.params).and_then(|blocked| blocked.inputs.into_iter().nth(1))
+        {
+            shape = blocked::plain_shape(&source, &shape)?;
+            layout = target;
         }
-        let at = spatial::positions(&layout, &order)?;
-        at[1..].iter().try_fold(1u64, |n, &i| n.checked_mul(*shape.get(i)? as u64))
+        let positions = spatial::positions(&layout, &order)?;
+        positions[1..].iter().try_fold(1u64, |n, &i| n.checked_mul(*shape.get(i)? as u64))
     };
-    known().unwrap_or(0)
+    weight_volume().unwrap_or(0)
 }
 
 pub(super) fn conv_flops<const AXES: usize>(cost: &Cost<'_>) -> u64 {
@@ -353,8 +359,8 @@ fn conv_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    if let Some(done) = blocked::reference(&params, inputs, outputs, conv_reference) {
-        return done;
+    if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, conv_reference) {
+        return blocked_result;
     }
     let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
     with_sum!(inputs[0].dtype, A => {
@@ -373,20 +379,20 @@ pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
     for n in 0..batch {
         for o in 0..out_channels {
             let group = o / (out_channels / s.groups);
-            each(s.out.spatial(), |place| {
+            each(s.out.spatial(), |position| {
                 let mut sum = A::ZERO;
                 if ticks.requested() {
                     return;
                 }
                 for i in 0..per_group {
                     each(s.weight.spatial(), |tap| {
-                        if let Some(index) = s.window.tap(place, tap, s.data.spatial()) {
+                        if let Some(index) = s.window.tap(position, tap, s.data.spatial()) {
                             let value = x[s.data.at(n, group * per_group + i, index)];
                             sum = sum.plus_product(value, w[s.weight.at(o, i, tap)]);
                         }
                     });
                 }
-                y[s.out.at(n, o, place)] = sum;
+                y[s.out.at(n, o, position)] = sum;
             });
         }
     }
@@ -413,16 +419,16 @@ pub(super) fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &m
     for n in 0..batch {
         for i in 0..in_channels {
             let group = i / (in_channels / s.groups);
-            each(s.data.spatial(), |place| {
-                let value = x[s.data.at(n, i, place)];
+            each(s.data.spatial(), |position| {
+                let value = x[s.data.at(n, i, position)];
                 if ticks.requested() {
                     return;
                 }
                 for o in 0..per_group {
                     each(s.weight.spatial(), |tap| {
-                        if let Some(index) = s.window.tap(place, tap, s.out.spatial()) {
-                            let at = s.out.at(n, group * per_group + o, index);
-                            y[at] = y[at].plus_product(value, w[s.weight.at(i, o, tap)]);
+                        if let Some(index) = s.window.tap(position, tap, s.out.spatial()) {
+                            let offset = s.out.at(n, group * per_group + o, index);
+                            y[offset] = y[offset].plus_product(value, w[s.weight.at(i, o, tap)]);
                         }
                     });
                 }

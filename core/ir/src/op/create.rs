@@ -7,7 +7,7 @@ use super::scalar::{Reader, Writer};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const SHAPE: AttrDef = AttrDef::new("shape", AttrKind::Ints, Default::Required, "shape of the result");
@@ -26,8 +26,8 @@ fn fill_number(number: i8, output: &mut TensorViewMut<'_>) {
 }
 
 fn element_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
-    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
-    relation.params.dtype("dtype").ok_or_else(wanted)
+    let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
+    relation.params.dtype("dtype").ok_or_else(missing_dtype)
 }
 
 /// Returns the result type for the shape in attribute `shape`.
@@ -45,7 +45,7 @@ fn of_computed_shape(relation: &Relation<'_>, i: usize) -> TypeResult {
 }
 
 macro_rules! constants {
-    ($($name:literal $number:literal $facts:ident $doc:literal, [$($input:literal)?], $attrs:expr, $relation:expr;)*) => {$(
+    ($($name:literal $number:literal $properties:ident $doc:literal, [$($input:literal)?], $attrs:expr, $relation:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -57,7 +57,7 @@ macro_rules! constants {
                 relation: $relation,
                 reference: Some(|_, _, outputs| { fill_number($number, &mut outputs[0]); Ok(()) }),
                 flops: no_flops,
-                facts: Facts::$facts,
+                properties: Properties::$properties,
             }
         }
     )*};
@@ -86,8 +86,8 @@ const FULL_DTYPE: AttrDef =
     AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of fill_value if empty");
 
 fn full_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
-    let own = scalar_argument(relation, 0)?;
-    Ok(Type::tensor_of(relation.params.dtype("dtype").unwrap_or(own), dims))
+    let value = scalar_argument(relation, 0)?;
+    Ok(Type::tensor_of(relation.params.dtype("dtype").unwrap_or(value), dims))
 }
 
 inventory::submit! {
@@ -101,7 +101,7 @@ inventory::submit! {
         relation: |relation| full_type(relation, dims_of(relation, &relation.params.ints("shape"))?),
         reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -122,7 +122,7 @@ inventory::submit! {
         },
         reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -140,7 +140,7 @@ inventory::submit! {
         },
         reference: Some(|_, inputs, outputs| { fill(&inputs[1], &mut outputs[0]); Ok(()) }),
         flops: no_flops,
-        facts: Facts::POINTWISE,
+        properties: Properties::POINTWISE,
     }
 }
 
@@ -191,7 +191,7 @@ inventory::submit! {
         },
         reference: Some(arange),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -233,7 +233,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -254,6 +254,6 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }

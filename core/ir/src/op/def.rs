@@ -1,6 +1,6 @@
 //! Entries of the operator table: [`OpDef`] and its parts.
 
-use super::{Facts, Params, TypeResult};
+use super::{Params, Properties, TypeResult};
 use crate::diag::{Code, Diagnostic, codes};
 use crate::ir::{Attrs, Dim, TensorType, Type};
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
@@ -157,8 +157,8 @@ impl<'a> Relation<'a> {
             }
             None => return Err(self.error(codes::types::BAD_ARITY, format!("argument {i} is missing"))),
         };
-        let wrong = || self.mismatch(format!("argument {i}: expected a tuple of tensors, found {}", self.args[i]));
-        fields.iter().map(|f| f.as_tensor().ok_or_else(wrong)).collect()
+        let mismatch = || self.mismatch(format!("argument {i}: expected a tuple of tensors, found {}", self.args[i]));
+        fields.iter().map(|f| f.as_tensor().ok_or_else(mismatch)).collect()
     }
 
     /// Returns the integers of argument `i`, if its value is known.
@@ -239,7 +239,8 @@ impl Cost<'_> {
 
 /// Returns the number of elements of a type, summed over the fields of tuples.
 fn elements(ty: &Type) -> u64 {
-    let tensor = |t: &TensorType| t.dims.iter().map(Dim::number).fold(1u64, |all, n| all.saturating_mul(n as u64));
+    let tensor =
+        |t: &TensorType| t.dims.iter().map(Dim::number).fold(1u64, |product, n| product.saturating_mul(n as u64));
     match ty {
         Type::Tensor(t) => tensor(t),
         Type::Tuple(fields) => fields.iter().filter_map(Type::as_tensor).map(tensor).fold(0, u64::saturating_add),
@@ -283,7 +284,7 @@ pub struct OpDef {
     /// movement as 0.
     pub flops: fn(&Cost<'_>) -> u64,
     /// Further facts about the operator, for passes, the planner and the conformance run.
-    pub facts: Facts,
+    pub properties: Properties,
 }
 
 inventory::collect!(OpDef);
@@ -302,11 +303,11 @@ impl OpDef {
         let relation = Relation { def: self, params: Params::new(self, attrs), args, values };
         if !(self.arity.min..=self.arity.max).contains(&args.len()) {
             let Arity { min, max } = self.arity;
-            let wanted = if min == max { min.to_string() } else { format!("{min} to {max}") };
+            let expected = if min == max { min.to_string() } else { format!("{min} to {max}") };
             let names = self.inputs.join(", ");
             return Err(relation.error(
                 codes::types::BAD_ARITY,
-                format!("arguments ({names}): expected {wanted}, found {}", args.len()),
+                format!("arguments ({names}): expected {expected}, found {}", args.len()),
             ));
         }
         (self.relation)(&relation).map_err(|diagnostic| {

@@ -6,7 +6,7 @@ use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, R
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::{Facts, LayoutRule};
+use crate::op::facts::{LayoutRule, Properties};
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// (Batched) matrix product with known dimensions: out[b, i, j] = sum over p of a[b, i, p] * b[b, p, j]. The result is
@@ -92,7 +92,7 @@ inventory::submit! {
         relation: matmul_relation,
         reference: Some(matmul_reference),
         flops,
-        facts: Facts::EXACT.sum(largest_dimension),
+        properties: Properties::EXACT.sum(largest_dimension),
     }
 }
 
@@ -108,7 +108,7 @@ inventory::submit! {
         relation: matmul_relation,
         reference: Some(matmul_reference),
         flops,
-        facts: Facts::EXACT.sum(largest_dimension),
+        properties: Properties::EXACT.sum(largest_dimension),
     }
 }
 
@@ -124,7 +124,7 @@ inventory::submit! {
         relation: batch_relation,
         reference: Some(matmul_reference),
         flops,
-        facts: Facts::EXACT.sum(largest_dimension),
+        properties: Properties::EXACT.sum(largest_dimension),
     }
 }
 
@@ -139,7 +139,7 @@ inventory::submit! {
         relation: bias_relation,
         reference: Some(bias_reference),
         flops: |cost| cost.ret_len(),
-        facts: Facts::EXACT.layout(LayoutRule::Axis).ulps(1.0),
+        properties: Properties::EXACT.layout(LayoutRule::Axis).ulps(1.0),
     }
 }
 
@@ -154,14 +154,14 @@ pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
     let dense = is_dense(relation.def.name);
     let transpose_a = relation.params.bool("transpose_a");
     if b.dims.len() != 2 {
-        let given = b.dims.len();
-        return Err(relation.mismatch(format!("{}: expected 2 dimensions, found {given}", relation.def.inputs[1])));
+        let rank = b.dims.len();
+        return Err(relation.mismatch(format!("{}: expected 2 dimensions, found {rank}", relation.def.inputs[1])));
     }
     if a.dims.is_empty() || transpose_a && a.dims.len() != 2 {
-        let wanted = if transpose_a { "2" } else { "1 or more" };
-        let given = a.dims.len();
+        let expected = if transpose_a { "2" } else { "1 or more" };
+        let rank = a.dims.len();
         let name = relation.def.inputs[0];
-        return Err(relation.mismatch(format!("{name}: expected {wanted} dimensions, found {given}")));
+        return Err(relation.mismatch(format!("{name}: expected {expected} dimensions, found {rank}")));
     }
     let (k_b, n) = sides(&b.dims, dense || relation.params.bool("transpose_b"));
     let (lead, k_a) = match a.dims.split_last() {
@@ -223,8 +223,8 @@ fn bias_relation(relation: &Relation<'_>) -> TypeResult {
 /// Counts a multiply-add for every term of every element of the result.
 pub(super) fn flops(cost: &Cost<'_>) -> u64 {
     let terms = cost.args.first().and_then(Type::as_tensor).and_then(|a| {
-        let at = if cost.params.bool("transpose_a") { a.dims.len().checked_sub(2)? } else { a.dims.len() - 1 };
-        a.dims.get(at).map(Dim::number)
+        let axis = if cost.params.bool("transpose_a") { a.dims.len().checked_sub(2)? } else { a.dims.len() - 1 };
+        a.dims.get(axis).map(Dim::number)
     });
     2u64.saturating_mul(cost.ret_len()).saturating_mul(terms.unwrap_or(0) as u64)
 }
@@ -254,8 +254,8 @@ pub(super) fn multiply<A: Sum>(s: &MatMulShape, a: &[A], b: &[A], out: &mut [A])
                 }
                 let mut sum = A::ZERO;
                 for p in 0..s.k {
-                    let left = a[batch * s.a[0] + i * s.a[1] + p * s.a[2]];
-                    sum = sum.plus_product(left, b[batch * s.b[0] + p * s.b[1] + j * s.b[2]]);
+                    let factor = a[batch * s.a[0] + i * s.a[1] + p * s.a[2]];
+                    sum = sum.plus_product(factor, b[batch * s.b[0] + p * s.b[1] + j * s.b[2]]);
                 }
                 out[(batch * s.m + i) * s.n + j] = sum;
             }

@@ -1,7 +1,7 @@
 //! Operators whose axes are computed at run time: `dyn.NAME(data, axis)` is `NAME(data, axis=...)`. Type relations and
 //! references are those of the static operator `NAME`, with the axes as its attribute.
 
-use super::facts::{Facts, elements_along_axis, reduced_elements};
+use super::facts::{Properties, elements_along_axis, reduced_elements};
 use super::reshape::unknown_dims;
 use super::{
     Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult, get, lookup,
@@ -41,14 +41,14 @@ fn reduced_type(relation: &Relation<'_>) -> TypeResult {
         return known_type(relation, &axes);
     }
     let rank = data.dims.len();
-    let kept = match (relation.params.bool("keepdims"), axes) {
+    let result_dims = match (relation.params.bool("keepdims"), axes) {
         (true, _) => rank,
         (false, 0) => 0,
         (false, axes) => rank.checked_sub(axes).ok_or_else(|| {
             relation.mismatch(format!("axis: expected at most {rank} axes for {}, found {axes}", relation.args[0]))
         })?,
     };
-    Ok(Type::tensor_of(data.dtype, vec![Dim::Any; kept]))
+    Ok(Type::tensor_of(data.dtype, vec![Dim::Any; result_dims]))
 }
 
 /// Returns the type of a result with the dimensions of the data, for operators along a single axis.
@@ -81,7 +81,7 @@ fn reference(
 }
 
 macro_rules! operators {
-    ($($name:literal, $attrs:expr, $pattern:ident, $relation:ident, $facts:expr, $doc:literal;)*) => {$(
+    ($($name:literal, $attrs:expr, $pattern:ident, $relation:ident, $properties:expr, $doc:literal;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -93,27 +93,27 @@ macro_rules! operators {
                 relation: $relation,
                 reference: Some(reference),
                 flops: |cost| cost.arg_len(0),
-                facts: $facts,
+                properties: $properties,
             }
         }
     )*};
 }
 
 operators! {
-    "dyn.sum", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.sum(reduced_elements),
+    "dyn.sum", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT.sum(reduced_elements),
         "sum along axes computed at run time: an integer vector; all axes if it is empty.";
-    "dyn.mean", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.sum(reduced_elements),
+    "dyn.mean", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT.sum(reduced_elements),
         "mean along axes computed at run time: an integer vector; all axes if it is empty.";
-    "dyn.prod", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT.stable(reduced_elements),
+    "dyn.prod", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT.stable(reduced_elements),
         "prod along axes computed at run time: an integer vector; all axes if it is empty.";
-    "dyn.max", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT,
+    "dyn.max", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT,
         "max along axes computed at run time: an integer vector; all axes if it is empty.";
-    "dyn.min", &[KEEPDIMS], Opaque, reduced_type, Facts::EXACT,
+    "dyn.min", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT,
         "min along axes computed at run time: an integer vector; all axes if it is empty.";
-    "dyn.cumsum", SCAN, Opaque, same_dims, Facts::EXACT.sum(elements_along_axis),
+    "dyn.cumsum", SCAN, Opaque, same_dims, Properties::EXACT.sum(elements_along_axis),
         "cumsum along an axis computed at run time: an integer scalar or a vector of one element.";
-    "dyn.cumprod", SCAN, Opaque, same_dims, Facts::EXACT.stable(elements_along_axis),
+    "dyn.cumprod", SCAN, Opaque, same_dims, Properties::EXACT.stable(elements_along_axis),
         "cumprod along an axis computed at run time: an integer scalar or a vector of one element.";
-    "dyn.reverse", &[], Opaque, same_dims, Facts::SELECTS,
+    "dyn.reverse", &[], Opaque, same_dims, Properties::SELECTS,
         "reverse along an axis computed at run time: an integer scalar or a vector of one element.";
 }

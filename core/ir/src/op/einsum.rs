@@ -5,7 +5,7 @@ use super::walk::{each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::{Facts, elements_of};
+use crate::op::facts::{Properties, elements_of};
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
 inventory::submit! {
@@ -22,7 +22,7 @@ inventory::submit! {
         relation: einsum_type,
         reference: Some(einsum),
         flops,
-        facts: Facts::EXACT.sum(elements_of::<0>),
+        properties: Properties::EXACT.sum(elements_of::<0>),
     }
 }
 
@@ -54,38 +54,40 @@ impl Equation {
     /// If the equation does not match the operands, or a label of the result occurs twice or in no operand.
     pub fn parse(text: &str, ranks: &[usize]) -> Result<Equation, String> {
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-        let (left, right) = match text.split_once("->") {
-            Some((left, right)) => (left, Some(right)),
+        let (inputs, output) = match text.split_once("->") {
+            Some((inputs, output)) => (inputs, Some(output)),
             None => (text.as_str(), None),
         };
-        let terms: Vec<&str> = left.split(',').collect();
+        let terms: Vec<&str> = inputs.split(',').collect();
         if terms.len() != ranks.len() {
             return Err(format!("equation: expected {} operands, found {}", ranks.len(), terms.len()));
         }
         let operands: Vec<Vec<Label>> =
             terms.iter().zip(ranks).map(|(term, &rank)| labels(term, Some(rank))).collect::<Result<_, _>>()?;
-        let all = || operands.iter().flatten().copied();
-        let open = all().filter_map(|label| match label {
+        let labels_of_operands = || operands.iter().flatten().copied();
+        let ellipsis_rank = labels_of_operands().filter_map(|label| match label {
             Label::Ellipsis(i) => Some(i + 1),
             Label::Letter(_) => None,
         });
-        let open = open.max().unwrap_or(0);
-        let result = match right {
-            Some(right) => {
-                let letters = right.replace("...", "").chars().count();
-                let has_ellipsis = right.contains("...");
-                labels(right, Some(letters + if has_ellipsis { open } else { 0 }))?
+        let ellipsis_rank = ellipsis_rank.max().unwrap_or(0);
+        let result = match output {
+            Some(output) => {
+                let letters = output.replace("...", "").chars().count();
+                let has_ellipsis = output.contains("...");
+                labels(output, Some(letters + if has_ellipsis { ellipsis_rank } else { 0 }))?
             }
             None => {
-                let mut once: Vec<Label> = all().filter(|label| matches!(label, Label::Letter(_))).collect();
-                once.sort_unstable();
-                let twice: Vec<Label> = once.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
-                once.retain(|label| !twice.contains(label));
-                (0..open).rev().map(Label::Ellipsis).chain(once).collect()
+                let mut distinct: Vec<Label> =
+                    labels_of_operands().filter(|label| matches!(label, Label::Letter(_))).collect();
+                distinct.sort_unstable();
+                let repeated: Vec<Label> =
+                    distinct.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+                distinct.retain(|label| !repeated.contains(label));
+                (0..ellipsis_rank).rev().map(Label::Ellipsis).chain(distinct).collect()
             }
         };
         for (i, label) in result.iter().enumerate() {
-            if result[..i].contains(label) || !all().any(|other| other == *label) {
+            if result[..i].contains(label) || !labels_of_operands().any(|other| other == *label) {
                 return Err(format!(
                     "equation: expected each label of the result once, and in an operand, found \"{text}\""
                 ));
@@ -96,20 +98,20 @@ impl Equation {
 
     /// Returns all labels, beginning with the labels of the result.
     fn all(&self) -> Vec<Label> {
-        let mut all = self.result.clone();
+        let mut labels = self.result.clone();
         for label in self.operands.iter().flatten() {
-            if !all.contains(label) {
-                all.push(*label);
+            if !labels.contains(label) {
+                labels.push(*label);
             }
         }
-        all
+        labels
     }
 }
 
 /// Parses the labels of a term for a tensor of rank `rank`.
 fn labels(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
-    let (before, after) = match term.split_once("...") {
-        Some((before, after)) => (before, Some(after)),
+    let (head, after) = match term.split_once("...") {
+        Some((head, after)) => (head, Some(after)),
         None => (term, None),
     };
     let letters = |text: &str| -> Result<Vec<Label>, String> {
@@ -123,12 +125,12 @@ fn labels(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
             })
             .collect()
     };
-    let (mut result, tail) = (letters(before)?, letters(after.unwrap_or(""))?);
-    let named = result.len() + tail.len();
-    let rank = rank.unwrap_or(named);
-    match rank.checked_sub(named) {
+    let (mut result, tail) = (letters(head)?, letters(after.unwrap_or(""))?);
+    let named_count = result.len() + tail.len();
+    let rank = rank.unwrap_or(named_count);
+    match rank.checked_sub(named_count) {
         Some(0) => {}
-        Some(open) if after.is_some() => result.extend((0..open).rev().map(Label::Ellipsis)),
+        Some(ellipsis_rank) if after.is_some() => result.extend((0..ellipsis_rank).rev().map(Label::Ellipsis)),
         _ => return Err(format!("equation: expected {rank} labels, found \"{term}\"")),
     }
     result.extend(tail);
@@ -137,27 +139,27 @@ fn labels(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
 
 fn einsum_type(relation: &Relation<'_>) -> TypeResult {
     let operands = relation.tensors(0)?;
-    let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
-    let Some(first) = operands.first() else { return Err(bad("expected at least one operand, found none".into())) };
+    let invalid = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+    let Some(first) = operands.first() else { return Err(invalid("expected at least one operand, found none".into())) };
     let ranks: Vec<usize> = operands.iter().map(|operand| operand.dims.len()).collect();
-    let equation = Equation::parse(&relation.params.string("equation"), &ranks).map_err(bad)?;
-    let all = equation.all();
-    if all.len() > MAX_LABELS {
-        return Err(bad(format!("equation: expected at most {MAX_LABELS} labels, found {}", all.len())));
+    let equation = Equation::parse(&relation.params.string("equation"), &ranks).map_err(invalid)?;
+    let all_labels = equation.all();
+    if all_labels.len() > MAX_LABELS {
+        return Err(invalid(format!("equation: expected at most {MAX_LABELS} labels, found {}", all_labels.len())));
     }
-    let mut sizes: Vec<Option<Dim>> = vec![None; all.len()];
+    let mut sizes: Vec<Option<Dim>> = vec![None; all_labels.len()];
     for (labels, operand) in equation.operands.iter().zip(&operands) {
         relation.same_dtype(first.dtype, operand.dtype)?;
         for (label, dim) in labels.iter().zip(&operand.dims) {
-            let Some(size) = all.iter().position(|other| other == label).and_then(|at| sizes.get_mut(at)) else {
+            let Some(size) = all_labels.iter().position(|other| other == label).and_then(|at| sizes.get_mut(at)) else {
                 continue;
             };
             *size = Some(match size.take() {
                 None => dim.clone(),
                 // A dimension of 1 broadcasts.
-                Some(known) if *dim == Dim::Fixed(1) => known,
+                Some(bound) if *dim == Dim::Fixed(1) => bound,
                 Some(Dim::Fixed(1)) => dim.clone(),
-                Some(known) => relation.same_dim(&format!("{label:?}"), &known, dim)?,
+                Some(bound) => relation.same_dim(&format!("{label:?}"), &bound, dim)?,
             });
         }
     }
@@ -173,9 +175,8 @@ fn flops(cost: &Cost<'_>) -> u64 {
     let ranks: Vec<usize> = tensors.iter().map(|tensor| tensor.dims.len()).collect();
     let Ok(equation) = Equation::parse(&cost.params.string("equation"), &ranks) else { return 0 };
     let size = |label: &Label| {
-        let places =
-            equation.operands.iter().zip(&tensors).flat_map(|(labels, tensor)| labels.iter().zip(&tensor.dims));
-        places.filter(|(other, _)| *other == label).map(|(_, dim)| dim.number() as u64).max().unwrap_or(1)
+        let dims = equation.operands.iter().zip(&tensors).flat_map(|(labels, tensor)| labels.iter().zip(&tensor.dims));
+        dims.filter(|(other, _)| *other == label).map(|(_, dim)| dim.number() as u64).max().unwrap_or(1)
     };
     equation.all().iter().map(size).fold(tensors.len() as u64, u64::saturating_mul)
 }
@@ -187,46 +188,49 @@ fn einsum(
 ) -> Result<(), ReferenceError> {
     let ranks: Vec<usize> = inputs.iter().map(|input| input.shape.len()).collect();
     let equation = Equation::parse(&params.string("equation"), &ranks)?;
-    let all = equation.all();
-    let kept = equation.result.len();
-    let mut shape: Shape = smallvec::smallvec![1; all.len()];
+    let all_labels = equation.all();
+    let result_len = equation.result.len();
+    let mut shape: Shape = smallvec::smallvec![1; all_labels.len()];
     // Strides of each operand along each label; a dimension of 1 broadcasts, and repeated labels select a diagonal.
-    let mut along: Vec<Shape> = Vec::with_capacity(inputs.len());
+    let mut label_strides: Vec<Shape> = Vec::with_capacity(inputs.len());
     for (labels, input) in equation.operands.iter().zip(inputs) {
-        let mut steps: Shape = smallvec::smallvec![0; all.len()];
+        let mut steps: Shape = smallvec::smallvec![0; all_labels.len()];
         for ((label, &size), &stride) in labels.iter().zip(input.shape).zip(&strides(input.shape)) {
-            let at = all.iter().position(|other| other == label).ok_or("a label is missing")?;
+            let label_index = all_labels.iter().position(|other| other == label).ok_or("a label is missing")?;
             if size != 1 {
-                shape[at] = size;
-                steps[at] += stride;
+                shape[label_index] = size;
+                steps[label_index] += stride;
             }
         }
-        along.push(steps);
+        label_strides.push(steps);
     }
     let readers: Vec<Reader<'_>> = inputs.iter().map(Reader::new).collect();
     let is_empty = inputs.iter().any(TensorView::is_empty);
     let mut out = Writer::new(&mut outputs[0]);
-    let mut place = 0;
-    each_index(&shape[..kept], |index| {
-        let base: Vec<usize> = along.iter().map(|steps| offset(index, &steps[..kept])).collect();
-        let (mut real, mut whole) = (0.0, 0i128);
+    let mut position = 0;
+    each_index(&shape[..result_len], |index| {
+        let base: Vec<usize> = label_strides.iter().map(|steps| offset(index, &steps[..result_len])).collect();
+        let (mut real, mut int) = (0.0, 0i128);
         if !is_empty {
-            each_index(&shape[kept..], |summed| {
-                let at = |i: usize| base[i] + offset(summed, &along[i][kept..]);
+            each_index(&shape[result_len..], |summed| {
+                let element_offset = |i: usize| base[i] + offset(summed, &label_strides[i][result_len..]);
                 if out.is_float() {
-                    real += readers.iter().enumerate().map(|(i, reader)| reader.float(at(i))).product::<f64>();
+                    real +=
+                        readers.iter().enumerate().map(|(i, reader)| reader.float(element_offset(i))).product::<f64>();
                 } else {
-                    let product = |all: i128, (i, reader): (usize, &Reader<'_>)| all.wrapping_mul(reader.int(at(i)));
-                    whole = whole.wrapping_add(readers.iter().enumerate().fold(1, product));
+                    let product = |product: i128, (i, reader): (usize, &Reader<'_>)| {
+                        product.wrapping_mul(reader.int(element_offset(i)))
+                    };
+                    int = int.wrapping_add(readers.iter().enumerate().fold(1, product));
                 }
             });
         }
         if out.is_float() {
-            out.set_float(place, real);
+            out.set_float(position, real);
         } else {
-            out.set_int(place, whole);
+            out.set_int(position, int);
         }
-        place += 1;
+        position += 1;
     });
     Ok(())
 }

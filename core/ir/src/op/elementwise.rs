@@ -4,7 +4,7 @@ use super::scalar::{Reader, Writer};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::Type;
-use crate::op::facts::{Facts, LayoutRule};
+use crate::op::facts::{LayoutRule, Properties};
 use crate::tensor::small::{self, PowerRounding};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
@@ -55,7 +55,7 @@ pub(super) fn map_exact(
 }
 
 macro_rules! unary {
-    ($($name:literal, $facts:expr, $doc:literal, $run:expr;)*) => {$(
+    ($($name:literal, $properties:expr, $doc:literal, $run:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -67,7 +67,7 @@ macro_rules! unary {
                 relation: same_as_input,
                 reference: Some(|_, inputs, outputs| { ($run)(inputs, outputs); Ok(()) }),
                 flops: one_per_element,
-                facts: $facts,
+                properties: $properties,
             }
         }
     )*};
@@ -78,14 +78,14 @@ macro_rules! unary {
 /// converted to binary64, and the result is truncated.
 macro_rules! real {
     ($($name:literal, $ulps:literal, $doc:literal, $f:expr;)*) => {
-        unary! { $($name, Facts::POINTWISE.ulps($ulps), $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, &$f);)* }
+        unary! { $($name, Properties::POINTWISE.ulps($ulps), $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, &$f);)* }
     };
 }
 
 /// Functions that are also defined on integers: the float formula, then the integer formula.
 macro_rules! exact {
     ($($name:literal, $doc:literal, $f:expr, $g:expr;)*) => {
-        unary! { $($name, Facts::POINTWISE, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, &$f, &$g);)* }
+        unary! { $($name, Properties::POINTWISE, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, &$f, &$g);)* }
     };
 }
 
@@ -126,7 +126,7 @@ exact! {
 }
 
 unary! {
-    "copy", Facts { layout: LayoutRule::Pointwise, ..Facts::VIEW }, "x itself.", copy;
+    "copy", Properties { layout: LayoutRule::Pointwise, ..Properties::VIEW }, "x itself.", copy;
 }
 
 /// Copies the bytes of the first input.
@@ -153,7 +153,7 @@ macro_rules! classify {
                     Ok(())
                 }),
                 flops: one_per_element,
-                facts: Facts::POINTWISE,
+                properties: Properties::POINTWISE,
             }
         }
     )*};
@@ -186,7 +186,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: one_per_element,
-        facts: Facts::POINTWISE,
+        properties: Properties::POINTWISE,
     }
 }
 
@@ -204,7 +204,7 @@ inventory::submit! {
         relation: same_as_input,
         reference: Some(clip),
         flops: one_per_element,
-        facts: Facts::POINTWISE,
+        properties: Properties::POINTWISE,
     }
 }
 
@@ -214,7 +214,7 @@ fn clip(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let (low, high) = (params.float("a_min"), params.float("a_max"));
-    let bounded = |x: f64| {
+    let clamp = |x: f64| {
         if x < low {
             low
         } else if x > high {
@@ -224,8 +224,8 @@ fn clip(
         }
     };
     // An integer within the bounds is unchanged; an integer outside is clamped to the nearer bound, truncated.
-    map_exact(inputs, outputs, &bounded, &|x| {
-        let (real, bound) = (x as f64, bounded(x as f64));
+    map_exact(inputs, outputs, &clamp, &|x| {
+        let (real, bound) = (x as f64, clamp(x as f64));
         if bound == real { x } else { bound as i128 }
     });
     Ok(())
@@ -246,7 +246,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: one_per_element,
-        facts: Facts::POINTWISE.ulps(1.0),
+        properties: Properties::POINTWISE.ulps(1.0),
     }
 }
 
@@ -268,17 +268,17 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let dtype = relation.params.dtype("dtype");
-            let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
+            let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
             if rounding(&relation.params).is_none() {
-                let found = relation.params.string("round_mode");
-                let message = format!("round_mode: expected up, down or nearest, found \"{found}\"");
+                let round_mode = relation.params.string("round_mode");
+                let message = format!("round_mode: expected up, down or nearest, found \"{round_mode}\"");
                 return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
             }
-            with_element_type(relation, dtype.ok_or_else(wanted)?)
+            with_element_type(relation, dtype.ok_or_else(missing_dtype)?)
         },
         reference: Some(cast),
         flops: no_flops,
-        facts: Facts::POINTWISE,
+        properties: Properties::POINTWISE,
     }
 }
 
@@ -291,18 +291,18 @@ inventory::submit! {
         attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
         pattern: OpPattern::ElemWise,
         relation: |relation| {
-            let from = relation.tensor(0)?.dtype;
-            let unknown = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
-            let to = relation.params.dtype("dtype").ok_or_else(unknown)?;
-            if from.bits() != to.bits() {
-                let message = format!("dtype: expected a type of {} bits, found {to}", from.bits());
+            let source = relation.tensor(0)?.dtype;
+            let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
+            let target = relation.params.dtype("dtype").ok_or_else(missing_dtype)?;
+            if source.bits() != target.bits() {
+                let message = format!("dtype: expected a type of {} bits, found {target}", source.bits());
                 return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
             }
-            with_element_type(relation, to)
+            with_element_type(relation, target)
         },
         reference: Some(reinterpret),
         flops: no_flops,
-        facts: Facts::POINTWISE,
+        properties: Properties::POINTWISE,
     }
 }
 
@@ -315,11 +315,11 @@ fn reinterpret(
     let dtype = outputs[0].dtype;
     let unused = 8usize.saturating_sub(dtype.bits());
     for (out, &byte) in outputs[0].data.iter_mut().zip(inputs[0].data) {
-        let high = byte << unused;
+        let shifted = byte << unused;
         *out = match dtype {
             DType::Bool => u8::from(byte != 0),
-            DType::I4 | DType::I2 => (high as i8 >> unused) as u8,
-            _ => high >> unused,
+            DType::I4 | DType::I2 => (shifted as i8 >> unused) as u8,
+            _ => shifted >> unused,
         };
     }
     Ok(())
@@ -336,7 +336,7 @@ inventory::submit! {
         relation: |relation| with_element_type(relation, relation.tensor(1)?.dtype),
         reference: Some(cast),
         flops: no_flops,
-        facts: Facts::POINTWISE,
+        properties: Properties::POINTWISE,
     }
 }
 

@@ -22,12 +22,12 @@ pub enum Value {
 /// the values are invalid, or the work of this thread is [cancelled](crate::cancel).
 pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result<Vec<Tensor>, String> {
     let def = super::get(op);
-    let of = |t: &Tensor| Type::tensor(t.dtype(), t.shape());
+    let type_of = |t: &Tensor| Type::tensor(t.dtype(), t.shape());
     let types: Vec<Type> = args
         .iter()
         .map(|arg| match arg {
-            Value::Tensor(t) => of(t),
-            Value::Tuple(fields) => Type::tuple(fields.iter().map(of)),
+            Value::Tensor(t) => type_of(t),
+            Value::Tuple(fields) => Type::tuple(fields.iter().map(type_of)),
         })
         .collect();
     let values: Vec<Option<&Tensor>> = args
@@ -45,9 +45,9 @@ pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result
     };
     let mut outputs = Vec::with_capacity(out_types.len());
     for out in &out_types {
-        let known = out.as_tensor().and_then(|t| Some((t.dtype, t.shape()?)));
+        let static_type = out.as_tensor().and_then(|t| Some((t.dtype, t.shape()?)));
         let (dtype, shape) =
-            known.ok_or_else(|| format!("{}: expected a result of known size, found {out}", def.name))?;
+            static_type.ok_or_else(|| format!("{}: expected a result of known size, found {out}", def.name))?;
         let bytes = byte_count(dtype, &shape).filter(|&bytes| bytes <= limit);
         let bytes =
             bytes.ok_or_else(|| format!("{}: expected a result of at most {limit} bytes, found {out}", def.name))?;

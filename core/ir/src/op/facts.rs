@@ -1,12 +1,12 @@
-//! Facts about an operator beyond its type and its reference: passes, the planner and the conformance run read them
+//! Properties of an operator beyond its type and its reference: passes, the planner and the conformance run read them
 //! here, so that none of them lists operators by name.
 
 use super::Params;
 
-/// Facts about an operator. Start from one of the constants and refine it:
-/// `Facts::POINTWISE.ulps(1.0).commutative()`.
+/// Properties of an operator. Start from one of the constants and refine it:
+/// `Properties::POINTWISE.ulps(1.0).commutative()`.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct Properties {
     /// True if the pattern matcher may swap the two arguments, as Relay's does.
     pub commutative: bool,
     /// Relation of the result's memory to the memory of argument 0.
@@ -73,9 +73,9 @@ pub enum ErrorModel {
     Interpolation,
 }
 
-impl Facts {
-    /// Facts of an operator that moves, compares or computes exactly, in new memory and a fixed layout.
-    pub const EXACT: Facts = Facts {
+impl Properties {
+    /// Properties of an operator that moves, compares or computes exactly, in new memory and a fixed layout.
+    pub const EXACT: Properties = Properties {
         commutative: false,
         result: ResultMemory::New,
         selects: false,
@@ -83,47 +83,48 @@ impl Facts {
         layout: LayoutRule::Fixed,
         error: ErrorModel::Exact,
     };
-    /// Facts of an exact operator whose result elements depend on the elements of the arguments at the same position.
-    pub const POINTWISE: Facts = Facts::EXACT.layout(LayoutRule::Pointwise);
-    /// Facts of an operator that only moves or selects elements of argument 0.
-    pub const SELECTS: Facts = Facts { selects: true, ..Facts::EXACT };
-    /// Facts of an operator that reinterprets the elements of argument 0 under other dimensions.
-    pub const VIEW: Facts = Facts { result: ResultMemory::View, ..Facts::SELECTS };
-    /// Facts of an annotation.
-    pub const ANNOTATION: Facts = Facts { result: ResultMemory::Argument, annotation: true, ..Facts::EXACT };
+    /// Properties of an exact operator whose result elements depend on the elements of the arguments at the same position.
+    pub const POINTWISE: Properties = Properties::EXACT.layout(LayoutRule::Pointwise);
+    /// Properties of an operator that only moves or selects elements of argument 0.
+    pub const SELECTS: Properties = Properties { selects: true, ..Properties::EXACT };
+    /// Properties of an operator that reinterprets the elements of argument 0 under other dimensions.
+    pub const VIEW: Properties = Properties { result: ResultMemory::View, ..Properties::SELECTS };
+    /// Properties of an annotation.
+    pub const ANNOTATION: Properties =
+        Properties { result: ResultMemory::Argument, annotation: true, ..Properties::EXACT };
 
     /// Marks the operator as commutative.
-    pub const fn commutative(self) -> Facts {
-        Facts { commutative: true, ..self }
+    pub const fn commutative(self) -> Properties {
+        Properties { commutative: true, ..self }
     }
 
     /// Marks every element of the result as an element of argument 0.
-    pub const fn selects(self) -> Facts {
-        Facts { selects: true, ..self }
+    pub const fn selects(self) -> Properties {
+        Properties { selects: true, ..self }
     }
 
     /// Sets the behavior when the layout changes.
-    pub const fn layout(self, layout: LayoutRule) -> Facts {
-        Facts { layout, ..self }
+    pub const fn layout(self, layout: LayoutRule) -> Properties {
+        Properties { layout, ..self }
     }
 
     /// Sets the error bound.
-    pub const fn error(self, error: ErrorModel) -> Facts {
-        Facts { error, ..self }
+    pub const fn error(self, error: ErrorModel) -> Properties {
+        Properties { error, ..self }
     }
 
     /// Sets the error bound in units in the last place.
-    pub const fn ulps(self, ulps: f64) -> Facts {
+    pub const fn ulps(self, ulps: f64) -> Properties {
         self.error(ErrorModel::Ulps(ulps))
     }
 
     /// Sets the error bound of a sum.
-    pub const fn sum(self, terms: Terms) -> Facts {
+    pub const fn sum(self, terms: Terms) -> Properties {
         self.error(ErrorModel::Sum(terms))
     }
 
     /// Sets the error bound of a backward stable computation.
-    pub const fn stable(self, terms: Terms) -> Facts {
+    pub const fn stable(self, terms: Terms) -> Properties {
         self.error(ErrorModel::Stable(terms))
     }
 }

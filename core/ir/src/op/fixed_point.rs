@@ -3,7 +3,7 @@
 use super::elementwise::same_as_input;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::{Diagnostic, codes};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 inventory::submit! {
@@ -21,13 +21,13 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             int32(relation, 0)?;
-            let bad = |message| Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+            let invalid = |message| Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
             let (multiplier, shift) = (relation.params.int("multiplier"), relation.params.int("shift"));
             if i32::try_from(multiplier).is_err() {
-                return bad(format!("multiplier: expected an int32, found {multiplier}"));
+                return invalid(format!("multiplier: expected an int32, found {multiplier}"));
             }
             if !(-31..=31).contains(&shift) {
-                return bad(format!("shift: expected an integer in [-31, 31], found {shift}"));
+                return invalid(format!("shift: expected an integer in [-31, 31], found {shift}"));
             }
             same_as_input(relation)
         },
@@ -40,7 +40,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: |cost| 2 * cost.ret_len(),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -72,16 +72,16 @@ inventory::submit! {
             for i in 1..4 {
                 int32(relation, i)?;
                 let name = relation.def.inputs[i];
-                let [given] = &relation.tensor(i)?.dims[..] else {
+                let [length] = &relation.tensor(i)?.dims[..] else {
                     return Err(relation.mismatch(format!("{name}: expected 1 dimension, found {}", relation.args[i])));
                 };
-                dims[axis] = relation.same_dim(&format!("x and {name}"), &dims[axis], given)?;
+                dims[axis] = relation.same_dim(&format!("x and {name}"), &dims[axis], length)?;
             }
             Ok(crate::ir::Type::tensor_of(DType::I32, dims))
         },
         reference: Some(per_axis),
         flops: |cost| 2 * cost.ret_len(),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -109,19 +109,19 @@ fn per_axis(
     let inner: usize = shape[axis + 1..].iter().product();
     let multipliers = inputs[1].as_slice::<i32>();
     let shifts = |i: usize, attr: &str| -> Result<Vec<u32>, ReferenceError> {
-        let given = inputs[i].as_slice::<i32>();
-        let used = |&shift: &i32| match params.bool(attr) {
+        let shifts_in = inputs[i].as_slice::<i32>();
+        let effective_shift = |&shift: &i32| match params.bool(attr) {
             false => Ok(0),
             true if (0..=31).contains(&shift) => Ok(shift as u32),
             true => Err(format!("{}: expected shifts in [0, 31], found {shift}", params.def().inputs[i])),
         };
-        given.iter().map(used).collect()
+        shifts_in.iter().map(effective_shift).collect()
     };
     let (left, right) = (shifts(2, "is_lshift_required")?, shifts(3, "is_rshift_required")?);
     let x = inputs[0].as_slice::<i32>();
     for (i, (out, &x)) in outputs[0].as_mut_slice::<i32>().iter_mut().zip(x).enumerate() {
-        let place = i / inner % multipliers.len();
-        *out = multiply(x, multipliers[place], left[place], right[place]);
+        let position = i / inner % multipliers.len();
+        *out = multiply(x, multipliers[position], left[position], right[position]);
     }
     Ok(())
 }

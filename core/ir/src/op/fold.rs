@@ -5,7 +5,7 @@ use super::walk::{each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::{Facts, elements_of};
+use crate::op::facts::{Properties, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 
 inventory::submit! {
@@ -25,7 +25,7 @@ inventory::submit! {
         relation: fold_type,
         reference: Some(fold),
         flops: |cost| cost.arg_len(0),
-        facts: Facts::EXACT.sum(elements_of::<2>),
+        properties: Properties::EXACT.sum(elements_of::<2>),
     }
 }
 
@@ -42,19 +42,21 @@ fn fold_type(relation: &Relation<'_>) -> TypeResult {
         let dims = std::iter::once(data.dims[0].clone()).chain(std::iter::repeat_n(Dim::Any, axes + 1));
         return Ok(Type::tensor_of(data.dtype, dims.collect::<Vec<_>>()));
     };
-    let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
-    let shape = Shape::new(&relation.params, &image, &block).map_err(bad)?;
+    let invalid = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+    let shape = Shape::new(&relation.params, &image, &block).map_err(invalid)?;
     let elements: usize = shape.block.iter().product();
     let channels = match data.dims[1].fixed() {
         Some(rows) if elements > 0 && rows.is_multiple_of(elements) => Dim::Fixed(rows / elements),
         Some(rows) => {
-            return Err(bad(format!("data: expected rows divisible into blocks of {elements} elements, found {rows}")));
+            return Err(invalid(format!(
+                "data: expected rows divisible into blocks of {elements} elements, found {rows}"
+            )));
         }
         None => Dim::Any,
     };
     let blocks: usize = shape.count.iter().product();
-    if data.dims[2].fixed().is_some_and(|given| given != blocks) {
-        return Err(bad(format!("data: expected {blocks} blocks, found {}", data.dims[2])));
+    if data.dims[2].fixed().is_some_and(|block_count| block_count != blocks) {
+        return Err(invalid(format!("data: expected {blocks} blocks, found {}", data.dims[2])));
     }
     let dims = [data.dims[0].clone(), channels].into_iter().chain(shape.image.iter().map(|&size| Dim::Fixed(size)));
     Ok(Type::tensor_of(data.dtype, dims.collect::<Vec<_>>()))
@@ -86,13 +88,13 @@ impl Shape {
         let padding = params.padding(axes);
         let mut count = Vec::with_capacity(axes);
         for i in 0..axes {
-            let reach = (block[i] as i64 - 1).saturating_mul(dilation[i]).saturating_add(1);
+            let extent = (block[i] as i64 - 1).saturating_mul(dilation[i]).saturating_add(1);
             let room =
-                (image[i] as i64).saturating_add(padding[i].0).saturating_add(padding[i].1).saturating_sub(reach);
+                (image[i] as i64).saturating_add(padding[i].0).saturating_add(padding[i].1).saturating_sub(extent);
             if stride[i] < 1 || dilation[i] < 1 || room < 0 {
                 return Err(format!(
                     "axis {i}: expected positive steps and a block within the padded image, found stride {}, \
-                     dilation {} and a block of {reach} elements",
+                     dilation {} and a block of {extent} elements",
                     stride[i], dilation[i]
                 ));
             }
@@ -118,25 +120,25 @@ fn fold(
     let image_strides = strides(&shape.image);
     let image: usize = shape.image.iter().product();
     let (elements, blocks): (usize, usize) = (shape.block.iter().product(), shape.count.iter().product());
-    let mut sums = vec![0.0; outputs[0].len()];
+    let mut accumulators = vec![0.0; outputs[0].len()];
     let (block_strides, count_strides) = (strides(&shape.block), strides(&shape.count));
-    for (plane, sums) in sums.chunks_exact_mut(image.max(1)).enumerate() {
+    for (plane, accumulators) in accumulators.chunks_exact_mut(image.max(1)).enumerate() {
         let data = &data[plane * elements * blocks..][..elements * blocks];
         each_index(&shape.block, |element| {
             let row = offset(element, &block_strides) * blocks;
             each_index(&shape.count, |block| {
-                let place = |i: usize| {
+                let coordinate = |i: usize| {
                     block[i] as i64 * shape.stride[i] + element[i] as i64 * shape.dilation[i] - shape.before[i]
                 };
-                let places: Option<Vec<usize>> = (0..block.len())
-                    .map(|i| usize::try_from(place(i)).ok().filter(|&at| at < shape.image[i]))
+                let coordinates: Option<Vec<usize>> = (0..block.len())
+                    .map(|i| usize::try_from(coordinate(i)).ok().filter(|&at| at < shape.image[i]))
                     .collect();
-                if let Some(places) = places {
-                    sums[offset(&places, &image_strides)] += data[row + offset(block, &count_strides)];
+                if let Some(coordinates) = coordinates {
+                    accumulators[offset(&coordinates, &image_strides)] += data[row + offset(block, &count_strides)];
                 }
             });
         });
     }
-    Writer::new(&mut outputs[0]).store(sums);
+    Writer::new(&mut outputs[0]).store(accumulators);
     Ok(())
 }

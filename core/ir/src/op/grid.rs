@@ -6,7 +6,7 @@ use super::walk::{each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::{ErrorModel, Facts};
+use crate::op::facts::{ErrorModel, Properties};
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Coefficient of cubic convolution, as in PyTorch.
@@ -35,7 +35,7 @@ inventory::submit! {
         relation: sample_type,
         reference: Some(sample),
         flops,
-        facts: Facts::EXACT.error(ErrorModel::Interpolation),
+        properties: Properties::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -45,10 +45,10 @@ fn coordinates_last(params: &Params<'_>) -> bool {
 }
 
 fn sample_type(relation: &Relation<'_>) -> TypeResult {
-    for (attribute, known) in [("method", &METHODS[..]), ("padding_mode", &PADDINGS[..])] {
-        let given = relation.params.string(attribute);
-        if !known.contains(&given.as_str()) {
-            let message = format!("{attribute}: expected one of {}, found \"{given}\"", known.join(", "));
+    for (attribute, choices) in [("method", &METHODS[..]), ("padding_mode", &PADDINGS[..])] {
+        let value = relation.params.string(attribute);
+        if !choices.contains(&value.as_str()) {
+            let message = format!("{attribute}: expected one of {}, found \"{value}\"", choices.join(", "));
             return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
         }
     }
@@ -124,8 +124,8 @@ impl Axis {
 
     /// Returns the position in the data of the tap at an integer index; `None` for a tap outside, which counts as zero.
     fn tap(&self, index: f64) -> Option<usize> {
-        let inside = self.wrap(index);
-        (0.0..self.size).contains(&inside).then_some(inside as usize)
+        let wrapped = self.wrap(index);
+        (0.0..self.size).contains(&wrapped).then_some(wrapped as usize)
     }
 }
 
@@ -163,34 +163,36 @@ fn sample(
     let (last, method) = (coordinates_last(&params), params.string("method"));
     let (aligned, padding) = (params.bool("align_corners"), params.string("padding_mode"));
     let axis = |size: usize| Axis { size: size as f64, aligned, padding: padding.clone() };
-    let along: Vec<Axis> = data_shape[2..].iter().map(|&size| axis(size)).collect();
+    let data_axes: Vec<Axis> = data_shape[2..].iter().map(|&size| axis(size)).collect();
     let mut values = Vec::with_capacity(outputs[0].len());
     each_index(outputs[0].shape, |index| {
-        let (batch, channel, place) = (index[0], index[1], &index[2..]);
+        let (batch, channel, coordinates) = (index[0], index[1], &index[2..]);
         let coordinate = |i: usize| {
             let within = if last {
-                offset(place, &grid_strides[1..=axes]) + i * grid_strides[axes + 1]
+                offset(coordinates, &grid_strides[1..=axes]) + i * grid_strides[axes + 1]
             } else {
-                i * grid_strides[1] + offset(place, &grid_strides[2..])
+                i * grid_strides[1] + offset(coordinates, &grid_strides[2..])
             };
             grid[batch * grid_strides[0] + within]
         };
         let base = batch * data_strides[0] + channel * data_strides[1];
         // Offset and weight of every combination of taps; `None` outside the data.
         let mut corners: Vec<(Option<usize>, f64)> = vec![(Some(base), 1.0)];
-        for (d, axis) in along.iter().enumerate() {
+        for (d, axis) in data_axes.iter().enumerate() {
             let taps = taps(axis, &method, coordinate(axes - 1 - d));
             corners = corners
                 .iter()
                 .flat_map(|(at, weight)| {
                     let stride = data_strides[2 + d];
-                    taps.iter().map(move |(tap, own)| (at.zip(*tap).map(|(at, tap)| at + tap * stride), weight * own))
+                    taps.iter().map(move |(tap, tap_weight)| {
+                        (at.zip(*tap).map(|(at, tap)| at + tap * stride), weight * tap_weight)
+                    })
                 })
                 .collect();
         }
         // A tap with weight zero contributes nothing, even if the data is not finite.
-        let used = corners.iter().filter(|corner| corner.1 != 0.0);
-        values.push(used.map(|(at, weight)| at.map_or(0.0, |at| data[at] * weight)).sum::<f64>());
+        let nonzero_corners = corners.iter().filter(|corner| corner.1 != 0.0);
+        values.push(nonzero_corners.map(|(at, weight)| at.map_or(0.0, |at| data[at] * weight)).sum::<f64>());
     });
     Writer::new(&mut outputs[0]).store(values);
     Ok(())

@@ -6,7 +6,7 @@ use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, R
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::{ErrorModel, Facts};
+use crate::op::facts::{ErrorModel, Properties};
 use crate::tensor::{TensorView, TensorViewMut, memory};
 
 const UPSAMPLING_METHOD: AttrDef =
@@ -74,7 +74,7 @@ inventory::submit! {
         relation: resize_relation,
         reference: Some(reference),
         flops,
-        facts: Facts::EXACT.error(ErrorModel::Interpolation),
+        properties: Properties::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -91,7 +91,7 @@ inventory::submit! {
         relation: dynamic_resize_relation,
         reference: Some(reference),
         flops,
-        facts: Facts::EXACT.error(ErrorModel::Interpolation),
+        properties: Properties::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -111,7 +111,7 @@ inventory::submit! {
         relation: upsampling_relation,
         reference: Some(reference),
         flops,
-        facts: Facts::EXACT.error(ErrorModel::Interpolation),
+        properties: Properties::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -126,7 +126,7 @@ inventory::submit! {
         relation: dynamic_upsampling_relation,
         reference: Some(reference),
         flops,
-        facts: Facts::EXACT.error(ErrorModel::Interpolation),
+        properties: Properties::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -217,7 +217,7 @@ impl AxisTaps {
         let rounding = match params.string("rounding_method").as_str() {
             "" if mode == "align_corners" => "round".to_owned(),
             "" => "floor".to_owned(),
-            given => given.to_owned(),
+            configured => configured.to_owned(),
         };
         let (first, last) = match roi.len() {
             4 => (roi[axis], roi[axis + 2]),
@@ -239,24 +239,28 @@ impl AxisTaps {
             outside: Vec::with_capacity(places),
         };
         let mut ticks = Ticks::every(16 * per_index);
-        for place in 0..places {
+        for position in 0..places {
             if ticks.requested() {
                 return Err("cancelled".into());
             }
-            let at = look_up(&mode, place, size, places, (first, last));
-            taps.outside.push(mode == "tf_crop_and_resize" && !(0.0..=size as f64 - 1.0).contains(&at));
+            let coordinate = look_up(&mode, position, size, places, (first, last));
+            taps.outside.push(mode == "tf_crop_and_resize" && !(0.0..=size as f64 - 1.0).contains(&coordinate));
             let (start, weights) = match method {
-                Method::Nearest => (nearest(at, &rounding), vec![1.0]),
-                Method::Linear => (at.floor(), vec![1.0 - (at - at.floor()), at - at.floor()]),
-                Method::Cubic => (at.floor() - 1.0, cubic(at - at.floor(), params.float("cubic_alpha"))),
+                Method::Nearest => (nearest(coordinate, &rounding), vec![1.0]),
+                Method::Linear => {
+                    (coordinate.floor(), vec![1.0 - (coordinate - coordinate.floor()), coordinate - coordinate.floor()])
+                }
+                Method::Cubic => {
+                    (coordinate.floor() - 1.0, cubic(coordinate - coordinate.floor(), params.float("cubic_alpha")))
+                }
             };
-            let inside = |tap: usize| (0.0..size as f64).contains(&(start + tap as f64));
+            let is_inside = |tap: usize| (0.0..size as f64).contains(&(start + tap as f64));
             let exclude = method == Method::Cubic && params.int("cubic_exclude") != 0;
-            let kept = |tap: usize| if exclude && !inside(tap) { 0.0 } else { weights[tap] };
-            let sum: f64 = if exclude { (0..per_index).map(kept).sum() } else { 1.0 };
+            let kept_weight = |tap: usize| if exclude && !is_inside(tap) { 0.0 } else { weights[tap] };
+            let sum: f64 = if exclude { (0..per_index).map(kept_weight).sum() } else { 1.0 };
             for tap in 0..per_index {
                 taps.index.push((start + tap as f64).clamp(0.0, size as f64 - 1.0) as usize);
-                taps.weight.push(kept(tap) / sum);
+                taps.weight.push(kept_weight(tap) / sum);
             }
         }
         Ok(taps)
@@ -280,39 +284,39 @@ fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
 }
 
 /// Rounds a coordinate to an index. As in Relay, floor and ceil tolerate an error of 1e-5: the floor of 2.9999999 is 3.
-fn nearest(at: f64, rounding: &str) -> f64 {
+fn nearest(coordinate: f64, rounding: &str) -> f64 {
     match rounding {
-        "floor" => (at + 1e-5).floor(),
-        "ceil" => (at - 1e-5).ceil(),
-        "round_prefer_floor" => (at - 0.5).ceil(),
-        "round_prefer_ceil" => (at + 0.5).floor(),
-        _ => at.round(),
+        "floor" => (coordinate + 1e-5).floor(),
+        "ceil" => (coordinate - 1e-5).ceil(),
+        "round_prefer_floor" => (coordinate - 0.5).ceil(),
+        "round_prefer_ceil" => (coordinate + 0.5).floor(),
+        _ => coordinate.round(),
     }
 }
 
 /// Returns the weights of the four taps around a coordinate at distance `t` after the second tap.
 fn cubic(t: f64, a: f64) -> Vec<f64> {
-    let near = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
-    let far = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
-    vec![far(1.0 + t), near(t), near(1.0 - t), far(2.0 - t)]
+    let inner_piece = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
+    let outer_piece = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
+    vec![outer_piece(1.0 + t), inner_piece(t), inner_piece(1.0 - t), outer_piece(2.0 - t)]
 }
 
 /// Returns the type of data with height and width replaced.
 fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<Diagnostic>>) -> TypeResult {
     let data = relation.tensor(0)?;
-    let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
+    let positions = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
     if data.dims.len() != 4 {
         return Err(relation.mismatch(format!("data: expected 4 dimensions, found {}", data.dims.len())));
     }
-    let given = relation.params.string("method");
-    if method(&given).is_none() {
-        return Err(invalid_attribute(relation, "method", &given));
+    let method_name = relation.params.string("method");
+    if method(&method_name).is_none() {
+        return Err(invalid_attribute(relation, "method", &method_name));
     }
     let mut dims = data.dims.to_vec();
     for axis in 0..2 {
-        let dim = &data.dims[at[2 + axis]];
-        dims[at[2 + axis]] = size(axis, dim)?;
-        if *dim == Dim::Fixed(0) && dims[at[2 + axis]] != Dim::Fixed(0) {
+        let dim = &data.dims[positions[2 + axis]];
+        dims[positions[2 + axis]] = size(axis, dim)?;
+        if *dim == Dim::Fixed(0) && dims[positions[2 + axis]] != Dim::Fixed(0) {
             return Err(relation.mismatch(format!("data: expected a nonempty plane, found {}", relation.args[0])));
         }
     }
@@ -320,15 +324,15 @@ fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Di
     Ok(Type::tensor_of(dtype, dims))
 }
 
-fn invalid_attribute(relation: &Relation<'_>, attr: &str, given: &str) -> Box<Diagnostic> {
-    relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr}: unsupported value \"{given}\""))
+fn invalid_attribute(relation: &Relation<'_>, attr: &str, value: &str) -> Box<Diagnostic> {
+    relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr}: unsupported value \"{value}\""))
 }
 
 fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
-    for (attr, known) in [("coordinate_transformation_mode", &MODES), ("rounding_method", &ROUNDINGS)] {
-        let given = relation.params.string(attr);
-        if !known.contains(&given.as_str()) {
-            return Err(invalid_attribute(relation, attr, &given));
+    for (attr, choices) in [("coordinate_transformation_mode", &MODES), ("rounding_method", &ROUNDINGS)] {
+        let value = relation.params.string(attr);
+        if !choices.contains(&value.as_str()) {
+            return Err(invalid_attribute(relation, attr, &value));
         }
     }
     Ok(())
@@ -422,9 +426,9 @@ fn reference(
         for c in 0..channels {
             for h in 0..height {
                 for w in 0..width {
-                    let at = s.out.at(n, c, [0, h, w]);
+                    let offset = s.out.at(n, c, [0, h, w]);
                     if rows.outside[h] || cols.outside[w] {
-                        y[at] = params.float("extrapolation_value");
+                        y[offset] = params.float("extrapolation_value");
                         continue;
                     }
                     for i in h * rows.per_index..(h + 1) * rows.per_index {
@@ -432,7 +436,7 @@ fn reference(
                             let value = x[s.data.at(n, c, [0, rows.index[i], cols.index[j]])];
                             let weight = rows.weight[i] * cols.weight[j];
                             // A tap with weight zero contributes nothing, even if the data is not finite.
-                            y[at] += if weight == 0.0 { 0.0 } else { value * weight };
+                            y[offset] += if weight == 0.0 { 0.0 } else { value * weight };
                         }
                     }
                 }

@@ -6,7 +6,7 @@ use super::walk::{each_index, offset, split_at_axis, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
-use crate::op::facts::{Facts, elements_along_axis, elements_of};
+use crate::op::facts::{Properties, elements_along_axis, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Returns the elements of an integer tensor as `i64`. Error messages call the tensor `name`.
@@ -102,8 +102,8 @@ fn take_type(relation: &Relation<'_>) -> TypeResult {
     })?;
     let Some(axis) = axis else { return Ok(Type::tensor_of(data.dtype, indices.dims.iter().cloned())) };
     let mut dims = data.dims[..axis].to_vec();
-    for (i, to) in dims[..batch].iter_mut().enumerate() {
-        *to = relation.same_dim(&format!("batch dimension {i}"), to, &indices.dims[i])?;
+    for (i, batch_dim) in dims[..batch].iter_mut().enumerate() {
+        *batch_dim = relation.same_dim(&format!("batch dimension {i}"), batch_dim, &indices.dims[i])?;
     }
     dims.extend_from_slice(&indices.dims[batch..]);
     dims.extend_from_slice(&data.dims[axis + 1..]);
@@ -129,13 +129,13 @@ fn take(
     let outer: usize = shape[batch..axis].iter().product();
     let per_batch: usize = index_shape[batch..].iter().product();
     let batches: usize = shape[..batch].iter().product();
-    let mut at = 0;
+    let mut chunk = 0;
     for b in 0..batches {
         for o in 0..outer {
             for &index in &indices[b * per_batch..(b + 1) * per_batch] {
-                let from = ((b * outer + o) * shape[axis] + mode.resolve(index, shape[axis])?) * block;
-                outputs[0].data[at..at + block].copy_from_slice(&inputs[0].data[from..from + block]);
-                at += block;
+                let start = ((b * outer + o) * shape[axis] + mode.resolve(index, shape[axis])?) * block;
+                outputs[0].data[chunk..chunk + block].copy_from_slice(&inputs[0].data[start..start + block]);
+                chunk += block;
             }
         }
     }
@@ -163,7 +163,7 @@ inventory::submit! {
         relation: take_type,
         reference: Some(take),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -171,11 +171,11 @@ inventory::submit! {
 fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
     let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
-    let mut fits = data.dims.len() == indices.dims.len();
+    let mut is_compatible = data.dims.len() == indices.dims.len();
     for (i, (d, x)) in data.dims.iter().zip(&indices.dims).enumerate() {
-        fits &= i == axis || d.fixed().zip(x.fixed()).is_none_or(|(d, x)| x <= d);
+        is_compatible &= i == axis || d.fixed().zip(x.fixed()).is_none_or(|(d, x)| x <= d);
     }
-    if fits {
+    if is_compatible {
         Ok(axis)
     } else {
         Err(relation.mismatch(format!(
@@ -191,8 +191,8 @@ fn places_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Resul
     let (values, strides) = (integers(indices, "indices")?, strides(shape));
     let mut result: Vec<Result<usize, ReferenceError>> = Vec::with_capacity(values.len());
     each_index(indices.shape, |index| {
-        let place = in_bounds(values[result.len()], shape[axis]);
-        result.push(place.map(|p| offset(index, &strides) + p * strides[axis] - index[axis] * strides[axis]));
+        let position = in_bounds(values[result.len()], shape[axis]);
+        result.push(position.map(|p| offset(index, &strides) + p * strides[axis] - index[axis] * strides[axis]));
     });
     result.into_iter().collect()
 }
@@ -211,19 +211,19 @@ inventory::submit! {
         },
         reference: Some(|params, inputs, outputs| {
             let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
-            let places = places_along(axis, inputs[0].shape, &inputs[1])?;
-            copy_blocks(&inputs[0], &mut outputs[0], &places, inputs[0].dtype.size());
+            let positions = places_along(axis, inputs[0].shape, &inputs[1])?;
+            copy_blocks(&inputs[0], &mut outputs[0], &positions, inputs[0].dtype.size());
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
 /// Copies block `places[i]` of the input to block `i` of the output, with blocks of `block` bytes.
-fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, places: &[usize], block: usize) {
-    for (i, &place) in places.iter().enumerate() {
-        output.data[i * block..(i + 1) * block].copy_from_slice(&input.data[place * block..(place + 1) * block]);
+fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, positions: &[usize], block: usize) {
+    for (i, &position) in positions.iter().enumerate() {
+        output.data[i * block..(i + 1) * block].copy_from_slice(&input.data[position * block..(position + 1) * block]);
     }
 }
 
@@ -231,20 +231,20 @@ fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, places: &
 /// dimensions. The first `batch` dimensions of data are indexed by the position of the vector itself.
 fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let values = integers(indices, "indices")?;
-    let (depth, rest) = (indices.shape[0], &indices.shape[1..]);
+    let (depth, index_shape) = (indices.shape[0], &indices.shape[1..]);
     let strides = strides(&shape[..batch + depth]);
-    let count: usize = rest.iter().product();
+    let count: usize = index_shape.iter().product();
     let mut result = Vec::with_capacity(count);
     let mut error = None;
-    each_index(rest, |index| {
-        let mut at = offset(&index[..batch], &strides);
+    each_index(index_shape, |index| {
+        let mut start = offset(&index[..batch], &strides);
         for m in 0..depth {
             match in_bounds(values[m * count + result.len()], shape[batch + m]) {
-                Ok(i) => at += i * strides[batch + m],
+                Ok(i) => start += i * strides[batch + m],
                 Err(e) => error = Some(e),
             }
         }
-        result.push(at);
+        result.push(start);
     });
     error.map_or(Ok(result), Err)
 }
@@ -290,28 +290,28 @@ inventory::submit! {
                     format!("batch_dims: expected at most the rank of data and less than that of indices, found {b}"),
                 ));
             };
-            let known = relation.params.opt_int("index_rank").and_then(|r| usize::try_from(r).ok());
+            let index_rank = relation.params.opt_int("index_rank").and_then(|r| usize::try_from(r).ok());
             let max_depth = data.dims.len() - batch;
-            let depth = match (indices.dims[0].fixed(), known) {
-                (None, Some(known)) if known <= max_depth => known,
+            let depth = match (indices.dims[0].fixed(), index_rank) {
+                (None, Some(index_rank)) if index_rank <= max_depth => index_rank,
                 _ => index_depth(relation, max_depth)?,
             };
             let mut dims = indices.dims[1..].to_vec();
-            for (i, to) in dims[..batch].iter_mut().enumerate() {
-                *to = relation.same_dim(&format!("batch dimension {i}"), to, &data.dims[i])?;
+            for (i, batch_dim) in dims[..batch].iter_mut().enumerate() {
+                *batch_dim = relation.same_dim(&format!("batch dimension {i}"), batch_dim, &data.dims[i])?;
             }
             dims.extend_from_slice(&data.dims[batch + depth..]);
             Ok(Type::tensor_of(data.dtype, dims))
         },
         reference: Some(|params, inputs, outputs| {
             let batch = batch_dims(&params, inputs[1].shape.len()).ok_or("batch_dims is out of range")?;
-            let places = nd_places(inputs[0].shape, batch, &inputs[1])?;
+            let positions = nd_places(inputs[0].shape, batch, &inputs[1])?;
             let block: usize = inputs[0].shape[batch + inputs[1].shape[0]..].iter().product();
-            copy_blocks(&inputs[0], &mut outputs[0], &places, block * inputs[0].dtype.size());
+            copy_blocks(&inputs[0], &mut outputs[0], &positions, block * inputs[0].dtype.size());
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -320,16 +320,16 @@ fn update(
     mode: &str,
     output: &mut TensorViewMut<'_>,
     updates: &TensorView<'_>,
-    places: impl Iterator<Item = usize>,
+    positions: impl Iterator<Item = usize>,
 ) -> Result<(), ReferenceError> {
     let size = updates.dtype.size();
     let updated = Reader::new(updates);
-    for (i, place) in places.enumerate() {
+    for (i, position) in positions.enumerate() {
         if mode == "update" {
-            output.data[place * size..][..size].copy_from_slice(&updates.data[i * size..][..size]);
+            output.data[position * size..][..size].copy_from_slice(&updates.data[i * size..][..size]);
             continue;
         }
-        let old = Reader::new(&output.view());
+        let previous = Reader::new(&output.view());
         if updated.is_float() {
             let combine = match mode {
                 "add" => |a, b| a + b,
@@ -338,8 +338,8 @@ fn update(
                 "max" => scalar::larger,
                 _ => return Err(format!("unsupported mode \"{mode}\"")),
             };
-            let value = combine(old.float(place), updated.float(i));
-            Writer::new(output).set_float(place, value);
+            let value = combine(previous.float(position), updated.float(i));
+            Writer::new(output).set_float(position, value);
         } else {
             let combine = match mode {
                 "add" => |a, b| a + b,
@@ -348,8 +348,8 @@ fn update(
                 "max" => i128::max,
                 _ => return Err(format!("unsupported mode \"{mode}\"")),
             };
-            let value = combine(old.int(place), updated.int(i));
-            Writer::new(output).set_int(place, value);
+            let value = combine(previous.int(position), updated.int(i));
+            Writer::new(output).set_int(position, value);
         }
     }
     Ok(())
@@ -382,24 +382,24 @@ inventory::submit! {
             let (data, indices, updates) = (relation.tensor(0)?, integer_argument(relation, 1)?, relation.tensor(2)?);
             relation.same_dtype(data.dtype, updates.dtype)?;
             let depth = index_depth(relation, data.dims.len())?;
-            let wanted: Vec<&Dim> = indices.dims[1..].iter().chain(&data.dims[depth..]).collect();
-            if wanted.len() != updates.dims.len() {
-                return Err(relation.mismatch(format!("updates: expected rank {1}, found {0}", relation.args[2], wanted.len())));
+            let expected_dims: Vec<&Dim> = indices.dims[1..].iter().chain(&data.dims[depth..]).collect();
+            if expected_dims.len() != updates.dims.len() {
+                return Err(relation.mismatch(format!("updates: expected rank {1}, found {0}", relation.args[2], expected_dims.len())));
             }
-            for (i, (want, dim)) in wanted.into_iter().zip(&updates.dims).enumerate() {
-                relation.same_dim(&format!("axis {i} of updates"), want, dim)?;
+            for (i, (expected, dim)) in expected_dims.into_iter().zip(&updates.dims).enumerate() {
+                relation.same_dim(&format!("axis {i} of updates"), expected, dim)?;
             }
             same_as_input(relation)
         },
         reference: Some(|params, inputs, outputs| {
             outputs[0].data.copy_from_slice(inputs[0].data);
-            let places = nd_places(inputs[0].shape, 0, &inputs[1])?;
+            let offsets = nd_places(inputs[0].shape, 0, &inputs[1])?;
             let block: usize = inputs[0].shape[inputs[1].shape[0]..].iter().product();
-            let each = places.iter().flat_map(|p| p * block..(p + 1) * block).take(inputs[2].len());
-            update(&params.string("mode"), &mut outputs[0], &inputs[2], each)
+            let positions = offsets.iter().flat_map(|p| p * block..(p + 1) * block).take(inputs[2].len());
+            update(&params.string("mode"), &mut outputs[0], &inputs[2], positions)
         }),
         flops: no_flops,
-        facts: Facts::EXACT.sum(elements_of::<2>),
+        properties: Properties::EXACT.sum(elements_of::<2>),
     }
 }
 
@@ -434,12 +434,12 @@ inventory::submit! {
         reference: Some(|params, inputs, outputs| {
             outputs[0].data.copy_from_slice(inputs[0].data);
             let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
-            let places = places_along(axis, inputs[0].shape, &inputs[1])?;
-            let each = places.into_iter().take(inputs[2].len());
-            update(&params.string("reduction"), &mut outputs[0], &inputs[2], each)
+            let positions = places_along(axis, inputs[0].shape, &inputs[1])?;
+            let targets = positions.into_iter().take(inputs[2].len());
+            update(&params.string("reduction"), &mut outputs[0], &inputs[2], targets)
         }),
         flops: no_flops,
-        facts: Facts::EXACT.sum(elements_of::<2>),
+        properties: Properties::EXACT.sum(elements_of::<2>),
     }
 }
 
@@ -450,12 +450,15 @@ const ONE_HOT_DTYPE: AttrDef =
 /// Returns the type of the result: the dimensions of the indices with `depth` inserted at the axis.
 fn one_hot_type(relation: &Relation<'_>, depth: Dim) -> TypeResult {
     let indices = integer_argument(relation, 0)?;
-    let (on, off) = (relation.tensor(1)?, relation.tensor(2)?);
-    let dtype = relation.same_dtype(on.dtype, off.dtype)?;
-    if relation.params.dtype("dtype").is_some_and(|d| d != dtype) || !on.dims.is_empty() || !off.dims.is_empty() {
-        let (on, off) = (&relation.args[1], &relation.args[2]);
+    let (on_value, off_value) = (relation.tensor(1)?, relation.tensor(2)?);
+    let dtype = relation.same_dtype(on_value.dtype, off_value.dtype)?;
+    if relation.params.dtype("dtype").is_some_and(|d| d != dtype)
+        || !on_value.dims.is_empty()
+        || !off_value.dims.is_empty()
+    {
+        let (on_value, off_value) = (&relation.args[1], &relation.args[2]);
         return Err(relation.mismatch(format!(
-            "expected scalars of the result's type, found {on} as on_value and {off} as off_value"
+            "expected scalars of the result's type, found {on_value} as on_value and {off_value} as off_value"
         )));
     }
     let axis = relation.axis(relation.params.int("axis"), indices.dims.len() + 1)?;
@@ -465,9 +468,9 @@ fn one_hot_type(relation: &Relation<'_>, depth: Dim) -> TypeResult {
 }
 
 fn depth_dim(relation: &Relation<'_>, depth: i64) -> Result<Dim, Box<Diagnostic>> {
-    let wrong =
+    let mismatch =
         |_| relation.error(codes::types::BAD_ATTRIBUTE, format!("depth: expected an integer >= 0, found {depth}"));
-    usize::try_from(depth).map(Dim::Fixed).map_err(wrong)
+    usize::try_from(depth).map(Dim::Fixed).map_err(mismatch)
 }
 
 fn one_hot(
@@ -480,8 +483,8 @@ fn one_hot(
     let (_, depth, inner) = split_at_axis(outputs[0].shape, axis);
     let size = outputs[0].dtype.size();
     for (i, chunk) in outputs[0].data.chunks_exact_mut(size).enumerate() {
-        let (outer, place) = (i / (depth * inner), i / inner % depth);
-        let hot = indices[outer * inner + i % inner] == place as i64;
+        let (outer, position) = (i / (depth * inner), i / inner % depth);
+        let hot = indices[outer * inner + i % inner] == position as i64;
         chunk.copy_from_slice(inputs[if hot { 1 } else { 2 }].data);
     }
     Ok(())
@@ -503,7 +506,7 @@ inventory::submit! {
         relation: |relation| one_hot_type(relation, depth_dim(relation, relation.params.int("depth"))?),
         reference: Some(one_hot),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -524,7 +527,7 @@ inventory::submit! {
         },
         reference: Some(one_hot),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -557,30 +560,30 @@ fn scan(
     let (outer, size, inner) = split_at_axis(shape, axis);
     let exclusive = params.bool("exclusive");
     // Elements are converted to the result's element type first, so that integer results accumulate integers.
-    let converted: Vec<u8> = {
+    let input_bytes: Vec<u8> = {
         let mut bytes = vec![0; outputs[0].data.len()];
         let mut view = TensorViewMut { dtype: outputs[0].dtype, shape, data: &mut bytes };
-        let (from, mut to) = (Reader::new(&inputs[0]), Writer::new(&mut view));
-        (0..to.len()).for_each(|i| to.convert(i, &from, i));
+        let (source, mut target) = (Reader::new(&inputs[0]), Writer::new(&mut view));
+        (0..target.len()).for_each(|i| target.convert(i, &source, i));
         bytes
     };
-    let data = Reader::new(&TensorView { dtype: outputs[0].dtype, shape, data: &converted });
+    let data = Reader::new(&TensorView { dtype: outputs[0].dtype, shape, data: &input_bytes });
     let mut out = Writer::new(&mut outputs[0]);
     for row in 0..outer * inner {
-        let (mut real, mut whole) = (f64::from(first), i128::from(first));
+        let (mut real, mut integer) = (f64::from(first), i128::from(first));
         for step in 0..size {
             let i = (row / inner * size + step) * inner + row % inner;
-            let before = (real, whole);
+            let previous = (real, integer);
             if out.is_float() {
                 real = float(real, data.float(i));
             } else {
-                whole = int(whole, data.int(i));
+                integer = int(integer, data.int(i));
             }
-            let (real, whole) = if exclusive { before } else { (real, whole) };
+            let (real, integer) = if exclusive { previous } else { (real, integer) };
             if out.is_float() {
                 out.set_float(i, real);
             } else {
-                out.set_int(i, whole);
+                out.set_int(i, integer);
             }
         }
     }
@@ -604,7 +607,7 @@ inventory::submit! {
         relation: scan_type,
         reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 0, |a, x| a + x, |a, x| a + x)),
         flops: one_per_element,
-        facts: Facts::EXACT.sum(elements_along_axis),
+        properties: Properties::EXACT.sum(elements_along_axis),
     }
 }
 
@@ -619,7 +622,7 @@ inventory::submit! {
         relation: scan_type,
         reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 1, |a, x| a * x, i128::wrapping_mul)),
         flops: one_per_element,
-        facts: Facts::EXACT.stable(elements_along_axis),
+        properties: Properties::EXACT.stable(elements_along_axis),
     }
 }
 
@@ -640,7 +643,7 @@ inventory::submit! {
         },
         reference: Some(trilu),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -653,16 +656,16 @@ fn trilu(
     let upper = params.bool("upper");
     let size = inputs[0].dtype.size();
     let shape = inputs[0].shape;
-    let mut at = 0;
+    let mut offset = 0;
     each_index(shape, |index| {
         let (row, column) = (index[shape.len() - 2] as i128, index[shape.len() - 1] as i128);
-        let stays = if upper { column >= row + k } else { column <= row + k };
-        if stays {
-            outputs[0].data[at..at + size].copy_from_slice(&inputs[0].data[at..at + size]);
+        let is_kept = if upper { column >= row + k } else { column <= row + k };
+        if is_kept {
+            outputs[0].data[offset..offset + size].copy_from_slice(&inputs[0].data[offset..offset + size]);
         } else {
-            outputs[0].data[at..at + size].fill(0);
+            outputs[0].data[offset..offset + size].fill(0);
         }
-        at += size;
+        offset += size;
     });
     Ok(())
 }

@@ -5,7 +5,7 @@ use super::walk::{gather, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
 /// Returns the permutation of a transpose, by default the reversed axes; `None` if `axes` is not a permutation.
@@ -47,7 +47,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::SELECTS,
+        properties: Properties::SELECTS,
     }
 }
 
@@ -73,7 +73,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::SELECTS,
+        properties: Properties::SELECTS,
     }
 }
 
@@ -150,8 +150,8 @@ pub(super) fn relayout_dims(
     to: &Layout,
 ) -> Result<Vec<Dim>, Box<Diagnostic>> {
     if from.0.len() != dims.len() {
-        let (given, wanted) = (dims.len(), from.0.len());
-        return Err(relation.mismatch(format!("expected {wanted} dimensions for layout \"{text}\", found {given}")));
+        let (rank, expected) = (dims.len(), from.0.len());
+        return Err(relation.mismatch(format!("expected {expected} dimensions for layout \"{text}\", found {rank}")));
     }
     for ((_, size), dim) in from.0.iter().zip(dims) {
         if let (Some(size), Some(n)) = (size, dim.fixed())
@@ -165,13 +165,13 @@ pub(super) fn relayout_dims(
             if let Some(size) = size {
                 return Ok(Dim::Fixed(size));
             }
-            let place = from.0.iter().position(|d| *d == (axis, None)).unwrap_or(0);
+            let position = from.0.iter().position(|d| *d == (axis, None)).unwrap_or(0);
             let (Some(a), Some(b)) = (from.factor(axis), to.factor(axis)) else {
                 return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the block sizes of an axis are too large"));
             };
-            match dims[place].fixed() {
-                _ if a == b => Ok(dims[place].clone()),
-                None => Ok(Dim::compute([&dims[place], &Dim::Fixed(a), &Dim::Fixed(b)], |[outer, a, b]| {
+            match dims[position].fixed() {
+                _ if a == b => Ok(dims[position].clone()),
+                None => Ok(Dim::compute([&dims[position], &Dim::Fixed(a), &Dim::Fixed(b)], |[outer, a, b]| {
                     outer.mul(&a)?.floor_div(&b)
                 })),
                 Some(outer) => match outer.checked_mul(a) {
@@ -203,26 +203,26 @@ pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, outpu
     let (source, shape) = (input.shape, output.shape);
     let strides = strides(source);
     gather(input, output, |index| {
-        let mut at = 0;
+        let mut offset = 0;
         for letter in to.letters() {
             // The blocks of an axis are digits of its index, the outermost block first.
-            let places = |layout: &Layout| {
+            let letter_strides = |layout: &Layout| {
                 (0..layout.0.len()).filter(|&i| layout.0[i].0 == letter).collect::<smallvec::SmallVec<[usize; 4]>>()
             };
             // The upper-case dimension is the leading digit, whatever its position.
-            let mut whole = 0;
-            let (mut digits, mut result) = (places(to), places(from));
+            let mut coordinate = 0;
+            let (mut digits, mut result) = (letter_strides(to), letter_strides(from));
             digits.sort_by_key(|&i| to.0[i].1.is_some());
             result.sort_by_key(|&i| from.0[i].1.is_some());
             for i in digits {
-                whole = whole * shape[i] + index[i];
+                coordinate = coordinate * shape[i] + index[i];
             }
             for &i in result.iter().rev() {
-                at += whole % source[i] * strides[i];
-                whole /= source[i];
+                offset += coordinate % source[i] * strides[i];
+                coordinate /= source[i];
             }
         }
-        at
+        offset
     });
 }
 
@@ -241,6 +241,6 @@ inventory::submit! {
         relation: layout_transform_type,
         reference: Some(layout_transform),
         flops: no_flops,
-        facts: Facts::SELECTS,
+        properties: Properties::SELECTS,
     }
 }

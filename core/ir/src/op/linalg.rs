@@ -3,7 +3,7 @@
 use super::scalar::Writer;
 use super::{Arity, OpDef, OpPattern};
 use crate::ir::Type;
-use crate::op::facts::{Facts, elements_of};
+use crate::op::facts::{Properties, elements_of};
 
 inventory::submit! {
     OpDef {
@@ -33,7 +33,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: |cost| cost.arg_len(0),
-        facts: Facts::EXACT.stable(elements_of::<0>),
+        properties: Properties::EXACT.stable(elements_of::<0>),
     }
 }
 

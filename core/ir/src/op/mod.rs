@@ -50,7 +50,7 @@ pub use def::{
     Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation, reference_scratch,
 };
 pub use evaluate::{Value, evaluate};
-pub use facts::Facts;
+pub use facts::Properties;
 pub use params::Params;
 pub use table::{get, lookup, names, normalize_attrs, table};
 

@@ -5,7 +5,7 @@ use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, Referen
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 inventory::submit! {
@@ -24,7 +24,7 @@ inventory::submit! {
         relation: nms_type,
         reference: Some(nms),
         flops: |cost| cost.arg_len(1),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -74,9 +74,9 @@ impl Rectangle {
     /// Returns the intersection over union of two boxes; 0 if the union has no area.
     fn overlap(&self, other: &Rectangle) -> f64 {
         let side = |i: usize| (self.high[i].min(other.high[i]) - self.low[i].max(other.low[i])).max(0.0);
-        let common = side(0) * side(1);
-        let union = self.area() + other.area() - common;
-        if self.area() <= 0.0 || other.area() <= 0.0 || union <= 0.0 { 0.0 } else { common / union }
+        let intersection = side(0) * side(1);
+        let union = self.area() + other.area() - intersection;
+        if self.area() <= 0.0 || other.area() <= 0.0 || union <= 0.0 { 0.0 } else { intersection / union }
     }
 }
 
@@ -86,7 +86,7 @@ fn nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
         return Err(format!("scores: expected 3 dimensions, found {}", inputs[1].shape.len()));
     };
     let number = |i: usize| inputs[i].f64s().next().unwrap_or(0.0);
-    let most = number(2).max(0.0) as usize;
+    let max_boxes = number(2).max(0.0) as usize;
     // The thresholds are compared in the precision of the data.
     let (iou, least) = (number(3), number(4));
     let center = params.bool("center_point_box");
@@ -99,20 +99,20 @@ fn nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
             let rectangles = &rectangles[batch * count..][..count];
             let mut order: Vec<usize> = (0..count).filter(|&i| scores[i] > least).collect();
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-            let mut chosen: Vec<usize> = Vec::new();
+            let mut picks: Vec<usize> = Vec::new();
             for candidate in order {
-                if chosen.len() == most {
+                if picks.len() == max_boxes {
                     break;
                 }
                 if ticks.requested() {
                     return Err("cancelled".into());
                 }
                 let suppressed = |&other: &usize| rectangles[candidate].overlap(&rectangles[other]) > iou;
-                if !chosen.iter().any(suppressed) {
-                    chosen.push(candidate);
+                if !picks.iter().any(suppressed) {
+                    picks.push(candidate);
                 }
             }
-            selected.extend(chosen.iter().flat_map(|&i| [batch as f64, class as f64, i as f64]));
+            selected.extend(picks.iter().flat_map(|&i| [batch as f64, class as f64, i as f64]));
         }
     }
     let rows = selected.len() / 3;

@@ -5,7 +5,7 @@ use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, R
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::{ErrorModel, Facts, LayoutRule, elements_along_axis, reduced_elements, size_along};
+use crate::op::facts::{ErrorModel, LayoutRule, Properties, elements_along_axis, reduced_elements, size_along};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const EPSILON: AttrDef =
@@ -30,7 +30,7 @@ inventory::submit! {
         relation: batch_relation,
         reference: Some(batch_reference),
         flops: |cost| cost.arg_len(0).saturating_mul(2),
-        facts: Facts::EXACT.stable(reduced_elements),
+        properties: Properties::EXACT.stable(reduced_elements),
     }
 }
 
@@ -45,7 +45,7 @@ inventory::submit! {
         relation: channel_relation,
         reference: Some(layer_reference),
         flops: per_element::<8>,
-        facts: Facts::EXACT.stable(elements_along_axis),
+        properties: Properties::EXACT.stable(elements_along_axis),
     }
 }
 
@@ -61,7 +61,7 @@ inventory::submit! {
         relation: channel_relation,
         reference: Some(instance_reference),
         flops: per_element::<8>,
-        facts: Facts::EXACT.stable(elements_of_group),
+        properties: Properties::EXACT.stable(elements_of_group),
     }
 }
 
@@ -80,7 +80,7 @@ inventory::submit! {
         relation: group_relation,
         reference: Some(group_reference),
         flops: per_element::<8>,
-        facts: Facts::EXACT.stable(elements_of_group),
+        properties: Properties::EXACT.stable(elements_of_group),
     }
 }
 
@@ -98,7 +98,7 @@ inventory::submit! {
         relation: l2_relation,
         reference: Some(l2_reference),
         flops: per_element::<3>,
-        facts: Facts::EXACT.stable(elements_along_axes),
+        properties: Properties::EXACT.stable(elements_along_axes),
     }
 }
 
@@ -119,7 +119,7 @@ inventory::submit! {
         relation: lrn_relation,
         reference: Some(lrn_reference),
         flops: |cost| cost.ret_len().saturating_mul(3 + 2 * cost.params.int("size").clamp(0, 1 << 30) as u64),
-        facts: Facts::EXACT.stable(window_size),
+        properties: Properties::EXACT.stable(window_size),
     }
 }
 
@@ -134,7 +134,7 @@ inventory::submit! {
         relation: |r| Ok(Type::tuple([same_as_input(r)?, same_as_input(r)?])),
         reference: Some(dropout_reference),
         flops: |_| 0,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -149,7 +149,7 @@ inventory::submit! {
         relation: channel_relation,
         reference: Some(prelu_reference),
         flops: per_element::<1>,
-        facts: Facts::EXACT.layout(LayoutRule::Axis).ulps(1.0),
+        properties: Properties::EXACT.layout(LayoutRule::Axis).ulps(1.0),
     }
 }
 
@@ -166,7 +166,7 @@ macro_rules! softmax {
                 relation: axis_relation,
                 reference: Some(|params, inputs, outputs| { softmax(params, inputs, outputs, $log); Ok(()) }),
                 flops: per_element::<5>,
-                facts: Facts::EXACT.error(ErrorModel::$error(elements_along_axis)),
+                properties: Properties::EXACT.error(ErrorModel::$error(elements_along_axis)),
             }
         }
     )*};
@@ -228,8 +228,8 @@ fn batch_relation(relation: &Relation<'_>) -> TypeResult {
 fn group_relation(relation: &Relation<'_>) -> TypeResult {
     let (dtype, dims, channel) = channels(relation)?;
     let groups = relation.params.int("num_groups");
-    let fits = |n: usize| groups >= 1 && n.is_multiple_of(groups as usize);
-    if groups < 1 || channel.fixed().is_some_and(|n| !fits(n)) {
+    let is_divisible = |n: usize| groups >= 1 && n.is_multiple_of(groups as usize);
+    if groups < 1 || channel.fixed().is_some_and(|n| !is_divisible(n)) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
             format!("num_groups: expected a divisor of {channel} channels, found {groups}"),
@@ -389,28 +389,28 @@ fn l2_reference(
 ) -> Result<(), ReferenceError> {
     let shape = inputs[0].shape;
     let rank = shape.len() as i64;
-    let given: Vec<i64> = params.ints("axis").iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
-    let summed = |axis: usize| given.is_empty() || given.contains(&(axis as i64));
+    let axes: Vec<i64> = params.ints("axis").iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
+    let summed = |axis: usize| axes.is_empty() || axes.contains(&(axis as i64));
     let mut x = inputs[0].to_f64s();
     // Elements that share a sum have the same index on every axis that is not reduced.
-    let place = |mut i: usize| {
-        let mut at = 0;
+    let group_index = |mut i: usize| {
+        let mut index = 0;
         let mut step = 1;
         for axis in (0..shape.len()).rev() {
             if !summed(axis) {
-                at += i % shape[axis] * step;
+                index += i % shape[axis] * step;
                 step *= shape[axis];
             }
             i /= shape[axis];
         }
-        at
+        index
     };
-    let mut sums = vec![0.0; x.len()];
+    let mut square_sums = vec![0.0; x.len()];
     for (i, value) in x.iter().enumerate() {
-        sums[place(i)] += value * value;
+        square_sums[group_index(i)] += value * value;
     }
     for (i, value) in x.iter_mut().enumerate() {
-        *value /= sums[place(i)].max(params.float("eps")).sqrt();
+        *value /= square_sums[group_index(i)].max(params.float("eps")).sqrt();
     }
     write(&x, &mut outputs[0]);
     Ok(())
@@ -431,8 +431,8 @@ fn lrn_reference(
             if ticks.requested() {
                 break;
             }
-            let near = &line[c.saturating_sub(size / 2)..(c + size / 2 + 1).min(line.len())];
-            let sum: f64 = near.iter().map(|&i| x[i] * x[i]).sum();
+            let window = &line[c.saturating_sub(size / 2)..(c + size / 2 + 1).min(line.len())];
+            let sum: f64 = window.iter().map(|&i| x[i] * x[i]).sum();
             y[line[c]] = x[line[c]] / (bias + alpha / size as f64 * sum).powf(beta);
         }
     }

@@ -4,7 +4,7 @@ use super::spatial::{self, CanonicalDims};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, DimExpr, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{TensorView, TensorViewMut};
 
 const PAD_MODE: AttrDef =
@@ -25,7 +25,7 @@ inventory::submit! {
         relation: pad_relation,
         reference: Some(pad_reference),
         flops: |_| 0,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -46,7 +46,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: |_| 0,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -67,7 +67,7 @@ inventory::submit! {
         relation: depth_relation,
         reference: Some(blocks_reference),
         flops: |_| 0,
-        facts: Facts::SELECTS,
+        properties: Properties::SELECTS,
     }
 }
 
@@ -85,7 +85,7 @@ inventory::submit! {
         relation: space_relation,
         reference: Some(blocks_reference),
         flops: |_| 0,
-        facts: Facts::SELECTS,
+        properties: Properties::SELECTS,
     }
 }
 
@@ -107,8 +107,8 @@ fn pairs(widths: &[i64]) -> Vec<(i64, i64)> {
 fn pad_relation(relation: &Relation<'_>) -> TypeResult {
     let (rank, widths) = (relation.tensor(0)?.dims.len(), pad_width(&relation.params));
     let widths = widths.filter(|w| w.len() == rank).ok_or_else(|| {
-        let given = relation.params.value("pad_width");
-        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width: expected {rank} pairs, found {given}"))
+        let pad_width = relation.params.value("pad_width");
+        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width: expected {rank} pairs, found {pad_width}"))
     })?;
     padded_type(relation, 1, Some(&widths))
 }
@@ -117,8 +117,8 @@ fn dynamic_pad_relation(relation: &Relation<'_>) -> TypeResult {
     let (rank, widths) = (relation.tensor(0)?.dims.len(), relation.tensor(1)?);
     let is = |axis: usize, n: usize| widths.dims[axis].fixed().is_none_or(|size| size == n);
     if !widths.dtype.is_int() || widths.dims.len() != 2 || !is(0, rank) || !is(1, 2) {
-        let given = &relation.args[1];
-        return Err(relation.mismatch(format!("pad_width: expected integers of shape ({rank}, 2), found {given}")));
+        let argument = &relation.args[1];
+        return Err(relation.mismatch(format!("pad_width: expected integers of shape ({rank}, 2), found {argument}")));
     }
     padded_type(relation, 2, relation.known_ints(1).map(|w| pairs(&w)).as_deref())
 }
@@ -145,15 +145,15 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
         .map(|(dim, &(before, after))| match dim {
             _ if (before, after) == (0, 0) => Ok(dim.clone()),
             Dim::Fixed(n) => {
-                let reach = before.max(after);
+                let max_width = before.max(after);
                 let max_reach = match mode.as_str() {
                     "edge" => i64::from(*n > 0) * i64::MAX,
                     "reflect" => *n as i64 - 1,
                     _ => i64::MAX,
                 };
-                if reach > 0 && reach > max_reach {
+                if max_width > 0 && max_width > max_reach {
                     return Err(relation.mismatch(format!(
-                        "expected {mode} padding of at most {max_reach} on {n} elements, found {reach}"
+                        "expected {mode} padding of at most {max_reach} on {n} elements, found {max_width}"
                     )));
                 }
                 spatial::to_dim(relation, *n as i128 + i128::from(before) + i128::from(after))
@@ -194,19 +194,19 @@ fn pad(
     let shape = data.shape;
     let bytes = data.dtype.size();
     let out_shape = outputs[0].shape;
-    for place in 0..outputs[0].len() {
-        let (mut rest, mut at, mut step) = (place, Some(0), 1);
+    for position in 0..outputs[0].len() {
+        let (mut rest, mut offset, mut step) = (position, Some(0), 1);
         for axis in (0..shape.len()).rev() {
             let x = (rest % out_shape[axis]) as i64 - widths[axis].0;
             rest /= out_shape[axis];
-            at = at.zip(pad_source(&mode, x, shape[axis] as i64)).map(|(at, x)| at + x as usize * step);
+            offset = offset.zip(pad_source(&mode, x, shape[axis] as i64)).map(|(offset, x)| offset + x as usize * step);
             step *= shape[axis];
         }
-        let source = match at {
-            Some(at) => &data.data[at * bytes..][..bytes],
+        let source = match offset {
+            Some(offset) => &data.data[offset * bytes..][..bytes],
             None => &value.data[..bytes],
         };
-        outputs[0].data[place * bytes..][..bytes].copy_from_slice(source);
+        outputs[0].data[position * bytes..][..bytes].copy_from_slice(source);
     }
 }
 
@@ -214,7 +214,7 @@ fn pad(
 /// dimensions.
 fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Diagnostic>> {
     let data = relation.tensor(0)?;
-    let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
+    let positions = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
     if data.dims.len() != 4 {
         return Err(relation.mismatch(format!("data: expected 4 dimensions, found {}", data.dims.len())));
     }
@@ -225,7 +225,7 @@ fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Dia
             format!("block_size: expected an integer from 1 to 1048576, found {size}"),
         ));
     }
-    Ok((size, std::array::from_fn(|i| data.dims[at[i]].clone()), at))
+    Ok((size, std::array::from_fn(|i| data.dims[positions[i]].clone()), positions))
 }
 
 fn times(relation: &Relation<'_>, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
@@ -243,12 +243,12 @@ fn divide_exact(relation: &Relation<'_>, subject: &str, dim: &Dim, n: i64) -> Re
     }
 }
 
-fn type_in_layout(relation: &Relation<'_>, dims: [Dim; 4], at: &[usize]) -> TypeResult {
-    let mut placed = vec![Dim::Any; 4];
-    for (dim, &to) in dims.into_iter().zip(at) {
-        placed[to] = dim;
+fn type_in_layout(relation: &Relation<'_>, dims: [Dim; 4], positions: &[usize]) -> TypeResult {
+    let mut dims_in_layout = vec![Dim::Any; 4];
+    for (dim, &position) in dims.into_iter().zip(positions) {
+        dims_in_layout[position] = dim;
     }
-    Ok(Type::tensor_of(relation.tensor(0)?.dtype, placed))
+    Ok(Type::tensor_of(relation.tensor(0)?.dtype, dims_in_layout))
 }
 
 fn depth_relation(relation: &Relation<'_>) -> TypeResult {
@@ -258,15 +258,15 @@ fn depth_relation(relation: &Relation<'_>) -> TypeResult {
             relation.error(codes::types::BAD_ATTRIBUTE, format!("mode: expected \"DCR\" or \"CRD\", found \"{mode}\""))
         );
     }
-    let (size, [n, c, h, w], at) = block(relation)?;
+    let (size, [n, c, h, w], positions) = block(relation)?;
     let c = divide_exact(relation, "channels", &c, size * size)?;
-    type_in_layout(relation, [n, c, times(relation, &h, size)?, times(relation, &w, size)?], &at)
+    type_in_layout(relation, [n, c, times(relation, &h, size)?, times(relation, &w, size)?], &positions)
 }
 
 fn space_relation(relation: &Relation<'_>) -> TypeResult {
-    let (size, [n, c, h, w], at) = block(relation)?;
+    let (size, [n, c, h, w], positions) = block(relation)?;
     let (h, w) = (divide_exact(relation, "rows", &h, size)?, divide_exact(relation, "columns", &w, size)?);
-    type_in_layout(relation, [n, times(relation, &c, size * size)?, h, w], &at)
+    type_in_layout(relation, [n, times(relation, &c, size * size)?, h, w], &positions)
 }
 
 fn blocks_reference(
@@ -281,20 +281,20 @@ fn blocks_reference(
     let to_space = params.def().name == "nn.depth_to_space";
     let crd = params.string("mode") == "CRD";
     let bytes = inputs[0].dtype.size();
-    // `deep` is the tensor with more channels, `wide` the tensor with the larger plane; the traversal follows `wide`.
-    let (deep, wide) = if to_space { (&data, &out) } else { (&out, &data) };
-    let [batch, channels, _, height, width] = wide.size;
+    // `deep_shape` is the tensor with more channels, `wide_shape` the tensor with the larger plane; the traversal follows `wide_shape`.
+    let (deep_shape, wide_shape) = if to_space { (&data, &out) } else { (&out, &data) };
+    let [batch, channels, _, height, width] = wide_shape.size;
     for n in 0..batch {
         for c in 0..channels {
             for h in 0..height {
                 for w in 0..width {
                     let in_block = h % size * size + w % size;
                     let channel = if crd { c * size * size + in_block } else { in_block * channels + c };
-                    let in_deep = deep.at(n, channel, [0, h / size, w / size]);
-                    let in_wide = wide.at(n, c, [0, h, w]);
-                    let (from, to) = if to_space { (in_deep, in_wide) } else { (in_wide, in_deep) };
-                    let source = &inputs[0].data[from * bytes..][..bytes];
-                    outputs[0].data[to * bytes..][..bytes].copy_from_slice(source);
+                    let in_deep = deep_shape.at(n, channel, [0, h / size, w / size]);
+                    let in_wide = wide_shape.at(n, c, [0, h, w]);
+                    let (read_index, target) = if to_space { (in_deep, in_wide) } else { (in_wide, in_deep) };
+                    let source = &inputs[0].data[read_index * bytes..][..bytes];
+                    outputs[0].data[target * bytes..][..bytes].copy_from_slice(source);
                 }
             }
         }

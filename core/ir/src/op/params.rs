@@ -29,7 +29,7 @@ impl<'a> Params<'a> {
     }
 
     /// Returns the same attributes under the schema and the defaults of `def`.
-    pub fn under(&self, def: &'static OpDef) -> Params<'a> {
+    pub fn with_def(&self, def: &'static OpDef) -> Params<'a> {
         Params { def, attrs: self.attrs }
     }
 

@@ -7,7 +7,7 @@ use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, R
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::{Facts, LayoutRule, reduced_elements};
+use crate::op::facts::{LayoutRule, Properties, reduced_elements};
 use crate::tensor::{TensorView, TensorViewMut};
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ fn window_elements(params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -
 }
 
 macro_rules! pool {
-    ($($axes:literal $name:literal $doc:ident $ones:tt $zeros:tt $layout:literal $reference:ident $attrs:ident $facts:expr;)*) => {$(
+    ($($axes:literal $name:literal $doc:ident $ones:tt $zeros:tt $layout:literal $reference:ident $attrs:ident $properties:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -74,7 +74,7 @@ macro_rules! pool {
                 relation: pool_relation::<$axes>,
                 reference: Some($reference),
                 flops: pool_flops,
-                facts: $facts,
+                properties: $properties,
             }
         }
     )*};
@@ -88,20 +88,20 @@ const COUNT: AttrDef =
     AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "true if padding counts in the mean");
 
 pool! {
-    1 "nn.max_pool1d" MAX [1] [0] "NCW" max_reference window_attrs Facts::SELECTS;
-    2 "nn.max_pool2d" MAX [1, 1] [0, 0] "NCHW" max_reference window_attrs Facts::SELECTS.layout(LayoutRule::Window2d);
-    3 "nn.max_pool3d" MAX [1, 1, 1] [0, 0, 0] "NCDHW" max_reference window_attrs Facts::SELECTS;
-    1 "nn.avg_pool1d" AVG [1] [0] "NCW" avg_reference avg_attrs Facts::EXACT.sum(window_elements);
-    2 "nn.avg_pool2d" AVG [1, 1] [0, 0] "NCHW" avg_reference avg_attrs Facts::EXACT.sum(window_elements).layout(LayoutRule::Window2d);
-    3 "nn.avg_pool3d" AVG [1, 1, 1] [0, 0, 0] "NCDHW" avg_reference avg_attrs Facts::EXACT.sum(window_elements);
-    1 "nn.contrib_lp_pool1d" LP [1] [0] "NCW" lp_reference lp_attrs Facts::EXACT.stable(window_elements);
+    1 "nn.max_pool1d" MAX [1] [0] "NCW" max_reference window_attrs Properties::SELECTS;
+    2 "nn.max_pool2d" MAX [1, 1] [0, 0] "NCHW" max_reference window_attrs Properties::SELECTS.layout(LayoutRule::Window2d);
+    3 "nn.max_pool3d" MAX [1, 1, 1] [0, 0, 0] "NCDHW" max_reference window_attrs Properties::SELECTS;
+    1 "nn.avg_pool1d" AVG [1] [0] "NCW" avg_reference avg_attrs Properties::EXACT.sum(window_elements);
+    2 "nn.avg_pool2d" AVG [1, 1] [0, 0] "NCHW" avg_reference avg_attrs Properties::EXACT.sum(window_elements).layout(LayoutRule::Window2d);
+    3 "nn.avg_pool3d" AVG [1, 1, 1] [0, 0, 0] "NCDHW" avg_reference avg_attrs Properties::EXACT.sum(window_elements);
+    1 "nn.contrib_lp_pool1d" LP [1] [0] "NCW" lp_reference lp_attrs Properties::EXACT.stable(window_elements);
     2 "nn.contrib_lp_pool2d" LP [1, 1] [0, 0] "NCHW" lp_reference lp_attrs
-        Facts::EXACT.stable(window_elements).layout(LayoutRule::Window2d);
-    3 "nn.contrib_lp_pool3d" LP [1, 1, 1] [0, 0, 0] "NCDHW" lp_reference lp_attrs Facts::EXACT.stable(window_elements);
+        Properties::EXACT.stable(window_elements).layout(LayoutRule::Window2d);
+    3 "nn.contrib_lp_pool3d" LP [1, 1, 1] [0, 0, 0] "NCDHW" lp_reference lp_attrs Properties::EXACT.stable(window_elements);
 }
 
 macro_rules! global {
-    ($($name:literal $doc:literal $reference:ident $facts:expr;)*) => {$(
+    ($($name:literal $doc:literal $reference:ident $properties:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -116,19 +116,19 @@ macro_rules! global {
                 relation: global_relation,
                 reference: Some($reference),
                 flops: |cost| cost.arg_len(0),
-                facts: $facts,
+                properties: $properties,
             }
         }
     )*};
 }
 
 global! {
-    "nn.global_avg_pool2d" "The mean of each plane; height and width become 1." adaptive_avg Facts::EXACT.sum(reduced_elements).layout(LayoutRule::Window2d);
-    "nn.global_max_pool2d" "The largest element of each plane; height and width become 1." adaptive_max Facts::SELECTS.layout(LayoutRule::Window2d);
+    "nn.global_avg_pool2d" "The mean of each plane; height and width become 1." adaptive_avg Properties::EXACT.sum(reduced_elements).layout(LayoutRule::Window2d);
+    "nn.global_max_pool2d" "The largest element of each plane; height and width become 1." adaptive_max Properties::SELECTS.layout(LayoutRule::Window2d);
 }
 
 macro_rules! adaptive {
-    ($($axes:literal $name:literal $doc:ident $layout:literal $reference:ident $facts:expr;)*) => {$(
+    ($($axes:literal $name:literal $doc:ident $layout:literal $reference:ident $properties:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -145,7 +145,7 @@ macro_rules! adaptive {
                 relation: adaptive_relation::<$axes>,
                 reference: Some($reference),
                 flops: |cost| cost.arg_len(0),
-                facts: $facts,
+                properties: $properties,
             }
         }
     )*};
@@ -156,12 +156,12 @@ const ADAPTIVE_AVG: &str =
 const ADAPTIVE_MAX: &str = "The largest element of [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for index i of out.";
 
 adaptive! {
-    1 "nn.adaptive_avg_pool1d" ADAPTIVE_AVG "NCW" adaptive_avg Facts::EXACT.sum(reduced_elements);
-    2 "nn.adaptive_avg_pool2d" ADAPTIVE_AVG "NCHW" adaptive_avg Facts::EXACT.sum(reduced_elements).layout(LayoutRule::Window2d);
-    3 "nn.adaptive_avg_pool3d" ADAPTIVE_AVG "NCDHW" adaptive_avg Facts::EXACT.sum(reduced_elements);
-    1 "nn.adaptive_max_pool1d" ADAPTIVE_MAX "NCW" adaptive_max Facts::SELECTS;
-    2 "nn.adaptive_max_pool2d" ADAPTIVE_MAX "NCHW" adaptive_max Facts::SELECTS.layout(LayoutRule::Window2d);
-    3 "nn.adaptive_max_pool3d" ADAPTIVE_MAX "NCDHW" adaptive_max Facts::SELECTS;
+    1 "nn.adaptive_avg_pool1d" ADAPTIVE_AVG "NCW" adaptive_avg Properties::EXACT.sum(reduced_elements);
+    2 "nn.adaptive_avg_pool2d" ADAPTIVE_AVG "NCHW" adaptive_avg Properties::EXACT.sum(reduced_elements).layout(LayoutRule::Window2d);
+    3 "nn.adaptive_avg_pool3d" ADAPTIVE_AVG "NCDHW" adaptive_avg Properties::EXACT.sum(reduced_elements);
+    1 "nn.adaptive_max_pool1d" ADAPTIVE_MAX "NCW" adaptive_max Properties::SELECTS;
+    2 "nn.adaptive_max_pool2d" ADAPTIVE_MAX "NCHW" adaptive_max Properties::SELECTS.layout(LayoutRule::Window2d);
+    3 "nn.adaptive_max_pool3d" ADAPTIVE_MAX "NCDHW" adaptive_max Properties::SELECTS;
 }
 
 /// Pooling with known dimensions.
@@ -186,8 +186,8 @@ impl PoolShape {
 /// Returns the taps and the parameters of a pooling window, extended to three axes.
 pub fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], WindowParams) {
     let mut taps = [1; 3];
-    for (to, &v) in taps[3 - axes..].iter_mut().zip(&params.per_axis("pool_size", axes)) {
-        *to = v as usize;
+    for (extent, &v) in taps[3 - axes..].iter_mut().zip(&params.per_axis("pool_size", axes)) {
+        *extent = v as usize;
     }
     (taps, WindowParams::new(params, axes))
 }
@@ -197,13 +197,13 @@ pub fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], WindowParam
 fn pooled_type(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeResult {
     let data = relation.tensor(0)?;
     let order = format!("NC{}", spatial::spatial(axes));
-    let at = spatial::layout(relation, "layout", &order, &order)?;
+    let positions = spatial::layout(relation, "layout", &order, &order)?;
     let out_at = spatial::layout(relation, "out_layout", &order, &relation.params.string("layout"))?;
     rank(relation, axes)?;
     let mut dims = vec![Dim::Any; axes + 2];
-    let lead = at[..2].iter().map(|&i| data.dims[i].clone());
-    for (dim, &to) in lead.chain(spatial).zip(&out_at) {
-        dims[to] = dim;
+    let lead = positions[..2].iter().map(|&i| data.dims[i].clone());
+    for (dim, &position) in lead.chain(spatial).zip(&out_at) {
+        dims[position] = dim;
     }
     Ok(Type::tensor_of(data.dtype, dims))
 }
@@ -216,11 +216,11 @@ fn global_relation(relation: &Relation<'_>) -> TypeResult {
 }
 
 fn rank(relation: &Relation<'_>, axes: usize) -> Result<(), Box<crate::diag::Diagnostic>> {
-    let given = relation.tensor(0)?.dims.len();
-    if given == axes + 2 {
+    let rank = relation.tensor(0)?.dims.len();
+    if rank == axes + 2 {
         return Ok(());
     }
-    Err(relation.mismatch(format!("data: expected {} dimensions, found {given}", axes + 2)))
+    Err(relation.mismatch(format!("data: expected {} dimensions, found {rank}", axes + 2)))
 }
 
 pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
@@ -230,17 +230,17 @@ pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
     rank(relation, AXES)?;
     let data = relation.tensor(0)?;
     let order = format!("NC{}", spatial::spatial(AXES));
-    let at = spatial::layout(relation, "layout", &order, &order)?;
+    let positions = spatial::layout(relation, "layout", &order, &order)?;
     let taps = spatial::per_axis(relation, "pool_size", AXES, 1)?;
     let strides = spatial::per_axis(relation, "strides", AXES, 1)?;
     let dilation = spatial::per_axis(relation, "dilation", AXES, 1)?;
     let pads = spatial::padding(relation, AXES)?;
     let ceil = relation.params.bool("ceil_mode");
-    let places = |i: usize| {
+    let window_size = |i: usize| {
         let window = Window { stride: strides[i], dilation: dilation[i], pads: pads[i] };
-        window.output_size(relation, &data.dims[at[2 + i]], &Dim::Fixed(taps[i] as usize), ceil)
+        window.output_size(relation, &data.dims[positions[2 + i]], &Dim::Fixed(taps[i] as usize), ceil)
     };
-    pooled_type(relation, AXES, (0..AXES).map(places).collect::<Result<_, _>>()?)
+    pooled_type(relation, AXES, (0..AXES).map(window_size).collect::<Result<_, _>>()?)
 }
 
 fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
@@ -248,10 +248,10 @@ fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
         return ty;
     }
     rank(relation, AXES)?;
-    let wanted = if relation.params.ints("output_size").is_empty() {
+    let expected = if relation.params.ints("output_size").is_empty() {
         let order = format!("NC{}", spatial::spatial(AXES));
-        let at = spatial::layout(relation, "layout", &order, &order)?;
-        at[2..].iter().map(|&i| relation.tensor(0).map(|t| t.dims[i].clone())).collect::<Result<_, _>>()?
+        let positions = spatial::layout(relation, "layout", &order, &order)?;
+        positions[2..].iter().map(|&i| relation.tensor(0).map(|t| t.dims[i].clone())).collect::<Result<_, _>>()?
     } else {
         let sizes = spatial::per_axis(relation, "output_size", AXES, 1)?;
         sizes.into_iter().map(|n| Dim::Fixed(n as usize)).collect()
@@ -260,7 +260,7 @@ fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     if data.is_empty() && data.dims.first() != Some(&Dim::Fixed(0)) {
         return Err(relation.error(codes::types::TYPE_MISMATCH, "data: expected at least one element, found none"));
     }
-    pooled_type(relation, AXES, wanted)
+    pooled_type(relation, AXES, expected)
 }
 
 /// Counts one operation per tap.
@@ -269,8 +269,8 @@ pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
     let dims = cost.args.first().and_then(Type::as_tensor).map_or(0, |t| t.dims.len());
     let blocks = cost.params.string("layout").chars().filter(char::is_ascii_lowercase).count();
     let axes = dims.saturating_sub(2 + blocks);
-    let all = (0..axes).filter_map(|i| taps.get(i).or(taps.last())).fold(1u64, |n, &t| n.saturating_mul(t as u64));
-    cost.ret_len().saturating_mul(all)
+    let volume = (0..axes).filter_map(|i| taps.get(i).or(taps.last())).fold(1u64, |n, &t| n.saturating_mul(t as u64));
+    cost.ret_len().saturating_mul(volume)
 }
 
 /// Folds each window with `step`, starting at `start`. `finish` computes the element of the result from the folded
@@ -287,30 +287,30 @@ fn windows(
     let (taps, window) = pool_window(params, inputs[0].shape.len() - 2);
     let size = s.data.spatial();
     let padded: [usize; 3] = std::array::from_fn(|i| window.before[i] + size[i] + window.after[i]);
-    let whole = WindowParams { before: [0; 3], ..window };
+    let unpadded = WindowParams { before: [0; 3], ..window };
     let (x, mut y) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
     let mut ticks = Ticks::every(taps.iter().zip(size).map(|(&taps, size)| taps.min(size)).product());
     for n in 0..s.out.size[0] {
         for c in 0..s.out.size[1] {
-            each(s.out.spatial(), |place| {
+            each(s.out.spatial(), |position| {
                 if ticks.requested() {
                     return;
                 }
                 // A large window may consist mostly of padding, which is not traversed.
-                let inside = |window: &WindowParams, size: [usize; 3]| -> [Range<usize>; 3] {
-                    std::array::from_fn(|i| window.taps_inside(i, place[i], taps[i], size[i]))
+                let tap_count = |window: &WindowParams, size: [usize; 3]| -> [Range<usize>; 3] {
+                    std::array::from_fn(|i| window.taps_inside(i, position[i], taps[i], size[i]))
                 };
                 let count = |ranges: &[Range<usize>; 3]| ranges.iter().map(Range::len).product();
-                let seen = inside(&window, size);
+                let visible = tap_count(&window, size);
                 let mut value = start;
-                each(seen.clone().map(|range| range.len()), |at| {
-                    let tap = std::array::from_fn(|i| seen[i].start + at[i]);
-                    if let Some(index) = window.tap(place, tap, size) {
+                each(visible.clone().map(|range| range.len()), |offset_in_window| {
+                    let tap = std::array::from_fn(|i| visible[i].start + offset_in_window[i]);
+                    if let Some(index) = window.tap(position, tap, size) {
                         value = step(value, x.float(s.data.at(n, c, index)));
                     }
                 });
-                let (inside, covered) = (count(&seen), count(&inside(&whole, padded)));
-                y.set_float(s.out.at(n, c, place), finish(value, inside, covered));
+                let (tap_count, covered_count) = (count(&visible), count(&tap_count(&unpadded, padded)));
+                y.set_float(s.out.at(n, c, position), finish(value, tap_count, covered_count));
             });
         }
     }
@@ -321,8 +321,8 @@ fn max_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    if let Some(done) = blocked::reference(&params, inputs, outputs, max_reference) {
-        return done;
+    if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, max_reference) {
+        return blocked_result;
     }
     windows(&params, inputs, outputs, f64::NEG_INFINITY, &larger, &|value, _, _| value);
     Ok(())
@@ -333,8 +333,8 @@ pub(super) fn avg_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    if let Some(done) = blocked::reference(&params, inputs, outputs, avg_reference) {
-        return done;
+    if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, avg_reference) {
+        return blocked_result;
     }
     if params.bool("count_include_pad") {
         windows(&params, inputs, outputs, 0.0, &|a, b| a + b, &|sum, _, covered| sum / covered.max(1) as f64);
@@ -349,8 +349,8 @@ fn lp_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    if let Some(done) = blocked::reference(&params, inputs, outputs, lp_reference) {
-        return done;
+    if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, lp_reference) {
+        return blocked_result;
     }
     let p = params.int("p");
     if p < 1 {
@@ -366,7 +366,7 @@ pub fn adaptive_range(i: usize, size: usize, out: usize) -> Range<usize> {
     i * size / out..((i + 1) * size).div_ceil(out)
 }
 
-fn adaptive(
+fn adaptive_pool(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
@@ -380,18 +380,18 @@ fn adaptive(
     let mut ticks = Ticks::every((0..3).map(|i| size[i] / out[i].max(1) + 1).product());
     for n in 0..s.out.size[0] {
         for c in 0..s.out.size[1] {
-            each(out, |place| {
+            each(out, |position| {
                 if ticks.requested() {
                     return;
                 }
-                let ranges: [_; 3] = std::array::from_fn(|i| adaptive_range(place[i], size[i], out[i]));
+                let ranges: [_; 3] = std::array::from_fn(|i| adaptive_range(position[i], size[i], out[i]));
                 let mut value = start;
                 each(ranges.clone().map(|r| r.len()), |tap| {
                     let index = std::array::from_fn(|i| ranges[i].start + tap[i]);
                     value = step(value, x.float(s.data.at(n, c, index)));
                 });
-                let covered = ranges.iter().map(|r| r.len()).product();
-                y.set_float(s.out.at(n, c, place), finish(value, covered));
+                let element_count = ranges.iter().map(|r| r.len()).product();
+                y.set_float(s.out.at(n, c, position), finish(value, element_count));
             });
         }
     }
@@ -402,10 +402,10 @@ fn adaptive_avg(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    if let Some(done) = blocked::reference(&params, inputs, outputs, adaptive_avg) {
-        return done;
+    if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, adaptive_avg) {
+        return blocked_result;
     }
-    adaptive(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, n| sum / n.max(1) as f64);
+    adaptive_pool(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, n| sum / n.max(1) as f64);
     Ok(())
 }
 
@@ -414,9 +414,9 @@ fn adaptive_max(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    if let Some(done) = blocked::reference(&params, inputs, outputs, adaptive_max) {
-        return done;
+    if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, adaptive_max) {
+        return blocked_result;
     }
-    adaptive(&params, inputs, outputs, f64::NEG_INFINITY, larger, |value, _| value);
+    adaptive_pool(&params, inputs, outputs, f64::NEG_INFINITY, larger, |value, _| value);
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::walk::{broadcast_strides, each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::{Facts, reduced_elements};
+use crate::op::facts::{Properties, reduced_elements};
 use crate::tensor::{DType, Shape, TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Ints, Default::None, "reduced axes; all if None");
@@ -39,12 +39,12 @@ fn reduced_dims(relation: &Relation<'_>) -> Result<Vec<Dim>, Box<Diagnostic>> {
         relation.error(codes::types::BAD_ATTRIBUTE, format!("axis {axes:?} is out of range for rank {rank}"))
     })?;
     let keepdims = relation.params.bool("keepdims");
-    let kept = data.dims.iter().zip(mask).filter_map(|(dim, reduced)| match reduced {
+    let result_dims = data.dims.iter().zip(mask).filter_map(|(dim, reduced)| match reduced {
         false => Some(dim.clone()),
         true if keepdims => Some(Dim::Fixed(1)),
         true => None,
     });
-    Ok(kept.collect())
+    Ok(result_dims.collect())
 }
 
 fn same_element_type(relation: &Relation<'_>) -> TypeResult {
@@ -64,8 +64,8 @@ fn each_group(
 ) -> Result<(), ReferenceError> {
     let mask = reduced(params, shape.len()).ok_or("axis is out of range")?;
     let strides = strides(shape);
-    let part = |wanted: bool| -> (Shape, Shape) {
-        (0..shape.len()).filter(|&a| mask[a] == wanted).map(|a| (shape[a], strides[a])).unzip()
+    let part = |is_reduced: bool| -> (Shape, Shape) {
+        (0..shape.len()).filter(|&a| mask[a] == is_reduced).map(|a| (shape[a], strides[a])).unzip()
     };
     let ((inner, inner_strides), (outer, outer_strides)) = (part(true), part(false));
     let mut members = Vec::new();
@@ -88,17 +88,17 @@ fn fold(
 ) -> Result<(), ReferenceError> {
     let dtype = inputs[0].dtype;
     let (data, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
-    let mut places = 0..out.len();
+    let mut positions = 0..out.len();
     each_group(&params, inputs[0].shape, |members| {
-        let Some(place) = places.next() else { return };
+        let Some(position) = positions.next() else { return };
         let mut count = 0u64;
         let members = members.inspect(|_| count += 1);
         if dtype.is_float() {
             let total = members.fold((float.0)(dtype), |acc, i| (float.1)(acc, data.float(i)));
-            out.set_float(place, (float.2)(total, count as f64));
+            out.set_float(position, (float.2)(total, count as f64));
         } else {
             let total = members.fold((int.0)(dtype), |acc, i| (int.1)(acc, data.int(i)));
-            out.set_int(place, (int.2)(total, i128::from(count)));
+            out.set_int(position, (int.2)(total, i128::from(count)));
         }
     })
 }
@@ -114,7 +114,7 @@ fn limits(dtype: DType) -> (i128, i128) {
 }
 
 macro_rules! reductions {
-    ($($name:literal, $facts:expr, $doc:literal, $float:expr, $int:expr;)*) => {$(
+    ($($name:literal, $properties:expr, $doc:literal, $float:expr, $int:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -126,23 +126,23 @@ macro_rules! reductions {
                 relation: same_element_type,
                 reference: Some(|params, inputs, outputs| fold(params, inputs, outputs, $float, $int)),
                 flops: one_per_input,
-                facts: $facts,
+                properties: $properties,
             }
         }
     )*};
 }
 
 reductions! {
-    "sum", Facts::EXACT.sum(reduced_elements), "The sum; 0 for an empty group.",
+    "sum", Properties::EXACT.sum(reduced_elements), "The sum; 0 for an empty group.",
         (|_| 0.0, |a, x| a + x, |a, _| a), (|_| 0, |a, x| a + x, |a, _| a);
-    "mean", Facts::EXACT.sum(reduced_elements), "The arithmetic mean; integers round toward zero. An empty group yields NaN, or 0 for integers.",
+    "mean", Properties::EXACT.sum(reduced_elements), "The arithmetic mean; integers round toward zero. An empty group yields NaN, or 0 for integers.",
         (|_| 0.0, |a, x| a + x, |a, n| a / n), (|_| 0, |a, x| a + x, |a, n| a / n.max(1));
-    "prod", Facts::EXACT.stable(reduced_elements), "The product; 1 for an empty group.",
+    "prod", Properties::EXACT.stable(reduced_elements), "The product; 1 for an empty group.",
         (|_| 1.0, |a, x| a * x, |a, _| a), (|_| 1, |a, x| a.wrapping_mul(x), |a, _| a);
-    "max", Facts::EXACT, "The largest element, NaN if any element is NaN; the minimum of the type for an empty group.",
+    "max", Properties::EXACT, "The largest element, NaN if any element is NaN; the minimum of the type for an empty group.",
         (|_| f64::NEG_INFINITY, larger, |a, _| a),
         (|t| limits(t).0, |a, x| a.max(x), |a, _| a);
-    "min", Facts::EXACT, "The smallest element, NaN if any element is NaN; the maximum of the type for an empty group.",
+    "min", Properties::EXACT, "The smallest element, NaN if any element is NaN; the maximum of the type for an empty group.",
         (|_| f64::INFINITY, smaller, |a, _| a),
         (|t| limits(t).1, |a, x| a.min(x), |a, _| a);
 }
@@ -169,7 +169,7 @@ macro_rules! boolean_reductions {
                     })
                 }),
                 flops: one_per_input,
-                facts: Facts::EXACT,
+                properties: Properties::EXACT,
             }
         }
     )*};
@@ -236,7 +236,7 @@ macro_rules! arg_reductions {
                 relation: |relation| Ok(Type::tensor_of(DType::I32, reduced_dims(relation)?)),
                 reference: Some(|params, inputs, outputs| arg_reduce(params, inputs, outputs, $better)),
                 flops: one_per_input,
-                facts: Facts::EXACT,
+                properties: Properties::EXACT,
             }
         }
     )*};
@@ -265,21 +265,21 @@ inventory::submit! {
         relation: |relation| {
             let (data, mean) = (relation.tensor(0)?, relation.tensor(1)?);
             relation.same_dtype(data.dtype, mean.dtype)?;
-            let extra = data.dims.len().checked_sub(mean.dims.len());
-            let fits = extra.is_some_and(|extra| {
-                mean.dims.iter().zip(&data.dims[extra..]).all(|(m, d)| match (m.fixed(), d.fixed()) {
+            let missing_rank = data.dims.len().checked_sub(mean.dims.len());
+            let is_compatible = missing_rank.is_some_and(|missing_rank| {
+                mean.dims.iter().zip(&data.dims[missing_rank..]).all(|(m, d)| match (m.fixed(), d.fixed()) {
                     (Some(m), Some(d)) => m == 1 || m == d,
                     _ => true,
                 })
             });
-            if !fits {
+            if !is_compatible {
                 return Err(relation.mismatch(format!("{} does not broadcast to {}", relation.args[1], relation.args[0])));
             }
             same_element_type(relation)
         },
         reference: Some(variance),
         flops: |cost| 3 * cost.arg_len(0),
-        facts: Facts::EXACT.stable(reduced_elements),
+        properties: Properties::EXACT.stable(reduced_elements),
     }
 }
 
@@ -296,16 +296,16 @@ fn variance(
     if squares.len() < data.len() {
         return Ok(());
     }
-    let less = f64::from(u8::from(params.bool("unbiased")));
+    let correction = f64::from(u8::from(params.bool("unbiased")));
     let mut out = Writer::new(&mut outputs[0]);
-    let mut places = 0..out.len();
+    let mut positions = 0..out.len();
     each_group(&params, shape, |members| {
-        let Some(place) = places.next() else { return };
+        let Some(position) = positions.next() else { return };
         let (mut total, mut count) = (0.0, 0.0);
         for i in members {
             total += squares[i];
             count += 1.0;
         }
-        out.set_float(place, total / (count - less));
+        out.set_float(position, total / (count - correction));
     })
 }

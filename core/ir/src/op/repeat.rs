@@ -6,15 +6,15 @@ use super::walk::{broadcast_strides, gather, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, TensorType, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{TensorView, TensorViewMut};
 
 fn broadcast_to_dims(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>) -> TypeResult {
-    let Some(extra) = dims.len().checked_sub(data.dims.len()) else {
+    let Some(missing_rank) = dims.len().checked_sub(data.dims.len()) else {
         return Err(relation.mismatch(format!("{} does not broadcast to {} dimensions", relation.args[0], dims.len())));
     };
-    for (from, to) in data.dims.iter().zip(&dims[extra..]) {
-        if let (Some(a), Some(b)) = (from.fixed(), to.fixed())
+    for (source, target) in data.dims.iter().zip(&dims[missing_rank..]) {
+        if let (Some(a), Some(b)) = (source.fixed(), target.fixed())
             && a != 1
             && a != b
         {
@@ -62,7 +62,7 @@ inventory::submit! {
         },
         reference: Some(broadcast),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -77,7 +77,7 @@ inventory::submit! {
         relation: |relation| broadcast_to_dims(relation, relation.tensor(0)?, relation.tensor(1)?.dims.to_vec()),
         reference: Some(broadcast),
         flops: no_flops,
-        facts: Facts::POINTWISE,
+        properties: Properties::POINTWISE,
     }
 }
 
@@ -98,7 +98,7 @@ inventory::submit! {
         },
         reference: Some(broadcast),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -126,9 +126,9 @@ fn tile_type(relation: &Relation<'_>, reps: Vec<Dim>) -> TypeResult {
 
 fn tile(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
     let (shape, strides) = (inputs[0].shape, strides(inputs[0].shape));
-    let extra = outputs[0].shape.len() - shape.len();
+    let missing_rank = outputs[0].shape.len() - shape.len();
     gather(&inputs[0], &mut outputs[0], |index| {
-        index[extra..].iter().zip(shape).zip(&strides).map(|((i, n), s)| i % n * s).sum()
+        index[missing_rank..].iter().zip(shape).zip(&strides).map(|((i, n), s)| i % n * s).sum()
     });
     Ok(())
 }
@@ -144,7 +144,7 @@ inventory::submit! {
         relation: |relation| tile_type(relation, dims_of(relation, &relation.params.ints("reps"))?),
         reference: Some(tile),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -165,7 +165,7 @@ inventory::submit! {
         },
         reference: Some(tile),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -199,6 +199,6 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }

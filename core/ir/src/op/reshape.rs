@@ -5,7 +5,7 @@ use super::elementwise::no_flops;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Maximum rank of the result of an operator that adds dimensions.
@@ -39,16 +39,18 @@ fn read_codes(
     newshape: &[i64],
     allowzero: bool,
 ) -> Result<Vec<Code>, Box<Diagnostic>> {
-    let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+    let invalid = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
     let rank = data.dims.len();
-    let mut at = 0;
+    let mut next_axis = 0;
     let mut result = Vec::with_capacity(newshape.len());
     let mut numbers = newshape.iter().copied();
-    let take = |at: &mut usize, count: usize| -> Result<std::ops::Range<usize>, Box<Diagnostic>> {
-        let range = *at..*at + count;
-        *at = range.end;
+    let take_axes = |next_axis: &mut usize, count: usize| -> Result<std::ops::Range<usize>, Box<Diagnostic>> {
+        let range = *next_axis..*next_axis + count;
+        *next_axis = range.end;
         if range.end > rank {
-            return Err(bad(format!("newshape {newshape:?} refers to more dimensions than the {rank} of the input")));
+            return Err(invalid(format!(
+                "newshape {newshape:?} refers to more dimensions than the {rank} of the input"
+            )));
         }
         Ok(range)
     };
@@ -56,35 +58,37 @@ fn read_codes(
         match code {
             0 if allowzero => {
                 result.push(Code::Fixed(0));
-                at += 1;
+                next_axis += 1;
             }
-            0 => result.push(Code::Input(take(&mut at, 1)?)),
+            0 => result.push(Code::Input(take_axes(&mut next_axis, 1)?)),
             -1 => {
                 result.push(Code::Infer);
-                at += 1;
+                next_axis += 1;
             }
             -2 => {
-                result.extend((at.min(rank)..rank).map(|i| Code::Input(i..i + 1)));
-                at = at.max(rank);
+                result.extend((next_axis.min(rank)..rank).map(|i| Code::Input(i..i + 1)));
+                next_axis = next_axis.max(rank);
             }
-            -3 => result.push(Code::Input(take(&mut at, 2)?)),
+            -3 => result.push(Code::Input(take_axes(&mut next_axis, 2)?)),
             -4 => {
-                let source = take(&mut at, 1)?.start;
-                let remaining = numbers.len();
+                let source = take_axes(&mut next_axis, 1)?.start;
+                let length = numbers.len();
                 let (Some(a), Some(b)) = (numbers.next(), numbers.next()) else {
-                    return Err(bad(format!("newshape {newshape:?}: expected 2 integers after -4, found {remaining}")));
+                    return Err(invalid(format!(
+                        "newshape {newshape:?}: expected 2 integers after -4, found {length}"
+                    )));
                 };
                 result.extend(split_dim(&data.dims[source], a, b).ok_or_else(|| {
-                    bad(format!("newshape {newshape:?} does not split dimension {}", data.dims[source]))
+                    invalid(format!("newshape {newshape:?} does not split dimension {}", data.dims[source]))
                 })?);
             }
             n => match usize::try_from(n) {
                 Ok(n) => {
                     result.push(Code::Fixed(n));
-                    at += 1;
+                    next_axis += 1;
                 }
                 Err(_) => {
-                    return Err(bad(format!(
+                    return Err(invalid(format!(
                         "newshape {newshape:?}: expected a dimension or a code from -4 to -1, found {n}"
                     )));
                 }
@@ -93,7 +97,7 @@ fn read_codes(
     }
     let inferred = result.iter().filter(|c| matches!(c, Code::Infer)).count();
     if inferred > 1 {
-        return Err(bad(format!(
+        return Err(invalid(format!(
             "newshape {newshape:?}: expected at most one inferred dimension (-1), found {inferred}"
         )));
     }
@@ -104,14 +108,14 @@ fn read_codes(
 /// product.
 fn split_dim(dim: &Dim, a: i64, b: i64) -> Option<[Code; 2]> {
     let (x, y) = (usize::try_from(a).ok(), usize::try_from(b).ok());
-    let divide = |by: usize| match dim.fixed() {
-        Some(n) => (by > 0 && n.is_multiple_of(by)).then(|| Code::Fixed(n / by)),
+    let divide = |divisor: usize| match dim.fixed() {
+        Some(n) => (divisor > 0 && n.is_multiple_of(divisor)).then(|| Code::Fixed(n / divisor)),
         None => Some(Code::Infer),
     };
     match (x, y) {
         (Some(x), Some(y)) => {
-            let fits = dim.fixed().is_none_or(|n| x.checked_mul(y) == Some(n));
-            fits.then_some([Code::Fixed(x), Code::Fixed(y)])
+            let is_exact = dim.fixed().is_none_or(|n| x.checked_mul(y) == Some(n));
+            is_exact.then_some([Code::Fixed(x), Code::Fixed(y)])
         }
         (Some(x), None) if b == -1 => Some([Code::Fixed(x), divide(x)?]),
         (None, Some(y)) if a == -1 => Some([divide(y)?, Code::Fixed(y)]),
@@ -123,38 +127,39 @@ fn split_dim(dim: &Dim, a: i64, b: i64) -> Option<[Code; 2]> {
 pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i64], allowzero: bool) -> TypeResult {
     let codes = read_codes(relation, data, newshape, allowzero)?;
     // The product of the explicit numbers must equal the product of the input dimensions that were not copied.
-    let mut left: Vec<&Dim> = Vec::new();
-    let copied: Vec<usize> = codes.iter().flat_map(|c| if let Code::Input(r) = c { r.clone() } else { 0..0 }).collect();
-    left.extend(data.dims.iter().enumerate().filter(|(i, _)| !copied.contains(i)).map(|(_, d)| d));
-    let mut known = 1usize;
+    let mut uncopied: Vec<&Dim> = Vec::new();
+    let copied_axes: Vec<usize> =
+        codes.iter().flat_map(|c| if let Code::Input(r) = c { r.clone() } else { 0..0 }).collect();
+    uncopied.extend(data.dims.iter().enumerate().filter(|(i, _)| !copied_axes.contains(i)).map(|(_, d)| d));
+    let mut known_product = 1usize;
     for code in &codes {
         if let Code::Fixed(n) = code {
-            known = known
+            known_product = known_product
                 .checked_mul(*n)
                 .ok_or_else(|| relation.mismatch(format!("newshape {newshape:?} is too large")))?;
         }
     }
     let infers = codes.iter().any(|c| matches!(c, Code::Infer));
-    let wrong = || relation.mismatch(format!("{} does not reshape to {newshape:?}", relation.args[0]));
-    let inferred = match product(left.iter().copied()) {
+    let mismatch = || relation.mismatch(format!("{} does not reshape to {newshape:?}", relation.args[0]));
+    let inferred = match product(uncopied.iter().copied()) {
         Some(total) if !infers => {
             // If all dimensions are known, the total sizes are compared, so that empty tensors reshape into each other.
             let agree = match product(&data.dims).zip(total_of(data, &codes)) {
                 Some((before, after)) => before == after,
-                None => total == known,
+                None => total == known_product,
             };
             if !agree {
-                return Err(wrong());
+                return Err(mismatch());
             }
             Dim::Any
         }
-        Some(total) if known > 0 && total % known == 0 => Dim::Fixed(total / known),
-        Some(0) if known == 0 => Dim::Fixed(0),
-        Some(_) => return Err(wrong()),
+        Some(total) if known_product > 0 && total % known_product == 0 => Dim::Fixed(total / known_product),
+        Some(0) if known_product == 0 => Dim::Fixed(0),
+        Some(_) => return Err(mismatch()),
         // A remainder is an error at run time.
         None => {
-            let total = Dim::product(left.iter().copied()).unwrap_or(Dim::Any);
-            Dim::compute([&total, &Dim::Fixed(known)], |[total, known]| total.floor_div(&known))
+            let total = Dim::product(uncopied.iter().copied()).unwrap_or(Dim::Any);
+            Dim::compute([&total, &Dim::Fixed(known_product)], |[total, known_product]| total.floor_div(&known_product))
         }
     };
     let dims = codes.iter().map(|code| match code {
@@ -191,7 +196,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
-        facts: Facts::VIEW,
+        properties: Properties::VIEW,
     }
 }
 
@@ -219,7 +224,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -248,17 +253,17 @@ inventory::submit! {
         attrs: &[],
         pattern: OpPattern::Injective,
         relation: |relation| {
-            let (data, like) = (relation.tensor(0)?, relation.tensor(1)?);
-            if let (Some(a), Some(b)) = (product(&data.dims), product(&like.dims))
+            let (data, target) = (relation.tensor(0)?, relation.tensor(1)?);
+            if let (Some(a), Some(b)) = (product(&data.dims), product(&target.dims))
                 && a != b
             {
                 return Err(relation.mismatch(format!("shape_like: expected {a} elements, found {}", relation.args[1])));
             }
-            Ok(Type::tensor_of(data.dtype, like.dims.iter().cloned()))
+            Ok(Type::tensor_of(data.dtype, target.dims.iter().cloned()))
         },
         reference: Some(copy),
         flops: no_flops,
-        facts: Facts::VIEW,
+        properties: Properties::VIEW,
     }
 }
 
@@ -282,7 +287,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
-        facts: Facts::VIEW,
+        properties: Properties::VIEW,
     }
 }
 
@@ -309,16 +314,18 @@ fn expanded_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> Type
             format!("expected a result of at most {MAX_RANK} dimensions, found {rank}"),
         ));
     }
-    let mut new = vec![false; rank];
+    let mut is_inserted = vec![false; rank];
     for &axis in axes {
         let axis = relation.axis(axis, rank)?;
-        if std::mem::replace(&mut new[axis], true) {
+        if std::mem::replace(&mut is_inserted[axis], true) {
             let message = format!("axis: expected distinct axes, found {axes:?}");
             return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
         }
     }
-    let mut old = data.dims.iter();
-    let dims = new.into_iter().filter_map(|new| if new { Some(Dim::Fixed(1)) } else { old.next().cloned() });
+    let mut data_dims = data.dims.iter();
+    let dims = is_inserted
+        .into_iter()
+        .filter_map(|is_inserted| if is_inserted { Some(Dim::Fixed(1)) } else { data_dims.next().cloned() });
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
@@ -332,16 +339,16 @@ fn open_dims(ty: &Type) -> Type {
 
 /// Returns the type of `data` without the dimensions on `axes`.
 fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
-    let mut keep = vec![true; data.dims.len()];
+    let mut is_kept = vec![true; data.dims.len()];
     for &axis in axes {
         let axis = relation.axis(axis, data.dims.len())?;
         if data.dims[axis].fixed().is_some_and(|n| n != 1) {
             let dim = &data.dims[axis];
             return Err(relation.mismatch(format!("axis {axis}: expected dimension 1, found {dim}")));
         }
-        keep[axis] = false;
+        is_kept[axis] = false;
     }
-    let dims = data.dims.iter().zip(keep).filter(|(_, keep)| *keep).map(|(d, _)| d.clone());
+    let dims = data.dims.iter().zip(is_kept).filter(|(_, is_kept)| *is_kept).map(|(d, _)| d.clone());
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
@@ -362,7 +369,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
-        facts: Facts::VIEW,
+        properties: Properties::VIEW,
     }
 }
 
@@ -385,9 +392,9 @@ inventory::submit! {
                     Some(1) => {}
                     Some(_) => dims.push(dim.clone()),
                     None => {
-                        let given = &relation.args[0];
+                        let axes = &relation.args[0];
                         return Err(relation
-                            .mismatch(format!("expected known dimensions where no axis is given, found {given}")));
+                            .mismatch(format!("expected known dimensions where no axis is given, found {axes}")));
                     }
                 }
             }
@@ -395,7 +402,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
-        facts: Facts::VIEW,
+        properties: Properties::VIEW,
     }
 }
 
@@ -427,7 +434,7 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -454,6 +461,6 @@ inventory::submit! {
         },
         reference: Some(copy),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }

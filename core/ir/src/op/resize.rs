@@ -3,7 +3,7 @@
 //! Axes are interpolated independently. Coordinates are computed in float32, as in PyTorch and ONNX Runtime, so that 10
 //! elements scaled by 2.3 become 23, and the coordinate 3 / 0.6 is 5.
 
-use super::facts::{ErrorModel, Facts};
+use super::facts::{ErrorModel, Properties};
 use super::scalar::Writer;
 use super::walk::split_at_axis;
 use super::{
@@ -130,7 +130,7 @@ inventory::submit! {
         relation: resize_type,
         reference: Some(reference),
         flops,
-        facts: Facts::EXACT.error(ErrorModel::Interpolation),
+        properties: Properties::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -150,10 +150,10 @@ fn check_attributes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
         ("rounding_method", &ROUNDINGS),
         ("policy", &POLICIES),
     ];
-    for (attribute, known) in attributes {
-        let given = relation.params.string(attribute);
-        if !known.contains(&given.as_str()) {
-            let message = format!("{attribute}: expected one of {}, found \"{given}\"", known.join(", "));
+    for (attribute, choices) in attributes {
+        let value = relation.params.string(attribute);
+        if !choices.contains(&value.as_str()) {
+            let message = format!("{attribute}: expected one of {}, found \"{value}\"", choices.join(", "));
             return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
         }
     }
@@ -165,13 +165,13 @@ fn resize_type(relation: &Relation<'_>) -> TypeResult {
     let (data, extent) = (relation.tensor(0)?, relation.tensor(1)?);
     let axes = axes(relation)?;
     if extent.dims.len() != 1 || extent.dims[0].fixed().is_some_and(|n| n != axes.len()) {
-        let given = &relation.args[1];
-        return Err(relation.mismatch(format!("extent: expected a vector of {}, found {given}", axes.len())));
+        let sizes_type = &relation.args[1];
+        return Err(relation.mismatch(format!("extent: expected a vector of {}, found {sizes_type}", axes.len())));
     }
     let mut dims = data.dims.to_vec();
-    let known = relation.values.get(1).copied().flatten();
+    let size_values = relation.values.get(1).copied().flatten();
     let sizes: Option<Vec<usize>> = axes.iter().map(|&axis| dims[axis].fixed()).collect();
-    match (known, sizes) {
+    match (size_values, sizes) {
         (Some(extent), Some(sizes)) => {
             let resized = resized_axes(&relation.params, &sizes, &extent.view(), &[]);
             let resized = resized.map_err(|message| relation.error(codes::types::BAD_ATTRIBUTE, message))?;
@@ -190,29 +190,29 @@ fn resize_type(relation: &Relation<'_>) -> TypeResult {
 /// Returns the resize of each axis, from the scales or sizes.
 fn resized_axes(
     params: &Params<'_>,
-    from: &[usize],
+    sizes: &[usize],
     extent: &TensorView<'_>,
     roi: &[f64],
 ) -> Result<Vec<ResizedAxis>, ReferenceError> {
     let numbers = extent.to_f64s();
     let valid = |n: &f64| if extent.dtype.is_float() { *n > 0.0 && *n < 1e9 } else { (0.0..1e12).contains(n) };
-    if numbers.len() != from.len() || !numbers.iter().all(valid) {
-        return Err(format!("extent: expected {} scales > 0 or sizes >= 0, found {numbers:?}", from.len()));
+    if numbers.len() != sizes.len() || !numbers.iter().all(valid) {
+        return Err(format!("extent: expected {} scales > 0 or sizes >= 0, found {numbers:?}", sizes.len()));
     }
-    let pairs = from.iter().zip(&numbers);
+    let pairs = sizes.iter().zip(&numbers);
     let mut axes: Vec<ResizedAxis> = if extent.dtype.is_float() {
-        pairs.map(|(&from, &scale)| ResizedAxis::by_scale(from, scale)).collect()
+        pairs.map(|(&size, &scale)| ResizedAxis::by_scale(size, scale)).collect()
     } else {
-        pairs.map(|(&from, &to)| ResizedAxis::to_size(from, to as usize)).collect()
+        pairs.map(|(&size, &to)| ResizedAxis::to_size(size, to as usize)).collect()
     };
     let scales = axes.iter().map(|axis| axis.scale);
-    let common = match params.string("policy").as_str() {
+    let factor = match params.string("policy").as_str() {
         _ if extent.dtype.is_float() => None,
         "not_larger" => scales.reduce(f64::min),
         "not_smaller" => scales.reduce(f64::max),
         _ => None,
     };
-    if let Some(scale) = common {
+    if let Some(scale) = factor {
         for axis in &mut axes {
             axis.scale = scale;
             axis.to = (scale * axis.from as f64 + 0.5).floor() as usize;
@@ -237,14 +237,14 @@ struct Taps {
 
 fn taps(params: &Params<'_>, axis: &ResizedAxis, i: usize) -> Result<Taps, ReferenceError> {
     let mode = params.string("coordinate_transformation_mode");
-    let at = axis.source_coordinate(&mode, i).ok_or("unknown coordinate_transformation_mode")?;
+    let coordinate = axis.source_coordinate(&mode, i).ok_or("unknown coordinate_transformation_mode")?;
     let last = axis.from as f64 - 1.0;
-    let outside = mode == "tf_crop_and_resize" && !(0.0..=last).contains(&at);
+    let is_outside = mode == "tf_crop_and_resize" && !(0.0..=last).contains(&coordinate);
     let clamp = |index: f64| index.clamp(0.0, last) as usize;
     let method = params.string("method");
     if method == "nearest_neighbor" {
-        let index = nearest_index(at, &params.string("rounding_method")).ok_or("unknown rounding_method")?;
-        return Ok(Taps { taps: vec![(clamp(index), 1.0)], outside });
+        let index = nearest_index(coordinate, &params.string("rounding_method")).ok_or("unknown rounding_method")?;
+        return Ok(Taps { taps: vec![(clamp(index), 1.0)], outside: is_outside });
     }
     // Downsampling widens the filter, so that it covers every element of the data.
     let width = if params.bool("antialias") { axis.scale.min(1.0) } else { 1.0 };
@@ -253,13 +253,13 @@ fn taps(params: &Params<'_>, axis: &ResizedAxis, i: usize) -> Result<Taps, Refer
         "cubic" => cubic_kernel(a, distance * width),
         _ => (1.0 - (distance * width).abs()).max(0.0),
     };
-    let (first, end) = ((at - radius / width).floor() + 1.0, (at + radius / width).floor() + 1.0);
+    let (first, end) = ((coordinate - radius / width).floor() + 1.0, (coordinate + radius / width).floor() + 1.0);
     let exclude = params.bool("cubic_exclude");
     let mut taps: Vec<Tap> = Vec::new();
     let mut index = first;
     while index < end {
         if !exclude || (0.0..=last).contains(&index) {
-            taps.push((clamp(index), weight(index - at)));
+            taps.push((clamp(index), weight(index - coordinate)));
         }
         index += 1.0;
     }
@@ -267,7 +267,7 @@ fn taps(params: &Params<'_>, axis: &ResizedAxis, i: usize) -> Result<Taps, Refer
         let sum: f64 = taps.iter().map(|tap| tap.1).sum();
         taps.iter_mut().for_each(|tap| tap.1 /= sum);
     }
-    Ok(Taps { taps, outside })
+    Ok(Taps { taps, outside: is_outside })
 }
 
 /// Counts a multiply-add for every tap of each axis of a two-dimensional interpolation.
@@ -287,15 +287,15 @@ fn reference(
 ) -> Result<(), ReferenceError> {
     let mut shape = inputs[0].shape.to_vec();
     let rank = shape.len() as i64;
-    let named: Vec<usize> = match params.opt_ints("axes") {
+    let axis_list: Vec<usize> = match params.opt_ints("axes") {
         Some(axes) => axes.iter().map(|&a| (if a < 0 { a + rank } else { a }) as usize).collect(),
         None => (0..shape.len()).collect(),
     };
-    let from: Vec<usize> = named.iter().map(|&axis| shape[axis]).collect();
-    let resized = resized_axes(&params, &from, &inputs[1], &inputs[2].to_f64s())?;
+    let sizes: Vec<usize> = axis_list.iter().map(|&axis| shape[axis]).collect();
+    let resized = resized_axes(&params, &sizes, &inputs[1], &inputs[2].to_f64s())?;
     let mut values = inputs[0].to_f64s();
     let mut outside: Vec<(usize, Vec<bool>)> = Vec::new();
-    for (&axis, resized) in named.iter().zip(&resized) {
+    for (&axis, resized) in axis_list.iter().zip(&resized) {
         let crop = params.string("coordinate_transformation_mode") == "tf_crop_and_resize";
         if resized.to == resized.from && resized.scale == 1.0 && (!crop || resized.roi == (0.0, 1.0)) {
             continue;
@@ -303,31 +303,34 @@ fn reference(
         let (outer, size, inner) = split_at_axis(&shape, axis);
         let count = outer.saturating_mul(resized.to).saturating_mul(inner);
         let _reservation = memory::reserve(count.saturating_mul(8)).map_err(|e| e.to_string())?;
-        let mut next = vec![0.0; count];
-        let mut beyond = Vec::with_capacity(resized.to);
+        let mut resampled = vec![0.0; count];
+        let mut outside_flags = Vec::with_capacity(resized.to);
         let mut ticks = Ticks::every(outer.saturating_mul(inner));
-        for to in 0..resized.to {
+        for position in 0..resized.to {
             if ticks.requested() {
                 return Err("cancelled".into());
             }
-            let taps = taps(&params, resized, to)?;
-            beyond.push(taps.outside);
-            for (block, place) in (0..outer).flat_map(|block| (0..inner).map(move |place| (block, place))) {
+            let taps = taps(&params, resized, position)?;
+            outside_flags.push(taps.outside);
+            for (block, inner_index) in
+                (0..outer).flat_map(|block| (0..inner).map(move |inner_index| (block, inner_index)))
+            {
                 // A tap with weight zero contributes nothing, even if the data is not finite.
-                let used = taps.taps.iter().filter(|tap| tap.1 != 0.0);
-                let sum = used.map(|(i, weight)| values[(block * size + i) * inner + place] * weight).sum();
-                next[(block * resized.to + to) * inner + place] = sum;
+                let nonzero_taps = taps.taps.iter().filter(|tap| tap.1 != 0.0);
+                let sum =
+                    nonzero_taps.map(|(i, weight)| values[(block * size + i) * inner + inner_index] * weight).sum();
+                resampled[(block * resized.to + position) * inner + inner_index] = sum;
             }
         }
-        (values, shape[axis]) = (next, resized.to);
-        if beyond.contains(&true) {
-            outside.push((axis, beyond));
+        (values, shape[axis]) = (resampled, resized.to);
+        if outside_flags.contains(&true) {
+            outside.push((axis, outside_flags));
         }
     }
-    for (axis, beyond) in outside {
+    for (axis, outside_flags) in outside {
         let (_, size, inner) = split_at_axis(&shape, axis);
         for (i, value) in values.iter_mut().enumerate() {
-            if beyond[i / inner % size] {
+            if outside_flags[i / inner % size] {
                 *value = params.float("extrapolation_value");
             }
         }

@@ -5,7 +5,7 @@ use super::walk::each_index;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::{ErrorModel, Facts};
+use crate::op::facts::{ErrorModel, Properties};
 use crate::tensor::{TensorView, TensorViewMut};
 
 inventory::submit! {
@@ -29,7 +29,7 @@ inventory::submit! {
         relation: roi_type,
         reference: Some(roi_align),
         flops,
-        facts: Facts::EXACT.error(ErrorModel::Interpolation),
+        properties: Properties::EXACT.error(ErrorModel::Interpolation),
     }
 }
 
@@ -62,12 +62,12 @@ fn neighbors(coordinate: f64, size: usize) -> Option<[(usize, f64); 2]> {
     if size == 0 || !(-1.0..=size as f64).contains(&coordinate) {
         return None;
     }
-    let inside = coordinate.max(0.0);
-    let low = inside as usize;
+    let clamped = coordinate.max(0.0);
+    let low = clamped as usize;
     if low + 1 >= size {
         return Some([(size - 1, 1.0), (size - 1, 0.0)]);
     }
-    let part = inside - low as f64;
+    let part = clamped - low as f64;
     Some([(low, 1.0 - part), (low + 1, part)])
 }
 
@@ -83,11 +83,11 @@ fn roi_align(
     let (scale, aligned) = (params.float("spatial_scale"), params.bool("aligned"));
     let (ratio, max) = (params.int("sample_ratio"), params.string("mode") == "max");
     let pooled = params.per_axis("pooled_size", 2);
-    if let Some(bad) = rois.chunks_exact(5).find(|roi| !(0.0..batches as f64).contains(&roi[0])) {
-        return Err(format!("rois: expected a batch index >= 0 and < {batches}, found {}", bad[0]));
+    if let Some(invalid) = rois.chunks_exact(5).find(|roi| !(0.0..batches as f64).contains(&roi[0])) {
+        return Err(format!("rois: expected a batch index >= 0 and < {batches}, found {}", invalid[0]));
     }
     // First coordinate, bin size, and number of samples per bin along y or x.
-    let along = |roi: &[f64], axis: usize| {
+    let bins_along = |roi: &[f64], axis: usize| {
         let offset = if aligned { 0.5 } else { 0.0 };
         let (first, last) = (roi[2 - axis] * scale - offset, roi[4 - axis] * scale - offset);
         let size = if aligned { last - first } else { (last - first).max(1.0) };
@@ -99,27 +99,27 @@ fn roi_align(
     each_index(outputs[0].shape, |index| {
         let roi = &rois[index[0] * 5..][..5];
         let plane = (roi[0] as usize * channels + index[1]) * height * width;
-        let (y, x) = (along(roi, 0), along(roi, 1));
-        let at = |(first, bin, samples): (f64, f64, usize), place: usize, sample: usize| {
-            first + place as f64 * bin + (sample as f64 + 0.5) * bin / samples as f64
+        let (y, x) = (bins_along(roi, 0), bins_along(roi, 1));
+        let coordinate = |(first, bin, samples): (f64, f64, usize), bin_index: usize, sample: usize| {
+            first + bin_index as f64 * bin + (sample as f64 + 0.5) * bin / samples as f64
         };
-        let (mut sum, mut most) = (0.0, f64::NEG_INFINITY);
+        let (mut sum, mut maximum) = (0.0, f64::NEG_INFINITY);
         for (i, j) in (0..y.2).flat_map(|i| (0..x.2).map(move |j| (i, j))) {
-            let pair = neighbors(at(y, index[2], i), height).zip(neighbors(at(x, index[3], j), width));
+            let pair = neighbors(coordinate(y, index[2], i), height).zip(neighbors(coordinate(x, index[3], j), width));
             let Some((rows, columns)) = pair else {
-                most = most.max(0.0);
+                maximum = maximum.max(0.0);
                 continue;
             };
             for ((row, a), (column, b)) in rows.into_iter().flat_map(|row| columns.map(|column| (row, column))) {
                 let weighted = data[plane + row * width + column] * a * b;
                 sum += weighted;
-                most = most.max(weighted);
+                maximum = maximum.max(weighted);
             }
         }
         let count = (y.2 * x.2).max(1) as f64;
         values.push(match max {
-            true if most == f64::NEG_INFINITY => 0.0,
-            true => most,
+            true if maximum == f64::NEG_INFINITY => 0.0,
+            true => maximum,
             false => sum / count,
         });
     });

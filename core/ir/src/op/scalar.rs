@@ -144,15 +144,15 @@ impl<'a> Writer<'a> {
         self.normalize(i);
     }
 
-    /// Converts element `j` of `from` to element `i`, as a C cast does. A float saturates in an integer type of at
+    /// Converts element `j` of `source` to element `i`, as a C cast does. A float saturates in an integer type of at
     /// least 8 bits and wraps in a smaller type; a conversion to Boolean yields true for every nonzero value.
-    pub fn convert(&mut self, i: usize, from: &Reader<'_>, j: usize) {
+    pub fn convert(&mut self, i: usize, source: &Reader<'_>, j: usize) {
         if self.is_bool {
-            self.data[i] = u8::from(from.is_nonzero(j));
-        } else if from.is_float && !self.wraps {
-            self.set_float(i, from.float(j));
+            self.data[i] = u8::from(source.is_nonzero(j));
+        } else if source.is_float && !self.wraps {
+            self.set_float(i, source.float(j));
         } else {
-            self.set_int(i, from.int(j));
+            self.set_int(i, source.int(j));
         }
     }
 

@@ -6,7 +6,7 @@ use super::scalar::{Reader, Writer};
 use super::walk::split_at_axis;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{Dim, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 use std::cmp::Ordering;
 
@@ -21,8 +21,8 @@ inventory::submit! {
         pattern: OpPattern::Opaque,
         relation: |relation| {
             let rank = relation.tensor(0)?.dims.len();
-            let known = relation.values.first().copied().flatten();
-            let count = known.map(|tensor| {
+            let condition = relation.values.first().copied().flatten();
+            let count = condition.map(|tensor| {
                 let (view, reader) = (tensor.view(), Reader::new(&tensor.view()));
                 (0..view.len()).filter(|&i| reader.is_nonzero(i)).count()
             });
@@ -30,18 +30,18 @@ inventory::submit! {
         },
         reference: Some(|_, inputs, outputs| {
             let (shape, reader) = (inputs[0].shape, Reader::new(&inputs[0]));
-            let found = (0..inputs[0].len()).filter(|&i| reader.is_nonzero(i));
+            let nonzero = (0..inputs[0].len()).filter(|&i| reader.is_nonzero(i));
             let mut rows = outputs[0].as_mut_slice::<i64>().chunks_exact_mut(shape.len().max(1));
-            for (mut i, row) in found.zip(&mut rows) {
-                for (axis, place) in row.iter_mut().enumerate().rev() {
-                    *place = (i % shape[axis]) as i64;
+            for (mut i, row) in nonzero.zip(&mut rows) {
+                for (axis, coordinate) in row.iter_mut().enumerate().rev() {
+                    *coordinate = (i % shape[axis]) as i64;
                     i /= shape[axis];
                 }
             }
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -61,12 +61,12 @@ inventory::submit! {
         relation: unique_type,
         reference: Some(unique),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
 /// Distinct slices of a tensor.
-struct Distinct {
+struct DistinctSlices {
     /// Index of the first occurrence of each distinct slice.
     first: Vec<usize>,
     /// For each slice of the tensor, the index of the distinct slice that it equals.
@@ -82,7 +82,7 @@ fn slices(params: &Params<'_>, shape: &[usize]) -> (usize, usize, usize) {
     }
 }
 
-fn distinct(params: &Params<'_>, data: &TensorView<'_>) -> Distinct {
+fn distinct(params: &Params<'_>, data: &TensorView<'_>) -> DistinctSlices {
     let (outer, count, inner) = slices(params, data.shape);
     let reader = Reader::new(data);
     let element = |a: usize, b: usize| match reader.compare(a, &reader, b) {
@@ -90,41 +90,45 @@ fn distinct(params: &Params<'_>, data: &TensorView<'_>) -> Distinct {
         None => reader.float(a).is_nan().cmp(&reader.float(b).is_nan()),
     };
     let compare = |a: usize, b: usize| {
-        let places = (0..outer).flat_map(|block| (0..inner).map(move |place| (block, place)));
-        let at = |slice: usize, (block, place): (usize, usize)| (block * count + slice) * inner + place;
-        places.map(|place| element(at(a, place), at(b, place))).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+        let positions = (0..outer).flat_map(|block| (0..inner).map(move |position| (block, position)));
+        let element_offset =
+            |slice: usize, (block, position): (usize, usize)| (block * count + slice) * inner + position;
+        positions
+            .map(|position| element(element_offset(a, position), element_offset(b, position)))
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
     };
     let mut order: Vec<usize> = (0..count).collect();
     // The sort is stable, so equal slices keep their order.
     order.sort_by(|&a, &b| compare(a, b));
-    let mut found = Distinct { first: Vec::new(), inverse: vec![0; count], counts: Vec::new() };
+    let mut groups = DistinctSlices { first: Vec::new(), inverse: vec![0; count], counts: Vec::new() };
     for slice in order {
-        if found.first.last().is_none_or(|&first| compare(first, slice).is_ne()) {
-            found.first.push(slice);
-            found.counts.push(0);
+        if groups.first.last().is_none_or(|&first| compare(first, slice).is_ne()) {
+            groups.first.push(slice);
+            groups.counts.push(0);
         }
-        let last = found.first.len() - 1;
-        found.inverse[slice] = last;
-        found.counts[last] += 1;
+        let last = groups.first.len() - 1;
+        groups.inverse[slice] = last;
+        groups.counts[last] += 1;
     }
     if !params.bool("is_sorted") {
-        let mut by_occurrence: Vec<usize> = (0..found.first.len()).collect();
-        by_occurrence.sort_by_key(|&i| found.first[i]);
+        let mut by_occurrence: Vec<usize> = (0..groups.first.len()).collect();
+        by_occurrence.sort_by_key(|&i| groups.first[i]);
         let mut rank = vec![0; by_occurrence.len()];
-        by_occurrence.iter().enumerate().for_each(|(new, &old)| rank[old] = new);
-        found.first = by_occurrence.iter().map(|&i| found.first[i]).collect();
-        found.counts = by_occurrence.iter().map(|&i| found.counts[i]).collect();
-        found.inverse.iter_mut().for_each(|i| *i = rank[*i]);
+        by_occurrence.iter().enumerate().for_each(|(occurrence, &group)| rank[group] = occurrence);
+        groups.first = by_occurrence.iter().map(|&i| groups.first[i]).collect();
+        groups.counts = by_occurrence.iter().map(|&i| groups.counts[i]).collect();
+        groups.inverse.iter_mut().for_each(|i| *i = rank[*i]);
     }
-    found
+    groups
 }
 
 fn unique_type(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
     let axis = relation.params.opt_int("axis").map(|axis| relation.axis(axis, data.dims.len())).transpose()?;
-    let known = relation.values.first().copied().flatten();
-    let count = known.map_or(Dim::Any, |data| Dim::Fixed(distinct(&relation.params, &data.view()).first.len()));
-    let (values, all) = match axis {
+    let static_values = relation.values.first().copied().flatten();
+    let count = static_values.map_or(Dim::Any, |data| Dim::Fixed(distinct(&relation.params, &data.view()).first.len()));
+    let (values, total) = match axis {
         Some(axis) => {
             let mut dims = data.dims.to_vec();
             dims[axis] = count.clone();
@@ -133,7 +137,7 @@ fn unique_type(relation: &Relation<'_>) -> TypeResult {
         None => (vec![count.clone()], Dim::product(&data.dims).unwrap_or(Dim::Any)),
     };
     let vector = |dim: Dim| Type::tensor_of(DType::I64, [dim]);
-    Ok(Type::tuple([Type::tensor_of(data.dtype, values), vector(count.clone()), vector(all), vector(count)]))
+    Ok(Type::tuple([Type::tensor_of(data.dtype, values), vector(count.clone()), vector(total), vector(count)]))
 }
 
 fn unique(
@@ -141,18 +145,18 @@ fn unique(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let found = distinct(&params, &inputs[0]);
+    let groups = distinct(&params, &inputs[0]);
     let (outer, count, inner) = slices(&params, inputs[0].shape);
     let row = inner * inputs[0].dtype.size();
-    let kept = found.first.len();
+    let group_count = groups.first.len();
     for block in 0..outer {
-        for (to, &from) in found.first.iter().enumerate() {
-            let (to, from) = ((block * kept + to) * row, (block * count + from) * row);
-            outputs[0].data[to..to + row].copy_from_slice(&inputs[0].data[from..from + row]);
+        for (group, &slice) in groups.first.iter().enumerate() {
+            let (group, slice) = ((block * group_count + group) * row, (block * count + slice) * row);
+            outputs[0].data[group..group + row].copy_from_slice(&inputs[0].data[slice..slice + row]);
         }
     }
-    Writer::new(&mut outputs[1]).store(found.first.iter().map(|&i| i as f64));
-    Writer::new(&mut outputs[2]).store(found.inverse.iter().map(|&i| i as f64));
-    Writer::new(&mut outputs[3]).store(found.counts.iter().map(|&n| n as f64));
+    Writer::new(&mut outputs[1]).store(groups.first.iter().map(|&i| i as f64));
+    Writer::new(&mut outputs[2]).store(groups.inverse.iter().map(|&i| i as f64));
+    Writer::new(&mut outputs[3]).store(groups.counts.iter().map(|&n| n as f64));
     Ok(())
 }

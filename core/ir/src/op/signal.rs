@@ -6,7 +6,7 @@ use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, R
 use crate::cancel::Ticks;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::op::facts::{Facts, elements_of};
+use crate::op::facts::{Properties, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 use std::f64::consts::TAU;
 
@@ -27,7 +27,7 @@ inventory::submit! {
         relation: dft_type,
         reference: Some(dft),
         flops,
-        facts: Facts::EXACT.sum(elements_of::<0>),
+        properties: Properties::EXACT.sum(elements_of::<0>),
     }
 }
 
@@ -43,7 +43,7 @@ inventory::submit! {
         relation: stft_type,
         reference: Some(stft),
         flops,
-        facts: Facts::EXACT.sum(elements_of::<2>),
+        properties: Properties::EXACT.sum(elements_of::<2>),
     }
 }
 
@@ -82,9 +82,9 @@ struct Sizes {
     parts: usize,
 }
 
-fn sizes(params: &Params<'_>, size: usize, given: i64) -> Option<Sizes> {
+fn sizes(params: &Params<'_>, size: usize, requested: i64) -> Option<Sizes> {
     let (inverse, onesided) = (params.bool("inverse"), params.bool("onesided"));
-    let length = match given {
+    let length = match requested {
         0 if inverse && onesided => size.checked_sub(1)?.checked_mul(2)?,
         0 => size,
         length => usize::try_from(length).ok().filter(|&length| length < 1 << 31)?,
@@ -125,12 +125,12 @@ fn dft_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Transforms `length` complex numbers that `at` returns, and calls `put` with each of the first `count` results.
+/// Transforms `length` complex numbers that `sample` returns, and calls `put` with each of the first `count` results.
 fn transform(
     length: usize,
     count: usize,
     inverse: bool,
-    at: impl Fn(usize) -> (f64, f64),
+    sample: impl Fn(usize) -> (f64, f64),
     mut put: impl FnMut(usize, f64, f64),
 ) {
     let direction = if inverse { TAU } else { -TAU };
@@ -140,7 +140,7 @@ fn transform(
     for k in 0..count {
         let (mut real, mut imaginary) = (0.0, 0.0);
         for n in 0..length {
-            let (x, y) = at(n);
+            let (x, y) = sample(n);
             let (sin, cos) = table[(k as u128 * n as u128 % length as u128) as usize];
             real += x * cos - y * sin;
             imaginary += x * sin + y * cos;
@@ -169,28 +169,28 @@ fn dft(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
     let data = inputs[0].to_f64s();
     let mut result = vec![0.0; outputs[0].len()];
     let mut ticks = Ticks::every(sizes.length.saturating_mul(sizes.out));
-    for (block, place) in (0..outer).flat_map(|block| (0..inner).map(move |place| (block, place))) {
+    for (block, inner_index) in (0..outer).flat_map(|block| (0..inner).map(move |inner_index| (block, inner_index))) {
         if ticks.requested() {
             return Err("cancelled".into());
         }
-        let given = |n: usize| {
-            let at = ((block * size + n) * inner + place) * parts;
-            (data[at], if parts == 2 { data[at + 1] } else { 0.0 })
+        let input_sample = |n: usize| {
+            let start = ((block * size + n) * inner + inner_index) * parts;
+            (data[start], if parts == 2 { data[start + 1] } else { 0.0 })
         };
-        let at = |n: usize| match n {
+        let sample_at = |n: usize| match n {
             // The upper half of a real signal's spectrum is the conjugate of the lower half.
             n if sizes.parts == 1 && n > sizes.length / 2 => {
-                let (x, y) = if sizes.length - n < size { given(sizes.length - n) } else { (0.0, 0.0) };
+                let (x, y) = if sizes.length - n < size { input_sample(sizes.length - n) } else { (0.0, 0.0) };
                 (x, -y)
             }
-            n if n < size => given(n),
+            n if n < size => input_sample(n),
             _ => (0.0, 0.0),
         };
-        transform(sizes.length, sizes.out, inverse, at, |k, real, imaginary| {
-            let to = ((block * sizes.out + k) * inner + place) * sizes.parts;
-            result[to] = real;
+        transform(sizes.length, sizes.out, inverse, sample_at, |k, real, imaginary| {
+            let start = ((block * sizes.out + k) * inner + inner_index) * sizes.parts;
+            result[start] = real;
             if sizes.parts == 2 {
-                result[to + 1] = imaginary;
+                result[start + 1] = imaginary;
             }
         });
     }
@@ -216,7 +216,7 @@ fn stft_type(relation: &Relation<'_>) -> TypeResult {
                 .error(codes::types::BAD_ATTRIBUTE, format!("frame_step: expected an integer > 0, found {step}")));
         }
         (Some(step), Some(length), Some(window)) => match length.checked_sub(window) {
-            Some(rest) => Dim::Fixed(rest / step as usize + 1),
+            Some(slack) => Dim::Fixed(slack / step as usize + 1),
             None => {
                 return Err(relation.mismatch(format!("window: expected at most {length} elements, found {window}")));
             }
@@ -239,14 +239,14 @@ fn stft(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
         if ticks.requested() {
             return Err("cancelled".into());
         }
-        let at = |n: usize| {
-            let at = (batch * length + frame * step as usize + n) * parts;
-            let imaginary = if parts == 2 { signal[at + 1] } else { 0.0 };
-            (signal[at] * window[n], imaginary * window[n])
+        let sample = |n: usize| {
+            let start = (batch * length + frame * step as usize + n) * parts;
+            let imaginary = if parts == 2 { signal[start + 1] } else { 0.0 };
+            (signal[start] * window[n], imaginary * window[n])
         };
-        transform(window.len(), frequencies, false, at, |k, real, imaginary| {
-            let to = ((batch * frames + frame) * frequencies + k) * 2;
-            (result[to], result[to + 1]) = (real, imaginary);
+        transform(window.len(), frequencies, false, sample, |k, real, imaginary| {
+            let start = ((batch * frames + frame) * frequencies + k) * 2;
+            (result[start], result[start + 1]) = (real, imaginary);
         });
     }
     Writer::new(&mut outputs[0]).store(result);

@@ -5,7 +5,7 @@ use super::walk::{gather, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, DimExpr, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Indices that a slice selects on one axis: `start`, `start + step`, ..., `len` in total.
@@ -77,11 +77,11 @@ impl Slice {
         let size = n as i128;
         // With a negative step, the position before the first element is a valid end.
         let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
-        let place = |v: i64| {
+        let resolve = |v: i64| {
             let v = i128::from(v);
             (if v < 0 { v + size } else { v }).clamp(low, high)
         };
-        let start = self.begin.get(i).map_or(if step > 0 { 0 } else { size - 1 }, |&v| place(v));
+        let start = self.begin.get(i).map_or(if step > 0 { 0 } else { size - 1 }, |&v| resolve(v));
         let end = match self.end.get(i) {
             None => {
                 if step > 0 {
@@ -92,7 +92,7 @@ impl Slice {
             }
             Some(&count) if self.sizes && count < 0 => size,
             Some(&count) if self.sizes => (start + i128::from(count)).min(size),
-            Some(&v) => place(v),
+            Some(&v) => resolve(v),
         };
         let distance = if step > 0 { end - start } else { start - end };
         let len = (distance.max(0) as u128).div_ceil(u128::from(step.unsigned_abs())) as usize;
@@ -137,17 +137,17 @@ impl Slice {
     }
 
     fn dims(&self, relation: &Relation<'_>, dims: &[Dim]) -> Result<Vec<Dim>, Box<Diagnostic>> {
-        let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+        let invalid = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
         let mut result = dims.to_vec();
-        for (i, axis) in self.axes(dims.len()).map_err(bad)?.into_iter().enumerate() {
+        for (i, axis) in self.axes(dims.len()).map_err(invalid)?.into_iter().enumerate() {
             result[axis] = match dims[axis].fixed() {
-                Some(n) => Dim::Fixed(self.range(i, n).map_err(bad)?.len),
+                Some(n) => Dim::Fixed(self.range(i, n).map_err(invalid)?.len),
                 // A slice that selects all elements of two very different dimensions selects all elements of every
                 // dimension.
                 None => {
-                    let all = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(bad)?.len == n);
+                    let is_full = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(invalid)?.len == n);
                     let max_size = i32::MAX as usize;
-                    if all(1)? && all(max_size)? { dims[axis].clone() } else { self.length(i, &dims[axis]) }
+                    if is_full(1)? && is_full(max_size)? { dims[axis].clone() } else { self.length(i, &dims[axis]) }
                 }
             };
         }
@@ -167,8 +167,8 @@ fn take_ranges(
     }
     let strides = strides(inputs[0].shape);
     gather(&inputs[0], &mut outputs[0], |index| {
-        let from = index.iter().zip(&ranges).map(|(&i, r)| (r.start as i64 + i as i64 * r.step) as usize);
-        from.zip(&strides).map(|(i, s)| i * s).sum()
+        let source_index = index.iter().zip(&ranges).map(|(&i, r)| (r.start as i64 + i as i64 * r.step) as usize);
+        source_index.zip(&strides).map(|(i, s)| i * s).sum()
     });
     Ok(())
 }
@@ -213,7 +213,7 @@ inventory::submit! {
         },
         reference: Some(|params, inputs, outputs| take_ranges(&Slice::from_attrs(&params), inputs, outputs)),
         flops: no_flops,
-        facts: Facts::SELECTS,
+        properties: Properties::SELECTS,
     }
 }
 
@@ -222,13 +222,13 @@ fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
     let values = [1, 2, 3].map(|i| relation.known_ints(i));
     let known_axes = relation.known_ints(4);
-    let computed = relation.args.len() > 4;
-    if (!computed || known_axes.is_some())
+    let has_axes = relation.args.len() > 4;
+    if (!has_axes || known_axes.is_some())
         && let Some(slice) = Slice::from_values(&relation.params, values, known_axes.clone())
     {
         return Ok(Type::tensor_of(data.dtype, slice.dims(relation, &data.dims)?));
     }
-    if computed && known_axes.is_none() {
+    if has_axes && known_axes.is_none() {
         return Ok(Type::tensor_of(data.dtype, vec![Dim::Any; data.dims.len()]));
     }
     let mut dims = data.dims.to_vec();
@@ -264,7 +264,7 @@ inventory::submit! {
             take_ranges(&slice, inputs, outputs)
         }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -286,20 +286,20 @@ inventory::submit! {
         attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "sliced axes; all if None")],
         pattern: OpPattern::Injective,
         relation: |relation| {
-            let (data, like) = (relation.tensor(0)?, relation.tensor(1)?);
-            let axes = like_axes(&relation.params, data.dims.len(), like.dims.len())
+            let (data, target) = (relation.tensor(0)?, relation.tensor(1)?);
+            let axes = like_axes(&relation.params, data.dims.len(), target.dims.len())
                 .ok_or_else(|| relation.mismatch(format!(
                     "expected equal ranks or axes of both arguments, found {} and {}",
                     relation.args[0], relation.args[1]
                 )))?;
             let mut dims = data.dims.to_vec();
             for axis in axes {
-                if let (Some(n), Some(to)) = (dims[axis].fixed(), like.dims[axis].fixed())
-                    && to > n
+                if let (Some(n), Some(length)) = (dims[axis].fixed(), target.dims[axis].fixed())
+                    && length > n
                 {
-                    return Err(relation.mismatch(format!("axis {axis}: expected at least {to} elements, found {n}")));
+                    return Err(relation.mismatch(format!("axis {axis}: expected at least {length} elements, found {n}")));
                 }
-                dims[axis] = like.dims[axis].clone();
+                dims[axis] = target.dims[axis].clone();
             }
             Ok(Type::tensor_of(data.dtype, dims))
         },
@@ -309,6 +309,6 @@ inventory::submit! {
             Ok(())
         }),
         flops: no_flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }

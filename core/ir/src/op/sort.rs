@@ -7,7 +7,7 @@ use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, Referen
 use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const AXIS: AttrDef =
@@ -18,9 +18,9 @@ const fn is_ascend(default: bool) -> AttrDef {
     AttrDef::new("is_ascend", AttrKind::Bool, Default::Bool(default), "true if the smallest element comes first")
 }
 
-/// Returns, for each row along the axis, the indices of its first `take` elements in sorted order. The rows are in
+/// Returns, for each row along the axis, the indices of its first `count` elements in sorted order. The rows are in
 /// row-major order.
-fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) -> Vec<Vec<usize>> {
+fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, count: usize) -> Vec<Vec<usize>> {
     let (outer, size, inner) = split_at_axis(input.shape, axis);
     let mut rows = Vec::with_capacity(outer * inner);
     let data = Reader::new(input);
@@ -39,7 +39,7 @@ fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) ->
             let order = compare(base + a * inner, base + b * inner);
             if ascending { order } else { order.reverse() }
         });
-        order.truncate(take);
+        order.truncate(count);
         rows.push(order);
     }
     rows
@@ -47,12 +47,12 @@ fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) ->
 
 /// Writes the ranked elements.
 fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
-    let (size, (_, from, inner)) = (input.dtype.size(), split_at_axis(input.shape, axis));
-    let to = output.shape[axis];
+    let (size, (_, size_in, inner)) = (input.dtype.size(), split_at_axis(input.shape, axis));
+    let size_out = output.shape[axis];
     for (row, order) in rows.iter().enumerate() {
-        for (place, &i) in order.iter().enumerate() {
-            let source = ((row / inner * from + i) * inner + row % inner) * size;
-            let target = ((row / inner * to + place) * inner + row % inner) * size;
+        for (position, &i) in order.iter().enumerate() {
+            let source = ((row / inner * size_in + i) * inner + row % inner) * size;
+            let target = ((row / inner * size_out + position) * inner + row % inner) * size;
             output.data[target..target + size].copy_from_slice(&input.data[source..source + size]);
         }
     }
@@ -60,11 +60,11 @@ fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output
 
 /// Writes the ranked indices.
 fn write_indices(axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
-    let (_, to, inner) = split_at_axis(output.shape, axis);
+    let (_, size_out, inner) = split_at_axis(output.shape, axis);
     let mut out = Writer::new(output);
     for (row, order) in rows.iter().enumerate() {
-        for (place, &i) in order.iter().enumerate() {
-            out.set_float((row / inner * to + place) * inner + row % inner, i as f64);
+        for (position, &i) in order.iter().enumerate() {
+            out.set_float((row / inner * size_out + position) * inner + row % inner, i as f64);
         }
     }
 }
@@ -92,13 +92,13 @@ inventory::submit! {
             Ok(())
         }),
         flops: one_per_element,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
 fn index_type(relation: &Relation<'_>) -> Result<DType, Box<crate::diag::Diagnostic>> {
-    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
-    relation.params.dtype("dtype").ok_or_else(wanted)
+    let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
+    relation.params.dtype("dtype").ok_or_else(missing_dtype)
 }
 
 inventory::submit! {
@@ -120,7 +120,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: one_per_element,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -190,7 +190,7 @@ inventory::submit! {
         relation: |relation| topk_type(relation, Some(relation.params.int("k"))),
         reference: Some(topk),
         flops: |cost| cost.arg_len(0),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -205,6 +205,6 @@ inventory::submit! {
         relation: |relation| topk_type(relation, relation.known_ints(1).and_then(|k| k.first().copied())),
         reference: Some(topk),
         flops: |cost| cost.arg_len(0),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }

@@ -33,11 +33,11 @@ pub(super) fn layout(
     order: &str,
     default: &str,
 ) -> Result<Vec<usize>, Box<Diagnostic>> {
-    let given = relation.params.string(attr);
-    let given = if given.is_empty() { default } else { &given };
-    positions(given, order).ok_or_else(|| {
+    let value = relation.params.string(attr);
+    let value = if value.is_empty() { default } else { &value };
+    positions(value, order).ok_or_else(|| {
         relation
-            .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected a permutation of {order}, found \"{given}\""))
+            .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected a permutation of {order}, found \"{value}\""))
     })
 }
 
@@ -51,11 +51,11 @@ pub(super) fn per_axis(
     axes: usize,
     min: i64,
 ) -> Result<Vec<i64>, Box<Diagnostic>> {
-    let given = relation.params.ints(attr);
-    if given.len() != 1 && given.len() != axes || given.iter().any(|v| !(min..=MAX_ELEMENT_COUNT).contains(v)) {
+    let values = relation.params.ints(attr);
+    if values.len() != 1 && values.len() != axes || values.iter().any(|v| !(min..=MAX_ELEMENT_COUNT).contains(v)) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("{attr}: expected {axes} integers >= {min}, found {given:?}"),
+            format!("{attr}: expected {axes} integers >= {min}, found {values:?}"),
         ));
     }
     Ok(relation.params.per_axis(attr, axes))
@@ -63,12 +63,12 @@ pub(super) fn per_axis(
 
 /// Returns the padding before and after each spatial axis.
 pub(super) fn padding(relation: &Relation<'_>, axes: usize) -> Result<Vec<(i64, i64)>, Box<Diagnostic>> {
-    let given = relation.params.ints("padding");
-    let fits = [1, axes, 2 * axes].contains(&given.len());
-    if !fits || given.iter().any(|v| !(0..=MAX_ELEMENT_COUNT).contains(v)) {
+    let values = relation.params.ints("padding");
+    let is_valid = [1, axes, 2 * axes].contains(&values.len());
+    if !is_valid || values.iter().any(|v| !(0..=MAX_ELEMENT_COUNT).contains(v)) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("padding: expected 1, {axes} or {} integers >= 0, found {given:?}", 2 * axes),
+            format!("padding: expected 1, {axes} or {} integers >= 0, found {values:?}", 2 * axes),
         ));
     }
     Ok(relation.params.padding(axes))
@@ -95,8 +95,8 @@ impl Window {
         let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else {
             return Ok(Dim::compute([size, kernel], |[n, k]| {
                 let extent = k.offset(-1)?.scale(self.dilation)?.offset(1)?;
-                let reach = n.offset(self.pads.0)?.offset(self.pads.1)?.sub(&extent)?;
-                reach.offset(round_up)?.floor_div(&DimExpr::constant(self.stride))?.offset(1)
+                let padded_size = n.offset(self.pads.0)?.offset(self.pads.1)?.sub(&extent)?;
+                padded_size.offset(round_up)?.floor_div(&DimExpr::constant(self.stride))?.offset(1)
             }));
         };
         let padded = *n as i128 + i128::from(self.pads.0) + i128::from(self.pads.1);
@@ -110,25 +110,25 @@ impl Window {
         to_dim(relation, (padded - extent + i128::from(round_up)) / i128::from(self.stride) + 1)
     }
 
-    /// Returns the dimension on which the window has `size` positions, plus `extra` elements: the inverse of
+    /// Returns the dimension on which the window has `size` positions, plus `output_padding` elements: the inverse of
     /// [`Window::output_size`].
     pub fn input_size(
         &self,
         relation: &Relation<'_>,
         size: &Dim,
         kernel: &Dim,
-        extra: i64,
+        output_padding: i64,
     ) -> Result<Dim, Box<Diagnostic>> {
         let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else {
             return Ok(Dim::compute([size, kernel], |[n, k]| {
                 let extent = k.offset(-1)?.scale(self.dilation)?.offset(1)?;
-                let spread = n.offset(-1)?.scale(self.stride)?.add(&extent)?;
-                spread.offset(extra)?.offset(-self.pads.0)?.offset(-self.pads.1)
+                let dilated = n.offset(-1)?.scale(self.stride)?.add(&extent)?;
+                dilated.offset(output_padding)?.offset(-self.pads.0)?.offset(-self.pads.1)
             }));
         };
-        let places = i128::from(self.stride) * (*n as i128 - 1);
+        let span = i128::from(self.stride) * (*n as i128 - 1);
         let extent = (*k as i128 - 1) * i128::from(self.dilation) + 1;
-        to_dim(relation, places + extent + i128::from(extra) - i128::from(self.pads.0) - i128::from(self.pads.1))
+        to_dim(relation, span + extent + i128::from(output_padding) - i128::from(self.pads.0) - i128::from(self.pads.1))
     }
 }
 
@@ -155,12 +155,12 @@ impl CanonicalDims {
     pub fn new(shape: &[usize], layout: &str, lead: &str) -> CanonicalDims {
         let axes = shape.len() - 2;
         let order = format!("{lead}{}", spatial(axes));
-        let at = positions(layout, &order).unwrap_or_else(|| (0..shape.len()).collect());
+        let order_positions = positions(layout, &order).unwrap_or_else(|| (0..shape.len()).collect());
         let mut canonical = CanonicalDims { size: [1; 5], stride: [0; 5] };
-        for (i, &axis) in at.iter().enumerate() {
-            let to = if i < 2 { i } else { i + 3 - axes };
-            canonical.size[to] = shape[axis];
-            canonical.stride[to] = shape[axis + 1..].iter().product();
+        for (i, &axis) in order_positions.iter().enumerate() {
+            let target = if i < 2 { i } else { i + 3 - axes };
+            canonical.size[target] = shape[axis];
+            canonical.stride[target] = shape[axis + 1..].iter().product();
         }
         canonical
     }
@@ -192,9 +192,9 @@ pub(super) fn each(sizes: [usize; 3], mut f: impl FnMut([usize; 3])) {
 
 /// Returns the taps that lie within `size` elements, for a window whose tap 0 is at element `first` of the padded axis.
 pub fn taps_inside(first: usize, before: usize, dilation: usize, taps: usize, size: usize) -> Range<usize> {
-    let from = before.saturating_sub(first).div_ceil(dilation).min(taps);
-    let to = (before + size).saturating_sub(first).div_ceil(dilation).min(taps);
-    from..to.max(from)
+    let start = before.saturating_sub(first).div_ceil(dilation).min(taps);
+    let end = (before + size).saturating_sub(first).div_ceil(dilation).min(taps);
+    start..end.max(start)
 }
 
 /// Strides, dilation and padding on three axes.
@@ -213,33 +213,33 @@ pub struct WindowParams {
 impl WindowParams {
     /// Creates the parameters from attributes that the type relation accepted.
     pub fn new(params: &Params<'_>, axes: usize) -> WindowParams {
-        let spread = |values: &[i64], missing: usize| {
-            let mut all = [missing; 3];
-            for (to, &v) in all[3 - axes..].iter_mut().zip(values) {
-                *to = v as usize;
+        let spatial_values = |values: &[i64], missing: usize| {
+            let mut values3 = [missing; 3];
+            for (target, &v) in values3[3 - axes..].iter_mut().zip(values) {
+                *target = v as usize;
             }
-            all
+            values3
         };
         let pads = params.padding(axes);
         WindowParams {
-            stride: spread(&params.per_axis("strides", axes), 1),
-            dilation: spread(&params.per_axis("dilation", axes), 1),
-            before: spread(&pads.iter().map(|p| p.0).collect::<Vec<_>>(), 0),
-            after: spread(&pads.iter().map(|p| p.1).collect::<Vec<_>>(), 0),
+            stride: spatial_values(&params.per_axis("strides", axes), 1),
+            dilation: spatial_values(&params.per_axis("dilation", axes), 1),
+            before: spatial_values(&pads.iter().map(|p| p.0).collect::<Vec<_>>(), 0),
+            after: spatial_values(&pads.iter().map(|p| p.1).collect::<Vec<_>>(), 0),
         }
     }
 
-    /// Returns the taps of window `place` that lie within the `size` elements of an axis.
-    pub fn taps_inside(&self, axis: usize, place: usize, taps: usize, size: usize) -> Range<usize> {
-        taps_inside(place * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
+    /// Returns the taps of window `position` that lie within the `size` elements of an axis.
+    pub fn taps_inside(&self, axis: usize, position: usize, taps: usize, size: usize) -> Range<usize> {
+        taps_inside(position * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
     }
 
     /// Returns the coordinates of tap `tap` of window `place`; `None` if they lie outside `size`.
     #[inline(always)]
-    pub fn tap(&self, place: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
+    pub fn tap(&self, position: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
         let mut index = [0; 3];
         for i in 0..3 {
-            let padded = place[i] * self.stride[i] + tap[i] * self.dilation[i];
+            let padded = position[i] * self.stride[i] + tap[i] * self.dilation[i];
             index[i] = padded.checked_sub(self.before[i]).filter(|&x| x < size[i])?;
         }
         Some(index)

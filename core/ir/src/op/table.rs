@@ -46,12 +46,12 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
             } else if def.attrs.is_empty() {
                 diagnostic = diagnostic.note("the operator has no attributes");
             } else {
-                let known: Vec<_> = def.attrs.iter().map(|a| a.name).collect();
-                diagnostic = diagnostic.note(format!("known attributes: {}", known.join(", ")));
+                let attr_names: Vec<_> = def.attrs.iter().map(|a| a.name).collect();
+                diagnostic = diagnostic.note(format!("known attributes: {}", attr_names.join(", ")));
             }
             return Err(Box::new(diagnostic));
         };
-        if !fits(attr, value) {
+        if !accepts(attr, value) {
             return Err(Box::new(fail(format!(
                 "{}: attribute {key}: expected {}, found {value}",
                 def.name, attr.kind
@@ -67,13 +67,13 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
     if !redundant {
         return Ok(attrs);
     }
-    let kept = attrs.iter().filter(|(key, value)| {
+    let non_default = attrs.iter().filter(|(key, value)| {
         def.attr(key).is_none_or(|a| a.default == Default::Required || a.default.value() != **value)
     });
-    Ok(Attrs::new(kept.map(|(k, v)| (k.clone(), v.clone()))))
+    Ok(Attrs::new(non_default.map(|(k, v)| (k.clone(), v.clone()))))
 }
 
-fn fits(attr: &AttrDef, value: &AttrValue) -> bool {
+fn accepts(attr: &AttrDef, value: &AttrValue) -> bool {
     let ints = |v: &AttrValue| v.as_ints().is_some();
     match (attr.kind, value) {
         (_, AttrValue::None) => attr.default == Default::None,
@@ -107,9 +107,9 @@ mod tests {
     #[test]
     fn defaults_are_omitted() {
         let def = get(lookup("clip").unwrap());
-        let given = Attrs::new([("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Int(6))]);
-        assert_eq!(normalize_attrs(def, given.clone()).unwrap(), given);
-        let error = normalize_attrs(def, given.with("a_mx", 1.0)).unwrap_err();
+        let attrs = Attrs::new([("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Int(6))]);
+        assert_eq!(normalize_attrs(def, attrs.clone()).unwrap(), attrs);
+        let error = normalize_attrs(def, attrs.with("a_mx", 1.0)).unwrap_err();
         assert_eq!(error.help.as_deref(), Some("did you mean \"a_max\"?"));
     }
 }

@@ -5,7 +5,7 @@ use super::scalar::Writer;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
-use crate::op::facts::{Facts, reduced_elements};
+use crate::op::facts::{Properties, reduced_elements};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 use std::ops::Range;
 
@@ -34,16 +34,16 @@ fn float_ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'
 
 /// Returns the values of attribute `attr`, which must be finite; their number must be in the range `count`.
 fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Vec<f64>, Box<Diagnostic>> {
-    let given = relation.params.floats(attr);
-    if count.contains(&given.len()) && given.iter().all(|v| v.is_finite()) {
-        return Ok(given);
+    let values = relation.params.floats(attr);
+    if count.contains(&values.len()) && values.iter().all(|v| v.is_finite()) {
+        return Ok(values);
     }
-    let wanted = match count.end - count.start {
+    let expected = match count.end - count.start {
         1 => count.start.to_string(),
         _ => format!("at least {}", count.start),
     };
     Err(relation
-        .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected {wanted} finite numbers, found {given:?}")))
+        .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected {expected} finite numbers, found {values:?}")))
 }
 
 /// Checks that attribute `attr` is the index of the first of `width` elements within a box of `columns` elements; -1 is
@@ -55,14 +55,14 @@ fn column(
     width: i64,
     optional: bool,
 ) -> Result<(), Box<Diagnostic>> {
-    let at = relation.params.int(attr);
-    let last = columns.fixed().map_or(i64::from(i32::MAX), |n| n as i64);
-    if (0..=last - width).contains(&at) || (optional && at == -1) {
+    let column_index = relation.params.int(attr);
+    let last_column = columns.fixed().map_or(i64::from(i32::MAX), |n| n as i64);
+    if (0..=last_column - width).contains(&column_index) || (optional && column_index == -1) {
         return Ok(());
     }
     Err(relation.error(
         codes::types::BAD_ATTRIBUTE,
-        format!("{attr}: expected an index within the {columns} elements of a box, found {at}"),
+        format!("{attr}: expected an index within the {columns} elements of a box, found {column_index}"),
     ))
 }
 
@@ -91,7 +91,7 @@ inventory::submit! {
         relation: prior_relation,
         reference: Some(prior_reference),
         flops: per_result_element,
-        facts: Facts::EXACT.stable(reduced_elements),
+        properties: Properties::EXACT.stable(reduced_elements),
     }
 }
 
@@ -128,7 +128,7 @@ fn prior_reference(
     let shape_of_map = rows as f64 / columns as f64;
     let square = sizes.iter().map(|&size| (size, 1.0));
     let shaped = ratios[1..].iter().map(|&ratio| (sizes[0], ratio));
-    let halves: Vec<(f64, f64)> = square
+    let half_sizes: Vec<(f64, f64)> = square
         .chain(shaped)
         .map(|(size, ratio): (f64, f64)| (size * shape_of_map * ratio.sqrt() / 2.0, size / ratio.sqrt() / 2.0))
         .collect();
@@ -137,7 +137,7 @@ fn prior_reference(
         let y = (row as f64 + offsets[0]) * step(0, rows);
         for column in 0..columns {
             let x = (column as f64 + offsets[1]) * step(1, columns);
-            for (w, h) in &halves {
+            for (w, h) in &half_sizes {
                 boxes.extend([x - w, y - h, x + w, y + h]);
             }
         }
@@ -171,22 +171,22 @@ inventory::submit! {
         relation: transform_relation,
         reference: Some(transform_reference),
         flops: |cost| cost.arg_len(0).saturating_add(cost.arg_len(1).saturating_mul(4)),
-        facts: Facts::EXACT.stable(reduced_elements),
+        properties: Properties::EXACT.stable(reduced_elements),
     }
 }
 
 fn transform_relation(relation: &Relation<'_>) -> TypeResult {
-    let (classes, places) = (float_ranked(relation, 0, 3)?, float_ranked(relation, 1, 2)?);
+    let (classes, anchor_coords) = (float_ranked(relation, 0, 3)?, float_ranked(relation, 1, 2)?);
     let anchor = float_ranked(relation, 2, 3)?;
-    relation.same_dtype(classes.dtype, places.dtype)?;
+    relation.same_dtype(classes.dtype, anchor_coords.dtype)?;
     relation.same_dtype(classes.dtype, anchor.dtype)?;
     floats(relation, "variances", 4..5)?;
-    let batch = relation.same_dim("images", &classes.dims[0], &places.dims[0])?;
+    let batch = relation.same_dim("images", &classes.dims[0], &anchor_coords.dims[0])?;
     let anchors = relation.same_dim("anchors", &classes.dims[2], &anchor.dims[1])?;
     relation.same_dim("elements of an anchor", &anchor.dims[2], &Dim::Fixed(4))?;
     relation.same_dim("sets of anchors", &anchor.dims[0], &Dim::Fixed(1))?;
     if let Some(n) = anchors.fixed() {
-        relation.same_dim("predictions", &places.dims[1], &super::spatial::to_dim(relation, n as i128 * 4)?)?;
+        relation.same_dim("predictions", &anchor_coords.dims[1], &super::spatial::to_dim(relation, n as i128 * 4)?)?;
     }
     let boxes = Type::tensor_of(classes.dtype, [batch.clone(), anchors, Dim::Fixed(6)]);
     Ok(Type::tuple([boxes, Type::tensor_of(DType::I32, [batch])]))
@@ -204,24 +204,24 @@ fn transform_reference(
     let mut boxes = vec![NO_BOX; outputs[0].len()];
     let mut counts = vec![0.0; batch];
     for image in 0..batch {
-        for place in 0..anchors {
+        for anchor_index in 0..anchors {
             let mut best: Option<(usize, f64)> = None;
             for class in background..classes {
-                let p = probability[(image * classes + class) * anchors + place];
+                let p = probability[(image * classes + class) * anchors + anchor_index];
                 if p > best.map_or(NO_BOX, |(_, p)| p) {
                     best = Some((class, p));
                 }
             }
             let Some((class, p)) = best.filter(|&(_, p)| p >= threshold) else { continue };
-            let side = |i: usize| anchor[place * 4 + i];
-            let predicted = |i: usize| prediction[(image * anchors + place) * 4 + i] * variances[i];
+            let side = |i: usize| anchor[anchor_index * 4 + i];
+            let predicted = |i: usize| prediction[(image * anchors + anchor_index) * 4 + i] * variances[i];
             // Center of the box and half its size along one axis, 0 for x and 1 for y.
-            let along = |axis: usize| {
+            let decode_axis = |axis: usize| {
                 let (first, last) = (side(axis), side(axis + 2));
                 let size = last - first;
                 (predicted(axis) * size + (first + last) / 2.0, predicted(axis + 2).exp() * size / 2.0)
             };
-            let ((x, w), (y, h)) = (along(0), along(1));
+            let ((x, w), (y, h)) = (decode_axis(0), decode_axis(1));
             let mut sides = [x - w, y - h, x + w, y + h];
             if params.bool("clip") {
                 sides = sides.map(|v| v.clamp(0.0, 1.0));
@@ -258,7 +258,7 @@ inventory::submit! {
         relation: valid_relation,
         reference: Some(valid_reference),
         flops: |cost| cost.arg_len(0),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -290,22 +290,22 @@ fn valid_reference(
     };
     let (id, score) = (usize::try_from(params.int("id_index")).ok(), params.int("score_index") as usize);
     let mut counts = vec![0.0; batch];
-    let mut kept = vec![NO_BOX; data.len()];
-    let mut places = vec![NO_BOX; batch * boxes];
+    let mut valid_boxes = vec![NO_BOX; data.len()];
+    let mut positions = vec![NO_BOX; batch * boxes];
     for image in 0..batch {
-        for place in 0..boxes {
-            let row = &data[(image * boxes + place) * elements..][..elements];
+        for position in 0..boxes {
+            let row = &data[(image * boxes + position) * elements..][..elements];
             if row[score] > threshold && id.is_none_or(|id| row[id] >= 0.0) {
-                let to = image * boxes + counts[image] as usize;
-                kept[to * elements..][..elements].copy_from_slice(row);
-                places[to] = place as f64;
+                let target = image * boxes + counts[image] as usize;
+                valid_boxes[target * elements..][..elements].copy_from_slice(row);
+                positions[target] = position as f64;
                 counts[image] += 1.0;
             }
         }
     }
     Writer::new(&mut outputs[0]).store(counts);
-    Writer::new(&mut outputs[1]).store(kept);
-    Writer::new(&mut outputs[2]).store(places);
+    Writer::new(&mut outputs[1]).store(valid_boxes);
+    Writer::new(&mut outputs[2]).store(positions);
     Ok(())
 }
 
@@ -333,7 +333,7 @@ inventory::submit! {
         relation: suppression_relation,
         reference: Some(suppression_reference),
         flops: |cost| cost.arg_len(2).saturating_mul(cost.arg_len(2)),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -364,11 +364,11 @@ fn suppression_relation(relation: &Relation<'_>) -> TypeResult {
 fn overlap(a: &[f64], b: &[f64]) -> f64 {
     let span = |s: &[f64], axis: usize| (s[axis].min(s[axis + 2]), s[axis].max(s[axis + 2]));
     let area = |s: &[f64]| (0..2).map(|axis| span(s, axis)).map(|(first, last)| last - first).product::<f64>();
-    let shared = |axis: usize| {
+    let shared_extent = |axis: usize| {
         let ((a0, a1), (b0, b1)) = (span(a, axis), span(b, axis));
         (a1.min(b1) - a0.max(b0)).max(0.0)
     };
-    let intersection = shared(0) * shared(1);
+    let intersection = shared_extent(0) * shared_extent(1);
     let union = area(a) + area(b) - intersection;
     if union <= 0.0 { 0.0 } else { intersection / union }
 }
@@ -394,36 +394,36 @@ fn suppression_reference(
     let mut kept_boxes = vec![NO_BOX; data.len()];
     let mut kept_places = vec![NO_BOX; batch * boxes];
     for image in 0..batch {
-        let row = |place: usize| &data[(image * boxes + place) * elements..][..elements];
+        let row = |position: usize| &data[(image * boxes + position) * elements..][..elements];
         let Some(count) = usize::try_from(valid[image]).ok().filter(|&n| n <= boxes) else {
             return Err(format!("valid_count: expected 0 to {boxes} boxes, found {}", valid[image]));
         };
         let mut order: Vec<usize> = (0..count).collect();
         // Entry `i` is true if box `order[i]` is kept in the result.
-        let mut stays = vec![true; count];
+        let mut is_kept = vec![true; count];
         if threshold > 0.0 {
             order.sort_by(|&a, &b| row(b)[score].total_cmp(&row(a)[score]));
             let considered = if top_k > 0 { count.min(top_k as usize) } else { count };
-            let mut kept = 0;
+            let mut kept_count = 0;
             for i in 0..count {
                 let a = row(order[i]);
-                stays[i] = i < considered && kept != max_output;
-                if !stays[i] || a[score] <= 0.0 {
+                is_kept[i] = i < considered && kept_count != max_output;
+                if !is_kept[i] || a[score] <= 0.0 {
                     continue;
                 }
-                let kept_rows = (0..i).filter(|&k| stays[k]).map(|k| row(order[k]));
+                let kept_rows = (0..i).filter(|&k| is_kept[k]).map(|k| row(order[k]));
                 let dropped = kept_rows.filter(|b| b[score] > 0.0 && id.is_none_or(|id| b[id] >= 0.0)).any(|b| {
                     let compared = force || id.is_none_or(|id| a[id] == b[id]);
                     compared && overlap(&a[first..first + 4], &b[first..first + 4]) >= threshold
                 });
-                stays[i] = !dropped;
-                kept += i64::from(!dropped);
+                is_kept[i] = !dropped;
+                kept_count += i64::from(!dropped);
             }
         }
-        for i in (0..count).filter(|&i| stays[i]) {
-            let to = image * boxes + i;
-            kept_boxes[to * elements..][..elements].copy_from_slice(row(order[i]));
-            kept_places[to] = indices[image * boxes + order[i]] as f64;
+        for i in (0..count).filter(|&i| is_kept[i]) {
+            let target = image * boxes + i;
+            kept_boxes[target * elements..][..elements].copy_from_slice(row(order[i]));
+            kept_places[target] = indices[image * boxes + order[i]] as f64;
         }
     }
     if params.bool("return_indices") {
@@ -445,9 +445,9 @@ fn move_valid_to_front(rows: &mut [f64], groups: usize, elements: usize) -> Vec<
     let size = rows.len() / groups.max(1);
     let front = |group: &mut [f64]| {
         let mut next = 0;
-        for from in (0..size).step_by(elements) {
-            if group[from] >= 0.0 {
-                group.copy_within(from..from + elements, next);
+        for source in (0..size).step_by(elements) {
+            if group[source] >= 0.0 {
+                group.copy_within(source..source + elements, next);
                 next += elements;
             }
         }

@@ -14,11 +14,11 @@ pub(super) fn strides(shape: &[usize]) -> Shape {
 
 /// Returns the strides for reading a tensor of `shape` as if broadcast to `rank` dimensions: 0 on repeated axes.
 pub(super) fn broadcast_strides(shape: &[usize], rank: usize) -> Shape {
-    let own = strides(shape);
+    let dense_strides = strides(shape);
     let mut result: Shape = smallvec::smallvec![0; rank];
     for (axis, &size) in shape.iter().enumerate() {
         if size != 1 {
-            result[rank - shape.len() + axis] = own[axis];
+            result[rank - shape.len() + axis] = dense_strides[axis];
         }
     }
     result
@@ -54,9 +54,9 @@ pub(super) fn gather(
     let shape = output.shape;
     let mut chunks = output.data.chunks_exact_mut(size);
     each_index(shape, |index| {
-        let from = source(index) * size;
-        if let Some(to) = chunks.next() {
-            to.copy_from_slice(&input.data[from..from + size]);
+        let start = source(index) * size;
+        if let Some(chunk) = chunks.next() {
+            chunk.copy_from_slice(&input.data[start..start + size]);
         }
     });
 }

@@ -165,10 +165,10 @@ mod tests {
         let before = used();
         let tensor = Tensor::zeros(DType::F32, &[1 << 18]).unwrap();
         assert!(used() >= before + (1 << 20));
-        let shared = tensor.clone();
+        let copy = tensor.clone();
         drop(tensor);
         assert!(used() >= before + (1 << 20), "a clone shares the bytes and keeps them alive");
-        drop(shared);
+        drop(copy);
 
         // The memory use of other tests in this process varies, so the limit is far above it.
         set_limit(1 << 40);
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn bytes_are_shown_in_units() {
-        let shown = [0, 1023, 1024, 3 << 29, usize::MAX].map(|n| Bytes(n).to_string());
-        assert_eq!(shown, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 GiB", "16.0 EiB"]);
+        let texts = [0, 1023, 1024, 3 << 29, usize::MAX].map(|n| Bytes(n).to_string());
+        assert_eq!(texts, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 GiB", "16.0 EiB"]);
     }
 }

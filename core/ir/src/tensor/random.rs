@@ -40,8 +40,10 @@ impl Random {
 /// # Errors
 /// If the memory limit is exceeded or the system is out of memory.
 pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Result<Tensor, OutOfMemory> {
-    let one = with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
-    Tensor::build(dtype, shape, |bytes| bytes.chunks_exact_mut(one.len()).for_each(|c| c.copy_from_slice(&one)))
+    let element_bytes = with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
+    Tensor::build(dtype, shape, |bytes| {
+        bytes.chunks_exact_mut(element_bytes.len()).for_each(|c| c.copy_from_slice(&element_bytes))
+    })
 }
 
 /// Returns a random tensor, for sizes known to be small.

@@ -94,7 +94,7 @@ impl Format {
             (Special::NanAtNegativeZero, 0) => 0,
             _ => sign | magnitude,
         };
-        let beyond = || match (saturate || self.special == Special::None, self.special) {
+        let overflow_code = || match (saturate || self.special == Special::None, self.special) {
             (true, _) => signed(self.largest()),
             (false, Special::Ieee) => sign | self.infinity(),
             // Where NaN has the encoding of negative zero, the sign bit is part of the encoding.
@@ -103,7 +103,7 @@ impl Format {
         };
         let size = value.abs();
         if size.is_infinite() {
-            return beyond();
+            return overflow_code();
         }
         if size == 0.0 {
             return signed(0);
@@ -115,7 +115,7 @@ impl Format {
         // `count` includes the implicit bit; a carry increments the exponent.
         let field = (exponent + self.bias - 1) as u32;
         let magnitude = (field << self.mantissa_bits) + count;
-        if magnitude > u32::from(self.largest()) { beyond() } else { signed(magnitude as u8) }
+        if magnitude > u32::from(self.largest()) { overflow_code() } else { signed(magnitude as u8) }
     }
 }
 
@@ -148,21 +148,21 @@ pub fn encode_e8m0(value: f64, rounding: PowerRounding, saturate: bool) -> u8 {
         return NAN - 1;
     }
     if size < f64::powi(2.0, -126) {
-        let below = f64::powi(2.0, -127);
-        let up = match rounding {
-            PowerRounding::Up => size > below,
+        let lower = f64::powi(2.0, -127);
+        let rounds_up = match rounding {
+            PowerRounding::Up => size > lower,
             PowerRounding::Down => false,
-            PowerRounding::Nearest => size >= 1.5 * below,
+            PowerRounding::Nearest => size >= 1.5 * lower,
         };
-        return u8::from(up);
+        return u8::from(rounds_up);
     }
     let (exponent, fraction) = ((size.to_bits() >> 52) as i32 - 1023, size.to_bits() & ((1 << 52) - 1));
-    let up = match rounding {
+    let rounds_up = match rounding {
         PowerRounding::Up => fraction != 0,
         PowerRounding::Down => false,
         PowerRounding::Nearest => fraction >= 1 << 51,
     };
-    match exponent + 127 + i32::from(up) {
+    match exponent + 127 + i32::from(rounds_up) {
         code if code <= 254 => code as u8,
         _ if saturate => NAN - 1,
         _ => NAN,
@@ -296,8 +296,8 @@ mod tests {
         for format in FORMATS {
             for code in 0..=(format.sign() << 1).wrapping_sub(1) {
                 let value = format.decode(code);
-                let again = format.encode(value, false);
-                assert!(again == code || (value.is_nan() && format.decode(again).is_nan()), "{format:?} {code}");
+                let encoded = format.encode(value, false);
+                assert!(encoded == code || (value.is_nan() && format.decode(encoded).is_nan()), "{format:?} {code}");
             }
         }
         for code in 0..=254 {

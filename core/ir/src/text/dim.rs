@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 16;
 /// # Errors
 /// If the text is malformed or nests too deeply, or the dimension is negative or cannot be represented.
 pub fn parse_dim(text: &str) -> Result<Dim, String> {
-    let mut parser = DimParser { text, at: 0, depth: 0 };
+    let mut parser = DimParser { text, offset: 0, depth: 0 };
     let expr = parser.sum()?;
     if parser.peek().is_some() {
         return Err(parser.expected("`+`, `-` or `*`"));
@@ -32,18 +32,18 @@ type Operand = Option<DimExpr>;
 
 struct DimParser<'a> {
     text: &'a str,
-    at: usize,
+    offset: usize,
     depth: usize,
 }
 
 impl<'a> DimParser<'a> {
     fn sum(&mut self) -> Result<Operand, String> {
         let minus = |product: Operand| apply(product, Some(DimExpr::constant(-1)), DimExpr::mul);
-        let mut sum = if self.eat(b'-') { minus(self.product()?)? } else { self.product()? };
+        let mut sum = if self.accept(b'-') { minus(self.product()?)? } else { self.product()? };
         loop {
             let next = match self.peek() {
-                Some(b'+' | b'-') if self.eat(b'-') => minus(self.product()?)?,
-                Some(b'+') if self.eat(b'+') => self.product()?,
+                Some(b'+' | b'-') if self.accept(b'-') => minus(self.product()?)?,
+                Some(b'+') if self.accept(b'+') => self.product()?,
                 _ => return Ok(sum),
             };
             sum = apply(sum, next, DimExpr::add)?;
@@ -52,7 +52,7 @@ impl<'a> DimParser<'a> {
 
     fn product(&mut self) -> Result<Operand, String> {
         let mut product = self.factor()?;
-        while self.eat(b'*') {
+        while self.accept(b'*') {
             product = apply(product, self.factor()?, DimExpr::mul)?;
         }
         Ok(product)
@@ -61,11 +61,11 @@ impl<'a> DimParser<'a> {
     fn factor(&mut self) -> Result<Operand, String> {
         match self.peek() {
             Some(b'?') => {
-                self.at += 1;
+                self.offset += 1;
                 Ok(None)
             }
             Some(b'(') => match <[Operand; 1]>::try_from(self.operands()?) {
-                Ok([one]) => Ok(one),
+                Ok([atom]) => Ok(atom),
                 Err(several) => Err(format!("expected one expression in parentheses, found {}", several.len())),
             },
             Some(c) if c.is_ascii_digit() => {
@@ -91,12 +91,12 @@ impl<'a> DimParser<'a> {
         if self.depth > MAX_DEPTH {
             return Err(format!("functions nested more than {MAX_DEPTH} levels deep"));
         }
-        self.at += 1;
+        self.offset += 1;
         let mut operands = vec![self.sum()?];
-        while self.eat(b',') {
+        while self.accept(b',') {
             operands.push(self.sum()?);
         }
-        if !self.eat(b')') {
+        if !self.accept(b')') {
             return Err(self.expected("`,` or `)`"));
         }
         self.depth -= 1;
@@ -105,27 +105,27 @@ impl<'a> DimParser<'a> {
 
     fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
-        while bytes.get(self.at).is_some_and(u8::is_ascii_whitespace) {
-            self.at += 1;
+        while bytes.get(self.offset).is_some_and(u8::is_ascii_whitespace) {
+            self.offset += 1;
         }
-        bytes.get(self.at).copied()
+        bytes.get(self.offset).copied()
     }
 
-    fn eat(&mut self, byte: u8) -> bool {
-        let found = self.peek() == Some(byte);
-        self.at += usize::from(found);
-        found
+    fn accept(&mut self, byte: u8) -> bool {
+        let is_match = self.peek() == Some(byte);
+        self.offset += usize::from(is_match);
+        is_match
     }
 
     fn take_while(&mut self, part: impl Fn(u8) -> bool) -> &'a str {
-        let rest = &self.text[self.at..];
+        let rest = &self.text[self.offset..];
         let len = rest.bytes().position(|c| !part(c)).unwrap_or(rest.len());
-        self.at += len;
+        self.offset += len;
         &rest[..len]
     }
 
     fn expected(&self, token: &str) -> String {
-        let found: String = self.text[self.at..].chars().take(16).collect();
+        let found: String = self.text[self.offset..].chars().take(16).collect();
         match found.is_empty() {
             true => format!("expected {token}, found the end of `{}`", self.text),
             false => format!("expected {token}, found `{found}`"),
@@ -152,7 +152,7 @@ fn function(name: &str, operands: Vec<Operand>) -> Result<Operand, String> {
         }
         _ => return Err(format!("expected floordiv, ceildiv, min or max, found `{name}`")),
     };
-    operands.try_fold(first, |all, next| apply(all, next, op))
+    operands.try_fold(first, |accumulated, next| apply(accumulated, next, op))
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn equal_expressions_have_one_form() {
-        let forms = [
+        let cases = [
             ("3", "3"),
             ("?", "?"),
             ("batch", "batch"),
@@ -187,17 +187,17 @@ mod tests {
             ("max(n, max(m, n))", "max(m, n)"),
             ("max(n - 8, 0)", "max(0, n - 8)"),
         ];
-        for (text, form) in forms {
+        for (text, expected) in cases {
             let dim = parse_dim(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert_eq!(dim.to_string(), form, "{text}");
-            assert_eq!(parse_dim(form), Ok(dim), "{form} does not round-trip");
+            assert_eq!(dim.to_string(), expected, "{text}");
+            assert_eq!(parse_dim(expected), Ok(dim), "{expected} does not round-trip");
         }
     }
 
     #[test]
     fn refusals() {
         let deep = format!("{}n{}", "(".repeat(99), ")".repeat(99));
-        let wide: Vec<String> = (0..99).map(|i| format!("a{i}")).collect();
+        let variables: Vec<String> = (0..99).map(|i| format!("a{i}")).collect();
         for text in [
             "",
             "n +",
@@ -208,7 +208,7 @@ mod tests {
             "-3",
             "99999999999999999999",
             &deep,
-            &wide.join("+"),
+            &variables.join("+"),
             "n ; m",
         ] {
             parse_dim(text).unwrap_err();
@@ -273,9 +273,9 @@ mod tests {
             // A negative constant is not a dimension, nor is a quotient whose divisor may be 0.
             if let (Ok(dim), Some(value)) = (parse_dim(&tree.text()), tree.value(&sizes)) {
                 let by_name: BTreeMap<&str, usize> = NAMES.into_iter().zip(sizes.map(|n| n as usize)).collect();
-                let found = dim.with_sizes(|name| by_name.get(name).copied());
+                let actual = dim.with_sizes(|name| by_name.get(name).copied());
                 let expected = usize::try_from(value).map_or(Dim::Any, Dim::Fixed);
-                proptest::prop_assert_eq!(found, expected, "{} is {}", tree.text(), dim);
+                proptest::prop_assert_eq!(actual, expected, "{} is {}", tree.text(), dim);
                 proptest::prop_assert_eq!(parse_dim(&dim.to_string()), Ok(dim));
             }
         }

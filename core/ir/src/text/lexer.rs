@@ -108,22 +108,22 @@ pub(super) struct Token {
 pub(super) struct Lexer<'a> {
     source: &'a str,
     bytes: &'a [u8],
-    at: usize,
+    offset: usize,
     /// True after a `.`, where digits are a field index: `%x.0.1` is two projections, not `0.1`.
     after_dot: bool,
 }
 
 impl<'a> Lexer<'a> {
     pub(super) fn new(source: &'a str) -> Lexer<'a> {
-        Lexer { source, bytes: source.as_bytes(), at: 0, after_dot: false }
+        Lexer { source, bytes: source.as_bytes(), offset: 0, after_dot: false }
     }
 
     /// Returns the next token; at the end, always [`Kind::Eof`].
     pub(super) fn next(&mut self) -> Token {
-        if let Err(open) = self.skip_blanks() {
-            return self.token(Kind::OpenComment, open);
+        if let Err(delimiter) = self.skip_blanks() {
+            return self.token(Kind::OpenComment, delimiter);
         }
-        let start = self.at;
+        let start = self.offset;
         let Some(&first) = self.bytes.get(start) else {
             return self.token(Kind::Eof, start);
         };
@@ -140,41 +140,41 @@ impl<'a> Lexer<'a> {
     }
 
     fn token(&self, kind: Kind, start: usize) -> Token {
-        Token { kind, span: Span { start: start as u32, end: self.at as u32 } }
+        Token { kind, span: Span { start: start as u32, end: self.offset as u32 } }
     }
 
     fn peek(&self, ahead: usize) -> u8 {
-        self.bytes.get(self.at + ahead).copied().unwrap_or(0)
+        self.bytes.get(self.offset + ahead).copied().unwrap_or(0)
     }
 
     /// Skips whitespace and comments. Returns the start of an unterminated block comment as `Err`.
     fn skip_blanks(&mut self) -> Result<(), usize> {
         loop {
             match (self.peek(0), self.peek(1)) {
-                (b' ' | b'\t' | b'\n', _) => self.at += 1,
-                (b'\r', b'\n') => self.at += 2,
+                (b' ' | b'\t' | b'\n', _) => self.offset += 1,
+                (b'\r', b'\n') => self.offset += 2,
                 (b'/', b'/') => {
-                    let rest = &self.bytes[self.at..];
-                    self.at += rest.iter().position(|&b| b == b'\n').unwrap_or(rest.len());
+                    let rest = &self.bytes[self.offset..];
+                    self.offset += rest.iter().position(|&b| b == b'\n').unwrap_or(rest.len());
                 }
                 (b'/', b'*') => {
-                    let open = self.at;
+                    let opening = self.offset;
                     let mut depth = 0usize;
                     loop {
                         match (self.peek(0), self.peek(1)) {
                             (b'/', b'*') => {
                                 depth += 1;
-                                self.at += 2;
+                                self.offset += 2;
                             }
                             (b'*', b'/') => {
                                 depth -= 1;
-                                self.at += 2;
+                                self.offset += 2;
                                 if depth == 0 {
                                     break;
                                 }
                             }
-                            _ if self.at >= self.bytes.len() => return Err(open),
-                            _ => self.at += 1,
+                            _ if self.offset >= self.bytes.len() => return Err(opening),
+                            _ => self.offset += 1,
                         }
                     }
                 }
@@ -186,7 +186,7 @@ impl<'a> Lexer<'a> {
     /// Reads `%name`, `%"name"` or `%12` if `local` is true, otherwise `@name` or `@"name"`.
     fn prefixed(&mut self, local: bool) -> Kind {
         let kind = if local { Kind::Local } else { Kind::Global };
-        self.at += 1;
+        self.offset += 1;
         match self.peek(0) {
             b'"' => match self.string() {
                 Kind::Str => kind,
@@ -194,13 +194,13 @@ impl<'a> Lexer<'a> {
             },
             b'0'..=b'9' if local => {
                 while self.peek(0).is_ascii_digit() {
-                    self.at += 1;
+                    self.offset += 1;
                 }
                 Kind::Graph
             }
             first if is_name_start(first) || (first == b'/' && is_name_part(self.peek(1))) => {
                 while is_name_part(self.peek(0)) || (self.peek(0) == b'/' && is_name_part(self.peek(1))) {
-                    self.at += 1;
+                    self.offset += 1;
                 }
                 kind
             }
@@ -209,14 +209,14 @@ impl<'a> Lexer<'a> {
     }
 
     fn string(&mut self) -> Kind {
-        let rest = &self.bytes[self.at + 1..];
+        let rest = &self.bytes[self.offset + 1..];
         match rest.iter().position(|&b| b == b'"') {
             Some(len) => {
-                self.at += len + 2;
+                self.offset += len + 2;
                 Kind::Str
             }
             None => {
-                self.at = self.bytes.len();
+                self.offset = self.bytes.len();
                 Kind::OpenString
             }
         }
@@ -225,7 +225,7 @@ impl<'a> Lexer<'a> {
     fn number(&mut self) -> Kind {
         let digits = |lexer: &mut Self| {
             while lexer.peek(0).is_ascii_digit() {
-                lexer.at += 1;
+                lexer.offset += 1;
             }
         };
         digits(self);
@@ -234,18 +234,18 @@ impl<'a> Lexer<'a> {
         }
         // A fraction may be empty: `1.f`.
         if self.peek(0) == b'.' && (self.peek(1).is_ascii_digit() || self.peek(1) == b'f') {
-            self.at += 1;
+            self.offset += 1;
             digits(self);
         }
         if matches!(self.peek(0), b'e' | b'E') {
             let sign = usize::from(matches!(self.peek(1), b'+' | b'-'));
             if self.peek(1 + sign).is_ascii_digit() {
-                self.at += 1 + sign;
+                self.offset += 1 + sign;
                 digits(self);
             }
         }
         while is_name_part(self.peek(0)) {
-            self.at += 1;
+            self.offset += 1;
         }
         Kind::Number
     }
@@ -253,10 +253,10 @@ impl<'a> Lexer<'a> {
     fn ident(&mut self) -> Kind {
         loop {
             while is_name_part(self.peek(0)) {
-                self.at += 1;
+                self.offset += 1;
             }
             if self.peek(0) == b'.' && is_name_start(self.peek(1)) {
-                self.at += 1;
+                self.offset += 1;
             } else {
                 return Kind::Ident;
             }
@@ -264,7 +264,7 @@ impl<'a> Lexer<'a> {
     }
 
     fn punctuation(&mut self, first: u8) -> Kind {
-        let two = |second: u8| self.peek(1) == second;
+        let is_followed_by = |second: u8| self.peek(1) == second;
         let (kind, len) = match first {
             b'(' => (Kind::OpenParen, 1),
             b')' => (Kind::CloseParen, 1),
@@ -281,20 +281,20 @@ impl<'a> Lexer<'a> {
             b'+' => (Kind::Plus, 1),
             b'*' => (Kind::Star, 1),
             b'/' => (Kind::Slash, 1),
-            b'-' if two(b'>') => (Kind::Arrow, 2),
+            b'-' if is_followed_by(b'>') => (Kind::Arrow, 2),
             b'-' => (Kind::Minus, 1),
-            b'=' if two(b'=') => (Kind::EqualEqual, 2),
-            b'=' if two(b'>') => (Kind::FatArrow, 2),
+            b'=' if is_followed_by(b'=') => (Kind::EqualEqual, 2),
+            b'=' if is_followed_by(b'>') => (Kind::FatArrow, 2),
             b'=' => (Kind::Equal, 1),
-            b'!' if two(b'=') => (Kind::NotEqual, 2),
-            b'<' if two(b'=') => (Kind::LessEqual, 2),
+            b'!' if is_followed_by(b'=') => (Kind::NotEqual, 2),
+            b'<' if is_followed_by(b'=') => (Kind::LessEqual, 2),
             b'<' => (Kind::Less, 1),
-            b'>' if two(b'=') => (Kind::GreaterEqual, 2),
+            b'>' if is_followed_by(b'=') => (Kind::GreaterEqual, 2),
             b'>' => (Kind::Greater, 1),
             // The token spans a whole character, so that its bytes are valid UTF-8.
-            _ => (Kind::Unknown, self.source[self.at..].chars().next().map_or(1, char::len_utf8)),
+            _ => (Kind::Unknown, self.source[self.offset..].chars().next().map_or(1, char::len_utf8)),
         };
-        self.at += len;
+        self.offset += len;
         kind
     }
 }

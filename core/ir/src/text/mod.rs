@@ -30,7 +30,7 @@ mod printer;
 
 pub use dim::{dim_or_symbol, parse_dim};
 pub use parser::{ParseOptions, Parsed, parse};
-pub use printer::{PrintOptions, Printed, print, print_expr, print_faults};
+pub use printer::{PrintOptions, PrintedText, print, print_expr, print_faults};
 
 /// Maximum nesting depth of match patterns and of lists in attributes. Expressions may nest as deeply as memory allows,
 /// types up to [`Type::MAX_PARTS`](crate::ir::Type::MAX_PARTS).

@@ -62,8 +62,8 @@ pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
     let value = digits.parse::<i128>().map(|v| if negative { -v } else { v });
     let value = value.map_err(|_| format!("{sign}{text} does not fit any integer type"))?;
     let dtype = dtype.unwrap_or(if i32::try_from(value).is_ok() { DType::I32 } else { DType::I64 });
-    let fits = crate::with_dtype!(dtype, T => in_range::<T>(value));
-    if fits { Ok(Number::Int(value, dtype)) } else { Err(format!("{sign}{text} does not fit {dtype}")) }
+    let is_in_range = crate::with_dtype!(dtype, T => in_range::<T>(value));
+    if is_in_range { Ok(Number::Int(value, dtype)) } else { Err(format!("{sign}{text} does not fit {dtype}")) }
 }
 
 /// Returns true if the element type can represent the value. (64-bit integers are compared as integers.)
@@ -107,8 +107,8 @@ impl Number {
             Number::Float(value, dtype) => {
                 let rounded = crate::with_dtype!(dtype, T => <T as Element>::from_f64(value).to_f64());
                 // 65505 rounds to 65504, the largest float16, but Relay accepts no literal above it.
-                let beyond = dtype == DType::F16 && value.abs() > f16::MAX.to_f64();
-                if value.is_finite() && (rounded.is_infinite() || beyond) {
+                let is_overflow = dtype == DType::F16 && value.abs() > f16::MAX.to_f64();
+                if value.is_finite() && (rounded.is_infinite() || is_overflow) {
                     return Err(format!("{value:e} does not fit {dtype}"));
                 }
                 Ok(crate::with_dtype!(dtype, T => Tensor::scalar(<T as Element>::from_f64(value))))
@@ -166,9 +166,9 @@ pub(super) fn write_scalar(tensor: &Tensor, out: &mut String) -> bool {
         }
         if out[start..].contains("NaN") {
             // Only the NaN that `nanf` denotes is preserved bit for bit.
-            let plain = Number::Float(f64::NAN, dtype).to_tensor();
+            let parsed = Number::Float(f64::NAN, dtype).to_tensor();
             out.truncate(start);
-            if plain.is_ok_and(|plain| plain == *tensor) {
+            if parsed.is_ok_and(|parsed| parsed == *tensor) {
                 out.push_str("nan");
             } else {
                 return false;
@@ -196,11 +196,11 @@ mod tests {
         assert_eq!(parse("42i16", false), Ok(Number::Int(42, DType::I16)));
         assert_eq!(parse("1e-3f", false), Ok(Number::Float(1e-3, DType::F32)));
         assert_eq!(parse("3f16", false), Ok(Number::Float(3.0, DType::F16)));
-        for wrong in ["2147483648i32", "32768i16", "1.5", "1.5i", "1q", "9223372036854775808", "256u8"] {
-            assert!(parse(wrong, false).is_err(), "{wrong}");
+        for invalid in ["2147483648i32", "32768i16", "1.5", "1.5i", "1q", "9223372036854775808", "256u8"] {
+            assert!(parse(invalid, false).is_err(), "{invalid}");
         }
-        for wrong in ["3.40283e+38f32", "65505f16"] {
-            assert!(parse(wrong, false).unwrap().to_tensor().is_err(), "{wrong}");
+        for invalid in ["3.40283e+38f32", "65505f16"] {
+            assert!(parse(invalid, false).unwrap().to_tensor().is_err(), "{invalid}");
         }
         assert!(parse("1u8", true).is_err());
         assert_eq!(special("inff", true), Some(Number::Float(f64::NEG_INFINITY, DType::F32)));
@@ -231,7 +231,7 @@ mod tests {
             }
             inline += 1;
             let (digits, negative) = match text.strip_prefix('-') {
-                Some(rest) => (rest, true),
+                Some(magnitude) => (magnitude, true),
                 None => (text.as_str(), false),
             };
             let number = special(digits, negative).map_or_else(|| parse(digits, negative), Ok);

@@ -58,8 +58,8 @@ impl Builder {
         let Some(op) = op::lookup(name) else {
             let mut diagnostic =
                 Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator \"{name}\""));
-            if let Some(near) = nearest(name, op::names()) {
-                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+            if let Some(suggestion) = nearest(name, op::names()) {
+                diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
             }
             return Err(Box::new(diagnostic));
         };

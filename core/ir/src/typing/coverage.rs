@@ -17,7 +17,7 @@ type Row<'a> = Vec<&'a ClausePattern>;
 struct Subproblem<'a> {
     rows: Vec<Row<'a>>,
     width: usize,
-    chosen: Vec<Choice>,
+    choices: Vec<Choice>,
 }
 
 /// Case assumed for a column.
@@ -37,45 +37,45 @@ const ANY: ClausePattern = ClausePattern::Any;
 /// typed.
 pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
     let rows = m.clauses.iter().map(|clause| vec![&clause.pattern]).collect();
-    let mut stack = vec![Subproblem { rows, width: 1, chosen: Vec::new() }];
+    let mut stack = vec![Subproblem { rows, width: 1, choices: Vec::new() }];
     let mut steps = 0;
-    while let Some(Subproblem { rows, width, mut chosen }) = stack.pop() {
+    while let Some(Subproblem { rows, width, mut choices }) = stack.pop() {
         steps += 1 + rows.len();
         if steps > MAX_STEPS {
             return None;
         }
         if width == 0 {
             match rows.is_empty() {
-                true => return Some(written(&chosen)),
+                true => return Some(describe_choices(&choices)),
                 false => continue,
             }
         }
         // Rows are stored in reverse: the last element is the next column.
         let heads = rows.iter().filter_map(|row| row.last());
-        let named = heads.clone().find(|p| !matches!(p, ClausePattern::Any | ClausePattern::Var(_)));
-        match named {
+        let constructors = heads.clone().find(|p| !matches!(p, ClausePattern::Any | ClausePattern::Var(_)));
+        match constructors {
             None => {
-                chosen.push(Choice::Any);
+                choices.push(Choice::Any);
                 let rows = rows.into_iter().map(|mut row| {
                     row.pop();
                     row
                 });
-                stack.push(Subproblem { rows: rows.collect(), width: width - 1, chosen });
+                stack.push(Subproblem { rows: rows.collect(), width: width - 1, choices });
             }
             Some(ClausePattern::Tuple(fields)) => {
                 let count = fields.len();
-                chosen.push(Choice::Tuple(count));
-                stack.push(Subproblem { rows: specialized(&rows, None, count), width: width - 1 + count, chosen });
+                choices.push(Choice::Tuple(count));
+                stack.push(Subproblem { rows: specialized(&rows, None, count), width: width - 1 + count, choices });
             }
             Some(ClausePattern::Constructor { name, .. }) => {
                 let def = module.types.constructor(name).and_then(|(owner, ..)| module.types.get(owner))?;
                 // Pushed in reverse so that constructors are tried in the order of the definition.
                 for constructor in def.constructors.iter().rev() {
                     let count = constructor.fields.len();
-                    let mut chosen = chosen.clone();
-                    chosen.push(Choice::Constructor(constructor.name.clone(), count));
+                    let mut choices = choices.clone();
+                    choices.push(Choice::Constructor(constructor.name.clone(), count));
                     let rows = specialized(&rows, Some(&constructor.name), count);
-                    stack.push(Subproblem { rows, width: width - 1 + count, chosen });
+                    stack.push(Subproblem { rows, width: width - 1 + count, choices });
                 }
             }
             Some(ClausePattern::Any | ClausePattern::Var(_)) => return None,
@@ -87,38 +87,38 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
 /// Returns the rows that can still match if the last column holds `constructor` (a tuple if `None`), with the `count`
 /// fields as columns.
 fn specialized<'a>(rows: &[Row<'a>], constructor: Option<&Name>, count: usize) -> Vec<Row<'a>> {
-    let mut kept = Vec::new();
+    let mut specialized_rows = Vec::new();
     for row in rows {
-        let (mut rest, last) = (row.clone(), row.last().copied().unwrap_or(&ANY));
-        rest.pop();
+        let (mut remaining_row, last) = (row.clone(), row.last().copied().unwrap_or(&ANY));
+        remaining_row.pop();
         match last {
-            ClausePattern::Any | ClausePattern::Var(_) => rest.extend(std::iter::repeat_n(&ANY, count)),
-            ClausePattern::Tuple(fields) => rest.extend(fields.iter().rev()),
+            ClausePattern::Any | ClausePattern::Var(_) => remaining_row.extend(std::iter::repeat_n(&ANY, count)),
+            ClausePattern::Tuple(fields) => remaining_row.extend(fields.iter().rev()),
             ClausePattern::Constructor { name, fields } if Some(name) == constructor => {
-                rest.extend(fields.iter().rev())
+                remaining_row.extend(fields.iter().rev())
             }
             ClausePattern::Constructor { .. } => continue,
         }
-        kept.push(rest);
+        specialized_rows.push(remaining_row);
     }
-    kept
+    specialized_rows
 }
 
 /// Formats a value as a pattern. The choices are in prefix order, so one reverse pass with a stack assembles the
 /// pattern.
-fn written(chosen: &[Choice]) -> String {
+fn describe_choices(choices: &[Choice]) -> String {
     let mut stack: Vec<String> = Vec::new();
-    for choice in chosen.iter().rev() {
-        let mut take = |count: usize| -> String {
+    for choice in choices.iter().rev() {
+        let mut take_fields = |count: usize| -> String {
             let fields: Vec<String> = (0..count).filter_map(|_| stack.pop()).collect();
             fields.join(", ")
         };
         let text = match choice {
             Choice::Any => "_".to_owned(),
             Choice::Constructor(name, 0) => name.to_string(),
-            Choice::Constructor(name, count) => format!("{name}({})", take(*count)),
-            Choice::Tuple(1) => format!("({},)", take(1)),
-            Choice::Tuple(count) => format!("({})", take(*count)),
+            Choice::Constructor(name, count) => format!("{name}({})", take_fields(*count)),
+            Choice::Tuple(1) => format!("({},)", take_fields(1)),
+            Choice::Tuple(count) => format!("({})", take_fields(*count)),
         };
         stack.push(text);
     }
@@ -135,13 +135,13 @@ mod tests {
             "#[version = \"0.0.5\"]\ntype List[A] {{ Cons(A, List[A]), Nil }}\ntype Color {{ Red, Green, Blue }}\n\
              def @main(%x: _) {{ match (%x) {{ {clauses} }} }}"
         );
-        let parsed = parse(&text, &ParseOptions::default());
-        assert_eq!(parsed.diagnostics, []);
-        let found = parsed.module.nodes.iter().find_map(|(_, node)| match &node.expr {
-            crate::ir::Expr::Match(m) => Some(super::missing(&parsed.module, m)),
+        let program = parse(&text, &ParseOptions::default());
+        assert_eq!(program.diagnostics, []);
+        let match_expr = program.module.nodes.iter().find_map(|(_, node)| match &node.expr {
+            crate::ir::Expr::Match(m) => Some(super::missing(&program.module, m)),
             _ => None,
         });
-        found.expect("@main contains a match")
+        match_expr.expect("@main contains a match")
     }
 
     #[test]

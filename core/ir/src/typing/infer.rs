@@ -25,8 +25,8 @@ pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
     // Expressions of other kinds take their tensor types from the text, which the parser checks, or from an operand.
     let computes = matches!(expr, Expr::Constant(_) | Expr::Var(_))
         || matches!(expr, Expr::Call(call) if matches!(call.callee, Callee::Op(_)));
-    if let Some(wrong) = ty.unaddressable().filter(|_| computes) {
-        let message = format!("expected a tensor of at most {} bytes, found {wrong}", isize::MAX);
+    if let Some(tensor) = ty.unaddressable().filter(|_| computes) {
+        let message = format!("expected a tensor of at most {} bytes, found {tensor}", isize::MAX);
         return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message)));
     }
     if builds && !ty.is_within_limits() {
@@ -148,11 +148,11 @@ pub fn signature_of_call(
 fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
     let data = module.ty(m.data);
     let mut solver = Solver::default();
-    let mut wanted = data.clone();
+    let mut expected = data.clone();
     let mut result = Type::Unknown;
     for clause in &m.clauses {
         let pattern = pattern_type(module, &mut solver, &clause.pattern)?;
-        wanted = solver.join(&wanted, &pattern).ok_or_else(|| {
+        expected = solver.join(&expected, &pattern).ok_or_else(|| {
             let pattern = solver.finish(&pattern);
             mismatch(format!("expected a match pattern of type {data}, found {pattern}"))
         })?;
@@ -195,11 +195,11 @@ fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -
                     format!("pattern {name}: expected {} fields, found {}", signature.params.len(), fields.len()),
                 )));
             }
-            for (field, wanted) in fields.iter().zip(&signature.params) {
+            for (field, expected) in fields.iter().zip(&signature.params) {
                 let ty = pattern_type(module, solver, field)?;
-                if solver.join(wanted, &ty).is_none() {
-                    let (ty, wanted) = (solver.finish(&ty), solver.finish(wanted));
-                    return Err(mismatch(format!("field of pattern {name}: expected {wanted}, found {ty}")));
+                if solver.join(expected, &ty).is_none() {
+                    let (ty, expected) = (solver.finish(&ty), solver.finish(expected));
+                    return Err(mismatch(format!("field of pattern {name}: expected {expected}, found {ty}")));
                 }
             }
             signature.ret.clone()
@@ -240,8 +240,8 @@ fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
                 for (i, (&arg, param)) in call.args.iter().zip(&func.params).enumerate() {
                     let arg = module.ty(arg);
                     if arg != param && solver.join(param, arg).is_none() {
-                        let wanted = solver.finish(param);
-                        return Err(mismatch(format!("argument {i}: expected {wanted}, found {arg}")));
+                        let expected = solver.finish(param);
+                        return Err(mismatch(format!("argument {i}: expected {expected}, found {arg}")));
                     }
                 }
                 Ok(solver.finish(&func.ret))

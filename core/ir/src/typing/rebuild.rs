@@ -67,15 +67,15 @@ impl<'a> Rebuild<'a> {
             }
             let node = &self.old.nodes[id];
             self.new.origin = Some(node.origin);
-            let new = match visit(&mut self, id, &node.expr)? {
-                Some(new) => new,
+            let replacement = match visit(&mut self, id, &node.expr)? {
+                Some(replacement) => replacement,
                 None => self.copy(id)?,
             };
-            self.map[id] = Some(new);
+            self.map[id] = Some(replacement);
         }
         for (name, &id) in &self.old.globals {
-            let new = self.get(id);
-            self.new.module.globals.insert(name.clone(), new);
+            let replacement = self.get(id);
+            self.new.module.globals.insert(name.clone(), replacement);
         }
         Ok(self.new.module)
     }
@@ -98,12 +98,12 @@ impl<'a> Rebuild<'a> {
     /// Returns the replacement of `old`, an expression without operands; copies it if it has not been visited.
     pub fn get_or_copy(&mut self, old: ExprId) -> ExprId {
         match self.map[old] {
-            Some(new) => new,
+            Some(replacement) => replacement,
             None => {
                 let node = &self.old.nodes[old];
-                let new = self.new.module.push_typed(node.expr.clone(), node.ty.clone(), node.origin);
-                self.map[old] = Some(new);
-                new
+                let replacement = self.new.module.push_typed(node.expr.clone(), node.ty.clone(), node.origin);
+                self.map[old] = Some(replacement);
+                replacement
             }
         }
     }
@@ -155,14 +155,15 @@ impl<'a> Rebuild<'a> {
         {
             return true;
         }
-        let mut keep = true;
+        let mut is_unchanged = true;
         expr.for_each_operand(|operand| {
-            let old = self.old.ty(operand);
-            let new = self.get(operand);
-            keep &= old == self.new.module.ty(new) && *old != Type::Unknown;
+            let old_type = self.old.ty(operand);
+            let new_type = self.get(operand);
+            is_unchanged &= old_type == self.new.module.ty(new_type) && *old_type != Type::Unknown;
             // The value of a constant can determine a type that was unknown before, such as the result of dyn.reshape.
-            keep &= self.new.module.expr(new).as_constant().is_none() || self.old.expr(operand).as_constant().is_some();
+            is_unchanged &= self.new.module.expr(new_type).as_constant().is_none()
+                || self.old.expr(operand).as_constant().is_some();
         });
-        keep
+        is_unchanged
     }
 }

@@ -15,8 +15,8 @@ pub fn unify(a: &Type, b: &Type) -> Option<Type> {
         return Some(a.clone());
     }
     let mut solver = Solver::default();
-    let both = solver.join(a, b)?;
-    Some(solver.finish(&both))
+    let joined = solver.join(a, b)?;
+    Some(solver.finish(&joined))
 }
 
 /// Returns the common type of the results of two branches: dimensions that differ become `?`. `None` if the
@@ -36,9 +36,9 @@ pub fn merge(a: &Type, b: &Type) -> Option<Type> {
     }
 }
 
-/// Replaces each type parameter in `names` with the corresponding type in `with`.
-pub fn substitute(ty: &Type, names: &[Name], with: &[Type]) -> Type {
-    map_params(ty, &mut |name| names.iter().position(|n| n == name).and_then(|at| with.get(at)).cloned())
+/// Replaces each type parameter in `names` with the corresponding type in `replacements`.
+pub fn substitute(ty: &Type, names: &[Name], replacements: &[Type]) -> Type {
+    map_params(ty, &mut |name| names.iter().position(|n| n == name).and_then(|index| replacements.get(index)).cloned())
 }
 
 /// Replaces the free type parameters for which `replace` returns a type; parameters bound by nested function types
@@ -94,18 +94,18 @@ impl Solver {
             Ref,
             Adt(Name, usize),
         }
-        let mut done: Vec<Type> = Vec::new();
+        let mut results: Vec<Type> = Vec::new();
         let mut stack = vec![Step::Join(a.clone(), b.clone())];
         let pairs = |stack: &mut Vec<Step>, x: &[Type], y: &[Type]| {
             stack.extend(x.iter().zip(y).rev().map(|(p, q)| Step::Join(p.clone(), q.clone())));
         };
         while let Some(step) = stack.pop() {
-            let made = match step {
+            let joined = match step {
                 Step::Join(a, b) => match (&a, &b) {
                     _ if a == b => a,
                     (Type::Param(hole), other) | (other, Type::Param(hole)) if Solver::is_hole(hole) => {
-                        if let Some(before) = self.bound.get(&**hole).cloned() {
-                            stack.extend([Step::Bind(hole.clone()), Step::Join(before, other.clone())]);
+                        if let Some(binding) = self.bound.get(&**hole).cloned() {
+                            stack.extend([Step::Bind(hole.clone()), Step::Join(binding, other.clone())]);
                             continue;
                         }
                         if *other != Type::Unknown {
@@ -155,22 +155,22 @@ impl Solver {
                     _ => return None,
                 },
                 Step::Bind(hole) => {
-                    let both = done.pop()?;
-                    self.bind(&hole, both)?;
+                    let joined = results.pop()?;
+                    self.bind(&hole, joined)?;
                     Type::Param(hole)
                 }
-                Step::Tuple(len) => Type::tuple(done.split_off(done.len() - len)),
+                Step::Tuple(len) => Type::tuple(results.split_off(results.len() - len)),
                 Step::Func(type_params, len) => {
-                    let ret = done.pop()?;
-                    let params = done.split_off(done.len() - len).into();
+                    let ret = results.pop()?;
+                    let params = results.split_off(results.len() - len).into();
                     Type::func(FuncType { type_params, params, ret })
                 }
-                Step::Ref => Type::reference(done.pop()?),
-                Step::Adt(name, len) => Type::adt(name, done.split_off(done.len() - len)),
+                Step::Ref => Type::reference(results.pop()?),
+                Step::Adt(name, len) => Type::adt(name, results.split_off(results.len() - len)),
             };
-            done.push(made);
+            results.push(joined);
         }
-        done.pop()
+        results.pop()
     }
 
     /// Binds a hole. The occurs check fails for a type that contains the hole, as the result would be infinite.
@@ -178,9 +178,9 @@ impl Solver {
         if matches!(&ty, Type::Param(name) if **name == *hole) {
             return Some(());
         }
-        let mut found = false;
-        let ty = self.resolve(&ty, &mut |name| found |= name == hole)?;
-        if found {
+        let mut occurs = false;
+        let ty = self.resolve(&ty, &mut |name| occurs |= name == hole)?;
+        if occurs {
             return None;
         }
         self.bound.insert(hole.clone(), ty);
@@ -193,10 +193,10 @@ impl Solver {
         let mut resolved = ty.clone();
         // Each round replaces one level of holes with their types; there are at most as many levels as holes.
         for _ in 0..=self.holes {
-            let mut changed = false;
+            let mut progress = false;
             resolved = map_params(&resolved, &mut |name| {
                 let filled = self.bound.get(name).cloned();
-                changed |= filled.is_some();
+                progress |= filled.is_some();
                 if filled.is_none() {
                     visit(name);
                 }
@@ -205,7 +205,7 @@ impl Solver {
             if !resolved.is_within_limits() {
                 return None;
             }
-            if !changed {
+            if !progress {
                 break;
             }
         }
@@ -256,8 +256,8 @@ mod tests {
         Type::param("A")
     }
 
-    fn list(of: Type) -> Type {
-        Type::adt("List".into(), [of])
+    fn list(element: Type) -> Type {
+        Type::adt("List".into(), [element])
     }
 
     fn poly(params: &[Type], ret: Type) -> Arc<Nested<FuncType>> {

@@ -116,7 +116,7 @@ impl Representations {
         }
         let Some(data) = self.arg(rebuild, call, 0) else { return Ok(None) };
         match name {
-            _ if op::lookup(name).is_some_and(|operator| op::get(operator).facts.selects) => {
+            _ if op::lookup(name).is_some_and(|operator| op::get(operator).properties.selects) => {
                 let mut axis = data.axis;
                 if !data.is_single(rebuild) {
                     let axes = match (name, call.attrs.get("axes")) {

@@ -48,7 +48,7 @@ pub fn convert_layout(module: &Module, desired: &[DesiredLayout], warnings: &mut
 
 /// Returns the rule by which an operator is converted to another layout.
 fn layout_rule(name: &str) -> LayoutRule {
-    op::lookup(name).map_or(LayoutRule::Fixed, |operator| op::get(operator).facts.layout)
+    op::lookup(name).map_or(LayoutRule::Fixed, |operator| op::get(operator).properties.layout)
 }
 
 /// Returns true if a layout has exactly the axes `letters`, and blocks only of axes in `channels`, at most one per
@@ -209,7 +209,7 @@ impl Converter<'_> {
     ) -> Result<Option<ExprId>> {
         let def = op::get(operator);
         let params = Params::new(def, &call.attrs);
-        let made = match def.facts.layout {
+        let made = match def.properties.layout {
             LayoutRule::Conv2d => return self.convolution(rebuild, id, operator, call),
             LayoutRule::Window2d => {
                 let from = params.string("layout");

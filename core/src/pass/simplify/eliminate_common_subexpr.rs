@@ -61,7 +61,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
         let key = match expr {
             Expr::Call(call) => match call.callee {
                 // Annotations are never merged: each marks a separate boundary of a region.
-                Callee::Op(op) if op::get(op).facts.annotation => return Ok(None),
+                Callee::Op(op) if op::get(op).properties.annotation => return Ok(None),
                 Callee::Op(op) => {
                     let attrs = call.attrs.iter().map(|(k, v)| format!("{k}={v},")).collect();
                     Key::Call((op, attrs), mapped(&call.args))

@@ -137,7 +137,7 @@ struct Folding {
 impl Folding {
     fn call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
         let Some((operator, call)) = rebuild.old.expr(id).as_op_call() else { return Ok(None) };
-        if op::get(operator).facts.annotation {
+        if op::get(operator).properties.annotation {
             return Ok(None);
         }
         let module = &rebuild.new.module;

@@ -362,7 +362,7 @@ mod tests {
     fn generates_valid_cases_for_every_operator() {
         let mut missing_operators = Vec::new();
         for def in op::table() {
-            if def.reference.is_none() || def.facts.annotation {
+            if def.reference.is_none() || def.properties.annotation {
                 continue;
             }
             let mut valid_count = 0;
@@ -412,7 +412,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
     #[test]
     fn chains_any_operators() {
         let operators: Vec<&'static OpDef> =
-            op::table().iter().copied().filter(|def| def.reference.is_some() && !def.facts.annotation).collect();
+            op::table().iter().copied().filter(|def| def.reference.is_some() && !def.properties.annotation).collect();
         let sum = op::get(op::lookup("sum").unwrap());
         for def in &operators {
             for index in 0..2 * THEMES.len() {

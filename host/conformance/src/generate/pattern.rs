@@ -283,7 +283,7 @@ impl PatternBuilder<'_> {
                         && args.is_none_or(|n| (def.arity.min..=def.arity.max).contains(&n))
                         && def.pattern != OpPattern::Opaque
                         && def.reference.is_some()
-                        && !def.facts.annotation
+                        && !def.properties.annotation
                 };
                 let operators: Vec<&'static OpDef> = op::table().iter().filter(is_match).copied().collect();
                 (!operators.is_empty()).then(|| self.generator.sampler.pick(&operators))

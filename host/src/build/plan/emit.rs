@@ -204,7 +204,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             Expr::Let { body, .. } => Some(*body),
             Expr::Var(_) => self.unit.bound.get(&id).copied(),
             Expr::Call(call) => match call.callee {
-                Callee::Op(op) if op::get(op).facts.result == ResultMemory::Argument => call.args.first().copied(),
+                Callee::Op(op) if op::get(op).properties.result == ResultMemory::Argument => call.args.first().copied(),
                 Callee::Op(_) => None,
                 Callee::Expr(_) => self.unit.inlined.get(&id).copied(),
             },
@@ -522,7 +522,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         let sym = self.allocate_registers(id)?;
         let outs = self.flatten(sym)?;
         let origins = self.context.origins(module.nodes[id].origin);
-        let is_alias = op::get(operator).facts.result == ResultMemory::View
+        let is_alias = op::get(operator).properties.result == ResultMemory::View
             && matches!((&args[..], sym), ([Arg::One(_), ..], Sym::Reg(_)));
         let call = OpCall { op: name.to_owned(), attrs: call.attrs.clone(), args, outs, in_place: None, origins };
         self.code.push(if is_alias { Instr::Alias(call) } else { Instr::Kernel(call) });

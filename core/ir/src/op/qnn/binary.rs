@@ -8,7 +8,7 @@ use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::Type;
 use crate::op::broadcast::{broadcast_dims, each_pair};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::tensor::{TensorView, TensorViewMut};
 
@@ -33,7 +33,7 @@ macro_rules! binary {
                 relation,
                 reference: Some($reference),
                 flops: |cost| 10 * cost.ret_len(),
-                facts: Facts::EXACT,
+                properties: Properties::EXACT,
             }
         }
     )*};
@@ -59,11 +59,11 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
     let (lhs, rhs) = (relation.tensor(0)?, relation.tensor(1)?);
     one_of(relation, "lhs", lhs.dtype, NARROW)?;
     relation.same_dtype(lhs.dtype, rhs.dtype)?;
-    let single = relation.def.name == "qnn.mul";
-    for (attr, side, at) in [("lhs_axis", lhs, 2), ("rhs_axis", rhs, 4)] {
-        let dim = if single { None } else { axis_dim(relation, attr, side)? };
-        parameter(relation, at, Kind::Scale, dim.as_ref())?;
-        parameter(relation, at + 1, Kind::ZeroPoint, dim.as_ref())?;
+    let is_mul = relation.def.name == "qnn.mul";
+    for (attr, side, first_param) in [("lhs_axis", lhs, 2), ("rhs_axis", rhs, 4)] {
+        let dim = if is_mul { None } else { axis_dim(relation, attr, side)? };
+        parameter(relation, first_param, Kind::Scale, dim.as_ref())?;
+        parameter(relation, first_param + 1, Kind::ZeroPoint, dim.as_ref())?;
     }
     parameter(relation, 6, Kind::Scale, None)?;
     parameter(relation, 7, Kind::ZeroPoint, None)?;
@@ -78,16 +78,18 @@ fn requantized(
     attr: &str,
 ) -> Result<Vec<i64>, ReferenceError> {
     let (view, axis) = (&inputs[side], params.int(attr));
-    let from = scales(params, 2 + 2 * side, &inputs[2 + 2 * side])?;
+    let source_scales = scales(params, 2 + 2 * side, &inputs[2 + 2 * side])?;
     let from_zero = PerAxis::new(zero_points(&inputs[3 + 2 * side]), view.shape, axis);
-    let (to, to_zero) = (scale(params, 6, &inputs[6])?, zero_points(&inputs[7])[0]);
+    let (result_scale, result_zero) = (scale(params, 6, &inputs[6])?, zero_points(&inputs[7])[0]);
     let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
-    let by = PerAxis::new(default_requantization(&from, &[to]), view.shape, axis);
-    if from.iter().all(|&from| from == to) && from_zero.values.iter().all(|&zero| zero == to_zero) {
+    let factors = PerAxis::new(default_requantization(&source_scales, &[result_scale]), view.shape, axis);
+    if source_scales.iter().all(|&source_scales| source_scales == result_scale)
+        && from_zero.values.iter().all(|&zero| zero == result_zero)
+    {
         return Ok(integers(view));
     }
-    let each = |(i, x)| rescale(difference(x, from_zero.at(i)), by.at(i), to_zero, int32);
-    Ok(integers(view).into_iter().enumerate().map(each).collect())
+    let requantize = |(i, x)| rescale(difference(x, from_zero.at(i)), factors.at(i), result_zero, int32);
+    Ok(integers(view).into_iter().enumerate().map(requantize).collect())
 }
 
 fn sum(
@@ -112,13 +114,13 @@ fn product(
         integers(&inputs[side]).into_iter().map(|x| difference(x, zero)).collect()
     };
     let (lhs, rhs) = (side(0), side(1));
-    let from = scale(&params, 2, &inputs[2])? * scale(&params, 4, &inputs[4])?;
-    if !(from.is_finite() && from > 0.0) {
-        return Err(format!("lhs_scale * rhs_scale: expected a finite float32 above 0, found {from}"));
+    let product_scale = scale(&params, 2, &inputs[2])? * scale(&params, 4, &inputs[4])?;
+    if !(product_scale.is_finite() && product_scale > 0.0) {
+        return Err(format!("lhs_scale * rhs_scale: expected a finite float32 above 0, found {product_scale}"));
     }
-    let by = default_requantization(&[from], &[scale(&params, 6, &inputs[6])?])[0];
+    let factor = default_requantization(&[product_scale], &[scale(&params, 6, &inputs[6])?])[0];
     let (zero, limits) = (zero_points(&inputs[7])[0], range(outputs[0].dtype));
-    store(inputs, outputs, |i, j| rescale(saturate(i128::from(lhs[i]) * i128::from(rhs[j])), by, zero, limits))
+    store(inputs, outputs, |i, j| rescale(saturate(i128::from(lhs[i]) * i128::from(rhs[j])), factor, zero, limits))
 }
 
 /// Fills the output with the saturated results of `f`, which receives the offsets into both operands.
@@ -129,10 +131,10 @@ fn store(
 ) -> Result<(), ReferenceError> {
     let (shape, limits) = (outputs[0].shape, range(outputs[0].dtype));
     let mut out = Writer::new(&mut outputs[0]);
-    let mut places = 0..out.len();
+    let mut positions = 0..out.len();
     each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
-        if let Some(place) = places.next() {
-            out.set_int(place, i128::from(f(i, j).clamp(limits.0, limits.1)));
+        if let Some(position) = positions.next() {
+            out.set_int(position, i128::from(f(i, j).clamp(limits.0, limits.1)));
         }
         Ok(())
     })

@@ -5,7 +5,7 @@ use super::params::{Kind, NARROW, check, default_requantization, one_of, paramet
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::op::concat;
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::tensor::{TensorView, TensorViewMut};
 
@@ -22,7 +22,7 @@ inventory::submit! {
         relation,
         reference: Some(concatenate),
         flops: |cost| 4 * cost.ret_len(),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -31,15 +31,14 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
     let fields = relation.tensors(0)?;
     one_of(relation, "data", fields[0].dtype, NARROW)?;
     for (i, kind) in [(1, Kind::Scale), (2, Kind::ZeroPoint)] {
-        let (name, given) = (relation.def.inputs[i], relation.tensors(i)?);
-        if given.len() != fields.len() {
-            let (given, wanted) = (given.len(), fields.len());
-            return Err(
-                relation.mismatch(format!("{name}: expected {wanted} fields, one for each tensor, found {given}"))
-            );
+        let (name, fields_of_input) = (relation.def.inputs[i], relation.tensors(i)?);
+        if fields_of_input.len() != fields.len() {
+            let (fields_of_input, wanted) = (fields_of_input.len(), fields.len());
+            return Err(relation
+                .mismatch(format!("{name}: expected {wanted} fields, one for each tensor, found {fields_of_input}")));
         }
-        for (at, ty) in given.into_iter().enumerate() {
-            check(relation, &format!("{name}.{at}"), ty, None, kind, None)?;
+        for (index, ty) in fields_of_input.into_iter().enumerate() {
+            check(relation, &format!("{name}.{index}"), ty, None, kind, None)?;
         }
     }
     parameter(relation, 3, Kind::Scale, None)?;
@@ -54,14 +53,14 @@ fn concatenate(
 ) -> Result<(), ReferenceError> {
     // Tuples are flattened: n tensors, n scales, n zero points, and the two parameters of the output.
     let count = (inputs.len() - 2) / 3;
-    let (to, to_zero) = (scale(&params, 3, &inputs[3 * count])?, zero_points(&inputs[3 * count + 1])[0]);
+    let (result_scale, to_zero) = (scale(&params, 3, &inputs[3 * count])?, zero_points(&inputs[3 * count + 1])[0]);
     let limits = range(outputs[0].dtype);
     let mut parts = Vec::with_capacity(count);
     for (i, view) in inputs[..count].iter().enumerate() {
-        let from = scale(&params, 1, &inputs[count + i])?;
+        let source_scale = scale(&params, 1, &inputs[count + i])?;
         let from_zero = zero_points(&inputs[2 * count + i])[0];
-        let by = default_requantization(&[from], &[to])[0];
-        let values = integers(view).into_iter().map(|x| rescale(difference(x, from_zero), by, to_zero, limits));
+        let factor = default_requantization(&[source_scale], &[result_scale])[0];
+        let values = integers(view).into_iter().map(|x| rescale(difference(x, from_zero), factor, to_zero, limits));
         let mut bytes = vec![0; view.data.len()];
         Writer::new(&mut TensorViewMut { dtype: view.dtype, shape: view.shape, data: &mut bytes })
             .store(values.map(|v| v as f64));

@@ -7,7 +7,7 @@ use crate::diag::Diagnostic;
 use crate::ir::Dim;
 use crate::op::conv::{self, ConvShape};
 use crate::op::dense::{self, MatMulShape};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::op::sum::Sum;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
@@ -45,7 +45,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: conv::conv_flops::<2>,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -73,7 +73,7 @@ inventory::submit! {
             Ok(())
         }),
         flops: conv::transpose_flops::<2>,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -94,7 +94,7 @@ inventory::submit! {
         },
         reference: Some(product),
         flops: dense::flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -114,7 +114,7 @@ inventory::submit! {
         },
         reference: Some(product),
         flops: dense::flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 

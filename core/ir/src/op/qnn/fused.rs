@@ -9,7 +9,7 @@ use crate::diag::Diagnostic;
 use crate::ir::{Dim, Type};
 use crate::op::conv::{self, ConvShape};
 use crate::op::dense::{self, MatMulShape};
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::op::spatial::CanonicalDims;
 use crate::tensor::{DType, TensorView, TensorViewMut};
@@ -69,13 +69,13 @@ inventory::submit! {
         reference: Some(|params, inputs, outputs| {
             let s = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
             let channel = s.out.stride[1];
-            let mut sums = vec![0i64; outputs[0].len()];
+            let mut accumulators = vec![0i64; outputs[0].len()];
             let (x, w) = differences(inputs, &s.weight, s.weight.size[0]);
-            conv::convolve::<i64>(&s, &x, &w, &mut sums);
-            requantize(&params, inputs, outputs, &sums, channel)
+            conv::convolve::<i64>(&s, &x, &w, &mut accumulators);
+            requantize(&params, inputs, outputs, &accumulators, channel)
         }),
         flops: conv::conv_flops::<2>,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -98,12 +98,12 @@ inventory::submit! {
             let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
             let weight = CanonicalDims { size: [s.n, s.k, 1, 1, 1], stride: [s.k, 1, 0, 0, 0] };
             let (x, w) = differences(inputs, &weight, s.n);
-            let mut sums = vec![0i64; outputs[0].len()];
-            dense::multiply::<i64>(&s, &x, &w, &mut sums);
-            requantize(&params, inputs, outputs, &sums, 1)
+            let mut accumulators = vec![0i64; outputs[0].len()];
+            dense::multiply::<i64>(&s, &x, &w, &mut accumulators);
+            requantize(&params, inputs, outputs, &accumulators, 1)
         }),
         flops: dense::flops,
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -116,13 +116,13 @@ fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     let channels = weight.dims.get(axis).cloned().unwrap_or(Dim::Any);
     let bias = relation.tensor(2)?;
     one_of(relation, "bias", bias.dtype, &[DType::I32])?;
-    let [given] = &bias.dims[..] else {
+    let [length] = &bias.dims[..] else {
         return Err(relation.mismatch(format!(
             "bias: expected a vector, found {}",
             Type::tensor_of(bias.dtype, bias.dims.iter().cloned())
         )));
     };
-    relation.same_dim("bias and output channels", given, &channels)?;
+    relation.same_dim("bias and output channels", length, &channels)?;
     parameter(relation, 3, Kind::ZeroPoint, None)?;
     parameter(relation, 4, Kind::ZeroPoint, Some(&channels))?;
     parameter(relation, 5, Kind::Scale, Some(&channels))?;
@@ -134,8 +134,8 @@ fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
 
 /// Returns the bounds of the result: attributes `a_min` and `a_max`, clamped to the given range.
 pub fn fused_bounds(params: &Params<'_>, (low, high): (i64, i64)) -> (i64, i64) {
-    let given = |name: &str, default: i64| params.opt_int(name).unwrap_or(default).clamp(low, high);
-    (given("a_min", low), given("a_max", high))
+    let bound = |name: &str, default: i64| params.opt_int(name).unwrap_or(default).clamp(low, high);
+    (bound("a_min", low), bound("a_max", high))
 }
 
 /// Returns data and weight with their zero points subtracted.
@@ -153,19 +153,19 @@ fn requantize(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
-    sums: &[i64],
+    accumulators: &[i64],
     inner: usize,
 ) -> Result<(), ReferenceError> {
-    let by = requantization(params, &scales(params, 5, &inputs[5])?, &scales(params, 6, &inputs[6])?);
-    let by = PerAxis { values: by, inner };
+    let factors = requantization(params, &scales(params, 5, &inputs[5])?, &scales(params, 6, &inputs[6])?);
+    let factors = PerAxis { values: factors, inner };
     let bias = PerAxis { values: inputs[2].as_slice::<i32>().to_vec(), inner };
     let zero_point = zero_points(&inputs[7])[0];
     let limits = range(outputs[0].dtype);
     let (low, high) = fused_bounds(params, limits);
-    let each = |(i, &sum): (usize, &i64)| {
+    let requantize_one = |(i, &sum): (usize, &i64)| {
         let sum = (sum as i32).wrapping_add(bias.at(i));
-        rescale(sum, by.at(i), zero_point, limits).max(low).min(high) as f64
+        rescale(sum, factors.at(i), zero_point, limits).max(low).min(high) as f64
     };
-    Writer::new(&mut outputs[0]).store(sums.iter().enumerate().map(each));
+    Writer::new(&mut outputs[0]).store(accumulators.iter().enumerate().map(requantize_one));
     Ok(())
 }

@@ -88,8 +88,8 @@ pub enum Rescale {
 
 /// Requantizes `value`, from which its zero point has been subtracted, to the output's scale and zero point, saturating
 /// to the range `out`.
-pub fn rescale(value: i32, by: Rescale, zero_point: i32, out: (i64, i64)) -> i64 {
-    let scaled = match by {
+pub fn rescale(value: i32, factor: Rescale, zero_point: i32, out: (i64, i64)) -> i64 {
+    let scaled = match factor {
         Rescale::Same => value,
         Rescale::Fixed(ratio, rounding) => ratio.apply(value, rounding),
         Rescale::Float(ratio, rounding) => {

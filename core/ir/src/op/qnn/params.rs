@@ -24,14 +24,14 @@ pub(super) enum Kind {
 }
 
 /// Checks that the element type of an argument is one of `wanted`.
-pub(super) fn one_of(relation: &Relation<'_>, subject: &str, given: DType, wanted: &[DType]) -> Result<()> {
-    if wanted.contains(&given) {
+pub(super) fn one_of(relation: &Relation<'_>, subject: &str, actual: DType, expected: &[DType]) -> Result<()> {
+    if expected.contains(&actual) {
         return Ok(());
     }
-    let names: Vec<_> = wanted.iter().map(|d| d.name()).collect();
+    let names: Vec<_> = expected.iter().map(|d| d.name()).collect();
     let (last, lead) = names.split_last().unwrap_or((&"", &[]));
     let list = if lead.is_empty() { (*last).to_owned() } else { format!("{} or {last}", lead.join(", ")) };
-    Err(relation.mismatch(format!("{subject}: expected {list}, found {given}")))
+    Err(relation.mismatch(format!("{subject}: expected {list}, found {actual}")))
 }
 
 /// Checks a scale or a zero point: its element type, its shape (a scalar or, along `dim`, a vector with one element per
@@ -50,14 +50,14 @@ pub(super) fn check(
     kind: Kind,
     dim: Option<&Dim>,
 ) -> Result<()> {
-    let wanted = if kind == Kind::Scale { DType::F32 } else { DType::I32 };
-    one_of(relation, name, ty.dtype, &[wanted])?;
+    let expected = if kind == Kind::Scale { DType::F32 } else { DType::I32 };
+    one_of(relation, name, ty.dtype, &[expected])?;
     match (&ty.dims[..], dim) {
         ([] | [Dim::Fixed(1)], _) => {}
-        ([given], Some(dim)) => {
-            relation.same_dim(&format!("{name} and its axis"), given, dim)?;
+        ([length], Some(dim)) => {
+            relation.same_dim(&format!("{name} and its axis"), length, dim)?;
         }
-        ([given], None) => return Err(relation.mismatch(format!("{name}: expected one value, found {given}"))),
+        ([length], None) => return Err(relation.mismatch(format!("{name}: expected one value, found {length}"))),
         (dims, _) => {
             return Err(relation.mismatch(format!("{name}: expected 0 or 1 dimensions, found {}", dims.len())));
         }
@@ -77,7 +77,7 @@ fn check_scales(view: &TensorView<'_>) -> Result<(), String> {
     match values.iter().position(|&s| !(s.is_finite() && s > 0.0)) {
         None => Ok(()),
         Some(_) if values.len() == 1 => Err(format!("expected a finite scale above 0, found {}", values[0])),
-        Some(at) => Err(format!("expected finite scales above 0, found {} at index {at}", values[at])),
+        Some(index) => Err(format!("expected finite scales above 0, found {} at index {index}", values[index])),
     }
 }
 
@@ -160,24 +160,24 @@ pub fn default_requantization(input: &[f32], output: &[f32]) -> Vec<Rescale> {
     rescales(input, output, |input, output| Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward))
 }
 
-fn rescales(input: &[f32], output: &[f32], by: impl Fn(f32, f32) -> Rescale) -> Vec<Rescale> {
-    let at = |values: &[f32], i: usize| values[i.min(values.len() - 1)];
-    let places = if input.is_empty() || output.is_empty() { 0 } else { input.len().max(output.len()) };
-    let pairs = || (0..places).map(|i| (at(input, i), at(output, i)));
+fn rescales(input: &[f32], output: &[f32], rescale: impl Fn(f32, f32) -> Rescale) -> Vec<Rescale> {
+    let value_at = |values: &[f32], i: usize| values[i.min(values.len() - 1)];
+    let count = if input.is_empty() || output.is_empty() { 0 } else { input.len().max(output.len()) };
+    let pairs = || (0..count).map(|i| (value_at(input, i), value_at(output, i)));
     if pairs().all(|(input, output)| input == output) {
-        return vec![Rescale::Same; places];
+        return vec![Rescale::Same; count];
     }
-    pairs().map(|(input, output)| by(input, output)).collect()
+    pairs().map(|(input, output)| rescale(input, output)).collect()
 }
 
 /// Checks that attribute `attr` is one of `wanted`.
-pub(super) fn check_choice(relation: &Relation<'_>, attr: &str, wanted: &[&str]) -> Result<()> {
-    let given = relation.params.string(attr);
-    if wanted.contains(&given.as_str()) {
+pub(super) fn check_choice(relation: &Relation<'_>, attr: &str, choices: &[&str]) -> Result<()> {
+    let value = relation.params.string(attr);
+    if choices.contains(&value.as_str()) {
         return Ok(());
     }
-    let list = wanted.join("\", \"");
-    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected one of \"{list}\", found \"{given}\"")))
+    let list = choices.join("\", \"");
+    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected one of \"{list}\", found \"{value}\"")))
 }
 
 pub(super) const AXIS: AttrDef = AttrDef::new(

@@ -4,7 +4,7 @@ use super::params::{Kind, NARROW, one_of, parameter, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::unary::quantized;
 use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
-use crate::op::facts::{Facts, LayoutRule};
+use crate::op::facts::{LayoutRule, Properties};
 use crate::op::pool;
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 
@@ -21,7 +21,7 @@ inventory::submit! {
         relation,
         reference: Some(reference),
         flops: pool::pool_flops,
-        facts: Facts::EXACT.layout(LayoutRule::Window2d),
+        properties: Properties::EXACT.layout(LayoutRule::Window2d),
     }
 }
 
@@ -41,9 +41,9 @@ fn reference(
     let (scale, zero) = (scale(&params, 1, &inputs[1])?, zero_points(&inputs[2])[0]);
     let x: Vec<f32> = integers(&inputs[0]).into_iter().map(|x| difference(x, zero) as f32).collect();
     let x = Tensor::from_slice(inputs[0].shape, &x);
-    let mut means = vec![0f32; outputs[0].len()];
-    let (shape, data) = (outputs[0].shape, bytemuck::cast_slice_mut(&mut means));
+    let mut averages = vec![0f32; outputs[0].len()];
+    let (shape, data) = (outputs[0].shape, bytemuck::cast_slice_mut(&mut averages));
     pool::avg_reference(params, &[x.view()], &mut [TensorViewMut { dtype: DType::F32, shape, data }])?;
-    means.iter_mut().for_each(|mean| *mean *= scale);
-    quantized(&params, &means, inputs, outputs)
+    averages.iter_mut().for_each(|mean| *mean *= scale);
+    quantized(&params, &averages, inputs, outputs)
 }

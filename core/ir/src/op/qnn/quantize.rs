@@ -8,7 +8,7 @@ use super::params::{
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::{Diagnostic, codes};
 use crate::op::elementwise::with_element_type;
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
@@ -40,7 +40,7 @@ inventory::submit! {
         },
         reference: Some(quantize),
         flops: |cost| 4 * cost.ret_len(),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
@@ -66,7 +66,7 @@ inventory::submit! {
         },
         reference: Some(dequantize),
         flops: |cost| 2 * cost.ret_len(),
-        facts: Facts::EXACT.ulps(1.0),
+        properties: Properties::EXACT.ulps(1.0),
     }
 }
 
@@ -104,18 +104,18 @@ inventory::submit! {
         },
         reference: Some(requantize),
         flops: |cost| 4 * cost.ret_len(),
-        facts: Facts::EXACT,
+        properties: Properties::EXACT,
     }
 }
 
-/// Returns the element type in attribute `out_dtype`, which must be one of `wanted`.
-fn out_dtype(relation: &Relation<'_>, wanted: &[DType]) -> Result<DType, Box<Diagnostic>> {
-    let given = relation.params.dtype("out_dtype");
-    let given = given.ok_or_else(|| {
+/// Returns the element type in attribute `out_dtype`, which must be one of `allowed`.
+fn out_dtype(relation: &Relation<'_>, allowed: &[DType]) -> Result<DType, Box<Diagnostic>> {
+    let requested = relation.params.dtype("out_dtype");
+    let requested = requested.ok_or_else(|| {
         relation.error(codes::types::BAD_ATTRIBUTE, "out_dtype: expected an element type, found \"\"")
     })?;
-    one_of(relation, "out_dtype", given, wanted)?;
-    Ok(given)
+    one_of(relation, "out_dtype", requested, allowed)?;
+    Ok(requested)
 }
 
 /// Quantizes one element, except for the final saturating conversion to the integer type.
@@ -137,8 +137,8 @@ fn quantize(
     let zero = PerAxis::new(zero_points(&inputs[2]), inputs[0].shape, axis);
     let (rounding, limits) = (rounding_of(&params, Rounding::ToNearest), range(outputs[0].dtype));
     let x = inputs[0].to_f64s();
-    let each = |(i, x)| f64::from(quantize_f32(x as f32, scale.at(i), zero.at(i), limits, rounding));
-    Writer::new(&mut outputs[0]).store(x.into_iter().enumerate().map(each));
+    let quantize_one = |(i, x)| f64::from(quantize_f32(x as f32, scale.at(i), zero.at(i), limits, rounding));
+    Writer::new(&mut outputs[0]).store(x.into_iter().enumerate().map(quantize_one));
     Ok(())
 }
 
@@ -173,10 +173,10 @@ fn dequantize(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let values = dequantized(&params, &inputs[0], (1, &inputs[1]), &inputs[2], params.int("axis"))?;
-    let half = outputs[0].dtype == DType::F16;
+    let is_half = outputs[0].dtype == DType::F16;
     let limit = f32::from(half::f16::MAX);
-    let each = |x: f32| f64::from(if half { x.clamp(-limit, limit) } else { x });
-    Writer::new(&mut outputs[0]).store(values.into_iter().map(each));
+    let saturate = |x: f32| f64::from(if is_half { x.clamp(-limit, limit) } else { x });
+    Writer::new(&mut outputs[0]).store(values.into_iter().map(saturate));
     Ok(())
 }
 
@@ -186,13 +186,13 @@ fn requantize(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let (shape, axis) = (inputs[0].shape, params.int("axis"));
-    let by = requantization(&params, &scales(&params, 1, &inputs[1])?, &scales(&params, 3, &inputs[3])?);
-    let by = PerAxis::new(by, shape, axis);
+    let factors = requantization(&params, &scales(&params, 1, &inputs[1])?, &scales(&params, 3, &inputs[3])?);
+    let factors = PerAxis::new(factors, shape, axis);
     let from_zero = PerAxis::new(zero_points(&inputs[2]), shape, axis);
     let to_zero = PerAxis::new(zero_points(&inputs[4]), shape, axis);
     let limits = range(outputs[0].dtype);
     let x = integers(&inputs[0]);
-    let each = |(i, x)| rescale(difference(x, from_zero.at(i)), by.at(i), to_zero.at(i), limits) as f64;
-    Writer::new(&mut outputs[0]).store(x.into_iter().enumerate().map(each));
+    let requantize_one = |(i, x)| rescale(difference(x, from_zero.at(i)), factors.at(i), to_zero.at(i), limits) as f64;
+    Writer::new(&mut outputs[0]).store(x.into_iter().enumerate().map(requantize_one));
     Ok(())
 }

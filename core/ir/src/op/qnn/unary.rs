@@ -6,7 +6,7 @@ use super::quantize::{dequantized, quantize_f32};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{TensorType, Type};
 use crate::op;
-use crate::op::facts::Facts;
+use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 
@@ -25,7 +25,7 @@ macro_rules! unary {
                 relation,
                 reference: Some(reference),
                 flops: |cost| ($flops + 6) * cost.ret_len(),
-                facts: Facts::EXACT,
+                properties: Properties::EXACT,
             }
         }
     )*};
@@ -67,7 +67,7 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
     }
     if let Some(real) = real_operator(relation.def.name) {
         let float = Type::Tensor(std::sync::Arc::new(TensorType { dtype: DType::F32, dims: data.dims.clone() }));
-        let params = relation.params.under(real);
+        let params = relation.params.with_def(real);
         (real.relation)(&Relation { def: relation.def, params, args: &[float], values: &[] })?;
     }
     Ok(relation.args[0].clone())
@@ -87,7 +87,7 @@ fn reference(
             let mut out =
                 [TensorViewMut { dtype: DType::F32, shape: data.shape, data: bytemuck::cast_slice_mut(&mut y) }];
             let compute = real.reference.ok_or("the floating-point operator has no reference")?;
-            compute(params.under(real), &[x.view()], &mut out)?;
+            compute(params.with_def(real), &[x.view()], &mut out)?;
         }
         None => y.iter_mut().zip(x).for_each(|(y, x)| *y = hard_swish(x)),
     }

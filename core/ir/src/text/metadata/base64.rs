@@ -67,15 +67,15 @@ mod tests {
     fn rfc_4648_test_vectors() {
         let vectors =
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
-        for (plain, text) in vectors {
-            assert_eq!(encode(plain.as_bytes()), text);
-            assert_eq!(decode(text).as_deref(), Ok(plain.as_bytes()));
+        for (decoded, text) in vectors {
+            assert_eq!(encode(decoded.as_bytes()), text);
+            assert_eq!(decode(text).as_deref(), Ok(decoded.as_bytes()));
         }
-        let all: Vec<u8> = (0..=255).collect();
-        assert_eq!(decode(&encode(&all)), Ok(all));
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(decode(&encode(&bytes)), Ok(bytes));
         assert_eq!(decode("Zm9v\nYg=="), Ok(b"foob".to_vec()));
-        for wrong in ["Zg", "Zg=", "Z===", "Zg==Zg==", "Zm9\u{e9}"] {
-            assert!(decode(wrong).is_err(), "{wrong}");
+        for invalid in ["Zg", "Zg=", "Z===", "Zg==Zg==", "Zm9\u{e9}"] {
+            assert!(decode(invalid).is_err(), "{invalid}");
         }
     }
 }

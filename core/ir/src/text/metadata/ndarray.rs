@@ -31,8 +31,8 @@ struct ByteReader<'a>(&'a [u8]);
 
 impl ByteReader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("truncated array header")?;
-        self.0 = rest;
+        let (head, tail) = self.0.split_first_chunk::<N>().ok_or("truncated array header")?;
+        self.0 = tail;
         Ok(*head)
     }
 
@@ -77,15 +77,18 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     for _ in 0..rank {
         shape.push(usize::try_from(reader.i64()?).map_err(|_| "negative array dimension".to_owned())?);
     }
-    let given = reader.i64()?;
-    let wanted = element_count(&shape).and_then(|count| count.checked_mul(dtype.size()));
-    let there = reader.0.len();
-    let tensor = wanted
-        .filter(|&wanted| i64::try_from(wanted) == Ok(given) && wanted == there)
+    let declared_size = reader.i64()?;
+    let expected_size = element_count(&shape).and_then(|count| count.checked_mul(dtype.size()));
+    let actual_size = reader.0.len();
+    let tensor = expected_size
+        .filter(|&expected_size| i64::try_from(expected_size) == Ok(declared_size) && expected_size == actual_size)
         .and_then(|_| Tensor::from_bytes(dtype, &shape, reader.0));
     tensor.ok_or_else(|| {
-        let wanted = wanted.map_or_else(|| "a size within the address space".to_owned(), |n| format!("{n} bytes"));
-        format!("array {dtype}{shape:?}: expected {wanted}, found {given} declared and {there} present")
+        let expected_size =
+            expected_size.map_or_else(|| "a size within the address space".to_owned(), |n| format!("{n} bytes"));
+        format!(
+            "array {dtype}{shape:?}: expected {expected_size}, found {declared_size} declared and {actual_size} present"
+        )
     })
 }
 
@@ -130,8 +133,8 @@ mod tests {
             longer.push(0);
             assert!(read(&longer).is_err());
         }
-        let mut huge = write(&tensors[0]);
-        huge[28..36].copy_from_slice(&i64::MAX.to_le_bytes());
-        assert!(read(&huge).is_err());
+        let mut oversized = write(&tensors[0]);
+        oversized[28..36].copy_from_slice(&i64::MAX.to_le_bytes());
+        assert!(read(&oversized).is_err());
     }
 }

@@ -43,7 +43,7 @@ impl Metadata {
         if let (Some(names), Some(values)) = (names, values) {
             for (name, value) in names.iter().zip(values) {
                 let name = name.as_str().ok_or("a key of the root is not a string")?;
-                let array = index(value).and_then(|at| nodes.get(at));
+                let array = index(value).and_then(|node_index| nodes.get(node_index));
                 let items = array.and_then(|array| array["data"].as_array());
                 let items: Option<Vec<usize>> = items.and_then(|items| items.iter().map(index).collect());
                 keys.insert(
@@ -69,17 +69,17 @@ impl Metadata {
         self.keys.get(key).map_or(0, Vec::len)
     }
 
-    fn object(&self, key: &str, at: usize) -> Result<&Value, String> {
-        let node = self.keys.get(key).and_then(|nodes| nodes.get(at)).and_then(|&node| self.nodes.get(node));
-        node.ok_or_else(|| format!("object {at} of type {key} does not exist"))
+    fn object(&self, key: &str, node_index: usize) -> Result<&Value, String> {
+        let node = self.keys.get(key).and_then(|nodes| nodes.get(node_index)).and_then(|&node| self.nodes.get(node));
+        node.ok_or_else(|| format!("object {node_index} of type {key} does not exist"))
     }
 
     /// Returns the tensor of `meta[relay.Constant][at]`.
     ///
     /// # Errors
     /// If the constant does not exist, or its array is missing or invalid.
-    pub(crate) fn constant(&mut self, at: usize) -> Result<Arc<Tensor>, String> {
-        let node = self.object("relay.Constant", at)?;
+    pub(crate) fn constant(&mut self, node_index: usize) -> Result<Arc<Tensor>, String> {
+        let node = self.object("relay.Constant", node_index)?;
         let array = text_index(&node["attrs"]["data"]).ok_or("the constant does not refer to an array")?;
         if let Some(tensor) = self.tensors.get(&array) {
             return Ok(tensor.clone());
@@ -96,23 +96,23 @@ impl Metadata {
     ///
     /// # Errors
     /// If the object does not exist or has no attributes, or an attribute has an invalid value.
-    pub(crate) fn op_attrs(&self, key: &str, at: usize, op: &OpDef) -> Result<Vec<(Name, AttrValue)>, String> {
-        let attrs = self.object(key, at)?["attrs"].as_object().ok_or("the object has no attributes")?;
+    pub(crate) fn op_attrs(&self, key: &str, node_index: usize, op: &OpDef) -> Result<Vec<(Name, AttrValue)>, String> {
+        let attrs = self.object(key, node_index)?["attrs"].as_object().ok_or("the object has no attributes")?;
         let mut values = Vec::new();
         for def in op.attrs {
             let Some(written) = attrs.get(def.name) else { continue };
             let text = written.as_str().ok_or_else(|| format!("the attribute {} is not a string", def.name))?;
-            let bad = || format!("attribute {}: invalid value {text:?}", def.name);
+            let invalid = || format!("attribute {}: invalid value {text:?}", def.name);
             let optional = matches!(def.default, AttrDefault::None);
             let value = match def.kind {
                 AttrKind::Str | AttrKind::DType if optional && text_index(written).is_some() => {
                     self.value(written, 0)?
                 }
                 AttrKind::Str | AttrKind::DType => AttrValue::from(text),
-                AttrKind::Bool => AttrValue::Bool(text.parse::<i64>().map_err(|_| bad())? != 0),
-                AttrKind::Float if !optional => AttrValue::Float(text.parse().map_err(|_| bad())?),
+                AttrKind::Bool => AttrValue::Bool(text.parse::<i64>().map_err(|_| invalid())? != 0),
+                AttrKind::Float if !optional => AttrValue::Float(text.parse().map_err(|_| invalid())?),
                 // An optional number is stored as an object, a required number inline.
-                AttrKind::Int if !optional => AttrValue::Int(text.parse().map_err(|_| bad())?),
+                AttrKind::Int if !optional => AttrValue::Int(text.parse().map_err(|_| invalid())?),
                 _ => self.value(written, 0)?,
             };
             // The null object denotes the default.
@@ -127,15 +127,15 @@ impl Metadata {
     ///
     /// # Errors
     /// If the object does not exist or is not an attribute value.
-    pub(crate) fn attribute(&self, key: &str, at: usize) -> Result<AttrValue, String> {
-        let node = self.object(key, at)?;
+    pub(crate) fn attribute(&self, key: &str, node_index: usize) -> Result<AttrValue, String> {
+        let node = self.object(key, node_index)?;
         self.object_value(node, 0)
     }
 
-    /// Returns the attribute value of the object at index `written`; `AttrValue::None` for the null object.
-    fn value(&self, written: &Value, depth: usize) -> Result<AttrValue, String> {
-        let at = text_index(written).ok_or_else(|| format!("expected the index of an object, found {written}"))?;
-        let node = self.nodes.get(at).ok_or_else(|| format!("object {at} does not exist"))?;
+    /// Returns the attribute value of the object at index `json`; `AttrValue::None` for the null object.
+    fn value(&self, json: &Value, depth: usize) -> Result<AttrValue, String> {
+        let node_index = text_index(json).ok_or_else(|| format!("expected the index of an object, found {json}"))?;
+        let node = self.nodes.get(node_index).ok_or_else(|| format!("object {node_index} does not exist"))?;
         self.object_value(node, depth)
     }
 
@@ -184,5 +184,5 @@ fn text_index(value: &Value) -> Option<usize> {
 }
 
 fn index(value: &Value) -> Option<usize> {
-    value.as_u64().and_then(|at| usize::try_from(at).ok())
+    value.as_u64().and_then(|i| usize::try_from(i).ok())
 }

@@ -12,7 +12,7 @@ pub(crate) fn write(out: &mut String, constants: &[Arc<Tensor>]) {
     }
     // The null object comes first, followed by the root, its only array, and the constants.
     const FIRST: usize = 3;
-    let list: Vec<String> = (FIRST..FIRST + constants.len()).map(|at| at.to_string()).collect();
+    let list: Vec<String> = (FIRST..FIRST + constants.len()).map(|index| index.to_string()).collect();
     let _ = write!(
         out,
         "\n{HEADER}\n{{\n  \"root\": 1,\n  \"nodes\": [\n    {{\"type_key\": \"\"}},\n    \
@@ -20,16 +20,16 @@ pub(crate) fn write(out: &mut String, constants: &[Arc<Tensor>]) {
          {{\"type_key\": \"Array\", \"data\": [{}]}}",
         list.join(", ")
     );
-    for at in 0..constants.len() {
+    for index in 0..constants.len() {
         let _ = write!(
             out,
-            ",\n    {{\"type_key\": \"relay.Constant\", \"attrs\": {{\"_checked_type_\": \"0\", \"data\": \"{at}\", \
+            ",\n    {{\"type_key\": \"relay.Constant\", \"attrs\": {{\"_checked_type_\": \"0\", \"data\": \"{index}\", \
              \"span\": \"0\", \"virtual_device_\": \"0\"}}}}"
         );
     }
     out.push_str("\n  ],\n  \"b64ndarrays\": [");
-    for (at, constant) in constants.iter().enumerate() {
-        out.push_str(if at == 0 { "\n    \"" } else { ",\n    \"" });
+    for (index, constant) in constants.iter().enumerate() {
+        out.push_str(if index == 0 { "\n    \"" } else { ",\n    \"" });
         out.push_str(&base64::encode(&ndarray::write(constant)));
         out.push('"');
     }

@@ -16,7 +16,7 @@ impl Parser<'_> {
     /// Parses `name = value` pairs up to and including the closing parenthesis, and appends them to `self.attrs`.
     pub(super) fn attributes(&mut self) -> Result<()> {
         let first = self.attrs.len();
-        while !self.eat(Kind::CloseParen) {
+        while !self.accept(Kind::CloseParen) {
             let token = self.peek();
             if token.kind != Kind::Ident {
                 return Err(Box::new(
@@ -53,7 +53,7 @@ impl Parser<'_> {
                 let close = if token.kind == Kind::OpenBracket { Kind::CloseBracket } else { Kind::CloseParen };
                 self.take();
                 let mut items = Vec::new();
-                while !self.eat(close) {
+                while !self.accept(close) {
                     items.push(self.attribute_value(depth + 1)?);
                     if self.peek().kind != close {
                         self.expect(Kind::Comma)?;
@@ -99,7 +99,7 @@ impl Parser<'_> {
     pub(super) fn number(&mut self) -> Result<Number> {
         let start = self.peek().span;
         let mut negative = false;
-        while self.eat(Kind::Minus) {
+        while self.accept(Kind::Minus) {
             negative = !negative;
         }
         let token = self.peek();

@@ -34,7 +34,7 @@ impl Parser<'_> {
                 self.type_spans.insert(name, token.span);
             }
             Some(duplicate) => {
-                let first = self.type_spans.get(&duplicate).copied();
+                let previous_span = self.type_spans.get(&duplicate).copied();
                 let message = match duplicate == name {
                     true => format!("the type name `{}` is already in use", brief(&duplicate)),
                     false => format!("the constructor name `{}` is already in use", brief(&duplicate)),
@@ -42,7 +42,7 @@ impl Parser<'_> {
                 let mut diagnostic =
                     Diagnostic::error(codes::text::DUPLICATE_NAME, message).at(token.span, "the second definition");
                 let owner = self.module.types.constructor(&duplicate).map(|(owner, ..)| owner.clone());
-                if let Some(span) = first.or_else(|| self.type_spans.get(&owner?).copied()) {
+                if let Some(span) = previous_span.or_else(|| self.type_spans.get(&owner?).copied()) {
                     diagnostic = diagnostic.at(span, "the first definition");
                 }
                 self.report(Box::new(diagnostic));
@@ -55,7 +55,7 @@ impl Parser<'_> {
     fn constructors(&mut self) -> Result<Vec<Constructor>> {
         self.expect(Kind::OpenBrace)?;
         let mut constructors = Vec::new();
-        while !self.eat(Kind::CloseBrace) {
+        while !self.accept(Kind::CloseBrace) {
             let token = self.expect(Kind::Ident)?;
             let name: Name = self.names.shared(self.text_of(token));
             let is_number = number::special(&name, false).is_some();
@@ -80,26 +80,27 @@ impl Parser<'_> {
         let types = self.module.types.clone();
         for (token, in_pattern) in std::mem::take(&mut self.unknown_callees) {
             let word = self.text_of(token);
-            let shown = brief(word);
+            let excerpt = brief(word);
             let mut diagnostic = if types.constructor(word).is_some() {
                 Diagnostic::error(
                     codes::text::UNKNOWN_NAME,
-                    format!("the constructor `{shown}` is used before its type is defined"),
+                    format!("the constructor `{excerpt}` is used before its type is defined"),
                 )
                 .help("move the definition of the type above the function")
             } else if in_pattern {
-                let diagnostic = Diagnostic::error(codes::text::UNKNOWN_NAME, format!("unknown constructor `{shown}`"));
-                match nearest(&shown, types.constructor_names()) {
+                let diagnostic =
+                    Diagnostic::error(codes::text::UNKNOWN_NAME, format!("unknown constructor `{excerpt}`"));
+                match nearest(&excerpt, types.constructor_names()) {
                     Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
                     None => diagnostic
-                        .help(format!("write a variable as `%{shown}`, or define the constructor in a `type`")),
+                        .help(format!("write a variable as `%{excerpt}`, or define the constructor in a `type`")),
                 }
             } else {
-                let mut known: Vec<&str> = op::names().collect();
-                known.extend(types.constructor_names());
+                let mut names: Vec<&str> = op::names().collect();
+                names.extend(types.constructor_names());
                 let diagnostic =
-                    Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator `{shown}`"));
-                match nearest(&shown, known.iter().copied()) {
+                    Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator `{excerpt}`"));
+                match nearest(&excerpt, names.iter().copied()) {
                     Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
                     None => diagnostic,
                 }
@@ -109,8 +110,8 @@ impl Parser<'_> {
         }
     }
 
-    pub(super) fn word_is(&mut self, wanted: &str) -> bool {
+    pub(super) fn word_is(&mut self, expected: &str) -> bool {
         let token = self.peek();
-        self.word(token) == Some(wanted)
+        self.word(token) == Some(expected)
     }
 }

@@ -52,7 +52,7 @@ impl Parser<'_> {
         match state {
             State::Item => self.item(),
             State::Operand => self.operand(),
-            State::After(value, start) => self.after(value, start),
+            State::After(value, start) => self.postfix(value, start),
             State::Complete(value) => self.complete(value),
             State::Done(_) => Ok(state),
         }
@@ -68,16 +68,16 @@ impl Parser<'_> {
                 return Err(self.unexpected(name, "a variable, as in `let %x = ...`"));
             }
             self.take();
-            let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
+            let annotation = if self.accept(Kind::Colon) { self.ty()? } else { Type::Unknown };
             self.expect(Kind::Equal)?;
             let var = self.variable(name, annotation);
             // A function may call itself; in any other value, the name refers to its previous binding.
             let value = self.peek();
-            let bound = self.word(value) == Some("fn");
-            if bound {
+            let is_function = self.word(value) == Some("fn");
+            if is_function {
                 self.names.bind(self.local_name(name), var);
             }
-            self.frames.push(ParseFrame::LetValue { name, var, bound });
+            self.frames.push(ParseFrame::LetValue { name, var, bound: is_function });
             return Ok(State::Operand);
         }
         if token.kind == Kind::Graph && self.peek_second().kind == Kind::Equal {
@@ -138,7 +138,7 @@ impl Parser<'_> {
             }
             Kind::OpenParen => {
                 self.take();
-                if self.eat(Kind::CloseParen) {
+                if self.accept(Kind::CloseParen) {
                     return Ok(State::After(self.push(Expr::Tuple(Box::new([])), start), start));
                 }
                 self.frames.push(ParseFrame::Paren { start, values: self.values.len() as u32, comma: false });
@@ -186,17 +186,17 @@ impl Parser<'_> {
                     self.take();
                     return self.scalar(number, start);
                 }
-                let called = self.peek_second().kind == Kind::OpenParen;
+                let is_called = self.peek_second().kind == Kind::OpenParen;
                 if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(word) {
-                    let alone = signature.params.is_empty() && !called;
+                    let is_constant = signature.params.is_empty() && !is_called;
                     self.take();
                     let name = self.names.shared(word);
                     let constructor = self.push(Expr::Constructor(name), start);
-                    let value = if alone { self.push(Expr::call(constructor, []), start) } else { constructor };
+                    let value = if is_constant { self.push(Expr::call(constructor, []), start) } else { constructor };
                     return Ok(State::After(value, start));
                 }
                 let target = match op::lookup(word) {
-                    Some(op) if called => Target::Op(op),
+                    Some(op) if is_called => Target::Op(op),
                     Some(_) => {
                         return Err(Box::new(
                             Diagnostic::error(
@@ -207,7 +207,7 @@ impl Parser<'_> {
                             .help(format!("wrap the operator in a function: `fn (%x) {{ {word}(%x) }}`")),
                         ));
                     }
-                    None if called => {
+                    None if is_called => {
                         self.unknown_callees.push((token, false));
                         Target::UnknownOp
                     }
@@ -254,14 +254,14 @@ impl Parser<'_> {
         let attrs = Attrs::new(self.attrs.drain(attrs as usize..));
         let args: ExprList = self.values.drain(values as usize..).collect();
         let span = Span { start, end: self.last_end };
-        let fixed = |wanted: usize, name: &str| match args.len() == wanted && attrs.is_empty() {
+        let fixed = |expected: usize, name: &str| match args.len() == expected && attrs.is_empty() {
             true => Ok(()),
             false => Err(Box::new(
                 Diagnostic::error(
                     codes::types::BAD_ARITY,
                     format!(
-                        "{name}: expected {wanted} argument{} and no attributes, found {} and {}",
-                        if wanted == 1 { "" } else { "s" },
+                        "{name}: expected {expected} argument{} and no attributes, found {} and {}",
+                        if expected == 1 { "" } else { "s" },
                         args.len(),
                         attrs.len()
                     ),
@@ -303,7 +303,7 @@ impl Parser<'_> {
     }
 
     /// Parses calls, projections and infix operators after an expression.
-    fn after(&mut self, value: ExprId, start: u32) -> Result<State> {
+    fn postfix(&mut self, value: ExprId, start: u32) -> Result<State> {
         let token = self.peek();
         match token.kind {
             Kind::OpenParen => self.arguments(Target::Value(value), start, false),
@@ -319,9 +319,9 @@ impl Parser<'_> {
             }
             kind => match infix(kind) {
                 Some(op) => {
-                    let (left, start) = self.reduce(value, start, op.precedence);
+                    let (lhs, start) = self.reduce(value, start, op.precedence);
                     self.take();
-                    self.frames.push(ParseFrame::Infix { op, left, start });
+                    self.frames.push(ParseFrame::Infix { op, left: lhs, start });
                     Ok(State::Operand)
                 }
                 None => Ok(State::Complete(self.reduce(value, start, 0).0)),
@@ -330,27 +330,27 @@ impl Parser<'_> {
     }
 
     /// Builds the calls of the infix operators on top of the stack that bind at least as tightly as `precedence`.
-    fn reduce(&mut self, mut right: ExprId, mut from: u32, precedence: u8) -> (ExprId, u32) {
-        while let Some(&ParseFrame::Infix { op, left, start }) = self.frames.last()
+    fn reduce(&mut self, mut rhs: ExprId, mut rhs_start: u32, precedence: u8) -> (ExprId, u32) {
+        while let Some(&ParseFrame::Infix { op, left: lhs, start }) = self.frames.last()
             && op.precedence >= precedence
         {
             self.frames.pop();
-            from = start;
+            rhs_start = start;
             let Some(operator) = op::lookup(op.name) else {
                 unreachable!("the operator table contains all infix operators");
             };
-            right = self.push(Expr::op(operator, [left, right], Attrs::none()), start);
+            rhs = self.push(Expr::op(operator, [lhs, rhs], Attrs::none()), start);
         }
-        (right, from)
+        (rhs, rhs_start)
     }
 
     /// Passes a complete expression to the innermost frame.
     fn complete(&mut self, value: ExprId) -> Result<State> {
         match self.frames.last() {
-            Some(&ParseFrame::LetValue { name, var, bound }) => {
+            Some(&ParseFrame::LetValue { name, var, bound: is_bound }) => {
                 self.expect(Kind::Semicolon)?;
                 self.frames.pop();
-                if !bound {
+                if !is_bound {
                     self.names.bind(self.local_name(name), var);
                 }
                 self.lets.push((var, value));
@@ -379,7 +379,7 @@ impl Parser<'_> {
         match frame {
             ParseFrame::Paren { comma, .. } => {
                 let comma_before = std::mem::replace(comma, true);
-                if self.eat(Kind::Comma) {
+                if self.accept(Kind::Comma) {
                     self.values.push(value);
                     if self.peek().kind != Kind::CloseParen {
                         return Ok(State::Item);
@@ -495,15 +495,15 @@ impl Parser<'_> {
     }
 
     fn unknown_local(&mut self, name: &str, span: Span) -> ExprId {
-        let shown = brief(name);
+        let excerpt = brief(name);
         let mut diagnostic =
-            Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined variable `%{shown}`")).at(span, "");
+            Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined variable `%{excerpt}`")).at(span, "");
         if let Some((left, right)) = name.split_once('/').filter(|(left, _)| self.names.lookup(left).is_some()) {
             let (left, right) = (brief(left), brief(right));
             diagnostic = diagnostic
                 .note("a `/` inside a name is part of the name")
                 .help(format!("for a division, put spaces around the `/`: `%{left} / {right}`"));
-        } else if let Some(near) = nearest(&shown, self.names.bound()) {
+        } else if let Some(near) = nearest(&excerpt, self.names.bound()) {
             diagnostic = diagnostic.help(format!("did you mean `%{near}`?"));
         }
         self.report(Box::new(diagnostic));

@@ -25,9 +25,9 @@ impl Parser<'_> {
         self.expect(Kind::OpenParen)?;
         let first = self.attrs.len();
         let mut params: Vec<(Token, ExprId)> = Vec::new();
-        let mut seen = HashSet::new();
+        let mut names = HashSet::new();
         loop {
-            if self.eat(Kind::CloseParen) {
+            if self.accept(Kind::CloseParen) {
                 break;
             }
             if self.at_attribute() {
@@ -39,9 +39,9 @@ impl Parser<'_> {
                 return Err(self.unexpected(token, "a parameter, an attribute or `)`"));
             }
             self.take();
-            let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
+            let annotation = if self.accept(Kind::Colon) { self.ty()? } else { Type::Unknown };
             let param_name = self.local_name(token);
-            if !seen.insert(param_name) {
+            if !names.insert(param_name) {
                 self.report(Box::new(
                     Diagnostic::error(
                         codes::text::DUPLICATE_NAME,
@@ -56,7 +56,7 @@ impl Parser<'_> {
             }
         }
         let attrs = Attrs::new(self.attrs.drain(first..));
-        let ret = if self.eat(Kind::Arrow) { self.ty()? } else { Type::Unknown };
+        let ret = if self.accept(Kind::Arrow) { self.ty()? } else { Type::Unknown };
         self.expect(Kind::OpenBrace)?;
         let scope = self.names.scope();
         for &(token, var) in &params {
@@ -77,15 +77,15 @@ impl Parser<'_> {
             return State::After(id, start);
         };
         let name = self.names.shared(self.local_name(token));
-        if let Some(&first) = self.module.globals.get(&name) {
-            let first = self.spans[first];
+        if let Some(&previous) = self.module.globals.get(&name) {
+            let previous = self.spans[previous];
             self.report(Box::new(
                 Diagnostic::error(
                     codes::text::DUPLICATE_NAME,
                     format!("duplicate definition of the function `@{}`", brief(&name)),
                 )
                 .at(token.span, "the second definition")
-                .at(Span { start: first.start, end: first.start + 3 }, "the first definition"),
+                .at(Span { start: previous.start, end: previous.start + 3 }, "the first definition"),
             ));
         } else {
             self.module.globals.insert(name, id);
@@ -95,21 +95,22 @@ impl Parser<'_> {
 
     /// Reports each undefined global once.
     pub(super) fn check_globals(&mut self) {
-        let mut missing: Vec<(Name, ExprId)> = Vec::new();
-        let mut seen = HashSet::new();
+        let mut undefined: Vec<(Name, ExprId)> = Vec::new();
+        let mut visited = HashSet::new();
         for (id, node) in self.module.nodes.iter() {
             if let Expr::Global(name) = &node.expr
                 && !self.module.globals.contains_key(name)
-                && seen.insert(name.clone())
+                && visited.insert(name.clone())
             {
-                missing.push((name.clone(), id));
+                undefined.push((name.clone(), id));
             }
         }
-        for (name, id) in missing {
-            let shown = brief(&name);
-            let mut diagnostic = Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined function `@{shown}`"))
-                .at(self.spans[id], "");
-            if let Some(near) = nearest(&shown, self.module.globals.keys().map(|k| &**k)) {
+        for (name, id) in undefined {
+            let excerpt = brief(&name);
+            let mut diagnostic =
+                Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined function `@{excerpt}`"))
+                    .at(self.spans[id], "");
+            if let Some(near) = nearest(&excerpt, self.module.globals.keys().map(|k| &**k)) {
                 diagnostic = diagnostic.help(format!("did you mean `@{near}`?"));
             }
             self.report(Box::new(diagnostic));

@@ -10,7 +10,7 @@ impl Parser<'_> {
     /// Parses `match (` or `match? (`.
     pub(super) fn match_data(&mut self, start: u32) -> Result<State> {
         self.take();
-        let complete = !self.eat(Kind::Question);
+        let complete = !self.accept(Kind::Question);
         self.expect(Kind::OpenParen)?;
         self.frames.push(ParseFrame::MatchData { start, complete });
         Ok(State::Item)
@@ -22,51 +22,51 @@ impl Parser<'_> {
         self.expect(Kind::OpenBrace)?;
         self.frames.pop();
         let scope = self.names.scope();
-        let open = OpenMatch { start, data, complete, clauses: Vec::new(), pattern: None, braces: false, scope };
-        self.frames.push(ParseFrame::Clause(Box::new(open)));
+        let frame = OpenMatch { start, data, complete, clauses: Vec::new(), pattern: None, braces: false, scope };
+        self.frames.push(ParseFrame::Clause(Box::new(frame)));
         self.next_clause()
     }
 
     /// Parses the next pattern, or the end of the match. The match frame must be on top of the stack.
     fn next_clause(&mut self) -> Result<State> {
-        if self.eat(Kind::CloseBrace) {
-            let Some(ParseFrame::Clause(open)) = self.frames.pop() else {
+        if self.accept(Kind::CloseBrace) {
+            let Some(ParseFrame::Clause(frame)) = self.frames.pop() else {
                 unreachable!("the frame of a match is on top when its clauses end");
             };
-            let OpenMatch { start, data, complete, clauses, .. } = *open;
+            let OpenMatch { start, data, complete, clauses, .. } = *frame;
             let m = Match { data, clauses: clauses.into(), complete };
             return Ok(State::After(self.push(Expr::Match(Box::new(m)), start), start));
         }
         let pattern = self.clause_pattern(0)?;
         self.expect(Kind::FatArrow)?;
-        let braces = self.eat(Kind::OpenBrace);
-        if let Some(ParseFrame::Clause(open)) = self.frames.last_mut() {
-            open.pattern = Some(pattern);
-            open.braces = braces;
+        let braces = self.accept(Kind::OpenBrace);
+        if let Some(ParseFrame::Clause(frame)) = self.frames.last_mut() {
+            frame.pattern = Some(pattern);
+            frame.braces = braces;
         }
         Ok(State::Item)
     }
 
     /// Completes a clause whose body has been read.
     pub(super) fn close_clause(&mut self, body: ExprId) -> Result<State> {
-        let Some(ParseFrame::Clause(open)) = self.frames.last_mut() else {
+        let Some(ParseFrame::Clause(frame)) = self.frames.last_mut() else {
             unreachable!("the caller checked the frame");
         };
-        let (braces, scope) = (open.braces, open.scope);
-        if let Some(pattern) = open.pattern.take() {
-            open.clauses.push(Clause { pattern, body });
+        let (braces, scope) = (frame.braces, frame.scope);
+        if let Some(pattern) = frame.pattern.take() {
+            frame.clauses.push(Clause { pattern, body });
         }
         if braces {
             self.expect(Kind::CloseBrace)?;
         }
-        if let Some(ParseFrame::Clause(open)) = self.frames.last_mut() {
-            open.braces = false;
+        if let Some(ParseFrame::Clause(frame)) = self.frames.last_mut() {
+            frame.braces = false;
         }
         self.names.leave(scope);
         let token = self.peek();
         // The comma is optional if no expression can continue with the next token.
         let begins_pattern = matches!(token.kind, Kind::Ident | Kind::Local);
-        if !self.eat(Kind::Comma) && token.kind != Kind::CloseBrace && !braces && !begins_pattern {
+        if !self.accept(Kind::Comma) && token.kind != Kind::CloseBrace && !braces && !begins_pattern {
             return Err(self.unexpected(token, "`,` or `}`"));
         }
         self.next_clause()
@@ -80,7 +80,7 @@ impl Parser<'_> {
         match token.kind {
             Kind::Local => {
                 self.take();
-                let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
+                let annotation = if self.accept(Kind::Colon) { self.ty()? } else { Type::Unknown };
                 let var = self.variable(token, annotation);
                 self.names.bind(self.local_name(token), var);
                 Ok(ClausePattern::Var(var))
@@ -99,7 +99,7 @@ impl Parser<'_> {
                 if self.module.types.constructor(&name).is_none() {
                     self.unknown_callees.push((token, true));
                 }
-                let fields = if self.eat(Kind::OpenParen) { self.field_patterns(depth)? } else { Box::new([]) };
+                let fields = if self.accept(Kind::OpenParen) { self.field_patterns(depth)? } else { Box::new([]) };
                 Ok(ClausePattern::Constructor { name, fields })
             }
             _ => Err(self.unexpected(token, "a pattern: `_`, a variable, a constructor or a tuple")),
@@ -109,7 +109,7 @@ impl Parser<'_> {
     /// Parses patterns up to and including the closing parenthesis; a trailing comma is allowed.
     fn field_patterns(&mut self, depth: usize) -> Result<Box<[ClausePattern]>> {
         let mut fields = Vec::new();
-        while !self.eat(Kind::CloseParen) {
+        while !self.accept(Kind::CloseParen) {
             fields.push(self.clause_pattern(depth + 1)?);
             if self.peek().kind != Kind::CloseParen {
                 self.expect(Kind::Comma)?;

@@ -21,14 +21,14 @@ impl<'a> Parser<'a> {
     /// Finds and reads the metadata section at the end of the text. The header found may be inside a comment, which is
     /// known only once the text before it has been parsed.
     pub(super) fn metadata_section(&mut self) {
-        let Some(at) = self.source.rfind(HEADER) else { return };
-        if at > 0 && !self.source[..at].trim_end_matches([' ', '\t', '\r']).ends_with('\n') {
+        let Some(start) = self.source.rfind(HEADER) else { return };
+        if start > 0 && !self.source[..start].trim_end_matches([' ', '\t', '\r']).ends_with('\n') {
             return;
         }
-        let span = Span { start: at as u32, end: (at + HEADER.len()) as u32 };
-        let mut json = self.source[at + HEADER.len()..].trim_start();
+        let span = Span { start: start as u32, end: (start + HEADER.len()) as u32 };
+        let mut json = self.source[start + HEADER.len()..].trim_start();
         while let Some(comment) = json.strip_prefix("//") {
-            json = comment.split_once('\n').map_or("", |(_, rest)| rest).trim_start();
+            json = comment.split_once('\n').map_or("", |(_, tail)| tail).trim_start();
         }
         match Metadata::read(json) {
             Ok(metadata) => {
@@ -97,30 +97,30 @@ impl<'a> Parser<'a> {
         if let Some(&ParseFrame::Arguments { target: Target::Op(op), .. }) = self.frames.last()
             && self.peek().kind == Kind::CloseParen
         {
-            let found = self.known(&reference)?.op_attrs(reference.key, reference.index, op::get(op));
-            let pairs = found.map_err(|reason| unusable(&reference, &reason))?;
+            let attrs = self.metadata(&reference)?.op_attrs(reference.key, reference.index, op::get(op));
+            let pairs = attrs.map_err(|reason| unusable_reference(&reference, &reason))?;
             self.attrs.extend(pairs);
             return self.next_argument();
         }
-        self.known(&reference)?;
-        Err(unusable(&reference, "attributes are only allowed as the last argument of an operator call"))
+        self.metadata(&reference)?;
+        Err(unusable_reference(&reference, "attributes are only allowed as the last argument of an operator call"))
     }
 
     /// Parses the value of an attribute.
     pub(super) fn meta_attribute(&mut self) -> Result<AttrValue> {
         let reference = self.reference()?;
-        let value = self.known(&reference)?.attribute(reference.key, reference.index);
-        value.map_err(|reason| unusable(&reference, &reason))
+        let value = self.metadata(&reference)?.attribute(reference.key, reference.index);
+        value.map_err(|reason| unusable_reference(&reference, &reason))
     }
 
     /// Returns the metadata, after a check that it contains the referenced object.
-    fn known(&self, reference: &Reference<'_>) -> Result<&Metadata> {
+    fn metadata(&self, reference: &Reference<'_>) -> Result<&Metadata> {
         let Reference { key, index, span } = *reference;
-        let shown = brief(key);
+        let excerpt = brief(key);
         let Some(metadata) = &self.metadata else {
             let message = match self.section_error {
-                None => format!("expected a metadata section for `meta[{shown}]`, found none"),
-                Some(_) => format!("`meta[{shown}]` refers to an invalid metadata section"),
+                None => format!("expected a metadata section for `meta[{excerpt}]`, found none"),
+                Some(_) => format!("`meta[{excerpt}]` refers to an invalid metadata section"),
             };
             return Err(Box::new(
                 Diagnostic::error(codes::text::BAD_METADATA, message)
@@ -134,8 +134,8 @@ impl<'a> Parser<'a> {
         }
         let keys = metadata.keys();
         let message = match count {
-            0 => format!("the metadata has no objects of type `{shown}`"),
-            _ => format!("`meta[{shown}]`: expected an index less than {count}, found {index}"),
+            0 => format!("the metadata has no objects of type `{excerpt}`"),
+            _ => format!("`meta[{excerpt}]`: expected an index less than {count}, found {index}"),
         };
         let mut diagnostic = Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "");
         if let Some(near) = nearest(key, keys.iter().copied()).filter(|near| *near != key) {
@@ -145,7 +145,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn unusable(reference: &Reference<'_>, reason: &str) -> Box<Diagnostic> {
+fn unusable_reference(reference: &Reference<'_>, reason: &str) -> Box<Diagnostic> {
     let message = format!("invalid reference `meta[{}][{}]`: {reason}", brief(reference.key), reference.index);
     Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, ""))
 }

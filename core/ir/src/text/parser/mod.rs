@@ -81,17 +81,17 @@ impl Parsed {
 }
 
 fn free_variables(module: &Module, root: ExprId) -> Vec<ExprId> {
-    let reached = module.post_order(root, |_, _| true);
-    let mut bound = HashSet::new();
-    for &id in &reached {
+    let order = module.post_order(root, |_, _| true);
+    let mut binders = HashSet::new();
+    for &id in &order {
         module.expr(id).for_each_binder(|var| {
-            bound.insert(var);
+            binders.insert(var);
         });
     }
-    let is_free = |id: &ExprId| matches!(module.expr(*id), Expr::Var(_)) && !bound.contains(id);
-    let mut free: Vec<ExprId> = reached.into_iter().filter(is_free).collect();
-    free.sort_unstable();
-    free
+    let is_free = |id: &ExprId| matches!(module.expr(*id), Expr::Var(_)) && !binders.contains(id);
+    let mut variables: Vec<ExprId> = order.into_iter().filter(is_free).collect();
+    variables.sort_unstable();
+    variables
 }
 
 /// Parses a module (`#[version = "0.0.5"]` and definitions), an expression, or definitions and an expression.
@@ -125,7 +125,7 @@ struct Parser<'a> {
     options: &'a ParseOptions<'a>,
     lexer: Lexer<'a>,
     /// Lookahead buffer; its first `lookahead` tokens are valid.
-    ahead: [Token; 2],
+    lookahead_tokens: [Token; 2],
     lookahead: usize,
     /// End of the last consumed token.
     last_end: u32,
@@ -163,12 +163,12 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     fn new(source: &'a str, options: &'a ParseOptions<'a>) -> Parser<'a> {
-        let nothing = Token { kind: Kind::Eof, span: Span::default() };
+        let eof = Token { kind: Kind::Eof, span: Span::default() };
         Parser {
             source,
             options,
             lexer: Lexer::new(source),
-            ahead: [nothing; 2],
+            lookahead_tokens: [eof; 2],
             lookahead: 0,
             last_end: 0,
             module: Module::new(),
@@ -204,21 +204,21 @@ impl<'a> Parser<'a> {
             }
         };
         if !versioned && self.at_definition() {
-            let here = self.peek().span;
+            let span = self.peek().span;
             self.report(Box::new(
                 Diagnostic::error(
                     codes::text::BAD_VERSION,
                     "expected a version line before the first definition, found none",
                 )
-                .at(here, "the first definition")
+                .at(span, "the first definition")
                 .help("add `#[version = \"0.0.5\"]` above the definition"),
             ));
         }
         if !versioned && self.peek().kind == Kind::Eof {
-            let here = self.peek().span;
+            let span = self.peek().span;
             self.report(Box::new(
                 Diagnostic::error(codes::text::BAD_VERSION, "expected a module or an expression, found neither")
-                    .at(here, "")
+                    .at(span, "")
                     .help("begin a module with #[version = \"0.0.5\"]"),
             ));
         }
@@ -233,9 +233,9 @@ impl<'a> Parser<'a> {
             }
         }
         if self.diagnostics.len() >= MAX_ERRORS {
-            let here = self.peek().span;
+            let span = self.peek().span;
             let note = format!("parsing stopped after {MAX_ERRORS} errors");
-            self.report(Box::new(Diagnostic::error(codes::text::UNEXPECTED_TOKEN, note).at(here, "")));
+            self.report(Box::new(Diagnostic::error(codes::text::UNEXPECTED_TOKEN, note).at(span, "")));
         } else {
             self.check_type_mentions();
             self.check_unknown_callees();
@@ -245,7 +245,7 @@ impl<'a> Parser<'a> {
 
     /// Parses `#[version = "0.0.5"]`, if present.
     fn version(&mut self) -> Result<bool> {
-        if !self.eat(Kind::Hash) {
+        if !self.accept(Kind::Hash) {
             return Ok(false);
         }
         self.expect(Kind::OpenBracket)?;
@@ -306,7 +306,7 @@ impl<'a> Parser<'a> {
     fn free_variable(&mut self) -> Result<()> {
         self.take();
         let token = self.expect(Kind::Local)?;
-        let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
+        let annotation = if self.accept(Kind::Colon) { self.ty()? } else { Type::Unknown };
         self.expect(Kind::Semicolon)?;
         let var = self.variable(token, annotation);
         self.names.bind(self.local_name(token), var);

@@ -45,10 +45,10 @@ impl<'a> Names<'a> {
     }
 
     /// Binds a name in the current scope.
-    pub(super) fn bind(&mut self, name: &'a str, to: ExprId) {
+    pub(super) fn bind(&mut self, name: &'a str, target: ExprId) {
         let index = self.intern(name);
-        let before = self.entries[index as usize].1.replace(to);
-        self.undo.push((index, before));
+        let shadowed = self.entries[index as usize].1.replace(target);
+        self.undo.push((index, shadowed));
     }
 
     pub(super) fn lookup(&self, name: &str) -> Option<ExprId> {
@@ -57,7 +57,7 @@ impl<'a> Names<'a> {
 
     /// Iterates over the names in scope, for suggestions.
     pub(super) fn bound(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().filter(|(_, to)| to.is_some()).map(|(name, _)| &**name)
+        self.entries.iter().filter(|(_, binding)| binding.is_some()).map(|(name, _)| &**name)
     }
 
     /// Returns a mark of the current scope for [`leave`](Self::leave).
@@ -67,22 +67,22 @@ impl<'a> Names<'a> {
 
     pub(super) fn leave(&mut self, scope: u32) {
         while self.undo.len() > scope as usize {
-            if let Some((index, before)) = self.undo.pop() {
-                self.entries[index as usize].1 = before;
+            if let Some((index, shadowed)) = self.undo.pop() {
+                self.entries[index as usize].1 = shadowed;
             }
         }
     }
 
     /// Binds `%number` and returns its previous binding.
-    pub(super) fn bind_graph(&mut self, number: u64, to: ExprId) -> Option<ExprId> {
+    pub(super) fn bind_graph(&mut self, number: u64, target: ExprId) -> Option<ExprId> {
         if number >= self.limit {
-            return self.sparse.insert(number, to);
+            return self.sparse.insert(number, target);
         }
         let slot = number as usize;
         if self.dense.len() <= slot {
             self.dense.resize(slot + 1, None);
         }
-        self.dense[slot].replace(to)
+        self.dense[slot].replace(target)
     }
 
     pub(super) fn lookup_graph(&self, number: u64) -> Option<ExprId> {

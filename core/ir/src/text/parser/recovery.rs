@@ -83,19 +83,19 @@ impl Parser<'_> {
             // The keyword of the faulty definition has already been consumed, so any definition found here is a later
             // one.
             let token = self.peek();
-            let open = matches!(token.kind, Kind::OpenString | Kind::OpenComment);
-            if self.at_end_of_definition() && !open {
+            let is_unterminated = matches!(token.kind, Kind::OpenString | Kind::OpenComment);
+            if self.at_end_of_definition() && !is_unterminated {
                 return;
             }
             self.take();
         }
     }
 
-    /// Drops the frames above `keep`; the names that they would have bound are bound to placeholders.
-    fn unwind(&mut self, keep: usize) {
-        while self.frames.len() > keep {
+    /// Drops the frames above `depth`; the names that they would have bound are bound to placeholders.
+    fn unwind(&mut self, depth: usize) {
+        while self.frames.len() > depth {
             match self.frames.pop() {
-                Some(ParseFrame::LetValue { name, var, bound }) if !bound => {
+                Some(ParseFrame::LetValue { name, var, bound: is_bound }) if !is_bound => {
                     self.names.bind(self.local_name(name), var);
                 }
                 Some(ParseFrame::GraphValue { number }) => {
@@ -119,8 +119,8 @@ impl Parser<'_> {
 
     /// Appends `()` as a placeholder for an expression that could not be parsed.
     fn unit(&mut self) -> ExprId {
-        let here = self.last_end;
-        self.push(Expr::Tuple(Box::new([])), here)
+        let position = self.last_end;
+        self.push(Expr::Tuple(Box::new([])), position)
     }
 }
 

@@ -6,36 +6,36 @@ use crate::diag::{Diagnostic, codes};
 impl<'a> Parser<'a> {
     pub(super) fn peek(&mut self) -> Token {
         if self.lookahead == 0 {
-            self.ahead[0] = self.lexer.next();
+            self.lookahead_tokens[0] = self.lexer.next();
             self.lookahead = 1;
         }
-        self.ahead[0]
+        self.lookahead_tokens[0]
     }
 
     pub(super) fn peek_second(&mut self) -> Token {
         self.peek();
         if self.lookahead == 1 {
-            self.ahead[1] = self.lexer.next();
+            self.lookahead_tokens[1] = self.lexer.next();
             self.lookahead = 2;
         }
-        self.ahead[1]
+        self.lookahead_tokens[1]
     }
 
     pub(super) fn take(&mut self) -> Token {
         let token = self.peek();
-        self.ahead[0] = self.ahead[1];
+        self.lookahead_tokens[0] = self.lookahead_tokens[1];
         self.lookahead -= 1;
         self.last_end = token.span.end;
         token
     }
 
     /// Consumes the next token if its kind is `kind`.
-    pub(super) fn eat(&mut self, kind: Kind) -> bool {
-        let found = self.peek().kind == kind;
-        if found {
+    pub(super) fn accept(&mut self, kind: Kind) -> bool {
+        let is_match = self.peek().kind == kind;
+        if is_match {
             self.take();
         }
-        found
+        is_match
     }
 
     pub(super) fn expect(&mut self, kind: Kind) -> Result<Token> {
@@ -60,7 +60,7 @@ impl<'a> Parser<'a> {
     /// Creates the diagnostic for an unexpected token. Unknown characters and unterminated tokens have specific
     /// messages.
     #[cold]
-    pub(super) fn unexpected(&self, token: Token, wanted: &str) -> Box<Diagnostic> {
+    pub(super) fn unexpected(&self, token: Token, expected: &str) -> Box<Diagnostic> {
         let text = self.text_of(token);
         Box::new(match token.kind {
             Kind::OpenString => Diagnostic::error(codes::text::UNTERMINATED, "unterminated string").at(token.span, ""),
@@ -75,17 +75,18 @@ impl<'a> Parser<'a> {
                     .help("end the lines of the text with \\n or \\r\\n")
             }
             Kind::Unknown => {
-                let message = format!("expected {wanted}, found `{}`", text.escape_debug());
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(token.span, format!("expected {wanted}"))
+                let message = format!("expected {expected}, found `{}`", text.escape_debug());
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(token.span, format!("expected {expected}"))
             }
-            Kind::Ident | Kind::Local | Kind::Graph | Kind::Global | Kind::Number => {
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("expected {wanted}, found `{}`", brief(text)))
-                    .at(token.span, format!("expected {wanted}"))
-            }
+            Kind::Ident | Kind::Local | Kind::Graph | Kind::Global | Kind::Number => Diagnostic::error(
+                codes::text::UNEXPECTED_TOKEN,
+                format!("expected {expected}, found `{}`", brief(text)),
+            )
+            .at(token.span, format!("expected {expected}")),
             other => {
-                let found = other.describe();
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("expected {wanted}, found {found}"))
-                    .at(token.span, format!("expected {wanted}"))
+                let actual = other.describe();
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("expected {expected}, found {actual}"))
+                    .at(token.span, format!("expected {expected}"))
             }
         })
     }

@@ -12,7 +12,7 @@ use crate::tensor::DType;
 use crate::text::{MAX_NESTING, parse_dim};
 
 /// Unfinished type, with its finished parts.
-struct Open {
+struct OpenType {
     parts: Vec<Type>,
     kind: OpenKind,
 }
@@ -44,24 +44,24 @@ enum Then {
 impl Parser<'_> {
     /// Parses a type. Types may nest deeply, so unfinished types are kept on an explicit stack.
     pub(super) fn ty(&mut self) -> Result<Type> {
-        let mut open: Vec<Open> = Vec::new();
+        let mut stack: Vec<OpenType> = Vec::new();
         let outer = self.type_params.len();
-        let ty = self.ty_within(&mut open);
+        let ty = self.ty_within(&mut stack);
         if ty.is_err() {
             self.type_params.truncate(outer);
         }
         ty
     }
 
-    fn ty_within(&mut self, open: &mut Vec<Open>) -> Result<Type> {
+    fn ty_within(&mut self, stack: &mut Vec<OpenType>) -> Result<Type> {
         'next: loop {
-            let mut ty = match self.begin_type(open)? {
+            let mut ty = match self.begin_type(stack)? {
                 Some(ty) => ty,
                 None => continue,
             };
             // A finished type may complete its enclosing types.
             loop {
-                let Some(innermost) = open.pop() else { return Ok(ty) };
+                let Some(innermost) = stack.pop() else { return Ok(ty) };
                 let mut parts = innermost.parts;
                 parts.push(ty);
                 match innermost.kind {
@@ -70,12 +70,12 @@ impl Parser<'_> {
                             self.expect(Kind::Comma)?;
                         }
                         if self.peek().kind != close {
-                            open.push(Open { parts, kind: OpenKind::List { close, then } });
+                            stack.push(OpenType { parts, kind: OpenKind::List { close, then } });
                             continue 'next;
                         }
                         self.take();
-                        match self.end_list(then, parts, open)? {
-                            Some(made) => ty = made,
+                        match self.end_list(then, parts, stack)? {
+                            Some(complete) => ty = complete,
                             None => continue 'next,
                         }
                     }
@@ -98,18 +98,18 @@ impl Parser<'_> {
 
     fn too_large_type(&self) -> Box<Diagnostic> {
         let message = format!("the type has more than {} parts", Type::MAX_PARTS);
-        let here = Span { start: self.last_end.saturating_sub(1), end: self.last_end };
-        Box::new(Diagnostic::error(codes::text::NESTING_TOO_DEEP, message).at(here, "the limit is exceeded here"))
+        let span = Span { start: self.last_end.saturating_sub(1), end: self.last_end };
+        Box::new(Diagnostic::error(codes::text::NESTING_TOO_DEEP, message).at(span, "the limit is exceeded here"))
     }
 
-    /// Parses a type without component types, or pushes an unfinished type on `open`.
-    fn begin_type(&mut self, open: &mut Vec<Open>) -> Result<Option<Type>> {
+    /// Parses a type without component types, or pushes an unfinished type on `stack`.
+    fn begin_type(&mut self, stack: &mut Vec<OpenType>) -> Result<Option<Type>> {
         let token = self.peek();
-        if open.len() > Type::MAX_PARTS {
+        if stack.len() > Type::MAX_PARTS {
             return Err(self.too_large_type());
         }
         if token.kind == Kind::OpenParen {
-            return self.begin_list(Kind::OpenParen, Kind::CloseParen, Then::Tuple, open);
+            return self.begin_list(Kind::OpenParen, Kind::CloseParen, Then::Tuple, stack);
         }
         let Some(word) = self.word(token) else {
             return Err(self.unexpected(token, "a type"));
@@ -121,37 +121,43 @@ impl Parser<'_> {
             "fn" => {
                 let outer = self.type_params.len();
                 let type_params = self.type_parameters()?;
-                self.begin_list(Kind::OpenParen, Kind::CloseParen, Then::Func { type_params, outer }, open)
+                self.begin_list(Kind::OpenParen, Kind::CloseParen, Then::Func { type_params, outer }, stack)
             }
             "ref" => {
                 self.expect(Kind::OpenParen)?;
-                open.push(Open { parts: Vec::new(), kind: OpenKind::Ref });
+                stack.push(OpenType { parts: Vec::new(), kind: OpenKind::Ref });
                 Ok(None)
             }
             _ => match DType::parse(word) {
                 Some(dtype) => Ok(Some(Type::scalar(dtype))),
-                None => self.named_type(token, open),
+                None => self.named_type(token, stack),
             },
         }
     }
 
     /// Parses the opening bracket of a type list, which may be empty.
-    fn begin_list(&mut self, bracket: Kind, close: Kind, then: Then, open: &mut Vec<Open>) -> Result<Option<Type>> {
+    fn begin_list(
+        &mut self,
+        bracket: Kind,
+        close: Kind,
+        then: Then,
+        stack: &mut Vec<OpenType>,
+    ) -> Result<Option<Type>> {
         self.expect(bracket)?;
-        if self.eat(close) {
-            return self.end_list(then, Vec::new(), open);
+        if self.accept(close) {
+            return self.end_list(then, Vec::new(), stack);
         }
-        open.push(Open { parts: Vec::new(), kind: OpenKind::List { close, then } });
+        stack.push(OpenType { parts: Vec::new(), kind: OpenKind::List { close, then } });
         Ok(None)
     }
 
     /// Completes a type list.
-    fn end_list(&mut self, then: Then, types: Vec<Type>, open: &mut Vec<Open>) -> Result<Option<Type>> {
+    fn end_list(&mut self, then: Then, types: Vec<Type>, stack: &mut Vec<OpenType>) -> Result<Option<Type>> {
         match then {
             Then::Tuple => Ok(Some(Type::tuple(types))),
             Then::Func { type_params, outer } => {
                 self.expect(Kind::Arrow)?;
-                open.push(Open { parts: types, kind: OpenKind::Return { type_params, outer } });
+                stack.push(OpenType { parts: types, kind: OpenKind::Return { type_params, outer } });
                 Ok(None)
             }
             Then::Named { token, name } => Ok(Some(self.mention(token, name, types))),
@@ -159,14 +165,14 @@ impl Parser<'_> {
     }
 
     /// Parses a type parameter, or a defined type with its type arguments.
-    fn named_type(&mut self, token: Token, open: &mut Vec<Open>) -> Result<Option<Type>> {
+    fn named_type(&mut self, token: Token, stack: &mut Vec<OpenType>) -> Result<Option<Type>> {
         let word = self.text_of(token);
         if let Some((_, name)) = self.type_params.iter().rev().find(|(written, _)| *written == word) {
             return Ok(Some(Type::param(name.clone())));
         }
         let name = self.names.shared(word);
         if self.peek().kind == Kind::OpenBracket {
-            return self.begin_list(Kind::OpenBracket, Kind::CloseBracket, Then::Named { token, name }, open);
+            return self.begin_list(Kind::OpenBracket, Kind::CloseBracket, Then::Named { token, name }, stack);
         }
         Ok(Some(self.mention(token, name, Vec::new())))
     }
@@ -187,10 +193,10 @@ impl Parser<'_> {
         self.take();
         let mut params: Vec<Name> = Vec::new();
         let first = self.type_params.len();
-        while !self.eat(Kind::CloseBracket) {
+        while !self.accept(Kind::CloseBracket) {
             let token = self.expect(Kind::Ident)?;
             let written = self.text_of(token);
-            if self.type_params[first..].iter().any(|(before, _)| *before == written) {
+            if self.type_params[first..].iter().any(|(earlier, _)| *earlier == written) {
                 self.report(Box::new(
                     Diagnostic::error(
                         codes::text::DUPLICATE_NAME,
@@ -203,10 +209,10 @@ impl Parser<'_> {
                 return Err(self.unexpected(token, "a name for a type parameter"));
             }
             let mut name = self.names.shared(written);
-            let mut more = 0;
+            let mut renames = 0;
             while self.type_params.iter().any(|(_, bound)| *bound == name) {
-                more += 1;
-                name = format!("{written}_{more}").into();
+                renames += 1;
+                name = format!("{written}_{renames}").into();
             }
             self.type_params.push((written, name.clone()));
             params.push(name);
@@ -225,10 +231,10 @@ impl Parser<'_> {
                 self.report(unknown_type(&name, &defined, span));
                 continue;
             };
-            let wanted = def.params.len();
-            if wanted != args {
-                let message = format!("type arguments of `{name}`: expected {wanted}, found {args}");
-                let message = if wanted == 1 { message.trim_end_matches('s').to_owned() } else { message };
+            let expected = def.params.len();
+            if expected != args {
+                let message = format!("type arguments of `{name}`: expected {expected}, found {args}");
+                let message = if expected == 1 { message.trim_end_matches('s').to_owned() } else { message };
                 self.report(Box::new(Diagnostic::error(codes::types::BAD_ARITY, message).at(span, "")));
             }
         }
@@ -238,7 +244,7 @@ impl Parser<'_> {
     pub(super) fn types(&mut self) -> Result<Vec<Type>> {
         self.expect(Kind::OpenParen)?;
         let mut types = Vec::new();
-        while !self.eat(Kind::CloseParen) {
+        while !self.accept(Kind::CloseParen) {
             types.push(self.ty()?);
             if self.peek().kind != Kind::CloseParen {
                 self.expect(Kind::Comma)?;
@@ -252,7 +258,7 @@ impl Parser<'_> {
         self.expect(Kind::OpenBracket)?;
         self.expect(Kind::OpenParen)?;
         let mut dims = Vec::new();
-        while !self.eat(Kind::CloseParen) {
+        while !self.accept(Kind::CloseParen) {
             dims.push(self.dim()?);
             if self.peek().kind != Kind::CloseParen {
                 self.expect(Kind::Comma)?;
@@ -273,8 +279,8 @@ impl Parser<'_> {
 
     /// Returns the shared copy of a recently used type, as most modules repeat a few types many times.
     fn shared_type(&mut self, ty: Type) -> Type {
-        if let Some(known) = self.last_types.iter().find(|known| **known == ty) {
-            return known.clone();
+        if let Some(existing) = self.last_types.iter().find(|existing| **existing == ty) {
+            return existing.clone();
         }
         if self.last_types.len() == 8 {
             self.last_types.pop_front();
@@ -332,10 +338,11 @@ pub(super) fn too_deep(construct: &str, span: Span) -> Box<Diagnostic> {
 }
 
 fn unknown_type(word: &str, defined: &[Name], span: Span) -> Box<Diagnostic> {
-    let known = DType::ALL.iter().map(|d| d.name()).chain(["Tensor", "fn", "ref"]).chain(defined.iter().map(|n| &**n));
+    let candidates =
+        DType::ALL.iter().map(|d| d.name()).chain(["Tensor", "fn", "ref"]).chain(defined.iter().map(|n| &**n));
     let message = format!("unknown type `{}`", brief(word));
     let mut diagnostic = Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(span, "expected a type");
-    if let Some(near) = nearest(word, known) {
+    if let Some(near) = nearest(word, candidates) {
         diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
     }
     Box::new(diagnostic)

@@ -30,8 +30,8 @@ impl Layout {
         let scopes = Scopes::of_module(module);
         // An expression shared by several functions, which the verifier reports, belongs to the scope of the module; it
         // is printed in the first function.
-        let home = module.globals.values().next().and_then(|&id| *scopes.opened.get(id)?);
-        Layout::new(module, scopes, home.unwrap_or(Scopes::root()), module.globals.values().copied())
+        let root_scope = module.globals.values().next().and_then(|&id| *scopes.opened.get(id)?);
+        Layout::new(module, scopes, root_scope.unwrap_or(Scopes::root()), module.globals.values().copied())
     }
 
     pub(super) fn of_expr(module: &Module, root: ExprId) -> Layout {
@@ -39,7 +39,7 @@ impl Layout {
         Layout::new(module, scopes, Scopes::root(), [root])
     }
 
-    fn new(module: &Module, scopes: Scopes, home: ScopeId, roots: impl IntoIterator<Item = ExprId>) -> Layout {
+    fn new(module: &Module, scopes: Scopes, root_scope: ScopeId, roots: impl IntoIterator<Item = ExprId>) -> Layout {
         let count = module.nodes.len();
         let mut layout = Layout {
             place: IndexVec::filled(Place::Line, count),
@@ -49,7 +49,7 @@ impl Layout {
             scopes,
         };
         layout.choose_places(module, roots);
-        layout.lay_lines(module, home);
+        layout.lay_lines(module, root_scope);
         layout
     }
 
@@ -82,16 +82,16 @@ impl Layout {
                 }
                 _ => {}
             }
-            let once = |operand: &ExprId| self.scopes.uses.get(*operand) == Some(&1) && *operand < id;
-            for operand in bodies.into_iter().filter(once) {
+            let is_used_once = |operand: &ExprId| self.scopes.uses.get(*operand) == Some(&1) && *operand < id;
+            for operand in bodies.into_iter().filter(is_used_once) {
                 self.place[operand] = Place::Body;
             }
-            if let Some(operand) = value.filter(once) {
+            if let Some(operand) = value.filter(is_used_once) {
                 self.place[operand] = Place::Operand;
             }
             node.expr.for_each_operand(|operand| {
                 let is_let = module.nodes.get(operand).is_some_and(|node| matches!(node.expr, Expr::Let { .. }));
-                if is_let && once(&operand) && self.place[operand] == Place::Line {
+                if is_let && is_used_once(&operand) && self.place[operand] == Place::Line {
                     self.place[operand] = Place::Operand;
                 }
             });
@@ -99,7 +99,7 @@ impl Layout {
     }
 
     /// Chains the lines of each scope in ascending order, and counts the lines inside each expression.
-    fn lay_lines(&mut self, module: &Module, home: ScopeId) {
+    fn lay_lines(&mut self, module: &Module, root_scope: ScopeId) {
         let mut last: IndexVec<ScopeId, Option<ExprId>> = IndexVec::filled(None, self.scopes.tree.len());
         let mut lines: IndexVec<ScopeId, u32> = IndexVec::filled(0, self.scopes.tree.len());
         let globals: HashSet<ExprId> = module.globals.values().copied().collect();
@@ -113,25 +113,25 @@ impl Layout {
             let is_operand_global = self.place[id] == Place::Line && globals.contains(&id);
             // Operands and the contents of inner scopes precede the expression in the arena, so their counts are
             // complete.
-            let mut inside = 0;
+            let mut line_count = 0;
             if let Some(first) = self.scopes.opened[id] {
-                inside += (0..node.expr.scopes()).map(|at| lines[ScopeId::new(first.index() + at)]).sum::<u32>();
+                line_count += (0..node.expr.scopes()).map(|i| lines[ScopeId::new(first.index() + i)]).sum::<u32>();
             }
             node.expr.for_each_operand(|operand| {
                 if operand < id && self.place[operand] == Place::Operand {
-                    inside += self.inside[operand];
+                    line_count += self.inside[operand];
                 }
             });
-            self.inside[id] = inside;
-            let scope = if scope == Scopes::root() { home } else { scope };
+            self.inside[id] = line_count;
+            let scope = if scope == Scopes::root() { root_scope } else { scope };
             match self.place[id] {
                 Place::Operand => {}
                 Place::Line if is_operand_global => {}
-                Place::Body => lines[scope] += inside,
+                Place::Body => lines[scope] += line_count,
                 Place::Line => {
-                    lines[scope] += inside + 1;
+                    lines[scope] += line_count + 1;
                     match last[scope].replace(id) {
-                        Some(before) => self.next[before] = Some(id),
+                        Some(previous) => self.next[previous] = Some(id),
                         None => self.first[scope] = Some(id),
                     }
                 }

@@ -36,7 +36,7 @@ pub struct PrintOptions<'a> {
 
 /// Printed text and the constants that it refers to.
 #[derive(Clone, Debug)]
-pub struct Printed {
+pub struct PrintedText {
     /// Module or expression in the text format.
     pub text: String,
     /// Values of `meta[relay.Constant][i]`.
@@ -44,7 +44,7 @@ pub struct Printed {
 }
 
 /// Prints a module.
-pub fn print(module: &Module, options: &PrintOptions<'_>) -> Printed {
+pub fn print(module: &Module, options: &PrintOptions<'_>) -> PrintedText {
     let mut printer = Printer::new(module, Layout::of_module(module), options);
     printer.out.push_str("#[version = \"0.0.5\"]\n");
     for (i, (name, def)) in module.types.iter().enumerate() {
@@ -80,10 +80,10 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
     }
     // A note is printed where its expression first occurs. Notes on dead or broken expressions, which do not occur,
     // follow at the end.
-    let rest = RefCell::new(notes);
-    let take = |id: ExprId| rest.borrow_mut().remove(&id);
-    text.push_str(&print(module, &PrintOptions { notes: Some(&take), ..PrintOptions::default() }).text);
-    let mut unplaced: Vec<(ExprId, String)> = rest.into_inner().into_iter().collect();
+    let remaining_notes = RefCell::new(notes);
+    let take_note = |id: ExprId| remaining_notes.borrow_mut().remove(&id);
+    text.push_str(&print(module, &PrintOptions { notes: Some(&take_note), ..PrintOptions::default() }).text);
+    let mut unplaced: Vec<(ExprId, String)> = remaining_notes.into_inner().into_iter().collect();
     unplaced.sort();
     for line in unplaced.iter().flat_map(|(_, note)| note.lines()) {
         text.push_str(&format!("// {line}\n"));
@@ -92,7 +92,7 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
 }
 
 /// Prints one expression, preceded by declarations of its free variables.
-pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> Printed {
+pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> PrintedText {
     let mut printer = Printer::new(module, Layout::of_expr(module, root), options);
     printer.free_variables();
     printer.tasks.extend([Task::Newline, Task::Body { scope: Scopes::root(), root }]);
@@ -177,14 +177,14 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn finish(mut self) -> Printed {
+    fn finish(mut self) -> PrintedText {
         if self.options.metadata {
             if !self.out.ends_with('\n') {
                 self.out.push('\n');
             }
             metadata::write(&mut self.out, &self.constants);
         }
-        Printed { text: self.out, constants: self.constants }
+        PrintedText { text: self.out, constants: self.constants }
     }
 
     /// Writes `type Name[A] { ... }`.
@@ -233,15 +233,15 @@ impl<'a> Printer<'a> {
 
     /// Writes the declarations of the free variables.
     fn free_variables(&mut self) {
-        let mut bound = vec![false; self.module.nodes.len()];
+        let mut is_bound = vec![false; self.module.nodes.len()];
         for (id, node) in self.module.nodes.iter() {
             if self.layout.scopes.of[id].is_none() {
                 continue;
             }
-            node.expr.for_each_binder(|var| bound[var.index()] = true);
+            node.expr.for_each_binder(|var| is_bound[var.index()] = true);
         }
         for (id, node) in self.module.nodes.iter() {
-            if matches!(node.expr, Expr::Var(_)) && self.layout.scopes.of[id].is_some() && !bound[id.index()] {
+            if matches!(node.expr, Expr::Var(_)) && self.layout.scopes.of[id].is_some() && !is_bound[id.index()] {
                 self.out.push_str("free_var ");
                 self.declare(id);
                 self.out.push(';');
@@ -268,10 +268,10 @@ impl<'a> Printer<'a> {
                 Task::Lines { next: None, root } => match (self.layout.place[root], self.module.expr(root)) {
                     (Place::Body, Expr::Let { .. }) => self.tasks.push(Task::Let(root)),
                     (Place::Body, _) => self.tasks.extend([Task::Type(root), Task::Expr(root)]),
-                    _ => self.whole_operand(root),
+                    _ => self.operand_in_full(root),
                 },
                 Task::Expr(id) => self.expression(id),
-                Task::Operand(id) => self.whole_operand(id),
+                Task::Operand(id) => self.operand_in_full(id),
                 Task::EndLine(id) => {
                     self.ty(id);
                     self.out.push(';');
@@ -286,7 +286,7 @@ impl<'a> Printer<'a> {
                         self.out.push_str(" = ");
                         self.tasks.push(Task::LetBody(id));
                         match (self.layout.place[*value], self.module.expr(*value)) {
-                            (Place::Operand, Expr::Let { .. }) => self.whole_operand(*value),
+                            (Place::Operand, Expr::Let { .. }) => self.operand_in_full(*value),
                             (Place::Operand, _) => self.tasks.extend([Task::Type(*value), Task::Expr(*value)]),
                             _ => self.tasks.push(Task::Operand(*value)),
                         }
@@ -312,9 +312,9 @@ impl<'a> Printer<'a> {
                 }
                 Task::Newline => self.newline(),
                 Task::Type(id) => self.ty(id),
-                Task::Pattern(id, at) => {
+                Task::Pattern(id, clause_index) => {
                     if let Expr::Match(m) = self.module.expr(id) {
-                        self.pattern(&m.clauses[at].pattern);
+                        self.pattern(&m.clauses[clause_index].pattern);
                     }
                 }
             }
@@ -369,16 +369,16 @@ impl<'a> Printer<'a> {
                 self.out.push_str("if (");
                 self.operand(*cond);
                 self.out.push_str(") {");
-                if let Some(first) = self.layout.scopes.opened[id] {
-                    let second = ScopeId::new(first.index() + 1);
+                if let Some(then_scope) = self.layout.scopes.opened[id] {
+                    let else_scope = ScopeId::new(then_scope.index() + 1);
                     self.tasks.extend([
                         Task::Text("}"),
                         Task::Dedent,
-                        Task::Body { scope: second, root: *otherwise },
+                        Task::Body { scope: else_scope, root: *otherwise },
                         Task::Indent,
                         Task::Text("} else {"),
                         Task::Dedent,
-                        Task::Body { scope: first, root: *then },
+                        Task::Body { scope: then_scope, root: *then },
                         Task::Indent,
                     ]);
                 }
@@ -406,16 +406,16 @@ impl<'a> Printer<'a> {
                 }
                 self.out.push('(');
                 self.operands(&call.args);
-                let mut any = !call.args.is_empty();
+                let mut has_items = !call.args.is_empty();
                 match call.callee {
                     Callee::Op(op) => {
                         for attr in op::get(op).attrs {
                             if let Some(value) = call.attrs.get(attr.name) {
-                                self.attribute(attr.name, value, Some(attr.kind), &mut any);
+                                self.attribute(attr.name, value, Some(attr.kind), &mut has_items);
                             }
                         }
                     }
-                    Callee::Expr(_) => self.attributes(&call.attrs, &mut any),
+                    Callee::Expr(_) => self.attributes(&call.attrs, &mut has_items),
                 }
                 self.out.push(')');
             }
@@ -442,8 +442,8 @@ impl<'a> Printer<'a> {
 
     /// Splits the output since `begin` at the holes and pushes the segments as tasks.
     fn fill_holes(&mut self, begin: usize) {
-        for (at, id) in std::mem::take(&mut self.holes).into_iter().rev() {
-            self.tasks.push(Task::Owned(self.out.split_off(at.max(begin))));
+        for (position, id) in std::mem::take(&mut self.holes).into_iter().rev() {
+            self.tasks.push(Task::Owned(self.out.split_off(position.max(begin))));
             self.parenthesized(id);
         }
     }
@@ -473,12 +473,12 @@ impl<'a> Printer<'a> {
             return;
         };
         self.tasks.extend([Task::Text("}"), Task::Dedent]);
-        for at in (0..m.clauses.len()).rev() {
+        for index in (0..m.clauses.len()).rev() {
             self.tasks.push(Task::Text(","));
             self.tasks.extend([Task::Text("}"), Task::Dedent]);
-            self.tasks.push(Task::Body { scope: ScopeId::new(first.index() + at), root: m.clauses[at].body });
-            self.tasks.extend([Task::Indent, Task::Text(" => {"), Task::Pattern(id, at)]);
-            self.tasks.push(if at == 0 { Task::Indent } else { Task::Newline });
+            self.tasks.push(Task::Body { scope: ScopeId::new(first.index() + index), root: m.clauses[index].body });
+            self.tasks.extend([Task::Indent, Task::Text(" => {"), Task::Pattern(id, index)]);
+            self.tasks.push(if index == 0 { Task::Indent } else { Task::Newline });
         }
     }
 
@@ -512,14 +512,14 @@ impl<'a> Printer<'a> {
     fn function(&mut self, id: ExprId, function: &Function) {
         self.type_params(&function.type_params);
         self.out.push('(');
-        let mut any = false;
+        let mut has_items = false;
         for &param in &function.params {
-            if std::mem::replace(&mut any, true) {
+            if std::mem::replace(&mut has_items, true) {
                 self.out.push_str(", ");
             }
             self.declare(param);
         }
-        self.attributes(&function.attrs, &mut any);
+        self.attributes(&function.attrs, &mut has_items);
         self.out.push(')');
         if function.ret != Type::Unknown {
             let _ = write!(self.out, " -> {}", function.ret);
@@ -541,7 +541,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Writes an operand outside an expression, and fills its hole.
-    fn whole_operand(&mut self, id: ExprId) {
+    fn operand_in_full(&mut self, id: ExprId) {
         let begin = self.out.len();
         self.operand(id);
         self.fill_holes(begin);
@@ -608,15 +608,15 @@ impl<'a> Printer<'a> {
         let _ = write!(self.out, "meta[relay.Constant][{index}]");
     }
 
-    fn attributes(&mut self, attrs: &Attrs, any: &mut bool) {
+    fn attributes(&mut self, attrs: &Attrs, has_items: &mut bool) {
         for (key, value) in attrs.iter() {
-            self.attribute(key, value, None, any);
+            self.attribute(key, value, None, has_items);
         }
     }
 
     /// Writes `key=value`, in the syntax of the attribute's kind.
-    fn attribute(&mut self, key: &str, value: &AttrValue, kind: Option<AttrKind>, any: &mut bool) {
-        if std::mem::replace(any, true) {
+    fn attribute(&mut self, key: &str, value: &AttrValue, kind: Option<AttrKind>, has_items: &mut bool) {
+        if std::mem::replace(has_items, true) {
             self.out.push_str(", ");
         }
         let _ = match (kind, value) {
