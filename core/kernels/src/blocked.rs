@@ -20,7 +20,7 @@ enum Input {
 struct LayoutWrapped {
     inputs: Vec<Input>,
     plain: Box<dyn Kernel>,
-    back: Box<dyn Kernel>,
+    relayout: Box<dyn Kernel>,
     /// Properties of the plain result.
     dtype: DType,
     shape: Shape,
@@ -38,12 +38,12 @@ pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel
     let mut inputs = Vec::with_capacity(spec.inputs.len());
     let mut types = spec.inputs.to_vec();
     for (i, ty) in spec.inputs.iter().enumerate() {
-        let Some((from, to)) = call.inputs.get(i).filter(|(from, to)| from != to) else {
+        let Some((source, target)) = call.inputs.get(i).filter(|(source, target)| source != target) else {
             inputs.push(Input::Unchanged);
             continue;
         };
-        let (plain, shape) = plain_type(ty, from)?;
-        let attrs = transform_attrs(from, to);
+        let (plain, shape) = plain_type(ty, source)?;
+        let attrs = transform_attrs(source, target);
         inputs.push(match spec.constants.get(i).copied().flatten() {
             Some(tensor) => {
                 let op = op::lookup("layout_transform")?;
@@ -56,8 +56,8 @@ pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel
         });
         types[i] = plain;
     }
-    let (to, from) = &call.output;
-    let (result, shape) = plain_type(spec.outputs.first()?, to)?;
+    let (target, source) = &call.output;
+    let (result, shape) = plain_type(spec.outputs.first()?, target)?;
     let constants: Vec<Option<&Tensor>> = inputs
         .iter()
         .enumerate()
@@ -71,18 +71,18 @@ pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel
     let inner = Spec { def: spec.def, attrs: &call.attrs, inputs: &types, outputs: &results, constants: &constants };
     let plain = make(op, &inner)?;
     let [result] = results;
-    let back = layout_transform(&transform_attrs(from, to), &result, spec.outputs.first()?)?;
+    let relayout = layout_transform(&transform_attrs(source, target), &result, spec.outputs.first()?)?;
     let (dtype, bytes) = (result.dtype, size(&result)?);
-    Some(Box::new(LayoutWrapped { inputs, plain, back, dtype, shape, bytes }))
+    Some(Box::new(LayoutWrapped { inputs, plain, relayout, dtype, shape, bytes }))
 }
 
-fn transform_attrs(from: &str, to: &str) -> Attrs {
-    Attrs::new([("src_layout", from.into()), ("dst_layout", to.into())])
+fn transform_attrs(source: &str, target: &str) -> Attrs {
+    Attrs::new([("src_layout", source.into()), ("dst_layout", target.into())])
 }
 
-fn layout_transform(attrs: &Attrs, from: &TensorType, to: &TensorType) -> Option<Box<dyn Kernel>> {
+fn layout_transform(attrs: &Attrs, source: &TensorType, target: &TensorType) -> Option<Box<dyn Kernel>> {
     let id = op::lookup("layout_transform")?;
-    let (inputs, outputs) = (std::slice::from_ref(from), std::slice::from_ref(to));
+    let (inputs, outputs) = (std::slice::from_ref(source), std::slice::from_ref(target));
     make(id, &Spec { def: op::get(id), attrs, inputs, outputs, constants: &[None] })
 }
 
@@ -108,7 +108,7 @@ impl Kernel for LayoutWrapped {
             Input::Transformed { transform, .. } => transform.workspace(),
             _ => 0,
         });
-        let scratch = transforms.chain([self.plain.workspace(), self.back.workspace()]).max().unwrap_or(0);
+        let scratch = transforms.chain([self.plain.workspace(), self.relayout.workspace()]).max().unwrap_or(0);
         self.buffers() + padded(self.bytes) + scratch
     }
 
@@ -117,7 +117,7 @@ impl Kernel for LayoutWrapped {
             Input::Transformed { transform, .. } => transform.scratch(),
             _ => 0,
         });
-        transforms.chain([self.plain.scratch(), self.back.scratch()]).max().unwrap_or(0)
+        transforms.chain([self.plain.scratch(), self.relayout.scratch()]).max().unwrap_or(0)
     }
 
     fn run(
@@ -126,20 +126,20 @@ impl Kernel for LayoutWrapped {
         outputs: &mut [TensorViewMut<'_>],
         workspace: &mut [u8],
     ) -> Result<(), String> {
-        let (mut buffers, rest) = workspace.split_at_mut(self.buffers());
-        let (result, scratch) = rest.split_at_mut(padded(self.bytes));
+        let (mut buffers, inner_workspace) = workspace.split_at_mut(self.buffers());
+        let (result, scratch) = inner_workspace.split_at_mut(padded(self.bytes));
         let mut views: Vec<TensorView<'_>> = Vec::with_capacity(inputs.len());
-        for (input, given) in self.inputs.iter().zip(inputs) {
+        for (input, original) in self.inputs.iter().zip(inputs) {
             views.push(match input {
-                Input::Unchanged => *given,
+                Input::Unchanged => *original,
                 Input::Constant(tensor) => tensor.view(),
                 Input::Transformed { transform, shape, bytes } => {
-                    let (buffer, later) = buffers.split_at_mut(padded(*bytes));
-                    buffers = later;
+                    let (buffer, remainder) = buffers.split_at_mut(padded(*bytes));
+                    buffers = remainder;
                     let data = &mut buffer[..*bytes];
-                    let view = TensorViewMut { dtype: given.dtype, shape, data };
-                    transform.run(std::slice::from_ref(given), &mut [view], scratch)?;
-                    TensorView { dtype: given.dtype, shape, data: &buffer[..*bytes] }
+                    let view = TensorViewMut { dtype: original.dtype, shape, data };
+                    transform.run(std::slice::from_ref(original), &mut [view], scratch)?;
+                    TensorView { dtype: original.dtype, shape, data: &buffer[..*bytes] }
                 }
             });
         }
@@ -147,6 +147,6 @@ impl Kernel for LayoutWrapped {
         let view = TensorViewMut { dtype: self.dtype, shape: &self.shape, data: result };
         self.plain.run(&views, &mut [view], scratch)?;
         let result = TensorView { dtype: self.dtype, shape: &self.shape, data: result };
-        self.back.run(&[result], outputs, scratch)
+        self.relayout.run(&[result], outputs, scratch)
     }
 }

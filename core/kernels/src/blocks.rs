@@ -20,24 +20,24 @@ fn outer(spec: &Spec<'_>, shape: &[usize]) -> Option<usize> {
 
 /// Concatenation: each row of the output consists of one chunk of every input, in order.
 struct Concat {
-    outer: usize,
+    outer_len: usize,
 }
 
 fn make_concat(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    Some(Box::new(Concat { outer: outer(spec, &spec.outputs[0].shape()?)? }))
+    Some(Box::new(Concat { outer_len: outer(spec, &spec.outputs[0].shape()?)? }))
 }
 
 impl Kernel for Concat {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let out = &mut *outputs[0].data;
-        let row = out.len().checked_div(self.outer).unwrap_or(0);
+        let row = out.len().checked_div(self.outer_len).unwrap_or(0);
         let work = out.len() / BYTES_PER_OPERATION;
         split::each_chunk(out, row, work, |i, mut out| {
             for input in inputs {
-                let size = input.data.len() / self.outer;
-                let (piece, rest) = out.split_at_mut(size);
-                piece.copy_from_slice(&input.data[i * size..(i + 1) * size]);
-                out = rest;
+                let size = input.data.len() / self.outer_len;
+                let (chunk, tail) = out.split_at_mut(size);
+                chunk.copy_from_slice(&input.data[i * size..(i + 1) * size]);
+                out = tail;
             }
         });
         Ok(())
@@ -46,24 +46,24 @@ impl Kernel for Concat {
 
 /// Split: each row of the input is divided into one chunk per output.
 struct Split {
-    outer: usize,
+    outer_len: usize,
 }
 
 fn make_split(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    Some(Box::new(Split { outer: outer(spec, &spec.inputs[0].shape()?)? }))
+    Some(Box::new(Split { outer_len: outer(spec, &spec.inputs[0].shape()?)? }))
 }
 
 impl Kernel for Split {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let data = inputs[0].data;
-        let row = data.len().checked_div(self.outer).unwrap_or(0);
+        let row = data.len().checked_div(self.outer_len).unwrap_or(0);
         let mut begin = 0;
         for output in outputs {
-            let size = output.data.len().checked_div(self.outer).unwrap_or(0);
+            let size = output.data.len().checked_div(self.outer_len).unwrap_or(0);
             let work = output.data.len() / BYTES_PER_OPERATION;
             split::each_chunk(output.data, size, work, |i, out| {
-                let at = i * row + begin;
-                out.copy_from_slice(&data[at..at + size]);
+                let start = i * row + begin;
+                out.copy_from_slice(&data[start..start + size]);
             });
             begin += size;
         }
@@ -79,7 +79,7 @@ struct Take {
     /// Size of a block in bytes: the product of the dimensions after the axis and the size of an element.
     block: usize,
     /// Product of the dimensions between the batch dimensions and the axis.
-    outer: usize,
+    outer_len: usize,
     /// Number of indices per batch.
     per_batch: usize,
 }
@@ -98,7 +98,7 @@ fn make_take(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         mode: TakeMode::parse(&spec.params().string("mode"))?,
         size: shape[axis],
         block: shape[axis + 1..].iter().product::<usize>() * spec.inputs[0].dtype.size(),
-        outer: shape[batch..axis].iter().product(),
+        outer_len: shape[batch..axis].iter().product(),
         per_batch: index_shape[batch..].iter().product(),
     }))
 }
@@ -118,9 +118,9 @@ impl Take {
         let work = out.len() / BYTES_PER_OPERATION;
         split::each_chunk(out, self.block, work, |i, out| {
             let (row, position) = (i / self.per_batch, i % self.per_batch);
-            let index = indices(row / self.outer * self.per_batch + position);
-            let at = (row * self.size + self.mode.resolve(index, self.size).unwrap_or(0)) * self.block;
-            out.copy_from_slice(&data[at..at + self.block]);
+            let index = indices(row / self.outer_len * self.per_batch + position);
+            let start = (row * self.size + self.mode.resolve(index, self.size).unwrap_or(0)) * self.block;
+            out.copy_from_slice(&data[start..start + self.block]);
         });
         Ok(())
     }

@@ -11,16 +11,16 @@ const CHUNK: usize = 4096;
 
 /// Traversal of `N` operands in output order: each merged dimension with the strides of the operands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Walk<const N: usize> {
+pub(super) struct LoopNest<const N: usize> {
     /// All dimensions but the innermost, outermost first.
     pub outer: SmallVec<[(usize, [usize; N]); 4]>,
     /// Innermost dimension; its strides are 0 or 1.
     pub inner: (usize, [usize; N]),
 }
 
-impl<const N: usize> Walk<N> {
+impl<const N: usize> LoopNest<N> {
     /// Creates the walk over operands whose shapes broadcast to `out`.
-    pub fn new(shapes: [&[usize]; N], out: &[usize]) -> Walk<N> {
+    pub fn new(shapes: [&[usize]; N], out: &[usize]) -> LoopNest<N> {
         let strides: [Shape; N] = shapes.map(|shape| {
             let mut strides: Shape = smallvec::smallvec![0; out.len()];
             let mut step = 1;
@@ -44,7 +44,7 @@ impl<const N: usize> Walk<N> {
             }
         }
         let inner = dims.pop().unwrap_or((1, [1; N]));
-        Walk { outer: dims, inner }
+        LoopNest { outer: dims, inner }
     }
 
     /// Calls `row(offsets, out)` for every chunk of the output, with the offsets of the operands.
@@ -59,10 +59,10 @@ impl<const N: usize> Walk<N> {
         split::each_chunk(out, rows * size, work, |i, out| {
             let mut index: SmallVec<[usize; 4]> = smallvec::smallvec![0; self.outer.len()];
             let mut offsets = [0; N];
-            let mut rest = i * rows;
+            let mut row_index = i * rows;
             for (coordinate, (n, steps)) in index.iter_mut().zip(&self.outer).rev() {
-                *coordinate = rest % n;
-                rest /= n;
+                *coordinate = row_index % n;
+                row_index /= n;
                 offsets = std::array::from_fn(|k| offsets[k] + *coordinate * steps[k]);
             }
             for out in out.chunks_mut(size) {
@@ -97,16 +97,16 @@ struct InPlace {
 }
 
 struct Binary<O: 'static> {
-    walk: Walk<2>,
+    walk: LoopNest<2>,
     loops: &'static Loops<O>,
     in_place: Option<&'static InPlace>,
     /// Index of the operand with the output's shape, 0 if both have it.
-    whole: Option<usize>,
+    full_operand: Option<usize>,
 }
 
 impl<O: Element> Kernel for Binary<O> {
     fn in_place(&self) -> Option<usize> {
-        self.in_place.and(self.whole)
+        self.in_place.and(self.full_operand)
     }
 
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
@@ -120,17 +120,17 @@ impl<O: Element> Kernel for Binary<O> {
     }
 
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
-        let (Some(loops), Some(whole)) = (self.in_place, self.whole) else {
+        let (Some(loops), Some(full_operand)) = (self.in_place, self.full_operand) else {
             return Err("this call does not compute in place".into());
         };
-        let other = inputs[0].as_slice::<f32>();
+        let operand = inputs[0].as_slice::<f32>();
         self.walk.each_row(outputs[0].as_mut_slice::<f32>(), 1, |offsets, out| {
-            let at = offsets[1 - whole];
-            match (whole, self.walk.inner.1[1 - whole]) {
-                (0, 0) => (loops.left_number)(out, other[at]),
-                (0, _) => (loops.left_slice)(out, &other[at..at + out.len()]),
-                (_, 0) => (loops.right_number)(other[at], out),
-                _ => (loops.right_slice)(&other[at..at + out.len()], out),
+            let offset = offsets[1 - full_operand];
+            match (full_operand, self.walk.inner.1[1 - full_operand]) {
+                (0, 0) => (loops.left_number)(out, operand[offset]),
+                (0, _) => (loops.left_slice)(out, &operand[offset..offset + out.len()]),
+                (_, 0) => (loops.right_number)(operand[offset], out),
+                _ => (loops.right_slice)(&operand[offset..offset + out.len()], out),
             }
         });
         Ok(())
@@ -147,8 +147,8 @@ fn make<O: Element>(
         return None;
     }
     let (a, b, out) = (spec.inputs[0].shape()?, spec.inputs[1].shape()?, spec.outputs[0].shape()?);
-    let whole = [&a, &b].iter().position(|shape| **shape == out);
-    Some(Box::new(Binary { walk: Walk::new([&a, &b], &out), loops, in_place, whole }))
+    let full_operand = [&a, &b].iter().position(|shape| **shape == out);
+    Some(Box::new(Binary { walk: LoopNest::new([&a, &b], &out), loops, in_place, full_operand }))
 }
 
 macro_rules! loops {
@@ -244,7 +244,7 @@ comparisons! {
 
 /// Kernel of `where` for all element types of the size of `T`: the bytes are copied unchanged.
 struct Select<T> {
-    walk: Walk<3>,
+    walk: LoopNest<3>,
     element: std::marker::PhantomData<T>,
 }
 
@@ -256,7 +256,7 @@ inventory::submit! {
                 return None;
             }
             let shapes = [spec.inputs[0].shape()?, spec.inputs[1].shape()?, spec.inputs[2].shape()?];
-            let walk = Walk::new([&shapes[0], &shapes[1], &shapes[2]], &spec.outputs[0].shape()?);
+            let walk = LoopNest::new([&shapes[0], &shapes[1], &shapes[2]], &spec.outputs[0].shape()?);
             let element = std::marker::PhantomData;
             Some(match spec.outputs[0].dtype.size() {
                 1 => Box::new(Select { walk, element: std::marker::PhantomData::<u8> }),

@@ -11,7 +11,7 @@ use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm_at};
 use super::plane::{Plane, channels_last, dense};
 use super::simd::copy_every;
-use super::split::{self, Shared};
+use super::split::{self, SharedPtr};
 use super::{Kernel, Offer, Spec, depthwise};
 use byoc_ir::op::conv::ConvShape;
 use byoc_ir::op::spatial::CanonicalDims;
@@ -36,7 +36,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     if dense(&shape.data) && dense(&shape.out) {
         let packed = packed_weight(&shape, constant, [0, 1, 2, 3, 4])?;
         return Some(match plane.channels {
-            1 if plane.groups > 1 => Box::new(depthwise::Depthwise::new(plane, packed)),
+            1 if plane.groups > 1 => Box::new(depthwise::DepthwiseConv::new(plane, packed)),
             _ => Box::new(ChannelsFirst { tile: tile(&plane), plane, packed }),
         });
     }
@@ -50,11 +50,11 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 
 /// Returns the number of positions whose columns are gathered at a time.
 fn tile(plane: &Plane) -> usize {
-    if plane.direct() {
+    if plane.is_direct() {
         return plane.positions();
     }
-    let fit = COLUMN_BYTES / 4 / plane.terms();
-    (fit / 16 * 16).clamp(64, plane.positions().max(64)).min(plane.positions())
+    let max_columns = COLUMN_BYTES / 4 / plane.terms();
+    (max_columns / 16 * 16).clamp(64, plane.positions().max(64)).min(plane.positions())
 }
 
 /// Returns the weight with its axes in `order`; `Some(None)` if the weight already has that order, `None` if it would
@@ -88,7 +88,7 @@ pub(super) fn packed_weight(
 
 /// Returns the size in bytes of the scratch memory: one set of columns per slot.
 fn column_bytes(plane: &Plane, tile: usize) -> usize {
-    if plane.direct() {
+    if plane.is_direct() {
         return 0;
     }
     let runs = plane.batch * plane.groups * plane.positions().div_ceil(tile);
@@ -105,10 +105,10 @@ fn each_run(
 ) {
     let per_image = plane.positions().div_ceil(tile);
     let runs = plane.batch * plane.groups * per_image;
-    let slot = if plane.direct() { 0 } else { plane.terms() * tile };
+    let slot = if plane.is_direct() { 0 } else { plane.terms() * tile };
     let run = |threads: usize, i: usize, columns: &mut [f32]| {
-        let (image, rest) = (i / (plane.groups * per_image), i % (plane.groups * per_image));
-        let (group, first) = (rest / per_image, rest % per_image * tile);
+        let (image, within_image) = (i / (plane.groups * per_image), i % (plane.groups * per_image));
+        let (group, first) = (within_image / per_image, within_image % per_image * tile);
         f(threads, image, group, first..(first + tile).min(plane.positions()), columns);
     };
     let threads = split::threads(plane.work() * plane.batch * plane.groups).min(SLOTS);
@@ -118,13 +118,13 @@ fn each_run(
         return;
     }
     let parts = threads.min(runs);
-    let shared = Shared::new(scratch);
+    let shared_scratch = SharedPtr::new(scratch);
     let available = scratch.len();
     split::each_part(parts, |part| {
         assert!((part + 1) * slot <= available, "the scratch memory has a slot for each part");
         // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once, so no
         // other thread accesses the slot.
-        let columns = unsafe { std::slice::from_raw_parts_mut(shared.get().add(part * slot), slot) };
+        let columns = unsafe { std::slice::from_raw_parts_mut(shared_scratch.get().add(part * slot), slot) };
         split::part(runs, 1, part, parts).for_each(|i| run(1, i, columns));
     });
 }
@@ -141,32 +141,32 @@ impl ChannelsFirst {
         let p = &self.plane;
         let (width, taps) = (positions.len(), p.kernel[0] * p.kernel[1]);
         let rows = &mut columns[..p.terms() * width];
-        let row = |row: usize, to: &mut [f32]| {
+        let row = |row: usize, row_out: &mut [f32]| {
             let (channel, tap) = (row / taps, row % taps);
             let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
-            let (inside_h, inside_w) = (p.inside(0, kh), p.inside(1, kw));
+            let (inside_h, inside_w) = (p.valid_positions(0, kh), p.valid_positions(1, kw));
             let image = &image[channel * p.size[0] * p.size[1]..][..p.size[0] * p.size[1]];
-            let mut at = positions.start;
-            while at < positions.end {
-                let (h, w) = (at / p.out[1], at % p.out[1]);
-                let end = (at - w + p.out[1]).min(positions.end);
-                let to = &mut to[at - positions.start..end - positions.start];
-                at = end;
-                let last = w + to.len();
+            let mut position = positions.start;
+            while position < positions.end {
+                let (h, w) = (position / p.out[1], position % p.out[1]);
+                let end = (position - w + p.out[1]).min(positions.end);
+                let row_out = &mut row_out[position - positions.start..end - positions.start];
+                position = end;
+                let last = w + row_out.len();
                 let (first_in, last_in) = (inside_w.start.clamp(w, last), inside_w.end.clamp(w, last));
                 if !inside_h.contains(&h) || first_in >= last_in {
-                    to.fill(0.0);
+                    row_out.fill(0.0);
                     continue;
                 }
-                to[..first_in - w].fill(0.0);
-                to[last_in - w..].fill(0.0);
+                row_out[..first_in - w].fill(0.0);
+                row_out[last_in - w..].fill(0.0);
                 let line = (h * p.stride[0] + kh * p.dilation[0] - p.before[0]) * p.size[1];
-                let from = &image[line + first_in * p.stride[1] + kw * p.dilation[1] - p.before[1]..];
-                copy_every(&mut to[first_in - w..last_in - w], from, p.stride[1]);
+                let source = &image[line + first_in * p.stride[1] + kw * p.dilation[1] - p.before[1]..];
+                copy_every(&mut row_out[first_in - w..last_in - w], source, p.stride[1]);
             }
         };
         if threads == 1 {
-            rows.chunks_mut(width).enumerate().for_each(|(i, to)| row(i, to));
+            rows.chunks_mut(width).enumerate().for_each(|(i, row_out)| row(i, row_out));
         } else {
             let work = rows.len();
             split::each_chunk(rows, width, work, row);
@@ -193,13 +193,13 @@ impl Kernel for ChannelsFirst {
         let group_in = p.channels * p.size[0] * p.size[1];
         let group_out = p.out_channels * positions;
         let total = out.len();
-        let shared = Shared::new(out);
+        let shared_out = SharedPtr::new(out);
         each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
             let index = image * p.groups + group;
             let data = &x[index * group_in..][..group_in];
             let weight =
                 Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
-            let columns = if p.direct() {
+            let columns = if p.is_direct() {
                 Matrix { data: &data[run.start..], row: positions, col: 1 }
             } else {
                 self.gather(data, run.clone(), threads, columns);
@@ -210,7 +210,7 @@ impl Kernel for ChannelsFirst {
             let size = (p.out_channels, run.len(), terms);
             // SAFETY: the assertion keeps the rectangle inside the result, and `each_run` passes each run of positions
             // to one call, so no other thread accesses the rectangle.
-            unsafe { gemm_at(threads, size, weight, columns, shared.get().add(first), positions) };
+            unsafe { gemm_at(threads, size, weight, columns, shared_out.get().add(first), positions) };
         });
         Ok(())
     }
@@ -227,22 +227,22 @@ impl ChannelsLast {
     fn gather(&self, image: &[f32], positions: Range<usize>, threads: usize, columns: &mut [f32]) {
         let p = &self.plane;
         let rows = &mut columns[..positions.len() * p.terms()];
-        let row = |i: usize, to: &mut [f32]| {
+        let row = |i: usize, row_out: &mut [f32]| {
             let position = positions.start + i;
             let (h, w) = (position / p.out[1], position % p.out[1]);
-            for (tap, to) in to.chunks_mut(p.channels).enumerate() {
+            for (tap, row_out) in row_out.chunks_mut(p.channels).enumerate() {
                 let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
-                if !p.inside(0, kh).contains(&h) || !p.inside(1, kw).contains(&w) {
-                    to.fill(0.0);
+                if !p.valid_positions(0, kh).contains(&h) || !p.valid_positions(1, kw).contains(&w) {
+                    row_out.fill(0.0);
                     continue;
                 }
                 let y = h * p.stride[0] + kh * p.dilation[0] - p.before[0];
                 let x = w * p.stride[1] + kw * p.dilation[1] - p.before[1];
-                to.copy_from_slice(&image[(y * p.size[1] + x) * p.channels..][..p.channels]);
+                row_out.copy_from_slice(&image[(y * p.size[1] + x) * p.channels..][..p.channels]);
             }
         };
         if threads == 1 {
-            rows.chunks_mut(p.terms()).enumerate().for_each(|(i, to)| row(i, to));
+            rows.chunks_mut(p.terms()).enumerate().for_each(|(i, row_out)| row(i, row_out));
         } else {
             let work = rows.len();
             split::each_chunk(rows, p.terms(), work, row);
@@ -268,10 +268,10 @@ impl Kernel for ChannelsLast {
         let (positions, terms) = (p.positions(), p.terms());
         let image_in = p.channels * p.size[0] * p.size[1];
         let total = out.len();
-        let shared = Shared::new(out);
+        let shared_out = SharedPtr::new(out);
         each_run(p, self.tile, split::scratch(workspace), |threads, image, _, run, columns| {
             let data = &x[image * image_in..][..image_in];
-            let columns = if p.direct() {
+            let columns = if p.is_direct() {
                 Matrix { data: &data[run.start * terms..], row: terms, col: 1 }
             } else {
                 self.gather(data, run.clone(), threads, columns);
@@ -282,7 +282,7 @@ impl Kernel for ChannelsLast {
             let size = (run.len(), p.out_channels, terms);
             // SAFETY: the assertion keeps the rows inside the result, and `each_run` passes each run of positions to
             // one call, so no other thread accesses the rows.
-            unsafe { gemm_at(threads, size, columns, weight, shared.get().add(first), p.out_channels) };
+            unsafe { gemm_at(threads, size, columns, weight, shared_out.get().add(first), p.out_channels) };
         });
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm};
 use super::plane::{Plane, dense};
 use super::simd::multiversion;
-use super::split::{self, Shared};
+use super::split::{self, SharedPtr};
 use super::{Kernel, Offer, Spec};
 use byoc_ir::op::conv::ConvShape;
 use byoc_ir::tensor::{TensorView, TensorViewMut};
@@ -20,7 +20,7 @@ const BLOCK_BYTES: usize = 512 << 10;
 /// Maximum number of blocks computed concurrently.
 const SLOTS: usize = 16;
 
-struct Transposed {
+struct ConvTranspose {
     /// Convolution being transposed: its `out` is the data here, its `size` the result.
     plane: Plane,
     /// Output channels per block.
@@ -35,12 +35,12 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     }
     let plane = Plane::new(&ConvShape { data: shape.out, out: shape.data, ..shape })?;
     let taps = plane.kernel[0] * plane.kernel[1];
-    let fit = BLOCK_BYTES / 4 / (taps * plane.positions());
-    let block = fit.clamp(1, plane.channels.div_ceil(4));
-    Some(Box::new(Transposed { plane, block }))
+    let max_channels = BLOCK_BYTES / 4 / (taps * plane.positions());
+    let block = max_channels.clamp(1, plane.channels.div_ceil(4));
+    Some(Box::new(ConvTranspose { plane, block }))
 }
 
-impl Transposed {
+impl ConvTranspose {
     fn slot(&self) -> usize {
         self.block * self.plane.kernel[0] * self.plane.kernel[1] * self.plane.positions()
     }
@@ -55,14 +55,14 @@ impl Transposed {
         channel.fill(0.0);
         for (tap, values) in contributions.chunks(p.positions()).enumerate() {
             let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
-            let inside = p.inside(1, kw);
-            if inside.is_empty() {
+            let columns = p.valid_positions(1, kw);
+            if columns.is_empty() {
                 continue;
             }
-            for h in p.inside(0, kh) {
-                let values = &values[h * p.out[1]..][..p.out[1]][inside.clone()];
+            for h in p.valid_positions(0, kh) {
+                let values = &values[h * p.out[1]..][..p.out[1]][columns.clone()];
                 let line = (h * p.stride[0] + kh * p.dilation[0] - p.before[0]) * p.size[1];
-                let first = inside.start * p.stride[1] + kw * p.dilation[1] - p.before[1];
+                let first = columns.start * p.stride[1] + kw * p.dilation[1] - p.before[1];
                 add_every(&mut channel[line + first..line + p.size[1]], p.stride[1], values);
             }
         }
@@ -71,16 +71,16 @@ impl Transposed {
 
 multiversion! {
     /// Adds values to every `step`-th element.
-    fn add_every(to: &mut [f32], step: usize, values: &[f32]) {
+    fn add_every(out: &mut [f32], step: usize, values: &[f32]) {
         if step == 1 {
-            to.iter_mut().zip(values).for_each(|(t, v)| *t += v);
+            out.iter_mut().zip(values).for_each(|(t, v)| *t += v);
         } else {
-            to.iter_mut().step_by(step).zip(values).for_each(|(t, v)| *t += v);
+            out.iter_mut().step_by(step).zip(values).for_each(|(t, v)| *t += v);
         }
     }
 }
 
-impl Kernel for Transposed {
+impl Kernel for ConvTranspose {
     fn workspace(&self) -> usize {
         (self.plane.batch * self.plane.groups * self.blocks()).min(SLOTS) * self.slot() * 4
     }
@@ -105,7 +105,7 @@ impl Kernel for Transposed {
             parts * slot <= scratch.len() && p.batch * p.groups * p.channels * size <= out.len(),
             "every run lies within the scratch memory and the result"
         );
-        let (scratch, out) = (Shared::new(scratch), Shared::new(out));
+        let (scratch, out) = (SharedPtr::new(scratch), SharedPtr::new(out));
         split::each_part(parts, |part| {
             // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
             // so no other thread accesses the slot.

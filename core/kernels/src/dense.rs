@@ -16,8 +16,8 @@ inventory::submit! { Offer { op: "nn.bias_add", make: make_bias } }
 pub(super) fn f32_shapes<const N: usize>(
     spec: &Spec<'_>,
 ) -> Option<([byoc_ir::tensor::Shape; N], byoc_ir::tensor::Shape)> {
-    let all = spec.inputs.iter().chain(spec.outputs).all(|t| t.dtype == DType::F32);
-    if !all || spec.inputs.len() != N {
+    let is_f32 = spec.inputs.iter().chain(spec.outputs).all(|t| t.dtype == DType::F32);
+    if !is_f32 || spec.inputs.len() != N {
         return None;
     }
     let shapes: Vec<_> = spec.inputs.iter().map(|t| t.shape()).collect::<Option<_>>()?;
@@ -39,7 +39,7 @@ impl Kernel for Product {
         if out.is_empty() {
             return Ok(());
         }
-        let one = |threads: usize, i: usize, out: &mut [f32]| {
+        let multiply_one = |threads: usize, i: usize, out: &mut [f32]| {
             let a = Matrix { data: &a[i * s.a[0]..], row: s.a[1], col: s.a[2] };
             let b = Matrix { data: &b[i * s.b[0]..], row: s.b[1], col: s.b[2] };
             gemm(threads, (s.m, s.n, s.k), a, b, out, s.n);
@@ -49,10 +49,10 @@ impl Kernel for Product {
         let work = s.m * s.n * s.k / if s.m > 4 { 8 } else { 2 };
         if s.batch < 2 * split::available() {
             for (i, out) in out.chunks_mut(s.m * s.n).enumerate() {
-                one(split::threads(work), i, out);
+                multiply_one(split::threads(work), i, out);
             }
         } else {
-            split::each_chunk(out, s.m * s.n, s.batch * work, |i, out| one(1, i, out));
+            split::each_chunk(out, s.m * s.n, s.batch * work, |i, out| multiply_one(1, i, out));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 use super::Kernel;
 use super::plane::Plane;
 use super::simd::{copy_every, mul_add, multiversion};
-use super::split::{self, Shared};
+use super::split::{self, SharedPtr};
 use byoc_ir::tensor::{TensorView, TensorViewMut};
 
 /// Number of results computed at a time: two vectors of 16.
@@ -14,7 +14,7 @@ const LANES: usize = 32;
 /// Maximum number of threads, each with its own scratch memory.
 const SLOTS: usize = 16;
 
-pub(super) struct Depthwise {
+pub(super) struct DepthwiseConv {
     plane: Plane,
     packed: Option<Vec<f32>>,
     /// Number of elements in a row of a split plane, padded so that the last results of a row can be computed with
@@ -26,12 +26,12 @@ pub(super) struct Depthwise {
     taps: Vec<usize>,
 }
 
-impl Depthwise {
-    pub fn new(plane: Plane, packed: Option<Vec<f32>>) -> Depthwise {
+impl DepthwiseConv {
+    pub fn new(plane: Plane, packed: Option<Vec<f32>>) -> DepthwiseConv {
         let p = &plane;
-        let reach = |axis: usize| (p.kernel[axis] - 1) * p.dilation[axis];
-        let rows = (p.out[0] - 1) * p.stride[0] + reach(0) + 1;
-        let row = p.out[1].next_multiple_of(LANES) + reach(1) / p.stride[1] + 1;
+        let extent = |axis: usize| (p.kernel[axis] - 1) * p.dilation[axis];
+        let rows = (p.out[0] - 1) * p.stride[0] + extent(0) + 1;
+        let row = p.out[1].next_multiple_of(LANES) + extent(1) / p.stride[1] + 1;
         let step = p.stride[1];
         let mut taps = Vec::new();
         for kh in 0..p.kernel[0] {
@@ -40,7 +40,7 @@ impl Depthwise {
                 taps.push(kh * p.dilation[0] * step * row + column % step * row + column / step);
             }
         }
-        Depthwise { packed, row, rows, taps, plane }
+        DepthwiseConv { packed, row, rows, taps, plane }
     }
 
     /// Returns the number of scratch elements per channel.
@@ -49,31 +49,31 @@ impl Depthwise {
     }
 
     /// Copies a channel with padding and split columns. Row r of plane c is at (r * stride + c) * row.
-    fn pad_and_deinterleave(&self, channel: &[f32], to: &mut [f32]) {
+    fn pad_and_deinterleave(&self, channel: &[f32], out: &mut [f32]) {
         let p = &self.plane;
         let step = p.stride[1];
-        for (r, lines) in to.chunks_mut(step * self.row).enumerate() {
+        for (r, lines) in out.chunks_mut(step * self.row).enumerate() {
             let Some(y) = r.checked_sub(p.before[0]).filter(|&y| y < p.size[0]) else {
                 lines.fill(0.0);
                 continue;
             };
-            let from = &channel[y * p.size[1]..][..p.size[1]];
+            let line_in = &channel[y * p.size[1]..][..p.size[1]];
             for (c, line) in lines.chunks_mut(self.row).enumerate() {
                 // Element i of the line is column i * step + c - before of the data.
                 let first = p.before[1].saturating_sub(c).div_ceil(step).min(line.len());
                 let source = (first * step + c).saturating_sub(p.before[1]);
-                let count = from.len().saturating_sub(source).div_ceil(step).min(line.len() - first);
+                let count = line_in.len().saturating_sub(source).div_ceil(step).min(line.len() - first);
                 line[..first].fill(0.0);
                 line[first + count..].fill(0.0);
                 if count > 0 {
-                    copy_every(&mut line[first..first + count], &from[source..], step);
+                    copy_every(&mut line[first..first + count], &line_in[source..], step);
                 }
             }
         }
     }
 }
 
-impl Kernel for Depthwise {
+impl Kernel for DepthwiseConv {
     fn workspace(&self) -> usize {
         (self.plane.batch * self.plane.groups).min(SLOTS) * self.slot() * 4
     }
@@ -97,7 +97,7 @@ impl Kernel for Depthwise {
             parts * slot <= scratch.len() && channels * per_channel <= out.len(),
             "every part lies within the buffers"
         );
-        let (scratch, out) = (Shared::new(scratch), Shared::new(out));
+        let (scratch, out) = (SharedPtr::new(scratch), SharedPtr::new(out));
         split::each_part(parts, |part| {
             // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
             // so no other thread accesses the slot.
@@ -111,8 +111,8 @@ impl Kernel for Depthwise {
                 let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(channel * per_channel), per_channel) };
                 for (i, out) in out.chunks_mut(positions).enumerate() {
                     let weight = &w[(first + i) * taps..][..taps];
-                    let next = self.row * p.stride[1] * p.stride[0];
-                    rows(planes, next, &self.taps, weight, out, p.out[1]);
+                    let phase_stride = self.row * p.stride[1] * p.stride[0];
+                    rows(planes, phase_stride, &self.taps, weight, out, p.out[1]);
                 }
             }
         });
@@ -121,20 +121,20 @@ impl Kernel for Depthwise {
 }
 
 multiversion! {
-    /// Computes every row of results; `next` is the stride in elements between the first taps of adjacent rows.
-    fn rows(x: &[f32], next: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
+    /// Computes every row of results; `phase_stride` is the stride in elements between the first taps of adjacent rows.
+    fn rows(x: &[f32], phase_stride: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
         for (h, row) in out.chunks_mut(width).enumerate() {
             for (i, results) in row.chunks_mut(LANES).enumerate() {
-                let x = &x[h * next + i * LANES..];
-                let mut sums = [0.0f32; LANES];
+                let x = &x[h * phase_stride + i * LANES..];
+                let mut accumulators = [0.0f32; LANES];
                 for (tap, w) in taps.iter().zip(weight) {
                     if let Some(values) = x.get(*tap..).and_then(|x| x.first_chunk::<LANES>()) {
                         for l in 0..LANES {
-                            sums[l] = mul_add::<FMA>(values[l], *w, sums[l]);
+                            accumulators[l] = mul_add::<FMA>(values[l], *w, accumulators[l]);
                         }
                     }
                 }
-                results.copy_from_slice(&sums[..results.len()]);
+                results.copy_from_slice(&accumulators[..results.len()]);
             }
         }
     }

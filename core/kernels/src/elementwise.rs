@@ -132,14 +132,14 @@ scalar_maps! {
 multiversion! {
     fn clip_out_of_place(input: &[f32], output: &mut [f32], low: f32, high: f32) {
         for (out, &x) in output.iter_mut().zip(input) {
-            let bounded = if x < low { low } else { x };
-            *out = if bounded > high { high } else { bounded };
+            let raised = if x < low { low } else { x };
+            *out = if raised > high { high } else { raised };
         }
     }
     fn clip_in_place(data: &mut [f32], low: f32, high: f32) {
         for out in data {
-            let bounded = if *out < low { low } else { *out };
-            *out = if bounded > high { high } else { bounded };
+            let raised = if *out < low { low } else { *out };
+            *out = if raised > high { high } else { raised };
         }
     }
     fn leaky_out_of_place(input: &[f32], output: &mut [f32], alpha: f32, _unused: f32) {

@@ -3,7 +3,7 @@
 //! compute-bound).
 
 use super::simd::{mul_add, multiversion};
-use super::split::{self, Shared};
+use super::split::{self, SharedPtr};
 use byoc_ir::cancel;
 
 /// Matrix in memory: elements, row stride and column stride.
@@ -19,7 +19,7 @@ pub(super) struct Matrix<'a> {
 
 impl Matrix<'_> {
     /// Returns true if `rows` x `cols` elements lie inside the data.
-    fn holds(&self, rows: usize, cols: usize) -> bool {
+    fn contains(&self, rows: usize, cols: usize) -> bool {
         rows == 0 || cols == 0 || (rows - 1) * self.row + (cols - 1) * self.col < self.data.len()
     }
 }
@@ -67,7 +67,7 @@ pub(super) unsafe fn gemm_at(
     out: *mut f32,
     out_row: usize,
 ) {
-    assert!(a.holds(m, k) && b.holds(k, n), "the operands have the required sizes");
+    assert!(a.contains(m, k) && b.contains(k, n), "the operands have the required sizes");
     if k == 0 {
         for i in 0..m {
             // SAFETY: the caller guarantees `m` rows of `n` elements at `out` that nothing else accesses, and i < m.
@@ -75,7 +75,7 @@ pub(super) unsafe fn gemm_at(
         }
         return;
     }
-    let shared = Shared::at(out);
+    let shared_out = SharedPtr::at(out);
     let by_rows = m > n;
     let parts = if by_rows { threads.min(m.div_ceil(8)) } else { threads.min(n.div_ceil(16)) };
     split::each_part(parts, |i| {
@@ -86,16 +86,16 @@ pub(super) unsafe fn gemm_at(
         }
         let a = Matrix { data: &a.data[rows.start * a.row..], ..a };
         let b = Matrix { data: &b.data[cols.start * b.col..], ..b };
-        for piece in pieces(rows.len(), cols.len(), k) {
+        for depth_range in pieces(rows.len(), cols.len(), k) {
             if cancel::requested() {
                 return;
             }
-            let a = Matrix { data: &a.data[piece.start * a.row..], ..a };
+            let a = Matrix { data: &a.data[depth_range.start * a.row..], ..a };
             // SAFETY: the caller guarantees exclusive access to the m x n result, `split::part` assigns the rectangle
             // `rows` x `cols` to this part alone, and the assertion keeps the reads inside the operands.
             unsafe {
-                let first = shared.get().add((rows.start + piece.start) * out_row + cols.start);
-                block((piece.len(), cols.len(), k), a, b, first, out_row);
+                let first = shared_out.get().add((rows.start + depth_range.start) * out_row + cols.start);
+                block((depth_range.len(), cols.len(), k), a, b, first, out_row);
             }
         }
     });
@@ -126,14 +126,14 @@ unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, 
         return;
     }
     // `nano-gemm` stores results by columns, so it computes the transposed product.
-    let unpacked = (b.col == 1 && m.saturating_mul(n).saturating_mul(k) <= MAX_UNPACKED_PRODUCTS)
+    let is_unpacked = (b.col == 1 && m.saturating_mul(n).saturating_mul(k) <= MAX_UNPACKED_PRODUCTS)
         .then(|| nano_gemm::Plan::new_colmajor_lhs_and_dst_f32(n, m, k));
     let (a_row, a_col, b_row, b_col) = (a.row as isize, a.col as isize, b.row as isize, b.col as isize);
     let (a, b, out_row) = (a.data.as_ptr(), b.data.as_ptr(), out_row as isize);
     // SAFETY: the caller guarantees the sizes of the operands and exclusive access to the result, which is written,
     // never read (its factor is 0, or `read_dst` is false).
     unsafe {
-        match unpacked {
+        match is_unpacked {
             Some(plan) => {
                 plan.execute_unchecked(n, m, k, out, 1, out_row, b, 1, b_row, a, a_col, a_row, 0.0, 1.0, false, false);
             }
@@ -169,24 +169,24 @@ multiversion! {
     /// Returns the dot product, accumulated in 64 partial sums.
     fn dot(a: &[f32], b: &[f32]) -> f32 {
         const LANES: usize = 64;
-        let mut sums = [0.0f32; LANES];
+        let mut accumulators = [0.0f32; LANES];
         let (whole_a, rest_a) = a.as_chunks::<LANES>();
         let (whole_b, rest_b) = b.as_chunks::<LANES>();
         for (x, y) in whole_a.iter().zip(whole_b) {
             for i in 0..LANES {
-                sums[i] = mul_add::<FMA>(x[i], y[i], sums[i]);
+                accumulators[i] = mul_add::<FMA>(x[i], y[i], accumulators[i]);
             }
         }
         for (i, (x, y)) in rest_a.iter().zip(rest_b).enumerate() {
-            sums[i] = mul_add::<FMA>(*x, *y, sums[i]);
+            accumulators[i] = mul_add::<FMA>(*x, *y, accumulators[i]);
         }
         let mut width = LANES / 2;
         while width > 0 {
             for i in 0..width {
-                sums[i] += sums[i + width];
+                accumulators[i] += accumulators[i + width];
             }
             width /= 2;
         }
-        sums[0]
+        accumulators[0]
     }
 }

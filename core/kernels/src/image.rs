@@ -4,7 +4,7 @@
 use super::dense::f32_shapes;
 use super::plane::dense;
 use super::simd::{mul_add, multiversion};
-use super::split::{self, Shared};
+use super::split::{self, SharedPtr};
 use super::{Kernel, Offer, Spec};
 use byoc_ir::op::image::{AxisTaps, ResizeShape};
 use byoc_ir::op::pad::{pad_source, pad_width};
@@ -32,8 +32,8 @@ struct Resize {
 fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let ResizeShape { data, out, axes: [rows, cols] } = ResizeShape::new(&spec.params(), &data, &out).ok()?;
-    let outside = rows.outside.iter().chain(&cols.outside).any(|&o| o);
-    if !dense(&data) || !dense(&out) || outside || data.size.contains(&0) {
+    let has_outside = rows.outside.iter().chain(&cols.outside).any(|&o| o);
+    if !dense(&data) || !dense(&out) || has_outside || data.size.contains(&0) {
         return None;
     }
     let weights: Vec<f32> = cols.weight.iter().map(|&w| w as f32).collect();
@@ -81,8 +81,8 @@ impl Resize {
 }
 
 multiversion! {
-    fn blend(to: &mut [f32], from: &[f32], weight: f32) {
-        for (t, f) in to.iter_mut().zip(from) {
+    fn blend(out: &mut [f32], line: &[f32], weight: f32) {
+        for (t, f) in out.iter_mut().zip(line) {
             *t = mul_add::<FMA>(*f, weight, *t);
         }
     }
@@ -105,7 +105,7 @@ impl Kernel for Resize {
         let (lines, width, slot) = (self.planes * self.out[0], self.out[1], self.size[1]);
         let parts = split::threads(out.len() * self.rows.per_index).min(SLOTS).min(lines);
         assert!(parts * slot <= scratch.len() && lines * width <= out.len(), "every part lies within the buffers");
-        let (scratch, out) = (Shared::new(scratch), Shared::new(out));
+        let (scratch, out) = (SharedPtr::new(scratch), SharedPtr::new(out));
         split::each_part(parts, |part| {
             // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
             // so no other thread accesses the slot.
@@ -135,10 +135,10 @@ fn make_pad(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let shape = spec.inputs.first()?.shape()?;
     let out = spec.outputs.first()?.shape()?;
     let widths = pad_width(&spec.params())?;
-    let plain = !shape.is_empty() && widths.len() == shape.len() && !shape.contains(&0) && !out.contains(&0);
+    let is_plain = !shape.is_empty() && widths.len() == shape.len() && !shape.contains(&0) && !out.contains(&0);
     let mode = spec.params().string("pad_mode");
     let bytes = spec.outputs[0].dtype.size();
-    plain.then(|| Box::new(Pad { shape, out, widths, mode, bytes }) as Box<dyn Kernel>)
+    is_plain.then(|| Box::new(Pad { shape, out, widths, mode, bytes }) as Box<dyn Kernel>)
 }
 
 impl Kernel for Pad {
@@ -146,33 +146,35 @@ impl Kernel for Pad {
         let (x, value) = (inputs[0].data, &inputs[1].data[..self.bytes]);
         let last = self.shape.len() - 1;
         let (width, size, bytes) = (self.out[last], self.shape[last], self.bytes);
-        let before = self.widths[last].0;
+        let left_pad = self.widths[last].0;
         // Positions of an output row that receive elements of the data.
-        let inside = before.clamp(0, width as i64) as usize..(size as i64 + before).clamp(0, width as i64) as usize;
+        let inside = left_pad.clamp(0, width as i64) as usize..(size as i64 + left_pad).clamp(0, width as i64) as usize;
         let inside = inside.start..inside.end.max(inside.start);
         let work = outputs[0].data.len() / 16;
-        split::each_chunk(outputs[0].data, width * bytes, work, |row, to| {
-            let (mut rest, mut at, mut step) = (row, Some(0), 1);
+        split::each_chunk(outputs[0].data, width * bytes, work, |row, out| {
+            let (mut remaining_index, mut offset, mut step) = (row, Some(0), 1);
             for axis in (0..last).rev() {
-                let i = (rest % self.out[axis]) as i64 - self.widths[axis].0;
-                rest /= self.out[axis];
-                at = at.zip(pad_source(&self.mode, i, self.shape[axis] as i64)).map(|(at, i)| at + i as usize * step);
+                let i = (remaining_index % self.out[axis]) as i64 - self.widths[axis].0;
+                remaining_index /= self.out[axis];
+                offset = offset
+                    .zip(pad_source(&self.mode, i, self.shape[axis] as i64))
+                    .map(|(offset, i)| offset + i as usize * step);
                 step *= self.shape[axis];
             }
-            let Some(at) = at else {
-                to.chunks_mut(bytes).for_each(|t| t.copy_from_slice(value));
+            let Some(offset) = offset else {
+                out.chunks_mut(bytes).for_each(|t| t.copy_from_slice(value));
                 return;
             };
-            let line = &x[at * size * bytes..][..size * bytes];
+            let line = &x[offset * size * bytes..][..size * bytes];
             if !inside.is_empty() {
-                let first = (inside.start as i64 - before) as usize;
-                to[inside.start * bytes..inside.end * bytes]
+                let first = (inside.start as i64 - left_pad) as usize;
+                out[inside.start * bytes..inside.end * bytes]
                     .copy_from_slice(&line[first * bytes..][..inside.len() * bytes]);
             }
             for position in (0..inside.start).chain(inside.end..width) {
-                let source = pad_source(&self.mode, position as i64 - before, size as i64);
-                let from = source.map_or(value, |i| &line[i as usize * bytes..][..bytes]);
-                to[position * bytes..][..bytes].copy_from_slice(from);
+                let source = pad_source(&self.mode, position as i64 - left_pad, size as i64);
+                let pixel = source.map_or(value, |i| &line[i as usize * bytes..][..bytes]);
+                out[position * bytes..][..bytes].copy_from_slice(pixel);
             }
         });
         Ok(())

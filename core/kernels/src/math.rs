@@ -27,8 +27,8 @@ pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let p =
         polynomial::<FMA, 5>(z, [-5.528_624_6e-3, 2.048_330_6e-2, -5.369_296_3e-2, 1.333_089_9e-1, -3.333_326_3e-1]);
     let small = mul_add::<FMA>(x * z, p, x);
-    let large = (1.0 - 2.0 / (exp::<FMA>(2.0 * t) + 1.0)).copysign(x);
-    if t < 0.65 { small } else { large }
+    let large_result = (1.0 - 2.0 / (exp::<FMA>(2.0 * t) + 1.0)).copysign(x);
+    if t < 0.65 { small } else { large_result }
 }
 
 /// Computes the error function: x + x p(x^2) below 0.92, 1 - e^(-t - t q(t)) with t = |x| above; 1 from 4 on.
@@ -41,9 +41,9 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
     );
     let small = mul_add::<FMA>(x, p, x);
     let t = x.abs();
-    let bounded = if t > 4.0 { 4.0 } else { t };
+    let clamped = if t > 4.0 { 4.0 } else { t };
     let q = polynomial::<FMA, 7>(
-        bounded,
+        clamped,
         [
             -1.043_311_5e-5,
             3.148_581e-4,
@@ -54,8 +54,8 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
             -1.286_370_8e-1,
         ],
     );
-    let large = (1.0 - exp::<FMA>(mul_add::<FMA>(bounded, q, -bounded))).copysign(x);
-    if t < 0.92 { small } else { large }
+    let large_result = (1.0 - exp::<FMA>(mul_add::<FMA>(clamped, q, -clamped))).copysign(x);
+    if t < 0.92 { small } else { large_result }
 }
 
 /// Splits x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); returns n, f and log(1 + f) - f. `x` must be positive,
@@ -64,8 +64,8 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
 fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     // A denormal is scaled into the normal range first.
     let tiny = x < f32::MIN_POSITIVE;
-    let scaled = if tiny { x * 8_388_608.0 } else { x };
-    let bits = scaled.to_bits() as i32;
+    let normal = if tiny { x * 8_388_608.0 } else { x };
+    let bits = normal.to_bits() as i32;
     // 0x3f3504f3 is the bit pattern of sqrt(1/2), so the shifted difference is the exponent of x / sqrt(1/2), rounded
     // down.
     let n = bits.wrapping_sub(0x3f35_04f3) >> 23;
@@ -85,8 +85,8 @@ fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
         ],
     );
     let z = f * f;
-    let rest = mul_add::<FMA>(z * f, p, -0.5 * z);
-    (n as f32 - if tiny { 23.0 } else { 0.0 }, f, rest)
+    let correction = mul_add::<FMA>(z * f, p, -0.5 * z);
+    (n as f32 - if tiny { 23.0 } else { 0.0 }, f, correction)
 }
 
 /// Handles the arguments for which a logarithm is not finite.
@@ -104,8 +104,8 @@ pub(super) fn log<const FMA: bool>(x: f32) -> f32 {
     // ln 2 in two parts, the first of which has so few bits that its products with n are exact.
     const HIGH: f32 = 0.693_359_4;
     const LOW: f32 = -2.121_944_4e-4;
-    let (n, f, rest) = split_log::<FMA>(x);
-    log_ends(x, mul_add::<FMA>(n, HIGH, f + mul_add::<FMA>(n, LOW, rest)))
+    let (n, f, correction) = split_log::<FMA>(x);
+    log_ends(x, mul_add::<FMA>(n, HIGH, f + mul_add::<FMA>(n, LOW, correction)))
 }
 
 /// Computes the logarithm to base 2, exact for powers of two.
@@ -113,9 +113,9 @@ pub(super) fn log<const FMA: bool>(x: f32) -> f32 {
 pub(super) fn log2<const FMA: bool>(x: f32) -> f32 {
     // log2(e) = 1 + EXCESS.
     const EXCESS: f32 = 0.442_695_04;
-    let (n, f, rest) = split_log::<FMA>(x);
-    let part = f + rest;
-    let low = mul_add::<FMA>(part, EXCESS, (f - part) + rest);
+    let (n, f, correction) = split_log::<FMA>(x);
+    let part = f + correction;
+    let low = mul_add::<FMA>(part, EXCESS, (f - part) + correction);
     log_ends(x, n + (part + low))
 }
 
@@ -125,7 +125,7 @@ pub(super) fn log10<const FMA: bool>(x: f32) -> f32 {
     // log10(2) in two parts, the first of which has so few bits that its products with n are exact.
     const HIGH: f32 = 0.301_025_4;
     const LOW: f32 = 4.605_038_7e-6;
-    let (n, f, rest) = split_log::<FMA>(x);
-    let part = (f + rest) * std::f32::consts::LOG10_E;
+    let (n, f, correction) = split_log::<FMA>(x);
+    let part = (f + correction) * std::f32::consts::LOG10_E;
     log_ends(x, mul_add::<FMA>(n, HIGH, mul_add::<FMA>(n, LOW, part)))
 }

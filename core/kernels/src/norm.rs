@@ -42,35 +42,38 @@ struct BatchNorm {
     view: AxisView,
     affine: Affine,
     /// Factor and addend of every channel, if everything but the data is constant.
-    folded: Option<Vec<f32>>,
+    coefficients: Option<Vec<f32>>,
 }
 
 fn make_batch(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let ([data, ..], _) = f32_shapes::<5>(spec)?;
-    let mut kernel =
-        BatchNorm { view: AxisView::new(&data, spec.params().int("axis")), affine: Affine::new(spec), folded: None };
+    let mut kernel = BatchNorm {
+        view: AxisView::new(&data, spec.params().int("axis")),
+        affine: Affine::new(spec),
+        coefficients: None,
+    };
     let constants: Option<Vec<&Tensor>> = (1..5).map(|i| spec.constants.get(i).copied().flatten()).collect();
     if let Some(constants) = constants {
-        let mut folded = vec![0.0; 2 * kernel.view.len];
-        kernel.fold(&[0, 1, 2, 3].map(|i| constants[i].as_slice::<f32>()), &mut folded);
-        kernel.folded = Some(folded);
+        let mut coefficients = vec![0.0; 2 * kernel.view.len];
+        kernel.fold(&[0, 1, 2, 3].map(|i| constants[i].as_slice::<f32>()), &mut coefficients);
+        kernel.coefficients = Some(coefficients);
     }
     Some(Box::new(kernel))
 }
 
 impl BatchNorm {
     /// Computes the factors of all channels, followed by their addends.
-    fn fold(&self, [gamma, beta, mean, var]: &[&[f32]; 4], folded: &mut [f32]) {
-        let (factors, addends) = folded.split_at_mut(self.view.len);
+    fn fold(&self, [gamma, beta, mean, var]: &[&[f32]; 4], coefficients: &mut [f32]) {
+        let (factors, addends) = coefficients.split_at_mut(self.view.len);
         for c in 0..self.view.len {
             factors[c] = self.affine.gamma(gamma, c) / (var[c] + self.affine.epsilon).sqrt();
             addends[c] = self.affine.beta(beta, c) - mean[c] * factors[c];
         }
     }
 
-    fn apply(&self, folded: &[f32], out: &mut [f32]) {
+    fn apply(&self, coefficients: &[f32], out: &mut [f32]) {
         let AxisView { len, inner, .. } = self.view;
-        let (factors, addends) = folded.split_at(len);
+        let (factors, addends) = coefficients.split_at(len);
         let work = out.len() / 4;
         if inner == 1 {
             split::each_chunk(out, len, work, |_, row| scale_each(row, factors, addends));
@@ -82,11 +85,11 @@ impl BatchNorm {
 
 impl Kernel for BatchNorm {
     fn workspace(&self) -> usize {
-        if self.folded.is_some() { 0 } else { 8 * self.view.len }
+        if self.coefficients.is_some() { 0 } else { 8 * self.view.len }
     }
 
     fn in_place(&self) -> Option<usize> {
-        self.folded.is_some().then_some(0)
+        self.coefficients.is_some().then_some(0)
     }
 
     fn run(
@@ -96,22 +99,22 @@ impl Kernel for BatchNorm {
         workspace: &mut [u8],
     ) -> Result<(), String> {
         outputs[0].data.copy_from_slice(inputs[0].data);
-        if self.folded.is_some() {
+        if self.coefficients.is_some() {
             return self.run_in_place(&inputs[1..], outputs);
         }
         outputs[1].data.copy_from_slice(inputs[3].data);
         outputs[2].data.copy_from_slice(inputs[4].data);
-        let folded = &mut split::scratch(workspace)[..2 * self.view.len];
-        self.fold(&[1, 2, 3, 4].map(|i| inputs[i].as_slice::<f32>()), folded);
-        self.apply(folded, outputs[0].as_mut_slice());
+        let coefficients = &mut split::scratch(workspace)[..2 * self.view.len];
+        self.fold(&[1, 2, 3, 4].map(|i| inputs[i].as_slice::<f32>()), coefficients);
+        self.apply(coefficients, outputs[0].as_mut_slice());
         Ok(())
     }
 
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
-        let folded = self.folded.as_ref().ok_or("expected constant statistics, found runtime values")?;
+        let coefficients = self.coefficients.as_ref().ok_or("expected constant statistics, found runtime values")?;
         outputs[1].data.copy_from_slice(inputs[2].data);
         outputs[2].data.copy_from_slice(inputs[3].data);
-        self.apply(folded, outputs[0].as_mut_slice());
+        self.apply(coefficients, outputs[0].as_mut_slice());
         Ok(())
     }
 }
@@ -274,34 +277,34 @@ const BLOCK_WIDTH: usize = 32;
 multiversion! {
     /// Computes exp(v - max) in place, and returns the sum.
     fn exp_each(row: &mut [f32], max: f32) -> f32 {
-        let mut sums = [0.0f32; BLOCK_WIDTH];
-        let (whole, rest) = row.as_chunks_mut::<BLOCK_WIDTH>();
-        for values in whole {
+        let mut accumulators = [0.0f32; BLOCK_WIDTH];
+        let (blocks, tail) = row.as_chunks_mut::<BLOCK_WIDTH>();
+        for values in blocks {
             for l in 0..BLOCK_WIDTH {
                 values[l] = exp::<FMA>(values[l] - max);
-                sums[l] += values[l];
+                accumulators[l] += values[l];
             }
         }
-        for (s, v) in sums.iter_mut().zip(rest) {
+        for (s, v) in accumulators.iter_mut().zip(tail) {
             *v = exp::<FMA>(*v - max);
             *s += *v;
         }
-        sums.iter().sum()
+        accumulators.iter().sum()
     }
 
     /// Returns the sum of exp(v - max).
     fn sum_of_exp(row: &[f32], max: f32) -> f32 {
-        let mut sums = [0.0f32; BLOCK_WIDTH];
-        let (whole, rest) = row.as_chunks::<BLOCK_WIDTH>();
-        for values in whole {
+        let mut accumulators = [0.0f32; BLOCK_WIDTH];
+        let (blocks, tail) = row.as_chunks::<BLOCK_WIDTH>();
+        for values in blocks {
             for l in 0..BLOCK_WIDTH {
-                sums[l] += exp::<FMA>(values[l] - max);
+                accumulators[l] += exp::<FMA>(values[l] - max);
             }
         }
-        for (s, v) in sums.iter_mut().zip(rest) {
+        for (s, v) in accumulators.iter_mut().zip(tail) {
             *s += exp::<FMA>(*v - max);
         }
-        sums.iter().sum()
+        accumulators.iter().sum()
     }
 
     fn subtract(row: &mut [f32], a: f32, b: f32) {

@@ -29,7 +29,7 @@ impl Plane {
             return None;
         }
         let plane = |c: &CanonicalDims| [c.size[3], c.size[4]];
-        let last = |v: [usize; 3]| [v[1], v[2]];
+        let last_two = |v: [usize; 3]| [v[1], v[2]];
         Some(Plane {
             batch: s.data.size[0],
             groups: s.groups,
@@ -38,9 +38,9 @@ impl Plane {
             size: plane(&s.data),
             kernel: plane(&s.weight),
             out: plane(&s.out),
-            stride: last(s.window.stride),
-            dilation: last(s.window.dilation),
-            before: last(s.window.before),
+            stride: last_two(s.window.stride),
+            dilation: last_two(s.window.dilation),
+            before: last_two(s.window.before),
         })
     }
 
@@ -55,7 +55,7 @@ impl Plane {
     }
 
     /// Returns true if the columns are the data itself, so that nothing is gathered.
-    pub fn direct(&self) -> bool {
+    pub fn is_direct(&self) -> bool {
         self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
     }
 
@@ -66,7 +66,7 @@ impl Plane {
     }
 
     /// Returns the positions `x` on axis `axis` whose tap `tap` lies inside the data.
-    pub fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
+    pub fn valid_positions(&self, axis: usize, tap: usize) -> Range<usize> {
         let (step, before) = (self.stride[axis], self.before[axis]);
         let offset = tap * self.dilation[axis];
         let first = before.saturating_sub(offset).div_ceil(step);
@@ -80,9 +80,9 @@ impl Plane {
 pub fn dense(c: &CanonicalDims) -> bool {
     let mut step = 1;
     (0..5).rev().all(|i| {
-        let fits = c.size[i] == 1 || c.stride[i] == step;
+        let is_regular = c.size[i] == 1 || c.stride[i] == step;
         step *= c.size[i];
-        fits
+        is_regular
     })
 }
 

@@ -52,7 +52,7 @@ struct Axis {
     dilation: usize,
     taps: usize,
     /// Taps that lie inside the data at some position, in order: a large window may lie mostly in the padding.
-    seen: Vec<Range<usize>>,
+    ranges: Vec<Range<usize>>,
     /// Divisor of the mean of each position.
     counts: Vec<usize>,
 }
@@ -64,7 +64,7 @@ impl Axis {
     }
 
     /// Returns the positions whose tap `tap` lies inside the data.
-    fn inside(&self, tap: usize) -> Range<usize> {
+    fn valid_positions(&self, tap: usize) -> Range<usize> {
         let offset = tap * self.dilation;
         let first = self.before.saturating_sub(offset).div_ceil(self.stride);
         let last = (self.size + self.before).saturating_sub(offset).div_ceil(self.stride).min(self.out);
@@ -96,25 +96,25 @@ fn make(spec: &Spec<'_>, reduction: Reduction) -> Option<Box<dyn Kernel>> {
     }
     let (taps, window) = pool_window(&params, data.len() - 2);
     let include = reduction == Reduction::Mean && params.bool("count_include_pad");
-    let whole = WindowParams { before: [0; 3], ..window };
+    let unpadded = WindowParams { before: [0; 3], ..window };
     let axis = |i: usize| {
         let (size, out) = (shape.data.size[2 + i], shape.out.size[2 + i]);
         let padded = window.before[i] + size + window.after[i];
-        let inside = |position: usize| window.taps_inside(i, position, taps[i], size);
+        let taps_at = |position: usize| window.taps_inside(i, position, taps[i], size);
         let count = |position: usize| match include {
-            true => whole.taps_inside(i, position, taps[i], padded).len(),
-            false => inside(position).len(),
+            true => unpadded.taps_inside(i, position, taps[i], padded).len(),
+            false => taps_at(position).len(),
         };
-        let mut seen: Vec<Range<usize>> = Vec::new();
+        let mut ranges: Vec<Range<usize>> = Vec::new();
         // Reversed, so that the ranges ascend: later positions use earlier taps.
-        for range in (0..out).rev().map(inside).filter(|range| !range.is_empty()) {
-            match seen.last_mut() {
+        for range in (0..out).rev().map(taps_at).filter(|range| !range.is_empty()) {
+            match ranges.last_mut() {
                 Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => seen.push(range),
+                _ => ranges.push(range),
             }
         }
         let (stride, before, dilation) = (window.stride[i], window.before[i], window.dilation[i]);
-        Axis { size, out, stride, before, dilation, taps: taps[i], seen, counts: (0..out).map(count).collect() }
+        Axis { size, out, stride, before, dilation, taps: taps[i], ranges, counts: (0..out).map(count).collect() }
     };
     Some(Box::new(Pool { axes: [axis(1), axis(2)], reduction }))
 }
@@ -131,13 +131,13 @@ impl Pool {
                 }
                 let line = h * rows.stride + kh * rows.dilation - rows.before;
                 let line = &x[line * cols.size..][..cols.size];
-                for kw in cols.seen.iter().flat_map(Range::clone) {
-                    let inside = cols.inside(kw);
-                    if inside.is_empty() {
+                for kw in cols.ranges.iter().flat_map(Range::clone) {
+                    let columns = cols.valid_positions(kw);
+                    if columns.is_empty() {
                         continue;
                     }
-                    let first = inside.start * cols.stride + kw * cols.dilation - cols.before;
-                    let row = &mut row[inside];
+                    let first = columns.start * cols.stride + kw * cols.dilation - cols.before;
+                    let row = &mut row[columns];
                     match self.reduction {
                         Reduction::Max => largest(row, &line[first..], cols.stride),
                         Reduction::Mean => add(row, &line[first..], cols.stride),
@@ -240,8 +240,8 @@ struct Global {
 fn make_global(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let shape = PoolShape::new(&spec.params(), &data, &out);
-    let whole = shape.out.spatial() == [1; 3] && !shape.data.size.contains(&0) && dense(&shape.data);
-    whole.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), max }) as Box<dyn Kernel>)
+    let is_global = shape.out.spatial() == [1; 3] && !shape.data.size.contains(&0) && dense(&shape.data);
+    is_global.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), max }) as Box<dyn Kernel>)
 }
 
 impl Kernel for Global {
@@ -260,45 +260,45 @@ const LANES: usize = 32;
 multiversion! {
     /// Returns the sum, accumulated in partial sums.
     pub(super) fn sum(x: &[f32]) -> f32 {
-        let mut sums = [0.0f32; LANES];
-        let (whole, rest) = x.as_chunks::<LANES>();
-        for values in whole {
+        let mut accumulators = [0.0f32; LANES];
+        let (blocks, tail) = x.as_chunks::<LANES>();
+        for values in blocks {
             for l in 0..LANES {
-                sums[l] += values[l];
+                accumulators[l] += values[l];
             }
         }
-        for (s, v) in sums.iter_mut().zip(rest) {
+        for (s, v) in accumulators.iter_mut().zip(tail) {
             *s += v;
         }
-        sums.iter().sum()
+        accumulators.iter().sum()
     }
 
     /// Returns the sum of squared differences from `mean`, accumulated in partial sums.
     pub(super) fn sum_of_squares(x: &[f32], mean: f32) -> f32 {
-        let mut sums = [0.0f32; LANES];
-        let (whole, rest) = x.as_chunks::<LANES>();
-        for values in whole {
+        let mut accumulators = [0.0f32; LANES];
+        let (blocks, tail) = x.as_chunks::<LANES>();
+        for values in blocks {
             for l in 0..LANES {
                 let d = values[l] - mean;
-                sums[l] += d * d;
+                accumulators[l] += d * d;
             }
         }
-        for (s, v) in sums.iter_mut().zip(rest) {
+        for (s, v) in accumulators.iter_mut().zip(tail) {
             *s += (v - mean) * (v - mean);
         }
-        sums.iter().sum()
+        accumulators.iter().sum()
     }
 
     /// Returns the maximum; NaN propagates.
     pub(super) fn largest_of(x: &[f32]) -> f32 {
-        let mut best = [f32::NEG_INFINITY; LANES];
-        let (whole, rest) = x.as_chunks::<LANES>();
-        for values in whole {
+        let mut maxima = [f32::NEG_INFINITY; LANES];
+        let (blocks, tail) = x.as_chunks::<LANES>();
+        for values in blocks {
             for l in 0..LANES {
-                best[l] = if values[l] > best[l] || values[l].is_nan() { values[l] } else { best[l] };
+                maxima[l] = if values[l] > maxima[l] || values[l].is_nan() { values[l] } else { maxima[l] };
             }
         }
-        let rest = rest.iter().chain(&best);
-        rest.fold(f32::NEG_INFINITY, |a, &b| if b > a || b.is_nan() { b } else { a })
+        let tail = tail.iter().chain(&maxima);
+        tail.fold(f32::NEG_INFINITY, |a, &b| if b > a || b.is_nan() { b } else { a })
     }
 }

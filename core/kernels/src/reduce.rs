@@ -13,7 +13,7 @@ type Axis = (usize, usize);
 /// Axes of the input after merging.
 struct Shape {
     /// Kept axes without the innermost axis, outermost first.
-    kept: SmallVec<[Axis; 4]>,
+    kept_axes: SmallVec<[Axis; 4]>,
     /// Reduced axes without the innermost axis, outermost first.
     folded: SmallVec<[Axis; 4]>,
     /// Dimension of the innermost axis, and true if that axis is reduced.
@@ -32,13 +32,13 @@ impl Shape {
             }
         }
         let inner = merged.pop().unwrap_or((1, true));
-        let (mut kept, mut folded) = (SmallVec::new(), SmallVec::new());
+        let (mut kept_axes, mut folded) = (SmallVec::new(), SmallVec::new());
         let mut stride = inner.0;
         for (size, is_folded) in merged.into_iter().rev() {
-            if is_folded { &mut folded } else { &mut kept }.insert(0, (size, stride));
+            if is_folded { &mut folded } else { &mut kept_axes }.insert(0, (size, stride));
             stride *= size;
         }
-        Some(Shape { kept, folded, inner })
+        Some(Shape { kept_axes, folded, inner })
     }
 
     /// Returns the number of input elements per output element.
@@ -53,12 +53,12 @@ fn count(axes: &[Axis]) -> usize {
 
 /// Returns the offset of a row-major index.
 fn offset(axes: &[Axis], mut index: usize) -> usize {
-    let mut at = 0;
+    let mut result = 0;
     for &(size, stride) in axes.iter().rev() {
-        at += index % size * stride;
+        result += index % size * stride;
         index /= size;
     }
-    at
+    result
 }
 
 /// Number of independent partial results per row, which break the dependency chain of the fold.
@@ -68,14 +68,14 @@ const LANES: usize = 32;
 macro_rules! fold_row {
     ($row:expr, $first:expr, |$a:ident, $x:ident| $fold:expr) => {{
         let mut lanes = [$first; LANES];
-        let (blocks, rest) = $row.as_chunks::<LANES>();
+        let (blocks, tail) = $row.as_chunks::<LANES>();
         for block in blocks {
             for (lane, &$x) in lanes.iter_mut().zip(block) {
                 let $a = *lane;
                 *lane = $fold;
             }
         }
-        for (lane, &$x) in lanes.iter_mut().zip(rest) {
+        for (lane, &$x) in lanes.iter_mut().zip(tail) {
             let $a = *lane;
             *lane = $fold;
         }
@@ -135,7 +135,7 @@ struct Reduce {
 impl Kernel for Reduce {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (data, out) = (inputs[0].as_slice::<f32>(), outputs[0].as_mut_slice::<f32>());
-        let Shape { kept, folded, inner } = &self.shape;
+        let Shape { kept_axes, folded, inner } = &self.shape;
         let (size, rows) = (inner.0, count(folded));
         let divisor = if self.mean { self.shape.group() as f64 } else { 1.0 };
         let work = data.len();
@@ -145,11 +145,11 @@ impl Kernel for Reduce {
             split::each_chunk(out, chunk, work, |c, out| {
                 let first = c * chunk;
                 for (i, out) in out.iter_mut().enumerate() {
-                    let base = offset(kept, first + i);
+                    let base = offset(kept_axes, first + i);
                     let mut total = f64::from(self.fold.first);
                     for r in 0..rows {
-                        let at = base + offset(folded, r);
-                        for block in data[at..at + size].chunks(BLOCK) {
+                        let position = base + offset(folded, r);
+                        for block in data[position..position + size].chunks(BLOCK) {
                             total = (self.fold.combine)(total, f64::from((self.fold.row)(block)));
                         }
                     }
@@ -158,11 +158,11 @@ impl Kernel for Reduce {
             });
         } else {
             split::each_chunk(out, size, work, |i, out| {
-                let base = offset(kept, i);
+                let base = offset(kept_axes, i);
                 out.fill(self.fold.first);
                 for r in 0..rows {
-                    let at = base + offset(folded, r);
-                    (self.fold.into)(out, &data[at..at + out.len()]);
+                    let position = base + offset(folded, r);
+                    (self.fold.into)(out, &data[position..position + out.len()]);
                 }
                 if self.mean {
                     out.iter_mut().for_each(|v| *v = (f64::from(*v) / divisor) as f32);
@@ -225,13 +225,13 @@ multiversion! {
     /// Returns the sum of (x - mean)^2.
     fn squares(row: &[f32], mean: f32) -> f32 {
         let mut lanes = [0f32; LANES];
-        let (blocks, rest) = row.as_chunks::<LANES>();
+        let (blocks, tail) = row.as_chunks::<LANES>();
         for block in blocks {
             for (lane, &x) in lanes.iter_mut().zip(block) {
                 *lane += (x - mean) * (x - mean);
             }
         }
-        for (lane, &x) in lanes.iter_mut().zip(rest) {
+        for (lane, &x) in lanes.iter_mut().zip(tail) {
             *lane += (x - mean) * (x - mean);
         }
         lanes.iter().sum()
@@ -263,10 +263,10 @@ inventory::submit! {
             let row = whole_rows(spec)?;
             let (data, mean) = (spec.inputs[0].shape()?, spec.inputs[1].shape()?);
             let mask = reduced(&spec.params(), data.len())?;
-            let wanted = data.iter().zip(mask).map(|(&n, folded)| if folded { 1 } else { n });
+            let kept_dims = data.iter().zip(mask).map(|(&n, folded)| if folded { 1 } else { n });
             let unbiased = if spec.params().bool("unbiased") { 1.0 } else { 0.0 };
             let kernel = Variance { row, divisor: row as f64 - unbiased };
-            mean.iter().copied().eq(wanted).then(|| Box::new(kernel) as Box<dyn Kernel>)
+            mean.iter().copied().eq(kept_dims).then(|| Box::new(kernel) as Box<dyn Kernel>)
         },
     }
 }

@@ -80,17 +80,17 @@ pub(crate) use multiversion;
 
 multiversion! {
     /// Copies every `step`-th element of `from`, until `to` is full.
-    pub(super) fn copy_every(to: &mut [f32], from: &[f32], step: usize) {
+    pub(super) fn copy_every(out: &mut [f32], values: &[f32], step: usize) {
         match step {
-            1 => to.copy_from_slice(&from[..to.len()]),
+            1 => out.copy_from_slice(&values[..out.len()]),
             2 => {
-                let (pairs, rest) = from.as_chunks::<2>();
-                to.iter_mut().zip(pairs).for_each(|(t, f)| *t = f[0]);
-                if let (Some(t), Some(f)) = (to.get_mut(pairs.len()), rest.first()) {
+                let (pairs, tail) = values.as_chunks::<2>();
+                out.iter_mut().zip(pairs).for_each(|(t, f)| *t = f[0]);
+                if let (Some(t), Some(f)) = (out.get_mut(pairs.len()), tail.first()) {
                     *t = *f;
                 }
             }
-            _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(t, f)| *t = *f),
+            _ => out.iter_mut().zip(values.iter().step_by(step)).for_each(|(t, f)| *t = *f),
         }
     }
 }
@@ -101,12 +101,12 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     // Beyond these bounds the result is 0 or infinite. (`max` and `min` would lose a NaN.)
-    let bounded = if x < -104.0 { -104.0 } else { x };
-    let bounded = if bounded > 88.8 { 88.8 } else { bounded };
+    let clamped = if x < -104.0 { -104.0 } else { x };
+    let clamped = if clamped > 88.8 { 88.8 } else { clamped };
     // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
-    let shifted = bounded * std::f32::consts::LOG2_E + 12_582_912.0;
+    let shifted = clamped * std::f32::consts::LOG2_E + 12_582_912.0;
     let n = shifted - 12_582_912.0;
-    let r = mul_add::<FMA>(n, -LN2_LOW, mul_add::<FMA>(n, -LN2_HIGH, bounded));
+    let r = mul_add::<FMA>(n, -LN2_LOW, mul_add::<FMA>(n, -LN2_HIGH, clamped));
     let mut p = 1.987_569_1e-4;
     p = mul_add::<FMA>(p, r, 1.398_2e-3);
     p = mul_add::<FMA>(p, r, 8.333_452e-3);
@@ -136,12 +136,12 @@ mod tests {
     #[test]
     fn exp_is_exact_to_two_units() {
         let inputs: Vec<f32> = (-104_000..=88_700).map(|i| i as f32 / 1000.0).collect();
-        let mut got = inputs.clone();
-        exps(&mut got);
-        for (x, g) in inputs.iter().zip(&got) {
-            let want = f64::from(*x).exp();
-            let unit = (want * 2f64.powi(-23)).max(f64::from(f32::from_bits(1)));
-            assert!((f64::from(*g) - want).abs() <= 2.0 * unit, "exp({x}): expected {want}, found {g}");
+        let mut actual = inputs.clone();
+        exps(&mut actual);
+        for (x, g) in inputs.iter().zip(&actual) {
+            let expected = f64::from(*x).exp();
+            let unit = (expected * 2f64.powi(-23)).max(f64::from(f32::from_bits(1)));
+            assert!((f64::from(*g) - expected).abs() <= 2.0 * unit, "exp({x}): expected {expected}, found {g}");
         }
     }
 

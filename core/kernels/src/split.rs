@@ -68,7 +68,7 @@ pub(super) fn each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
     if parts <= 1 {
         (0..parts).for_each(f);
     } else {
-        spread(parts, 1, &f);
+        run_parts(parts, 1, &f);
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
         return;
     }
     let parts = threads(work);
-    let each = |first: usize, run: &mut [T]| {
+    let run_chunk = |first: usize, run: &mut [T]| {
         let mut ticks = Ticks::every(size);
         for (i, chunk) in run.chunks_mut(size).enumerate() {
             if ticks.requested() {
@@ -88,55 +88,55 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
         }
     };
     if parts <= 1 {
-        return each(0, data);
+        return run_chunk(0, data);
     }
     // Several runs per thread, so that one delayed thread does not delay the whole job.
     let per_run = data.len().div_ceil(size).div_ceil(4 * parts).max(1);
     let runs: Vec<Mutex<&mut [T]>> = data.chunks_mut(per_run * size).map(Mutex::new).collect();
-    spread(runs.len(), usize::MAX, &|i| {
+    run_parts(runs.len(), usize::MAX, &|i| {
         let mut run = runs[i].lock().unwrap_or_else(PoisonError::into_inner);
-        each(i * per_run, &mut run);
+        run_chunk(i * per_run, &mut run);
     });
 }
 
 /// Calls `f(i)` for every i below `parts` on the threads of the pool, with up to `max_len` consecutive calls on one
 /// thread. Not generic, so that the parallel loop is compiled once for all kernels.
-fn spread(parts: usize, max_len: usize, f: &(dyn Fn(usize) + Sync)) {
+fn run_parts(parts: usize, max_len: usize, f: &(dyn Fn(usize) + Sync)) {
     if is_inline() {
         return (0..parts).for_each(f);
     }
     record_split();
     let cancel = Cancel::current();
-    (0..parts).into_par_iter().with_max_len(max_len).for_each(|i| within(cancel.as_ref(), || f(i)));
+    (0..parts).into_par_iter().with_max_len(max_len).for_each(|i| run_within(cancel.as_ref(), || f(i)));
 }
 
-/// Runs `piece` in the cancellation scope of its job, unless the job was cancelled.
-fn within(cancel: Option<&Cancel>, piece: impl FnOnce()) {
+/// Runs `work_item` in the cancellation scope of its job, unless the job was cancelled.
+fn run_within(cancel: Option<&Cancel>, work_item: impl FnOnce()) {
     match cancel {
-        None => piece(),
+        None => work_item(),
         Some(cancel) if cancel.is_set() => {}
-        Some(cancel) => cancel.within(piece),
+        Some(cancel) => cancel.within(work_item),
     }
 }
 
 /// Pointer shared between threads that access disjoint elements.
 #[derive(Clone, Copy)]
-pub(super) struct Shared<T>(*mut T);
+pub(super) struct SharedPtr<T>(*mut T);
 
 // SAFETY: every unsafe block that dereferences the pointer guarantees that no other thread accesses the same elements.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for SharedPtr<T> {}
 // SAFETY: as for `Send`, the dereferencing blocks guarantee disjoint accesses.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for SharedPtr<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedPtr<T> {
     /// Shares the elements of `data` while it is borrowed.
-    pub fn new(data: &mut [T]) -> Shared<T> {
-        Shared(data.as_mut_ptr())
+    pub fn new(data: &mut [T]) -> SharedPtr<T> {
+        SharedPtr(data.as_mut_ptr())
     }
 
     /// Shares the elements at `data`.
-    pub fn at(data: *mut T) -> Shared<T> {
-        Shared(data)
+    pub fn at(data: *mut T) -> SharedPtr<T> {
+        SharedPtr(data)
     }
 
     /// Returns the pointer. (A method, so that a closure captures the struct and not the bare pointer.)
@@ -147,6 +147,6 @@ impl<T> Shared<T> {
 
 /// Returns scratch memory as `f32`; the bytes are 64-byte aligned.
 pub(super) fn scratch(workspace: &mut [u8]) -> &mut [f32] {
-    let whole = workspace.len() / 4 * 4;
-    bytemuck::cast_slice_mut(&mut workspace[..whole])
+    let float_bytes = workspace.len() / 4 * 4;
+    bytemuck::cast_slice_mut(&mut workspace[..float_bytes])
 }

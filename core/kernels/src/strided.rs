@@ -23,7 +23,7 @@ const BLOCK: usize = 16;
 
 /// Strided copy.
 #[derive(Clone, Debug)]
-struct Strided {
+struct StridedCopy {
     /// Index of the input element for the first output element.
     start: isize,
     /// Merged dimensions, outermost first; the output traverses them in row-major order.
@@ -31,8 +31,8 @@ struct Strided {
     element: usize,
 }
 
-impl Strided {
-    fn new(start: isize, dims: impl IntoIterator<Item = Step>, element: usize) -> Strided {
+impl StridedCopy {
+    fn new(start: isize, dims: impl IntoIterator<Item = Step>, element: usize) -> StridedCopy {
         let mut merged: SmallVec<[Step; 6]> = SmallVec::new();
         for step in dims {
             if step.size == 1 {
@@ -48,91 +48,93 @@ impl Strided {
         if merged.is_empty() {
             merged.push(Step { size: 1, stride: 1 });
         }
-        Strided { start, dims: merged, element }
+        StridedCopy { start, dims: merged, element }
     }
 
     /// Returns the index of the input element at the start of an output row; a row consists of the last `tail`
     /// dimensions.
     fn row_start(&self, mut row: usize, tail: usize) -> isize {
-        let mut at = self.start;
+        let mut offset = self.start;
         for step in self.dims[..self.dims.len() - tail].iter().rev() {
-            at += (row % step.size) as isize * step.stride;
+            offset += (row % step.size) as isize * step.stride;
             row /= step.size;
         }
-        at
+        offset
     }
 
     fn copy<T: bytemuck::Pod + Send + Sync>(&self, input: &[T], output: &mut [T]) {
-        let Some(&inner) = self.dims.last() else { return };
+        let Some(&last_step) = self.dims.last() else { return };
         // Dimension along which the input is contiguous; if it is not the innermost, the copy is a transpose.
-        let across = self.dims[..self.dims.len() - 1].iter().position(|d| d.stride == 1);
-        if let (Some(across), false) = (across, matches!(inner.stride, 0 | 1)) {
-            return self.transpose(across, input, output);
+        let transposed_axis = self.dims[..self.dims.len() - 1].iter().position(|d| d.stride == 1);
+        if let (Some(transposed_axis), false) = (transposed_axis, matches!(last_step.stride, 0 | 1)) {
+            return self.transpose(transposed_axis, input, output);
         }
         let work = output.len();
-        let rows = (MIN_CHUNK / inner.size.max(1)).max(1);
+        let rows = (MIN_CHUNK / last_step.size.max(1)).max(1);
         if self.dims.len() == 1 {
             return split::each_chunk(output, MIN_CHUNK, work, |i, out| {
-                copy_row(input, self.start + (i * MIN_CHUNK) as isize * inner.stride, inner.stride, out);
+                copy_row(input, self.start + (i * MIN_CHUNK) as isize * last_step.stride, last_step.stride, out);
             });
         }
-        split::each_chunk(output, rows * inner.size, work, |i, out| {
-            for (r, out) in out.chunks_mut(inner.size).enumerate() {
-                copy_row(input, self.row_start(i * rows + r, 1), inner.stride, out);
+        split::each_chunk(output, rows * last_step.size, work, |i, out| {
+            for (r, out) in out.chunks_mut(last_step.size).enumerate() {
+                copy_row(input, self.row_start(i * rows + r, 1), last_step.stride, out);
             }
         });
     }
 
-    /// Copies square blocks of two dimensions: `across`, along which the input is contiguous, and the innermost
+    /// Copies square blocks of two dimensions: `transposed_axis`, along which the input is contiguous, and the innermost
     /// dimension, along which the output is contiguous.
-    fn transpose<T: bytemuck::Pod + Send + Sync>(&self, across: usize, input: &[T], output: &mut [T]) {
+    fn transpose<T: bytemuck::Pod + Send + Sync>(&self, transposed_axis: usize, input: &[T], output: &mut [T]) {
         let last = self.dims.len() - 1;
         let inner = self.dims[last];
-        // A slab consists of the dimensions from `across` inwards; between `across` and the innermost dimension lie
+        // A slab consists of the dimensions from `transposed_axis` inwards; between `transposed_axis` and the innermost dimension lie
         // `middle` rows of the output.
-        let slab: usize = self.dims[across..].iter().map(|d| d.size).product();
-        let row_step: usize = self.dims[across + 1..].iter().map(|d| d.size).product();
+        let slab: usize = self.dims[transposed_axis..].iter().map(|d| d.size).product();
+        let row_step: usize = self.dims[transposed_axis + 1..].iter().map(|d| d.size).product();
         let middle = row_step / inner.size.max(1);
         let middle_start = |mut m: usize| {
-            let mut at = 0;
-            for step in self.dims[across + 1..last].iter().rev() {
-                at += (m % step.size) as isize * step.stride;
+            let mut offset = 0;
+            for step in self.dims[transposed_axis + 1..last].iter().rev() {
+                offset += (m % step.size) as isize * step.stride;
                 m /= step.size;
             }
-            at
+            offset
         };
-        // A band of BLOCK indices of `across` is contiguous in the output: the unit of work of a thread.
+        // A band of BLOCK indices of `transposed_axis` is contiguous in the output: the unit of work of a thread.
         let band = BLOCK * row_step;
         let work = 4 * output.len();
         let each_band = |slab_start: isize, first: usize, out: &mut [T]| {
-            let wide = out.len() / row_step;
+            let row_count = out.len() / row_step;
             for m in 0..middle {
-                let from = slab_start + middle_start(m) + first as isize;
+                let source = slab_start + middle_start(m) + first as isize;
                 for j in (0..inner.size).step_by(BLOCK) {
                     let high = BLOCK.min(inner.size - j);
-                    for i in 0..wide {
-                        let to = i * row_step + m * inner.size + j;
-                        let base = from + i as isize + j as isize * inner.stride;
-                        for (k, out) in out[to..to + high].iter_mut().enumerate() {
+                    for i in 0..row_count {
+                        let target = i * row_step + m * inner.size + j;
+                        let base = source + i as isize + j as isize * inner.stride;
+                        for (k, out) in out[target..target + high].iter_mut().enumerate() {
                             *out = input[(base + k as isize * inner.stride) as usize];
                         }
                     }
                 }
             }
         };
-        if self.dims[across].size <= BLOCK {
+        if self.dims[transposed_axis].size <= BLOCK {
             // One band per slab: adjacent slabs go to one thread.
-            return split::each_chunk(output, slab, work, |s, out| each_band(self.slab_start(s, across), 0, out));
+            return split::each_chunk(output, slab, work, |s, out| {
+                each_band(self.slab_start(s, transposed_axis), 0, out)
+            });
         }
         let slab_work = 4 * slab;
         for (s, out) in output.chunks_mut(slab.max(1)).enumerate() {
-            let start = self.slab_start(s, across);
+            let start = self.slab_start(s, transposed_axis);
             split::each_chunk(out, band, slab_work, |i, out| each_band(start, i * BLOCK, out));
         }
     }
 
-    fn slab_start(&self, slab: usize, across: usize) -> isize {
-        self.row_start(slab, self.dims.len() - across)
+    fn slab_start(&self, slab: usize, transposed_axis: usize) -> isize {
+        self.row_start(slab, self.dims.len() - transposed_axis)
     }
 }
 
@@ -149,7 +151,7 @@ fn copy_row<T: bytemuck::Pod>(input: &[T], start: isize, stride: isize, out: &mu
     }
 }
 
-impl Kernel for Strided {
+impl Kernel for StridedCopy {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (input, output) = (inputs[0].data, &mut *outputs[0].data);
         match self.element {
@@ -173,7 +175,7 @@ fn shapes(spec: &Spec<'_>) -> Option<(Shape, SmallVec<[isize; 6]>, Shape)> {
 }
 
 fn kernel(spec: &Spec<'_>, start: isize, dims: Vec<Step>) -> Option<Box<dyn Kernel>> {
-    Some(Box::new(Strided::new(start, dims, spec.outputs[0].dtype.size())))
+    Some(Box::new(StridedCopy::new(start, dims, spec.outputs[0].dtype.size())))
 }
 
 fn make_transpose(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -184,9 +186,9 @@ fn make_transpose(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 
 fn make_broadcast(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let (shape, strides, out) = shapes(spec)?;
-    let extra = out.len() - shape.len();
+    let missing_rank = out.len() - shape.len();
     let step = |(i, &size): (usize, &usize)| {
-        let stride = if i < extra || shape[i - extra] == 1 { 0 } else { strides[i - extra] };
+        let stride = if i < missing_rank || shape[i - missing_rank] == 1 { 0 } else { strides[i - missing_rank] };
         Step { size, stride }
     };
     kernel(spec, 0, out.iter().enumerate().map(step).collect())
@@ -216,9 +218,9 @@ fn make_reverse(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 
 fn make_tile(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let (shape, strides, out) = shapes(spec)?;
-    let extra = out.len() - shape.len();
-    let mut dims: Vec<Step> = out[..extra].iter().map(|&size| Step { size, stride: 0 }).collect();
-    for ((&size, &stride), &total) in shape.iter().zip(&strides).zip(&out[extra..]) {
+    let missing_rank = out.len() - shape.len();
+    let mut dims: Vec<Step> = out[..missing_rank].iter().map(|&size| Step { size, stride: 0 }).collect();
+    for ((&size, &stride), &total) in shape.iter().zip(&strides).zip(&out[missing_rank..]) {
         dims.push(Step { size: total.checked_div(size)?, stride: 0 });
         dims.push(Step { size, stride });
     }
@@ -238,7 +240,8 @@ fn make_repeat(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 fn make_layout(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let (shape, strides, out) = shapes(spec)?;
     let params = spec.params();
-    let (from, to) = (Layout::parse(&params.string("src_layout"))?, Layout::parse(&params.string("dst_layout"))?);
+    let (source_layout, target_layout) =
+        (Layout::parse(&params.string("src_layout"))?, Layout::parse(&params.string("dst_layout"))?);
     // The index of an axis is a mixed-radix number with one digit per dimension of the layout. `digits` returns the
     // digits of an axis, least significant first, as (dimension, place value, place value of the next digit).
     let digits = |layout: &Layout, shape: &[usize], letter: char| -> Vec<(usize, usize, usize)> {
@@ -246,23 +249,23 @@ fn make_layout(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         axes.sort_by_key(|&i| layout.0[i].1.is_some());
         let mut unit = 1;
         let mut digit = |i: usize| {
-            let low = unit;
+            let unit_before = unit;
             unit *= shape[i];
-            (i, low, unit)
+            (i, unit_before, unit)
         };
         axes.into_iter().rev().map(&mut digit).collect()
     };
     let mut dims = Vec::new();
-    for (i, &(letter, _)) in to.0.iter().enumerate() {
-        let source = digits(&from, &shape, letter);
-        let (_, low, high) = digits(&to, &out, letter).into_iter().find(|d| d.0 == i)?;
+    for (i, &(letter, _)) in target_layout.0.iter().enumerate() {
+        let source = digits(&source_layout, &shape, letter);
+        let (_, unit_before, high) = digits(&target_layout, &out, letter).into_iter().find(|d| d.0 == i)?;
         // Where digits of both sides overlap, the output dimension traverses a dimension of the input.
         let mut pieces = Vec::new();
         for &(axis, begin, end) in &source {
-            let (a, b) = (low.max(begin), high.min(end));
+            let (a, b) = (unit_before.max(begin), high.min(end));
             if a < b {
-                let whole = a > 0 && b % a == 0 && a % begin == 0 && a % low == 0;
-                pieces.push(whole.then(|| Step { size: b / a, stride: strides[axis] * (a / begin) as isize })?);
+                let is_divisible = a > 0 && b % a == 0 && a % begin == 0 && a % unit_before == 0;
+                pieces.push(is_divisible.then(|| Step { size: b / a, stride: strides[axis] * (a / begin) as isize })?);
             }
         }
         dims.extend(pieces.into_iter().rev());

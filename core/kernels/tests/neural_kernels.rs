@@ -21,10 +21,17 @@ fn random(shape: &[usize], seed: u64) -> Tensor {
 }
 
 /// Runs the fast kernel of `name` on a fresh workspace full of NaN; panics if no kernel covers the call.
-fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>], want: &[Tensor]) -> Vec<Tensor> {
+fn run_kernel(
+    name: &str,
+    attrs: &Attrs,
+    args: &[Tensor],
+    constants: &[Option<&Tensor>],
+    expected: &[Tensor],
+) -> Vec<Tensor> {
     let def = op::get(op::lookup(name).expect("a known operator"));
-    let of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
-    let (inputs, outputs): (Vec<_>, Vec<_>) = (args.iter().map(of).collect(), want.iter().map(of).collect());
+    let type_of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
+    let (inputs, outputs): (Vec<_>, Vec<_>) =
+        (args.iter().map(type_of).collect(), expected.iter().map(type_of).collect());
     let spec = Spec { def, attrs, inputs: &inputs, outputs: &outputs, constants };
     let offers = || inventory::iter::<Offer>.into_iter().filter(|o| o.op == name);
     let kernel: Box<dyn Kernel> = offers()
@@ -34,39 +41,40 @@ fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>
     workspace.as_mut().fill(0xff);
     let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
     let mut results: Vec<AlignedBytes> =
-        want.iter().map(|t| AlignedBytes::copy_of(&vec![0xff; t.bytes().len()]).unwrap()).collect();
+        expected.iter().map(|t| AlignedBytes::copy_of(&vec![0xff; t.bytes().len()]).unwrap()).collect();
     let write = |results: &mut [AlignedBytes], run: &mut dyn FnMut(&mut [TensorViewMut<'_>])| {
         let mut outs: Vec<TensorViewMut<'_>> = results
             .iter_mut()
-            .zip(want)
+            .zip(expected)
             .map(|(bytes, t)| TensorViewMut { dtype: t.dtype(), shape: t.shape(), data: bytes.as_mut() })
             .collect();
         run(&mut outs);
     };
     write(&mut results, &mut |outs| kernel.run(&views, outs, workspace.as_mut()).unwrap());
     let tensors = |results: &[AlignedBytes]| -> Vec<Tensor> {
-        let one = |(b, t): (&AlignedBytes, &Tensor)| Tensor::from_bytes(t.dtype(), t.shape(), b.as_ref()).unwrap();
-        results.iter().zip(want).map(one).collect()
+        let result_of =
+            |(b, t): (&AlignedBytes, &Tensor)| Tensor::from_bytes(t.dtype(), t.shape(), b.as_ref()).unwrap();
+        results.iter().zip(expected).map(result_of).collect()
     };
-    let computed = tensors(&results);
+    let results_in_place = tensors(&results);
     if let Some(input) = kernel.in_place() {
         results[0].as_mut().copy_from_slice(args[input].bytes());
-        let rest: Vec<TensorView<'_>> =
+        let constant_views: Vec<TensorView<'_>> =
             views.iter().enumerate().filter(|(i, _)| *i != input).map(|(_, v)| *v).collect();
-        write(&mut results, &mut |outs| kernel.run_in_place(&rest, outs).unwrap());
-        assert_eq!(tensors(&results)[0], computed[0], "{name} computed in place");
+        write(&mut results, &mut |outs| kernel.run_in_place(&constant_views, outs).unwrap());
+        assert_eq!(tensors(&results)[0], results_in_place[0], "{name} computed in place");
     }
-    computed
+    results_in_place
 }
 
 #[track_caller]
-fn close(name: &str, case: &str, got: &[Tensor], want: &[Tensor]) {
-    for (got, want) in got.iter().zip(want) {
-        let (got, want) = (got.view().to_f64s(), want.view().to_f64s());
-        let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-        for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+fn close(name: &str, case: &str, actual: &[Tensor], expected: &[Tensor]) {
+    for (actual, expected) in actual.iter().zip(expected) {
+        let (actual, expected) = (actual.view().to_f64s(), expected.view().to_f64s());
+        let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (i, (g, w)) in actual.iter().zip(&expected).enumerate() {
             let fine = g == w || (g - w).abs() <= 1e-5 * largest;
-            assert!(fine, "{name} {case}: element {i} of {}: expected {w}, found {g}", want.len());
+            assert!(fine, "{name} {case}: element {i} of {}: expected {w}, found {g}", expected.len());
         }
     }
 }
@@ -77,13 +85,13 @@ fn check_values(name: &str, pairs: &[(&str, AttrValue)], args: &[Tensor]) {
     let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
     let case = format!("{:?} {attrs:?}", args.iter().map(|t| t.shape().to_vec()).collect::<Vec<_>>());
     let values: Vec<Value> = args.iter().cloned().map(Value::Tensor).collect();
-    let want = op::evaluate(op::lookup(name).expect("a known operator"), &attrs, &values, 1 << 26)
+    let expected = op::evaluate(op::lookup(name).expect("a known operator"), &attrs, &values, 1 << 26)
         .unwrap_or_else(|e| panic!("{name} {case}: {e}"));
     let constants: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
     for threads in [1, 2] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let got = pool.install(|| fast(name, &attrs, args, &constants, &want));
-        close(name, &format!("{case} on {threads} threads"), &got, &want);
+        let actual = pool.install(|| run_kernel(name, &attrs, args, &constants, &expected));
+        close(name, &format!("{case} on {threads} threads"), &actual, &expected);
     }
 }
 
@@ -137,21 +145,23 @@ fn depthwise_convolution() {
         }
     }
     let groups = || ("groups", AttrValue::Int(3));
-    let wide = [groups(), ("padding", ints([2, 0, 1, 4])), ("dilation", ints([2, 3])), ("strides", ints([1, 2]))];
-    check("nn.conv2d", &wide, &[&[1, 3, 15, 40], &[6, 1, 5, 4]]);
-    let far = [groups(), ("padding", ints([6, 6, 6, 6])), ("strides", ints([2, 3]))];
-    check("nn.conv2d", &far, &[&[1, 3, 3, 2], &[3, 1, 7, 7]]);
-    let many = [("groups", AttrValue::Int(96)), ("padding", ints([1, 1]))];
-    check("nn.conv2d", &many, &[&[1, 96, 56, 56], &[96, 1, 3, 3]]);
+    let wide_padding =
+        [groups(), ("padding", ints([2, 0, 1, 4])), ("dilation", ints([2, 3])), ("strides", ints([1, 2]))];
+    check("nn.conv2d", &wide_padding, &[&[1, 3, 15, 40], &[6, 1, 5, 4]]);
+    let far_padding = [groups(), ("padding", ints([6, 6, 6, 6])), ("strides", ints([2, 3]))];
+    check("nn.conv2d", &far_padding, &[&[1, 3, 3, 2], &[3, 1, 7, 7]]);
+    let many_groups = [("groups", AttrValue::Int(96)), ("padding", ints([1, 1]))];
+    check("nn.conv2d", &many_groups, &[&[1, 96, 56, 56], &[96, 1, 3, 3]]);
 }
 
 #[test]
 fn convolution_in_other_layouts() {
-    let last = |kernel: &'static str| [("data_layout", AttrValue::from("NHWC")), ("kernel_layout", kernel.into())];
-    let with = |kernel: &'static str, more: &[(&'static str, AttrValue)]| [&last(kernel), more].concat();
+    let channels_last =
+        |kernel: &'static str| [("data_layout", AttrValue::from("NHWC")), ("kernel_layout", kernel.into())];
+    let with = |kernel: &'static str, more: &[(&'static str, AttrValue)]| [&channels_last(kernel), more].concat();
     let pads = ("padding", ints([1, 0, 2, 1]));
-    check("nn.conv2d", &last("HWIO"), &[&[2, 6, 5, 8], &[1, 1, 8, 12]]);
-    check("nn.conv2d", &last("OIHW"), &[&[1, 9, 9, 3], &[5, 3, 1, 1]]);
+    check("nn.conv2d", &channels_last("HWIO"), &[&[2, 6, 5, 8], &[1, 1, 8, 12]]);
+    check("nn.conv2d", &channels_last("OIHW"), &[&[1, 9, 9, 3], &[5, 3, 1, 1]]);
     check("nn.conv2d", &with("HWIO", &[pads.clone(), ("strides", ints([2, 1]))]), &[&[2, 9, 8, 5], &[3, 2, 5, 7]]);
     check("nn.conv2d", &with("OHWI", &[pads, ("dilation", ints([2, 2]))]), &[&[1, 30, 31, 16], &[20, 3, 3, 16]]);
     check("nn.conv2d", &[("kernel_layout", "HWIO".into())], &[&[1, 4, 6, 6], &[3, 3, 4, 5]]);
@@ -164,9 +174,9 @@ fn products() {
         check("nn.matmul", &[], &[&[m, k], &[k, n]]);
         for (a, b) in [(false, true), (true, false), (true, true)] {
             let pairs = [("transpose_a", AttrValue::Bool(a)), ("transpose_b", AttrValue::Bool(b))];
-            let left = if a { [3, k, m] } else { [3, m, k] };
-            let right = if b { [3, n, k] } else { [3, k, n] };
-            check("nn.batch_matmul", &pairs, &[&left, &right]);
+            let lhs_shape = if a { [3, k, m] } else { [3, m, k] };
+            let rhs_shape = if b { [3, n, k] } else { [3, k, n] };
+            check("nn.batch_matmul", &pairs, &[&lhs_shape, &rhs_shape]);
         }
     }
     check("nn.dense", &[], &[&[2, 3, 20], &[9, 20]]);
@@ -186,8 +196,8 @@ fn transposed_convolution() {
     let strides = |v: i64| ("strides", ints([v, v]));
     check("nn.conv2d_transpose", &[], &[&[1, 5, 6, 7], &[5, 4, 3, 3]]);
     check("nn.conv2d_transpose", &[strides(2)], &[&[2, 16, 9, 8], &[16, 10, 2, 2]]);
-    let odd = [strides(3), ("padding", ints([1, 0, 2, 3])), ("output_padding", ints([1, 2]))];
-    check("nn.conv2d_transpose", &odd, &[&[1, 6, 5, 7], &[6, 9, 4, 5]]);
+    let uneven = [strides(3), ("padding", ints([1, 0, 2, 3])), ("output_padding", ints([1, 2]))];
+    check("nn.conv2d_transpose", &uneven, &[&[1, 6, 5, 7], &[6, 9, 4, 5]]);
     let groups = [("groups", AttrValue::Int(2)), ("dilation", ints([2, 3])), ("padding", ints([3, 3]))];
     check("nn.conv2d_transpose", &groups, &[&[2, 8, 7, 7], &[8, 3, 3, 3]]);
     check("nn.conv2d_transpose", &[strides(2), ("padding", ints([1, 1]))], &[&[1, 64, 32, 32], &[64, 48, 4, 4]]);
@@ -232,11 +242,11 @@ fn maximum_keeps_nan() {
     {
         let attrs = Attrs::new(pairs);
         let op = op::lookup(name).unwrap();
-        let want = op::evaluate(op, &attrs, &[Value::Tensor(x.clone())], 1 << 20).unwrap();
-        let got = fast(name, &attrs, std::slice::from_ref(&x), &[None], &want);
+        let expected = op::evaluate(op, &attrs, &[Value::Tensor(x.clone())], 1 << 20).unwrap();
+        let actual = run_kernel(name, &attrs, std::slice::from_ref(&x), &[None], &expected);
         let nan = |t: &Tensor| t.as_slice::<f32>().iter().map(|v| v.is_nan()).collect::<Vec<_>>();
-        assert_eq!(nan(&got[0]), nan(&want[0]), "{name}");
-        assert!(nan(&want[0]).contains(&true), "{name}: expected a NaN in the reference result");
+        assert_eq!(nan(&actual[0]), nan(&expected[0]), "{name}");
+        assert!(nan(&expected[0]).contains(&true), "{name}: expected a NaN in the reference result");
     }
 }
 
@@ -269,8 +279,13 @@ fn normalization() {
         Tensor::from_slice(&[4], &[0.5f32; 4]),
     ];
     let values: Vec<Value> = variable.iter().cloned().map(Value::Tensor).collect();
-    let want = op::evaluate(op::lookup("nn.batch_norm").unwrap(), &Attrs::none(), &values, 1 << 20).unwrap();
-    close("nn.batch_norm", "of values", &fast("nn.batch_norm", &Attrs::none(), &variable, &[None; 5], &want), &want);
+    let expected = op::evaluate(op::lookup("nn.batch_norm").unwrap(), &Attrs::none(), &values, 1 << 20).unwrap();
+    close(
+        "nn.batch_norm",
+        "of values",
+        &run_kernel("nn.batch_norm", &Attrs::none(), &variable, &[None; 5], &expected),
+        &expected,
+    );
 }
 
 #[test]
@@ -281,8 +296,8 @@ fn softmax_and_prelu() {
                 check(name, &[("axis", AttrValue::Int(axis))], &[&shape]);
             }
         }
-        let large: Vec<f32> = (0..60).map(|i| i as f32 * 7.0 - 200.0).collect();
-        check_values(name, &[], &[Tensor::from_slice(&[2, 30], &large)]);
+        let large_values: Vec<f32> = (0..60).map(|i| i as f32 * 7.0 - 200.0).collect();
+        check_values(name, &[], &[Tensor::from_slice(&[2, 30], &large_values)]);
     }
     check("nn.prelu", &[], &[&[2, 5, 6, 7], &[5]]);
     check("nn.prelu", &[("axis", AttrValue::Int(-1))], &[&[20, 33], &[33]]);
@@ -299,9 +314,9 @@ fn resizing_and_padding() {
             }
         }
     }
-    let twice = [("scale_h", AttrValue::Float(2.0)), ("scale_w", AttrValue::Float(2.0))];
-    check("nn.upsampling", &twice, &[&[1, 16, 32, 33]]);
-    check("nn.upsampling", &[&twice[..], &[("method", "bilinear".into())]].concat(), &[&[1, 16, 32, 33]]);
+    let doubled = [("scale_h", AttrValue::Float(2.0)), ("scale_w", AttrValue::Float(2.0))];
+    check("nn.upsampling", &doubled, &[&[1, 16, 32, 33]]);
+    check("nn.upsampling", &[&doubled[..], &[("method", "bilinear".into())]].concat(), &[&[1, 16, 32, 33]]);
     let pads = |widths: &[[i64; 2]]| ("pad_width", AttrValue::List(widths.iter().map(|&w| ints(w)).collect()));
     for mode in ["constant", "edge", "reflect"] {
         let mode = || ("pad_mode", mode.into());

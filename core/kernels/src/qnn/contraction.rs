@@ -4,7 +4,7 @@ use super::engine::{DataShape, Engine, OutShape, Values};
 use super::epilogue::{ByteEpilogue, Epilogue, Offsets, PlainEpilogue, Scaling};
 use super::tile::TILE_CHANNELS;
 use super::weights::{KernelShape, pack};
-use crate::split::Shared;
+use crate::split::SharedPtr;
 use crate::{Kernel, Offer, Spec, fallback};
 use byoc_ir::op::conv::ConvShape;
 use byoc_ir::op::dense::MatMulShape;
@@ -50,11 +50,11 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let out = spec.outputs.first()?.shape()?;
     let s = ConvShape::new(&spec.params(), &shapes[0], &shapes[1], &out);
     let plane = |size: [usize; 5]| [size[3], size[4]];
-    let last = |v: [usize; 3]| [v[1], v[2]];
+    let last_two = |v: [usize; 3]| [v[1], v[2]];
     let size = plane(s.data.size);
-    let (before, after) = (last(s.window.before), last(s.window.after));
+    let (before, after) = (last_two(s.window.before), last_two(s.window.after));
     let [kh, kw] = plane(s.weight.size);
-    let dilation = last(s.window.dilation);
+    let dilation = last_two(s.window.dilation);
     let each_tap = || (0..kh).flat_map(move |h| (0..kw).map(move |w| [h, w]));
     let step = |strides: &[usize; 5]| [strides[0], strides[1], strides[3], strides[4]];
     let (out_size, w) = (plane(s.out.size), s.weight.stride);
@@ -75,7 +75,7 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
             output_step: w[0],
             input_step: w[1],
         },
-        stride: last(s.window.stride),
+        stride: last_two(s.window.stride),
         taps: each_tap().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
     };
     // The rows of the result must be adjacent, so that one stride addresses every position.
@@ -119,9 +119,9 @@ fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>
     };
     let packed = spec.constants.get(1).copied().flatten().filter(|_| batch.steps[1] == 0).map(|weights| {
         let mut packed = vec![0i8; engine.kernel.packed_bytes()];
-        let mut sums = vec![0i32; engine.kernel.groups * engine.kernel.outputs];
-        pack(&engine.kernel, &weights.view(), &mut packed, &mut sums);
-        (packed, sums)
+        let mut totals = vec![0i32; engine.kernel.groups * engine.kernel.outputs];
+        pack(&engine.kernel, &weights.view(), &mut packed, &mut totals);
+        (packed, totals)
     });
     let zero_points = if fused { 3 } else { 2 };
     let reference = fallback::make(spec)?;
@@ -139,18 +139,18 @@ fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>
 /// Returns the scaling of a fused operator whose scales and zero points are known.
 fn scaling(spec: &Spec<'_>, channels: usize) -> Option<Scaling> {
     let params = spec.params();
-    let known = |i: usize| spec.constants.get(i).copied().flatten();
-    let from = scales(&params, 5, &known(5)?.view()).ok()?;
-    let to = scales(&params, 6, &known(6)?.view()).ok()?;
-    let zero_point = *known(7)?.as_slice::<i32>().first()?;
+    let constant = |i: usize| spec.constants.get(i).copied().flatten();
+    let source_scales = scales(&params, 5, &constant(5)?.view()).ok()?;
+    let result_scales = scales(&params, 6, &constant(6)?.view()).ok()?;
+    let zero_point = *constant(7)?.as_slice::<i32>().first()?;
     let out = spec.outputs[0].dtype;
-    if to.len() != 1 || out.size() != 1 {
+    if result_scales.len() != 1 || out.size() != 1 {
         return None;
     }
-    let by = requantization(&params, &from, &to);
+    let factors = requantization(&params, &source_scales, &result_scales);
     let bounds = fused_bounds(&params, range(out));
-    let finite = by.iter().all(|by| !matches!(by, Rescale::Float(ratio, _) if !ratio.is_finite()));
-    finite.then(|| Scaling::new(&by, channels, zero_point, (bounds.0 as i32, bounds.1 as i32)))
+    let finite = factors.iter().all(|factor| !matches!(factor, Rescale::Float(ratio, _) if !ratio.is_finite()));
+    finite.then(|| Scaling::new(&factors, channels, zero_point, (bounds.0 as i32, bounds.1 as i32)))
 }
 
 /// Parts of the scratch memory.
@@ -159,7 +159,7 @@ struct Scratch<'a> {
     offsets: &'a mut [i32],
     zero_points: &'a mut [i32],
     weights: &'a mut [i8],
-    sums: &'a mut [i32],
+    totals: &'a mut [i32],
 }
 
 impl Contraction {
@@ -181,17 +181,17 @@ impl Contraction {
     }
 
     fn scratch<'a>(&self, workspace: &'a mut [u8]) -> Scratch<'a> {
-        let [data, offsets, zero_points, weights, sums] = self.parts();
-        let (data, rest) = workspace.split_at_mut(data);
-        let (offsets, rest) = rest.split_at_mut(offsets);
-        let (zero_points, rest) = rest.split_at_mut(zero_points);
-        let (weights, rest) = rest.split_at_mut(weights);
+        let [data, offsets, zero_points, weights, totals] = self.parts();
+        let (data, remainder) = workspace.split_at_mut(data);
+        let (offsets, remainder) = remainder.split_at_mut(offsets);
+        let (zero_points, remainder) = remainder.split_at_mut(zero_points);
+        let (weights, remainder) = remainder.split_at_mut(weights);
         Scratch {
             data,
             offsets: bytemuck::cast_slice_mut(offsets),
             zero_points: bytemuck::cast_slice_mut(zero_points),
             weights: bytemuck::cast_slice_mut(weights),
-            sums: bytemuck::cast_slice_mut(&mut rest[..sums]),
+            totals: bytemuck::cast_slice_mut(&mut remainder[..totals]),
         }
     }
 
@@ -203,34 +203,34 @@ impl Contraction {
     {
         let (kernel, channels) = (&self.engine.kernel, self.channels());
         let part = |view: &TensorView<'_>, step: usize| view.data.get(i * step..).unwrap_or_default().len();
-        let from = |view: &TensorView<'_>, step: usize| view.data.len() - part(view, step);
-        let data = TensorView { data: &inputs[0].data[from(&inputs[0], self.batch.steps[0])..], ..inputs[0] };
-        let weights = TensorView { data: &inputs[1].data[from(&inputs[1], self.batch.steps[1])..], ..inputs[1] };
-        let (packed, sums): (&[i8], &[i32]) = match &self.packed {
-            Some((packed, sums)) => (packed, sums),
+        let free_bytes = |view: &TensorView<'_>, step: usize| view.data.len() - part(view, step);
+        let data = TensorView { data: &inputs[0].data[free_bytes(&inputs[0], self.batch.steps[0])..], ..inputs[0] };
+        let weights = TensorView { data: &inputs[1].data[free_bytes(&inputs[1], self.batch.steps[1])..], ..inputs[1] };
+        let (packed, totals): (&[i8], &[i32]) = match &self.packed {
+            Some((packed, totals)) => (packed, totals),
             None => {
-                pack(kernel, &weights, scratch.weights, scratch.sums);
-                (scratch.weights, scratch.sums)
+                pack(kernel, &weights, scratch.weights, scratch.totals);
+                (scratch.weights, scratch.totals)
             }
         };
         // Tiles compute with uint8 data and int8 weights, so the zero points are shifted to these types.
         let zero_point = inputs[self.zero_points].as_slice::<i32>()[0];
-        let moved = if self.data == DType::U8 { zero_point } else { zero_point.wrapping_add(128) };
-        let given = inputs[self.zero_points + 1].as_slice::<i32>();
-        let down = if inputs[1].dtype == DType::U8 { 128 } else { 0 };
-        let mut any = false;
+        let shifted_zero_point = if self.data == DType::U8 { zero_point } else { zero_point.wrapping_add(128) };
+        let weight_zero_points = inputs[self.zero_points + 1].as_slice::<i32>();
+        let sign_shift = if inputs[1].dtype == DType::U8 { 128 } else { 0 };
+        let mut has_zero_point = false;
         for (c, zero) in scratch.zero_points[..channels].iter_mut().enumerate() {
-            *zero = given[if given.len() == 1 { 0 } else { c }].wrapping_sub(down);
-            any |= *zero != 0;
+            *zero = weight_zero_points[if weight_zero_points.len() == 1 { 0 } else { c }].wrapping_sub(sign_shift);
+            has_zero_point |= *zero != 0;
         }
         let bias = self.requantize.as_ref().map(|r| inputs[r.bias].as_slice::<i32>());
         let terms = kernel.terms() as i32;
         for (c, offset) in scratch.offsets[..channels].iter_mut().enumerate() {
-            let own = terms.wrapping_mul(scratch.zero_points[c]).wrapping_sub(sums[c]);
+            let correction = terms.wrapping_mul(scratch.zero_points[c]).wrapping_sub(totals[c]);
             let bias = bias.map_or(0, |bias| bias[c]);
-            *offset = moved.wrapping_mul(own).wrapping_add(bias);
+            *offset = shifted_zero_point.wrapping_mul(correction).wrapping_add(bias);
         }
-        let zero_points = if any { &scratch.zero_points[..channels] } else { &[][..] };
+        let zero_points = if has_zero_point { &scratch.zero_points[..channels] } else { &[][..] };
         let offsets = Offsets { values: scratch.offsets, zero_points };
         run(&Values { data, zero_point, weights: packed }, offsets, scratch.data);
     }
@@ -259,12 +259,12 @@ impl Kernel for Contraction {
         let len = outputs[0].len();
         match &self.requantize {
             None => {
-                let out = Shared::new(outputs[0].as_mut_slice::<i32>());
+                let out = SharedPtr::new(outputs[0].as_mut_slice::<i32>());
                 for i in 0..self.batch.count {
                     let first = i * self.batch.steps[2];
                     // SAFETY: the type relation gives the output `len` = `count * steps[2]` elements, so `first` lies
                     // inside it.
-                    let (out, len) = (Shared::at(unsafe { out.get().add(first) }), len - first);
+                    let (out, len) = (SharedPtr::at(unsafe { out.get().add(first) }), len - first);
                     self.with(inputs, &mut scratch, i, |values, offsets, workspace| {
                         if offsets.zero_points.is_empty() {
                             self.run_product(values, &PlainEpilogue::<false> { offsets, out, len }, workspace);
@@ -275,7 +275,7 @@ impl Kernel for Contraction {
                 }
             }
             Some(Requantize { scaling, .. }) => {
-                let out = Shared::new(&mut *outputs[0].data);
+                let out = SharedPtr::new(&mut *outputs[0].data);
                 self.with(inputs, &mut scratch, 0, |values, offsets, workspace| {
                     if offsets.zero_points.is_empty() {
                         self.run_product(values, &ByteEpilogue::<false> { offsets, scaling, out, len }, workspace);

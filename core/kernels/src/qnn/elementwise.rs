@@ -1,7 +1,7 @@
 //! Elementwise operators on 8-bit integers: unary operators by a table of all 256 results, additions and subtractions
 //! by a table for each operand, and conversions from floats and from `int32`.
 
-use super::epilogue::{away, fixed};
+use super::epilogue::{multiply_fixed_point, round_half_away};
 use super::lookup;
 use crate::simd::multiversion;
 use crate::{Kernel, Offer, Spec, split};
@@ -40,9 +40,9 @@ fn make_table(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let byte = |t: &TensorType| matches!(t.dtype, DType::I8 | DType::U8);
     let out = spec.outputs.first()?.dtype;
     // Each parameter has one element, so the axis does not matter.
-    let single = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
-    let large = spec.inputs[0].len().is_some_and(|n| n >= MIN_TABLE_ELEMENTS);
-    if !byte(&spec.inputs[0]) || !matches!(out.size(), 1 | 4) || !single || !large {
+    let is_per_tensor = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
+    let is_large = spec.inputs[0].len().is_some_and(|n| n >= MIN_TABLE_ELEMENTS);
+    if !byte(&spec.inputs[0]) || !matches!(out.size(), 1 | 4) || !is_per_tensor || !is_large {
         return None;
     }
     Some(Box::new(Table { def: spec.def, attrs: spec.attrs.without("axis"), reference: spec.def.reference?, out }))
@@ -61,7 +61,7 @@ impl Kernel for Table {
         if self.out.size() == 1 {
             let bytes: &[u8] = bytemuck::cast_slice(&table);
             if let Some(table) = bytes.first_chunk::<256>() {
-                lookup::each(table, x, outputs[0].data);
+                lookup::look_up_each(table, x, outputs[0].data);
             }
         } else {
             let out: &mut [u32] = bytemuck::cast_slice_mut(outputs[0].data);
@@ -80,9 +80,9 @@ struct Quantize {
 }
 
 fn make_quantize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    let single = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
+    let is_per_tensor = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
     let out = spec.outputs.first()?.dtype;
-    if spec.inputs[0].dtype != DType::F32 || out.size() != 1 || !single {
+    if spec.inputs[0].dtype != DType::F32 || out.size() != 1 || !is_per_tensor {
         return None;
     }
     let rounding = rounding_of(&spec.params(), Rounding::ToNearest);
@@ -115,7 +115,7 @@ multiversion! {
             }
             _ => {
                 for (out, x) in out.iter_mut().zip(x) {
-                    *out = byte(away(x / scale) + zero, limits);
+                    *out = byte(round_half_away(x / scale) + zero, limits);
                 }
             }
         }
@@ -132,26 +132,26 @@ fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
 
 /// Requantization of `int32` to 8-bit integers, with a single ratio or one ratio per index of an axis.
 struct Requantize {
-    by: PerAxis<Rescale>,
+    factors: PerAxis<Rescale>,
     zero_point: i32,
     limits: (i64, i64),
 }
 
 fn make_requantize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let params = spec.params();
-    let known = |i: usize| spec.constants.get(i).copied().flatten();
-    let from = scales(&params, 1, &known(1)?.view()).ok()?;
-    let to = scales(&params, 3, &known(3)?.view()).ok()?;
-    let none = known(2)?.as_slice::<i32>().iter().all(|&zero| zero == 0);
-    let zero_points = known(4)?.as_slice::<i32>();
+    let constant = |i: usize| spec.constants.get(i).copied().flatten();
+    let source_scales = scales(&params, 1, &constant(1)?.view()).ok()?;
+    let result_scales = scales(&params, 3, &constant(3)?.view()).ok()?;
+    let is_unshifted = constant(2)?.as_slice::<i32>().iter().all(|&zero| zero == 0);
+    let zero_points = constant(4)?.as_slice::<i32>();
     let out = spec.outputs.first()?.dtype;
-    let by = requantization(&params, &from, &to);
-    let finite = by.iter().all(|by| !matches!(by, Rescale::Float(ratio, _) if !ratio.is_finite()));
-    if spec.inputs[0].dtype != DType::I32 || out.size() != 1 || !none || zero_points.len() != 1 || !finite {
+    let factors = requantization(&params, &source_scales, &result_scales);
+    let finite = factors.iter().all(|factor| !matches!(factor, Rescale::Float(ratio, _) if !ratio.is_finite()));
+    if spec.inputs[0].dtype != DType::I32 || out.size() != 1 || !is_unshifted || zero_points.len() != 1 || !finite {
         return None;
     }
-    let by = PerAxis::new(by, &spec.inputs[0].shape()?, params.int("axis"));
-    Some(Box::new(Requantize { by, zero_point: zero_points[0], limits: range(out) }))
+    let factors = PerAxis::new(factors, &spec.inputs[0].shape()?, params.int("axis"));
+    Some(Box::new(Requantize { factors, zero_point: zero_points[0], limits: range(out) }))
 }
 
 impl Kernel for Requantize {
@@ -159,25 +159,25 @@ impl Kernel for Requantize {
         let x = inputs[0].as_slice::<i32>();
         let out = &mut *outputs[0].data;
         // A line of elements with one ratio or, if the axis is the last, with one ratio per element.
-        let single = self.by.values.len() == 1;
-        let size = match (single, self.by.inner) {
+        let is_per_tensor = self.factors.values.len() == 1;
+        let size = match (is_per_tensor, self.factors.inner) {
             (true, _) => 4096,
-            (false, 1) => self.by.values.len(),
+            (false, 1) => self.factors.values.len(),
             (false, inner) => inner,
         };
         let work = 2 * x.len();
         split::each_chunk(out, size, work, |i, out| {
             let x = &x[i * size..][..out.len()];
-            if !single && self.by.inner == 1 {
-                for ((out, x), by) in out.iter_mut().zip(x).zip(&self.by.values) {
-                    let value = rescale(*x, *by, self.zero_point, self.limits);
+            if !is_per_tensor && self.factors.inner == 1 {
+                for ((out, x), factor) in out.iter_mut().zip(x).zip(&self.factors.values) {
+                    let value = rescale(*x, *factor, self.zero_point, self.limits);
                     *out = value as u8;
                 }
             } else {
                 line(
                     x,
                     out,
-                    self.by.values[if single { 0 } else { i % self.by.values.len() }],
+                    self.factors.values[if is_per_tensor { 0 } else { i % self.factors.values.len() }],
                     self.zero_point,
                     self.limits,
                 );
@@ -188,9 +188,9 @@ impl Kernel for Requantize {
 }
 
 multiversion! {
-    fn line(x: &[i32], out: &mut [u8], by: Rescale, zero_point: i32, limits: (i64, i64)) {
+    fn line(x: &[i32], out: &mut [u8], factor: Rescale, zero_point: i32, limits: (i64, i64)) {
         let zero = i64::from(zero_point);
-        match by {
+        match factor {
             Rescale::Same => {
                 for (out, x) in out.iter_mut().zip(x) {
                     *out = (i64::from(*x) + zero).clamp(limits.0, limits.1) as u8;
@@ -200,19 +200,19 @@ multiversion! {
                 let (m, left) = (i64::from(ratio.multiplier), i64::from(ratio.exponent.clamp(0, 32)));
                 let right = i64::from((-ratio.exponent).clamp(0, 32));
                 for (out, x) in out.iter_mut().zip(x) {
-                    *out = (fixed(*x, m, left, right, rounding) + zero).clamp(limits.0, limits.1) as u8;
+                    *out = (multiply_fixed_point(*x, m, left, right, rounding) + zero).clamp(limits.0, limits.1) as u8;
                 }
             }
             Rescale::Float(ratio, rounding) => {
                 let (zero, limits) = (zero_point as f32, (limits.0 as f32, limits.1 as f32));
                 for (out, x) in out.iter_mut().zip(x) {
                     let real = *x as f32 * ratio;
-                    let whole = match rounding {
+                    let rounded = match rounding {
                         Rounding::ToEven => real.round_ties_even(),
                         Rounding::Upward => (real + 0.5).floor(),
-                        Rounding::ToNearest => away(real),
+                        Rounding::ToNearest => round_half_away(real),
                     };
-                    *out = byte(whole + zero, limits);
+                    *out = byte(rounded + zero, limits);
                 }
             }
         }
@@ -222,32 +222,32 @@ multiversion! {
 fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let params = spec.params();
     let dtype = spec.inputs[0].dtype;
-    let same = spec.inputs[0].shape().is_some() && spec.inputs[0].dims == spec.inputs[1].dims;
-    if dtype.size() != 1 || !same || spec.inputs[2..].iter().any(|t| t.len() != Some(1)) {
+    let has_same_shape = spec.inputs[0].shape().is_some() && spec.inputs[0].dims == spec.inputs[1].dims;
+    if dtype.size() != 1 || !has_same_shape || spec.inputs[2..].iter().any(|t| t.len() != Some(1)) {
         return None;
     }
-    let known = |i: usize| spec.constants.get(i).copied().flatten();
-    let scale = |i: usize| scales(&params, i, &known(i)?.view()).ok();
-    let zero = |i: usize| Some(known(i)?.as_slice::<i32>()[0]);
-    let (to, to_zero) = (scale(6)?, zero(7)?);
+    let constant = |i: usize| spec.constants.get(i).copied().flatten();
+    let scale = |i: usize| scales(&params, i, &constant(i)?.view()).ok();
+    let zero = |i: usize| Some(constant(i)?.as_slice::<i32>()[0]);
+    let (result_scale, result_zero) = (scale(6)?, zero(7)?);
     let mut tables = [[0; 256]; 2];
     for (side, table) in tables.iter_mut().enumerate() {
-        let (from, from_zero) = (scale(2 + 2 * side)?, zero(3 + 2 * side)?);
-        let by = default_requantization(&from, &to)[0];
-        let kept = by == Rescale::Same && from_zero == to_zero;
-        for (i, to) in table.iter_mut().enumerate() {
+        let (source_scale, source_zero) = (scale(2 + 2 * side)?, zero(3 + 2 * side)?);
+        let factor = default_requantization(&source_scale, &result_scale)[0];
+        let is_identity = factor == Rescale::Same && source_zero == result_zero;
+        for (i, entry) in table.iter_mut().enumerate() {
             let x = if dtype == DType::U8 { i as i64 } else { i64::from(i as u8 as i8) };
             let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
-            let moved = saturate(i128::from(x) - i128::from(from_zero));
-            let value = if kept { x } else { rescale(moved, by, to_zero, int32) };
+            let centered = saturate(i128::from(x) - i128::from(source_zero));
+            let value = if is_identity { x } else { rescale(centered, factor, result_zero, int32) };
             // The table of the second operand excludes the zero point, and includes the sign of a subtraction. Sums
             // that may overflow `int32` are left to the reference.
             let value = match side {
                 0 => value,
-                _ if spec.def.name == "qnn.subtract" => i64::from(to_zero) - value,
-                _ => value - i64::from(to_zero),
+                _ if spec.def.name == "qnn.subtract" => i64::from(result_zero) - value,
+                _ => value - i64::from(result_zero),
             };
-            *to = i32::try_from(value).ok().filter(|v| v.unsigned_abs() < 1 << 30)?;
+            *entry = i32::try_from(value).ok().filter(|v| v.unsigned_abs() < 1 << 30)?;
         }
     }
     Some(Box::new(lookup::Sum::new(tables, dtype == DType::I8)))
@@ -256,7 +256,7 @@ fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 /// Kernel of additions and subtractions of 8-bit integers with equal shapes: a table requantizes each operand.
 impl Kernel for lookup::Sum {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        self.each(inputs[0].data, inputs[1].data, outputs[0].data);
+        self.look_up_each(inputs[0].data, inputs[1].data, outputs[0].data);
         Ok(())
     }
 }

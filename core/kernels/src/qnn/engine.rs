@@ -6,7 +6,7 @@
 //! channels are computed directly from this memory, tap by tap. No columns are gathered (no im2col).
 
 use super::epilogue::{Epilogue, OutputTile};
-use super::tile::{self, Sums, TILE_CHANNELS, TILE_POSITIONS, Tile};
+use super::tile::{self, Accumulators, TILE_CHANNELS, TILE_POSITIONS, Tile};
 use super::transpose::{self, CHANNELS};
 use super::weights::KernelShape;
 use crate::split;
@@ -80,8 +80,8 @@ impl Engine {
     fn layout(&self, dtype: DType) -> Layout {
         if self.in_place(dtype) {
             let [_, _, row, column] = self.data.steps;
-            let last = |size: usize, step: usize| size.saturating_sub(1) * step;
-            let bytes = last(self.data.size[0], row) + last(self.data.size[1], column);
+            let last_offset = |size: usize, step: usize| size.saturating_sub(1) * step;
+            let bytes = last_offset(self.data.size[0], row) + last_offset(self.data.size[1], column);
             return Layout {
                 group: self.kernel.inputs,
                 row,
@@ -89,7 +89,7 @@ impl Engine {
                 bytes: bytes + self.kernel.inputs * self.kernel.groups,
             };
         }
-        let column = self.kernel.words() * 4;
+        let column = self.kernel.word_count() * 4;
         let row = self.data.padded[1] * column;
         let group = self.data.padded[0] * row;
         Layout { group, row, column, bytes: group * self.kernel.groups }
@@ -116,19 +116,19 @@ impl Engine {
         let dtype = values.data.dtype;
         let layout = self.layout(dtype);
         for image in 0..self.data.images {
-            let own = &values.data.data[image * self.data.steps[0]..];
+            let image_data = &values.data.data[image * self.data.steps[0]..];
             if self.in_place(dtype) {
-                self.sums(&own[..layout.bytes], &layout, values, image, epilogue);
+                self.accumulate(&image_data[..layout.bytes], &layout, values, image, epilogue);
             } else {
                 let scratch = &mut workspace[..layout.bytes];
-                self.lay_out(own, values, &layout, scratch);
-                self.sums(scratch, &layout, values, image, epilogue);
+                self.lay_out(image_data, values, &layout, scratch);
+                self.accumulate(scratch, &layout, values, image, epilogue);
             }
         }
     }
 
     /// Copies the data as uint8, channels last, with padding; unused channels of the last word are zero.
-    fn lay_out(&self, own: &[u8], values: &Values<'_>, layout: &Layout, scratch: &mut [u8]) {
+    fn lay_out(&self, image_data: &[u8], values: &Values<'_>, layout: &Layout, scratch: &mut [u8]) {
         let flip: u8 = if values.data.dtype == DType::U8 { 0 } else { 0x80 };
         let pad = (values.zero_point as u8) ^ flip;
         let [_, channel, row_step, column_step] = self.data.steps;
@@ -137,12 +137,12 @@ impl Engine {
         split::each_chunk(scratch, layout.row, work, |i, line| {
             let (group, row) = (i / self.data.padded[0], i % self.data.padded[0]);
             let first = group * inputs * channel;
-            let inside = row.checked_sub(self.data.before[0]).filter(|&row| row < self.data.size[0]);
-            let Some(row) = inside else {
+            let source_row = row.checked_sub(self.data.before[0]).filter(|&row| row < self.data.size[0]);
+            let Some(row) = source_row else {
                 line.chunks_exact_mut(layout.column).for_each(|pixel| fill(pixel, pad, inputs));
                 return;
             };
-            let own = &own[first + row * row_step..];
+            let image_data = &image_data[first + row * row_step..];
             let (before, middle) = (self.data.before[1] * layout.column, self.data.size[1] * layout.column);
             let (left, rest) = line.split_at_mut(before);
             let (middle, right) = rest.split_at_mut(middle);
@@ -151,18 +151,18 @@ impl Engine {
             }
             if channel == 1 {
                 for (x, pixel) in middle.chunks_exact_mut(layout.column).enumerate() {
-                    let from = &own[x * column_step..][..inputs];
+                    let channels_in = &image_data[x * column_step..][..inputs];
                     pixel[inputs..].fill(0);
-                    flipped(&mut pixel[..inputs], from, flip);
+                    copy_flipped(&mut pixel[..inputs], channels_in, flip);
                 }
             } else {
-                interleave(middle, own, (channel, column_step), inputs, layout.column, flip);
+                interleave(middle, image_data, (channel, column_step), inputs, layout.column, flip);
             }
         });
     }
 
     /// Computes the tiles of one image.
-    fn sums<F: Epilogue>(&self, data: &[u8], layout: &Layout, values: &Values<'_>, image: usize, epilogue: &F) {
+    fn accumulate<F: Epilogue>(&self, data: &[u8], layout: &Layout, values: &Values<'_>, image: usize, epilogue: &F) {
         let taps: Vec<usize> = self.taps.iter().map(|t| t[0] * layout.row + t[1] * layout.column).collect();
         let (positions, blocks) = (self.positions(), self.kernel.blocks());
         let tiles = positions.div_ceil(TILE_POSITIONS);
@@ -171,35 +171,36 @@ impl Engine {
         let work = positions * self.kernel.outputs * self.kernel.groups * self.kernel.terms() / 64;
         let parts = split::threads(work).min(units);
         split::each_part(parts, |part| {
-            let mut sums = Sums([[0; TILE_CHANNELS]; TILE_POSITIONS]);
+            let mut accumulators = Accumulators([[0; TILE_CHANNELS]; TILE_POSITIONS]);
             for unit in split::part(units, 1, part, parts) {
                 let (i, tile) = (unit / tiles, unit % tiles);
                 let (group, block) = (i / blocks, i % blocks);
-                let (channel, channels, wide) = self.kernel.block(block);
+                let (channel, channels, is_wide) = self.kernel.block(block);
                 let (begin, bytes) = self.kernel.block_bytes(block);
                 let first = tile * TILE_POSITIONS;
                 let count = TILE_POSITIONS.min(positions - first);
-                let at = std::array::from_fn(|p| {
+                let offsets = std::array::from_fn(|p| {
                     let position = first + p.min(count - 1);
                     let (row, column) = (position / self.out.size[1], position % self.out.size[1]);
                     group * layout.group + row * self.stride[0] * layout.row + column * self.stride[1] * layout.column
                 });
                 let weights = &values.weights[group * self.kernel.group_bytes() + begin..][..bytes];
-                let words = self.kernel.words();
-                let work = Tile { data, positions: &at, taps: &taps, words, weights, wide };
-                work.run(isa, count, &mut sums);
+                let word_count = self.kernel.word_count();
+                let work = Tile { data, positions: &offsets, taps: &taps, word_count, weights, is_wide };
+                work.run(isa, count, &mut accumulators);
                 if F::NEEDS_TOTALS {
                     let mut totals = [0; TILE_POSITIONS];
-                    for (total, position) in totals.iter_mut().zip(&at[..count]) {
+                    for (total, position) in totals.iter_mut().zip(&offsets[..count]) {
                         *total = taps.iter().map(|tap| sum(&data[position + tap..][..self.kernel.inputs])).sum();
                     }
-                    epilogue.totals(group * self.kernel.outputs + channel, channels, &totals, &mut sums);
+                    epilogue.totals(group * self.kernel.outputs + channel, channels, &totals, &mut accumulators);
                 }
                 let channel = group * self.kernel.outputs + channel;
                 let [image_step, channel_step, position_step] = self.out.steps;
-                let at = image * image_step + channel * channel_step + first * position_step;
-                let out_tile = OutputTile { at, channel, channels, positions: count, channel_step, position_step };
-                epilogue.tile(&out_tile, &sums);
+                let start = image * image_step + channel * channel_step + first * position_step;
+                let out_tile =
+                    OutputTile { at: start, channel, channels, positions: count, channel_step, position_step };
+                epilogue.tile(&out_tile, &accumulators);
             }
         });
     }
@@ -214,34 +215,34 @@ fn fill(pixel: &mut [u8], pad: u8, inputs: usize) {
     pixel[inputs..].fill(0);
 }
 
-fn flipped(to: &mut [u8], from: &[u8], flip: u8) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = from ^ flip);
+fn copy_flipped(out: &mut [u8], source: &[u8], flip: u8) {
+    out.iter_mut().zip(source).for_each(|(out, source)| *out = source ^ flip);
 }
 
 /// Interleaves channels that are stored as separate planes; works in blocks if the positions of a channel are
 /// contiguous. `pixel` is the size of a position in bytes.
-fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inputs: usize, pixel: usize, flip: u8) {
-    let whole = if column == 1 { inputs / CHANNELS * CHANNELS } else { 0 };
-    for first in (0..whole).step_by(CHANNELS) {
-        for (block, to) in to.chunks_mut(TILE_POSITIONS * pixel).enumerate() {
-            let own = &from[first * channel + block * TILE_POSITIONS..];
+fn interleave(out: &mut [u8], source: &[u8], (channel, column): (usize, usize), inputs: usize, pixel: usize, flip: u8) {
+    let blocked_inputs = if column == 1 { inputs / CHANNELS * CHANNELS } else { 0 };
+    for first in (0..blocked_inputs).step_by(CHANNELS) {
+        for (block, out) in out.chunks_mut(TILE_POSITIONS * pixel).enumerate() {
+            let channel_data = &source[first * channel + block * TILE_POSITIONS..];
             let mut rows = [[0u8; TILE_POSITIONS]; CHANNELS];
             for (c, row) in rows.iter_mut().enumerate() {
                 // Bytes after the last position are read where they exist, and ignored.
-                let own = &own[c * channel..];
-                match own.first_chunk() {
-                    Some(own) => *row = *own,
-                    None => row[..own.len()].copy_from_slice(own),
+                let channel_data = &channel_data[c * channel..];
+                match channel_data.first_chunk() {
+                    Some(channel_data) => *row = *channel_data,
+                    None => row[..channel_data.len()].copy_from_slice(channel_data),
                 }
             }
-            for (to, bytes) in to.chunks_exact_mut(pixel).zip(transpose::to_position_rows(&rows, flip)) {
-                to[first..first + CHANNELS].copy_from_slice(&bytes);
+            for (out, bytes) in out.chunks_exact_mut(pixel).zip(transpose::to_position_rows(&rows, flip)) {
+                out[first..first + CHANNELS].copy_from_slice(&bytes);
             }
         }
     }
-    for (x, to) in to.chunks_exact_mut(pixel).enumerate() {
-        for (c, to) in to.iter_mut().enumerate().skip(whole) {
-            *to = if c < inputs { from[c * channel + x * column] ^ flip } else { 0 };
+    for (x, out) in out.chunks_exact_mut(pixel).enumerate() {
+        for (c, out) in out.iter_mut().enumerate().skip(blocked_inputs) {
+            *out = if c < inputs { source[c * channel + x * column] ^ flip } else { 0 };
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Output stage of a tile: the accumulators become `int32` results, or are requantized to 8-bit integers.
 
-use super::tile::{Sums, TILE_CHANNELS, TILE_POSITIONS};
+use super::tile::{Accumulators, TILE_CHANNELS, TILE_POSITIONS};
 use super::transpose;
 use crate::simd::multiversion;
-use crate::split::Shared;
+use crate::split::SharedPtr;
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding};
 
 /// Position and size of a tile in the results.
@@ -26,10 +26,10 @@ pub(super) trait Epilogue: Sync {
     const NEEDS_TOTALS: bool;
 
     /// Subtracts the products of the weights' zero points and the sums of the data.
-    fn totals(&self, _channel: usize, _channels: usize, _totals: &[i32; TILE_POSITIONS], _sums: &mut Sums) {}
+    fn totals(&self, _channel: usize, _channels: usize, _totals: &[i32; TILE_POSITIONS], _sums: &mut Accumulators) {}
 
     /// Writes a tile.
-    fn tile(&self, tile: &OutputTile, sums: &Sums);
+    fn tile(&self, tile: &OutputTile, accumulators: &Accumulators);
 }
 
 /// Terms added to the accumulators of each output channel: the zero-point correction, and a bias.
@@ -46,10 +46,10 @@ fn subtract_totals(
     channel: usize,
     channels: usize,
     totals: &[i32; TILE_POSITIONS],
-    sums: &mut Sums,
+    accumulators: &mut Accumulators,
 ) {
-    for (sums, total) in sums.0.iter_mut().zip(totals) {
-        for (sum, zero) in sums.iter_mut().zip(&offsets.zero_points[channel..channel + channels]) {
+    for (accumulators, total) in accumulators.0.iter_mut().zip(totals) {
+        for (sum, zero) in accumulators.iter_mut().zip(&offsets.zero_points[channel..channel + channels]) {
             *sum = sum.wrapping_sub(total.wrapping_mul(*zero));
         }
     }
@@ -58,24 +58,24 @@ fn subtract_totals(
 /// Output stage for `int32` results.
 pub(super) struct PlainEpilogue<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
-    pub out: Shared<i32>,
+    pub out: SharedPtr<i32>,
     pub len: usize,
 }
 
 impl<const TOTALS: bool> Epilogue for PlainEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn totals(&self, channel: usize, channels: usize, totals: &[i32; TILE_POSITIONS], sums: &mut Sums) {
-        subtract_totals(&self.offsets, channel, channels, totals, sums);
+    fn totals(&self, channel: usize, channels: usize, totals: &[i32; TILE_POSITIONS], accumulators: &mut Accumulators) {
+        subtract_totals(&self.offsets, channel, channels, totals, accumulators);
     }
 
-    fn tile(&self, tile: &OutputTile, sums: &Sums) {
+    fn tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
         let offsets = &self.offsets.values[tile.channel..tile.channel + TILE_CHANNELS];
         let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
         assert!(end < self.len, "the tile lies inside the results");
-        for (p, sums) in sums.0[..tile.positions].iter().enumerate() {
+        for (p, accumulators) in accumulators.0[..tile.positions].iter().enumerate() {
             for c in 0..tile.channels {
-                let value = sums[c].wrapping_add(offsets[c]);
+                let value = accumulators[c].wrapping_add(offsets[c]);
                 // SAFETY: the assertion keeps the position inside the results, and the engine computes each tile once,
                 // so no other thread accesses it.
                 unsafe { *self.out.get().add(tile.at + c * tile.channel_step + p * tile.position_step) = value };
@@ -89,43 +89,52 @@ impl<const TOTALS: bool> Epilogue for PlainEpilogue<'_, TOTALS> {
 pub(super) struct ByteEpilogue<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
     pub scaling: &'a Scaling,
-    pub out: Shared<u8>,
+    pub out: SharedPtr<u8>,
     pub len: usize,
 }
 
 impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn totals(&self, channel: usize, channels: usize, totals: &[i32; TILE_POSITIONS], sums: &mut Sums) {
-        subtract_totals(&self.offsets, channel, channels, totals, sums);
+    fn totals(&self, channel: usize, channels: usize, totals: &[i32; TILE_POSITIONS], accumulators: &mut Accumulators) {
+        subtract_totals(&self.offsets, channel, channels, totals, accumulators);
     }
 
-    fn tile(&self, tile: &OutputTile, sums: &Sums) {
+    fn tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
         let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
         assert!(end < self.len, "the tile lies inside the results");
         let mut values = [[0u8; TILE_CHANNELS]; TILE_POSITIONS];
-        scale(self.scaling, &self.offsets.values[tile.channel..], tile.channel, tile.positions, sums, &mut values);
+        scale(
+            self.scaling,
+            &self.offsets.values[tile.channel..],
+            tile.channel,
+            tile.positions,
+            accumulators,
+            &mut values,
+        );
         let out = self.out.get();
         if tile.channel_step == 1 {
             for (p, values) in values[..tile.positions].iter().enumerate() {
                 // SAFETY: the assertion keeps the channels of the position inside the results, and the engine computes
                 // each tile once, so no other thread accesses them.
-                let to =
+                let target =
                     unsafe { std::slice::from_raw_parts_mut(out.add(tile.at + p * tile.position_step), tile.channels) };
-                match to.first_chunk_mut::<TILE_CHANNELS>() {
-                    Some(to) => *to = *values,
-                    None => to.copy_from_slice(&values[..tile.channels]),
+                match target.first_chunk_mut::<TILE_CHANNELS>() {
+                    Some(target) => *target = *values,
+                    None => target.copy_from_slice(&values[..tile.channels]),
                 }
             }
             return;
         }
         if tile.positions == TILE_POSITIONS && tile.position_step == 1 {
-            let words = transpose::to_channel_rows(&values);
-            for (c, word) in words[..tile.channels].iter().enumerate() {
+            let rows = transpose::to_channel_rows(&values);
+            for (c, channel_row) in rows[..tile.channels].iter().enumerate() {
                 // SAFETY: the assertion keeps the positions of the channel inside the results, and the engine computes
                 // each tile once, so no other thread accesses them.
                 unsafe {
-                    out.add(tile.at + c * tile.channel_step).cast::<[u8; TILE_POSITIONS]>().write_unaligned(*word)
+                    out.add(tile.at + c * tile.channel_step)
+                        .cast::<[u8; TILE_POSITIONS]>()
+                        .write_unaligned(*channel_row)
                 };
             }
             return;
@@ -143,7 +152,7 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
 /// Scaling of each output channel.
 #[derive(Clone, Debug)]
 pub(super) struct Scaling {
-    pub by: Ratios,
+    pub ratios: Ratios,
     pub rounding: Rounding,
     pub zero_point: i32,
     /// Bounds of the quantized result, within the range of its type.
@@ -164,7 +173,7 @@ pub(super) enum Ratios {
 #[derive(Clone, Debug)]
 pub(super) struct FixedRatios {
     multipliers: Vec<i32>,
-    left: Vec<i64>,
+    left_shifts: Vec<i64>,
     /// 31 plus the right shift of a ratio below 1/2.
     shifts: Vec<i64>,
     /// True if no value is shifted to the left. In that case products fit 64 bits, results fit 32 bits, and nothing
@@ -174,30 +183,30 @@ pub(super) struct FixedRatios {
 
 impl Scaling {
     /// Creates the scaling of `channels` output channels, from a single rescaling or one rescaling per channel.
-    pub fn new(by: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {
+    pub fn new(factors: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {
         let padded = channels + TILE_CHANNELS;
-        let at = |i: usize| by[if by.len() == 1 { 0 } else { i.min(by.len() - 1) }];
-        let rounding = match by.first() {
+        let factor_at = |i: usize| factors[if factors.len() == 1 { 0 } else { i.min(factors.len() - 1) }];
+        let rounding = match factors.first() {
             Some(Rescale::Fixed(_, rounding) | Rescale::Float(_, rounding)) => *rounding,
             _ => Rounding::Upward,
         };
-        let by = if let Some(Rescale::Float(..)) = by.first() {
-            let ratio = |i| if let Rescale::Float(ratio, _) = at(i) { ratio } else { 1.0 };
+        let factors = if let Some(Rescale::Float(..)) = factors.first() {
+            let ratio = |i| if let Rescale::Float(ratio, _) = factor_at(i) { ratio } else { 1.0 };
             Ratios::Float((0..padded).map(ratio).collect())
         } else {
-            let ratio = |i| match at(i) {
+            let ratio = |i| match factor_at(i) {
                 Rescale::Fixed(ratio, _) => (ratio.multiplier, ratio.exponent),
                 _ => (1 << 30, 1),
             };
-            let left: Vec<i64> = (0..padded).map(|i| i64::from(ratio(i).1.clamp(0, 32))).collect();
+            let left_shifts: Vec<i64> = (0..padded).map(|i| i64::from(ratio(i).1.clamp(0, 32))).collect();
             Ratios::Fixed(FixedRatios {
                 multipliers: (0..padded).map(|i| ratio(i).0).collect(),
-                below_one: left.iter().all(|&left| left == 0),
-                left,
+                below_one: left_shifts.iter().all(|&shift| shift == 0),
+                left_shifts,
                 shifts: (0..padded).map(|i| 31 + i64::from((-ratio(i).1).clamp(0, 32))).collect(),
             })
         };
-        Scaling { by, rounding, zero_point, low, high }
+        Scaling { ratios: factors, rounding, zero_point, low, high }
     }
 }
 
@@ -205,77 +214,77 @@ impl Scaling {
 type Rows = [[u8; TILE_CHANNELS]; TILE_POSITIONS];
 
 multiversion! {
-    /// Adds the offsets of the channels to the first `positions` rows of `sums`, and requantizes these rows to 8-bit
+    /// Adds the offsets of the channels to the first `positions` rows of `accumulators`, and requantizes these rows to 8-bit
     /// integers.
-    fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, positions: usize, sums: &Sums, to: &mut Rows) {
+    fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, positions: usize, accumulators: &Accumulators, rows_out: &mut Rows) {
         let Some(offsets) = offsets.first_chunk::<TILE_CHANNELS>() else { return };
-        let rows = sums.0.iter().zip(to).take(positions);
-        match &scaling.by {
+        let rows = accumulators.0.iter().zip(rows_out).take(positions);
+        match &scaling.ratios {
             Ratios::Float(ratios) => {
                 let Some(ratios) = ratios[channel..].first_chunk::<TILE_CHANNELS>() else { return };
                 // Beyond these bounds the result saturates for any zero point; within them, float32 is exact where the
                 // result does not saturate. (The comparisons below are `max` and `min` of numbers that are never NaN.)
                 let (low, high, zero) = (scaling.low as f32, scaling.high as f32, scaling.zero_point as f32);
-                for (sums, to) in rows {
+                for (accumulators, rows_out) in rows {
                     for c in 0..TILE_CHANNELS {
-                        let real = sums[c].wrapping_add(offsets[c]) as f32 * ratios[c];
-                        let whole = match scaling.rounding {
+                        let real = accumulators[c].wrapping_add(offsets[c]) as f32 * ratios[c];
+                        let rounded = match scaling.rounding {
                             Rounding::ToEven => real.round_ties_even(),
                             Rounding::Upward => (real + 0.5).floor(),
-                            Rounding::ToNearest => away(real),
+                            Rounding::ToNearest => round_half_away(real),
                         };
-                        let value = whole + zero;
+                        let value = rounded + zero;
                         let value = if value < low { low } else { value };
                         let value = if value > high { high } else { value };
                         // SAFETY: the comparisons bound the value by `low` and `high`, which fit `i32`; it is not NaN,
                         // as `scaling` accepts only finite ratios.
-                        to[c] = unsafe { value.to_int_unchecked::<i32>() } as u8;
+                        rows_out[c] = unsafe { value.to_int_unchecked::<i32>() } as u8;
                     }
                 }
             }
             Ratios::Fixed(ratios) => {
                 let multipliers = ratios.multipliers[channel..].first_chunk::<TILE_CHANNELS>();
                 let shifts = ratios.shifts[channel..].first_chunk::<TILE_CHANNELS>();
-                let left = ratios.left[channel..].first_chunk::<TILE_CHANNELS>();
-                let (Some(multipliers), Some(shifts), Some(left)) = (multipliers, shifts, left) else { return };
+                let left_shifts = ratios.left_shifts[channel..].first_chunk::<TILE_CHANNELS>();
+                let (Some(multipliers), Some(shifts), Some(left_shifts)) = (multipliers, shifts, left_shifts) else { return };
                 // Bounds before the zero point is added.
-                let before = |bound: i32| i64::from(bound) - i64::from(scaling.zero_point);
-                let bounds = (i32::try_from(before(scaling.low)), i32::try_from(before(scaling.high)));
+                let unshifted = |bound: i32| i64::from(bound) - i64::from(scaling.zero_point);
+                let bounds = (i32::try_from(unshifted(scaling.low)), i32::try_from(unshifted(scaling.high)));
                 match (bounds, scaling.rounding) {
                     ((Ok(low), Ok(high)), Rounding::Upward) if ratios.below_one => {
-                        for (sums, to) in rows {
+                        for (accumulators, rows_out) in rows {
                             for c in 0..TILE_CHANNELS {
-                                let product = product(sums[c], offsets[c], multipliers[c]) + (1 << (shifts[c] - 1));
-                                to[c] = bounded(product >> shifts[c], low, high, scaling.zero_point);
+                                let product = product(accumulators[c], offsets[c], multipliers[c]) + (1 << (shifts[c] - 1));
+                                rows_out[c] = clamp_to_u8(product >> shifts[c], low, high, scaling.zero_point);
                             }
                         }
                     }
                     ((Ok(low), Ok(high)), Rounding::ToNearest) if ratios.below_one => {
-                        for (sums, to) in rows {
+                        for (accumulators, rows_out) in rows {
                             for c in 0..TILE_CHANNELS {
-                                let product = product(sums[c], offsets[c], multipliers[c]);
-                                let moved = product + (product >> 63) + (1 << (shifts[c] - 1));
-                                to[c] = bounded(moved >> shifts[c], low, high, scaling.zero_point);
+                                let product = product(accumulators[c], offsets[c], multipliers[c]);
+                                let adjusted = product + (product >> 63) + (1 << (shifts[c] - 1));
+                                rows_out[c] = clamp_to_u8(adjusted >> shifts[c], low, high, scaling.zero_point);
                             }
                         }
                     }
                     ((Ok(low), Ok(high)), Rounding::ToEven) if ratios.below_one => {
-                        for (sums, to) in rows {
+                        for (accumulators, rows_out) in rows {
                             for c in 0..TILE_CHANNELS {
-                                let product = product(sums[c], offsets[c], multipliers[c]);
-                                let odd = (product >> shifts[c]) & 1;
-                                let moved = product + odd + ((1 << (shifts[c] - 1)) - 1);
-                                to[c] = bounded(moved >> shifts[c], low, high, scaling.zero_point);
+                                let product = product(accumulators[c], offsets[c], multipliers[c]);
+                                let parity = (product >> shifts[c]) & 1;
+                                let adjusted = product + parity + ((1 << (shifts[c] - 1)) - 1);
+                                rows_out[c] = clamp_to_u8(adjusted >> shifts[c], low, high, scaling.zero_point);
                             }
                         }
                     }
                     _ => {
                         let [zero, low, high] = [scaling.zero_point, scaling.low, scaling.high].map(i64::from);
-                        for (sums, to) in rows {
+                        for (accumulators, rows_out) in rows {
                             for c in 0..TILE_CHANNELS {
-                                let (t, right) = (sums[c].wrapping_add(offsets[c]), shifts[c] - 31);
-                                let value = fixed(t, multipliers[c].into(), left[c], right, scaling.rounding);
-                                to[c] = (value + zero).clamp(low, high) as u8;
+                                let (t, right_shift) = (accumulators[c].wrapping_add(offsets[c]), shifts[c] - 31);
+                                let value = multiply_fixed_point(t, multipliers[c].into(), left_shifts[c], right_shift, scaling.rounding);
+                                rows_out[c] = (value + zero).clamp(low, high) as u8;
                             }
                         }
                     }
@@ -293,32 +302,38 @@ fn product(sum: i32, offset: i32, multiplier: i32) -> i64 {
 
 /// Clamps a value that fits 32 bits, and adds the zero point.
 #[inline(always)]
-fn bounded(value: i64, low: i32, high: i32, zero_point: i32) -> u8 {
+fn clamp_to_u8(value: i64, low: i32, high: i32, zero_point: i32) -> u8 {
     (value as i32).max(low).min(high).wrapping_add(zero_point) as u8
 }
 
 /// Rounds to the nearest integer, halves away from zero. (The standard function is a call on processors without the
 /// instruction.)
 #[inline(always)]
-pub(super) fn away(x: f32) -> f32 {
-    let whole = x.trunc();
-    let rest = (x - whole).abs();
-    if rest >= 0.5 { whole + 1f32.copysign(x) } else { whole }
+pub(super) fn round_half_away(x: f32) -> f32 {
+    let truncated = x.trunc();
+    let fraction = (x - truncated).abs();
+    if fraction >= 0.5 { truncated + 1f32.copysign(x) } else { truncated }
 }
 
 /// Multiplies a value by multiplier * 2^(left - right - 31), rounded and saturated to `int32`. Shifts are at most 32:
 /// with a longer left shift any value but 0 is out of range, with a longer right shift every result is 0.
 #[inline(always)]
-pub(super) fn fixed(value: i32, multiplier: i64, left: i64, right: i64, rounding: Rounding) -> i64 {
+pub(super) fn multiply_fixed_point(
+    value: i32,
+    multiplier: i64,
+    left_shift: i64,
+    right_shift: i64,
+    rounding: Rounding,
+) -> i64 {
     // Once the shifted value reaches 2^32, the product is outside `int32` for any multiplier; below that it fits 64
     // bits.
-    let bound = 1i64 << (32 - left);
-    let product = (i64::from(value).clamp(-bound, bound) << left) * multiplier;
-    let (half, shift) = (1i64 << (30 + right), 31 + right);
-    let moved = match rounding {
+    let bound = 1i64 << (32 - left_shift);
+    let product = (i64::from(value).clamp(-bound, bound) << left_shift) * multiplier;
+    let (half, shift) = (1i64 << (30 + right_shift), 31 + right_shift);
+    let adjusted = match rounding {
         Rounding::Upward => product + half,
         Rounding::ToNearest => product + half - i64::from(product < 0),
         Rounding::ToEven => product + (half - 1) + ((product >> shift) & 1),
     };
-    (moved >> shift).clamp(i64::from(i32::MIN), i64::from(i32::MAX))
+    (adjusted >> shift).clamp(i64::from(i32::MIN), i64::from(i32::MAX))
 }

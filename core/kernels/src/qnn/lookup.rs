@@ -19,15 +19,15 @@ fn in_registers() -> bool {
 }
 
 /// Computes `out[i] = table[x[i]]`.
-pub(super) fn each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
+pub(super) fn look_up_each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
     let registers = in_registers();
     // A lookup in memory costs about as much as one simple operation, the unit of work in `split`; a lookup in
     // registers costs a small fraction of that.
     let work = if registers { x.len() / 8 } else { x.len() };
     split::each_chunk(out, CHUNK, work, |i, out| {
         let x = &x[i * CHUNK..][..out.len()];
-        let done = if registers { vectors(table, x, out) } else { 0 };
-        for (out, x) in out[done..].iter_mut().zip(&x[done..]) {
+        let finished = if registers { vectors(table, x, out) } else { 0 };
+        for (out, x) in out[finished..].iter_mut().zip(&x[finished..]) {
             *out = table[usize::from(*x)];
         }
     });
@@ -53,16 +53,16 @@ impl Sum {
     }
 
     /// Computes `out[i]` from `a[i]` and `b[i]`.
-    pub fn each(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
+    pub fn look_up_each(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
         let work = if self.planes.is_some() { a.len() / 4 } else { 2 * a.len() };
         let (low, high) = if self.signed { (-128, 127) } else { (0, 255) };
         split::each_chunk(out, CHUNK, work, |i, out| {
             let (a, b) = (&a[i * CHUNK..][..out.len()], &b[i * CHUNK..][..out.len()]);
-            let done = match &self.planes {
+            let finished = match &self.planes {
                 Some(planes) => sum_vectors(planes, self.signed, a, b, out),
                 None => 0,
             };
-            for ((out, a), b) in out[done..].iter_mut().zip(&a[done..]).zip(&b[done..]) {
+            for ((out, a), b) in out[finished..].iter_mut().zip(&a[finished..]).zip(&b[finished..]) {
                 let sum = self.tables[0][usize::from(*a)] + self.tables[1][usize::from(*b)];
                 *out = sum.clamp(low, high) as u8;
             }
@@ -108,9 +108,9 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn store(to: &mut [u8; VECTOR], value: __m512i) {
+    fn store(out: &mut [u8; VECTOR], value: __m512i) {
         // SAFETY: the array type provides the 64 bytes that the store writes.
-        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
+        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), value) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -170,7 +170,7 @@ mod tests {
         let table: [u8; 256] = std::array::from_fn(|i| (i * 37 + 11) as u8);
         let x = bytes(1);
         let mut out = vec![0; x.len()];
-        each(&table, &x, &mut out);
+        look_up_each(&table, &x, &mut out);
         assert!(out.iter().zip(&x).all(|(out, x)| *out == table[usize::from(*x)]));
     }
 
@@ -183,7 +183,7 @@ mod tests {
                 let table = |offset: i32| std::array::from_fn(|i| (i as i32 - 128) * steepness + offset);
                 let (first, second): ([i32; 256], [i32; 256]) = (table(5), table(-60));
                 let mut out = vec![0; a.len()];
-                Sum::new([first, second], signed).each(&a, &b, &mut out);
+                Sum::new([first, second], signed).look_up_each(&a, &b, &mut out);
                 let limits = if signed { (-128, 127) } else { (0, 255) };
                 for ((a, b), out) in a.iter().zip(&b).zip(&out) {
                     let sum = first[usize::from(*a)] + second[usize::from(*b)];

@@ -34,7 +34,7 @@ const MIN_BYTE: u8 = 0;
 
 impl MaxPool {
     /// Returns the data positions inside window `position` on an axis (1 for rows, 2 for columns).
-    fn seen(&self, axis: usize, position: usize) -> impl Iterator<Item = usize> {
+    fn valid_indices(&self, axis: usize, position: usize) -> impl Iterator<Item = usize> {
         let (window, first) = (self.window, position * self.window.stride[axis]);
         let taps = window.taps_inside(axis, position, self.taps[axis], self.shape.data.size[2 + axis]);
         taps.map(move |tap| first + tap * window.dilation[axis] - window.before[axis])
@@ -42,18 +42,18 @@ impl MaxPool {
 
     /// Computes result row `row` of an image, for one channel or for all channels; `rows` is scratch memory for a row
     /// of data.
-    fn line(&self, x: &[u8], from: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
+    fn line(&self, x: &[u8], image_start: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
         let flip = if self.signed { 0x80 } else { 0 };
         rows.fill(MIN_BYTE);
-        for at in self.seen(1, row) {
-            let data = &x[from + at * self.shape.data.stride[3]..][..rows.len()];
-            rows.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(x ^ flip));
+        for column_in in self.valid_indices(1, row) {
+            let data = &x[image_start + column_in * self.shape.data.stride[3]..][..rows.len()];
+            rows.iter_mut().zip(data).for_each(|(maximum, x)| *maximum = (*maximum).max(x ^ flip));
         }
         for (position, out) in out.chunks_exact_mut(channels).enumerate() {
             out.fill(MIN_BYTE);
-            for at in self.seen(2, position) {
-                let data = &rows[at * channels..][..channels];
-                out.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(*x));
+            for column_in in self.valid_indices(2, position) {
+                let data = &rows[column_in * channels..][..channels];
+                out.iter_mut().zip(data).for_each(|(maximum, x)| *maximum = (*maximum).max(*x));
             }
         }
         out.iter_mut().for_each(|x| *x ^= flip);
@@ -63,9 +63,9 @@ impl MaxPool {
 impl Kernel for MaxPool {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (s, x) = (&self.shape, inputs[0].data);
-        let last = s.data.stride[1] == 1 && s.data.size[1] != 1 || s.data.stride[4] != 1;
+        let channels_last = s.data.stride[1] == 1 && s.data.size[1] != 1 || s.data.stride[4] != 1;
         // Channels last: a line has all channels. Otherwise lines have one channel each.
-        let channels = if last { s.data.size[1] } else { 1 };
+        let channels = if channels_last { s.data.size[1] } else { 1 };
         let (height, width) = (s.out.size[3], s.out.size[4]);
         let lines = outputs[0].data.len() / (width * channels);
         let parts = split::threads(outputs[0].data.len().saturating_mul(self.taps[1])).min(lines);
@@ -75,11 +75,11 @@ impl Kernel for MaxPool {
             for (i, out) in out.chunks_exact_mut(width * channels).enumerate() {
                 let line = part * per_part + i;
                 let (plane, row) = (line / height, line % height);
-                let from = match last {
+                let image_start = match channels_last {
                     true => plane * s.data.stride[0],
                     false => plane / s.data.size[1] * s.data.stride[0] + plane % s.data.size[1] * s.data.stride[1],
                 };
-                self.line(x, from, row, channels, &mut rows, out);
+                self.line(x, image_start, row, channels, &mut rows, out);
             }
         });
         Ok(())

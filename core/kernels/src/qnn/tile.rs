@@ -17,7 +17,7 @@ pub(super) const HALF_CHANNELS: usize = 16;
 
 /// Accumulators of a tile: `sums[position][channel]`.
 #[repr(align(64))]
-pub(super) struct Sums(pub [[i32; TILE_CHANNELS]; TILE_POSITIONS]);
+pub(super) struct Accumulators(pub [[i32; TILE_CHANNELS]; TILE_POSITIONS]);
 
 /// Operands of a tile.
 #[derive(Clone, Copy)]
@@ -29,11 +29,11 @@ pub(super) struct Tile<'a> {
     /// Offset of each tap from the first.
     pub taps: &'a [usize],
     /// Number of words of four input channels per tap.
-    pub words: usize,
+    pub word_count: usize,
     /// Weights, in the order taps, words, output channels, four input channels.
     pub weights: &'a [i8],
     /// True if the block has [`TILE_CHANNELS`] output channels, false if it has [`HALF_CHANNELS`].
-    pub wide: bool,
+    pub is_wide: bool,
 }
 
 /// Instruction set that computes the sums.
@@ -75,42 +75,42 @@ impl Tile<'_> {
     ///
     /// # Panics
     /// If data or weights are shorter than the sizes require, which is a bug in the kernel.
-    pub fn run(&self, isa: Isa, count: usize, sums: &mut Sums) {
-        let width = if self.wide { TILE_CHANNELS } else { HALF_CHANNELS };
-        let furthest = self.taps.iter().max().copied().unwrap_or(0) + self.words * 4;
-        assert!(count <= TILE_POSITIONS && self.weights.len() >= self.taps.len() * self.words * width * 4);
+    pub fn run(&self, isa: Isa, count: usize, accumulators: &mut Accumulators) {
+        let width = if self.is_wide { TILE_CHANNELS } else { HALF_CHANNELS };
+        let furthest = self.taps.iter().max().copied().unwrap_or(0) + self.word_count * 4;
+        assert!(count <= TILE_POSITIONS && self.weights.len() >= self.taps.len() * self.word_count * width * 4);
         assert!(
             self.positions[..count].iter().all(|position| position + furthest <= self.data.len()),
             "all positions lie inside the data"
         );
         match isa {
-            Isa::Plain => self.plain(count, width, sums),
+            Isa::Plain => self.run_portable(count, width, accumulators),
             // SAFETY: `isa` is one of `supported_isas`, which detects AVX2; the assertions keep every read inside data
             // and weights.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { x86::avx2(self, count, sums) },
+            Isa::Avx2 => unsafe { x86::avx2(self, count, accumulators) },
             // SAFETY: `isa` is one of `supported_isas`, which detects AVX-512 VNNI; the assertions keep every read
             // inside data and weights.
             #[cfg(target_arch = "x86_64")]
             Isa::Vnni => unsafe {
-                match (count > 4, self.wide) {
-                    (true, true) => x86::vnni::<8, 2>(self, count, sums),
-                    (true, false) => x86::vnni::<8, 1>(self, count, sums),
-                    (false, true) => x86::vnni::<4, 2>(self, count, sums),
-                    (false, false) => x86::vnni::<4, 1>(self, count, sums),
+                match (count > 4, self.is_wide) {
+                    (true, true) => x86::vnni::<8, 2>(self, count, accumulators),
+                    (true, false) => x86::vnni::<8, 1>(self, count, accumulators),
+                    (false, true) => x86::vnni::<4, 2>(self, count, accumulators),
+                    (false, false) => x86::vnni::<4, 1>(self, count, accumulators),
                 }
             },
         }
     }
 
-    fn plain(&self, count: usize, width: usize, sums: &mut Sums) {
-        for (position, sums) in self.positions[..count].iter().zip(&mut sums.0) {
-            sums.fill(0);
+    fn run_portable(&self, count: usize, width: usize, accumulators: &mut Accumulators) {
+        for (position, accumulators) in self.positions[..count].iter().zip(&mut accumulators.0) {
+            accumulators.fill(0);
             let mut weights = self.weights.chunks_exact(width * 4);
             for tap in self.taps {
-                for word in self.data[position + tap..][..self.words * 4].as_chunks::<4>().0 {
+                for word in self.data[position + tap..][..self.word_count * 4].as_chunks::<4>().0 {
                     let weights = weights.next().unwrap_or_default().as_chunks::<4>().0;
-                    for (sum, w) in sums.iter_mut().zip(weights) {
+                    for (sum, w) in accumulators.iter_mut().zip(weights) {
                         for i in 0..4 {
                             *sum = sum.wrapping_add(i32::from(word[i]) * i32::from(w[i]));
                         }
@@ -123,11 +123,11 @@ impl Tile<'_> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{HALF_CHANNELS, Sums, TILE_CHANNELS, Tile};
+    use super::{Accumulators, HALF_CHANNELS, TILE_CHANNELS, Tile};
     use std::arch::x86_64::*;
 
     /// Repeats the last position beyond `count`; the extra results are ignored.
-    fn spread<const P: usize>(tile: &Tile<'_>, count: usize) -> [usize; P] {
+    fn clamp_positions<const P: usize>(tile: &Tile<'_>, count: usize) -> [usize; P] {
         std::array::from_fn(|p| tile.positions[p.min(count - 1)])
     }
 
@@ -137,17 +137,17 @@ mod x86 {
     /// The caller guarantees AVX-512 VNNI, and that the reads of the tile's first `count` positions lie inside data and
     /// weights.
     #[target_feature(enable = "avx512f,avx512vnni")]
-    pub unsafe fn vnni<const P: usize, const V: usize>(tile: &Tile<'_>, count: usize, sums: &mut Sums) {
+    pub unsafe fn vnni<const P: usize, const V: usize>(tile: &Tile<'_>, count: usize, accumulators: &mut Accumulators) {
         if count == 0 {
             return;
         }
-        let positions = spread::<P>(tile, count);
+        let positions = clamp_positions::<P>(tile, count);
         let mut acc = [[_mm512_setzero_si512(); V]; P];
         let mut w = tile.weights.as_ptr();
         for &tap in tile.taps {
             // SAFETY: the caller guarantees that every tap of the positions lies inside the data.
             let mut x = unsafe { tile.data.as_ptr().add(tap) };
-            for _ in 0..tile.words {
+            for _ in 0..tile.word_count {
                 let mut weights = [_mm512_setzero_si512(); V];
                 for (v, weights) in weights.iter_mut().enumerate() {
                     // SAFETY: the caller guarantees that the weights are complete; each word of the block has V times
@@ -155,7 +155,7 @@ mod x86 {
                     *weights = unsafe { _mm512_loadu_si512(w.add(64 * v).cast()) };
                 }
                 for p in 0..P {
-                    // SAFETY: the caller guarantees that `words` words follow every tap of each position.
+                    // SAFETY: the caller guarantees that `word_count` words follow every tap of each position.
                     let word = unsafe { x.add(positions[p]).cast::<i32>().read_unaligned() };
                     let word = _mm512_set1_epi32(word);
                     for v in 0..V {
@@ -170,10 +170,10 @@ mod x86 {
                 }
             }
         }
-        for (acc, sums) in acc.into_iter().zip(&mut sums.0) {
+        for (acc, accumulators) in acc.into_iter().zip(&mut accumulators.0) {
             for (v, acc) in acc.into_iter().enumerate() {
-                // SAFETY: the type `Sums` provides rows of two registers, and V is at most 2.
-                unsafe { _mm512_storeu_si512(sums.as_mut_ptr().add(HALF_CHANNELS * v).cast(), acc) };
+                // SAFETY: the type `Accumulators` provides rows of two registers, and V is at most 2.
+                unsafe { _mm512_storeu_si512(accumulators.as_mut_ptr().add(HALF_CHANNELS * v).cast(), acc) };
             }
         }
     }
@@ -185,17 +185,17 @@ mod x86 {
     /// The caller guarantees AVX2, and that the reads of the tile's first `count` positions lie inside data and
     /// weights.
     #[target_feature(enable = "avx2")]
-    pub unsafe fn avx2(tile: &Tile<'_>, count: usize, sums: &mut Sums) {
-        let width = if tile.wide { TILE_CHANNELS } else { HALF_CHANNELS };
+    pub unsafe fn avx2(tile: &Tile<'_>, count: usize, accumulators: &mut Accumulators) {
+        let width = if tile.is_wide { TILE_CHANNELS } else { HALF_CHANNELS };
         let (low, high) = (_mm256_set1_epi8(0x7f), _mm256_set1_epi8(-128));
         let ones = _mm256_set1_epi16(1);
-        for (position, sums) in tile.positions[..count].iter().zip(&mut sums.0) {
+        for (position, accumulators) in tile.positions[..count].iter().zip(&mut accumulators.0) {
             for first in (0..width).step_by(HALF_CHANNELS) {
                 let mut acc = [_mm256_setzero_si256(); 2];
                 let mut w = first * 4;
                 for tap in tile.taps {
-                    for word in 0..tile.words {
-                        // SAFETY: the caller guarantees that `words` words follow every tap of each position, and that
+                    for word in 0..tile.word_count {
+                        // SAFETY: the caller guarantees that `word_count` words follow every tap of each position, and that
                         // each word has `width` times 4 bytes of weights.
                         let (x, weights) = unsafe {
                             let x = tile.data.as_ptr().add(position + tap + 4 * word).cast::<i32>().read_unaligned();
@@ -213,8 +213,8 @@ mod x86 {
                     }
                 }
                 for (i, acc) in acc.into_iter().enumerate() {
-                    // SAFETY: the type `Sums` provides rows of at least `width` elements.
-                    unsafe { _mm256_storeu_si256(sums.as_mut_ptr().add(first + 8 * i).cast(), acc) };
+                    // SAFETY: the type `Accumulators` provides rows of at least `width` elements.
+                    unsafe { _mm256_storeu_si256(accumulators.as_mut_ptr().add(first + 8 * i).cast(), acc) };
                 }
             }
         }
@@ -242,26 +242,26 @@ mod tests {
             _ => random() as u8,
         };
         for round in 0..200 {
-            let (words, wide, count) = (1 + round % 7, round % 2 == 0, 1 + round % TILE_POSITIONS);
-            let width = if wide { TILE_CHANNELS } else { HALF_CHANNELS };
-            let taps = [0, 4 * words, 12 * words + 3];
-            let data: Vec<u8> = (0..200 + 40 * words).map(|_| byte()).collect();
-            let weights: Vec<i8> = (0..taps.len() * words * width * 4).map(|_| byte() as i8).collect();
+            let (word_count, is_wide, count) = (1 + round % 7, round % 2 == 0, 1 + round % TILE_POSITIONS);
+            let width = if is_wide { TILE_CHANNELS } else { HALF_CHANNELS };
+            let taps = [0, 4 * word_count, 12 * word_count + 3];
+            let data: Vec<u8> = (0..200 + 40 * word_count).map(|_| byte()).collect();
+            let weights: Vec<i8> = (0..taps.len() * word_count * width * 4).map(|_| byte() as i8).collect();
             let positions = std::array::from_fn(|p| 3 * p + round % 5);
-            let tile = Tile { data: &data, positions: &positions, taps: &taps, words, weights: &weights, wide };
+            let tile = Tile { data: &data, positions: &positions, taps: &taps, word_count, weights: &weights, is_wide };
             for isa in supported_isas() {
-                let mut sums = Sums([[-1; TILE_CHANNELS]; TILE_POSITIONS]);
-                tile.run(isa, count, &mut sums);
+                let mut accumulators = Accumulators([[-1; TILE_CHANNELS]; TILE_POSITIONS]);
+                tile.run(isa, count, &mut accumulators);
                 for p in 0..count {
                     for c in 0..width {
-                        let mut want = 0i64;
+                        let mut expected = 0i64;
                         for (t, tap) in taps.iter().enumerate() {
-                            for i in 0..4 * words {
-                                let w = weights[((t * words + i / 4) * width + c) * 4 + i % 4];
-                                want += i64::from(data[positions[p] + tap + i]) * i64::from(w);
+                            for i in 0..4 * word_count {
+                                let w = weights[((t * word_count + i / 4) * width + c) * 4 + i % 4];
+                                expected += i64::from(data[positions[p] + tap + i]) * i64::from(w);
                             }
                         }
-                        assert_eq!(i64::from(sums.0[p][c]), want, "{isa:?}: position {p}, channel {c}");
+                        assert_eq!(i64::from(accumulators.0[p][c]), expected, "{isa:?}: position {p}, channel {c}");
                     }
                 }
             }

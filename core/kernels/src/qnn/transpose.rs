@@ -45,9 +45,9 @@ mod x86 {
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
-    fn store(to: &mut [u8; 16], value: __m128i) {
+    fn store(out: &mut [u8; 16], value: __m128i) {
         // SAFETY: the array type provides the 16 bytes that the store writes; SSE2 is part of x86-64.
-        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), value) }
+        unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), value) }
     }
 
     pub fn to_channel_rows(positions: &[[u8; TILE_CHANNELS]; TILE_POSITIONS]) -> [[u8; TILE_POSITIONS]; TILE_CHANNELS] {
@@ -57,7 +57,7 @@ mod x86 {
             let rows: [__m128i; TILE_POSITIONS] =
                 positions.each_ref().map(|position| load(&position.as_chunks::<16>().0[half]));
             // Interleaves positions 0 and 4, 1 and 5, ...: first the low eight channels, then the high eight.
-            let round = |rows: [__m128i; 8]| -> [__m128i; 8] {
+            let interleave_rows = |rows: [__m128i; 8]| -> [__m128i; 8] {
                 let [a, b, c, d, e, f, g, h] = rows;
                 // SAFETY: SSE2 is part of x86-64.
                 unsafe {
@@ -73,7 +73,7 @@ mod x86 {
                     ]
                 }
             };
-            let [a, b, c, d, e, f, g, h] = round(rows);
+            let [a, b, c, d, e, f, g, h] = interleave_rows(rows);
             // SAFETY: SSE2 is part of x86-64.
             let words = unsafe {
                 // `even` and `odd` hold positions 0, 2, 4, 6 and 1, 3, 5, 7 of four channels per register; the result

@@ -20,7 +20,7 @@ pub(super) struct KernelShape {
 
 impl KernelShape {
     /// Returns the number of words of four input channels.
-    pub fn words(&self) -> usize {
+    pub fn word_count(&self) -> usize {
         self.inputs.div_ceil(4)
     }
 
@@ -50,13 +50,13 @@ impl KernelShape {
             last if last <= HALF_CHANNELS => self.outputs - last + HALF_CHANNELS,
             last => self.outputs - last + TILE_CHANNELS,
         };
-        self.taps.len() * self.words() * 4 * padded
+        self.taps.len() * self.word_count() * 4 * padded
     }
 
     /// Returns offset and size in bytes of block `i` of a group's packed weights.
     pub fn block_bytes(&self, i: usize) -> (usize, usize) {
-        let wide = self.taps.len() * self.words() * 4 * TILE_CHANNELS;
-        (i * wide, if self.block(i).2 { wide } else { wide / 2 })
+        let wide_bytes = self.taps.len() * self.word_count() * 4 * TILE_CHANNELS;
+        (i * wide_bytes, if self.block(i).2 { wide_bytes } else { wide_bytes / 2 })
     }
 
     /// Returns the size in bytes of all packed weights.
@@ -66,8 +66,8 @@ impl KernelShape {
 }
 
 /// Returns a weight as int8; uint8 weights are shifted by -128, like their zero point.
-fn signed(view: &TensorView<'_>, at: usize) -> i8 {
-    let byte = view.data[at];
+fn signed(view: &TensorView<'_>, index: usize) -> i8 {
+    let byte = view.data[index];
     (if view.dtype == DType::U8 { byte ^ 0x80 } else { byte }) as i8
 }
 
@@ -75,17 +75,17 @@ fn signed(view: &TensorView<'_>, at: usize) -> i8 {
 ///
 /// # Panics
 /// If a slice is too short, which is a bug in the kernel.
-pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8], sums: &mut [i32]) {
-    let (words, taps) = (shape.words(), shape.taps.len());
+pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8], totals: &mut [i32]) {
+    let (word_count, taps) = (shape.word_count(), shape.taps.len());
     let packed = &mut packed[..shape.packed_bytes()];
     if packed.is_empty() {
-        sums.fill(0);
+        totals.fill(0);
         return;
     }
     for (group, packed) in packed.chunks_exact_mut(shape.group_bytes()).enumerate() {
         for block in 0..shape.blocks() {
-            let (first, count, wide) = shape.block(block);
-            let width = if wide { TILE_CHANNELS } else { HALF_CHANNELS };
+            let (first, count, is_wide) = shape.block(block);
+            let width = if is_wide { TILE_CHANNELS } else { HALF_CHANNELS };
             let (begin, bytes) = shape.block_bytes(block);
             let packed = &mut packed[begin..begin + bytes];
             packed.fill(0);
@@ -95,13 +95,13 @@ pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8]
                 for (t, tap) in shape.taps.iter().enumerate() {
                     for c in 0..shape.inputs {
                         let w = signed(view, channel * shape.output_step + c * shape.input_step + tap);
-                        packed[(((t * words) + c / 4) * width + o) * 4 + c % 4] = w;
+                        packed[(((t * word_count) + c / 4) * width + o) * 4 + c % 4] = w;
                         sum += i32::from(w);
                     }
                 }
-                sums[channel] = sum;
+                totals[channel] = sum;
             }
-            debug_assert_eq!(bytes, taps * words * width * 4);
+            debug_assert_eq!(bytes, taps * word_count * width * 4);
         }
     }
 }

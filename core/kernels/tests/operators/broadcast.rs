@@ -1,6 +1,6 @@
 //! Binary operators and `where`.
 
-use super::{close, error_of, f32s, run, typed, vector};
+use super::{close, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{Attrs, Type};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -26,8 +26,8 @@ fn float_arithmetic() {
         ("logical_or", [1.0, 1.0, 1.0, 1.0, 0.0, 1.0]),
         ("logical_xor", [0.0; 6]),
     ];
-    for (name, want) in table {
-        close(&run(name, &Attrs::none(), &[&a, &b]), want);
+    for (name, expected) in table {
+        close(&run(name, &Attrs::none(), &[&a, &b]), expected);
     }
     for name in ["maximum", "minimum"] {
         close(
@@ -38,8 +38,8 @@ fn float_arithmetic() {
             },
         );
     }
-    let huge = run("multiply", &Attrs::none(), &[&vector(&[1e30, -1e30]), &vector(&[1e30])]);
-    close(&huge, &[INF, -INF]);
+    let overflow = run("multiply", &Attrs::none(), &[&vector(&[1e30, -1e30]), &vector(&[1e30])]);
+    close(&overflow, &[INF, -INF]);
 }
 
 #[test]
@@ -61,29 +61,32 @@ fn integer_arithmetic() {
         ("bitwise_or", [7, -5, -1, -1, -1]),
         ("bitwise_xor", [5, -5, -7, 7, i32::MAX]),
     ];
-    for (name, want) in table {
-        assert_eq!(run(name, &Attrs::none(), &[&a, &b]).as_slice::<i32>(), want, "{name}");
+    for (name, expected) in table {
+        assert_eq!(run(name, &Attrs::none(), &[&a, &b]).as_slice::<i32>(), expected, "{name}");
     }
-    let (none, zero) = (Attrs::none(), Tensor::scalar(0i32));
+    let (attrs_none, zero) = (Attrs::none(), Tensor::scalar(0i32));
     for name in ["divide", "floor_divide", "mod", "floor_mod"] {
-        assert!(error_of(name, &none, &[&a, &zero]).contains("division by zero"));
+        assert!(error_of(name, &attrs_none, &[&a, &zero]).contains("division by zero"));
     }
-    assert!(error_of("power", &none, &[&zero, &Tensor::scalar(-1i32)]).contains("division by zero"));
-    assert_eq!(run("power", &none, &[&Tensor::scalar(-1i32), &Tensor::scalar(-3i32)]).as_slice::<i32>(), [-1]);
+    assert!(error_of("power", &attrs_none, &[&zero, &Tensor::scalar(-1i32)]).contains("division by zero"));
+    assert_eq!(run("power", &attrs_none, &[&Tensor::scalar(-1i32), &Tensor::scalar(-3i32)]).as_slice::<i32>(), [-1]);
     assert_eq!(
-        run("power", &none, &[&Tensor::scalar(3i64), &Tensor::scalar(39i64)]).as_slice::<i64>(),
+        run("power", &attrs_none, &[&Tensor::scalar(3i64), &Tensor::scalar(39i64)]).as_slice::<i64>(),
         [4052555153018976267]
     );
     let amounts = Tensor::from_slice(&[3], &[1i32, 31, 40]);
-    assert_eq!(run("left_shift", &none, &[&Tensor::scalar(-3i32), &amounts]).as_slice::<i32>(), [-6, i32::MIN, 0]);
-    assert_eq!(run("right_shift", &none, &[&Tensor::scalar(-3i32), &amounts]).as_slice::<i32>(), [-2, -1, -1]);
-    assert!(error_of("left_shift", &none, &[&amounts, &Tensor::scalar(-1i32)]).contains("negative"));
-    let bytes = Tensor::from_slice(&[2], &[200u8, 3]);
-    assert_eq!(run("add", &none, &[&bytes, &bytes]).as_slice::<u8>(), [144, 6]);
-    let flags = Tensor::from_bools(&[2], &[true, false]);
-    assert_eq!(run("add", &none, &[&flags, &flags]), flags);
     assert_eq!(
-        run("logical_xor", &none, &[&flags, &Tensor::from_bools(&[], &[true])]),
+        run("left_shift", &attrs_none, &[&Tensor::scalar(-3i32), &amounts]).as_slice::<i32>(),
+        [-6, i32::MIN, 0]
+    );
+    assert_eq!(run("right_shift", &attrs_none, &[&Tensor::scalar(-3i32), &amounts]).as_slice::<i32>(), [-2, -1, -1]);
+    assert!(error_of("left_shift", &attrs_none, &[&amounts, &Tensor::scalar(-1i32)]).contains("negative"));
+    let bytes = Tensor::from_slice(&[2], &[200u8, 3]);
+    assert_eq!(run("add", &attrs_none, &[&bytes, &bytes]).as_slice::<u8>(), [144, 6]);
+    let flags = Tensor::from_bools(&[2], &[true, false]);
+    assert_eq!(run("add", &attrs_none, &[&flags, &flags]), flags);
+    assert_eq!(
+        run("logical_xor", &attrs_none, &[&flags, &Tensor::from_bools(&[], &[true])]),
         Tensor::from_bools(&[2], &[false, true])
     );
 }
@@ -100,8 +103,8 @@ fn comparisons() {
         ("greater", [false, false, true, false]),
         ("greater_equal", [false, true, true, false]),
     ];
-    for (name, want) in table {
-        assert_eq!(run(name, &Attrs::none(), &[&a, &b]), Tensor::from_bools(&[4], &want), "{name}");
+    for (name, expected) in table {
+        assert_eq!(run(name, &Attrs::none(), &[&a, &b]), Tensor::from_bools(&[4], &expected), "{name}");
     }
     let close_by = Tensor::from_slice(&[2], &[i64::MAX, i64::MAX - 1]);
     let largest = Tensor::scalar(i64::MAX);
@@ -115,8 +118,8 @@ fn operands_broadcast() {
     let sum = run("add", &Attrs::none(), &[&a, &b]);
     assert_eq!(sum.shape(), [2, 3, 2]);
     assert_eq!(sum.as_slice::<i32>(), [11, 12, 21, 22, 31, 32, 13, 14, 23, 24, 33, 34]);
-    let none = run("add", &Attrs::none(), &[&Tensor::zeros(DType::F32, &[0, 3]).unwrap(), &vector(&[1.0, 2.0, 3.0])]);
-    assert_eq!(none.shape(), [0, 3]);
+    let empty = run("add", &Attrs::none(), &[&Tensor::zeros(DType::F32, &[0, 3]).unwrap(), &vector(&[1.0, 2.0, 3.0])]);
+    assert_eq!(empty.shape(), [0, 3]);
 }
 
 #[test]
@@ -124,8 +127,8 @@ fn where_selects() {
     let condition = Tensor::from_bools(&[2, 1], &[true, false]);
     let x = vector(&[1.0, 2.0, 3.0]);
     let y = Tensor::scalar(-1f32);
-    let got = run("where", &Attrs::none(), &[&condition, &x, &y]);
-    assert_eq!((got.shape(), got.as_slice::<f32>()), (&[2usize, 3][..], &[1.0, 2.0, 3.0, -1.0, -1.0, -1.0][..]));
+    let actual = run("where", &Attrs::none(), &[&condition, &x, &y]);
+    assert_eq!((actual.shape(), actual.as_slice::<f32>()), (&[2usize, 3][..], &[1.0, 2.0, 3.0, -1.0, -1.0, -1.0][..]));
     assert!(
         error_of("where", &Attrs::none(), &[&condition, &x, &Tensor::scalar(1i32)])
             .contains("expected equal element types")
@@ -134,7 +137,7 @@ fn where_selects() {
 
 #[test]
 fn unknown_dimensions() {
-    let add = |a: &str, b: &str| typed("add", &Attrs::none(), &[f32s(a), f32s(b)]);
+    let add = |a: &str, b: &str| inferred_type("add", &Attrs::none(), &[f32s(a), f32s(b)]);
     assert_eq!(add("n, 3", "1, 3").unwrap(), "Tensor[(n, 3), float32]");
     assert_eq!(add("n, 3", "n, 1").unwrap(), "Tensor[(n, 3), float32]");
     assert_eq!(add("?, 3", "4, 3").unwrap(), "Tensor[(4, 3), float32]");
@@ -142,10 +145,10 @@ fn unknown_dimensions() {
     assert_eq!(add("?", "3, 1").unwrap(), "Tensor[(3, ?), float32]");
     assert_eq!(add("", "?").unwrap(), "Tensor[(?), float32]");
     assert_eq!(add("2, 3", "4, 3").unwrap_err(), "add: 2 and 4 do not broadcast (axis -2 of the result)");
-    let less = typed("less", &Attrs::none(), &[f32s("n, 1"), f32s("5")]).unwrap();
+    let less = inferred_type("less", &Attrs::none(), &[f32s("n, 1"), f32s("5")]).unwrap();
     assert_eq!(less, "Tensor[(n, 5), bool]");
-    let mixed = typed("add", &Attrs::none(), &[f32s("2"), Type::tensor(DType::I32, &[2])]);
+    let mixed = inferred_type("add", &Attrs::none(), &[f32s("2"), Type::tensor(DType::I32, &[2])]);
     assert_eq!(mixed.unwrap_err(), "add: expected equal element types, found float32 and int32");
-    let shifted = typed("left_shift", &Attrs::none(), &[f32s("2"), f32s("2")]);
+    let shifted = inferred_type("left_shift", &Attrs::none(), &[f32s("2"), f32s("2")]);
     assert_eq!(shifted.unwrap_err(), "left_shift: expected integer operands, found float32");
 }

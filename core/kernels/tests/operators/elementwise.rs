@@ -1,6 +1,6 @@
 //! Unary operators, casts and annotations.
 
-use super::{attrs, close, error_of, f32s, run, typed, vector};
+use super::{attrs, close, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{Attrs, Type};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -179,8 +179,8 @@ fn real_functions_match_numpy() {
         ("nn.leaky_relu", &[-0.625, -0.375, -0.1875, -0.125, 0.0, 0.3f32 as f64, 0.5, 1.0, 2.5]),
         ("annotation.stop_fusion", &[-2.5, -1.5, -0.75, -0.5, 0.0, 0.3f32 as f64, 0.5, 1.0, 2.5]),
     ];
-    for (name, want) in table {
-        close(&run(name, &Attrs::none(), &[&x]), want);
+    for (name, expected) in table {
+        close(&run(name, &Attrs::none(), &[&x]), expected);
     }
     let x = vector(&[0.0, 0.25, 0.5, 1.0, 2.0, 10.0]);
     let table: &[(&str, &[f64])] = &[
@@ -194,8 +194,8 @@ fn real_functions_match_numpy() {
         ("acos", &[1.570796327, 1.318116072, 1.047197551, 0.0, NAN, NAN]),
         ("atanh", &[0.0, 0.2554128119, 0.5493061443, INF, NAN, NAN]),
     ];
-    for (name, want) in table {
-        close(&run(name, &Attrs::none(), &[&x]), want);
+    for (name, expected) in table {
+        close(&run(name, &Attrs::none(), &[&x]), expected);
     }
 }
 
@@ -213,16 +213,16 @@ fn special_values() {
 
 #[test]
 fn integers_stay_exact() {
-    let large = (1i64 << 60) + 1;
-    let x = Tensor::from_slice(&[3], &[large, -large, i64::MIN]);
+    let large_int = (1i64 << 60) + 1;
+    let x = Tensor::from_slice(&[3], &[large_int, -large_int, i64::MIN]);
     let none = Attrs::none();
-    assert_eq!(run("negative", &none, &[&x]).as_slice::<i64>(), [-large, large, i64::MIN]);
-    assert_eq!(run("abs", &none, &[&x]).as_slice::<i64>(), [large, large, i64::MIN]);
-    assert_eq!(run("nn.relu", &none, &[&x]).as_slice::<i64>(), [large, 0, 0]);
+    assert_eq!(run("negative", &none, &[&x]).as_slice::<i64>(), [-large_int, large_int, i64::MIN]);
+    assert_eq!(run("abs", &none, &[&x]).as_slice::<i64>(), [large_int, large_int, i64::MIN]);
+    assert_eq!(run("nn.relu", &none, &[&x]).as_slice::<i64>(), [large_int, 0, 0]);
     assert_eq!(run("round", &none, &[&x]), x);
-    assert_eq!(run("bitwise_not", &none, &[&x]).as_slice::<i64>(), [!large, !-large, i64::MAX]);
+    assert_eq!(run("bitwise_not", &none, &[&x]).as_slice::<i64>(), [!large_int, !-large_int, i64::MAX]);
     let bounds = attrs([("a_min", 0.0.into()), ("a_max", 1e30.into())]);
-    assert_eq!(run("clip", &bounds, &[&x]).as_slice::<i64>(), [large, 0, 0]);
+    assert_eq!(run("clip", &bounds, &[&x]).as_slice::<i64>(), [large_int, 0, 0]);
     let flags = Tensor::from_bools(&[2], &[true, false]);
     assert_eq!(run("logical_not", &none, &[&flags]), Tensor::from_bools(&[2], &[false, true]));
     assert_eq!(run("bitwise_not", &none, &[&flags]), Tensor::from_bools(&[2], &[false, true]));
@@ -231,29 +231,32 @@ fn integers_stay_exact() {
 
 #[test]
 fn casts() {
-    let to = |dtype: DType| attrs([("dtype", dtype.into())]);
+    let cast_to = |dtype: DType| attrs([("dtype", dtype.into())]);
     let x = vector(&[-1.7, 0.0, 0.5, 300.0, f32::NAN]);
-    assert_eq!(run("cast", &to(DType::I32), &[&x]).as_slice::<i32>(), [-1, 0, 0, 300, 0]);
-    assert_eq!(run("cast", &to(DType::U8), &[&x]).as_slice::<u8>(), [0, 0, 0, 255, 0]);
-    assert_eq!(run("cast", &to(DType::Bool), &[&x]), Tensor::from_bools(&[5], &[true, false, true, true, true]));
-    let wide = Tensor::from_slice(&[3], &[300i64, -1, (1 << 53) + 1]);
-    assert_eq!(run("cast", &to(DType::I8), &[&wide]).as_slice::<i8>(), [44, -1, 1]);
-    assert_eq!(run("cast", &to(DType::U64), &[&wide]).as_slice::<u64>(), [300, u64::MAX, (1 << 53) + 1]);
-    assert_eq!(run("cast_like", &Attrs::none(), &[&wide, &x]).as_slice::<f32>(), [300.0, -1.0, 9007199254740992.0]);
-    let half = run("cast", &to(DType::F16), &[&vector(&[0.1, 70000.0])]);
-    assert_eq!(half.view().to_f64s(), [0.0999755859375, INF]);
+    assert_eq!(run("cast", &cast_to(DType::I32), &[&x]).as_slice::<i32>(), [-1, 0, 0, 300, 0]);
+    assert_eq!(run("cast", &cast_to(DType::U8), &[&x]).as_slice::<u8>(), [0, 0, 0, 255, 0]);
+    assert_eq!(run("cast", &cast_to(DType::Bool), &[&x]), Tensor::from_bools(&[5], &[true, false, true, true, true]));
+    let wide_ints = Tensor::from_slice(&[3], &[300i64, -1, (1 << 53) + 1]);
+    assert_eq!(run("cast", &cast_to(DType::I8), &[&wide_ints]).as_slice::<i8>(), [44, -1, 1]);
+    assert_eq!(run("cast", &cast_to(DType::U64), &[&wide_ints]).as_slice::<u64>(), [300, u64::MAX, (1 << 53) + 1]);
+    assert_eq!(
+        run("cast_like", &Attrs::none(), &[&wide_ints, &x]).as_slice::<f32>(),
+        [300.0, -1.0, 9007199254740992.0]
+    );
+    let halves = run("cast", &cast_to(DType::F16), &[&vector(&[0.1, 70000.0])]);
+    assert_eq!(halves.view().to_f64s(), [0.0999755859375, INF]);
     assert!(error_of("cast", &Attrs::none(), &[&x]).contains("needs the attribute \"dtype\""));
 }
 
 #[test]
 fn fixed_point_multiply_rounds_halves_up() {
     let x = Tensor::from_slice(&[5], &[5i32, -5, 3, -3, 100]);
-    let by = |multiplier: i64, shift: i64| attrs([("multiplier", multiplier.into()), ("shift", shift.into())]);
-    assert_eq!(run("fixed_point_multiply", &by(1 << 30, 0), &[&x]).as_slice::<i32>(), [3, -2, 2, -1, 50]);
-    assert_eq!(run("fixed_point_multiply", &by(1 << 30, 1), &[&x]), x);
-    assert_eq!(run("fixed_point_multiply", &by(1288490189, -2), &[&x]).as_slice::<i32>(), [1, -1, 0, 0, 15]);
+    let factor = |multiplier: i64, shift: i64| attrs([("multiplier", multiplier.into()), ("shift", shift.into())]);
+    assert_eq!(run("fixed_point_multiply", &factor(1 << 30, 0), &[&x]).as_slice::<i32>(), [3, -2, 2, -1, 50]);
+    assert_eq!(run("fixed_point_multiply", &factor(1 << 30, 1), &[&x]), x);
+    assert_eq!(run("fixed_point_multiply", &factor(1288490189, -2), &[&x]).as_slice::<i32>(), [1, -1, 0, 0, 15]);
     assert!(
-        error_of("fixed_point_multiply", &by(1, 40), &[&x])
+        error_of("fixed_point_multiply", &factor(1, 40), &[&x])
             .contains("shift: expected an integer in [-31, 31], found 40")
     );
 }
@@ -261,13 +264,13 @@ fn fixed_point_multiply_rounds_halves_up() {
 #[test]
 fn types_pass_through() {
     let none = Attrs::none();
-    assert_eq!(typed("exp", &none, &[f32s("n, ?, 3")]).unwrap(), "Tensor[(n, ?, 3), float32]");
-    assert_eq!(typed("isnan", &none, &[f32s("?")]).unwrap(), "Tensor[(?), bool]");
-    let both = Type::tuple([f32s("2"), f32s("3")]);
+    assert_eq!(inferred_type("exp", &none, &[f32s("n, ?, 3")]).unwrap(), "Tensor[(n, ?, 3), float32]");
+    assert_eq!(inferred_type("isnan", &none, &[f32s("?")]).unwrap(), "Tensor[(?), bool]");
+    let tuple = Type::tuple([f32s("2"), f32s("3")]);
     let begin = attrs([("compiler", "some".into())]);
-    let text = typed("annotation.compiler_end", &begin, std::slice::from_ref(&both)).unwrap();
+    let text = inferred_type("annotation.compiler_end", &begin, std::slice::from_ref(&tuple)).unwrap();
     assert_eq!(text, "(Tensor[(2), float32], Tensor[(3), float32])");
-    assert_eq!(typed("annotation.compiler_begin", &begin, &[f32s("2")]).unwrap(), "Tensor[(2), float32]");
-    assert!(typed("exp", &none, &[both]).unwrap_err().contains("expected a tensor"));
-    assert!(typed("exp", &none, &[]).unwrap_err().contains("expected 1, found 0"));
+    assert_eq!(inferred_type("annotation.compiler_begin", &begin, &[f32s("2")]).unwrap(), "Tensor[(2), float32]");
+    assert!(inferred_type("exp", &none, &[tuple]).unwrap_err().contains("expected a tensor"));
+    assert!(inferred_type("exp", &none, &[]).unwrap_err().contains("expected 1, found 0"));
 }

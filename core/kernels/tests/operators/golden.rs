@@ -13,19 +13,19 @@ const CASES: &str = include_str!("../golden/nn.txt");
 
 #[test]
 fn references_agree_with_recorded_results() {
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     let cases: Vec<&str> = CASES.split("case ").skip(1).collect();
     assert!(cases.len() > 60, "expected more than 60 cases, found {}", cases.len());
     for text in cases {
         if let Err(error) = check(text) {
-            wrong.push(format!("{}: {error}", text.lines().next().unwrap_or_default()));
+            failures.push(format!("{}: {error}", text.lines().next().unwrap_or_default()));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 fn check(text: &str) -> Result<(), String> {
-    let (mut op, mut attrs, mut args, mut want, mut shape) = ("", Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut op, mut attrs, mut args, mut expected, mut shape) = ("", Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut dtype = DType::F32;
     for line in text.lines().skip(1) {
         let (word, rest) = line.split_once(' ').ok_or("an empty line")?;
@@ -41,20 +41,20 @@ fn check(text: &str) -> Result<(), String> {
                 dtype = DType::parse(name).ok_or("an unknown element type")?;
                 shape = numbers(dims);
             }
-            _ => want.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("number"))),
+            _ => expected.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("number"))),
         }
     }
-    let got = call(op, &Attrs::new(attrs), &args)?.swap_remove(0);
-    if got.shape() != shape || got.dtype() != dtype {
-        return Err(format!("expected {shape:?} of {dtype}, found {got:?}"));
+    let actual = call(op, &Attrs::new(attrs), &args)?.swap_remove(0);
+    if actual.shape() != shape || actual.dtype() != dtype {
+        return Err(format!("expected {shape:?} of {dtype}, found {actual:?}"));
     }
-    let got = got.view().to_f64s();
-    let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    let actual = actual.view().to_f64s();
+    let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let tolerance = if dtype.is_float() { 2e-6 * largest } else { 0.0 };
-    for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+    for (i, (g, w)) in actual.iter().zip(&expected).enumerate() {
         // The condition is a negated `<=`, which also rejects NaN.
-        let near = (g - w).abs() <= tolerance;
-        if !near {
+        let is_close = (g - w).abs() <= tolerance;
+        if !is_close {
             return Err(format!("element {i}: expected {w}, found {g}"));
         }
     }
@@ -67,18 +67,18 @@ fn numbers(text: &str) -> Vec<usize> {
 }
 
 fn input(text: &str) -> Tensor {
-    let words: Vec<&str> = text.split(' ').collect();
-    let (shape, seed) = (numbers(words[1]), words[2].parse::<usize>().expect("a number"));
+    let fields: Vec<&str> = text.split(' ').collect();
+    let (shape, seed) = (numbers(fields[1]), fields[2].parse::<usize>().expect("a number"));
     let count: usize = shape.iter().product();
-    let whole = (0..count).map(|i| ((i * 37 + seed * 101 + i / 5 * 13) % 23) as i64 - 11);
-    match words[0] {
+    let integers = (0..count).map(|i| ((i * 37 + seed * 101 + i / 5 * 13) % 23) as i64 - 11);
+    match fields[0] {
         "float32" => {
-            let positive = words.len() > 3;
-            let values = whole.map(|v| v as f32 / 8.0).map(|v| if positive { v.abs() + 0.25 } else { v });
+            let positive = fields.len() > 3;
+            let values = integers.map(|v| v as f32 / 8.0).map(|v| if positive { v.abs() + 0.25 } else { v });
             Tensor::from_slice(&shape, &values.collect::<Vec<_>>())
         }
-        "int8" => Tensor::from_slice(&shape, &whole.map(|v| v as i8).collect::<Vec<_>>()),
-        "uint8" => Tensor::from_slice(&shape, &whole.map(|v| (v + 11) as u8).collect::<Vec<_>>()),
+        "int8" => Tensor::from_slice(&shape, &integers.map(|v| v as i8).collect::<Vec<_>>()),
+        "uint8" => Tensor::from_slice(&shape, &integers.map(|v| (v + 11) as u8).collect::<Vec<_>>()),
         other => panic!("unknown input type {other}"),
     }
 }

@@ -31,16 +31,16 @@ enum Tolerance {
     Sum(f64),
 }
 
-fn assert_close(case: &str, got: &Tensor, want: &Tensor, tolerance: Tolerance) {
-    assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{case}");
-    for (i, (g, w)) in got.view().to_f64s().into_iter().zip(want.view().to_f64s()).enumerate() {
-        let allowed = match tolerance {
+fn assert_close(case: &str, actual: &Tensor, expected: &Tensor, tolerance: Tolerance) {
+    assert_eq!((actual.dtype(), actual.shape()), (expected.dtype(), expected.shape()), "{case}");
+    for (i, (g, w)) in actual.view().to_f64s().into_iter().zip(expected.view().to_f64s()).enumerate() {
+        let bound = match tolerance {
             Tolerance::Exact => 0.0,
             Tolerance::Units(n) => n * (w.abs() * 2f64.powi(-23)).max(f64::from(f32::from_bits(1))),
             Tolerance::Sum(n) => n,
         };
-        let fine = g.to_bits() == w.to_bits() || g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= allowed;
-        assert!(fine, "{case}: element {i}: expected {w:e}, found {g:e}");
+        let is_close = g.to_bits() == w.to_bits() || g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= bound;
+        assert!(is_close, "{case}: element {i}: expected {w:e}, found {g:e}");
     }
 }
 
@@ -49,7 +49,7 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], tolerance: Tolerance) {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);
     let attrs = op::normalize_attrs(def, attrs.clone()).unwrap();
-    let want = op::evaluate(id, &attrs, args, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
+    let expected = op::evaluate(id, &attrs, args, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
     let tensors: Vec<&Tensor> = args
         .iter()
         .flat_map(|arg| match arg {
@@ -60,7 +60,7 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], tolerance: Tolerance) {
     let types = |tensors: &[&Tensor]| -> Vec<TensorType> {
         tensors.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect()
     };
-    let (inputs, outputs) = (types(&tensors), types(&want.iter().collect::<Vec<_>>()));
+    let (inputs, outputs) = (types(&tensors), types(&expected.iter().collect::<Vec<_>>()));
     let constants = vec![None; inputs.len()];
     let spec = Spec { def, attrs: &attrs, inputs: &inputs, outputs: &outputs, constants: &constants };
     let kernel = byoc_kernels::make(id, &spec).unwrap();
@@ -70,21 +70,21 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], tolerance: Tolerance) {
     let views: Vec<TensorView<'_>> = tensors.iter().map(|t| t.view()).collect();
     // The fill pattern reveals elements that a kernel does not write.
     let filled = |t: &Tensor| AlignedBytes::copy_of(&vec![0xa5; t.bytes().len()]).unwrap();
-    let mut buffers: Vec<AlignedBytes> = want.iter().map(filled).collect();
+    let mut buffers: Vec<AlignedBytes> = expected.iter().map(filled).collect();
     let run = |buffers: &mut [AlignedBytes], call: &dyn Fn(&mut [TensorViewMut<'_>]) -> Result<(), String>| {
         let mut out: Vec<TensorViewMut<'_>> = buffers
             .iter_mut()
-            .zip(&want)
+            .zip(&expected)
             .map(|(b, t)| TensorViewMut { dtype: t.dtype(), shape: t.shape(), data: b.as_mut() })
             .collect();
         call(&mut out).unwrap();
     };
     let compare = |buffers: &[AlignedBytes], case: &str| {
-        for (buffer, want) in buffers.iter().zip(&want) {
+        for (buffer, expected) in buffers.iter().zip(&expected) {
             assert_close(
                 case,
-                &Tensor::from_bytes(want.dtype(), want.shape(), buffer.as_ref()).unwrap(),
-                want,
+                &Tensor::from_bytes(expected.dtype(), expected.shape(), buffer.as_ref()).unwrap(),
+                expected,
                 tolerance,
             );
         }
@@ -95,14 +95,14 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], tolerance: Tolerance) {
 
     if let Some(input) = kernel.in_place() {
         let mut buffers = vec![AlignedBytes::copy_of(tensors[input].bytes()).unwrap()];
-        let mut rest = views.clone();
-        rest.remove(input);
-        run(&mut buffers, &|out| kernel.run_in_place(&rest, out));
+        let mut remaining_views = views.clone();
+        remaining_views.remove(input);
+        run(&mut buffers, &|out| kernel.run_in_place(&remaining_views, out));
         compare(&buffers, &format!("{case} in place of {input}"));
     }
 }
 
-fn one(t: Tensor) -> [Value; 1] {
+fn single_value(t: Tensor) -> [Value; 1] {
     [Value::Tensor(t)]
 }
 
@@ -118,7 +118,7 @@ fn unary_kernels_on_the_whole_range() {
     // Arguments around which the approximations change.
     let middle: Vec<f32> = (-100_000..100_000).map(|i| i as f32 * 1e-4).collect();
     let middle = Tensor::from_slice(&[middle.len()], &middle);
-    let exact = ["nn.relu", "abs", "negative", "sign", "floor", "ceil", "round", "trunc", "sqrt", "copy"];
+    let exact_operators = ["nn.relu", "abs", "negative", "sign", "floor", "ceil", "round", "trunc", "sqrt", "copy"];
     let units = [
         ("rsqrt", 2.0),
         ("exp", 2.0),
@@ -138,18 +138,23 @@ fn unary_kernels_on_the_whole_range() {
         ("cosh", 1.0),
     ];
     for data in [&range, &middle] {
-        for name in exact {
-            check(name, &Attrs::none(), &one(data.clone()), Tolerance::Exact);
+        for name in exact_operators {
+            check(name, &Attrs::none(), &single_value(data.clone()), Tolerance::Exact);
         }
         for (name, units) in units {
-            check(name, &Attrs::none(), &one(data.clone()), Tolerance::Units(units));
+            check(name, &Attrs::none(), &single_value(data.clone()), Tolerance::Units(units));
         }
-        check("clip", &attrs([("a_min", 0.0.into()), ("a_max", 6.0.into())]), &one(data.clone()), Tolerance::Exact);
-        check("nn.leaky_relu", &attrs([("alpha", 0.5.into())]), &one(data.clone()), Tolerance::Exact);
+        check(
+            "clip",
+            &attrs([("a_min", 0.0.into()), ("a_max", 6.0.into())]),
+            &single_value(data.clone()),
+            Tolerance::Exact,
+        );
+        check("nn.leaky_relu", &attrs([("alpha", 0.5.into())]), &single_value(data.clone()), Tolerance::Exact);
     }
     for shape in [&[][..], &[0], &[1], &[3, 0, 2], &[7, 31], &[3, 41, 501]] {
-        check("tanh", &Attrs::none(), &one(noise(shape, 1)), Tolerance::Units(3.0));
-        check("nn.relu", &Attrs::none(), &one(noise(shape, 2)), Tolerance::Exact);
+        check("tanh", &Attrs::none(), &single_value(noise(shape, 1)), Tolerance::Units(3.0));
+        check("nn.relu", &Attrs::none(), &single_value(noise(shape, 2)), Tolerance::Exact);
     }
 }
 
@@ -173,21 +178,21 @@ fn binary_kernels_broadcast() {
         (&[99_999], &[1]),
         (&[1, 1, 1, 70_001], &[70_001]),
     ];
-    let exact = ["add", "subtract", "multiply", "divide", "maximum", "minimum"];
+    let exact_operators = ["add", "subtract", "multiply", "divide", "maximum", "minimum"];
     let compare = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"];
     for (a, b) in pairs {
         let args = [Value::Tensor(noise(a, 3)), Value::Tensor(noise(b, 4))];
-        for name in exact.into_iter().chain(compare) {
+        for name in exact_operators.into_iter().chain(compare) {
             check(name, &Attrs::none(), &args, Tolerance::Exact);
         }
         check("power", &Attrs::none(), &args, Tolerance::Units(1.0));
         // Operators without a fast kernel run by the reference.
         check("floor_mod", &Attrs::none(), &args, Tolerance::Exact);
     }
-    let ends = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -2.5, 1e-40];
-    let column = Tensor::from_slice(&[8, 1], &ends);
-    let args = [Value::Tensor(column), Value::Tensor(Tensor::from_slice(&[8], &ends))];
-    for name in exact.into_iter().chain(compare) {
+    let special_values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -2.5, 1e-40];
+    let column = Tensor::from_slice(&[8, 1], &special_values);
+    let args = [Value::Tensor(column), Value::Tensor(Tensor::from_slice(&[8], &special_values))];
+    for name in exact_operators.into_iter().chain(compare) {
         check(name, &Attrs::none(), &args, Tolerance::Exact);
     }
     check("power", &Attrs::none(), &args, Tolerance::Units(1.0));
@@ -233,7 +238,7 @@ fn counting_tensors(shape: &[usize]) -> [Tensor; 4] {
 
 fn check_all_widths(name: &str, attrs: &Attrs, shape: &[usize]) {
     for data in counting_tensors(shape) {
-        check(name, attrs, &one(data), Tolerance::Exact);
+        check(name, attrs, &single_value(data), Tolerance::Exact);
     }
 }
 
@@ -258,7 +263,7 @@ fn transposes() {
     for (shape, axes) in permutations {
         check_all_widths("transpose", &attrs([("axes", axes.into())]), shape);
     }
-    for (from, to, shape) in [
+    for (source, target, shape) in [
         ("NCHW", "NHWC", &[2, 5, 6, 7][..]),
         ("NHWC", "NCHW", &[2, 5, 6, 7]),
         ("NCHW", "NCHW8c", &[1, 16, 5, 6]),
@@ -269,23 +274,31 @@ fn transposes() {
         ("OIHW", "OIHW4i8o", &[16, 8, 3, 3]),
         ("NCHW8c", "NCHW8c", &[1, 0, 5, 6, 8]),
     ] {
-        check_all_widths("layout_transform", &attrs([("src_layout", from.into()), ("dst_layout", to.into())]), shape);
+        check_all_widths(
+            "layout_transform",
+            &attrs([("src_layout", source.into()), ("dst_layout", target.into())]),
+            shape,
+        );
     }
 }
 
 #[test]
 fn slices_and_repeats() {
-    let cut = |begin: &[i64], end: &[i64], strides: &[i64]| {
+    let slice = |begin: &[i64], end: &[i64], strides: &[i64]| {
         attrs([("begin", begin.into()), ("end", end.into()), ("strides", strides.into())])
     };
-    let all = i64::MAX;
+    let unbounded = i64::MAX;
     for shape in [&[6, 7, 8][..], &[1, 40, 300], &[5, 0, 3]] {
-        check_all_widths("strided_slice", &cut(&[0, 2, 1], &[all, 0, all], &[1, -1, 2]), shape);
-        check_all_widths("strided_slice", &cut(&[-1], &[all], &[1]), shape);
-        check_all_widths("strided_slice", &cut(&[0, 1], &[all, -1], &[1]), shape);
-        check_all_widths("strided_slice", &cut(&[0, 0, 3], &[all, all, 5], &[1]), shape);
-        check_all_widths("strided_slice", &cut(&[all, all, all], &[i64::MIN; 3], &[-1, -3, -2]), shape);
-        check_all_widths("strided_slice", &cut(&[0], &[all], &[i64::MAX]), shape);
+        check_all_widths("strided_slice", &slice(&[0, 2, 1], &[unbounded, 0, unbounded], &[1, -1, 2]), shape);
+        check_all_widths("strided_slice", &slice(&[-1], &[unbounded], &[1]), shape);
+        check_all_widths("strided_slice", &slice(&[0, 1], &[unbounded, -1], &[1]), shape);
+        check_all_widths("strided_slice", &slice(&[0, 0, 3], &[unbounded, unbounded, 5], &[1]), shape);
+        check_all_widths(
+            "strided_slice",
+            &slice(&[unbounded, unbounded, unbounded], &[i64::MIN; 3], &[-1, -3, -2]),
+            shape,
+        );
+        check_all_widths("strided_slice", &slice(&[0], &[unbounded], &[i64::MAX]), shape);
         for axis in [0, 1, -1] {
             check_all_widths("reverse", &attrs([("axis", axis.into())]), shape);
             check_all_widths("repeat", &attrs([("axis", axis.into()), ("repeats", 3.into())]), shape);
@@ -297,8 +310,8 @@ fn slices_and_repeats() {
     check_all_widths("broadcast_to", &attrs([("shape", ints([300, 200]))]), &[300, 1]);
     check_all_widths("broadcast_to", &attrs([("shape", ints([2, 0]))]), &[1]);
     check_all_widths("broadcast_to", &attrs([("shape", ints([4]))]), &[]);
-    for (data, like) in counting_tensors(&[4, 5]).into_iter().zip(counting_tensors(&[3, 2])) {
-        check("slice_like", &Attrs::none(), &[Value::Tensor(data), Value::Tensor(like)], Tolerance::Exact);
+    for (data, reference) in counting_tensors(&[4, 5]).into_iter().zip(counting_tensors(&[3, 2])) {
+        check("slice_like", &Attrs::none(), &[Value::Tensor(data), Value::Tensor(reference)], Tolerance::Exact);
     }
 }
 
@@ -333,37 +346,37 @@ fn reductions() {
         // cancellation.
         let sum = Tolerance::Sum(group as f64 * 4.0 * 2f64.powi(-24) * (group as f64).sqrt().max(4.0));
         let base = axis.map_or(Attrs::none(), |a| attrs([("axis", a.into())]));
-        for with in [base.clone(), base.with("keepdims", true), base.with("exclude", true)] {
-            if with.get("exclude").is_some() && axis.is_none() {
+        for variant in [base.clone(), base.with("keepdims", true), base.with("exclude", true)] {
+            if variant.get("exclude").is_some() && axis.is_none() {
                 continue;
             }
-            let excluded = with.get("exclude").is_some();
+            let is_excluded = variant.get("exclude").is_some();
             for name in ["max", "min"] {
-                check(name, &with, &one(data.clone()), Tolerance::Exact);
+                check(name, &variant, &single_value(data.clone()), Tolerance::Exact);
             }
-            if excluded {
+            if is_excluded {
                 let all = shape.iter().product::<usize>() as f64;
                 check(
                     "sum",
-                    &with,
-                    &one(data.clone()),
+                    &variant,
+                    &single_value(data.clone()),
                     Tolerance::Sum(all * 4.0 * 2f64.powi(-24) * all.sqrt().max(4.0)),
                 );
                 continue;
             }
-            check("sum", &with, &one(data.clone()), sum);
+            check("sum", &variant, &single_value(data.clone()), sum);
             check(
                 "mean",
-                &with,
-                &one(data.clone()),
+                &variant,
+                &single_value(data.clone()),
                 Tolerance::Sum(4.0 * 2f64.powi(-24) * (group as f64).sqrt().max(4.0)),
             );
             if group > 0 {
-                check("argmax", &with, &one(data.clone()), Tolerance::Exact);
-                check("argmin", &with, &one(data.clone()), Tolerance::Exact);
+                check("argmax", &variant, &single_value(data.clone()), Tolerance::Exact);
+                check("argmin", &variant, &single_value(data.clone()), Tolerance::Exact);
                 let mean = super::run("mean", &base.with("keepdims", true), &[&data]);
                 let args = [Value::Tensor(data.clone()), Value::Tensor(mean)];
-                check("variance", &with, &args, Tolerance::Units(32.0));
+                check("variance", &variant, &args, Tolerance::Units(32.0));
             }
             if group <= 768 {
                 let near_one = super::run(
@@ -371,7 +384,7 @@ fn reductions() {
                     &Attrs::none(),
                     &[&super::run("multiply", &Attrs::none(), &[&data, &Tensor::scalar(0.01f32)])],
                 );
-                check("prod", &with, &one(near_one), Tolerance::Units(group as f64 + 1.0));
+                check("prod", &variant, &single_value(near_one), Tolerance::Units(group as f64 + 1.0));
             }
         }
     }
@@ -379,7 +392,7 @@ fn reductions() {
     let rows = Tensor::from_slice(&[4, 3], &rows);
     for name in ["max", "min", "sum", "mean", "prod", "argmax", "argmin"] {
         for axis in [0, 1] {
-            check(name, &attrs([("axis", ints([axis]))]), &one(rows.clone()), Tolerance::Units(1.0));
+            check(name, &attrs([("axis", ints([axis]))]), &single_value(rows.clone()), Tolerance::Units(1.0));
         }
     }
 }
@@ -396,27 +409,34 @@ fn block_copies() {
         for element in 0..4 {
             let fields: Vec<Tensor> = shapes.iter().map(|s| counting_tensors(s)[element].clone()).collect();
             check("concatenate", &attrs([("axis", axis.into())]), &[Value::Tuple(fields.clone())], Tolerance::Exact);
-            let same = vec![fields[0].clone(), fields[0].clone(), fields[0].clone()];
+            let equal_fields = vec![fields[0].clone(), fields[0].clone(), fields[0].clone()];
             for axis in [0, 1, -1] {
-                check("stack", &attrs([("axis", axis.into())]), &[Value::Tuple(same.clone())], Tolerance::Exact);
+                check(
+                    "stack",
+                    &attrs([("axis", axis.into())]),
+                    &[Value::Tuple(equal_fields.clone())],
+                    Tolerance::Exact,
+                );
             }
         }
     }
     for shape in [&[4, 6, 8][..], &[4, 0, 8], &[60, 90, 20]] {
         for axis in [0, 1, -1] {
-            let by = |value: AttrValue| attrs([("indices_or_sections", value), ("axis", axis.into())]);
-            check_all_widths("split", &by(2.into()), shape);
+            let split = |value: AttrValue| attrs([("indices_or_sections", value), ("axis", axis.into())]);
+            check_all_widths("split", &split(2.into()), shape);
             if shape[1] > 0 {
-                check_all_widths("split", &by(ints([1, 1, 3])), shape);
+                check_all_widths("split", &split(ints([1, 1, 3])), shape);
             }
         }
     }
     let index = |shape: &[usize], values: &[i32]| Tensor::from_slice(shape, values);
     let indices = [index(&[], &[1]), index(&[0], &[]), index(&[2, 3], &[0, 1, 2, 2, -1, 7])];
     for indices in &indices {
-        let wide = super::run("cast", &attrs([("dtype", "int64".into())]), &[indices]);
-        let short = super::run("cast", &attrs([("dtype", "int16".into())]), &[indices]);
-        for (data, indices) in counting_tensors(&[3, 4, 5]).into_iter().zip([indices, &wide, &short, indices]) {
+        let wide_indices = super::run("cast", &attrs([("dtype", "int64".into())]), &[indices]);
+        let short_indices = super::run("cast", &attrs([("dtype", "int16".into())]), &[indices]);
+        for (data, indices) in
+            counting_tensors(&[3, 4, 5]).into_iter().zip([indices, &wide_indices, &short_indices, indices])
+        {
             for mode in ["clip", "wrap"] {
                 for axis in [AttrValue::None, 0.into(), 1.into(), (-1).into()] {
                     let args = [Value::Tensor(data.clone()), Value::Tensor(indices.clone())];
@@ -427,8 +447,8 @@ fn block_copies() {
     }
     let batched = [Value::Tensor(noise(&[2, 3, 4, 5], 1)), Value::Tensor(index(&[2, 2], &[3, 0, 1, 2]))];
     check("take", &attrs([("axis", 2.into()), ("batch_dims", 1.into())]), &batched, Tolerance::Exact);
-    let large = [Value::Tensor(noise(&[100, 768], 1)), Value::Tensor(index(&[2, 50], &[3; 100]))];
-    check("take", &attrs([("axis", 0.into()), ("mode", "fast".into())]), &large, Tolerance::Exact);
+    let large_table = [Value::Tensor(noise(&[100, 768], 1)), Value::Tensor(index(&[2, 50], &[3; 100]))];
+    check("take", &attrs([("axis", 0.into()), ("mode", "fast".into())]), &large_table, Tolerance::Exact);
 }
 
 #[test]
@@ -437,18 +457,18 @@ fn casts() {
     let mut values: Vec<f32> = values.to_vec();
     values.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
     let floats = Tensor::from_slice(&[values.len()], &values);
-    let whole: Vec<i64> = vec![0, 1, -1, 127, 128, 255, 256, -129, 1 << 24 | 1, i64::MAX, i64::MIN, (1 << 53) + 1];
-    let whole = Tensor::from_slice(&[whole.len()], &whole);
-    let to = |dtype: DType| attrs([("dtype", dtype.into())]);
+    let integers: Vec<i64> = vec![0, 1, -1, 127, 128, 255, 256, -129, 1 << 24 | 1, i64::MAX, i64::MIN, (1 << 53) + 1];
+    let integers = Tensor::from_slice(&[integers.len()], &integers);
+    let cast_to = |dtype: DType| attrs([("dtype", dtype.into())]);
     for &from in DType::ALL {
-        for source in [&floats, &whole] {
-            let source = super::run("cast", &to(from), &[source]);
-            for &into in DType::ALL {
-                check("cast", &to(into), &one(source.clone()), Tolerance::Exact);
+        for source in [&floats, &integers] {
+            let source = super::run("cast", &cast_to(from), &[source]);
+            for &target in DType::ALL {
+                check("cast", &cast_to(target), &single_value(source.clone()), Tolerance::Exact);
             }
         }
     }
-    check("cast", &to(DType::I32), &one(noise(&[300, 301], 5)), Tolerance::Exact);
-    let like = [Value::Tensor(noise(&[3, 4], 5)), Value::Tensor(Tensor::scalar(1i32))];
-    check("cast_like", &Attrs::none(), &like, Tolerance::Exact);
+    check("cast", &cast_to(DType::I32), &single_value(noise(&[300, 301], 5)), Tolerance::Exact);
+    let reference = [Value::Tensor(noise(&[3, 4], 5)), Value::Tensor(Tensor::scalar(1i32))];
+    check("cast_like", &Attrs::none(), &reference, Tolerance::Exact);
 }

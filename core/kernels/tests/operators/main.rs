@@ -47,7 +47,7 @@ pub fn error_of(name: &str, attrs: &Attrs, args: &[&Tensor]) -> String {
 }
 
 /// Returns the result type of `name` for the given argument types, or the error, as text.
-pub fn typed(name: &str, attrs: &Attrs, args: &[Type]) -> Result<String, String> {
+pub fn inferred_type(name: &str, attrs: &Attrs, args: &[Type]) -> Result<String, String> {
     infer(name, attrs, args).map(|ty| ty.to_string())
 }
 
@@ -71,11 +71,11 @@ pub fn vector(values: &[f32]) -> Tensor {
 
 /// Asserts that values agree to about 4 float32 ULPs; NaN equals NaN.
 #[track_caller]
-pub fn close(got: &Tensor, want: &[f64]) {
-    let got = got.view().to_f64s();
-    assert_eq!(got.len(), want.len());
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        let fine = g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= 4e-7 * w.abs();
-        assert!(fine, "element {i}: expected {w}, found {g}");
+pub fn close(actual: &Tensor, expected: &[f64]) {
+    let actual = actual.view().to_f64s();
+    assert_eq!(actual.len(), expected.len());
+    for (i, (g, w)) in actual.iter().zip(expected).enumerate() {
+        let is_close = g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= 4e-7 * w.abs();
+        assert!(is_close, "element {i}: expected {w}, found {g}");
     }
 }

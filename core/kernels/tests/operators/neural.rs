@@ -1,19 +1,19 @@
 //! Type relations of convolutions, products, pooling, normalization and resizing: unknown dimensions, element types,
 //! and errors.
 
-use super::{attrs, call, f32s, run, typed};
+use super::{attrs, call, f32s, inferred_type, run};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Tensor};
 
 #[track_caller]
-fn expect_type<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: &[Type], want: &str) {
-    assert_eq!(typed(name, &attrs(pairs), args).as_deref(), Ok(want));
+fn expect_type<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: &[Type], expected: &str) {
+    assert_eq!(inferred_type(name, &attrs(pairs), args).as_deref(), Ok(expected));
 }
 
 #[track_caller]
 fn expect_error<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: &[Type], part: &str) {
-    let error = typed(name, &attrs(pairs), args).expect_err("an error");
+    let error = inferred_type(name, &attrs(pairs), args).expect_err("an error");
     assert!(error.contains(part), "{error:?} should contain {part:?}");
 }
 
@@ -111,8 +111,8 @@ fn convolution_errors() {
     expect_error("nn.conv2d", [("kernel_layout", "OIHW8h".into())], &args, "found blocks of axis H");
     expect_error("nn.conv2d", [], &[f32s("1, 4, 8"), weight], "data: expected 4 dimensions, found 3");
     expect_error("nn.conv2d", [], &[data, Type::tensor(DType::F16, &[6, 4, 3, 3])], "expected equal element types");
-    let huge = [f32s("1, 1, 9223372036854775807"), f32s("1, 1, 9223372036854775807")];
-    expect_error("nn.conv1d_transpose", [("strides", ints([1 << 30]))], &huge, "expected a result dimension");
+    let oversized = [f32s("1, 1, 9223372036854775807"), f32s("1, 1, 9223372036854775807")];
+    expect_error("nn.conv1d_transpose", [("strides", ints([1 << 30]))], &oversized, "expected a result dimension");
 }
 
 #[test]
@@ -250,8 +250,8 @@ fn nan_is_never_hidden() {
     let x = Tensor::from_slice(&[1, 1, 1, 4], &[1.0f32, f32::NAN, 3.0, 2.0]);
     let pooled = run("nn.max_pool2d", &attrs([("pool_size", ints([1, 2]))]), &[&x]).view().to_f64s();
     assert!(pooled[0].is_nan() && pooled[1].is_nan() && pooled[2] == 3.0, "{pooled:?}");
-    let soft = run("nn.softmax", &Attrs::none(), &[&x]).view().to_f64s();
-    assert!(soft.iter().all(|v| v.is_nan()), "{soft:?}");
+    let probabilities = run("nn.softmax", &Attrs::none(), &[&x]).view().to_f64s();
+    assert!(probabilities.iter().all(|v| v.is_nan()), "{probabilities:?}");
 }
 
 #[test]
@@ -263,10 +263,10 @@ fn dropout_keeps_the_data() {
 
 #[test]
 fn counts_flops() {
-    let flops = |name: &str, given: Attrs, args: &[Type]| {
+    let flops = |name: &str, flop_attrs: Attrs, args: &[Type]| {
         let def = op::get(op::lookup(name).unwrap());
-        let ret = def.infer(&given, args, &vec![None; args.len()]).unwrap();
-        (def.flops)(&op::Cost { params: op::Params::new(def, &given), args, ret: &ret })
+        let ret = def.infer(&flop_attrs, args, &vec![None; args.len()]).unwrap();
+        (def.flops)(&op::Cost { params: op::Params::new(def, &flop_attrs), args, ret: &ret })
     };
     let conv = [f32s("1, 4, 8, 8"), f32s("6, 2, 3, 3")];
     assert_eq!(flops("nn.conv2d", attrs([("groups", AttrValue::Int(2))]), &conv), 2 * (6 * 6 * 6) * (2 * 9));
@@ -284,12 +284,12 @@ fn norms_of_windows_do_not_overflow() {
     let attrs = |p: i64| Attrs::new([("pool_size", AttrValue::ints([1, 2])), ("p", AttrValue::Int(p))]);
     let values = [3e30f32, 4e30, 3e-30, 4e-30, f32::INFINITY, 1.0];
     let data = Value::Tensor(Tensor::from_slice(&[1, 1, 3, 2], &values));
-    let got = |p| call("nn.contrib_lp_pool2d", &attrs(p), std::slice::from_ref(&data)).unwrap().swap_remove(0);
+    let norm_with = |p| call("nn.contrib_lp_pool2d", &attrs(p), std::slice::from_ref(&data)).unwrap().swap_remove(0);
     let close = |a: f32, b: f32| a == b || (a - b).abs() <= 1e-6 * b.abs();
-    for (p, wanted) in [(1, [7e30, 7e-30, f32::INFINITY]), (2, [5e30, 5e-30, f32::INFINITY])] {
-        let got = got(p);
-        assert!(got.as_slice::<f32>().iter().zip(wanted).all(|(&a, b)| close(a, b)), "{p}: {got:?}");
+    for (p, expected) in [(1, [7e30, 7e-30, f32::INFINITY]), (2, [5e30, 5e-30, f32::INFINITY])] {
+        let actual = norm_with(p);
+        assert!(actual.as_slice::<f32>().iter().zip(expected).all(|(&a, b)| close(a, b)), "{p}: {actual:?}");
     }
-    let none = call("nn.contrib_lp_pool2d", &attrs(0), &[data]).unwrap_err();
-    assert!(none.contains("p: expected an integer >= 1, found"), "{none}");
+    let error = call("nn.contrib_lp_pool2d", &attrs(0), &[data]).unwrap_err();
+    assert!(error.contains("p: expected an integer >= 1, found"), "{error}");
 }

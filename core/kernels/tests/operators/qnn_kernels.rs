@@ -67,38 +67,41 @@ impl Random {
     }
 }
 
-fn one(scale: f32) -> Tensor {
+fn scale_tensor(scale: f32) -> Tensor {
     Tensor::scalar(scale)
 }
 
-/// Runs the kernel of a call in a pool of `threads` threads, with the inputs in `known` as constants. Asserts that the
+/// Runs the kernel of a call in a pool of `threads` threads, with the inputs in `constant_inputs` as constants. Asserts that the
 /// output is bitwise equal to the output of the reference.
-fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: usize) {
+fn check(name: &str, attrs: &Attrs, args: &[&Tensor], constant_inputs: &[usize], threads: usize) {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);
     let attrs = op::normalize_attrs(def, attrs.clone()).unwrap_or_else(|error| panic!("{name} {attrs:?}: {error}"));
     let values: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
-    let want = op::evaluate(id, &attrs, &values, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
+    let expected = op::evaluate(id, &attrs, &values, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
     let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
-    let outputs: Vec<TensorType> = want.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
+    let outputs: Vec<TensorType> = expected.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
     let constants: Vec<Option<&Tensor>> =
-        args.iter().enumerate().map(|(i, t)| known.contains(&i).then_some(*t)).collect();
+        args.iter().enumerate().map(|(i, t)| constant_inputs.contains(&i).then_some(*t)).collect();
     let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: &outputs, constants: &constants };
     let kernel = byoc_kernels::make(id, &spec).unwrap();
     let views: Vec<TensorView<'_>> = args.iter().map(|t| t.view()).collect();
     let mut workspace = AlignedBytes::copy_of(&vec![0x5a; kernel.workspace()]).unwrap();
     // The fill pattern reveals elements that a kernel does not write.
-    let mut buffer = AlignedBytes::copy_of(&vec![0xa5; want[0].bytes().len()]).unwrap();
+    let mut buffer = AlignedBytes::copy_of(&vec![0xa5; expected[0].bytes().len()]).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     for _ in 0..2 {
-        let out = TensorViewMut { dtype: want[0].dtype(), shape: want[0].shape(), data: buffer.as_mut() };
+        let out = TensorViewMut { dtype: expected[0].dtype(), shape: expected[0].shape(), data: buffer.as_mut() };
         pool.install(|| kernel.run(&views, &mut [out], workspace.as_mut())).unwrap();
-        let got = Tensor::from_bytes(want[0].dtype(), want[0].shape(), buffer.as_ref()).unwrap();
-        if got != want[0] {
+        let actual = Tensor::from_bytes(expected[0].dtype(), expected[0].shape(), buffer.as_ref()).unwrap();
+        if actual != expected[0] {
             let shapes: Vec<_> = args.iter().map(|t| (t.dtype(), t.shape().to_vec())).collect();
-            let (got, want) = (got.view().to_f64s(), want[0].view().to_f64s());
-            let at = got.iter().zip(&want).position(|(g, w)| g != w).unwrap_or(0);
-            panic!("{name} {attrs:?} of {shapes:?}: element {at}: found {}, expected {}", got[at], want[at]);
+            let (actual, expected) = (actual.view().to_f64s(), expected[0].view().to_f64s());
+            let mismatch = actual.iter().zip(&expected).position(|(g, w)| g != w).unwrap_or(0);
+            panic!(
+                "{name} {attrs:?} of {shapes:?}: element {mismatch}: found {}, expected {}",
+                actual[mismatch], expected[mismatch]
+            );
         }
     }
 }
@@ -119,8 +122,8 @@ fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, 
         min_size + random.below(12)
     });
     let batch = 1 + random.below(2);
-    let last = random.below(3) == 0;
-    let order = |shape: [usize; 4]| if last { [shape[0], shape[2], shape[3], shape[1]] } else { shape };
+    let channels_last = random.below(3) == 0;
+    let order = |shape: [usize; 4]| if channels_last { [shape[0], shape[2], shape[3], shape[1]] } else { shape };
     let data = random.bytes_any(&order([batch, inputs, size[0], size[1]]));
     let hwio = random.below(3) == 0;
     let (o, i) = (outputs, inputs / groups);
@@ -131,7 +134,7 @@ fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, 
         ("padding", ints(&pads)),
         ("dilation", ints(&dilation)),
         ("groups", AttrValue::Int(groups as i64)),
-        ("data_layout", (if last { "NHWC" } else { "NCHW" }).into()),
+        ("data_layout", (if channels_last { "NHWC" } else { "NCHW" }).into()),
         ("kernel_layout", (if hwio { "HWIO" } else { "OIHW" }).into()),
     ];
     (attrs, data, weight, outputs)
@@ -152,12 +155,12 @@ impl Random {
 fn convolutions() {
     let mut random = Random(0x1357_9bdf_0246_8ace);
     for round in 0..250 {
-        let (given, data, weight, outputs) = convolution(&mut random);
+        let (attrs_and_shapes, data, weight, outputs) = convolution(&mut random);
         let shape = random.per_channel(outputs);
         let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
-        let args = [&data, &weight, &zeros[0], &zeros[1], &one(0.5), &one(0.25)];
-        let known: &[usize] = if round % 3 == 0 { &[] } else { &[1] };
-        check("qnn.conv2d", &Attrs::new(given), &args, known, 1 + round % 3);
+        let args = [&data, &weight, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
+        let constant_inputs: &[usize] = if round % 3 == 0 { &[] } else { &[1] };
+        check("qnn.conv2d", &Attrs::new(attrs_and_shapes), &args, constant_inputs, 1 + round % 3);
     }
 }
 
@@ -165,24 +168,24 @@ fn convolutions() {
 fn fused_convolutions() {
     let mut random = Random(0x2468_ace0_1357_9bdf);
     for round in 0..250 {
-        let (mut given, data, weight, outputs) = convolution(&mut random);
+        let (mut conv_attrs, data, weight, outputs) = convolution(&mut random);
         let (shape, scale_shape) = (random.per_channel(outputs), random.per_channel(outputs));
         let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
         let bias = random.int32s(&[outputs]);
         let out = random.pick(&BYTES);
-        let (from, to) = (random.scales(&scale_shape, -12), random.scales(&[], -2));
+        let (source_scale, result_scale) = (random.scales(&scale_shape, -12), random.scales(&[], -2));
         let to_zero = random.zero_points(&[], out);
-        given.extend([
+        conv_attrs.extend([
             ("out_dtype", out.into()),
             ("rounding", random.pick(&["None", "UPWARD", "TONEAREST", "TOEVEN"]).into()),
             ("compute_dtype", random.pick(&["None", "int64", "float32"]).into()),
         ]);
         if random.below(3) == 0 {
-            given.extend([("a_min", AttrValue::Int(3)), ("a_max", AttrValue::Int(90))]);
+            conv_attrs.extend([("a_min", AttrValue::Int(3)), ("a_max", AttrValue::Int(90))]);
         }
-        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &from, &to, &to_zero];
-        let known: &[usize] = if round % 4 == 0 { &[5, 6, 7] } else { &[1, 2, 3, 4, 5, 6, 7] };
-        check("qnn.contrib_conv2d_requantize", &Attrs::new(given), &args, known, 1 + round % 3);
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &source_scale, &result_scale, &to_zero];
+        let constant_inputs: &[usize] = if round % 4 == 0 { &[5, 6, 7] } else { &[1, 2, 3, 4, 5, 6, 7] };
+        check("qnn.contrib_conv2d_requantize", &Attrs::new(conv_attrs), &args, constant_inputs, 1 + round % 3);
     }
 }
 
@@ -194,26 +197,27 @@ fn products() {
         let (data, weight) = (random.bytes_any(&[m, k]), random.bytes_any(&[n, k]));
         let shape = random.per_channel(n);
         let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
-        let args = [&data, &weight, &zeros[0], &zeros[1], &one(0.5), &one(0.25)];
+        let args = [&data, &weight, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
         check("qnn.dense", &Attrs::none(), &args, if round % 2 == 0 { &[] } else { &[1] }, 1 + round % 2);
 
         let bias = random.int32s(&[n]);
         let scale_shape = random.per_channel(n);
-        let (from, to, to_zero) =
+        let (source_scale, result_scale, to_zero) =
             (random.scales(&scale_shape, -10), random.scales(&[], -2), random.zero_points(&[], DType::I8));
-        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &from, &to, &to_zero];
-        let given = attrs([("compute_dtype", random.pick(&["int64", "float32"]).into())]);
-        check("qnn.contrib_dense_requantize", &given, &args, &[1, 5, 6, 7], 1 + round % 2);
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &source_scale, &result_scale, &to_zero];
+        let product_attrs = attrs([("compute_dtype", random.pick(&["int64", "float32"]).into())]);
+        check("qnn.contrib_dense_requantize", &product_attrs, &args, &[1, 5, 6, 7], 1 + round % 2);
 
         let batch = 1 + random.below(4);
         let flags = [random.below(2) == 0, random.below(2) == 0];
         let x = random.bytes_any(&if flags[0] { [batch, k, m] } else { [batch, m, k] });
-        let shared = random.pick(&[1, batch]);
-        let y = random.bytes_any(&if flags[1] { [shared, n, k] } else { [shared, k, n] });
+        let shared_batch = random.pick(&[1, batch]);
+        let y = random.bytes_any(&if flags[1] { [shared_batch, n, k] } else { [shared_batch, k, n] });
         let zeros = [random.zero_points(&[], x.dtype()), random.zero_points(&[], y.dtype())];
-        let given = attrs([("transpose_a", AttrValue::Bool(flags[0])), ("transpose_b", AttrValue::Bool(flags[1]))]);
-        let args = [&x, &y, &zeros[0], &zeros[1], &one(0.5), &one(0.25)];
-        check("qnn.batch_matmul", &given, &args, if round % 2 == 0 { &[] } else { &[1] }, 1 + round % 2);
+        let product_attrs =
+            attrs([("transpose_a", AttrValue::Bool(flags[0])), ("transpose_b", AttrValue::Bool(flags[1]))]);
+        let args = [&x, &y, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
+        check("qnn.batch_matmul", &product_attrs, &args, if round % 2 == 0 { &[] } else { &[1] }, 1 + round % 2);
     }
 }
 
@@ -254,18 +258,18 @@ fn elementwise() {
             check(name, &Attrs::none(), &eight, &[2, 3, 4, 5, 6, 7], threads);
         }
 
-        let sums = random.int32s(&shape);
+        let int32s = random.int32s(&shape);
         let axis = random.below(shape.len());
-        let along = if random.below(2) == 0 { vec![] } else { vec![shape[axis]] };
-        let from = random.scales(&along, -8);
+        let axis_shape = if random.below(2) == 0 { vec![] } else { vec![shape[axis]] };
+        let source_scale = random.scales(&axis_shape, -8);
         let given =
             Attrs::new([("axis", AttrValue::Int(axis as i64))].into_iter().chain(
                 ["out_dtype", "rounding", "compute_dtype"].map(|key| (key, requantize.get(key).unwrap().clone())),
             ));
-        let args = [&sums, &from, &Tensor::scalar(0i32), &scales[0], &zeros[1]];
+        let args = [&int32s, &source_scale, &Tensor::scalar(0i32), &scales[0], &zeros[1]];
         check("qnn.requantize", &given, &args, &[1, 2, 3, 4], threads);
         let bias = random.int32s(&[shape[axis]]);
-        check("nn.bias_add", &attrs([("axis", AttrValue::Int(axis as i64))]), &[&sums, &bias], &[1], threads);
+        check("nn.bias_add", &attrs([("axis", AttrValue::Int(axis as i64))]), &[&int32s, &bias], &[1], threads);
 
         let reals: Vec<f32> =
             x.view().to_f64s().iter().map(|v| (*v as f32 - 3.0) / 2.0 * scales[0].as_slice::<f32>()[0]).collect();
@@ -281,22 +285,22 @@ fn elementwise() {
 fn max_pooling() {
     let mut random = Random(0x1122_3344_5566_7788);
     for round in 0..80 {
-        let last = round % 3 == 0;
+        let channels_last = round % 3 == 0;
         let [channels, h, w] = [1 + random.below(5), 1 + random.below(9), 1 + random.below(9)];
         let (kernel, dilation) = ([1 + random.below(3), 1 + random.below(3)], 1 + random.below(2));
         let pads = [random.below(kernel[0]), random.below(kernel[1])];
         let min_size = |i: usize| (kernel[i] - 1) * dilation + 1;
         let (h, w) = (h + min_size(0), w + min_size(1));
-        let shape = if last { [2, h, w, channels] } else { [2, channels, h, w] };
+        let shape = if channels_last { [2, h, w, channels] } else { [2, channels, h, w] };
         let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
-        let given = attrs([
+        let pool_attrs = attrs([
             ("pool_size", ints(&kernel)),
             ("strides", ints(&[1 + random.below(2), 1 + random.below(2)])),
             ("padding", ints(&pads)),
             ("dilation", ints(&[dilation, dilation])),
-            ("layout", (if last { "NHWC" } else { "NCHW" }).into()),
+            ("layout", (if channels_last { "NHWC" } else { "NCHW" }).into()),
             ("ceil_mode", AttrValue::Bool(random.below(2) == 0)),
         ]);
-        check("nn.max_pool2d", &given, &[&random.bytes_any(&shape)], &[], 1 + round % 3);
+        check("nn.max_pool2d", &pool_attrs, &[&random.bytes_any(&shape)], &[], 1 + round % 3);
     }
 }

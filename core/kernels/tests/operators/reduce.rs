@@ -1,6 +1,6 @@
 //! Reductions and orderings. The expected values are numpy's.
 
-use super::{attrs, call, close, error_of, f32s, run, typed, vector};
+use super::{attrs, call, close, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::Value;
 use byoc_ir::tensor::{DType, Tensor};
@@ -40,24 +40,24 @@ fn reductions_match_numpy() {
         ("argmax", Some(&[-1]), &[2.0, 0.0, 1.0, 2.0]),
         ("argmin", Some(&[-1]), &[1.0, 2.0, 2.0, 0.0]),
     ];
-    for (name, axis, want) in table {
-        close(&run(name, &over(*axis), &[&data()]), want);
+    for (name, axis, expected) in table {
+        close(&run(name, &over(*axis), &[&data()]), expected);
     }
-    let excluded = attrs([("axis", AttrValue::from([1])), ("exclude", true.into()), ("keepdims", true.into())]);
-    let got = run("sum", &excluded, &[&data()]);
-    assert_eq!(got.shape(), [1, 2, 1]);
-    close(&got, &[8.5, 21.75]);
+    let exclude_attrs = attrs([("axis", AttrValue::from([1])), ("exclude", true.into()), ("keepdims", true.into())]);
+    let actual = run("sum", &exclude_attrs, &[&data()]);
+    assert_eq!(actual.shape(), [1, 2, 1]);
+    close(&actual, &[8.5, 21.75]);
 }
 
 #[test]
 fn variance_of_a_given_mean() {
-    let last = attrs([("axis", AttrValue::from([-1]))]);
-    let mean = run("mean", &last.with("keepdims", true), &[&data()]);
-    let want = [4.388888888888889, 17.01388888888889, 60.666666666666664, 27.055555555555554];
-    close(&run("variance", &last, &[&data(), &mean]), &want);
-    let unbiased: Vec<f64> = want.iter().map(|v| v * 1.5).collect();
-    close(&run("variance", &last.with("unbiased", true), &[&data(), &mean]), &unbiased);
-    assert!(error_of("variance", &last, &[&data(), &vector(&[1.0, 2.0])]).contains("does not broadcast"));
+    let last_axis = attrs([("axis", AttrValue::from([-1]))]);
+    let mean = run("mean", &last_axis.with("keepdims", true), &[&data()]);
+    let expected = [4.388888888888889, 17.01388888888889, 60.666666666666664, 27.055555555555554];
+    close(&run("variance", &last_axis, &[&data(), &mean]), &expected);
+    let unbiased: Vec<f64> = expected.iter().map(|v| v * 1.5).collect();
+    close(&run("variance", &last_axis.with("unbiased", true), &[&data(), &mean]), &unbiased);
+    assert!(error_of("variance", &last_axis, &[&data(), &vector(&[1.0, 2.0])]).contains("does not broadcast"));
 }
 
 #[test]
@@ -72,19 +72,19 @@ fn reductions_of_special_values() {
         let error = error_of(name, &none, &[&vector(&[])]);
         assert!(error.contains("the reduced axes have no elements"));
     }
-    for (name, want) in [("sum", 0.0), ("prod", 1.0), ("mean", NAN), ("max", -INF), ("min", INF)] {
-        close(&run(name, &none, &[&vector(&[])]), &[want]);
+    for (name, expected) in [("sum", 0.0), ("prod", 1.0), ("mean", NAN), ("max", -INF), ("min", INF)] {
+        close(&run(name, &none, &[&vector(&[])]), &[expected]);
     }
     let ties = vector(&[2.0, 5.0, 5.0, 1.0, 1.0]);
     close(&run("argmax", &attrs([("select_last_index", true.into())]), &[&ties]), &[2.0]);
     close(&run("argmin", &none, &[&ties]), &[3.0]);
-    let large = Tensor::from_slice(&[2], &[i64::MAX, 2]);
-    assert_eq!(run("sum", &none, &[&large]).as_slice::<i64>(), [i64::MIN + 1]);
+    let overflowing = Tensor::from_slice(&[2], &[i64::MAX, 2]);
+    assert_eq!(run("sum", &none, &[&overflowing]).as_slice::<i64>(), [i64::MIN + 1]);
     assert_eq!(run("max", &none, &[&Tensor::zeros(DType::I8, &[0]).unwrap()]).as_slice::<i8>(), [i8::MIN]);
     assert_eq!(run("mean", &none, &[&Tensor::from_slice(&[2], &[-3i32, 0])]).as_slice::<i32>(), [-1]);
     let ones = Tensor::from_slice(&[1 << 12], &vec![1f32; 1 << 12]);
-    let scaled = run("multiply", &none, &[&ones, &Tensor::scalar(16777217.0f32)]);
-    close(&run("sum", &none, &[&scaled]), &[16777216.0 * 4096.0]);
+    let products = run("multiply", &none, &[&ones, &Tensor::scalar(16777217.0f32)]);
+    close(&run("sum", &none, &[&products]), &[16777216.0 * 4096.0]);
 }
 
 #[test]
@@ -102,46 +102,51 @@ fn truth() {
 #[test]
 fn types_of_reductions() {
     let axis = |a: &[i64]| attrs([("axis", a.into())]);
-    assert_eq!(typed("sum", &axis(&[1]), &[f32s("n, 3, ?")]).unwrap(), "Tensor[(n, ?), float32]");
-    assert_eq!(typed("argmax", &axis(&[-1]).with("keepdims", true), &[f32s("n, 3")]).unwrap(), "Tensor[(n, 1), int32]");
-    assert_eq!(typed("all", &Attrs::none(), &[f32s("n, 3")]).unwrap(), "bool");
-    assert!(typed("sum", &axis(&[3]), &[f32s("2, 3")]).unwrap_err().contains("axis [3]"));
+    assert_eq!(inferred_type("sum", &axis(&[1]), &[f32s("n, 3, ?")]).unwrap(), "Tensor[(n, ?), float32]");
+    assert_eq!(
+        inferred_type("argmax", &axis(&[-1]).with("keepdims", true), &[f32s("n, 3")]).unwrap(),
+        "Tensor[(n, 1), int32]"
+    );
+    assert_eq!(inferred_type("all", &Attrs::none(), &[f32s("n, 3")]).unwrap(), "bool");
+    assert!(inferred_type("sum", &axis(&[3]), &[f32s("2, 3")]).unwrap_err().contains("axis [3]"));
 }
 
 #[test]
 fn axes_computed_during_the_run() {
     let axes = |axes: &[i64]| Tensor::from_slice(&[axes.len()], axes);
-    let (none, keep) = (Attrs::none(), attrs([("keepdims", true.into())]));
-    let got = run("dyn.sum", &keep, &[&data(), &axes(&[-1, 0])]);
-    assert_eq!(got.shape(), [1, 2, 1]);
-    close(&got, &[8.5, 21.75]);
+    let (none, keepdims) = (Attrs::none(), attrs([("keepdims", true.into())]));
+    let actual = run("dyn.sum", &keepdims, &[&data(), &axes(&[-1, 0])]);
+    assert_eq!(actual.shape(), [1, 2, 1]);
+    close(&actual, &[8.5, 21.75]);
     close(&run("dyn.max", &none, &[&data(), &axes(&[1])]), &[4.0, 0.25, 3.0, 7.0, 11.0, 12.0]);
     close(&run("dyn.mean", &none, &[&data(), &axes(&[])]), &[2.5208333333333335]);
     assert!(error_of("dyn.min", &none, &[&data(), &axes(&[3])]).contains("axis [3] is out of range"));
     let vector = |n: usize| byoc_ir::ir::Type::tensor(DType::I64, &[n]);
-    assert_eq!(typed("dyn.prod", &none, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(?), float32]");
-    assert_eq!(typed("dyn.prod", &keep, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(?, ?), float32]");
-    assert!(typed("dyn.prod", &none, &[f32s("3"), vector(2)]).unwrap_err().contains("expected at most 1 axes"));
+    assert_eq!(inferred_type("dyn.prod", &none, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(?), float32]");
+    assert_eq!(inferred_type("dyn.prod", &keepdims, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(?, ?), float32]");
+    assert!(inferred_type("dyn.prod", &none, &[f32s("3"), vector(2)]).unwrap_err().contains("expected at most 1 axes"));
 
     let (square, first) = (Tensor::from_slice(&[2, 2], &[1i32, 2, 3, 4]), Tensor::scalar(0i64));
     assert_eq!(run("dyn.cumsum", &none, &[&square, &first]).as_slice::<i32>(), [1, 2, 4, 6]);
     let exclusive = attrs([("exclusive", true.into())]);
     assert_eq!(run("dyn.cumprod", &exclusive, &[&square, &axes(&[-1])]).as_slice::<i32>(), [1, 1, 1, 3]);
     assert_eq!(run("dyn.reverse", &none, &[&square, &first]).as_slice::<i32>(), [3, 4, 1, 2]);
-    assert_eq!(typed("dyn.cumsum", &none, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(n, 3), float32]");
-    assert!(typed("dyn.cumsum", &none, &[f32s("n, 3"), vector(2)]).unwrap_err().contains("expected one integer"));
+    assert_eq!(inferred_type("dyn.cumsum", &none, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(n, 3), float32]");
+    assert!(
+        inferred_type("dyn.cumsum", &none, &[f32s("n, 3"), vector(2)]).unwrap_err().contains("expected one integer")
+    );
 }
 
 #[test]
 fn orderings() {
     let t = Tensor::from_slice(&[2, 4], &[3f32, 1.0, 2.0, 2.0, 5.0, 5.0, -1.0, 0.0]);
-    let none = Attrs::none();
-    assert_eq!(run("argsort", &none, &[&t]).as_slice::<i32>(), [1, 2, 3, 0, 2, 3, 0, 1]);
+    let no_attrs = Attrs::none();
+    assert_eq!(run("argsort", &no_attrs, &[&t]).as_slice::<i32>(), [1, 2, 3, 0, 2, 3, 0, 1]);
     assert_eq!(run("argsort", &attrs([("axis", 0.into())]), &[&t]).as_slice::<i32>(), [0, 0, 1, 1, 1, 1, 0, 0]);
     close(&run("sort", &attrs([("is_ascend", false.into())]), &[&t]), &[3.0, 2.0, 2.0, 1.0, 5.0, 5.0, 0.0, -1.0]);
-    close(&run("sort", &none, &[&vector(&[f32::NAN, 1.0, -1.0])]), &[-1.0, 1.0, NAN]);
-    let two = attrs([("k", 2.into()), ("dtype", "int64".into())]);
-    let parts = call("topk", &two, &[Value::Tensor(t.clone())]).unwrap();
+    close(&run("sort", &no_attrs, &[&vector(&[f32::NAN, 1.0, -1.0])]), &[-1.0, 1.0, NAN]);
+    let top_two = attrs([("k", 2.into()), ("dtype", "int64".into())]);
+    let parts = call("topk", &top_two, &[Value::Tensor(t.clone())]).unwrap();
     assert_eq!(parts[0].as_slice::<f32>(), [3.0, 2.0, 5.0, 5.0]);
     assert_eq!(parts[1].as_slice::<i64>(), [0, 2, 0, 1]);
     let ascending = attrs([("axis", 0.into()), ("is_ascend", true.into()), ("ret_type", "values".into())]);
@@ -152,7 +157,7 @@ fn orderings() {
     assert_eq!(run("dyn.topk", &attrs([("ret_type", "values".into())]), &[&t, &k]).as_slice::<f32>(), [3.0, 5.0]);
     assert!(error_of("topk", &attrs([("k", 5.into())]), &[&t]).contains("k: expected at most 4, found 5"));
     assert_eq!(
-        typed("dyn.topk", &none, &[f32s("n, 4"), byoc_ir::ir::Type::tensor(DType::I64, &[1])]).unwrap(),
+        inferred_type("dyn.topk", &no_attrs, &[f32s("n, 4"), byoc_ir::ir::Type::tensor(DType::I64, &[1])]).unwrap(),
         "(Tensor[(n, ?), float32], Tensor[(n, ?), int32])"
     );
 }

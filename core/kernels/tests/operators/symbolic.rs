@@ -5,7 +5,7 @@ use crate::{f32s, infer};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Type};
 
 fn with_sizes(ty: &Type, sizes: [usize; 2]) -> Type {
-    let size = |name: &str| ["n", "m"].iter().position(|symbol| *symbol == name).map(|at| sizes[at]);
+    let size = |name: &str| ["n", "m"].iter().position(|symbol| *symbol == name).map(|i| sizes[i]);
     match ty {
         Type::Tuple(fields) => Type::tuple(fields.iter().map(|field| with_sizes(field, sizes))),
         Type::Tensor(tensor) => Type::tensor_of(tensor.dtype, tensor.dims.iter().map(|dim| dim.with_sizes(size))),
@@ -44,7 +44,7 @@ fn window(kernel: i64, stride: i64, pad: i64) -> [(&'static str, AttrValue); 3] 
     [("pool_size", ints([kernel])), ("strides", ints([stride])), ("padding", ints([pad]))]
 }
 
-fn cut(begin: i64, end: i64, step: i64) -> [(&'static str, AttrValue); 3] {
+fn slice_attrs(begin: i64, end: i64, step: i64) -> [(&'static str, AttrValue); 3] {
     [("begin", ints([begin])), ("end", ints([end])), ("strides", ints([step]))]
 }
 
@@ -79,7 +79,7 @@ fn slices() {
         (2, 5, 1, "max(0, min(5, n) - 2)"),
         (-5, 3, 1, "max(0, min(3, -n + min(3, n) + 5, n))"),
     ] {
-        check("strided_slice", &cut(begin, end, step), &["n"], &t(dims));
+        check("strided_slice", &slice_attrs(begin, end, step), &["n"], &t(dims));
     }
     let sizes = [("begin", ints([2])), ("end", ints([3])), ("slice_mode", "size".into())];
     check("strided_slice", &sizes, &["n"], &t("max(0, min(5, n) - 2)"));
@@ -96,8 +96,8 @@ fn shapes() {
     check("reshape", &[("newshape", ints([-1, 4]))], &["n, 6"], &t("n + floordiv(n, 2), 4"));
     let thirds = [("indices_or_sections", 3.into()), ("axis", 0.into())];
     check("split", &thirds, &["n, 2"], &format!("({0}, {0}, {0})", t("floordiv(n, 3), 2")));
-    let at = [("indices_or_sections", ints([1, 3])), ("axis", 0.into())];
-    check("split", &at, &["n"], &format!("({}, {}, {})", t("1"), t("2"), t("n - 3")));
+    let split_attrs = [("indices_or_sections", ints([1, 3])), ("axis", 0.into())];
+    check("split", &split_attrs, &["n"], &format!("({}, {}, {})", t("1"), t("2"), t("n - 3")));
     check("nn.upsampling", &[("scale_h", 2.0.into()), ("scale_w", 3.0.into())], &["1, 1, n, m"], &t("1, 1, 2*n, 3*m"));
 }
 
