@@ -28,11 +28,11 @@ impl Generator<'_> {
     }
 
     /// Picks a value of the given type among the values in scope.
-    fn pick(&mut self, wanted: &Type) -> ExprId {
+    fn pick(&mut self, expected: &Type) -> ExprId {
         let fitting: Vec<ExprId> =
-            self.values.iter().copied().filter(|&v| self.builder.module.ty(v) == wanted).collect();
-        let at = self.choose(fitting.len());
-        fitting[at]
+            self.values.iter().copied().filter(|&v| self.builder.module.ty(v) == expected).collect();
+        let index = self.choose(fitting.len());
+        fitting[index]
     }
 
     fn push(&mut self, expr: Expr) -> ExprId {
@@ -113,8 +113,8 @@ impl Generator<'_> {
             8 => {
                 let value = self.pick(&tensor);
                 let cell = self.push(Expr::RefNew(value));
-                let other = self.pick(&tensor);
-                self.push(Expr::RefWrite { reference: cell, value: other });
+                let stored = self.pick(&tensor);
+                self.push(Expr::RefWrite { reference: cell, value: stored });
                 self.push(Expr::RefRead(cell))
             }
             9 => {
@@ -185,27 +185,27 @@ proptest! {
         let module = infer_type(&module).unwrap();
         prop_assert_eq!(verify(&module), Ok(()));
         let printed = print(&module, &PrintOptions { types: choices.len() % 2 == 0, ..PrintOptions::default() });
-        let again = parse(&printed.text, &ParseOptions { constants: &printed.constants });
-        prop_assert_eq!(&again.diagnostics, &[], "{}", printed.text);
-        let again = infer_type(&again.module).unwrap();
-        prop_assert_eq!(structural_equal(&module, &again), Ok(()), "{}", printed.text);
-        let plain = print(&module, &PrintOptions::default()).text;
-        prop_assert_eq!(print(&again, &PrintOptions::default()).text, plain);
+        let reparsed = parse(&printed.text, &ParseOptions { constants: &printed.constants });
+        prop_assert_eq!(&reparsed.diagnostics, &[], "{}", printed.text);
+        let reparsed = infer_type(&reparsed.module).unwrap();
+        prop_assert_eq!(structural_equal(&module, &reparsed), Ok(()), "{}", printed.text);
+        let printed_text = print(&module, &PrintOptions::default()).text;
+        prop_assert_eq!(print(&reparsed, &PrintOptions::default()).text, printed_text);
     }
 
     #[test]
     fn another_program_is_not_equal(choices in prop::collection::vec(any::<u8>(), 20..400), at in any::<usize>()) {
         let module = program(&choices);
-        let mut other = module.clone();
-        let live = other.live();
+        let mut changed = module.clone();
+        let live = changed.live();
         let calls: Vec<ExprId> =
-            other.nodes.ids().filter(|&id| live[id] && other.expr(id).as_op_call().is_some()).collect();
+            changed.nodes.ids().filter(|&id| live[id] && changed.expr(id).as_op_call().is_some()).collect();
         prop_assume!(!calls.is_empty());
-        if let Expr::Call(call) = &mut other.nodes[calls[at % calls.len()]].expr {
+        if let Expr::Call(call) = &mut changed.nodes[calls[at % calls.len()]].expr {
             let op = if call.args.len() == 1 { "log" } else { "divide" };
             call.callee = Callee::Op(byoc_ir::op::lookup(op).unwrap());
         }
-        prop_assert!(structural_equal(&module, &other).is_err());
+        prop_assert!(structural_equal(&module, &changed).is_err());
     }
 }
 
@@ -253,28 +253,28 @@ fn mutate(text: &[u8], random: &mut Random) -> Vec<u8> {
     ];
     let mut text = text.to_vec();
     for _ in 0..1 + random.below(4) {
-        let at = random.below(text.len());
+        let start = random.below(text.len());
         match random.below(6) {
-            0 => text.truncate(at),
-            1 if !text.is_empty() => text[at] ^= 1 << random.below(8),
+            0 => text.truncate(start),
+            1 if !text.is_empty() => text[start] ^= 1 << random.below(8),
             2 => {
                 let token = TOKENS[random.below(TOKENS.len())];
-                text.splice(at..at, token.bytes());
+                text.splice(start..start, token.bytes());
             }
             3 => {
-                let end = (at + random.below(20)).min(text.len());
-                text.drain(at..end);
+                let end = (start + random.below(20)).min(text.len());
+                text.drain(start..end);
             }
             4 => {
-                let end = (at + random.below(200)).min(text.len());
-                let copy = text[at..end].to_vec();
-                let to = random.below(text.len());
-                text.splice(to..to, copy);
+                let end = (start + random.below(200)).min(text.len());
+                let copy = text[start..end].to_vec();
+                let target = random.below(text.len());
+                text.splice(target..target, copy);
             }
             _ => {
-                let other = random.below(text.len());
+                let position = random.below(text.len());
                 if !text.is_empty() {
-                    text.swap(at, other);
+                    text.swap(start, position);
                 }
             }
         }
@@ -292,8 +292,8 @@ fn mutated_texts_never_panic() {
         })
         .collect();
     for kind in ["parse", "error", "print", "pass", "verifier"] {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests").join(kind);
-        let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests").join(kind);
+        let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
         for path in paths {
             let text = std::fs::read_to_string(path).unwrap();
@@ -301,7 +301,7 @@ fn mutated_texts_never_panic() {
         }
     }
     let constants = [std::sync::Arc::new(Tensor::scalar(1f32))];
-    let (mut read, mut refused) = (0, 0);
+    let (mut parsed_count, mut rejected_count) = (0, 0);
     for i in 0..10_000 {
         let mutated = mutate(&texts[i % texts.len()], &mut random);
         let source = String::from_utf8_lossy(&mutated);
@@ -313,21 +313,24 @@ fn mutated_texts_never_panic() {
                     .iter()
                     .all(|d| d.labels.first().is_some_and(|l| l.span.end as usize <= source.len()))
             );
-            refused += 1;
+            rejected_count += 1;
             continue;
         }
-        read += 1;
+        parsed_count += 1;
         // Text that parses may still fail type inference or verification, but it can be printed.
         let roots: Vec<ExprId> = parsed.root.into_iter().collect();
-        let typed = infer_type_in_place(&mut parsed.module, &roots).is_ok();
+        let is_typed = infer_type_in_place(&mut parsed.module, &roots).is_ok();
         let verified = verify(&parsed.module).is_ok();
         let printed = print(&parsed.module, &PrintOptions { types: true, ..PrintOptions::default() });
-        if typed && verified {
-            let again = parse(&printed.text, &ParseOptions { constants: &printed.constants });
-            assert_eq!(again.diagnostics, [], "{}", printed.text);
+        if is_typed && verified {
+            let reparsed = parse(&printed.text, &ParseOptions { constants: &printed.constants });
+            assert_eq!(reparsed.diagnostics, [], "{}", printed.text);
         }
     }
-    assert!(read > 100 && refused > 1_000, "expected both outcomes, found {read} accepted, {refused} rejected");
+    assert!(
+        parsed_count > 100 && rejected_count > 1_000,
+        "expected both outcomes, found {parsed_count} accepted, {rejected_count} rejected"
+    );
 }
 
 /// Parses, types, verifies and prints a module; asserts that the printed text parses to an equal module.
@@ -338,9 +341,9 @@ fn whole_way(text: &str) -> Module {
     infer_type_in_place(&mut module, &[]).unwrap();
     assert_eq!(verify(&module), Ok(()));
     let printed = print(&module, &PrintOptions::default());
-    let mut again = parse(&printed.text, &ParseOptions::default()).module;
-    infer_type_in_place(&mut again, &[]).unwrap();
-    assert_eq!(structural_equal(&module, &again), Ok(()));
+    let mut reparsed = parse(&printed.text, &ParseOptions::default()).module;
+    infer_type_in_place(&mut reparsed, &[]).unwrap();
+    assert_eq!(structural_equal(&module, &reparsed), Ok(()));
     module
 }
 

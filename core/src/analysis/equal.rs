@@ -71,9 +71,9 @@ fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
     for (name, left) in a.types.iter() {
         let Some(right) = b.types.get(name) else { continue };
         let by_place = |ty: &Type, params: &[Name]| {
-            map_params(ty, &mut |p| params.iter().position(|q| q == p).map(|at| Type::param(format!("?{at}"))))
+            map_params(ty, &mut |p| params.iter().position(|q| q == p).map(|i| Type::param(format!("?{i}"))))
         };
-        let same = left.is_extern == right.is_extern
+        let is_same = left.is_extern == right.is_extern
             && left.params.len() == right.params.len()
             && left.constructors.len() == right.constructors.len()
             && left.constructors.iter().zip(&right.constructors).all(|(p, q)| {
@@ -84,7 +84,7 @@ fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
                         .zip(&q.fields)
                         .all(|(s, t)| by_place(s, &left.params) == by_place(t, &right.params))
             });
-        if !same {
+        if !is_same {
             return Err(format!("type {name} is defined differently"));
         }
     }
@@ -187,9 +187,10 @@ impl<'a> Comparison<'a> {
         }
         self.left[left] = Some(right);
         self.right[right] = Some(left);
-        let same = match (x, y) {
+        let is_same = match (x, y) {
             (Expr::Var(p), Expr::Var(q)) => {
-                let (s, t) = (known(&p.annotation, self.a.ty(left)), known(&q.annotation, self.b.ty(right)));
+                let (s, t) =
+                    (effective_type(&p.annotation, self.a.ty(left)), effective_type(&q.annotation, self.b.ty(right)));
                 if !self.same_type(s, t) {
                     return Err(format!("%{} is {s}, %{} is {t}", p.name, q.name));
                 }
@@ -225,7 +226,7 @@ impl<'a> Comparison<'a> {
                     return Err(format!("a function with {s} type parameters vs. one with {t}"));
                 }
                 self.params.extend(p.type_params.iter().cloned().zip(q.type_params.iter().cloned()));
-                let (s, t) = (known(&p.ret, self.a.ty(p.body)), known(&q.ret, self.b.ty(q.body)));
+                let (s, t) = (effective_type(&p.ret, self.a.ty(p.body)), effective_type(&q.ret, self.b.ty(q.body)));
                 if !self.same_type(s, t) {
                     return Err(format!("a function that returns {s} vs. one that returns {t}"));
                 }
@@ -243,17 +244,17 @@ impl<'a> Comparison<'a> {
             | (Expr::RefWrite { .. }, Expr::RefWrite { .. }) => true,
             _ => false,
         };
-        if !same {
+        if !is_same {
             return differ();
         }
         let first = self.stack.len();
         x.for_each_operand(|operand| self.stack.push((operand, operand)));
-        let mut at = first;
+        let mut position = first;
         y.for_each_operand(|operand| {
-            if let Some(pair) = self.stack.get_mut(at) {
+            if let Some(pair) = self.stack.get_mut(position) {
                 pair.1 = operand;
             }
-            at += 1;
+            position += 1;
         });
         self.stack[first..].reverse();
         Ok(())
@@ -261,8 +262,8 @@ impl<'a> Comparison<'a> {
 }
 
 /// Returns the annotated type if there is an annotation, otherwise the inferred type.
-fn known<'t>(written: &'t Type, inferred: &'t Type) -> &'t Type {
-    if *written == Type::Unknown { inferred } else { written }
+fn effective_type<'t>(annotation: &'t Type, inferred: &'t Type) -> &'t Type {
+    if *annotation == Type::Unknown { inferred } else { annotation }
 }
 
 fn describe(expr: &Expr) -> String {

@@ -6,4 +6,4 @@ pub mod scope;
 pub mod verifier;
 
 pub use equal::{Difference, structural_equal, structural_equal_exprs};
-pub use verifier::{Verified, verify};
+pub use verifier::{VerifiedModule, verify};

@@ -18,7 +18,7 @@ pub(crate) enum Purity {
 /// callee is an operator, a constructor or a function literal; any other call counts as [`Purity::Effect`].
 #[derive(Default)]
 pub(crate) struct Purities {
-    known: IndexVec<ExprId, Purity>,
+    cache: IndexVec<ExprId, Purity>,
 }
 
 impl Purities {
@@ -26,17 +26,17 @@ impl Purities {
     pub fn of_module(module: &Module) -> IndexVec<ExprId, Purity> {
         let mut purities = Purities::default();
         purities.extend(module);
-        purities.known
+        purities.cache
     }
 
     /// Returns the purity of one expression.
     pub fn of(&mut self, module: &Module, id: ExprId) -> Purity {
         self.extend(module);
-        self.known[id]
+        self.cache[id]
     }
 
     fn extend(&mut self, module: &Module) {
-        let purity = &mut self.known;
+        let purity = &mut self.cache;
         while purity.len() < module.nodes.len() {
             let expr = module.expr(ExprId::new(purity.len()));
             let mut own = match expr {

@@ -13,12 +13,12 @@ pub fn is_opaque(function: &Function) -> bool {
 
 /// Returns the live expressions outside opaque functions.
 pub fn touchable(module: &Module) -> IndexVec<ExprId, bool> {
-    let mut touch = IndexVec::filled(false, module.nodes.len());
+    let mut is_touchable = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
-        touch[root] = true;
+        is_touchable[root] = true;
     }
     for (id, node) in module.nodes.iter().rev() {
-        if !touch[id] {
+        if !is_touchable[id] {
             continue;
         }
         if let Expr::Function(function) = &node.expr
@@ -26,9 +26,9 @@ pub fn touchable(module: &Module) -> IndexVec<ExprId, bool> {
         {
             continue;
         }
-        node.expr.for_each_operand(|operand| touch[operand] = true);
+        node.expr.for_each_operand(|operand| is_touchable[operand] = true);
     }
-    touch
+    is_touchable
 }
 
 /// Returns, for each scope, the innermost enclosing scope that is a function body, possibly the scope itself.
@@ -50,9 +50,9 @@ pub(crate) struct Captures<'m> {
     /// Number of uses of each expression as an operand of live expressions.
     uses: IndexVec<ExprId, u32>,
     /// 1-based number of the last walk that reached each expression, and the number of times that walk reached it.
-    reached: IndexVec<ExprId, (u32, u32)>,
+    use_counts: IndexVec<ExprId, (u32, u32)>,
     /// Number of the last walk that reached the binder of each variable.
-    bound: IndexVec<ExprId, u32>,
+    binding_walks: IndexVec<ExprId, u32>,
     walks: u32,
 }
 
@@ -71,8 +71,8 @@ impl<'m> Captures<'m> {
             module,
             scopes: OnceCell::new(),
             uses,
-            reached: IndexVec::filled((0, 0), count),
-            bound: IndexVec::filled(0, count),
+            use_counts: IndexVec::filled((0, 0), count),
+            binding_walks: IndexVec::filled(0, count),
             walks: 0,
         }
     }
@@ -92,25 +92,25 @@ impl<'m> Captures<'m> {
     /// after all of its users.
     fn is_closed(&mut self, function: ExprId) -> bool {
         self.walks += 1;
-        let this = self.walks;
+        let walk = self.walks;
         let mut heap = BinaryHeap::from([function]);
         while let Some(id) = heap.pop() {
             let expr = self.module.expr(id);
-            let inside = match expr {
-                Expr::Var(_) => self.bound[id] == this,
-                _ => id == function || expr.is_closed_leaf() || self.reached[id].1 == self.uses[id],
+            let is_inside = match expr {
+                Expr::Var(_) => self.binding_walks[id] == walk,
+                _ => id == function || expr.is_closed_leaf() || self.use_counts[id].1 == self.uses[id],
             };
-            if !inside {
+            if !is_inside {
                 return false;
             }
-            let Captures { reached, bound, .. } = self;
-            expr.for_each_binder(|var| bound[var] = this);
+            let Captures { use_counts, binding_walks, .. } = self;
+            expr.for_each_binder(|var| binding_walks[var] = walk);
             expr.for_each_operand(|operand| {
-                if reached[operand].0 != this {
-                    reached[operand] = (this, 0);
+                if use_counts[operand].0 != walk {
+                    use_counts[operand] = (walk, 0);
                     heap.push(operand);
                 }
-                reached[operand].1 += 1;
+                use_counts[operand].1 += 1;
             });
         }
         true
@@ -121,7 +121,7 @@ impl<'m> Captures<'m> {
         let scopes = self.scopes.get_or_init(|| Scopes::of_module(module));
         let Some(body) = scopes.opened[function] else { return Vec::new() };
         self.walks += 1;
-        let this = self.walks;
+        let walk = self.walks;
         let mut variables = Vec::new();
         let mut captured = Vec::new();
         let mut stack = vec![function];
@@ -132,16 +132,16 @@ impl<'m> Captures<'m> {
                 Expr::Var(_) => variables.push(id),
                 _ if id != function && !expr.is_closed_leaf() && is_outside() => captured.push(id),
                 _ => {
-                    expr.for_each_binder(|var| self.bound[var] = this);
+                    expr.for_each_binder(|var| self.binding_walks[var] = walk);
                     expr.for_each_operand(|operand| {
-                        if std::mem::replace(&mut self.reached[operand].0, this) != this {
+                        if std::mem::replace(&mut self.use_counts[operand].0, walk) != walk {
                             stack.push(operand);
                         }
                     });
                 }
             }
         }
-        captured.extend(variables.into_iter().filter(|&var| self.bound[var] != this));
+        captured.extend(variables.into_iter().filter(|&var| self.binding_walks[var] != walk));
         captured.sort_unstable();
         captured
     }

@@ -62,15 +62,15 @@ pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
 
 /// Module that satisfies every rule, as required by code generation.
 #[derive(Clone, Copy)]
-pub struct Verified<'m>(&'m Module);
+pub struct VerifiedModule<'m>(&'m Module);
 
-impl<'m> Verified<'m> {
+impl<'m> VerifiedModule<'m> {
     /// Verifies a module.
     ///
     /// # Errors
     /// See [`verify`].
-    pub fn of(module: &'m Module) -> Result<Verified<'m>, Vec<Diagnostic>> {
-        verify(module).map(|()| Verified(module))
+    pub fn of(module: &'m Module) -> Result<VerifiedModule<'m>, Vec<Diagnostic>> {
+        verify(module).map(|()| VerifiedModule(module))
     }
 
     /// Returns the verified module.
@@ -95,14 +95,14 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
     if verifier.faults.is_empty() {
         let scopes = Scopes::of_module(module);
         let globals = verifier.check_globals(&scopes);
-        let bound = verifier.check_binders(&scopes);
+        let binder_scopes = verifier.check_binders(&scopes);
         verifier.check_type_defs();
         for (id, node) in module.nodes.iter() {
             if scopes.of[id].is_some() {
                 if !globals[id] {
                     verifier.check_owner(&scopes, id, &node.expr);
                 }
-                verifier.check_scope(&scopes, &bound, id, &node.expr);
+                verifier.check_scope(&scopes, &binder_scopes, id, &node.expr);
                 verifier.check_expr(id, &node.expr);
                 verifier.check_written_type(&scopes, id, &node.expr);
             }
@@ -118,8 +118,8 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
 fn enclosing_global<'m>(module: &'m Module, scopes: &Scopes, id: ExprId) -> Option<&'m Name> {
     let mut global = id;
     let mut scope = *scopes.of.get(id)?;
-    while let Some(inner) = scope
-        && let Some(opener) = scopes.tree[inner].opener
+    while let Some(enclosing) = scope
+        && let Some(opener) = scopes.tree[enclosing].opener
     {
         global = opener;
         scope = scopes.of[opener];
@@ -162,7 +162,7 @@ impl Verifier<'_> {
 
     /// Checks rule 2, and rule 9 for the names of global functions. Marks the expressions that are global functions.
     fn check_globals(&mut self, scopes: &Scopes) -> IndexVec<ExprId, bool> {
-        let mut seen: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
+        let mut is_global: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
         for (name, &id) in &self.module.globals {
             if !matches!(self.module.expr(id), Expr::Function(_)) {
                 self.fault(id, format!("@{name} is not a function"));
@@ -173,23 +173,23 @@ impl Verifier<'_> {
                     format!("expected a reference to @{name} by name, found the function itself as an operand"),
                 );
             }
-            if std::mem::replace(&mut seen[id], true) {
+            if std::mem::replace(&mut is_global[id], true) {
                 self.fault(id, format!("@{name} shares its function with another global"));
             }
             self.check_text(id, "the name of a function", name);
         }
-        seen
+        is_global
     }
 
     /// Checks rule 4. Returns the scope in which each variable is bound.
     fn check_binders(&mut self, scopes: &Scopes) -> IndexVec<ExprId, Option<ScopeId>> {
-        let mut bound = IndexVec::filled(None, self.module.nodes.len());
+        let mut binder_scopes = IndexVec::filled(None, self.module.nodes.len());
         for (id, node) in self.module.nodes.iter() {
             let Some(scope) = scopes.opened[id] else { continue };
             let mut bind = |var: ExprId, scope: ScopeId| {
                 if !matches!(self.module.expr(var), Expr::Var(_)) {
                     self.fault(id, format!("expected a variable as binder, found {var:?}"));
-                } else if bound[var].replace(scope).is_some() {
+                } else if binder_scopes[var].replace(scope).is_some() {
                     self.fault(id, format!("%{} is bound twice", self.var_name(var)));
                 }
             };
@@ -197,14 +197,14 @@ impl Verifier<'_> {
                 Expr::Function(function) => function.params.iter().for_each(|&param| bind(param, scope)),
                 &Expr::Let { var, .. } => bind(var, scope),
                 Expr::Match(m) => {
-                    for (at, clause) in m.clauses.iter().enumerate() {
-                        clause.pattern.for_each_var(&mut |var| bind(var, ScopeId::new(scope.index() + at)));
+                    for (index, clause) in m.clauses.iter().enumerate() {
+                        clause.pattern.for_each_var(&mut |var| bind(var, ScopeId::new(scope.index() + index)));
                     }
                 }
                 _ => {}
             }
         }
-        bound
+        binder_scopes
     }
 
     /// Checks rule 6.
@@ -215,14 +215,22 @@ impl Verifier<'_> {
     }
 
     /// Checks rule 5.
-    fn check_scope(&mut self, scopes: &Scopes, bound: &IndexVec<ExprId, Option<ScopeId>>, id: ExprId, expr: &Expr) {
-        scopes.for_each_operand(id, expr, |operand, place| {
+    fn check_scope(
+        &mut self,
+        scopes: &Scopes,
+        binder_scopes: &IndexVec<ExprId, Option<ScopeId>>,
+        id: ExprId,
+        expr: &Expr,
+    ) {
+        scopes.for_each_operand(id, expr, |operand, use_scope| {
             if !matches!(self.module.expr(operand), Expr::Var(_)) {
                 return;
             }
-            let message = match bound[operand] {
+            let message = match binder_scopes[operand] {
                 None => format!("%{} is not bound", self.var_name(operand)),
-                Some(scope) if scopes.is_inside(place, scope) || self.is_in_own_value(scopes, scope, place) => return,
+                Some(scope) if scopes.is_inside(use_scope, scope) || self.is_in_own_value(scopes, scope, use_scope) => {
+                    return;
+                }
                 Some(_) => format!("%{} is used outside its scope", self.var_name(operand)),
             };
             let diagnostic = Diagnostic::error(codes::types::OUT_OF_SCOPE, message);
@@ -230,14 +238,14 @@ impl Verifier<'_> {
         });
     }
 
-    /// Returns true if `scope` is the body of a let whose value is a function literal, and `place` is inside that
+    /// Returns true if `scope` is the body of a let whose value is a function literal, and `use_scope` is inside that
     /// function.
-    fn is_in_own_value(&self, scopes: &Scopes, scope: ScopeId, place: ScopeId) -> bool {
+    fn is_in_own_value(&self, scopes: &Scopes, scope: ScopeId, use_scope: ScopeId) -> bool {
         let Some(opener) = scopes.tree[scope].opener else { return false };
         let Expr::Let { value, .. } = self.module.expr(opener) else { return false };
         match scopes.opened[*value] {
             Some(body) if scopes.uses[*value] == 1 && matches!(self.module.expr(*value), Expr::Function(_)) => {
-                scopes.is_inside(place, body)
+                scopes.is_inside(use_scope, body)
             }
             _ => false,
         }
@@ -262,10 +270,10 @@ impl Verifier<'_> {
             ClausePattern::Any | ClausePattern::Var(_) => {}
             ClausePattern::Tuple(fields) => fields.iter().for_each(|field| self.check_pattern(id, field)),
             ClausePattern::Constructor { name, fields } => {
-                if let Some(wanted) = self.constructor_fields(id, name)
-                    && wanted != fields.len()
+                if let Some(field_count) = self.constructor_fields(id, name)
+                    && field_count != fields.len()
                 {
-                    let message = format!("pattern {name}: expected {wanted} fields, found {}", fields.len());
+                    let message = format!("pattern {name}: expected {field_count} fields, found {}", fields.len());
                     let diagnostic = Diagnostic::error(codes::types::BAD_ARITY, message);
                     self.faults.push(Fault { at: Some(id), diagnostic });
                 }
@@ -308,9 +316,9 @@ impl Verifier<'_> {
         if matches!(ty, Type::Tensor(_) | Type::Unknown) {
             return;
         }
-        let place = if expr.scopes() > 0 { scopes.opened[id] } else { scopes.of[id] };
+        let start_scope = if expr.scopes() > 0 { scopes.opened[id] } else { scopes.of[id] };
         let mut in_scope = |name: &Name| {
-            let mut at = place;
+            let mut at = start_scope;
             while let Some(scope) = at
                 && let Some(opener) = scopes.tree[scope].opener
             {
@@ -362,7 +370,7 @@ impl Verifier<'_> {
             }
             Expr::Function(function) => {
                 for (key, value) in function.attrs.iter() {
-                    let wanted = match &**key {
+                    let expected = match &**key {
                         "Compiler" | "Composite" | "PartitionedFromPattern" | "global_symbol" => {
                             if value.as_str().is_some() { continue } else { "a string" }
                         }
@@ -371,7 +379,7 @@ impl Verifier<'_> {
                         }
                         _ => continue,
                     };
-                    self.fault(id, format!("function attribute {key}: expected {wanted}, found {value}"));
+                    self.fault(id, format!("function attribute {key}: expected {expected}, found {value}"));
                 }
                 self.check_strings(id, &function.attrs);
             }
@@ -403,7 +411,7 @@ impl Verifier<'_> {
 
 /// Returns a description of an unknown or out-of-scope name in a type.
 fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> bool) -> Option<String> {
-    let mut wrong = None;
+    let mut invalid_name = None;
     ty.walk(&mut |part, own| {
         let message = match part {
             Type::Param(name) if own.iter().any(|names| names.contains(name)) || in_scope(name) => None,
@@ -411,20 +419,20 @@ fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> boo
             Type::Adt(adt) => match module.types.get(&adt.name) {
                 None => Some(format!("no type {} is defined", adt.name)),
                 Some(TypeDef { params, .. }) if params.len() != adt.args.len() => {
-                    let (name, wanted, given) = (&adt.name, params.len(), adt.args.len());
-                    Some(format!("expected {wanted} type arguments of {name}, found {given} in {part}"))
+                    let (name, expected, actual) = (&adt.name, params.len(), adt.args.len());
+                    Some(format!("expected {expected} type arguments of {name}, found {actual} in {part}"))
                 }
                 Some(_) => None,
             },
             Type::Func(func) => find_duplicate(&func.type_params),
             Type::Tensor(_) | Type::Tuple(_) | Type::Ref(_) | Type::Unknown => None,
         };
-        if wrong.is_none() {
-            wrong = message;
+        if invalid_name.is_none() {
+            invalid_name = message;
         }
-        wrong.is_none() && (part.has_names() || matches!(part, Type::Func(_)))
+        invalid_name.is_none() && (part.has_names() || matches!(part, Type::Func(_)))
     });
-    wrong
+    invalid_name
 }
 
 /// Returns true if the text format can express `name` as the name of a type, a constructor or a type parameter, which
@@ -436,8 +444,8 @@ fn is_identifier(name: &str) -> bool {
 
 /// Describes the first type parameter that has the same name as an earlier type parameter.
 fn find_duplicate(params: &[Name]) -> Option<String> {
-    let again = params.iter().enumerate().find(|(at, name)| params[..*at].contains(name));
-    again.map(|(_, name)| format!("duplicate type parameter {name}"))
+    let duplicate = params.iter().enumerate().find(|(i, name)| params[..*i].contains(name));
+    duplicate.map(|(_, name)| format!("duplicate type parameter {name}"))
 }
 
 /// Checks rules 12 to 14.

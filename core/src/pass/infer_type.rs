@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// If an expression has a type error (every such expression is reported), or its type cannot be inferred without more
 /// annotations.
 pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
-    let mut typed = module.clone();
-    infer_type_in_place(&mut typed, &[])?;
-    Ok(typed)
+    let mut result = module.clone();
+    infer_type_in_place(&mut result, &[])?;
+    Ok(result)
 }
 
 /// Infers the types of a module in place, including those of `roots`, which need not be reachable from a global
@@ -98,8 +98,8 @@ struct Inference<'a> {
     lets: Lets,
     faults: BTreeMap<ExprId, Fault>,
     /// Work list: expressions to type again.
-    dirty: BTreeSet<ExprId>,
-    rounds: IndexVec<ExprId, u8>,
+    worklist: BTreeSet<ExprId>,
+    visits: IndexVec<ExprId, u8>,
     /// Users of each expression; empty unless there are incomplete types.
     users: IndexVec<ExprId, Vec<ExprId>>,
     /// References to each global function.
@@ -121,8 +121,8 @@ impl<'a> Inference<'a> {
             live,
             lets: Lets::default(),
             faults: BTreeMap::new(),
-            dirty: BTreeSet::new(),
-            rounds: IndexVec::new(),
+            worklist: BTreeSet::new(),
+            visits: IndexVec::new(),
             users: IndexVec::new(),
             mentions: HashMap::new(),
             module,
@@ -185,17 +185,17 @@ impl<'a> Inference<'a> {
         match infer_expr(self.module, &node.expr) {
             Ok(mut ty) => {
                 if !ty.is_complete()
-                    && let Some(both) = unify(&ty, &node.ty)
+                    && let Some(refined) = unify(&ty, &node.ty)
                 {
                     // Keep the type information from earlier uses.
-                    ty = both;
+                    ty = refined;
                 }
-                let changed = ty != node.ty;
-                if changed {
+                let is_changed = ty != node.ty;
+                if is_changed {
                     self.module.nodes[id].ty = ty;
                 }
                 self.flow_to_variables(id);
-                changed
+                is_changed
             }
             Err(mut diagnostic) => {
                 if diagnostic.code == codes::types::TYPE_MISMATCH
@@ -215,11 +215,11 @@ impl<'a> Inference<'a> {
         let Expr::Call(call) = self.module.expr(call) else { return None };
         let Callee::Expr(callee) = call.callee else { return None };
         let function = self.module.expr(self.target(callee)?).as_function()?;
-        let open = |&param: &ExprId| match self.module.expr(param) {
+        let is_incomplete = |&param: &ExprId| match self.module.expr(param) {
             Expr::Var(var) if !var.annotation.is_complete() => Some(var.name.clone()),
             _ => None,
         };
-        let name = function.params.iter().find_map(open).filter(|_| function.type_params.is_empty())?;
+        let name = function.params.iter().find_map(is_incomplete).filter(|_| function.type_params.is_empty())?;
         Some(format!(
             "the type of %{name} is inferred from another call; to call the function at several types, declare a type \
              parameter: `[A](%{name}: A)`"
@@ -245,11 +245,11 @@ impl<'a> Inference<'a> {
 
     /// Propagates the type of a value to the let variables bound to it.
     fn flow_to_variables(&mut self, value: ExprId) {
-        let mut next = self.lets.first(value);
-        while let Some(var) = next {
+        let mut variable = self.lets.first(value);
+        while let Some(var) = variable {
             let ty = self.module.ty(value).clone();
             self.refine(var, &ty);
-            next = self.lets.next(var);
+            variable = self.lets.next(var);
         }
     }
 
@@ -260,24 +260,24 @@ impl<'a> Inference<'a> {
         let mut todo = vec![(id, ty.clone())];
         while let Some((id, ty)) = todo.pop() {
             let node = &self.module.nodes[id];
-            let open = match &node.expr {
+            let is_incomplete = match &node.expr {
                 Expr::Var(var) => !var.annotation.is_complete(),
                 _ => !node.ty.is_complete(),
             };
             // A generic type stays generic, so that each use can instantiate it with different types.
             let is_generic = matches!(&node.ty, Type::Func(func) if !func.type_params.is_empty());
-            if !open || ty == Type::Unknown || is_generic && node.ty.is_complete() {
+            if !is_incomplete || ty == Type::Unknown || is_generic && node.ty.is_complete() {
                 continue;
             }
-            if let Some(both) = unify(&node.ty, &ty)
-                && both != node.ty
+            if let Some(refined) = unify(&node.ty, &ty)
+                && refined != node.ty
             {
-                self.module.nodes[id].ty = both.clone();
+                self.module.nodes[id].ty = refined.clone();
                 self.wake_users(id);
                 // The types of the variables bound to this expression, and of its operands, may become more precise.
-                todo.extend(self.lets.vars(id).map(|var| (var, both.clone())));
+                todo.extend(self.lets.vars(id).map(|var| (var, refined.clone())));
                 if !self.users.is_empty() {
-                    self.dirty.insert(id);
+                    self.worklist.insert(id);
                 }
             }
         }
@@ -285,7 +285,7 @@ impl<'a> Inference<'a> {
 
     fn wake_users(&mut self, id: ExprId) {
         if let Some(users) = self.users.get(id) {
-            self.dirty.extend(users.iter().copied());
+            self.worklist.extend(users.iter().copied());
         }
     }
 
@@ -297,24 +297,24 @@ impl<'a> Inference<'a> {
             return;
         }
         self.collect_users();
-        self.rounds = IndexVec::filled(0, self.module.nodes.len());
-        self.dirty.extend(self.module.nodes.ids().filter(|&id| self.live[id]));
-        while let Some(id) = self.dirty.pop_first() {
-            if self.rounds[id] >= MAX_ROUNDS {
+        self.visits = IndexVec::filled(0, self.module.nodes.len());
+        self.worklist.extend(self.module.nodes.ids().filter(|&id| self.live[id]));
+        while let Some(id) = self.worklist.pop_first() {
+            if self.visits[id] >= MAX_ROUNDS {
                 let message = "type inference does not converge: the type grows with every call";
                 let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message)
                     .help("write the types of the parameters and the result of the recursive function");
                 self.faults.entry(id).or_insert(Fault { at: Some(id), diagnostic });
                 continue;
             }
-            self.rounds[id] += 1;
+            self.visits[id] += 1;
             self.flow_backwards(id);
             if self.infer(id) {
                 // The new type propagates to the users of the expression, and back to its operands.
                 self.wake_users(id);
-                self.dirty.insert(id);
+                self.worklist.insert(id);
                 if let Some(mentions) = self.mentions.get(&id) {
-                    self.dirty.extend(mentions.iter().copied());
+                    self.worklist.extend(mentions.iter().copied());
                 }
             }
         }
@@ -337,36 +337,36 @@ impl<'a> Inference<'a> {
 
     /// Propagates the type of an expression to its operands.
     fn flow_backwards(&mut self, id: ExprId) {
-        let own = self.module.ty(id).clone();
+        let own_type = self.module.ty(id).clone();
         match self.module.expr(id).clone() {
             Expr::Var(_) => {
                 if let Some(value) = self.lets.value(id) {
-                    self.refine(value, &own);
+                    self.refine(value, &own_type);
                 }
             }
             Expr::If { cond, then, otherwise } => {
                 self.refine(cond, &Type::scalar(byoc_ir::tensor::DType::Bool));
-                self.refine(then, &own);
-                self.refine(otherwise, &own);
+                self.refine(then, &own_type);
+                self.refine(otherwise, &own_type);
             }
-            Expr::Let { body, .. } => self.refine(body, &own),
+            Expr::Let { body, .. } => self.refine(body, &own_type),
             Expr::Match(m) => {
                 for clause in &m.clauses {
-                    self.refine(clause.body, &own);
+                    self.refine(clause.body, &own_type);
                     let data = self.module.ty(m.data).clone();
-                    let wanted = self.flow_into_pattern(&clause.pattern, &data);
-                    self.refine(m.data, &wanted);
+                    let pattern_type = self.flow_into_pattern(&clause.pattern, &data);
+                    self.refine(m.data, &pattern_type);
                 }
             }
             Expr::Tuple(fields) => {
-                if let Type::Tuple(types) = &own {
+                if let Type::Tuple(types) = &own_type {
                     for (&field, ty) in fields.iter().zip(types.iter()) {
                         self.refine(field, ty);
                     }
                 }
             }
             Expr::Function(function) => {
-                let Type::Func(func) = &own else { return };
+                let Type::Func(func) = &own_type else { return };
                 for (&param, ty) in function.params.iter().zip(&func.params) {
                     self.refine(param, ty);
                 }
@@ -375,7 +375,7 @@ impl<'a> Inference<'a> {
             Expr::Call(call) => {
                 let Callee::Expr(callee) = call.callee else { return };
                 self.flow_into_callee(callee, &call.args);
-                if let Some(func) = signature_of_call(self.module, callee, &call.args, &own) {
+                if let Some(func) = signature_of_call(self.module, callee, &call.args, &own_type) {
                     for (&arg, param) in call.args.iter().zip(&func.params) {
                         self.refine(arg, param);
                     }
@@ -383,14 +383,14 @@ impl<'a> Inference<'a> {
                 }
             }
             Expr::RefNew(value) => {
-                if let Type::Ref(inner) = &own {
+                if let Type::Ref(inner) = &own_type {
                     self.refine(value, inner);
                 }
             }
-            Expr::RefRead(reference) => self.refine(reference, &Type::reference(own)),
+            Expr::RefRead(reference) => self.refine(reference, &Type::reference(own_type)),
             Expr::RefWrite { reference, value } => {
-                let held = Type::reference(self.module.ty(value).clone());
-                self.refine(reference, &held);
+                let reference_type = Type::reference(self.module.ty(value).clone());
+                self.refine(reference, &reference_type);
                 if let Type::Ref(inner) = self.module.ty(reference).clone() {
                     self.refine(value, &inner);
                 }
@@ -409,9 +409,9 @@ impl<'a> Inference<'a> {
                 self.module.ty(*var).clone()
             }
             ClausePattern::Tuple(fields) => {
-                let known = data.as_tuple().filter(|types| types.len() == fields.len()).map(<[Type]>::to_vec);
-                let known = known.unwrap_or_else(|| vec![Type::Unknown; fields.len()]);
-                Type::tuple(fields.iter().zip(&known).map(|(f, ty)| self.flow_into_pattern(f, ty)))
+                let field_types = data.as_tuple().filter(|types| types.len() == fields.len()).map(<[Type]>::to_vec);
+                let field_types = field_types.unwrap_or_else(|| vec![Type::Unknown; fields.len()]);
+                Type::tuple(fields.iter().zip(&field_types).map(|(f, ty)| self.flow_into_pattern(f, ty)))
             }
             ClausePattern::Constructor { name, fields } => {
                 let Some((_, _, Type::Func(signature))) = self.module.types.constructor(name) else {
@@ -425,8 +425,8 @@ impl<'a> Inference<'a> {
                     return Type::Unknown;
                 }
                 for (field, ty) in fields.iter().zip(&signature.params) {
-                    let wanted = self.flow_into_pattern(field, &solver.finish(ty));
-                    if solver.join(ty, &wanted).is_none() {
+                    let field_type = self.flow_into_pattern(field, &solver.finish(ty));
+                    if solver.join(ty, &field_type).is_none() {
                         return Type::Unknown;
                     }
                 }
@@ -460,9 +460,9 @@ impl<'a> Inference<'a> {
         if !self.faults.is_empty() {
             return;
         }
-        let unknown = |id: &ExprId| self.live[*id] && !self.module.ty(*id).is_complete();
+        let is_incomplete = |id: &ExprId| self.live[*id] && !self.module.ty(*id).is_complete();
         // Variables come first: a variable of unknown type makes the types of its users unknown.
-        let mut gaps = self.module.nodes.ids().filter(unknown).collect::<Vec<_>>();
+        let mut gaps = self.module.nodes.ids().filter(is_incomplete).collect::<Vec<_>>();
         gaps.sort_by_key(|&id| !matches!(self.module.expr(id), Expr::Var(_)));
         if let Some(&id) = gaps.first() {
             let subject = match self.module.expr(id) {

@@ -157,12 +157,12 @@ pub const PASSES: &[Pass] = &[
 
 /// Reduces the faults of a pass to the diagnostic of the first fault, with a note that counts the remaining faults.
 fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
-    let more = faults.len().saturating_sub(1);
+    let remaining = faults.len().saturating_sub(1);
     let first = faults.into_iter().next().map(|fault| fault.diagnostic);
     let first = first.unwrap_or_else(|| {
         Diagnostic::error(codes::types::CANNOT_INFER, "type inference failed without a reported fault")
     });
-    Box::new(if more == 0 { first } else { first.note(format!("and {more} more")) })
+    Box::new(if remaining == 0 { first } else { first.note(format!("and {remaining} more")) })
 }
 
 /// Returns the pass named `name`.
@@ -175,8 +175,8 @@ pub fn find(name: &str) -> Result<&'static Pass, Box<Diagnostic>> {
         Box::new(match nearest(name, PASSES.iter().map(|pass| pass.name)) {
             Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
             None => {
-                let known: Vec<_> = PASSES.iter().map(|pass| pass.name).collect();
-                diagnostic.note(format!("available passes: {}", known.join(", ")))
+                let names: Vec<_> = PASSES.iter().map(|pass| pass.name).collect();
+                diagnostic.note(format!("available passes: {}", names.join(", ")))
             }
         })
     })

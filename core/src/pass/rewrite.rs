@@ -105,13 +105,13 @@ impl Site<'_> {
 /// If a callback fails, the types no longer agree, or the callbacks still change the module after [`MAX_ROUNDS`] or let
 /// it grow without bound.
 pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let mut done = vec![false; callbacks.len()];
+    let mut is_finished = vec![false; callbacks.len()];
     let mut current = module.clone();
     let limit = GROWTH_SLACK + GROWTH_FACTOR * module.nodes.len();
     for _ in 0..MAX_ROUNDS {
-        let mut changed = false;
-        for (callback, done) in callbacks.iter_mut().zip(&mut done) {
-            if *done {
+        let mut is_changed = false;
+        for (callback, is_finished) in callbacks.iter_mut().zip(&mut is_finished) {
+            if *is_finished {
                 continue;
             }
             if callback.require_type {
@@ -127,12 +127,12 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
                     )
                 })?;
             }
-            let next = round(callback, &current)?;
-            if structural_equal(&current, &next).is_err() {
-                changed = true;
-                *done = callback.rewrite_once;
+            let rewritten = round(callback, &current)?;
+            if structural_equal(&current, &rewritten).is_err() {
+                is_changed = true;
+                *is_finished = callback.rewrite_once;
             }
-            current = next;
+            current = rewritten;
             if current.nodes.len() > limit {
                 return Err(not_terminating(format!(
                     "rewriting creates more than {limit} expressions from {}",
@@ -140,7 +140,7 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
                 )));
             }
         }
-        if !changed {
+        if !is_changed {
             return Ok(current);
         }
     }
@@ -155,19 +155,21 @@ fn not_terminating(message: String) -> Box<Diagnostic> {
 }
 
 fn round(callback: &mut Callback<'_>, module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let found = group::find(module, callback.pattern, &Name::from("rewrite"));
+    let groups = group::find(module, callback.pattern, &Name::from("rewrite"));
     Rebuild::run(module, |rebuild, id, _| {
-        let Some((nodes, matched)) = found.get(&id) else { return Ok(None) };
-        let after = rebuild.copy(id)?;
-        let now = |at: Callee| match at {
-            Callee::Expr(expr) if expr == id => Callee::Expr(after),
+        let Some((nodes, matched)) = groups.get(&id) else { return Ok(None) };
+        let copy = rebuild.copy(id)?;
+        let current_callee = |callee: Callee| match callee {
+            Callee::Expr(expr) if expr == id => Callee::Expr(copy),
             Callee::Expr(expr) => Callee::Expr(rebuild.get(expr)),
             op @ Callee::Op(_) => op,
         };
-        let matched = Match { bindings: matched.bindings.iter().map(|&(pattern, at)| (pattern, now(at))).collect() };
+        let matched = Match {
+            bindings: matched.bindings.iter().map(|&(pattern, callee)| (pattern, current_callee(callee))).collect(),
+        };
         let origins = nodes.iter().map(|&node| module.nodes[node].origin);
         rebuild.new.origin = Some(rebuild.new.module.origins.union_all(origins));
-        let mut site = Site { module, before: id, builder: &mut rebuild.new, after, matched: &matched };
+        let mut site = Site { module, before: id, builder: &mut rebuild.new, after: copy, matched: &matched };
         (callback.function)(&mut site).map(Some)
     })
 }

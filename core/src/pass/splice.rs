@@ -32,9 +32,10 @@ pub(super) fn splice_around(
 ) -> Result<ExprId, Box<Diagnostic>> {
     let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
     let Expr::Function(function) = rebuild.new.module.expr(function).clone() else { return Ok(function) };
-    let mut inner: HashMap<ExprId, ExprId> = captured.iter().map(|&old| rebuild.get(old)).map(|id| (id, id)).collect();
-    inner.extend(function.params.iter().copied().zip(args));
-    copy(rebuild, function.body, inner)
+    let mut replacements: HashMap<ExprId, ExprId> =
+        captured.iter().map(|&old| rebuild.get(old)).map(|id| (id, id)).collect();
+    replacements.extend(function.params.iter().copied().zip(args));
+    copy(rebuild, function.body, replacements)
 }
 
 /// Copies an entire function of the new module.
@@ -60,23 +61,23 @@ pub(super) fn copy_literal(
 fn copy(
     rebuild: &mut Rebuild<'_>,
     root: ExprId,
-    mut inner: HashMap<ExprId, ExprId>,
+    mut replacements: HashMap<ExprId, ExprId>,
 ) -> Result<ExprId, Box<Diagnostic>> {
     let limit = GROWTH_SLACK + GROWTH_FACTOR * rebuild.old.nodes.len();
     let module = &mut rebuild.new.module;
-    for id in module.post_order(root, |id, _| !inner.contains_key(&id)) {
-        if inner.contains_key(&id) {
+    for id in module.post_order(root, |id, _| !replacements.contains_key(&id)) {
+        if replacements.contains_key(&id) {
             continue;
         }
         let node = module.nodes[id].clone();
-        let new = match node.expr {
+        let copied = match node.expr {
             expr if expr.is_closed_leaf() => id,
             mut expr => {
-                expr.map_operands(|operand| inner[&operand]);
+                expr.map_operands(|operand| replacements[&operand]);
                 module.push_typed(expr, node.ty, node.origin)
             }
         };
-        inner.insert(id, new);
+        replacements.insert(id, copied);
     }
     if module.nodes.len() > limit {
         let message = format!("inlining creates more than {limit} expressions from {}", rebuild.old.nodes.len());
@@ -85,42 +86,42 @@ fn copy(
                 .help("inline fewer functions: each call becomes a copy of the body, including inlined calls"),
         ));
     }
-    Ok(inner[&root])
+    Ok(replacements[&root])
 }
 
 /// Creates a module whose `main` is a copy of a function of another module, without the attributes of the function.
 pub(super) fn extract(module: &Module, function: ExprId) -> Module {
-    let mut new = Module::new();
-    new.origins = module.origins.clone();
-    let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
+    let mut module_out = Module::new();
+    module_out.origins = module.origins.clone();
+    let mut replacements: HashMap<ExprId, ExprId> = HashMap::new();
     for id in module.post_order(function, |_, _| true) {
         let mut node = module.nodes[id].clone();
-        node.expr.map_operands(|operand| inner[&operand]);
+        node.expr.map_operands(|operand| replacements[&operand]);
         if id == function
             && let Expr::Function(function) = &mut node.expr
         {
             function.attrs = byoc_ir::ir::Attrs::none();
         }
-        inner.insert(id, new.nodes.push(node));
+        replacements.insert(id, module_out.nodes.push(node));
     }
-    new.globals.insert("main".into(), inner[&function]);
-    new
+    module_out.globals.insert("main".into(), replacements[&function]);
+    module_out
 }
 
 /// Appends a copy of an expression of another module. The copied calls get the origin `origin`; with `None` they keep
 /// their origins, which requires that both modules have the same sources.
-pub(super) fn copy_into(into: &mut Module, from: &Module, root: ExprId, origin: Option<OriginId>) -> ExprId {
-    let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
-    for id in from.post_order(root, |_, _| true) {
-        let node = &from.nodes[id];
+pub(super) fn copy_into(target: &mut Module, source: &Module, root: ExprId, origin: Option<OriginId>) -> ExprId {
+    let mut replacements: HashMap<ExprId, ExprId> = HashMap::new();
+    for id in source.post_order(root, |_, _| true) {
+        let node = &source.nodes[id];
         let mut expr = node.expr.clone();
-        expr.map_operands(|operand| inner[&operand]);
+        expr.map_operands(|operand| replacements[&operand]);
         let origin = match origin {
             None => node.origin,
             Some(origin) if expr.as_call().is_some() => origin,
             Some(_) => Origins::none(),
         };
-        inner.insert(id, into.push_typed(expr, node.ty.clone(), origin));
+        replacements.insert(id, target.push_typed(expr, node.ty.clone(), origin));
     }
-    inner[&root]
+    replacements[&root]
 }

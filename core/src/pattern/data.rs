@@ -161,10 +161,10 @@ impl Pattern {
     /// Returns true if the recursion of a node is unguarded: matching the node at an expression can require matching it
     /// at the same expression again.
     pub(super) fn is_unguarded(&self, id: PatternId) -> bool {
-        let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
+        let mut visited = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut stack = vec![id];
         while let Some(at) = stack.pop() {
-            let here = match &self.nodes[at] {
+            let children = match &self.nodes[at] {
                 PatternNode::Alt(left, right) => vec![*left, *right],
                 PatternNode::Dominates { child: inner, .. }
                 | PatternNode::Redirect(inner)
@@ -174,12 +174,12 @@ impl Pattern {
                 | PatternNode::WithAttrs(inner, _) => vec![*inner],
                 _ => Vec::new(),
             };
-            for next in here {
-                if next == id {
+            for child in children {
+                if child == id {
                     return true;
                 }
-                if !std::mem::replace(&mut seen[next], true) {
-                    stack.push(next);
+                if !std::mem::replace(&mut visited[child], true) {
+                    stack.push(child);
                 }
             }
         }
@@ -189,14 +189,14 @@ impl Pattern {
     /// Returns the nodes that the root reaches, operands before users, left to right. Parameters of a composite
     /// function are numbered in this order.
     pub fn post_order(&self) -> Vec<PatternId> {
-        let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
+        let mut visited = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut order = Vec::new();
         let mut stack = vec![(self.root, false)];
-        while let Some((id, leave)) = stack.pop() {
-            if leave {
+        while let Some((id, is_exit)) = stack.pop() {
+            if is_exit {
                 order.push(id);
-            } else if !seen[id] {
-                seen[id] = true;
+            } else if !visited[id] {
+                visited[id] = true;
                 stack.push((id, true));
                 stack.extend(Pattern::operands(&self.nodes[id]).into_iter().rev().map(|o| (o, false)));
             }
@@ -220,11 +220,11 @@ impl Pattern {
     /// Returns the operators whose calls can be the root of a match, so that an index over the operators of a module
     /// yields all possible roots.
     pub fn root_ops(&self) -> RootOps {
-        let mut these = BTreeSet::new();
-        let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
+        let mut ops = BTreeSet::new();
+        let mut visited = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut stack = vec![self.root];
         while let Some(id) = stack.pop() {
-            if std::mem::replace(&mut seen[id], true) {
+            if std::mem::replace(&mut visited[id], true) {
                 continue;
             }
             match &self.nodes[id] {
@@ -236,12 +236,12 @@ impl Pattern {
                 | PatternNode::OfShape(inner, _)
                 | PatternNode::WithAttrs(inner, _) => stack.push(*inner),
                 PatternNode::Call { callee, .. } => match self.nodes[*callee] {
-                    PatternNode::Op(called) => {
-                        these.insert(called);
+                    PatternNode::Op(op_id) => {
+                        ops.insert(op_id);
                         // The matcher also tries the other form: `(a * b) / c` as `b * (a / c)`, and vice versa.
-                        match op::get(called).name {
-                            "multiply" => these.extend(op::lookup("divide")),
-                            "divide" => these.extend(op::lookup("multiply")),
+                        match op::get(op_id).name {
+                            "multiply" => ops.extend(op::lookup("divide")),
+                            "divide" => ops.extend(op::lookup("multiply")),
                             _ => {}
                         }
                     }
@@ -250,28 +250,31 @@ impl Pattern {
                 _ => return RootOps::Any,
             }
         }
-        RootOps::These(these)
+        RootOps::These(ops)
     }
 
     /// Returns the operators that every matching module contains.
     pub fn required_ops(&self) -> BTreeSet<OpId> {
-        let mut required: IndexVec<PatternId, BTreeSet<OpId>> = IndexVec::filled(BTreeSet::new(), self.nodes.len());
+        let mut required_sets: IndexVec<PatternId, BTreeSet<OpId>> =
+            IndexVec::filled(BTreeSet::new(), self.nodes.len());
         for id in self.post_order() {
-            required[id] = match &self.nodes[id] {
+            required_sets[id] = match &self.nodes[id] {
                 PatternNode::Op(op) => BTreeSet::from([*op]),
-                PatternNode::Alt(left, right) => required[*left].intersection(&required[*right]).copied().collect(),
+                PatternNode::Alt(left, right) => {
+                    required_sets[*left].intersection(&required_sets[*right]).copied().collect()
+                }
                 node => {
                     let operands = Pattern::operands(node);
                     // The operators of a graph do not include operators inside functions.
                     if matches!(node, PatternNode::Function { .. }) {
                         BTreeSet::new()
                     } else {
-                        operands.into_iter().flat_map(|operand| required[operand].iter().copied()).collect()
+                        operands.into_iter().flat_map(|operand| required_sets[operand].iter().copied()).collect()
                     }
                 }
             };
         }
-        std::mem::take(&mut required[self.root])
+        std::mem::take(&mut required_sets[self.root])
     }
 
     /// Returns true if the pattern can match the body of a called function, so that composites have to be presented to

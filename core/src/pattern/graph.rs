@@ -55,13 +55,13 @@ impl<'m> Graph<'m> {
             total += count;
         }
         first_user.push(total);
-        let mut next = first_user.clone();
+        let mut cursor = first_user.clone();
         let mut users = vec![ExprId::new(0); total as usize];
         for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
             node.expr.for_each_operand(|operand| {
-                let place = &mut next[operand.index()];
-                users[*place as usize] = id;
-                *place += 1;
+                let slot = &mut cursor[operand.index()];
+                users[*slot as usize] = id;
+                *slot += 1;
             });
         }
         roots.iter().for_each(|&root| uses[root] += 1);
@@ -99,10 +99,11 @@ impl<'m> Graph<'m> {
 
     /// Iterates over the live users of an expression. A user with several uses of the expression may be repeated.
     pub fn users(&self, id: ExprId) -> impl Iterator<Item = ExprId> + '_ {
-        let own = &self.users[self.first_user[id.index()] as usize..self.first_user[id.index() + 1] as usize];
-        let more = self.more_users.get(&id).map(Vec::as_slice).unwrap_or_default();
-        own.iter()
-            .chain(more)
+        let initial_users = &self.users[self.first_user[id.index()] as usize..self.first_user[id.index() + 1] as usize];
+        let added_users = self.more_users.get(&id).map(Vec::as_slice).unwrap_or_default();
+        initial_users
+            .iter()
+            .chain(added_users)
             .copied()
             .filter(move |&user| self.is_live(user) && self.collapsed(user).is_none_or(|inputs| inputs.contains(&id)))
     }
@@ -148,20 +149,20 @@ impl<'m> Graph<'m> {
     /// Users have larger ids than their operands, so the search ends at the first user with a larger id than `root`,
     /// and only visits expressions with ids between `id` and `root`.
     pub fn flows_into(&self, id: ExprId, root: ExprId) -> bool {
-        let mut seen = HashSet::from([id]);
+        let mut visited = HashSet::from([id]);
         let mut stack = vec![id];
-        while let Some(at) = stack.pop() {
-            let mut used = false;
-            for user in self.users(at) {
-                used = true;
+        while let Some(current) = stack.pop() {
+            let mut has_user = false;
+            for user in self.users(current) {
+                has_user = true;
                 if user > root {
                     return false;
                 }
-                if user != root && seen.insert(user) {
+                if user != root && visited.insert(user) {
                     stack.push(user);
                 }
             }
-            if !used {
+            if !has_user {
                 return false;
             }
         }
@@ -169,29 +170,29 @@ impl<'m> Graph<'m> {
     }
 
     /// Returns the expressions through which the value of `id` flows into `root`, in ascending order and without `id`
-    /// and `root`; `None` if the value also flows elsewhere, or through an expression that `allowed` does not contain.
-    pub fn between(&self, id: ExprId, root: ExprId, allowed: impl Fn(ExprId) -> bool) -> Option<Vec<ExprId>> {
-        let mut seen = BTreeSet::new();
+    /// and `root`; `None` if the value also flows elsewhere, or through an expression that `is_allowed` does not contain.
+    pub fn between(&self, id: ExprId, root: ExprId, is_allowed: impl Fn(ExprId) -> bool) -> Option<Vec<ExprId>> {
+        let mut visited = BTreeSet::new();
         let mut stack = vec![id];
-        while let Some(at) = stack.pop() {
-            let mut used = false;
-            for user in self.users(at) {
-                used = true;
+        while let Some(current) = stack.pop() {
+            let mut has_user = false;
+            for user in self.users(current) {
+                has_user = true;
                 if user == root {
                     continue;
                 }
-                if user > root || !allowed(user) {
+                if user > root || !is_allowed(user) {
                     return None;
                 }
-                if seen.insert(user) {
+                if visited.insert(user) {
                     stack.push(user);
                 }
             }
-            if !used {
+            if !has_user {
                 return None;
             }
         }
-        Some(seen.into_iter().collect())
+        Some(visited.into_iter().collect())
     }
 
     fn acquire(&mut self, id: ExprId) {
@@ -218,24 +219,24 @@ impl<'m> Graph<'m> {
     pub fn post_order(
         &self,
         root: ExprId,
-        seen: &mut IndexVec<ExprId, bool>,
+        visited: &mut IndexVec<ExprId, bool>,
         enter: impl Fn(&Expr) -> bool,
     ) -> Vec<ExprId> {
         let mut order = Vec::new();
         let mut stack = vec![(root, false)];
-        while let Some((id, leave)) = stack.pop() {
-            if leave {
+        while let Some((id, is_exit)) = stack.pop() {
+            if is_exit {
                 order.push(id);
                 continue;
             }
-            if std::mem::replace(&mut seen[id], true) {
+            if std::mem::replace(&mut visited[id], true) {
                 continue;
             }
             stack.push((id, true));
             if self.collapsed[id] > 0 || enter(self.module.expr(id)) {
                 let first = stack.len();
                 self.for_each_operand(id, |operand| {
-                    if !seen[operand] {
+                    if !visited[operand] {
                         stack.push((operand, false));
                     }
                 });

@@ -29,88 +29,89 @@ pub(super) struct SpannedToken<'a> {
 }
 
 /// Splits `text[from..to]` into tokens; comments extend from `#` to the end of the line.
-pub(super) fn tokens(text: &str, from: usize, to: usize) -> Vec<SpannedToken<'_>> {
+pub(super) fn tokens(text: &str, start_offset: usize, end_offset: usize) -> Vec<SpannedToken<'_>> {
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
-    let mut at = from;
+    let mut offset = start_offset;
     let name_start = |b: u8| b.is_ascii_alphabetic() || b == b'_' || b == b'/';
-    while at < to {
-        let start = at;
-        let byte = bytes[at];
+    while offset < end_offset {
+        let start = offset;
+        let byte = bytes[offset];
         let token = match byte {
             b' ' | b'\t' | b'\r' | b'\n' => {
-                at += 1;
+                offset += 1;
                 continue;
             }
             b'#' => {
-                while at < to && bytes[at] != b'\n' {
-                    at += 1;
+                while offset < end_offset && bytes[offset] != b'\n' {
+                    offset += 1;
                 }
                 continue;
             }
             b if name_start(b) => {
                 loop {
-                    while at < to && (name_start(bytes[at]) || bytes[at].is_ascii_digit()) {
-                        at += 1;
+                    while offset < end_offset && (name_start(bytes[offset]) || bytes[offset].is_ascii_digit()) {
+                        offset += 1;
                     }
                     // A dot continues the name only if another part follows: `f.0` is a projection. The same rule
                     // applies to a hyphen, which may occur in the name of a target.
-                    if at + 1 < to && matches!(bytes[at], b'.' | b'-') && name_start(bytes[at + 1]) {
-                        at += 1;
+                    if offset + 1 < end_offset && matches!(bytes[offset], b'.' | b'-') && name_start(bytes[offset + 1])
+                    {
+                        offset += 1;
                     } else {
                         break;
                     }
                 }
-                Token::Name(&text[start..at])
+                Token::Name(&text[start..offset])
             }
-            b if b.is_ascii_digit() || (b == b'-' && begins_number(&bytes[at + 1..to])) => {
+            b if b.is_ascii_digit() || (b == b'-' && begins_number(&bytes[offset + 1..end_offset])) => {
                 // `t.0.1` is two projections, not a number with a fraction.
-                let after_dot = tokens.last().is_some_and(|t: &SpannedToken<'_>| t.token == Token::Mark('.'));
-                at += 1;
-                while at < to {
-                    let fraction = bytes[at] == b'.'
-                        && !after_dot
-                        && at + 1 < to
-                        && bytes[at + 1].is_ascii_digit()
-                        && !text[start..at].contains('.');
-                    let sign = matches!(bytes[at], b'+' | b'-') && matches!(bytes[at - 1], b'e' | b'E');
-                    if bytes[at].is_ascii_alphanumeric() || fraction || sign {
-                        at += 1;
+                let follows_dot = tokens.last().is_some_and(|t: &SpannedToken<'_>| t.token == Token::Mark('.'));
+                offset += 1;
+                while offset < end_offset {
+                    let fraction = bytes[offset] == b'.'
+                        && !follows_dot
+                        && offset + 1 < end_offset
+                        && bytes[offset + 1].is_ascii_digit()
+                        && !text[start..offset].contains('.');
+                    let sign = matches!(bytes[offset], b'+' | b'-') && matches!(bytes[offset - 1], b'e' | b'E');
+                    if bytes[offset].is_ascii_alphanumeric() || fraction || sign {
+                        offset += 1;
                     } else {
                         break;
                     }
                 }
-                Token::Number(&text[start..at])
+                Token::Number(&text[start..offset])
             }
             b'"' => {
-                at += 1;
-                while at < to && bytes[at] != b'"' && bytes[at] != b'\n' {
-                    at += 1;
+                offset += 1;
+                while offset < end_offset && bytes[offset] != b'"' && bytes[offset] != b'\n' {
+                    offset += 1;
                 }
-                if at < to && bytes[at] == b'"' {
-                    at += 1;
-                    Token::Str(&text[start + 1..at - 1])
+                if offset < end_offset && bytes[offset] == b'"' {
+                    offset += 1;
+                    Token::Str(&text[start + 1..offset - 1])
                 } else {
                     Token::Bad('"')
                 }
             }
-            b'.' if at + 1 < to && bytes[at + 1] == b'.' => {
-                at += 2;
+            b'.' if offset + 1 < end_offset && bytes[offset + 1] == b'.' => {
+                offset += 2;
                 Token::Any
             }
             b'(' | b')' | b'{' | b'}' | b'[' | b']' | b',' | b';' | b':' | b'=' | b'|' | b'?' | b'*' | b'.' | b'%' => {
-                at += 1;
+                offset += 1;
                 Token::Mark(char::from(byte))
             }
             _ => {
-                let found = text[at..].chars().next().unwrap_or('\u{fffd}');
-                at += found.len_utf8();
-                Token::Bad(found)
+                let character = text[offset..].chars().next().unwrap_or('\u{fffd}');
+                offset += character.len_utf8();
+                Token::Bad(character)
             }
         };
-        tokens.push(SpannedToken { token, span: Span { start: start as u32, end: at as u32 } });
+        tokens.push(SpannedToken { token, span: Span { start: start as u32, end: offset as u32 } });
     }
-    let end = to as u32;
+    let end = end_offset as u32;
     tokens.push(SpannedToken { token: Token::End, span: Span { start: end, end } });
     tokens
 }
@@ -124,13 +125,13 @@ fn begins_number(bytes: &[u8]) -> bool {
 /// lines that follow.
 pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
     let mut entries: Vec<(usize, usize)> = Vec::new();
-    let mut at = 0;
+    let mut offset = 0;
     for line in text.split_inclusive('\n') {
         let content = line.trim_end();
-        let end = at + content.len();
+        let end = offset + content.len();
         let begins = !line.starts_with([' ', '\t', '#']) && !content.is_empty();
         if begins {
-            entries.push((at, end));
+            entries.push((offset, end));
         } else if let Some(last) = entries.last_mut()
             && !content.trim_start().is_empty()
             && !line.starts_with('#')
@@ -138,9 +139,9 @@ pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
             last.1 = end;
         } else if entries.is_empty() && !content.trim_start().is_empty() && !content.trim_start().starts_with('#') {
             // An indented line with no entry above becomes an entry, so that its errors are reported.
-            entries.push((at, end));
+            entries.push((offset, end));
         }
-        at += line.len();
+        offset += line.len();
     }
     entries
 }

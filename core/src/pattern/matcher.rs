@@ -44,9 +44,9 @@ pub struct Matcher<'g, 'm> {
     graph: &'g Graph<'m>,
     bindings: Vec<Binding>,
     /// Position in `bindings` of the latest match of each pattern node, counted from 1.
-    latest: Vec<u32>,
+    last_bindings: Vec<u32>,
     /// Calls synthesized for the two forms of divide and multiply. Their ids follow the ids of the pattern's nodes.
-    extra: Vec<(PatternId, [PatternId; 2])>,
+    derived_nodes: Vec<(PatternId, [PatternId; 2])>,
     frames: Vec<Frame>,
     memoize: bool,
     steps: usize,
@@ -56,7 +56,7 @@ pub struct Matcher<'g, 'm> {
 struct Binding {
     id: PatternId,
     at: Callee,
-    /// Entry of `latest` for the node before this match, restored when the match is undone.
+    /// Entry of `last_bindings` for the node before this match, restored when the match is undone.
     before: u32,
 }
 
@@ -65,7 +65,7 @@ struct Frame {
     id: PatternId,
     at: Callee,
     /// Number of bindings to keep if the node fails.
-    mark: u32,
+    checkpoint: u32,
     state: State,
 }
 
@@ -84,8 +84,8 @@ enum State {
     /// Waiting for the argument before `next`, in the order of the pattern or swapped.
     Args {
         next: u32,
-        swapped: bool,
-        mark: u32,
+        is_swapped: bool,
+        checkpoint: u32,
     },
     /// Waiting for the form that precedes the form of the given number.
     Form(u32),
@@ -136,8 +136,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         Matcher {
             graph,
             bindings: Vec::new(),
-            latest: Vec::new(),
-            extra: Vec::new(),
+            last_bindings: Vec::new(),
+            derived_nodes: Vec::new(),
             frames: Vec::new(),
             memoize: true,
             steps: 0,
@@ -147,18 +147,18 @@ impl<'g, 'm> Matcher<'g, 'm> {
     /// Matches `pattern` at `root`. Returns the bindings, or `None` if the pattern does not match.
     pub fn match_at(&mut self, pattern: &Pattern, root: ExprId) -> Option<Match> {
         self.forget(0);
-        self.extra.clear();
+        self.derived_nodes.clear();
         self.frames.clear();
-        self.latest.clear();
-        self.latest.resize(pattern.nodes.len(), 0);
+        self.last_bindings.clear();
+        self.last_bindings.resize(pattern.nodes.len(), 0);
         self.memoize = true;
         self.steps = MAX_STEPS;
         if pattern.is_recursive() {
             self.steps += STEPS_PER_EXPRESSION * self.graph.module.nodes.len();
         }
-        let own = |binding: &&Binding| pattern.nodes.get(binding.id).is_some();
+        let is_own = |binding: &&Binding| pattern.nodes.get(binding.id).is_some();
         self.visit(pattern, Callee::Expr(root)).then(|| Match {
-            bindings: self.bindings.iter().filter(own).map(|binding| (binding.id, binding.at)).collect(),
+            bindings: self.bindings.iter().filter(is_own).map(|binding| (binding.id, binding.at)).collect(),
         })
     }
 
@@ -166,7 +166,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         match pattern.nodes.get(id) {
             Some(node) => NodeRef::Own(node),
             None => {
-                let (callee, args) = self.extra[id.index() - pattern.nodes.len()];
+                let (callee, args) = self.derived_nodes[id.index() - pattern.nodes.len()];
                 NodeRef::Extra(callee, args)
             }
         }
@@ -181,7 +181,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
                     answer = Some(true);
                 }
                 Next::Answer(false) => {
-                    self.forget(frame.mark);
+                    self.forget(frame.checkpoint);
                     answer = Some(false);
                 }
                 Next::Ask(id, at) => {
@@ -199,11 +199,11 @@ impl<'g, 'm> Matcher<'g, 'm> {
             return Some(false);
         }
         self.steps -= 1;
-        let latest = self.latest[id.index()];
-        if self.memoize && latest > 0 {
-            return Some(self.is_same(self.bindings[latest as usize - 1].at, at));
+        let last_binding = self.last_bindings[id.index()];
+        if self.memoize && last_binding > 0 {
+            return Some(self.is_same(self.bindings[last_binding as usize - 1].at, at));
         }
-        self.frames.push(Frame { id, at, mark: self.bindings.len() as u32, state: State::Start });
+        self.frames.push(Frame { id, at, checkpoint: self.bindings.len() as u32, state: State::Start });
         None
     }
 
@@ -219,14 +219,14 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 
     fn remember(&mut self, id: PatternId, at: Callee) {
-        self.bindings.push(Binding { id, at, before: self.latest[id.index()] });
-        self.latest[id.index()] = self.bindings.len() as u32;
+        self.bindings.push(Binding { id, at, before: self.last_bindings[id.index()] });
+        self.last_bindings[id.index()] = self.bindings.len() as u32;
     }
 
-    fn forget(&mut self, mark: u32) {
-        while self.bindings.len() > mark as usize {
+    fn forget(&mut self, checkpoint: u32) {
+        while self.bindings.len() > checkpoint as usize {
             if let Some(binding) = self.bindings.pop() {
-                self.latest[binding.id.index()] = binding.before;
+                self.last_bindings[binding.id.index()] = binding.before;
             }
         }
     }
@@ -241,54 +241,56 @@ impl<'g, 'm> Matcher<'g, 'm> {
     /// Resumes a frame with the result of the part that it waited for.
     fn step(&mut self, pattern: &Pattern, frame: &mut Frame, answer: Option<bool>) -> Next {
         let node = self.node(pattern, frame.id);
-        let yes = answer == Some(true);
+        let is_match = answer == Some(true);
         match std::mem::replace(&mut frame.state, State::Forward) {
             State::Start => self.start(frame, node),
-            State::Forward => Next::Answer(yes),
-            State::Condition => Next::Answer(yes && self.meets_condition(node, frame.at)),
+            State::Forward => Next::Answer(is_match),
+            State::Condition => Next::Answer(is_match && self.meets_condition(node, frame.at)),
             State::Left => match node {
-                NodeRef::Own(PatternNode::Alt(_, right)) if !yes => Next::Ask(*right, frame.at),
-                _ => Next::Answer(yes),
+                NodeRef::Own(PatternNode::Alt(_, right)) if !is_match => Next::Ask(*right, frame.at),
+                _ => Next::Answer(is_match),
             },
             State::Part(next) => match part_of(node, self.expr(frame.at), next) {
-                _ if !yes => Next::Answer(false),
-                Some((wanted, found)) => {
+                _ if !is_match => Next::Answer(false),
+                Some((pattern_id, operand)) => {
                     frame.state = State::Part(next + 1);
-                    Next::Ask(wanted, Callee::Expr(found))
+                    Next::Ask(pattern_id, Callee::Expr(operand))
                 }
                 None => Next::Answer(true),
             },
-            State::Called if yes => match (node.call(), self.expr(frame.at)) {
+            State::Called if is_match => match (node.call(), self.expr(frame.at)) {
                 (Some((_, None)), _) => Next::Answer(true),
-                (Some((_, Some(wanted))), Some(Expr::Call(call))) if wanted.len() == call.args.len() => {
+                (Some((_, Some(arg_patterns))), Some(Expr::Call(call))) if arg_patterns.len() == call.args.len() => {
                     self.request_arg(frame, node, 0, false, self.bindings.len() as u32)
                 }
                 _ => Next::Answer(false),
             },
             State::Called => self.request_form(pattern, frame, node, 0),
-            State::Args { next, swapped, mark } if yes => self.request_arg(frame, node, next, swapped, mark),
-            State::Args { swapped, mark, .. } => {
-                self.forget(mark);
+            State::Args { next, is_swapped, checkpoint } if is_match => {
+                self.request_arg(frame, node, next, is_swapped, checkpoint)
+            }
+            State::Args { is_swapped, checkpoint, .. } => {
+                self.forget(checkpoint);
                 let commutes = node.call().is_some_and(|(callee, _)| self.is_commutative(pattern, callee));
-                if swapped || !commutes {
+                if is_swapped || !commutes {
                     return Next::Answer(false);
                 }
-                self.request_arg(frame, node, 0, true, mark)
+                self.request_arg(frame, node, 0, true, checkpoint)
             }
-            State::Form(_) if yes => Next::Answer(true),
+            State::Form(_) if is_match => Next::Answer(true),
             State::Form(next) => {
-                self.forget(frame.mark);
+                self.forget(frame.checkpoint);
                 self.request_form(pattern, frame, node, next)
             }
             State::Child => match frame.at {
-                Callee::Expr(root) if yes => {
+                Callee::Expr(root) if is_match => {
                     let in_child = self.inside_child(pattern, frame, node);
                     let walk = Walk { on_path: HashSet::from([root]), in_child, stack: Vec::new(), at: root };
                     self.walk_up(frame, node, Box::new(walk))
                 }
                 _ => Next::Answer(false),
             },
-            State::Parent(walk) if yes => self.walk_on(frame, node, walk),
+            State::Parent(walk) if is_match => self.walk_on(frame, node, walk),
             State::Parent(walk) => match node {
                 NodeRef::Own(PatternNode::Dominates { path, .. }) => {
                     let at = Callee::Expr(walk.at);
@@ -300,7 +302,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
             },
             State::Path(mut walk) => {
                 self.memoize = true;
-                if !yes {
+                if !is_match {
                     // An operand off the paths is unconstrained, but the value of the parent must not flow through it,
                     // which is checked at the end of the walk.
                     return if is_free(node) { self.walk_on(frame, node, walk) } else { Next::Answer(false) };
@@ -344,22 +346,24 @@ impl<'g, 'm> Matcher<'g, 'm> {
             (PatternNode::Constant, Some(Expr::Constant(_))) => Next::Answer(true),
             (PatternNode::Literal(value), Some(Expr::Constant(tensor))) => Next::Answer(value == tensor),
             (PatternNode::Tuple(None), Some(Expr::Tuple(_))) => Next::Answer(true),
-            (PatternNode::Project { tuple: wanted, index: field }, Some(Expr::Project { tuple, index })) => {
+            (PatternNode::Project { tuple: tuple_pattern, index: field }, Some(Expr::Project { tuple, index })) => {
                 match field.is_none_or(|field| field == *index) {
-                    true => ask(State::Forward, *wanted, Callee::Expr(*tuple)),
+                    true => ask(State::Forward, *tuple_pattern, Callee::Expr(*tuple)),
                     false => Next::Answer(false),
                 }
             }
-            (PatternNode::Tuple(Some(wanted)), Some(Expr::Tuple(found))) if wanted.len() != found.len() => {
+            (PatternNode::Tuple(Some(field_patterns)), Some(Expr::Tuple(fields)))
+                if field_patterns.len() != fields.len() =>
+            {
                 Next::Answer(false)
             }
-            (PatternNode::Function { params: Some(wanted), .. }, Some(Expr::Function(found)))
-                if wanted.len() != found.params.len() =>
+            (PatternNode::Function { params: Some(param_patterns), .. }, Some(Expr::Function(function)))
+                if param_patterns.len() != function.params.len() =>
             {
                 Next::Answer(false)
             }
             (_, Some(_)) => match part(node, expr, 0) {
-                Some((wanted, found)) => ask(State::Part(1), wanted, Callee::Expr(found)),
+                Some((pattern_id, operand)) => ask(State::Part(1), pattern_id, Callee::Expr(operand)),
                 // An empty tuple has no parts.
                 None => Next::Answer(matches!((node, expr), (PatternNode::Tuple(_), Some(Expr::Tuple(_))))),
             },
@@ -379,33 +383,36 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 
     /// Requests the next argument of a call, in the order of the pattern or with both arguments swapped.
-    fn request_arg(&self, frame: &mut Frame, node: NodeRef<'_>, next: u32, swapped: bool, mark: u32) -> Next {
-        let (Some((_, Some(wanted))), Some(Expr::Call(call))) = (node.call(), self.expr(frame.at)) else {
+    fn request_arg(&self, frame: &mut Frame, node: NodeRef<'_>, next: u32, is_swapped: bool, checkpoint: u32) -> Next {
+        let (Some((_, Some(arg_patterns))), Some(Expr::Call(call))) = (node.call(), self.expr(frame.at)) else {
             return Next::Answer(false);
         };
-        let at = next as usize;
-        if at == wanted.len() {
+        let index = next as usize;
+        if index == arg_patterns.len() {
             return Next::Answer(true);
         }
-        frame.state = State::Args { next: next + 1, swapped, mark };
-        Next::Ask(wanted[if swapped { wanted.len() - 1 - at } else { at }], Callee::Expr(call.args[at]))
+        frame.state = State::Args { next: next + 1, is_swapped, checkpoint };
+        Next::Ask(
+            arg_patterns[if is_swapped { arg_patterns.len() - 1 - index } else { index }],
+            Callee::Expr(call.args[index]),
+        )
     }
 
     /// Requests the next form of the pattern `divide(multiply(a, b), c)` at an expression that multiplies by a
     /// quotient, or of `multiply(divide(a, b), c)` at an expression that divides a product.
     fn request_form(&mut self, pattern: &Pattern, frame: &mut Frame, node: NodeRef<'_>, form: u32) -> Next {
         match self.form(pattern, node, frame.at, form) {
-            Some(whole) => {
+            Some(rewritten) => {
                 frame.state = State::Form(form + 1);
-                Next::Ask(whole, frame.at)
+                Next::Ask(rewritten, frame.at)
             }
             None => Next::Answer(false),
         }
     }
 
     fn form(&mut self, pattern: &Pattern, node: NodeRef<'_>, at: Callee, form: u32) -> Option<PatternId> {
-        let (callee, wanted) = node.call()?;
-        let &[first, second] = wanted? else { return None };
+        let (callee, arg_patterns) = node.call()?;
+        let &[first, second] = arg_patterns? else { return None };
         let outer = self.op_name(pattern, callee)?;
         let call = self.expr(at)?.as_call()?;
         let Callee::Op(called) = call.callee else { return None };
@@ -418,12 +425,12 @@ impl<'g, 'm> Matcher<'g, 'm> {
                 Some(self.make(pattern, multiply, [inner[1 - i], quotient]))
             }
             ("multiply", "divide") if has_arg("multiply") && form < 1 => {
-                let (quotient, other) = match self.call_of(pattern, first, "divide") {
+                let (quotient, factor) = match self.call_of(pattern, first, "divide") {
                     Some(quotient) => (quotient, second),
                     None => (self.call_of(pattern, second, "divide")?, first),
                 };
                 let (divide, inner) = quotient;
-                let product = self.make(pattern, callee, [inner[0], other]);
+                let product = self.make(pattern, callee, [inner[0], factor]);
                 Some(self.make(pattern, divide, [product, inner[1]]))
             }
             _ => None,
@@ -438,9 +445,9 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 
     fn make(&mut self, pattern: &Pattern, callee: PatternId, args: [PatternId; 2]) -> PatternId {
-        self.extra.push((callee, args));
-        self.latest.push(0);
-        PatternId::new(pattern.nodes.len() + self.extra.len() - 1)
+        self.derived_nodes.push((callee, args));
+        self.last_bindings.push(0);
+        PatternId::new(pattern.nodes.len() + self.derived_nodes.len() - 1)
     }
 
     /// Pushes the operands of a walk's current expression onto the walk's stack, and continues the walk.
@@ -454,7 +461,9 @@ impl<'g, 'm> Matcher<'g, 'm> {
     /// Visits the next expression of a walk, left to right. The parent ends a path; any other expression must match the
     /// path, and the walk continues with its operands.
     fn walk_on(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
-        let NodeRef::Own(PatternNode::Dominates { parent, free, .. }) = node else { return Next::Answer(false) };
+        let NodeRef::Own(PatternNode::Dominates { parent, free: is_free, .. }) = node else {
+            return Next::Answer(false);
+        };
         while let Some(id) = walk.stack.pop() {
             if walk.in_child.contains(&id) && walk.on_path.insert(id) {
                 self.push_operands(id, &mut walk.stack);
@@ -464,15 +473,15 @@ impl<'g, 'm> Matcher<'g, 'm> {
                 return Next::Ask(*parent, Callee::Expr(id));
             }
         }
-        let matched = match self.latest[parent.index()] {
+        let parent_match = match self.last_bindings[parent.index()] {
             0 => None,
-            latest => Some(self.bindings[latest as usize - 1].at),
+            last_binding => Some(self.bindings[last_binding as usize - 1].at),
         };
-        Next::Answer(match (matched, frame.at) {
-            (Some(Callee::Expr(matched)), Callee::Expr(root)) if *free => {
-                self.graph.between(matched, root, |id| walk.on_path.contains(&id)).is_some()
+        Next::Answer(match (parent_match, frame.at) {
+            (Some(Callee::Expr(parent_match)), Callee::Expr(root)) if *is_free => {
+                self.graph.between(parent_match, root, |id| walk.on_path.contains(&id)).is_some()
             }
-            (Some(Callee::Expr(matched)), Callee::Expr(root)) => self.graph.flows_into(matched, root),
+            (Some(Callee::Expr(parent_match)), Callee::Expr(root)) => self.graph.flows_into(parent_match, root),
             _ => false,
         })
     }
@@ -486,21 +495,22 @@ impl<'g, 'm> Matcher<'g, 'm> {
             NodeRef::Own(node) => !Pattern::operands(node).is_empty(),
             NodeRef::Extra(..) => true,
         };
-        let inner = self.bindings[frame.mark as usize..].iter().filter(|binding| has_operands(binding.id));
-        inner.filter_map(|binding| if let Callee::Expr(id) = binding.at { Some(id) } else { None }).collect()
+        let child_bindings =
+            self.bindings[frame.checkpoint as usize..].iter().filter(|binding| has_operands(binding.id));
+        child_bindings.filter_map(|binding| if let Callee::Expr(id) = binding.at { Some(id) } else { None }).collect()
     }
 
     /// Pushes the operands of an expression except its callee, last first; returns false if nothing was pushed.
     fn push_operands(&self, id: ExprId, stack: &mut Vec<ExprId>) -> bool {
         let callee = self.graph.expr(id).and_then(Expr::as_call).map(|call| call.callee);
-        let first = stack.len();
+        let base = stack.len();
         self.graph.for_each_operand(id, |operand| {
             if callee != Some(Callee::Expr(operand)) {
                 stack.push(operand);
             }
         });
-        stack[first..].reverse();
-        stack.len() > first
+        stack[base..].reverse();
+        stack.len() > base
     }
 
     fn op_name(&self, pattern: &Pattern, callee: PatternId) -> Option<&'static str> {
@@ -529,10 +539,10 @@ impl<'g, 'm> Matcher<'g, 'm> {
         self.ty(at)?.as_tensor()
     }
 
-    fn has_attrs(&self, at: Callee, expr: Option<&Expr>, wanted: &Attrs) -> bool {
+    fn has_attrs(&self, at: Callee, expr: Option<&Expr>, expected: &Attrs) -> bool {
         match (at, expr) {
-            (Callee::Op(id), _) => wanted.iter().all(|(key, value)| op_attr(id, key).is_some_and(|v| v == *value)),
-            (Callee::Expr(_), Some(Expr::Call(call))) => wanted.iter().all(|(key, value)| match call.callee {
+            (Callee::Op(id), _) => expected.iter().all(|(key, value)| op_attr(id, key).is_some_and(|v| v == *value)),
+            (Callee::Expr(_), Some(Expr::Call(call))) => expected.iter().all(|(key, value)| match call.callee {
                 Callee::Op(id) => {
                     let def = op::get(id);
                     def.attr(key).is_some() && Params::new(def, &call.attrs).value(key) == *value
@@ -540,10 +550,10 @@ impl<'g, 'm> Matcher<'g, 'm> {
                 Callee::Expr(_) => call.attrs.get(key) == Some(value),
             }),
             (Callee::Expr(_), Some(Expr::Function(function))) => {
-                wanted.iter().all(|(key, value)| function.attrs.get(key) == Some(value))
+                expected.iter().all(|(key, value)| function.attrs.get(key) == Some(value))
             }
             // Expressions of all other kinds, and roots of collapsed groups, have no attributes.
-            _ => wanted.is_empty(),
+            _ => expected.is_empty(),
         }
     }
 }
@@ -562,20 +572,22 @@ fn part_of(node: NodeRef<'_>, expr: Option<&Expr>, number: u32) -> Option<(Patte
 }
 
 fn part(node: &PatternNode, expr: Option<&Expr>, number: u32) -> Option<(PatternId, ExprId)> {
-    let at = number as usize;
+    let index = number as usize;
     match (node, expr?) {
-        (PatternNode::Tuple(Some(wanted)), Expr::Tuple(found)) => Some((*wanted.get(at)?, *found.get(at)?)),
+        (PatternNode::Tuple(Some(field_patterns)), Expr::Tuple(fields)) => {
+            Some((*field_patterns.get(index)?, *fields.get(index)?))
+        }
         (PatternNode::If { cond: a, then: b, otherwise: c }, Expr::If { cond, then, otherwise }) => {
-            [(*a, *cond), (*b, *then), (*c, *otherwise)].get(at).copied()
+            [(*a, *cond), (*b, *then), (*c, *otherwise)].get(index).copied()
         }
         (PatternNode::Let { var: a, value: b, body: c }, Expr::Let { var, value, body }) => {
-            [(*a, *var), (*b, *value), (*c, *body)].get(at).copied()
+            [(*a, *var), (*b, *value), (*c, *body)].get(index).copied()
         }
         (PatternNode::Function { params, body }, Expr::Function(function)) => {
             let params = params.as_deref().unwrap_or_default();
-            match params.get(at) {
-                Some(&param) => Some((param, *function.params.get(at)?)),
-                None => (at == params.len()).then_some((*body, function.body)),
+            match params.get(index) {
+                Some(&param) => Some((param, *function.params.get(index)?)),
+                None => (index == params.len()).then_some((*body, function.body)),
             }
         }
         _ => None,
@@ -587,16 +599,16 @@ fn op_attr(id: OpId, key: &Name) -> Option<AttrValue> {
     (&**key == "TOpPattern").then(|| AttrValue::Int(op::get(id).pattern as i64))
 }
 
-fn same_type(wanted: &Type, actual: &Type) -> bool {
-    match (wanted, actual) {
+fn same_type(expected: &Type, actual: &Type) -> bool {
+    match (expected, actual) {
         (Type::Tensor(w), Type::Tensor(a)) => w.dtype == a.dtype && same_dims(&w.dims, &a.dims),
         (Type::Tuple(w), Type::Tuple(a)) => w.len() == a.len() && w.iter().zip(a.iter()).all(|(w, a)| same_type(w, a)),
-        _ => wanted == actual,
+        _ => expected == actual,
     }
 }
 
 /// Compares dimensions structurally; `?` in the pattern matches any dimension unknown at compile time, named or not.
-fn same_dims(wanted: &[Dim], actual: &[Dim]) -> bool {
-    wanted.len() == actual.len()
-        && wanted.iter().zip(actual).all(|(w, a)| w == a || (*w == Dim::Any && matches!(a, Dim::Symbolic(_))))
+fn same_dims(expected: &[Dim], actual: &[Dim]) -> bool {
+    expected.len() == actual.len()
+        && expected.iter().zip(actual).all(|(w, a)| w == a || (*w == Dim::Any && matches!(a, Dim::Symbolic(_))))
 }

@@ -37,22 +37,22 @@ pub fn verifier_case(case: &str) -> Outcome {
     if let Some(first) = parsed.diagnostics.first() {
         return Err(format!("{first}").into());
     }
-    let typed = !headers(case, "typed").is_empty();
-    if typed && let Err(faults) = infer_type_in_place(&mut parsed.module, &[]) {
+    let is_typed = !headers(case, "typed").is_empty();
+    if is_typed && let Err(faults) = infer_type_in_place(&mut parsed.module, &[]) {
         return Err(format!("type inference failed: {faults:?}").into());
     }
     for line in headers(case, "break") {
         damage(&mut parsed.module, line).ok_or_else(|| format!("invalid break line: {line}"))?;
     }
     let module = &parsed.module;
-    let faults = if typed { verifier::faults(module) } else { verifier::structure_faults(module) };
+    let faults = if is_typed { verifier::faults(module) } else { verifier::structure_faults(module) };
     if faults.is_empty() {
         return Err(Failed::from("expected a violation, found none"));
     }
     // Printing must succeed on every module, however invalid.
-    let shown = print_faults(module, &faults);
-    if let Some(fault) = faults.iter().find(|fault| !shown.contains(&fault.diagnostic.message)) {
-        return Err(format!("expected the message {:?}, found\n{shown}", fault.diagnostic.message).into());
+    let printed = print_faults(module, &faults);
+    if let Some(fault) = faults.iter().find(|fault| !printed.contains(&fault.diagnostic.message)) {
+        return Err(format!("expected the message {:?}, found\n{printed}", fault.diagnostic.message).into());
     }
     let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(&parsed.spans)).collect();
     Ok(annotated(case, &diagnostics))
@@ -60,31 +60,31 @@ pub fn verifier_case(case: &str) -> Outcome {
 
 /// Breaks a module in a way that no text can express, as an incorrect pass would.
 fn damage(module: &mut Module, line: &str) -> Option<()> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    match *words.as_slice() {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    match *fields.as_slice() {
         // Removes the global of this name.
         ["drop", name] => {
             module.globals.remove(name.strip_prefix('@')?)?;
         }
         // Makes one global refer to another global's function, or to an expression inside that function.
-        ["let", name, "be", other] => {
-            let id = match other.strip_prefix('@') {
-                Some(other) => *module.globals.get(other)?,
-                None => named(module, other)?,
+        ["let", name, "be", target] => {
+            let id = match target.strip_prefix('@') {
+                Some(target) => *module.globals.get(target)?,
+                None => find_variable(module, target)?,
             };
             module.globals.insert(name.strip_prefix('@')?.into(), id);
         }
         // Replaces an operand of an expression. A name denotes the variable or the global, an operator its last call.
-        ["give", user, "operand", at, operand] => {
-            let (user, operand) = (named(module, user)?, named(module, operand)?);
-            let (wanted, mut place) = (at.parse::<usize>().ok()?, 0);
-            module.nodes[user].expr.map_operands(|before| {
-                place += 1;
-                if place == wanted + 1 { operand } else { before }
+        ["give", user, "operand", index, operand] => {
+            let (user, operand) = (find_variable(module, user)?, find_variable(module, operand)?);
+            let (target_index, mut operand_index) = (index.parse::<usize>().ok()?, 0);
+            module.nodes[user].expr.map_operands(|original| {
+                operand_index += 1;
+                if operand_index == target_index + 1 { operand } else { original }
             });
         }
         ["rename", name, "to", new] => {
-            let id = named(module, name)?;
+            let id = find_variable(module, name)?;
             match &mut module.nodes[id].expr {
                 Expr::Var(var) => var.name = new.into(),
                 Expr::Function(function) => function.type_params = new.split(',').map(Name::from).collect(),
@@ -93,7 +93,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
             }
         }
         ["set", operator, key, value] => {
-            let id = named(module, operator)?;
+            let id = find_variable(module, operator)?;
             let Expr::Call(call) = &mut module.nodes[id].expr else { return None };
             call.attrs = match value {
                 "nothing" => call.attrs.without(key),
@@ -109,7 +109,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
             module.types = parse(&text, &ParseOptions::default()).module.types;
         }
         ["retype", name, dtype] => {
-            let id = named(module, name)?;
+            let id = find_variable(module, name)?;
             module.nodes[id].ty = match dtype {
                 "_" => Type::Unknown,
                 dtype => Type::scalar(DType::parse(dtype)?),
@@ -129,7 +129,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
 }
 
 /// Finds `%x`, `@f` (the function), or an operator, constructor or `tuple`: the last expression of that name.
-fn named(module: &Module, name: &str) -> Option<ExprId> {
+fn find_variable(module: &Module, name: &str) -> Option<ExprId> {
     let is_named = |expr: &Expr| match expr {
         Expr::Var(var) => name.strip_prefix('%') == Some(&*var.name),
         Expr::Call(_) => expr.as_op_call().is_some_and(|(op, _)| op::get(op).name == name),

@@ -91,8 +91,8 @@ fn check_codes(root: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|e| e == "relay" || e == "patterns")).collect();
     files.sort();

@@ -64,8 +64,8 @@ pub fn pass_case(case: &str) -> Outcome {
 
 /// Parses the expected program, with its own constants if it declares any, otherwise with the constants of the input.
 fn program(text: &str, types: &[(&str, &str)], constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
-    let own = crate::constants(text)?;
-    typed(&expand(text, types), if own.is_empty() { constants } else { &own })
+    let case_constants = crate::constants(text)?;
+    read_typed(&expand(text, types), if case_constants.is_empty() { constants } else { &case_constants })
 }
 
 /// Runs the passes; a backend's checks are applied in `merge_composite`.
@@ -79,8 +79,13 @@ fn run(
     for pass in passes {
         let mut run = RunOptions { verify_each: true, ..RunOptions::default() };
         current = if *pass == "merge_composite" && !checks.is_empty() {
-            let judged =
-                merge_composite(&current, &options.patterns, &mut Checking { checks }, &mut |_, _| {}, &mut Vec::new());
+            let judged = merge_composite(
+                &current,
+                &options.patterns,
+                &mut CheckingJudge { checks },
+                &mut |_, _| {},
+                &mut Vec::new(),
+            );
             judged.map_err(|d| PassError { pass: (*pass).to_owned(), diagnostics: vec![*d] })?
         } else {
             manager::run(current, &[pass], options, &mut run)?.module
@@ -90,11 +95,11 @@ fn run(
 }
 
 /// Judge that accepts a match if the pattern in `checks` with the match's name also matches its root.
-struct Checking<'a> {
+struct CheckingJudge<'a> {
     checks: &'a BTreeMap<Name, Pattern>,
 }
 
-impl Judge for Checking<'_> {
+impl Judge for CheckingJudge<'_> {
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         let Question::Pattern(entry) = question else { return Vec::new() };
         let refusal = || Refusal::new(RefusalCode::UnsupportedAttr, "the check does not match");
@@ -127,7 +132,7 @@ fn declared(tensor: &Tensor) -> Option<String> {
     (values.len() <= 64).then_some(line)
 }
 
-fn typed(source: &str, constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
+fn read_typed(source: &str, constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
     let parsed = read(source, constants)?;
     infer_type(&parsed.module).map_err(|faults| format!("type inference failed: {faults:?}\n{source}").into())
 }

@@ -15,9 +15,9 @@ pub fn match_case(case: &str) -> Outcome {
         let Some(text) = line.strip_prefix("// yes: ").or_else(|| line.strip_prefix("// no: ")) else {
             return Ok(line.to_owned());
         };
-        let (pattern, _) = parse_pattern(text).map_err(|mistakes| format!("{text}: {}", mistakes[0]))?;
-        let answer = if pattern.matches(&parsed.module, root).is_some() { "yes" } else { "no" };
-        Ok(format!("// {answer}: {text}"))
+        let (pattern, _) = parse_pattern(text).map_err(|errors| format!("{text}: {}", errors[0]))?;
+        let verdict = if pattern.matches(&parsed.module, root).is_some() { "yes" } else { "no" };
+        Ok(format!("// {verdict}: {text}"))
     };
     let lines: Vec<String> = case.split('\n').map(line).collect::<Result<_, _>>()?;
     Ok(lines.join("\n"))
@@ -30,9 +30,10 @@ pub fn table_case(case: &str) -> Outcome {
     let parsed = parse_table(table, Checks::Refused);
     let mut said = String::new();
     for diagnostic in &parsed.diagnostics {
-        let at = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
-        let before = &table[..at];
-        let (line, column) = (before.matches('\n').count() + 1, at - before.rfind('\n').map_or(0, |n| n + 1) + 1);
+        let offset = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
+        let preceding = &table[..offset];
+        let (line, column) =
+            (preceding.matches('\n').count() + 1, offset - preceding.rfind('\n').map_or(0, |n| n + 1) + 1);
         let kind = if diagnostic.severity == Severity::Error { "error" } else { "warning" };
         said.push_str(&format!("# {line}:{column}: {kind} {} {}\n", diagnostic.code, diagnostic.message));
     }

@@ -28,23 +28,25 @@ fn printed(module: &Module, root: Option<ExprId>, options: &PrintOptions<'_>) ->
 
 pub fn parse_case(case: &str) -> Outcome {
     let constants = constants(case)?;
-    let first = read(case, &constants)?;
-    check_round_trip(&first.module, first.root)?;
+    let parsed = read(case, &constants)?;
+    check_round_trip(&parsed.module, parsed.root)?;
     Ok(case.to_owned())
 }
 
 /// Checks that the printed text parses to an equal module, and that this module is printed as the same text.
 pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Failed> {
     let text = printed(module, root, &PrintOptions::default());
-    let again = read(&text.text, &text.constants)?;
-    let equal = match (root, again.root) {
-        (Some(a), Some(b)) => structural_equal_exprs((module, a), (&again.module, b)),
-        _ => structural_equal(module, &again.module),
+    let reparsed = read(&text.text, &text.constants)?;
+    let equal = match (root, reparsed.root) {
+        (Some(a), Some(b)) => structural_equal_exprs((module, a), (&reparsed.module, b)),
+        _ => structural_equal(module, &reparsed.module),
     };
     equal.map_err(|difference| format!("the text does not round-trip: {difference}\n{}", text.text))?;
-    let second = printed(&again.module, again.root, &PrintOptions::default());
-    if second.text != text.text {
-        return Err(format!("expected the same text from both printings, found\n{}\n{}", text.text, second.text).into());
+    let reprinted = printed(&reparsed.module, reparsed.root, &PrintOptions::default());
+    if reprinted.text != text.text {
+        return Err(
+            format!("expected the same text from both printings, found\n{}\n{}", text.text, reprinted.text).into()
+        );
     }
     Ok(())
 }

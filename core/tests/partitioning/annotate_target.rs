@@ -1,4 +1,4 @@
-use super::{check, module, passes, same, targets};
+use super::{assert_equal, check, module, passes, targets};
 use byoc_core::pass::manager::{RunOptions, run};
 
 #[test]
@@ -148,8 +148,8 @@ fn annotation_is_idempotent() {
     for non_call in [true, false] {
         let options = targets(&[("t", &["abs", "split", "add"])], non_call);
         for program in LAWS {
-            let once = passes(&module(program), &["annotate_target"], &options);
-            same(&passes(&once, &["annotate_target"], &options), &once);
+            let annotated = passes(&module(program), &["annotate_target"], &options);
+            assert_equal(&passes(&annotated, &["annotate_target"], &options), &annotated);
         }
     }
 }
@@ -158,9 +158,9 @@ fn annotation_is_idempotent() {
 fn annotation_composes_in_order() {
     let (a, b): (&[&str], &[&str]) = (&["abs", "split"], &["exp", "abs", "concatenate", "add"]);
     for program in LAWS {
-        let both = passes(&module(program), &["annotate_target"], &targets(&[("a", a), ("b", b)], true));
+        let annotated = passes(&module(program), &["annotate_target"], &targets(&[("a", a), ("b", b)], true));
         let first = passes(&module(program), &["annotate_target"], &targets(&[("a", a)], true));
-        same(&passes(&first, &["annotate_target"], &targets(&[("b", b)], true)), &both);
+        assert_equal(&passes(&first, &["annotate_target"], &targets(&[("b", b)], true)), &annotated);
     }
 }
 

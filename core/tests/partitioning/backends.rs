@@ -1,4 +1,4 @@
-use super::{module, same, show, table};
+use super::{assert_equal, module, print_module, table};
 use byoc_core::analysis::verify;
 use byoc_core::pass::{
     AcceptAll, Backend, Candidate, Judge, Question, Refusal, RefusalCode, Report, Verdict, partition_for,
@@ -14,7 +14,7 @@ fn places(module: &Module, report: &Report) -> Vec<String> {
         match row.region {
             Some(region) => format!("{name} {}{region}", report.regions[region].backend),
             None => {
-                let reasons: Vec<_> = row.refusals.iter().map(|(by, r)| format!("{by}:{}", r.code)).collect();
+                let reasons: Vec<_> = row.refusals.iter().map(|(backend, r)| format!("{backend}:{}", r.code)).collect();
                 format!("{name} host {}", reasons.join(" "))
             }
         }
@@ -22,27 +22,27 @@ fn places(module: &Module, report: &Report) -> Vec<String> {
     rows.collect()
 }
 
-struct Given<'a> {
+struct TestBackend<'a> {
     name: &'a str,
     table: Vec<Entry>,
     operators: Vec<String>,
     judge: Box<dyn Judge>,
 }
 
-fn given<'a>(name: &'a str, patterns: &str, operators: &[&str]) -> Given<'a> {
+fn test_backend<'a>(name: &'a str, patterns: &str, operators: &[&str]) -> TestBackend<'a> {
     let operators = operators.iter().map(|&name| name.to_owned()).collect();
-    Given { name, table: table(patterns), operators, judge: Box::new(AcceptAll) }
+    TestBackend { name, table: table(patterns), operators, judge: Box::new(AcceptAll) }
 }
 
-fn partition(program: &str, given: &mut [Given<'_>]) -> (Module, Module, Report) {
+fn partition(program: &str, test_backends: &mut [TestBackend<'_>]) -> (Module, Module, Report) {
     let before = module(program);
-    let mut backends: Vec<Backend<'_>> = given
+    let mut backends: Vec<Backend<'_>> = test_backends
         .iter_mut()
         .map(|g| Backend { name: g.name.into(), table: &g.table, operators: &g.operators, judge: &mut *g.judge })
         .collect();
     let (after, report) = partition_for(&before, &mut backends, "default").unwrap();
     if let Err(errors) = verify(&after) {
-        panic!("{errors:?}\n{}", show(&after));
+        panic!("{errors:?}\n{}", print_module(&after));
     }
     (before, after, report)
 }
@@ -51,10 +51,10 @@ fn partition(program: &str, given: &mut [Given<'_>]) -> (Module, Module, Report)
 fn composites_and_single_operators_share_a_region() {
     let (before, after, report) = partition(
         "def @main(%a: T, %b: T) { abs(nn.relu(add(%a, %b))) }",
-        &mut [given("c", "c.add_relu: nn.relu(add(*, *))", &["abs"])],
+        &mut [test_backend("c", "c.add_relu: nn.relu(add(*, *))", &["abs"])],
     );
     assert_eq!(places(&before, &report), ["add c0", "nn.relu c0", "abs c0"]);
-    same(
+    assert_equal(
         &after,
         &module(
             r#"def @main(%a: T, %b: T) { @tvmgen_default_c_main_0(%a, %b) }
@@ -70,7 +70,7 @@ fn composites_and_single_operators_share_a_region() {
 fn later_backends_take_remaining_operators() {
     let (before, _, report) = partition(
         "def @main(%a: T) { exp(abs(nn.relu(%a))) }",
-        &mut [given("p", "", &["abs"]), given("q", "q.ra: abs(nn.relu(*))", &["nn.relu", "exp"])],
+        &mut [test_backend("p", "", &["abs"]), test_backend("q", "q.ra: abs(nn.relu(*))", &["nn.relu", "exp"])],
     );
     assert_eq!(places(&before, &report), ["nn.relu q0", "abs p1", "exp q2"]);
     let reasons: Vec<_> = report.operators[1].refusals.iter().map(|(by, r)| (&**by, r.code)).collect();
@@ -81,22 +81,22 @@ fn later_backends_take_remaining_operators() {
 fn reports_reasons_for_operators_on_the_host() {
     let (before, _, report) = partition(
         "def @main(%a: T) { %0 = abs(%a); %1 = nn.relu(%0); %2 = exp(%1); add(%2, %0) }",
-        &mut [given("p", "p.x: nn.relu(abs(*))\np.y: exp(sqrt(*))", &[])],
+        &mut [test_backend("p", "p.x: nn.relu(abs(*))\np.y: exp(sqrt(*))", &[])],
     );
     assert_eq!(
         places(&before, &report),
         ["abs host p:Escape", "nn.relu host p:Escape", "exp host p:NoPatternMatch", "add host p:NoPatternMatch"]
     );
-    let words: Vec<_> = report.operators.iter().map(|row| row.refusals[0].1.detail.as_str()).collect();
-    assert_eq!(words[0], "p.x: the result of abs is also used outside the match");
-    assert_eq!(words[2], "exp occurs in p.y, but no pattern matches here");
-    assert_eq!(words[3], "p has no pattern with add and does not support it alone");
+    let details: Vec<_> = report.operators.iter().map(|row| row.refusals[0].1.detail.as_str()).collect();
+    assert_eq!(details[0], "p.x: the result of abs is also used outside the match");
+    assert_eq!(details[2], "exp occurs in p.y, but no pattern matches here");
+    assert_eq!(details[3], "p has no pattern with add and does not support it alone");
 }
 
 /// Judge whose verdicts a closure determines.
-struct Refuse(fn(&Module, Question<'_>, &Candidate) -> Option<Refusal>);
+struct RefusingJudge(fn(&Module, Question<'_>, &Candidate) -> Option<Refusal>);
 
-impl Judge for Refuse {
+impl Judge for RefusingJudge {
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         let verdict = |c| self.0(module, question, c).map_or(Verdict::Supported, Verdict::Refused);
         candidates.iter().map(verdict).collect()
@@ -111,9 +111,9 @@ fn too_small(_: &Module, question: Question<'_>, candidate: &Candidate) -> Optio
 #[test]
 fn a_refused_region_goes_to_the_next_backend_or_the_host() {
     let program = "def @main(%a: T) { exp(tanh(nn.relu(abs(%a)))) }";
-    let mut first = given("p", "p.x: nn.relu(abs(*))", &["exp"]);
-    first.judge = Box::new(Refuse(too_small));
-    let (before, _, report) = partition(program, &mut [first, given("q", "", &["abs", "exp"])]);
+    let mut backend = test_backend("p", "p.x: nn.relu(abs(*))", &["exp"]);
+    backend.judge = Box::new(RefusingJudge(too_small));
+    let (before, _, report) = partition(program, &mut [backend, test_backend("q", "", &["abs", "exp"])]);
     assert_eq!(
         places(&before, &report),
         [
@@ -124,10 +124,10 @@ fn a_refused_region_goes_to_the_next_backend_or_the_host() {
         ]
     );
     assert_eq!(report.operators[1].refusals[0].1.detail, "NotProfitable: fewer than 3 operators");
-    let mut only = given("p", "p.x: nn.relu(abs(*))", &["exp"]);
-    only.judge = Box::new(Refuse(too_small));
-    let (before, after, report) = partition(program, &mut [only]);
-    same(&after, &before);
+    let mut backend = test_backend("p", "p.x: nn.relu(abs(*))", &["exp"]);
+    backend.judge = Box::new(RefusingJudge(too_small));
+    let (before, after, report) = partition(program, &mut [backend]);
+    assert_equal(&after, &before);
     assert!(report.regions.is_empty());
 }
 
@@ -153,17 +153,17 @@ fn a_region_is_split_at_the_size_that_its_backend_asks_for() {
     }";
     let operators = ["abs", "split", "exp", "concatenate", "tanh"];
     for (size, regions) in [(1, 6), (2, 3), (3, 2), (4, 2), (5, 2), (6, 1)] {
-        let mut backend = given("p", "", &operators);
+        let mut backend = test_backend("p", "", &operators);
         backend.judge = Box::new(AtMost(size));
         let (before, after, report) = partition(program, &mut [backend]);
         assert_eq!(report.regions.len(), regions, "{size}: {:?}", places(&before, &report));
         assert!(report.operators.iter().all(|row| row.region.is_some()), "{size}: {:?}", places(&before, &report));
         for region in &report.regions {
             let function = after.function(&region.symbol).unwrap();
-            assert!(function.params.iter().all(|&p| after.ty(p).as_tensor().is_some()), "{}", show(&after));
+            assert!(function.params.iter().all(|&p| after.ty(p).as_tensor().is_some()), "{}", print_module(&after));
         }
     }
-    let mut endless = given("p", "", &operators);
+    let mut endless = test_backend("p", "", &operators);
     endless.judge = Box::new(AtMost(0));
     let (before, _, report) = partition(program, &mut [endless]);
     assert!(report.regions.is_empty(), "{:?}", places(&before, &report));
@@ -172,15 +172,15 @@ fn a_region_is_split_at_the_size_that_its_backend_asks_for() {
 
 #[test]
 fn a_missing_verdict_is_a_refusal() {
-    struct Silent;
-    impl Judge for Silent {
+    struct SilentJudge;
+    impl Judge for SilentJudge {
         fn judge(&mut self, _: &Module, _: Question<'_>, _: &[Candidate]) -> Vec<Verdict> {
             Vec::new()
         }
     }
-    let mut silent = given("p", "", &["abs"]);
-    silent.judge = Box::new(Silent);
-    let (before, _, report) = partition("def @main(%a: T) { abs(%a) }", &mut [silent]);
+    let mut backend = test_backend("p", "", &["abs"]);
+    backend.judge = Box::new(SilentJudge);
+    let (before, _, report) = partition("def @main(%a: T) { abs(%a) }", &mut [backend]);
     assert_eq!(places(&before, &report), ["abs host p:Unavailable"]);
 }
 
@@ -191,17 +191,17 @@ fn projections_and_tuples_stay_inside() {
             %0 = split(%a, indices_or_sections=2); %1 = %0.0; %2 = %0.1;
             %3 = concatenate((%2, %1, %b)); (exp(%3), log(%1))
         }",
-        &mut [given("c", "", &["split", "concatenate"])],
+        &mut [test_backend("c", "", &["split", "concatenate"])],
     );
     assert_eq!(
         places(&before, &report),
         ["split c0", "concatenate c0", "exp host c:NoPatternMatch", "log host c:NoPatternMatch"]
     );
     let region = after.function(&report.regions[0].symbol).unwrap();
-    assert_eq!(region.params.len(), 2, "{}", show(&after));
+    assert_eq!(region.params.len(), 2, "{}", print_module(&after));
     assert!(region.params.iter().all(|&p| after.ty(p).as_tensor().is_some()));
     let fields: &[_] = after.ty(region.body).as_tuple().unwrap();
-    assert!(fields.iter().all(|field| field.as_tensor().is_some()), "{}", show(&after));
+    assert!(fields.iter().all(|field| field.as_tensor().is_some()), "{}", print_module(&after));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn regions_never_depend_on_each_other() {
     // q's exp and subtract are adjacent, but subtract also needs tanh, which needs p's region, which needs exp.
     let (before, _, report) = partition(
         "def @main(%a: T, %b: T) { %0 = abs(%a); %1 = exp(%b); %2 = add(%0, %1); %3 = log(%0); %4 = tanh(%3); %5 = subtract(%1, %4); (%2, %5, abs(%4)) }",
-        &mut [given("p", "", &["abs", "add", "log"]), given("q", "", &["exp", "subtract", "tanh"])],
+        &mut [test_backend("p", "", &["abs", "add", "log"]), test_backend("q", "", &["exp", "subtract", "tanh"])],
     );
     assert_eq!(places(&before, &report), ["abs p0", "exp q1", "add p0", "log p0", "tanh q2", "subtract q2", "abs p3"]);
 }
@@ -218,10 +218,10 @@ fn regions_never_depend_on_each_other() {
 fn constants_move_into_the_region() {
     let (_, after, report) = partition(
         "def @main(%a: T) { nn.relu(add(multiply(%a, 2f), 3f)) }",
-        &mut [given("c", "c.add_relu: nn.relu(add(*, *))", &["multiply"])],
+        &mut [test_backend("c", "c.add_relu: nn.relu(add(*, *))", &["multiply"])],
     );
     assert_eq!(report.regions.len(), 1);
-    assert_eq!(after.function(&report.regions[0].symbol).unwrap().params.len(), 1, "{}", show(&after));
+    assert_eq!(after.function(&report.regions[0].symbol).unwrap().params.len(), 1, "{}", print_module(&after));
 }
 
 #[test]
@@ -263,14 +263,14 @@ fn random_programs_survive_partitioning_and_inlining() {
     let unary = ["abs", "exp", "log", "tanh", "nn.relu", "sigmoid"];
     let binary = ["add", "subtract", "multiply", "maximum"];
     let mut state = 3u64;
-    let mut random = |below: usize| {
+    let mut random = |bound: usize| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % below
+        (state >> 33) as usize % bound
     };
     let (mut regions, mut composites) = (0, 0);
-    for round in 0..300 {
+    for trial in 0..300 {
         let mut text = String::from("def @main(%a: T, %b: T) {\n");
-        let count = 4 + round % 40;
+        let count = 4 + trial % 40;
         let mut values = vec!["%a".to_owned(), "%b".to_owned()];
         for i in 0..count {
             let recent = |random: &mut dyn FnMut(usize) -> usize, values: &[String]| {
@@ -290,9 +290,13 @@ fn random_programs_survive_partitioning_and_inlining() {
         let (before, after, report) = partition(
             &text,
             &mut [
-                given("p", "p.ar: nn.relu(add(*, *))\np.t: tanh(abs(*)) ? multiply", &["abs", "subtract", "exp"]),
-                given("q", "q.m: maximum(exp(*x), *)\nq.s: sigmoid(*) ? log", &["log", "add", "tanh"]),
-                given("r", "", &["multiply", "exp", "nn.relu"]),
+                test_backend(
+                    "p",
+                    "p.ar: nn.relu(add(*, *))\np.t: tanh(abs(*)) ? multiply",
+                    &["abs", "subtract", "exp"],
+                ),
+                test_backend("q", "q.m: maximum(exp(*x), *)\nq.s: sigmoid(*) ? log", &["log", "add", "tanh"]),
+                test_backend("r", "", &["multiply", "exp", "nn.relu"]),
             ],
         );
         regions += report.regions.len();
@@ -305,7 +309,7 @@ fn random_programs_survive_partitioning_and_inlining() {
             count(&undo(&after)) > count(&before)
         };
         if !computed_twice {
-            same(&undo(&after), &byoc_core::pass::infer_type(&before).unwrap());
+            assert_equal(&undo(&after), &byoc_core::pass::infer_type(&before).unwrap());
         }
         let at_home = report.operators.iter().filter(|row| row.region.is_none() && row.refusals.is_empty()).count();
         assert_eq!(at_home, 0, "expected a reason for every operator on the host");
@@ -317,9 +321,9 @@ fn random_programs_survive_partitioning_and_inlining() {
 fn inlines_functions_of_a_backend() {
     let (before, after, _) = partition(
         "def @main(%a: T, %b: T) { abs(nn.relu(add(%a, %b))) }",
-        &mut [given("c", "c.add_relu: nn.relu(add(*, *))", &["abs"])],
+        &mut [test_backend("c", "c.add_relu: nn.relu(add(*, *))", &["abs"])],
     );
-    same(&undo(&after), &before);
+    assert_equal(&undo(&after), &before);
     let wrong = byoc_core::pass::inline_compiler_functions_bound_to(&after, &["@tvmgen_default_c_main_1".into()]);
     let error = wrong.unwrap_err();
     assert_eq!(error.code.to_string(), "E0340");
@@ -328,11 +332,13 @@ fn inlines_functions_of_a_backend() {
 
 #[test]
 fn functions_of_a_backend_are_marked_as_external() {
-    let (_, after, report) =
-        partition("def @main(%a: T) { abs(exp(%a)) }", &mut [given("c", "", &["abs"]), given("d", "", &["exp"])]);
+    let (_, after, report) = partition(
+        "def @main(%a: T) { abs(exp(%a)) }",
+        &mut [test_backend("c", "", &["abs"]), test_backend("d", "", &["exp"])],
+    );
     let marked = byoc_core::pass::mark_compiler_functions_extern(&after, Some("c")).unwrap();
     let attrs = |module: &Module, i: usize| module.function(&report.regions[i].symbol).unwrap().attrs.clone();
-    let of = |name: &str| report.regions.iter().position(|region| &*region.backend == name).unwrap();
-    assert_eq!(attrs(&marked, of("c")), byoc_ir::ir::Attrs::new([("Extern", byoc_ir::ir::AttrValue::Int(1))]));
-    assert_eq!(attrs(&marked, of("d")), attrs(&after, of("d")));
+    let region_of = |name: &str| report.regions.iter().position(|region| &*region.backend == name).unwrap();
+    assert_eq!(attrs(&marked, region_of("c")), byoc_ir::ir::Attrs::new([("Extern", byoc_ir::ir::AttrValue::Int(1))]));
+    assert_eq!(attrs(&marked, region_of("d")), attrs(&after, region_of("d")));
 }

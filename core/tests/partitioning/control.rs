@@ -6,7 +6,7 @@ use super::laws::{
     BINARY, PASSES, Pass, UNARY, annotation_laws, cases, regions_need_each_other, rules, step, table, twice_is_once_of,
     verified,
 };
-use super::show;
+use super::print_module;
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::{
     AcceptAll, Backend, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr, infer_type,
@@ -51,9 +51,9 @@ impl Generator<'_> {
     }
 
     /// Picks a tensor in scope, preferring recent tensors.
-    fn pick(&mut self) -> ExprId {
-        let back = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
-        self.tensors[self.tensors.len() - 1 - back]
+    fn pick_tensor(&mut self) -> ExprId {
+        let distance = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
+        self.tensors[self.tensors.len() - 1 - distance]
     }
 
     fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> ExprId {
@@ -68,15 +68,15 @@ impl Generator<'_> {
         self.builder.constant(Tensor::scalar(n))
     }
 
-    fn scope(&mut self, make: impl FnOnce(&mut Self) -> ExprId) -> ExprId {
+    fn scope(&mut self, build_body: impl FnOnce(&mut Self) -> ExprId) -> ExprId {
         let lens = [&self.tensors, &self.pairs, &self.ints, &self.functions, &self.references].map(Vec::len);
-        let made = make(self);
+        let body = build_body(self);
         self.tensors.truncate(lens[0]);
         self.pairs.truncate(lens[1]);
         self.ints.truncate(lens[2]);
         self.functions.truncate(lens[3]);
         self.references.truncate(lens[4]);
-        made
+        body
     }
 
     /// Generates some statements and a tensor.
@@ -85,19 +85,19 @@ impl Generator<'_> {
             for _ in 0..g.choose(5) {
                 g.statement(depth);
             }
-            g.rest(depth)
+            g.remaining_body(depth)
         })
     }
 
     /// Generates the end of a block: a value, or a let whose body is another block.
-    fn rest(&mut self, depth: usize) -> ExprId {
+    fn remaining_body(&mut self, depth: usize) -> ExprId {
         if depth == 0 {
-            return self.pick();
+            return self.pick_tensor();
         }
         match self.choose(9) {
             0 | 1 => {
                 let value = match self.choose(4) {
-                    0 => self.pick(),
+                    0 => self.pick_tensor(),
                     _ => {
                         self.statement(depth - 1);
                         *self.tensors.last().unwrap_or(&self.cond)
@@ -109,7 +109,7 @@ impl Generator<'_> {
                 self.push(Expr::Let { var, value, body })
             }
             2 => {
-                let (a, b) = (self.pick(), self.pick());
+                let (a, b) = (self.pick_tensor(), self.pick_tensor());
                 let value = self.push(Expr::Tuple([a, b].into()));
                 let var = self.builder.var("t", Type::tuple([tensor(), tensor()]));
                 self.pairs.push(var);
@@ -123,9 +123,9 @@ impl Generator<'_> {
                 let body = self.block(depth - 1);
                 self.push(Expr::Let { var, value, body })
             }
-            4 => self.counted(depth - 1),
+            4 => self.counted_loop(depth - 1),
             5 => {
-                let value = self.pick();
+                let value = self.pick_tensor();
                 let value = self.push(Expr::RefNew(value));
                 let var = self.builder.var("r", Type::reference(tensor()));
                 self.references.push(var);
@@ -134,15 +134,15 @@ impl Generator<'_> {
             }
             6 => match self.references.last() {
                 Some(&reference) => {
-                    let value = self.pick();
+                    let value = self.pick_tensor();
                     let value = self.push(Expr::RefWrite { reference, value });
                     let var = self.builder.var("u", Type::unit());
                     let body = self.block(depth - 1);
                     self.push(Expr::Let { var, value, body })
                 }
-                None => self.pick(),
+                None => self.pick_tensor(),
             },
-            _ => self.pick(),
+            _ => self.pick_tensor(),
         }
     }
 
@@ -157,39 +157,39 @@ impl Generator<'_> {
     }
 
     /// Generates `let %loop = fn (%i, %s) { if (%i < 1) { %s } else { %loop(%i - 1, ...) } }; %loop(n, x)`.
-    fn counted(&mut self, depth: usize) -> ExprId {
+    fn counted_loop(&mut self, depth: usize) -> ExprId {
         let name = self.builder.var("loop", Type::func(FuncType::new([int(), tensor()], tensor())));
         let (i, s) = (self.builder.var("i", int()), self.builder.var("s", tensor()));
         let function = self.scope(|g| {
             g.tensors.push(s);
             g.ints.push(i);
-            let one = g.number(1);
-            let cond = g.op("less", &[i, one], Attrs::none());
-            let then = if g.choose(3) == 0 { g.block(depth) } else { s };
-            let next = g.op("subtract", &[i, one], Attrs::none());
+            let unit = g.number(1);
+            let cond = g.op("less", &[i, unit], Attrs::none());
+            let then_value = if g.choose(3) == 0 { g.block(depth) } else { s };
+            let decremented = g.op("subtract", &[i, unit], Attrs::none());
             let step = g.block(depth);
-            let again = g.push(Expr::call(name, [next, step]));
-            let body = g.push(Expr::If { cond, then, otherwise: again });
+            let recursive_call = g.push(Expr::call(name, [decremented, step]));
+            let body = g.push(Expr::If { cond, then: then_value, otherwise: recursive_call });
             g.builder.function(&[i, s], body, tensor(), Attrs::none()).unwrap_or_else(|d| panic!("{d}"))
         });
         let times = self.choose(4) as i32;
-        let (times, start) = (self.number(times), self.pick());
+        let (times, start) = (self.number(times), self.pick_tensor());
         let body = self.push(Expr::call(name, [times, start]));
         self.push(Expr::Let { var: name, value: function, body })
     }
 
     fn statement(&mut self, depth: usize) {
-        let made = match self.choose(if depth > 0 { 15 } else { 11 }) {
+        let value = match self.choose(if depth > 0 { 15 } else { 11 }) {
             0..=2 => {
-                let (name, arg) = (UNARY[self.choose(4)], self.pick());
+                let (name, arg) = (UNARY[self.choose(4)], self.pick_tensor());
                 self.op(name, &[arg], Attrs::none())
             }
             3 | 4 => {
-                let (name, a, b) = (BINARY[self.choose(4)], self.pick(), self.pick());
+                let (name, a, b) = (BINARY[self.choose(4)], self.pick_tensor(), self.pick_tensor());
                 self.op(name, &[a, b], Attrs::none())
             }
             5 => {
-                let (a, b) = (self.pick(), self.pick());
+                let (a, b) = (self.pick_tensor(), self.pick_tensor());
                 let pair = self.push(Expr::Tuple([a, b].into()));
                 self.pairs.push(pair);
                 return;
@@ -197,17 +197,17 @@ impl Generator<'_> {
             6 => match self.pairs.len() {
                 0 => self.builder.constant(Tensor::from_slice(&[4, 2], &[0.5f32; 8])),
                 count => {
-                    let back = self.choose(count.min(3));
-                    let tuple = self.pairs[count - 1 - back];
+                    let distance = self.choose(count.min(3));
+                    let tuple = self.pairs[count - 1 - distance];
                     let index = self.choose(2) as u32;
                     self.push(Expr::Project { tuple, index })
                 }
             },
             7 => {
-                let arg = self.pick();
-                let halves = Attrs::new([("indices_or_sections", AttrValue::Int(2))]);
-                let halves = self.op("split", &[arg], halves);
-                let first = self.push(Expr::Project { tuple: halves, index: 1 });
+                let arg = self.pick_tensor();
+                let split_attrs = Attrs::new([("indices_or_sections", AttrValue::Int(2))]);
+                let split_attrs = self.op("split", &[arg], split_attrs);
+                let first = self.push(Expr::Project { tuple: split_attrs, index: 1 });
                 let tuple = self.push(Expr::Tuple([first, first].into()));
                 self.op("concatenate", &[tuple], Attrs::none())
             }
@@ -215,27 +215,27 @@ impl Generator<'_> {
                 // Casts a loop counter (or a value computed from one) to float32 and adds it to a tensor.
                 Some(&i) => {
                     let i = self.op("cast", &[i], Attrs::new([("dtype", AttrValue::from("float32"))]));
-                    let x = self.pick();
+                    let x = self.pick_tensor();
                     self.op("add", &[x, i], Attrs::none())
                 }
-                None => self.pick(),
+                None => self.pick_tensor(),
             },
             9 => match self.functions.last() {
                 Some(&function) => {
-                    let arg = self.pick();
+                    let arg = self.pick_tensor();
                     self.push(Expr::call(function, [arg]))
                 }
-                None => self.pick(),
+                None => self.pick_tensor(),
             },
             10 => match self.references.last() {
                 Some(&reference) => self.push(Expr::RefRead(reference)),
-                None => self.pick(),
+                None => self.pick_tensor(),
             },
             11 | 12 => {
                 let cond = match (self.choose(2), self.ints.last()) {
                     (0, Some(&i)) => {
-                        let two = self.number(2);
-                        self.op("less", &[i, two], Attrs::none())
+                        let limit = self.number(2);
+                        self.op("less", &[i, limit], Attrs::none())
                     }
                     _ => self.cond,
                 };
@@ -245,8 +245,8 @@ impl Generator<'_> {
                         let (a, b) = (self.block(depth - 1), self.block(depth - 1));
                         self.push(Expr::Tuple([a, b].into()))
                     });
-                    let both = self.push(Expr::If { cond, then, otherwise });
-                    self.pairs.push(both);
+                    let branches = self.push(Expr::If { cond, then, otherwise });
+                    self.pairs.push(branches);
                     return;
                 }
                 let then = self.block(depth - 1);
@@ -255,7 +255,7 @@ impl Generator<'_> {
             }
             13 => {
                 let function = self.closure(depth - 1);
-                let arg = self.pick();
+                let arg = self.pick_tensor();
                 self.push(Expr::call(function, [arg]))
             }
             _ => {
@@ -263,14 +263,14 @@ impl Generator<'_> {
                 self.op("nn.relu", &[inner], Attrs::none())
             }
         };
-        self.tensors.push(made);
+        self.tensors.push(value);
     }
 }
 
 /// Generates a module of two functions; `main` calls `helper`.
 fn program(choices: &[u8]) -> Module {
     let mut builder = Builder::default();
-    let nothing = builder.constant(Tensor::from_bools(&[], &[true]));
+    let condition = builder.constant(Tensor::from_bools(&[], &[true]));
     let mut generator = Generator {
         builder,
         choices: choices.iter(),
@@ -279,7 +279,7 @@ fn program(choices: &[u8]) -> Module {
         ints: Vec::new(),
         functions: Vec::new(),
         references: Vec::new(),
-        cond: nothing,
+        cond: condition,
     };
     for name in ["helper", "main"] {
         let params = [
@@ -292,12 +292,12 @@ fn program(choices: &[u8]) -> Module {
         generator.cond = params[2];
         if name == "main" {
             let helper = generator.push(Expr::Global("helper".into()));
-            let made = generator.push(Expr::call(helper, params));
-            generator.tensors.push(made);
+            let result = generator.push(Expr::call(helper, params));
+            generator.tensors.push(result);
         }
         let first = generator.block(3);
         generator.tensors.push(first);
-        let (a, b) = (generator.block(2), generator.pick());
+        let (a, b) = (generator.block(2), generator.pick_tensor());
         let body = match name {
             "main" => generator.push(Expr::Tuple([a, b].into())),
             _ => a,
@@ -323,12 +323,18 @@ fn outcome(module: &Module, cond: bool) -> Vec<Vec<u32>> {
 
 fn same_numbers(before: &Module, after: &Module) -> Result<(), TestCaseError> {
     for cond in [true, false] {
-        prop_assert_eq!(outcome(before, cond), outcome(after, cond), "{}\n{}", show(before), show(after));
+        prop_assert_eq!(
+            outcome(before, cond),
+            outcome(after, cond),
+            "{}\n{}",
+            print_module(before),
+            print_module(after)
+        );
     }
     Ok(())
 }
 
-fn four(module: &Module, rules: &[TargetRule], non_call: bool) -> [Module; 4] {
+fn run_four_passes(module: &Module, rules: &[TargetRule], non_call: bool) -> [Module; 4] {
     let composites = step("merge_composite", module, |module| {
         merge_composite(module, &table(), &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
     });
@@ -349,13 +355,13 @@ proptest! {
     ) {
         let module = program(&choices);
         let rules = rules(&owners);
-        let steps = four(&module, &rules, non_call);
+        let steps = run_four_passes(&module, &rules, non_call);
         for step in &steps {
             same_numbers(&module, step)?;
         }
         let partitioned = &steps[3];
-        prop_assert!(!regions_need_each_other(partitioned), "{}", show(partitioned));
-        prop_assert_eq!(show(partitioned), show(&four(&module, &rules, non_call)[3]));
+        prop_assert!(!regions_need_each_other(partitioned), "{}", print_module(partitioned));
+        prop_assert_eq!(print_module(partitioned), print_module(&run_four_passes(&module, &rules, non_call)[3]));
         let names: Vec<String> =
             partitioned.globals.keys().map(|name| name.to_string()).filter(|name| name.starts_with("tvmgen_")).collect();
         same_numbers(&module, &verified(inline_compiler_functions_bound_to(partitioned, &names)))?;
@@ -385,8 +391,8 @@ proptest! {
         };
         let partitioned = partition();
         same_numbers(&module, &partitioned)?;
-        prop_assert!(!regions_need_each_other(&partitioned), "{}", show(&partitioned));
-        prop_assert_eq!(show(&partitioned), show(&partition()));
+        prop_assert!(!regions_need_each_other(&partitioned), "{}", print_module(&partitioned));
+        prop_assert_eq!(print_module(&partitioned), print_module(&partition()));
     }
 
     #[test]
@@ -397,14 +403,14 @@ proptest! {
     ) {
         let module = program(&choices);
         let rules = rules(&owners);
-        let both = annotation_laws(&module, &rules, non_call)?;
-        twice_is_once_of(&both, &PASSES)?;
-        let others: [(&str, Pass); 3] = [
+        let composed = annotation_laws(&module, &rules, non_call)?;
+        twice_is_once_of(&composed, &PASSES)?;
+        let other_passes: [(&str, Pass); 3] = [
             ("to_a_normal_form", to_a_normal_form),
             ("dead_code_elimination", dead_code_elimination),
             ("eliminate_common_subexpr", eliminate_common_subexpr),
         ];
-        twice_is_once_of(&both, &others)?;
+        twice_is_once_of(&composed, &other_passes)?;
     }
 
     #[test]
@@ -414,7 +420,7 @@ proptest! {
         non_call in any::<bool>(),
     ) {
         let module = program(&choices);
-        let steps = four(&module, &rules(&owners), non_call);
+        let steps = run_four_passes(&module, &rules(&owners), non_call);
         for step in std::iter::once(&module).chain(&steps) {
             let printed = print(step, &PrintOptions::default());
             let again = parse(&printed.text, &ParseOptions { constants: &printed.constants });

@@ -1,6 +1,6 @@
 //! Property tests of the passes: random data flow with tuples, splits and concatenations, over random targets.
 
-use super::{same, show};
+use super::{assert_equal, print_module};
 use byoc_core::analysis::{structural_equal, verify};
 use byoc_core::pass::AcceptAll;
 use byoc_core::pass::{
@@ -35,9 +35,9 @@ impl Generator<'_> {
     }
 
     /// Picks a tensor, preferring recent tensors.
-    fn pick(&mut self) -> ExprId {
-        let back = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
-        self.tensors[self.tensors.len() - 1 - back]
+    fn pick_tensor(&mut self) -> ExprId {
+        let distance = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
+        self.tensors[self.tensors.len() - 1 - distance]
     }
 
     fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> ExprId {
@@ -45,17 +45,17 @@ impl Generator<'_> {
     }
 
     fn statement(&mut self) {
-        let made = match self.choose(8) {
+        let value = match self.choose(8) {
             0..=2 => {
-                let (name, arg) = (UNARY[self.choose(4)], self.pick());
+                let (name, arg) = (UNARY[self.choose(4)], self.pick_tensor());
                 self.op(name, &[arg], Attrs::none())
             }
             3 | 4 => {
-                let (name, a, b) = (BINARY[self.choose(4)], self.pick(), self.pick());
+                let (name, a, b) = (BINARY[self.choose(4)], self.pick_tensor(), self.pick_tensor());
                 self.op(name, &[a, b], Attrs::none())
             }
             5 => {
-                let (a, b) = (self.pick(), self.pick());
+                let (a, b) = (self.pick_tensor(), self.pick_tensor());
                 let pair = self.builder.tuple(&[a, b]).unwrap_or_else(|d| panic!("{d}"));
                 self.pairs.push(pair);
                 return;
@@ -68,7 +68,7 @@ impl Generator<'_> {
                 None => self.builder.constant(Tensor::from_slice(&[4, 2], &[1f32; 8])),
             },
             _ => {
-                let arg = self.pick();
+                let arg = self.pick_tensor();
                 let halves = Attrs::new([("indices_or_sections", AttrValue::Int(2))]);
                 let halves = self.op("split", &[arg], halves);
                 let first = self.builder.project(halves, 1).unwrap_or_else(|d| panic!("{d}"));
@@ -76,7 +76,7 @@ impl Generator<'_> {
                 self.op("concatenate", &[tuple], Attrs::none())
             }
         };
-        self.tensors.push(made);
+        self.tensors.push(value);
     }
 }
 
@@ -90,7 +90,7 @@ fn program(choices: &[u8]) -> Module {
         for _ in 0..1 + choices.len() / 8 {
             generator.statement();
         }
-        let (a, b) = (generator.pick(), generator.pick());
+        let (a, b) = (generator.pick_tensor(), generator.pick_tensor());
         let result = generator.builder.tuple(&[a, b]).unwrap_or_else(|d| panic!("{d}"));
         generator.builder.define(name, &params, result).unwrap_or_else(|d| panic!("{d}"));
     }
@@ -102,11 +102,12 @@ pub fn rules(owners: &[u8]) -> Vec<TargetRule> {
     let names = UNARY.iter().chain(&BINARY).chain(&["split", "concatenate"]);
     let owned: Vec<(&str, u8)> =
         names.zip(owners.iter().chain(std::iter::repeat(&3))).map(|(&n, &o)| (n, o % 5)).collect();
-    let of = |target: u8| owned.iter().filter(|(_, owner)| *owner == target).map(|(name, _)| (*name).into()).collect();
+    let operators_of =
+        |target: u8| owned.iter().filter(|(_, owner)| *owner == target).map(|(name, _)| (*name).into()).collect();
     ["a", "b", "c"]
         .iter()
         .zip(0..)
-        .map(|(&target, number)| TargetRule { target: target.into(), operators: of(number) })
+        .map(|(&target, number)| TargetRule { target: target.into(), operators: operators_of(number) })
         .collect()
 }
 
@@ -122,7 +123,7 @@ pub fn table() -> Vec<Entry> {
 pub fn verified(module: Result<Module, Box<Diagnostic>>) -> Module {
     let module = module.unwrap_or_else(|d| panic!("{d}"));
     if let Err(faults) = verify(&module) {
-        panic!("{faults:?}\n{}", show(&module));
+        panic!("{faults:?}\n{}", print_module(&module));
     }
     module
 }
@@ -137,7 +138,7 @@ fn four_passes(module: &Module, rules: &[TargetRule], non_call: bool) -> Module 
 /// Returns true if regions could depend on each other: a function is called more than once, or a region calls a
 /// function.
 pub fn regions_need_each_other(module: &Module) -> bool {
-    let called = |id: ExprId| match module.expr(id) {
+    let callee_of = |id: ExprId| match module.expr(id) {
         Expr::Call(call) => match call.callee {
             Callee::Expr(callee) => match module.expr(callee) {
                 Expr::Global(name) => Some(name.clone()),
@@ -152,18 +153,18 @@ pub fn regions_need_each_other(module: &Module) -> bool {
     let live = module.live();
     let mut calls: BTreeMap<_, usize> = BTreeMap::new();
     for (id, _) in module.nodes.iter().filter(|(id, _)| live[*id]) {
-        if let Some(name) = called(id) {
+        if let Some(name) = callee_of(id) {
             *calls.entry(name).or_default() += 1;
         }
     }
-    let inside: BTreeSet<_> = module
+    let nodes_inside: BTreeSet<_> = module
         .globals
         .iter()
         .filter(|(name, _)| module.function(name).is_some_and(|f| f.attrs.get("Compiler").is_some()))
         .flat_map(|(_, &id)| module.post_order(id, |_, _| true))
-        .filter_map(called)
+        .filter_map(callee_of)
         .collect();
-    calls.values().any(|&count| count > 1) || !inside.is_empty()
+    calls.values().any(|&count| count > 1) || !nodes_inside.is_empty()
 }
 
 /// Returns the number of programs per law; `PROPTEST_CASES` overrides the default of 2000.
@@ -172,7 +173,7 @@ pub fn cases() -> u32 {
 }
 
 /// Replaces projections of tuple expressions with the fields.
-fn resolved(module: &Module) -> Module {
+fn resolve(module: &Module) -> Module {
     let resolved = Rebuild::run(module, |rebuild, _, expr| {
         let Expr::Project { tuple, index } = expr else { return Ok(None) };
         let tuple = rebuild.get(*tuple);
@@ -203,21 +204,41 @@ pub const PASSES: [(&str, Pass); 4] = [
 /// Checks that annotating for one target after the other equals annotating for both, and that annotation is
 /// idempotent. Returns the annotated program.
 pub fn annotation_laws(module: &Module, rules: &[TargetRule], non_call: bool) -> Result<Module, TestCaseError> {
-    let both = verified(annotate_target(module, rules, non_call));
+    let annotated = verified(annotate_target(module, rules, non_call));
     let first = verified(annotate_target(module, &rules[..1], non_call));
     let in_turn = verified(annotate_target(&first, &rules[1..], non_call));
-    prop_assert_eq!(structural_equal(&both, &in_turn), Ok(()), "{}\n{}\n{}", show(module), show(&both), show(&in_turn));
-    let again = verified(annotate_target(&both, rules, non_call));
-    prop_assert_eq!(structural_equal(&both, &again), Ok(()), "{}\n{}", show(&both), show(&again));
-    Ok(both)
+    prop_assert_eq!(
+        structural_equal(&annotated, &in_turn),
+        Ok(()),
+        "{}\n{}\n{}",
+        print_module(module),
+        print_module(&annotated),
+        print_module(&in_turn)
+    );
+    let again = verified(annotate_target(&annotated, rules, non_call));
+    prop_assert_eq!(
+        structural_equal(&annotated, &again),
+        Ok(()),
+        "{}\n{}",
+        print_module(&annotated),
+        print_module(&again)
+    );
+    Ok(annotated)
 }
 
 /// Checks that each pass leaves its own result unchanged. On failure, the message shows the program.
 pub fn twice_is_once_of(module: &Module, passes: &[(&str, Pass)]) -> Result<(), TestCaseError> {
     for (name, pass) in passes {
-        let once = step(name, module, pass);
-        let twice = step(name, &once, pass);
-        prop_assert_eq!(structural_equal(&once, &twice), Ok(()), "{}\n{}\n{}", name, show(&once), show(&twice));
+        let first_result = step(name, module, pass);
+        let second_result = step(name, &first_result, pass);
+        prop_assert_eq!(
+            structural_equal(&first_result, &second_result),
+            Ok(()),
+            "{}\n{}\n{}",
+            name,
+            print_module(&first_result),
+            print_module(&second_result)
+        );
     }
     Ok(())
 }
@@ -226,8 +247,8 @@ pub fn twice_is_once_of(module: &Module, passes: &[(&str, Pass)]) -> Result<(), 
 pub fn step(name: &str, before: &Module, pass: impl FnOnce(&Module) -> Result<Module, Box<Diagnostic>>) -> Module {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pass(before))) {
         Ok(Ok(module)) => verified(Ok(module)),
-        Ok(Err(diagnostic)) => panic!("{name}: {diagnostic}\n{}", show(before)),
-        Err(_) => panic!("{name} panics on\n{}", show(before)),
+        Ok(Err(diagnostic)) => panic!("{name}: {diagnostic}\n{}", print_module(before)),
+        Err(_) => panic!("{name} panics on\n{}", print_module(before)),
     }
 }
 
@@ -266,15 +287,15 @@ proptest! {
         let module = program(&choices);
         let rules = rules(&owners);
         let partitioned = four_passes(&module, &rules, non_call);
-        prop_assert!(!regions_need_each_other(&partitioned), "{}", show(&partitioned));
-        prop_assert_eq!(show(&partitioned), show(&four_passes(&module, &rules, non_call)));
+        prop_assert!(!regions_need_each_other(&partitioned), "{}", print_module(&partitioned));
+        prop_assert_eq!(print_module(&partitioned), print_module(&four_passes(&module, &rules, non_call)));
         let names: Vec<String> =
             partitioned.globals.keys().map(|name| name.to_string()).filter(|name| name.starts_with("tvmgen_")).collect();
-        let back = resolved(&verified(inline_compiler_functions_bound_to(&partitioned, &names)));
+        let back = resolve(&verified(inline_compiler_functions_bound_to(&partitioned, &names)));
         // A value that escapes from a composite and flows back into it is computed twice.
-        let (back, before) = (resolved(&back), resolved(&module));
+        let (back, before) = (resolve(&back), resolve(&module));
         if operators(&back) == operators(&before) {
-            same(&back, &before);
+            assert_equal(&back, &before);
         } else {
             prop_assert!(operators(&back) > operators(&before));
         }

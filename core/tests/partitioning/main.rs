@@ -54,7 +54,7 @@ fn table(text: &str) -> Vec<Entry> {
     parsed.entries
 }
 
-fn show(module: &Module) -> String {
+fn print_module(module: &Module) -> String {
     print(module, &PrintOptions::default()).text
 }
 
@@ -62,20 +62,20 @@ fn show(module: &Module) -> String {
 fn passes(module: &Module, names: &[&str], options: &PassOptions) -> Module {
     let mut run_options = RunOptions { verify_each: true, ..RunOptions::default() };
     match run(module.clone(), names, options, &mut run_options) {
-        Ok(ran) => ran.module,
-        Err(error) => panic!("{error}\n{}", show(module)),
+        Ok(output) => output.module,
+        Err(error) => panic!("{error}\n{}", print_module(module)),
     }
 }
 
-fn same(actual: &Module, expected: &Module) {
+fn assert_equal(actual: &Module, expected: &Module) {
     if let Err(difference) = structural_equal(actual, expected) {
-        panic!("{difference}\nactual:\n{}\nexpected:\n{}", show(actual), show(expected));
+        panic!("{difference}\nactual:\n{}\nexpected:\n{}", print_module(actual), print_module(expected));
     }
 }
 
 /// Runs passes on the program `before` and asserts that the result equals `after`.
 fn check(names: &[&str], options: &PassOptions, before: &str, after: &str) {
-    same(&passes(&module(before), names, options), &module(after));
+    assert_equal(&passes(&module(before), names, options), &module(after));
 }
 
 fn patterns(text: &str) -> PassOptions {

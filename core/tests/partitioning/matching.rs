@@ -9,10 +9,10 @@ fn matches(pattern: &str, body: &str) -> bool {
     matches_in(pattern, &program, program.main().unwrap().body)
 }
 
-fn matches_in(pattern: &str, module: &Module, at: ExprId) -> bool {
+fn matches_in(pattern: &str, module: &Module, root: ExprId) -> bool {
     let (pattern, _) = parse_pattern(pattern).unwrap_or_else(|errors| panic!("{pattern}: {errors:?}"));
     let graph = Graph::new(module);
-    Matcher::new(&graph).match_at(&pattern, at).is_some()
+    Matcher::new(&graph).match_at(&pattern, root).is_some()
 }
 
 #[test]
@@ -133,14 +133,14 @@ fn attributes() {
             "def @main(%x: Tensor[(1, 4, 8, 8), float32], %w: Tensor[(4, 4, 3, 3), float32]) {{ nn.conv2d(%x, %w, kernel_size=[3, 3]{attrs}) }}"
         ))
     };
-    let at = |pattern: &str, program: &Module| matches_in(pattern, program, program.main().unwrap().body);
-    let plain = conv("");
-    assert!(at("nn.conv2d{groups=1}(*, *)", &plain), "a default matches an explicit value");
-    assert!(at("nn.conv2d{strides=[1, 1], data_layout=\"NCHW\"}(*, *)", &plain));
-    assert!(!at("nn.conv2d{groups=2}(*, *)", &plain));
-    assert!(!at("nn.conv2d{channels=4}(*, *)", &plain));
-    assert!(at("nn.conv2d{channels=4}(*, *)", &conv(", channels=4")));
-    assert!(at("nn.conv2d{padding=[1, 1, 1, 1]}(*, *)", &conv(", padding=[1, 1, 1, 1]")));
+    let is_match = |pattern: &str, program: &Module| matches_in(pattern, program, program.main().unwrap().body);
+    let conv_call = conv("");
+    assert!(is_match("nn.conv2d{groups=1}(*, *)", &conv_call), "a default matches an explicit value");
+    assert!(is_match("nn.conv2d{strides=[1, 1], data_layout=\"NCHW\"}(*, *)", &conv_call));
+    assert!(!is_match("nn.conv2d{groups=2}(*, *)", &conv_call));
+    assert!(!is_match("nn.conv2d{channels=4}(*, *)", &conv_call));
+    assert!(is_match("nn.conv2d{channels=4}(*, *)", &conv(", channels=4")));
+    assert!(is_match("nn.conv2d{padding=[1, 1, 1, 1]}(*, *)", &conv(", padding=[1, 1, 1, 1]")));
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn post_dominators() {
 /// Tests that the help of a mistake shows a form that parses.
 #[test]
 fn mistakes_are_answered_with_forms_that_work() {
-    for (mistake, form) in [
+    for (written, suggestion) in [
         (
             "a: nn.relu(nn.conv2d(*, const) ? nn.bias_add(*, const))",
             "let p0 = nn.conv2d(*, const); nn.relu((p0 | nn.bias_add(p0, const)))",
@@ -270,32 +270,35 @@ fn mistakes_are_answered_with_forms_that_work() {
         ("a: nn.relu(*)+", "let c = nn.relu(c | *); c"),
         ("a: nn.relu(optional(*))", "nn.conv2d(*, *) ? nn.bias_add"),
     ] {
-        let parsed = parse_table(mistake, Checks::Allowed);
+        let parsed = parse_table(written, Checks::Allowed);
         let help = parsed.diagnostics[0].help.clone().unwrap_or_default();
-        assert!(help.starts_with(&format!("write {form}")), "{mistake}: {help}");
-        if form.starts_with('{') {
+        assert!(help.starts_with(&format!("write {suggestion}")), "{written}: {help}");
+        if suggestion.starts_with('{') {
             continue;
         }
         // A suggested form is a complete entry or a pattern.
-        let entry =
-            if form.contains("_1: ") || form.starts_with("a: ") { form.to_owned() } else { format!("a: {form}") };
+        let entry = if suggestion.contains("_1: ") || suggestion.starts_with("a: ") {
+            suggestion.to_owned()
+        } else {
+            format!("a: {suggestion}")
+        };
         let repaired = parse_table(&entry, Checks::Allowed);
         assert!(repaired.diagnostics.is_empty(), "{entry}: {:?}", repaired.diagnostics);
     }
-    for (mistake, help) in [
+    for (written, help) in [
         ("a: relu(*)", "did you mean \"nn.relu\"?"),
         ("a: *: float33", "did you mean \"float32\"?"),
         ("a: nn.relu(*: [1, 2])", "write (1, 2)"),
     ] {
-        let parsed = parse_table(mistake, Checks::Allowed);
-        assert_eq!(parsed.diagnostics[0].help.as_deref(), Some(help), "{mistake}");
+        let parsed = parse_table(written, Checks::Allowed);
+        assert_eq!(parsed.diagnostics[0].help.as_deref(), Some(help), "{written}");
     }
     // The repaired entry matches with and without the optional operator.
-    let form = "let p0 = nn.conv2d(*, *); nn.relu((p0 | nn.bias_add(p0, *)))";
+    let suggestion = "let p0 = nn.conv2d(*, *); nn.relu((p0 | nn.bias_add(p0, *)))";
     let bodies = |body: &str| {
         let types = "%x: Tensor[(1, 3, 7, 7), float32], %w: Tensor[(3, 3, 1, 1), float32], %v: Tensor[(3), float32]";
         let program = module(&format!("def @main({types}) {{ {body} }}"));
-        matches_in(form, &program, program.main().unwrap().body)
+        matches_in(suggestion, &program, program.main().unwrap().body)
     };
     assert!(bodies("nn.relu(nn.conv2d(%x, %w, kernel_size=[1, 1]))"));
     assert!(bodies("nn.relu(nn.bias_add(nn.conv2d(%x, %w, kernel_size=[1, 1]), %v))"));
@@ -318,7 +321,7 @@ fn tables_keep_order_and_join_indented_lines() {
 fn reports_every_error_of_a_file_with_its_place() {
     let text = "a: nn.relu(*\nb: nn.conv2(*, *)\nc: nn.relu(x)\nd: nn.relu(*)\ne: add(*, *) where fits\n: *\nf: *: float99\ng: nn.relu(*, *)\n";
     let parsed = parse_table(text, Checks::Refused);
-    let found: Vec<(String, &str)> = parsed
+    let error_texts: Vec<(String, &str)> = parsed
         .diagnostics
         .iter()
         .map(|d| {
@@ -326,9 +329,9 @@ fn reports_every_error_of_a_file_with_its_place() {
             (d.code.to_string(), &text[span.start as usize..span.end as usize])
         })
         .collect();
-    let found: Vec<(&str, &str)> = found.iter().map(|(code, text)| (&**code, *text)).collect();
+    let error_texts: Vec<(&str, &str)> = error_texts.iter().map(|(code, text)| (&**code, *text)).collect();
     assert_eq!(
-        found,
+        error_texts,
         [
             ("E0310", ""),
             ("E0311", "nn.conv2"),
@@ -348,19 +351,19 @@ fn reports_every_error_of_a_file_with_its_place() {
 fn parser_survives_malformed_input() {
     let deep = |n: usize| format!("x: {}*{}", "nn.relu(".repeat(n), ")".repeat(n));
     assert!(!parse_table(&deep(90), Checks::Allowed).has_errors());
-    for bad in [
+    for malformed in [
         deep(100_000),
         format!("x: *{}", " ? nn.relu".repeat(100_000)),
         format!("x: *{}", ".0".repeat(100_000)),
         format!("x: nn.relu{{a={}", "[".repeat(100_000)),
         format!("x: *: {}", "(float32, ".repeat(100_000)),
     ] {
-        assert!(parse_table(&bad, Checks::Allowed).has_errors(), "{}", &bad[..30]);
+        assert!(parse_table(&malformed, Checks::Allowed).has_errors(), "{}", &malformed[..30]);
     }
     // Alternatives do not nest.
-    let wide = parse_table(&format!("x: exp(*){}", " | nn.relu(*)".repeat(10_000)), Checks::Allowed);
-    assert!(!wide.has_errors() && !wide.entries[0].pattern.looks_into_functions());
-    let words = [
+    let alternatives = parse_table(&format!("x: exp(*){}", " | nn.relu(*)".repeat(10_000)), Checks::Allowed);
+    assert!(!alternatives.has_errors() && !alternatives.entries[0].pattern.looks_into_functions());
+    let vocabulary = [
         "nn.relu(", "*", "?", "|", ")", "x", ".0", ":", "let ", "= ", ";", "{", "}", "\"", "..", "1f", "é", "where ",
         "\n", "\n ",
     ];
@@ -369,7 +372,7 @@ fn parser_survives_malformed_input() {
         let mut text = String::from("n: ");
         for _ in 0..12 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            text.push_str(words[(state >> 33) as usize % words.len()]);
+            text.push_str(vocabulary[(state >> 33) as usize % vocabulary.len()]);
         }
         let parsed = parse_table(&text, Checks::Allowed);
         for diagnostic in &parsed.diagnostics {
@@ -382,8 +385,8 @@ fn parser_survives_malformed_input() {
 #[test]
 fn names_the_entry_around_a_place() {
     let table = "# comment\na: nn.relu(*)\n  | exp(*)\n\nb: add(*, *)\n";
-    for (words, name) in [("nn.relu", "a"), ("| exp", "a"), ("add", "b"), ("# comment", "")] {
-        assert_eq!(entry_name(table, table.find(words).unwrap()), name, "{words}");
+    for (excerpt, name) in [("nn.relu", "a"), ("| exp", "a"), ("add", "b"), ("# comment", "")] {
+        assert_eq!(entry_name(table, table.find(excerpt).unwrap()), name, "{excerpt}");
     }
     assert_eq!(entry_name(table, table.len() + 1), "");
 }

@@ -1,4 +1,4 @@
-use super::{check, module, passes, show, targets};
+use super::{check, module, passes, print_module, targets};
 use byoc_core::pass::PassOptions;
 use byoc_core::pass::manager::{RunOptions, run};
 
@@ -90,16 +90,16 @@ fn regions_of_a_loop_body_stay_in_it() {
 
 #[test]
 fn rejects_inconsistent_annotations() {
-    for (program, words) in [
+    for (program, excerpt) in [
         ("def @main(%x: T) { E[t](abs(%x)) }", "in no region"),
         ("def @main(%x: T) { E[u](abs(B[t](%x))) }", "in a region of \"t\""),
         ("def @main(%x: T) { E[t](add(B[t](%x), B[u](%x))) }", "found \"t\" and \"u\""),
     ] {
-        let ran =
+        let result =
             run(module(program), &["merge_compiler_regions"], &PassOptions::default(), &mut RunOptions::default());
-        let error = ran.unwrap_err();
+        let error = result.unwrap_err();
         assert_eq!(error.diagnostics[0].code.to_string(), "E0330");
-        assert!(error.diagnostics[0].message.contains(words), "{}", error.diagnostics[0]);
+        assert!(error.diagnostics[0].message.contains(excerpt), "{}", error.diagnostics[0]);
     }
 }
 
@@ -117,5 +117,5 @@ fn unused_let_value_precedes_its_result() {
     );
     let after = passes(&before, &["annotate_target", "merge_compiler_regions", "partition_graph"], &options);
     let regions = after.globals.keys().filter(|name| name.starts_with("tvmgen_")).count();
-    assert_eq!(regions, 2, "{}", show(&after));
+    assert_eq!(regions, 2, "{}", print_module(&after));
 }

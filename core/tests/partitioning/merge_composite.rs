@@ -1,4 +1,4 @@
-use super::{check, module, module_with, passes, patterns, same, show};
+use super::{assert_equal, check, module, module_with, passes, patterns, print_module};
 use byoc_core::pass::{Candidate, Judge, Question, Refusal, RefusalCode, Verdict, merge_composite};
 use byoc_ir::tensor::{DType, Tensor};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn m1_simple_merge() {
 #[test]
 fn parameters_are_named_by_candidate_and_position() {
     let before = module("def @main(%a: T, %b: T) { nn.relu(add(nn.relu(add(%a, %b)), %a)) }");
-    let text = show(&passes(&before, &["merge_composite"], &patterns("add_relu: nn.relu(add(*, *))")));
+    let text = print_module(&passes(&before, &["merge_composite"], &patterns("add_relu: nn.relu(add(*, *))")));
     for name in ["%FunctionVar_0_0", "%FunctionVar_0_1", "%FunctionVar_1_0", "%FunctionVar_1_1"] {
         assert!(text.contains(name), "{name} in {text}");
     }
@@ -120,8 +120,8 @@ struct Check<F>(F, usize);
 impl<F: FnMut(&byoc_ir::ir::Module, &Candidate) -> bool> Judge for Check<F> {
     fn judge(&mut self, module: &byoc_ir::ir::Module, _: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         self.1 += 1;
-        let refused = Verdict::Refused(Refusal::new(RefusalCode::UnsupportedLayout, "unsupported layout"));
-        candidates.iter().map(|c| if (self.0)(module, c) { Verdict::Supported } else { refused.clone() }).collect()
+        let verdict = Verdict::Refused(Refusal::new(RefusalCode::UnsupportedLayout, "unsupported layout"));
+        candidates.iter().map(|c| if (self.0)(module, c) { Verdict::Supported } else { verdict.clone() }).collect()
     }
 }
 
@@ -133,26 +133,26 @@ fn m9_judge_sees_the_original_call() {
         }",
     );
     let table = super::table("conv_bias_relu: nn.relu(nn.bias_add(nn.conv2d(*, *), *))");
-    for (layout, taken) in [("NCHW", false), ("NHWC", true)] {
+    for (layout, is_accepted) in [("NCHW", false), ("NHWC", true)] {
         let mut judge = Check(
             |module: &byoc_ir::ir::Module, candidate: &Candidate| {
-                let mut at = candidate.outputs[0];
+                let mut node = candidate.outputs[0];
                 for _ in 0..2 {
-                    at = module.expr(at).as_call().unwrap().args[0];
+                    node = module.expr(node).as_call().unwrap().args[0];
                 }
-                module.expr(at).as_call().unwrap().attrs.str("data_layout").unwrap_or("NCHW") == layout
+                module.expr(node).as_call().unwrap().attrs.str("data_layout").unwrap_or("NCHW") == layout
             },
             0,
         );
-        let mut refused = Vec::new();
-        let after =
-            merge_composite(&before, &table, &mut judge, &mut |_, refusal| refused.push(refusal), &mut vec![]).unwrap();
+        let mut refusals = Vec::new();
+        let after = merge_composite(&before, &table, &mut judge, &mut |_, refusal| refusals.push(refusal), &mut vec![])
+            .unwrap();
         assert_eq!(judge.1, 1, "one batch for the entry");
-        let text = show(&after);
-        assert_eq!(text.contains("PartitionedFromPattern=\"nn.conv2d_nn.bias_add_nn.relu_\""), taken, "{text}");
-        assert_eq!(refused.is_empty(), taken);
-        if !taken {
-            same(&after, &before);
+        let text = print_module(&after);
+        assert_eq!(text.contains("PartitionedFromPattern=\"nn.conv2d_nn.bias_add_nn.relu_\""), is_accepted, "{text}");
+        assert_eq!(refusals.is_empty(), is_accepted);
+        if !is_accepted {
+            assert_equal(&after, &before);
         }
     }
 }
@@ -264,10 +264,10 @@ fn m16_constants_are_lifted_or_embedded() {
     ];
     for (weight, of_variable, of_constant) in cases {
         let options = patterns(&format!("p: nn.relu(nn.bias_add(nn.conv2d(*, {weight}), *))"));
-        for (given, expected) in [(variable, of_variable), (constant, of_constant)] {
-            let before = module_with(&program(given), &constants);
+        for (variant, expected) in [(variable, of_variable), (constant, of_constant)] {
+            let before = module_with(&program(variant), &constants);
             let expected = expected.map_or(before.clone(), |text| module_with(&text, &constants));
-            same(&passes(&before, &["merge_composite"], &options), &expected);
+            assert_equal(&passes(&before, &["merge_composite"], &options), &expected);
         }
     }
 }
@@ -365,7 +365,7 @@ fn a_bare_function_pattern_warns_and_changes_nothing() {
     let table = super::table("f: fn (..) { nn.relu(*) }");
     let after =
         merge_composite(&before, &table, &mut byoc_core::pass::AcceptAll, &mut |_, _| {}, &mut warnings).unwrap();
-    same(&after, &before);
+    assert_equal(&after, &before);
     assert_eq!(warnings.len(), 1);
     assert_eq!(warnings[0].code.to_string(), "E0316");
 }

@@ -11,8 +11,8 @@ fn page() -> String {
 
 /// Returns the fenced blocks in `language`.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
-    let open = format!("```{language}\n");
-    page.split(open.as_str()).skip(1).map(|part| part.split("```").next().unwrap_or_default()).collect()
+    let fence = format!("```{language}\n");
+    page.split(fence.as_str()).skip(1).map(|part| part.split("```").next().unwrap_or_default()).collect()
 }
 
 /// Returns true if a pattern matches a body written with the names of `docs/patterns.md`.
@@ -31,7 +31,7 @@ fn matches(pattern: &str, body: &str) -> bool {
 #[test]
 fn examples_of_the_page_match_as_they_say() {
     let page = page();
-    let mut answers = 0;
+    let mut count = 0;
     for block in blocks(&page, "match") {
         let (first, rest) = block.split_once('\n').unwrap();
         let pattern = first.strip_prefix("pattern: ").unwrap_or_else(|| panic!("expected a pattern, found {block}"));
@@ -39,10 +39,10 @@ fn examples_of_the_page_match_as_they_say() {
             let (answer, body) = line.split_once(": ").unwrap_or_else(|| panic!("expected yes or no, found {line}"));
             assert!(["yes", "no"].contains(&answer), "{line}");
             assert_eq!(matches(pattern, body), answer == "yes", "{pattern} on {body}");
-            answers += 1;
+            count += 1;
         }
     }
-    assert!(answers >= 60, "expected at least 60 results, found {answers}");
+    assert!(count >= 60, "expected at least 60 results, found {count}");
     for table in blocks(&page, "patterns") {
         let parsed = parse_table(table, Checks::Allowed);
         assert!(parsed.diagnostics.is_empty() && parsed.entries.len() == 2, "{:?}", parsed.diagnostics);

@@ -1,6 +1,6 @@
 //! Hook by which a backend rewrites its functions, and the limits of inlining.
 
-use super::{module, same};
+use super::{assert_equal, module};
 use byoc_core::pass::{fold_constant, inline, partition_graph_with};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::Module;
@@ -8,22 +8,22 @@ use std::fmt::Write;
 
 const PROGRAM: &str = "def @main(%x: T) { E[b](exp(B[b](E[a](abs(B[a](%x)))))) }";
 
-type Given = Result<Option<Module>, Box<Diagnostic>>;
+type HookResult = Result<Option<Module>, Box<Diagnostic>>;
 
-fn optimized(optimize: &mut dyn FnMut(&str, &Module) -> Given) -> Result<Module, Box<Diagnostic>> {
+fn optimized(optimize: &mut dyn FnMut(&str, &Module) -> HookResult) -> Result<Module, Box<Diagnostic>> {
     partition_graph_with(&module(PROGRAM), "default", true, optimize)
 }
 
 #[test]
 fn a_backend_rewrites_its_own_functions() {
-    let mut seen = Vec::new();
+    let mut names = Vec::new();
     let result = optimized(&mut |target, region| {
-        seen.push(target.to_owned());
+        names.push(target.to_owned());
         assert_eq!(region.globals.len(), 1);
         assert!(region.main().is_some_and(|main| main.attrs.is_empty()));
         Ok((target == "a").then(|| module("def @main(%x: T) { nn.relu(%x) }")))
     });
-    assert_eq!(seen, ["a", "b"]);
+    assert_eq!(names, ["a", "b"]);
     let attrs = |target: &str, number: u32| {
         format!("Primitive=1, Inline=1, Compiler=\"{target}\", global_symbol=\"tvmgen_default_{target}_main_{number}\"")
     };
@@ -34,18 +34,18 @@ fn a_backend_rewrites_its_own_functions() {
         attrs("a", 0),
         attrs("b", 1)
     );
-    same(&result.unwrap_or_else(|d| panic!("{d}")), &module(&expected));
+    assert_equal(&result.unwrap_or_else(|d| panic!("{d}")), &module(&expected));
 }
 
 #[test]
 fn rejects_invalid_results_of_the_hook() {
-    let wrong = [
+    let cases = [
         ("without main", "def @other(%x: T) { exp(%x) }"),
         ("changed the type of", "def @main(%x: T, %y: T) { exp(%x) }"),
         ("needs @f", "def @f(%x: T) -> T { exp(%x) } def @main(%x: T) -> T { @f(%x) }"),
     ];
-    for (reason, given) in wrong {
-        let error = optimized(&mut |_, _| Ok(Some(module(given)))).expect_err(reason);
+    for (reason, hook_result) in cases {
+        let error = optimized(&mut |_, _| Ok(Some(module(hook_result)))).expect_err(reason);
         assert_eq!(error.code.to_string(), "E0346");
         assert!(error.message.contains(reason), "{error}");
     }

@@ -1,4 +1,4 @@
-use super::{check, module, module_with, passes, same, targets};
+use super::{assert_equal, check, module, module_with, passes, targets};
 use byoc_core::pass::PassOptions;
 use byoc_core::pass::manager::{RunOptions, run};
 use byoc_ir::tensor::{DType, Tensor};
@@ -160,15 +160,18 @@ fn constants_and_tuples_of_constants_move_inside() {
         }",
         &constants,
     );
-    let inside = format!(
+    let inner_text = format!(
         "def @main(%x: T) {{ add(@tvmgen_default_c_main_0(%x), strided_slice(@tvmgen_default_c_main_2(), begin=[0, 0], end=[10, 10])) }}
          def @tvmgen_default_c_main_0(%p: T, {}) {{ add(%p, meta[relay.Constant][0]) }}
          def @tvmgen_default_c_main_2({}) {{ concatenate((meta[relay.Constant][0], meta[relay.Constant][1])) }}",
         attrs("c", 0),
         attrs("c", 2)
     );
-    same(&passes(&before, &["partition_graph"], &PassOptions::default()), &module_with(&inside, &constants));
-    let outside = format!(
+    assert_equal(
+        &passes(&before, &["partition_graph"], &PassOptions::default()),
+        &module_with(&inner_text, &constants),
+    );
+    let outer_text = format!(
         "def @main(%x: T) {{
             add(@tvmgen_default_c_main_0(%x, meta[relay.Constant][0]),
                 strided_slice(@tvmgen_default_c_main_2((meta[relay.Constant][0], meta[relay.Constant][1])), begin=[0, 0], end=[10, 10])) }}
@@ -177,8 +180,8 @@ fn constants_and_tuples_of_constants_move_inside() {
         attrs("c", 0),
         attrs("c", 2)
     );
-    let unbound = PassOptions { bind_constants: false, ..PassOptions::default() };
-    same(&passes(&before, &["partition_graph"], &unbound), &module_with(&outside, &constants));
+    let unbound_options = PassOptions { bind_constants: false, ..PassOptions::default() };
+    assert_equal(&passes(&before, &["partition_graph"], &unbound_options), &module_with(&outer_text, &constants));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of the pattern API: match, partition, rewrite.
 
-use super::{module, same, show};
+use super::{assert_equal, module, print_module};
 use byoc_core::pass::defuse_ops;
 use byoc_core::pass::{Callback, Site, rewrite};
 use byoc_core::pattern::{Pattern, parse_pattern};
@@ -9,12 +9,12 @@ use byoc_ir::tensor::DType;
 use byoc_ir::typing::Builder;
 
 fn pattern(text: &str) -> Pattern {
-    parse_pattern(text).unwrap_or_else(|mistakes| panic!("{mistakes:?}")).0
+    parse_pattern(text).unwrap_or_else(|errors| panic!("{errors:?}")).0
 }
 
 type Rule<'r> = dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<byoc_ir::diag::Diagnostic>> + 'r;
 
-fn rewritten(pattern: &Pattern, program: &str, once: bool, rule: &mut Rule<'_>) -> Module {
+fn rewrite_program(pattern: &Pattern, program: &str, once: bool, rule: &mut Rule<'_>) -> Module {
     let callback = Callback { pattern, require_type: false, rewrite_once: once, function: rule };
     rewrite(&mut [callback], &module(program)).unwrap_or_else(|d| panic!("{d}"))
 }
@@ -31,10 +31,10 @@ fn first_argument(site: &Site<'_>) -> ExprId {
 fn rewrites_to_a_fixed_point() {
     let double = pattern("nn.relu(nn.relu(*))");
     let program = "def @main(%x: T) { nn.relu(nn.relu(nn.relu(nn.relu(%x)))) }";
-    let result = rewritten(&double, program, false, &mut |site| Ok(first_argument(site)));
-    same(&result, &module("def @main(%x: T) { nn.relu(%x) }"));
-    let result = rewritten(&double, program, true, &mut |site| Ok(first_argument(site)));
-    same(&result, &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
+    let result = rewrite_program(&double, program, false, &mut |site| Ok(first_argument(site)));
+    assert_equal(&result, &module("def @main(%x: T) { nn.relu(%x) }"));
+    let result = rewrite_program(&double, program, true, &mut |site| Ok(first_argument(site)));
+    assert_equal(&result, &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
 }
 
 #[test]
@@ -45,23 +45,32 @@ fn callback_sees_rewritten_operands() {
         .post_order()
         .into_iter()
         .find(|&id| matches!(neutral.nodes[id], byoc_core::pattern::PatternNode::Wildcard));
-    let result = rewritten(&neutral, "def @main(%x: T) { multiply(exp(multiply(1f, %x)), 1f) }", false, &mut |site| {
-        Ok(site.get(x.expect("expected a wildcard")).expect("expected an expression"))
-    });
-    same(&result, &module("def @main(%x: T) { exp(%x) }"));
+    let result =
+        rewrite_program(&neutral, "def @main(%x: T) { multiply(exp(multiply(1f, %x)), 1f) }", false, &mut |site| {
+            Ok(site.get(x.expect("expected a wildcard")).expect("expected an expression"))
+        });
+    assert_equal(&result, &module("def @main(%x: T) { exp(%x) }"));
 }
 
 #[test]
 fn new_expressions_are_typed_and_change_the_types_of_their_users() {
-    let narrow = pattern("exp(*)");
-    let result = rewritten(&narrow, "def @main(%x: T) { cast(tanh(exp(%x)), dtype=\"float32\") }", true, &mut |site| {
-        let attrs = Attrs::new([("dtype", AttrValue::from(DType::F16))]);
-        let after = site.after;
-        site.builder.op("cast", &[after], attrs)
-    });
-    same(&result, &module("def @main(%x: T) { cast(tanh(cast(exp(%x), dtype=\"float16\")), dtype=\"float32\") }"));
-    let halves = result.nodes.iter().filter(|(_, node)| node.ty.to_string() == "Tensor[(10, 10), float16]");
-    assert_eq!(halves.count(), 2, "{}", show(&result));
+    let exp_pattern = pattern("exp(*)");
+    let result = rewrite_program(
+        &exp_pattern,
+        "def @main(%x: T) { cast(tanh(exp(%x)), dtype=\"float32\") }",
+        true,
+        &mut |site| {
+            let attrs = Attrs::new([("dtype", AttrValue::from(DType::F16))]);
+            let replacement = site.after;
+            site.builder.op("cast", &[replacement], attrs)
+        },
+    );
+    assert_equal(
+        &result,
+        &module("def @main(%x: T) { cast(tanh(cast(exp(%x), dtype=\"float16\")), dtype=\"float32\") }"),
+    );
+    let float16_count = result.nodes.iter().filter(|(_, node)| node.ty.to_string() == "Tensor[(10, 10), float16]");
+    assert_eq!(float16_count.count(), 2, "{}", print_module(&result));
 }
 
 #[test]
@@ -80,7 +89,7 @@ fn several_callbacks_take_turns() {
         Callback { pattern: &b, require_type: true, rewrite_once: false, function: &mut to_relu },
     ];
     let result = rewrite(&mut callbacks, &module("def @main(%x: T) { exp(tanh(%x)) }"));
-    same(&result.expect("rewriting terminates"), &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
+    assert_equal(&result.expect("rewriting terminates"), &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
 }
 
 #[test]
@@ -100,8 +109,8 @@ fn rejects_endless_rewriting() {
     assert_eq!(to_and_fro.code.to_string(), "E0317");
     assert!(to_and_fro.message.contains("100 rounds"), "{to_and_fro}");
     let doubling = error(&mut |site| {
-        let after = site.after;
-        site.builder.op("nn.relu", &[after], Attrs::none())
+        let replacement = site.after;
+        site.builder.op("nn.relu", &[replacement], Attrs::none())
     });
     assert_eq!(doubling.code.to_string(), "E0317");
     assert!(doubling.message.contains("expressions"), "{doubling}");
@@ -109,10 +118,11 @@ fn rejects_endless_rewriting() {
 
 #[test]
 fn skips_overlapping_and_escaping_matches() {
-    let two = pattern("exp(exp(*))");
+    let pair = pattern("exp(exp(*))");
     let program = "def @main(%x: T) { %0 = exp(%x); %1 = exp(%0); add(%0, %1) }";
-    let result = rewritten(&two, program, true, &mut |_| panic!("expected no match: the inner value is used outside"));
-    same(&result, &module(program));
+    let result =
+        rewrite_program(&pair, program, true, &mut |_| panic!("expected no match: the inner value is used outside"));
+    assert_equal(&result, &module(program));
 }
 
 #[test]
@@ -120,14 +130,14 @@ fn partition_calls_check_and_sets_attributes() {
     let relu = pattern("nn.relu(add(*, *))");
     let program = module("def @main(%x: T, %y: T) { nn.relu(add(nn.relu(add(%x, %y)), %x)) }");
     let attrs = Attrs::new([("Kind", AttrValue::from("pair"))]);
-    let mut asked = Vec::new();
+    let mut arguments = Vec::new();
     let mut check = |module: &Module, root: ExprId| {
-        asked.push(module.ty(root).to_string());
-        asked.len() == 1
+        arguments.push(module.ty(root).to_string());
+        arguments.len() == 1
     };
     let result = relu.partition(&program, &attrs, &mut check, &mut Vec::new()).unwrap_or_else(|d| panic!("{d}"));
-    assert_eq!(asked, ["Tensor[(10, 10), float32]"; 2]);
-    same(
+    assert_eq!(arguments, ["Tensor[(10, 10), float32]"; 2]);
+    assert_equal(
         &result,
         &module(
             "def @main(%x: T, %y: T) { %0 = nn.relu(add(%x, %y));
@@ -135,10 +145,11 @@ fn partition_calls_check_and_sets_attributes() {
         ),
     );
     let mut warnings = Vec::new();
-    let bare = pattern("fn (..) { * }");
-    let same_again =
-        bare.partition(&program, &attrs, &mut |_, _| true, &mut warnings).expect("expected an unchanged module");
-    same(&same_again, &program);
+    let function_pattern = pattern("fn (..) { * }");
+    let same_again = function_pattern
+        .partition(&program, &attrs, &mut |_, _| true, &mut warnings)
+        .expect("expected an unchanged module");
+    assert_equal(&same_again, &program);
     assert_eq!(warnings.len(), 1);
 }
 

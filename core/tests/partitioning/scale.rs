@@ -3,7 +3,7 @@
 
 #![expect(clippy::print_stdout, reason = "the times are printed for manual runs")]
 
-use super::{same, table, targets};
+use super::{assert_equal, table, targets};
 use byoc_core::analysis::{structural_equal, verify};
 use byoc_core::pass::manager::{RunOptions, run};
 use byoc_core::pass::{AcceptAll, Backend, PassOptions, RefusalCode, infer_type_in_place, partition_for};
@@ -16,10 +16,10 @@ use std::time::Instant;
 
 const SIZE: usize = 100_000;
 
-fn build(make: impl FnOnce(&mut Builder, ExprId) -> ExprId) -> Module {
+fn build(build_body: impl FnOnce(&mut Builder, ExprId) -> ExprId) -> Module {
     let mut builder = Builder::default();
     let x = builder.var("x", Type::tensor(DType::F32, &[4, 4]));
-    let body = make(&mut builder, x);
+    let body = build_body(&mut builder, x);
     builder.define("main", &[x], body).unwrap();
     builder.module
 }
@@ -30,15 +30,15 @@ fn op(builder: &mut Builder, name: &str, args: &[ExprId]) -> ExprId {
 
 /// Generates relu, abs, exp, relu, ...
 fn chain() -> Module {
-    build(|b, x| (0..SIZE).fold(x, |at, i| op(b, ["nn.relu", "abs", "exp"][i % 3], &[at])))
+    build(|b, x| (0..SIZE).fold(x, |value, i| op(b, ["nn.relu", "abs", "exp"][i % 3], &[value])))
 }
 
 /// Generates stages, each the sum of relu and exp of the preceding stage.
 fn diamonds() -> Module {
     build(|b, x| {
-        (0..SIZE / 3).fold(x, |at, _| {
-            let (left, right) = (op(b, "nn.relu", &[at]), op(b, "exp", &[at]));
-            op(b, "add", &[left, right])
+        (0..SIZE / 3).fold(x, |value, _| {
+            let (relu, exp) = (op(b, "nn.relu", &[value]), op(b, "exp", &[value]));
+            op(b, "add", &[relu, exp])
         })
     })
 }
@@ -56,13 +56,13 @@ fn wide() -> Module {
 /// Generates a chain of one backend's operators, each of which is also used on the host.
 fn leaking() -> Module {
     build(|b, x| {
-        let mut at = x;
+        let mut value = x;
         let mut out = Vec::new();
         for _ in 0..SIZE / 2 {
-            at = op(b, "nn.relu", &[at]);
-            out.push(op(b, "exp", &[at]));
+            value = op(b, "nn.relu", &[value]);
+            out.push(op(b, "exp", &[value]));
         }
-        out.push(at);
+        out.push(value);
         let tuple = b.tuple(&out).unwrap();
         op(b, "concatenate", &[tuple])
     })
@@ -71,9 +71,9 @@ fn leaking() -> Module {
 /// Generates a chain of one backend's operators, each of which uses a result of the host.
 fn feeding() -> Module {
     build(|b, x| {
-        (0..SIZE / 2).fold(x, |at, _| {
+        (0..SIZE / 2).fold(x, |value, _| {
             let side = op(b, "exp", &[x]);
-            op(b, "add", &[at, side])
+            op(b, "add", &[value, side])
         })
     })
 }
@@ -99,10 +99,10 @@ fn four_passes() {
     ] {
         let module = make();
         let names = ["merge_composite", "annotate_target", "merge_compiler_regions", "partition_graph"];
-        let ran = run(module, &names, &options, &mut RunOptions::default()).unwrap();
-        println!("{name}: {:?}", ran.timings.iter().map(|t| t.time).collect::<Vec<_>>());
-        verify(&ran.module).unwrap();
-        assert!(ran.module.globals.len() > 1, "{name}");
+        let output = run(module, &names, &options, &mut RunOptions::default()).unwrap();
+        println!("{name}: {:?}", output.timings.iter().map(|t| t.time).collect::<Vec<_>>());
+        verify(&output.module).unwrap();
+        assert!(output.module.globals.len() > 1, "{name}");
     }
 }
 
@@ -125,9 +125,9 @@ fn backends_in_priority_order() {
             Backend { name: "q".into(), table: &[], operators: &q_ops, judge: &mut q },
             Backend { name: "r".into(), table: &[], operators: &r_ops, judge: &mut r },
         ];
-        let (after, report) = partition_for(&module, &mut backends, "default").unwrap();
+        let (result, report) = partition_for(&module, &mut backends, "default").unwrap();
         println!("{name}: {:?}, {} regions", start.elapsed(), report.regions.len());
-        verify(&after).unwrap();
+        verify(&result).unwrap();
         assert!(!report.regions.is_empty());
     }
 }
@@ -136,9 +136,9 @@ fn backends_in_priority_order() {
 fn partitioning_is_deterministic() {
     let options = entries(3);
     let names = ["merge_composite", "annotate_target", "merge_compiler_regions", "partition_graph"];
-    let one = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
-    let two = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
-    same(&one, &two);
+    let first_run = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
+    let second_run = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
+    assert_equal(&first_run, &second_run);
 }
 
 /// Checks that a partitioned program round-trips through text.
@@ -154,8 +154,8 @@ fn partitions_and_reads_back(text: &str) -> usize {
     let (partitioned, report) = partition_for(&module, &mut backends, "default").unwrap();
     assert_eq!(verify(&partitioned), Ok(()));
     assert!(report.operators.iter().all(|row| row.region.is_some()));
-    let again = read(&print(&partitioned, &PrintOptions::default()).text);
-    assert_eq!(structural_equal(&partitioned, &again), Ok(()));
+    let reread = read(&print(&partitioned, &PrintOptions::default()).text);
+    assert_eq!(structural_equal(&partitioned, &reread), Ok(()));
     report.regions.len()
 }
 
@@ -201,10 +201,10 @@ fn refuses_region_with_too_many_outputs() {
         let (partitioned, report) = partition_for(&module, &mut backends, "default").unwrap();
         assert_eq!(report.regions.len(), regions);
         assert_eq!(verify(&partitioned), Ok(()));
-        let refused = report
+        let refusals = report
             .operators
             .iter()
             .filter(|row| row.refusals.iter().any(|(_, refusal)| refusal.code == RefusalCode::ResourceLimit));
-        assert_eq!(refused.count(), if regions == 0 { outputs + 1 } else { 0 });
+        assert_eq!(refusals.count(), if regions == 0 { outputs + 1 } else { 0 });
     }
 }

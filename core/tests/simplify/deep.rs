@@ -10,11 +10,11 @@ const LENGTH: usize = 100_000;
 /// Maximum number of fields of a tuple.
 const WIDTH: usize = 60_000;
 
-/// Builds a program with one parameter and the result of `make`.
-fn main(make: impl FnOnce(&mut Builder, ExprId) -> ExprId) -> Module {
+/// Builds a program with one parameter and the result of `build_body`.
+fn main(build_body: impl FnOnce(&mut Builder, ExprId) -> ExprId) -> Module {
     let mut builder = Builder::default();
     let x = builder.var("x", Type::tensor(DType::F32, &[2]));
-    let body = make(&mut builder, x);
+    let body = build_body(&mut builder, x);
     builder.define("main", &[x], body).unwrap();
     builder.module
 }
@@ -26,16 +26,20 @@ fn relu(builder: &mut Builder, x: ExprId) -> ExprId {
     builder.op("nn.relu", &[x], Attrs::none()).unwrap()
 }
 
-fn nested_lets(builder: &mut Builder, x: ExprId, mut make: impl FnMut(&mut Builder, ExprId) -> ExprId) -> ExprId {
-    let mut bound = Vec::new();
+fn nested_lets(
+    builder: &mut Builder,
+    x: ExprId,
+    mut build_value: impl FnMut(&mut Builder, ExprId) -> ExprId,
+) -> ExprId {
+    let mut variables = Vec::new();
     let mut value = x;
     for _ in 0..LENGTH {
-        value = make(builder, value);
+        value = build_value(builder, value);
         let var = builder.var("v", Type::tensor(DType::F32, &[2]));
-        bound.push((var, value));
+        variables.push((var, value));
         value = var;
     }
-    bound.into_iter().rev().fold(x, |body, (var, value)| builder.push(Expr::Let { var, value, body }).unwrap())
+    variables.into_iter().rev().fold(x, |body, (var, value)| builder.push(Expr::Let { var, value, body }).unwrap())
 }
 
 /// Passes whose results are counted, in the order of the counts.
@@ -65,11 +69,11 @@ fn origin(module: &Module, is: impl Fn(&Expr) -> bool) -> OriginId {
 fn a_chain_on_a_constant() {
     let module = main(|builder, x| {
         let zero = builder.constant(Tensor::scalar(0f32));
-        let known = (0..LENGTH).fold(zero, |value, _| relu(builder, value));
-        builder.op("add", &[x, known], Attrs::none()).unwrap()
+        let constant = (0..LENGTH).fold(zero, |value, _| relu(builder, value));
+        builder.op("add", &[x, constant], Attrs::none()).unwrap()
     });
-    let all = LENGTH + 4;
-    assert_eq!(live(&module), [all, all, all, 4, all, all]);
+    let total = LENGTH + 4;
+    assert_eq!(live(&module), [total, total, total, 4, total, total]);
     let folded = super::run(&module, "fold_constant");
     let origin = origin(&folded, |expr| expr.as_constant().is_some());
     assert_eq!(folded.origins.get(origin).len(), LENGTH, "the constant has the origins of all folded operators");
@@ -78,11 +82,11 @@ fn a_chain_on_a_constant() {
 #[test]
 fn equal_expressions() {
     let module = main(|builder, x| {
-        let many: Vec<ExprId> = (0..WIDTH).map(|_| relu(builder, x)).collect();
-        builder.tuple(&many).unwrap()
+        let relus: Vec<ExprId> = (0..WIDTH).map(|_| relu(builder, x)).collect();
+        builder.tuple(&relus).unwrap()
     });
-    let all = WIDTH + 3;
-    assert_eq!(live(&module), [all, all, 4, all, all, all]);
+    let total = WIDTH + 3;
+    assert_eq!(live(&module), [total, total, 4, total, total, total]);
     let merged = super::run(&module, "eliminate_common_subexpr");
     let origin = origin(&merged, |expr| expr.as_op_call().is_some());
     assert_eq!(merged.origins.get(origin).len(), WIDTH, "one call has the origins of all merged calls");
@@ -91,31 +95,31 @@ fn equal_expressions() {
 #[test]
 fn a_chain_of_dead_lets() {
     let module = main(|builder, x| nested_lets(builder, x, relu));
-    let all = 3 * LENGTH + 2;
-    assert_eq!(live(&module), [all, 2, all, all, all, all]);
+    let total = 3 * LENGTH + 2;
+    assert_eq!(live(&module), [total, 2, total, total, total, total]);
 }
 
 #[test]
 fn equal_values_of_nested_lets() {
     let module = main(|builder, x| nested_lets(builder, x, |builder, _| relu(builder, x)));
-    let all = 3 * LENGTH + 2;
-    assert_eq!(live(&module), [all, 2, 2 * LENGTH + 3, all, all, all]);
+    let total = 3 * LENGTH + 2;
+    assert_eq!(live(&module), [total, 2, 2 * LENGTH + 3, total, total, total]);
 }
 
 #[test]
 fn equal_expressions_in_branches_side_by_side() {
     let module = main(|builder, x| {
         let cond = builder.constant(Tensor::from_bools(&[], &[true]));
-        let many: Vec<ExprId> = (0..WIDTH)
+        let branches: Vec<ExprId> = (0..WIDTH)
             .map(|_| {
                 let then = relu(builder, x);
                 builder.push(Expr::If { cond, then, otherwise: x }).unwrap()
             })
             .collect();
-        builder.tuple(&many).unwrap()
+        builder.tuple(&branches).unwrap()
     });
-    let all = 2 * WIDTH + 4;
-    assert_eq!(live(&module), [all, all, all, WIDTH + 3, all, all]);
+    let total = 2 * WIDTH + 4;
+    assert_eq!(live(&module), [total, total, total, WIDTH + 3, total, total]);
 }
 
 #[test]
@@ -124,8 +128,8 @@ fn lets_of_constants() {
         let zero = builder.constant(Tensor::from_slice(&[2], &[0f32, 1.0]));
         nested_lets(builder, x, |builder, value| relu(builder, if value == x { zero } else { value }))
     });
-    let all = 3 * LENGTH + 3;
-    assert_eq!(live(&module), [all, 2, all, 2, all, all]);
+    let total = 3 * LENGTH + 3;
+    assert_eq!(live(&module), [total, 2, total, 2, total, total]);
 }
 
 #[test]
@@ -167,8 +171,8 @@ fn a_chain_after_a_convolution() {
     let body = (0..LENGTH).fold(conv, |value, _| relu(&mut builder, value));
     builder.define("main", &[x], body).unwrap();
     // One transform before the convolution, one of the weights, one at the end of the chain.
-    let after = super::run(&builder.module, "convert_layout");
-    assert_eq!(count(&after), count(&builder.module) + 3);
+    let converted = super::run(&builder.module, "convert_layout");
+    assert_eq!(count(&converted), count(&builder.module) + 3);
 }
 
 fn count(module: &Module) -> usize {

@@ -23,13 +23,13 @@ pub enum Value {
 /// Activation of a scope.
 pub struct Frame {
     scope: ScopeId,
-    around: Option<Rc<Frame>>,
+    parent: Option<Rc<Frame>>,
     values: RefCell<HashMap<ExprId, Value>>,
 }
 
 impl Frame {
-    fn open(scope: ScopeId, around: Option<Rc<Frame>>) -> Rc<Frame> {
-        Rc::new(Frame { scope, around, values: RefCell::default() })
+    fn open(scope: ScopeId, parent: Option<Rc<Frame>>) -> Rc<Frame> {
+        Rc::new(Frame { scope, parent, values: RefCell::default() })
     }
 }
 
@@ -49,13 +49,13 @@ impl<'m> Evaluator<'m> {
     }
 
     fn call(&self, callee: &Value, args: Vec<Value>) -> Value {
-        let (id, around) = match callee {
+        let (id, parent) = match callee {
             Value::Constructor(name) => return Value::Data(name.clone(), args),
-            Value::Function(id, around) => (id, around),
+            Value::Function(id, parent) => (id, parent),
             _ => panic!("expected a function to call"),
         };
         let function = self.module.expr(*id).as_function().unwrap();
-        let frame = Frame::open(self.scopes.opened[*id].unwrap(), around.clone());
+        let frame = Frame::open(self.scopes.opened[*id].unwrap(), parent.clone());
         frame.values.borrow_mut().extend(function.params.iter().copied().zip(args));
         self.value(function.body, &frame)
     }
@@ -66,34 +66,34 @@ impl<'m> Evaluator<'m> {
             Expr::Global(name) => return Value::Function(self.module.globals[name], None),
             Expr::Constructor(name) => return Value::Constructor(name.clone()),
             Expr::Var(_) => {
-                let mut at = Some(frame);
-                while let Some(frame) = at {
+                let mut current = Some(frame);
+                while let Some(frame) = current {
                     if let Some(value) = frame.values.borrow().get(&id) {
                         return value.clone();
                     }
-                    at = frame.around.as_ref();
+                    current = frame.parent.as_ref();
                 }
                 panic!("unbound variable");
             }
             _ => {}
         }
         let scope = self.scopes.of[id].unwrap();
-        let mut home = frame;
-        while home.scope != scope {
-            home = home.around.as_ref().expect("an expression is used inside its scope");
+        let mut scope_frame = frame;
+        while scope_frame.scope != scope {
+            scope_frame = scope_frame.parent.as_ref().expect("an expression is used inside its scope");
         }
-        if let Some(value) = home.values.borrow().get(&id) {
+        if let Some(value) = scope_frame.values.borrow().get(&id) {
             return value.clone();
         }
-        let value = self.compute(id, home);
-        home.values.borrow_mut().insert(id, value.clone());
+        let value = self.compute(id, scope_frame);
+        scope_frame.values.borrow_mut().insert(id, value.clone());
         value
     }
 
     fn compute(&self, id: ExprId, frame: &Rc<Frame>) -> Value {
         let value = |id: ExprId| self.value(id, frame);
         let opened = self.scopes.opened[id];
-        let branch = |second: u32| Frame::open(nth(opened.unwrap(), second), Some(frame.clone()));
+        let branch = |second: u32| Frame::open(offset_scope(opened.unwrap(), second), Some(frame.clone()));
         match self.module.expr(id) {
             Expr::Tuple(fields) => Value::Tuple(fields.iter().map(|&f| value(f)).collect()),
             Expr::Project { tuple, index } => match value(*tuple) {
@@ -137,7 +137,7 @@ impl<'m> Evaluator<'m> {
                 let data = value(m.data);
                 for (at, clause) in m.clauses.iter().enumerate() {
                     let mut vars = HashMap::new();
-                    if fits(&clause.pattern, &data, &mut vars) {
+                    if matches_value(&clause.pattern, &data, &mut vars) {
                         let inner = branch(at as u32);
                         inner.values.borrow_mut().extend(vars);
                         return self.value(clause.body, &inner);
@@ -151,10 +151,10 @@ impl<'m> Evaluator<'m> {
                 Value::Cell(cell) => cell.borrow().clone(),
                 _ => panic!("expected a reference to read"),
             },
-            Expr::RefWrite { reference, value: new } => {
-                let (reference, new) = (value(*reference), value(*new));
+            Expr::RefWrite { reference, value: operand } => {
+                let (reference, operand) = (value(*reference), value(*operand));
                 let Value::Cell(cell) = reference else { panic!("expected a reference to write") };
-                *cell.borrow_mut() = new;
+                *cell.borrow_mut() = operand;
                 Value::Tuple(Vec::new())
             }
             Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_) | Expr::Var(_) => {
@@ -165,7 +165,7 @@ impl<'m> Evaluator<'m> {
 }
 
 /// Returns true if a value matches a pattern, and binds the variables of the pattern.
-fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value>) -> bool {
+fn matches_value(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value>) -> bool {
     match (pattern, value) {
         (ClausePattern::Any, _) => true,
         (ClausePattern::Var(var), _) => {
@@ -173,19 +173,19 @@ fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value
             true
         }
         (ClausePattern::Constructor { name, fields }, Value::Data(made_by, values)) => {
-            name == made_by && fields.iter().zip(values).all(|(p, v)| fits(p, v, vars))
+            name == made_by && fields.iter().zip(values).all(|(p, v)| matches_value(p, v, vars))
         }
         (ClausePattern::Tuple(fields), Value::Tuple(values)) => {
-            fields.iter().zip(values).all(|(p, v)| fits(p, v, vars))
+            fields.iter().zip(values).all(|(p, v)| matches_value(p, v, vars))
         }
         _ => panic!("expected a pattern of the type of the value"),
     }
 }
 
 /// Returns the scope at an offset from `first`: an if opens one scope per branch.
-fn nth(first: ScopeId, many: u32) -> ScopeId {
+fn offset_scope(first: ScopeId, offset: u32) -> ScopeId {
     use byoc_ir::ir::Id;
-    ScopeId::new(first.index() + many as usize)
+    ScopeId::new(first.index() + offset as usize)
 }
 
 fn operand(value: Value) -> op::Value {

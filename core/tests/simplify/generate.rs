@@ -60,9 +60,9 @@ impl Generator<'_> {
     }
 
     fn pick(&mut self) -> ExprId {
-        let at = self.choose(self.values.len());
+        let index = self.choose(self.values.len());
         // Index from the end: exhausted choices, which read as 0, select the most recent value.
-        self.values[self.values.len() - 1 - at]
+        self.values[self.values.len() - 1 - index]
     }
 
     fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> ExprId {
@@ -80,11 +80,11 @@ impl Generator<'_> {
         self.constant(shape)
     }
 
-    fn scope(&mut self, make: impl FnOnce(&mut Self) -> ExprId) -> ExprId {
+    fn scope(&mut self, build_body: impl FnOnce(&mut Self) -> ExprId) -> ExprId {
         let values = self.values.len();
-        let made = make(self);
+        let body = build_body(self);
         self.values.truncate(values);
-        made
+        body
     }
 
     /// Generates an expression. If `effects` is true, its lets may access the reference.
@@ -154,9 +154,9 @@ impl Generator<'_> {
                     if self.choose(4) == 0 {
                         self.values.push(value);
                     }
-                    let other = self.operand();
+                    let rhs = self.operand();
                     let name = ["multiply", "add"][self.choose(2)];
-                    value = self.op(name, &[value, other], Attrs::none());
+                    value = self.op(name, &[value, rhs], Attrs::none());
                 }
                 // Clips to a small range, so that values do not overflow along a chain of convolutions.
                 let bounds = [("a_min", AttrValue::Float(-8.0)), ("a_max", AttrValue::Float(8.0))];
@@ -179,8 +179,8 @@ impl Generator<'_> {
             }
             8 if float => {
                 let x = self.pick();
-                let both = self.op("nn.dropout", &[x], Attrs::none());
-                self.builder.project(both, 0).unwrap()
+                let dropout = self.op("nn.dropout", &[x], Attrs::none());
+                self.builder.project(dropout, 0).unwrap()
             }
             7..=9 => {
                 let fields = [self.pick(), self.pick()];

@@ -31,7 +31,7 @@ fn run(module: &Module, pass: &str) -> Module {
     let options = PassOptions { layouts: vec![nhwc("nn.conv2d"), nhwc("nn.max_pool2d")], ..PassOptions::default() };
     let mut run = RunOptions { verify_each: true, ..RunOptions::default() };
     match manager::run(module.clone(), &[pass], &options, &mut run) {
-        Ok(ran) => ran.module,
+        Ok(output) => output.module,
         Err(error) => panic!("{error}\n{}", print(module, &PrintOptions::default()).text),
     }
 }
@@ -41,24 +41,24 @@ fn results(module: &Module, kind: Kind) -> Vec<Tensor> {
     let mut args = generate::arguments(kind).into_iter().map(Value::Tensor).collect::<Vec<_>>();
     let cell = Value::Cell(std::rc::Rc::new(std::cell::RefCell::new(args[0].clone())));
     args.push(cell.clone());
-    let mut all = tensors(&Evaluator::new(module).run("main", &args));
-    all.extend(tensors(&cell));
-    all
+    let mut values = tensors(&Evaluator::new(module).run("main", &args));
+    values.extend(tensors(&cell));
+    values
 }
 
 fn assert_same(pass: &str, before: &[Tensor], after: &[Tensor], module: &Module) {
     assert_eq!(before.len(), after.len());
     for (a, b) in before.iter().zip(after) {
         assert_eq!((a.dtype(), a.shape()), (b.dtype(), b.shape()));
-        let same = match a.dtype() {
+        let is_close = match a.dtype() {
             DType::F32 => {
                 let (a, b) = (a.as_slice::<f32>(), b.as_slice::<f32>());
-                let most = a.iter().map(|v| v.abs()).fold(1.0, f32::max);
-                a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5 * most)
+                let largest = a.iter().map(|v| v.abs()).fold(1.0, f32::max);
+                a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest)
             }
             _ => a.bytes() == b.bytes(),
         };
-        assert!(same, "{pass}: {a:?}\n{b:?}\n{}", print(module, &PrintOptions::default()).text);
+        assert!(is_close, "{pass}: {a:?}\n{b:?}\n{}", print(module, &PrintOptions::default()).text);
     }
 }
 
@@ -66,17 +66,17 @@ fn check(choices: &[u8], kind: Kind) {
     let module = program(choices, kind);
     assert_eq!(verify(&module), Ok(()));
     let before = results(&module, kind);
-    let mut all = module.clone();
+    let mut program = module.clone();
     for &pass in PASSES {
         let after = run(&module, pass);
         assert_same(pass, &before, &results(&after, kind), &module);
-        let again = run(&after, pass);
-        if let Err(difference) = structural_equal(&after, &again) {
+        let repeated = run(&after, pass);
+        if let Err(difference) = structural_equal(&after, &repeated) {
             panic!("{pass} again: {difference}\n{}", print(&after, &PrintOptions::default()).text);
         }
-        all = run(&all, pass);
+        program = run(&program, pass);
     }
-    assert_same("all passes", &before, &results(&all, kind), &module);
+    assert_same("all passes", &before, &results(&program, kind), &module);
 }
 
 proptest! {

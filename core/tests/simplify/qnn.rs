@@ -46,10 +46,10 @@ impl Random {
     }
 
     fn scales(&mut self, shape: &[usize]) -> Tensor {
-        let wide = self.below(6) == 0;
+        let is_wide = self.below(6) == 0;
         let values: Vec<f32> = (0..shape.iter().product())
             .map(|_| {
-                let exponent = if wide { self.below(121) as i32 - 60 } else { self.below(9) as i32 - 8 };
+                let exponent = if is_wide { self.below(121) as i32 - 60 } else { self.below(9) as i32 - 8 };
                 let mantissa = if self.below(4) == 0 { 0.0 } else { self.below(1 << 23) as f32 / (1 << 23) as f32 };
                 (1.0 + mantissa) * 2f32.powi(exponent)
             })
@@ -88,12 +88,12 @@ struct Case {
     builder: Builder,
     args: Vec<ExprId>,
     params: Vec<ExprId>,
-    given: Vec<Value>,
+    arguments: Vec<Value>,
 }
 
 impl Case {
     fn new() -> Case {
-        Case { builder: Builder::default(), args: Vec::new(), params: Vec::new(), given: Vec::new() }
+        Case { builder: Builder::default(), args: Vec::new(), params: Vec::new(), arguments: Vec::new() }
     }
 
     fn leaf(&mut self, tensor: Tensor, constant: bool) -> ExprId {
@@ -102,7 +102,7 @@ impl Case {
         }
         let var = self.builder.var(format!("p{}", self.params.len()), Type::tensor(tensor.dtype(), tensor.shape()));
         self.params.push(var);
-        self.given.push(Value::Tensor(tensor));
+        self.arguments.push(Value::Tensor(tensor));
         var
     }
 
@@ -123,26 +123,26 @@ impl Case {
         };
         self.builder.define("main", &self.params, call).unwrap();
         let module = self.builder.module;
-        let plain = super::run(&module, "qnn_canonicalize");
-        let left = operators(&plain).find(|name| name.starts_with("qnn."));
-        assert_eq!(left, None, "{name} {attrs:?} is lowered to plain operators");
-        let value = |module: &Module| tensors(&Evaluator::new(module).run("main", &self.given));
-        let (before, after) = (value(&module), value(&plain));
+        let canonical = super::run(&module, "qnn_canonicalize");
+        let remaining = operators(&canonical).find(|name| name.starts_with("qnn."));
+        assert_eq!(remaining, None, "{name} {attrs:?} is lowered to plain operators");
+        let value = |module: &Module| tensors(&Evaluator::new(module).run("main", &self.arguments));
+        let (before, after) = (value(&module), value(&canonical));
         if before != after {
-            let text = super::print(&plain, &super::PrintOptions::default()).text;
-            let show = |t: &Tensor| t.view().to_f64s();
-            panic!("{name} {attrs:?}\n{:?}\n{:?}\n{text}", show(&before[0]), show(&after[0]));
+            let text = super::print(&canonical, &super::PrintOptions::default()).text;
+            let values_of = |t: &Tensor| t.view().to_f64s();
+            panic!("{name} {attrs:?}\n{:?}\n{:?}\n{text}", values_of(&before[0]), values_of(&after[0]));
         }
     }
 }
 
 fn operators(module: &Module) -> impl Iterator<Item = &'static str> {
     let live = module.live();
-    let called = move |(id, node): (ExprId, &byoc_ir::ir::Node)| match &node.expr {
+    let op_name = move |(id, node): (ExprId, &byoc_ir::ir::Node)| match &node.expr {
         expr @ Expr::Call(_) if live[id] => expr.as_op_call().map(|(operator, _)| op::get(operator).name),
         _ => None,
     };
-    module.nodes.iter().filter_map(called)
+    module.nodes.iter().filter_map(op_name)
 }
 
 const NARROW: [DType; 4] = [DType::I8, DType::U8, DType::I16, DType::U16];
@@ -156,22 +156,22 @@ fn quantize_dequantize_and_requantize() {
         let shape = [2, 3, 17];
         let axis = random.below(3) as i64;
         let vector = [shape[axis as usize]];
-        let lie = |random: &mut Random| -> Vec<usize> {
+        let axis_shape = |random: &mut Random| -> Vec<usize> {
             match random.below(3) {
                 0 => vec![],
                 1 => vec![1],
                 _ => vector.to_vec(),
             }
         };
-        let written = AttrValue::Int(if random.flip() { axis } else { axis - 3 });
+        let axis_attr = AttrValue::Int(if random.flip() { axis } else { axis - 3 });
         let mut case = Case::new();
         case.data(random.reals(&shape));
-        let (s, z) = (lie(&mut random), lie(&mut random));
+        let (s, z) = (axis_shape(&mut random), axis_shape(&mut random));
         case.parameter(random.scales(&s), false);
         case.parameter(random.zero_points(&z), random.flip());
         let rounding = AttrValue::from(ROUNDINGS[1 + random.below(2) as usize]);
         let out = AttrValue::from(random.pick(&ALL));
-        let attrs = Attrs::new([("axis", written.clone()), ("rounding", rounding), ("out_dtype", out)]);
+        let attrs = Attrs::new([("axis", axis_attr.clone()), ("rounding", rounding), ("out_dtype", out)]);
         case.check("qnn.quantize", attrs);
 
         let mut case = Case::new();
@@ -180,20 +180,20 @@ fn quantize_dequantize_and_requantize() {
         case.parameter(random.scales(&s), false);
         case.parameter(random.zero_points(&z), random.flip());
         let out = AttrValue::from(random.pick(&["float32", "float16"]));
-        case.check("qnn.dequantize", Attrs::new([("axis", written.clone()), ("out_dtype", out)]));
+        case.check("qnn.dequantize", Attrs::new([("axis", axis_attr.clone()), ("out_dtype", out)]));
 
         let mut case = Case::new();
         let dtype = random.pick(&[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::I32, DType::I32]);
         case.data(random.integers(dtype, &shape));
         for _ in 0..2 {
-            let (s, z) = (lie(&mut random), lie(&mut random));
+            let (s, z) = (axis_shape(&mut random), axis_shape(&mut random));
             case.parameter(random.scales(&s), true);
             case.parameter(random.zero_points(&z), random.flip());
         }
         case.check(
             "qnn.requantize",
             Attrs::new([
-                ("axis", written),
+                ("axis", axis_attr),
                 ("rounding", random.pick(&ROUNDINGS).into()),
                 ("compute_dtype", random.pick(&["int64", "int64", "float32"]).into()),
                 ("out_dtype", random.pick(&ALL).into()),
@@ -207,12 +207,12 @@ fn sums_of_products() {
     let mut random = Random(0x0fed_cba9_8765_4321);
     for _ in 0..150 {
         let kernel = |case: &mut Case, random: &mut Random, channels: usize| {
-            let lie = |random: &mut Random| if random.flip() { vec![] } else { vec![channels] };
+            let axis_shape = |random: &mut Random| if random.flip() { vec![] } else { vec![channels] };
             case.parameter(random.zero_points(&[]), random.flip());
-            let shape = lie(random);
+            let shape = axis_shape(random);
             case.parameter(random.zero_points(&shape), random.flip());
             case.parameter(random.scales(&[]), random.flip());
-            let shape = lie(random);
+            let shape = axis_shape(random);
             case.parameter(random.scales(&shape), random.flip());
         };
         let out = || ("out_dtype", AttrValue::from("int32"));
@@ -224,7 +224,7 @@ fn sums_of_products() {
         let shape = if layout == "OIHW" { [8, 4 / groups, 2, 3] } else { [2, 3, 4 / groups, 8] };
         case.data(random.integers(b, &shape));
         kernel(&mut case, &mut random, 8);
-        let wide = random.pick(&["int32", "int32", "int64"]);
+        let out_dtype = random.pick(&["int32", "int32", "int64"]);
         case.check(
             "qnn.conv2d",
             Attrs::new([
@@ -233,7 +233,7 @@ fn sums_of_products() {
                 ("strides", AttrValue::from([1, 2])),
                 ("dilation", AttrValue::from([2, 1])),
                 ("kernel_layout", layout.into()),
-                ("out_dtype", wide.into()),
+                ("out_dtype", out_dtype.into()),
             ]),
         );
 
@@ -265,18 +265,18 @@ fn arithmetic_and_concatenation() {
     let mut random = Random(0x5555_aaaa_1234_4321);
     for _ in 0..300 {
         let dtype = random.pick(&NARROW);
-        let same = random.below(4) == 0;
+        let is_shared = random.below(4) == 0;
         let (scale, zero) = (random.scales(&[]), random.zero_points(&[]));
         for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
             let mut case = Case::new();
             case.data(random.integers(dtype, &[2, 3, 5]));
             case.data(random.integers(dtype, &[3, 1]));
-            let single = name == "qnn.mul" || random.flip();
+            let is_per_tensor = name == "qnn.mul" || random.flip();
             for side in 0..3 {
-                let shape: &[usize] = if single || side != 0 { &[] } else { &[3] };
+                let shape: &[usize] = if is_per_tensor || side != 0 { &[] } else { &[3] };
                 let (s, z) = (random.scales(shape), random.zero_points(shape));
-                case.parameter(if same { scale.clone() } else { s }, true);
-                case.parameter(if same { zero.clone() } else { z }, random.flip());
+                case.parameter(if is_shared { scale.clone() } else { s }, true);
+                case.parameter(if is_shared { zero.clone() } else { z }, random.flip());
             }
             case.check(name, Attrs::new([("lhs_axis", AttrValue::Int(1))]));
         }
@@ -330,8 +330,8 @@ fn unknown_scales_stay() {
     }
     let call = case.builder.op("qnn.requantize", &case.args, Attrs::none()).unwrap();
     case.builder.define("main", &case.params, call).unwrap();
-    let after = super::run(&case.builder.module, "qnn_canonicalize");
-    assert_eq!(operators(&after).collect::<Vec<_>>(), ["qnn.requantize"]);
+    let canonical = super::run(&case.builder.module, "qnn_canonicalize");
+    assert_eq!(operators(&canonical).collect::<Vec<_>>(), ["qnn.requantize"]);
 }
 
 fn ints(values: &[i64]) -> AttrValue {
@@ -350,7 +350,7 @@ fn float_network_becomes_an_integer_one() {
             let attrs = Attrs::new([("axis", AttrValue::Int(axis))]);
             case.builder.op("qnn.dequantize", &[value, scale, point], attrs).unwrap()
         };
-        let back = |case: &mut Case, value: ExprId, exponent: i32, point: i32| {
+        let requantized = |case: &mut Case, value: ExprId, exponent: i32, point: i32| {
             let (scale, zero) = (case.builder.constant(step(exponent)), case.builder.constant(Tensor::scalar(point)));
             let attrs = Attrs::new([("out_dtype", "uint8".into()), ("rounding", "TOEVEN".into())]);
             let value = case.builder.op("qnn.quantize", &[value, scale, zero], attrs).unwrap();
@@ -361,22 +361,23 @@ fn float_network_becomes_an_integer_one() {
         let bias = case.builder.constant(Tensor::from_slice(&[4], &[100i32, -200, 0, 3000]));
         let data = real(&mut case, x, step(-4), 100, -1);
         let kernel = real(&mut case, weight, Tensor::from_slice(&[4], &[0.01f32, 0.02, 0.015, 0.005]), 0, 0);
-        let sums = Attrs::new([("padding", ints(&[1, 1]))]);
-        let conv = case.builder.op("nn.conv2d", &[data, kernel], sums).unwrap();
+        let pad_attrs = Attrs::new([("padding", ints(&[1, 1]))]);
+        let conv = case.builder.op("nn.conv2d", &[data, kernel], pad_attrs).unwrap();
         let product: Vec<f32> = [0.01f32, 0.02, 0.015, 0.005].map(|s| s * 1.25 * 2f32.powi(-4)).to_vec();
         let bias = real(&mut case, bias, Tensor::from_slice(&[4], &product), 0, 0);
         let conv = case.builder.op("nn.bias_add", &[conv, bias], Attrs::none()).unwrap();
         let conv = case.builder.op("nn.relu", &[conv], Attrs::none()).unwrap();
-        let conv = back(&mut case, conv, -3, 0);
+        let conv = requantized(&mut case, conv, -3, 0);
         let sum = case.builder.op("add", &[conv, data], Attrs::none()).unwrap();
-        let sum = back(&mut case, sum, -2, 60);
+        let sum = requantized(&mut case, sum, -2, 60);
         let pool = Attrs::new([("pool_size", ints(&[2, 2])), ("strides", ints(&[2, 2]))]);
         let pool = case.builder.op("nn.max_pool2d", &[sum], pool).unwrap();
-        let both = case.builder.tuple(&[pool, pool]).unwrap();
-        let both = case.builder.op("concatenate", &[both], Attrs::new([("axis", AttrValue::Int(1))])).unwrap();
-        let both = back(&mut case, both, -2, 50);
-        let mean = case.builder.op("nn.global_avg_pool2d", &[both], Attrs::none()).unwrap();
-        let mean = back(&mut case, mean, -3, 30);
+        let concatenated = case.builder.tuple(&[pool, pool]).unwrap();
+        let concatenated =
+            case.builder.op("concatenate", &[concatenated], Attrs::new([("axis", AttrValue::Int(1))])).unwrap();
+        let concatenated = requantized(&mut case, concatenated, -2, 50);
+        let mean = case.builder.op("nn.global_avg_pool2d", &[concatenated], Attrs::none()).unwrap();
+        let mean = requantized(&mut case, mean, -3, 30);
         let (scale, zero) = (case.builder.constant(step(-3)), case.builder.constant(Tensor::scalar(30i32)));
         let attrs = Attrs::new([("out_dtype", "uint8".into()), ("rounding", "TOEVEN".into())]);
         let out = case.builder.op("qnn.quantize", &[mean, scale, zero], attrs).unwrap();
@@ -384,7 +385,7 @@ fn float_network_becomes_an_integer_one() {
         let module = case.builder.module;
         let integers = super::run(&module, "fake_quantization_to_integer");
         let names: Vec<_> = operators(&integers).collect();
-        let wanted = [
+        let allowed = [
             "qnn.conv2d",
             "nn.bias_add",
             "qnn.requantize",
@@ -393,12 +394,12 @@ fn float_network_becomes_an_integer_one() {
             "qnn.concatenate",
             "qnn.avg_pool2d",
         ];
-        let mut left: Vec<_> = names.iter().filter(|name| !wanted.contains(name)).collect();
-        left.retain(|name| **name != "clip");
-        assert!(left.is_empty(), "expected only integer operators, found {names:?}");
-        assert!(wanted.iter().all(|name| names.contains(name)), "{names:?}");
+        let mut unexpected: Vec<_> = names.iter().filter(|name| !allowed.contains(name)).collect();
+        unexpected.retain(|name| **name != "clip");
+        assert!(unexpected.is_empty(), "expected only integer operators, found {names:?}");
+        assert!(allowed.iter().all(|name| names.contains(name)), "{names:?}");
         let value =
-            |module: &Module| tensors(&Evaluator::new(module).run("main", &case.given)).remove(0).view().to_f64s();
+            |module: &Module| tensors(&Evaluator::new(module).run("main", &case.arguments)).remove(0).view().to_f64s();
         for (a, b) in value(&module).iter().zip(value(&integers)) {
             // Each requantization may be off by one step; averaging removes more than half of the accumulated error.
             assert!((a - b).abs() <= 2.0, "{a} in floats, {b} in integers");

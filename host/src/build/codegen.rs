@@ -1,7 +1,7 @@
 //! Code generation for regions: `relay.ext.<name>` compiles each function with `Compiler="<name>"`.
 
 use super::backend::{Backend, refusal_of};
-use byoc_core::analysis::Verified;
+use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Module;
@@ -42,7 +42,7 @@ pub struct RegionCompiler<'a> {
 
 impl<'a> RegionCompiler<'a> {
     /// Creates a compiler for the regions of `module`; `constants` are the constants of the planned program.
-    pub fn new(module: Verified<'a>, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
+    pub fn new(module: VerifiedModule<'a>, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
         let indices = constants.iter().enumerate().map(|(i, t)| (t.bytes().as_ptr(), i as u32)).collect();
         RegionCompiler { module: module.module(), indices, options }
     }

@@ -7,7 +7,7 @@ use super::explanation::Explanation;
 use super::progress::{Progress, Stage};
 use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
-use byoc_core::analysis::Verified;
+use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
 use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, RegionReport, Report, partition_for};
 use byoc_ir::diag::{Diagnostic, Severity, codes};
@@ -113,7 +113,7 @@ pub fn build(
         partition(&simplified, &backends, &mut passes, &mut warnings)?;
 
     let start = Instant::now();
-    let verified = Verified::of(&partitioned).map_err(not_verified)?;
+    let verified = VerifiedModule::of(&partitioned).map_err(not_verified)?;
     passes.record("verify", start);
 
     options.report(|| Stage::Plan);

@@ -45,7 +45,7 @@ fn unknown_operator(target: &str, name: &str) -> Box<Diagnostic> {
     })
 }
 
-/// Annotates a module; `takes` returns the index of the target to which an operator call is assigned, or `None` for the
+/// Annotates a module; `accepts` returns the index of the target to which an operator call is assigned, or `None` for the
 /// target `default`.
 ///
 /// # Errors
@@ -54,41 +54,42 @@ pub fn annotate_target_by(
     module: &Module,
     targets: &[Name],
     include_non_call_ops: bool,
-    takes: &mut dyn FnMut(ExprId) -> Option<usize>,
+    accepts: &mut dyn FnMut(ExprId) -> Option<usize>,
 ) -> Result<Module, Box<Diagnostic>> {
     let mut annotator = Annotator {
-        marks: Annotations::new(),
-        open: expressions_to_annotate(module),
+        annotations: Annotations::new(),
+        is_pending: expressions_to_annotate(module),
         targets,
         include_non_call_ops,
         attrs: vec![attrs_of(DEFAULT.into())],
         numbers: BTreeMap::from([(Name::from(DEFAULT), 0)]),
         target: IndexVec::filled(None, module.nodes.len()),
     };
-    Rebuild::run(module, |rebuild, id, expr| Ok(annotator.visit(rebuild, id, expr, takes)))
+    Rebuild::run(module, |rebuild, id, expr| Ok(annotator.visit(rebuild, id, expr, accepts)))
 }
 
 /// Returns the expressions to annotate: all expressions outside composites and opaque functions.
 fn expressions_to_annotate(module: &Module) -> IndexVec<ExprId, bool> {
-    let mut open = IndexVec::filled(false, module.nodes.len());
+    let mut is_pending = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
-        open[root] = true;
+        is_pending[root] = true;
     }
     for (id, node) in module.nodes.iter().rev() {
-        let closed = node.expr.as_function().is_some_and(|f| is_opaque(f) || f.attrs.get("Composite").is_some());
-        if open[id] && !closed {
-            node.expr.for_each_operand(|operand| open[operand] = true);
+        let is_opaque_function =
+            node.expr.as_function().is_some_and(|f| is_opaque(f) || f.attrs.get("Composite").is_some());
+        if is_pending[id] && !is_opaque_function {
+            node.expr.for_each_operand(|operand| is_pending[operand] = true);
         }
     }
-    open
+    is_pending
 }
 
 /// Target, as an index into the annotator's lists.
 type Target = usize;
 
 struct Annotator<'a> {
-    marks: Annotations,
-    open: IndexVec<ExprId, bool>,
+    annotations: Annotations,
+    is_pending: IndexVec<ExprId, bool>,
     targets: &'a [Name],
     include_non_call_ops: bool,
     /// Attributes of the annotations of each target.
@@ -104,16 +105,16 @@ impl Annotator<'_> {
         rebuild: &mut Rebuild<'_>,
         id: ExprId,
         expr: &Expr,
-        takes: &mut dyn FnMut(ExprId) -> Option<usize>,
+        accepts: &mut dyn FnMut(ExprId) -> Option<usize>,
     ) -> Option<ExprId> {
-        if !self.open[id] {
+        if !self.is_pending[id] {
             return None;
         }
         let module = rebuild.old;
         let mut expr = expr.clone();
         match &mut expr {
             Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => return None,
-            Expr::Call(call) => match self.marks.annotation_of(module, id) {
+            Expr::Call(call) => match self.annotations.annotation_of(module, id) {
                 Some(Mark::Begin(..)) => return None,
                 Some(Mark::End(value, compiler)) => {
                     let target = match self.target[value] {
@@ -122,19 +123,19 @@ impl Annotator<'_> {
                     };
                     self.target[value].get_or_insert(target);
                     self.target[id] = Some(target);
-                    let new = rebuild.get(value);
-                    return Some(self.marks.end(rebuild, new, &self.attrs[target]));
+                    let replacement = rebuild.get(value);
+                    return Some(self.annotations.end(rebuild, replacement, &self.attrs[target]));
                 }
                 None => {
                     if let Some(Some(Mark::Begin(_, compiler))) =
-                        call.args.first().map(|&a| self.marks.annotation_of(module, a))
+                        call.args.first().map(|&a| self.annotations.annotation_of(module, a))
                         && compiler != DEFAULT
                     {
                         // The call is already annotated: the ends around it determine its target.
                         return None;
                     }
                     let target = match call.callee {
-                        Callee::Op(_) => takes(id).and_then(|i| self.targets.get(i)).cloned(),
+                        Callee::Op(_) => accepts(id).and_then(|i| self.targets.get(i)).cloned(),
                         Callee::Expr(callee) => match module.expr(callee) {
                             Expr::Function(f) => f
                                 .attrs
@@ -222,37 +223,37 @@ impl Annotator<'_> {
     /// the begins.
     fn wrap(&mut self, rebuild: &mut Rebuild<'_>, operands: &mut [ExprId], target: Option<Target>) -> Target {
         let module = rebuild.old;
-        let mut common: Option<Target> = None;
-        let mut keep: SmallVec<[bool; 8]> = SmallVec::from_elem(false, operands.len());
-        for (operand, keep) in operands.iter_mut().zip(&mut keep) {
-            let mut from = 0;
-            let old = *operand;
-            match self.marks.annotation_of(module, old) {
+        let mut shared_target: Option<Target> = None;
+        let mut is_kept: SmallVec<[bool; 8]> = SmallVec::from_elem(false, operands.len());
+        for (operand, is_kept) in operands.iter_mut().zip(&mut is_kept) {
+            let mut argument_target = 0;
+            let operand_id = *operand;
+            match self.annotations.annotation_of(module, operand_id) {
                 Some(Mark::Begin(value, compiler)) => {
-                    if let Some(Mark::End(..)) = self.marks.annotation_of(module, value) {
-                        from = self.target[value].unwrap_or(0);
+                    if let Some(Mark::End(..)) = self.annotations.annotation_of(module, value) {
+                        argument_target = self.target[value].unwrap_or(0);
                     }
-                    *keep = compiler != DEFAULT;
-                    *operand = rebuild.get(if *keep { old } else { value });
+                    *is_kept = compiler != DEFAULT;
+                    *operand = rebuild.get(if *is_kept { operand_id } else { value });
                 }
                 Some(Mark::End(..)) => {
-                    from = self.target[old].unwrap_or(0);
-                    *operand = rebuild.get(old);
+                    argument_target = self.target[operand_id].unwrap_or(0);
+                    *operand = rebuild.get(operand_id);
                 }
                 None => {
-                    from = self.target[old].unwrap_or(0);
-                    *operand = self.wrap_in_end(rebuild, old);
+                    argument_target = self.target[operand_id].unwrap_or(0);
+                    *operand = self.wrap_in_end(rebuild, operand_id);
                 }
             }
-            common = Some(match common {
-                Some(other) if other != from => 0,
-                _ => from,
+            shared_target = Some(match shared_target {
+                Some(other) if other != argument_target => 0,
+                _ => argument_target,
             });
         }
-        let target = target.or(common).unwrap_or(0);
-        for (operand, keep) in operands.iter_mut().zip(keep) {
-            if !keep {
-                *operand = self.marks.begin(rebuild, *operand, &self.attrs[target]);
+        let target = target.or(shared_target).unwrap_or(0);
+        for (operand, is_kept) in operands.iter_mut().zip(is_kept) {
+            if !is_kept {
+                *operand = self.annotations.begin(rebuild, *operand, &self.attrs[target]);
             }
         }
         target
@@ -260,20 +261,20 @@ impl Annotator<'_> {
 
     /// Returns the value of an operand, wrapped in an end if the operand has a target. A call without arguments counts
     /// as an input and gets no end.
-    fn wrap_in_end(&mut self, rebuild: &mut Rebuild<'_>, old: ExprId) -> ExprId {
-        let new = rebuild.get(old);
-        if self.marks.annotation_of(rebuild.old, old).is_some() {
-            return new;
+    fn wrap_in_end(&mut self, rebuild: &mut Rebuild<'_>, source: ExprId) -> ExprId {
+        let value = rebuild.get(source);
+        if self.annotations.annotation_of(rebuild.old, source).is_some() {
+            return value;
         }
-        let computes = match rebuild.old.expr(old) {
+        let computes = match rebuild.old.expr(source) {
             Expr::Call(call) => !call.args.is_empty(),
             Expr::Tuple(fields) => !fields.is_empty(),
             Expr::Project { .. } | Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => true,
             _ => false,
         };
-        match self.target[old] {
-            Some(target) if computes => self.marks.end(rebuild, new, &self.attrs[target]),
-            _ => new,
+        match self.target[source] {
+            Some(target) if computes => self.annotations.end(rebuild, value, &self.attrs[target]),
+            _ => value,
         }
     }
 
@@ -289,7 +290,7 @@ impl Annotator<'_> {
 }
 
 /// Appends a replacement for an old expression, with the same type.
-fn push(rebuild: &mut Rebuild<'_>, old: ExprId, expr: Expr) -> ExprId {
-    let node = &rebuild.old.nodes[old];
+fn push(rebuild: &mut Rebuild<'_>, source: ExprId, expr: Expr) -> ExprId {
+    let node = &rebuild.old.nodes[source];
     rebuild.new.module.push_typed(expr, node.ty.clone(), node.origin)
 }

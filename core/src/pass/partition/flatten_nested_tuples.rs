@@ -18,9 +18,9 @@ pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>>
 
 /// Variant of [`flatten_nested_tuples`] that borrows the module if no end surrounds a tuple.
 pub(super) fn flatten_if_needed(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
-    let marks = Annotations::new();
+    let annotations = Annotations::new();
     let live = module.live();
-    let ended_tuple = |id: ExprId| match marks.annotation_of(module, id) {
+    let ended_tuple = |id: ExprId| match annotations.annotation_of(module, id) {
         Some(Mark::End(value, compiler)) if live[id] && is_filled_tuple(module, value) => Some((value, compiler)),
         _ => None,
     };
@@ -31,16 +31,16 @@ pub(super) fn flatten_if_needed(module: &Module) -> Result<Cow<'_, Module>, Box<
     // fields, the module would grow by the product of the two counts, so beyond `budget` new expressions the ends share
     // one tuple.
     let mut budget = (1 << 16) + 16 * module.nodes.len();
-    let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    let mut flattened: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     Rebuild::run(module, |rebuild, id, _| {
         let Some((tuple, compiler)) = ended_tuple(id) else { return Ok(None) };
-        if budget == 0 && known[tuple].is_some() {
-            return Ok(known[tuple]);
+        if budget == 0 && flattened[tuple].is_some() {
+            return Ok(flattened[tuple]);
         }
-        let before = rebuild.new.module.nodes.len();
-        known[tuple] = Some(end_fields(rebuild, &marks, tuple, &attrs_of(compiler.into())));
-        budget = budget.saturating_sub(rebuild.new.module.nodes.len() - before);
-        Ok(known[tuple])
+        let node_count = rebuild.new.module.nodes.len();
+        flattened[tuple] = Some(end_fields(rebuild, &annotations, tuple, &attrs_of(compiler.into())));
+        budget = budget.saturating_sub(rebuild.new.module.nodes.len() - node_count);
+        Ok(flattened[tuple])
     })
     .map(Cow::Owned)
 }
@@ -50,34 +50,34 @@ fn is_filled_tuple(module: &Module, id: ExprId) -> bool {
 }
 
 /// Appends a tuple with an end around each field, and likewise for nested tuples.
-fn end_fields(rebuild: &mut Rebuild<'_>, marks: &Annotations, root: ExprId, attrs: &Attrs) -> ExprId {
+fn end_fields(rebuild: &mut Rebuild<'_>, annotations: &Annotations, root: ExprId, attrs: &Attrs) -> ExprId {
     let module = rebuild.old;
-    let mut made: HashMap<ExprId, ExprId> = HashMap::new();
-    let mut latest = root;
+    let mut replacements: HashMap<ExprId, ExprId> = HashMap::new();
+    let mut result = root;
     let mut stack = vec![(root, false)];
-    while let Some((id, leave)) = stack.pop() {
+    while let Some((id, is_exit)) = stack.pop() {
         let Expr::Tuple(fields) = module.expr(id) else { continue };
-        if made.contains_key(&id) {
+        if replacements.contains_key(&id) {
             continue;
         }
-        if !leave {
+        if !is_exit {
             stack.push((id, true));
             stack.extend(fields.iter().rev().filter(|&&f| is_filled_tuple(module, f)).map(|&f| (f, false)));
             continue;
         }
-        let mut outside = Vec::with_capacity(fields.len());
+        let mut new_fields = Vec::with_capacity(fields.len());
         for &field in fields {
-            outside.push(match made.get(&field) {
+            new_fields.push(match replacements.get(&field) {
                 Some(&tuple) => tuple,
                 None => {
-                    let inside = rebuild.get(field);
-                    marks.end(rebuild, inside, attrs)
+                    let field_value = rebuild.get(field);
+                    annotations.end(rebuild, field_value, attrs)
                 }
             });
         }
         let node = &module.nodes[id];
-        latest = rebuild.new.module.push_typed(Expr::Tuple(outside.into()), node.ty.clone(), node.origin);
-        made.insert(id, latest);
+        result = rebuild.new.module.push_typed(Expr::Tuple(new_fields.into()), node.ty.clone(), node.origin);
+        replacements.insert(id, result);
     }
-    latest
+    result
 }

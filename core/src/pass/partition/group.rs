@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 /// Finds the groups of a pattern. Returns, by root, the expressions of the group, operands before users, and the match.
 pub(crate) fn find(module: &Module, pattern: &Pattern, name: &Name) -> BTreeMap<ExprId, (Vec<ExprId>, Match)> {
-    let found = Grouping::new(module).find(pattern, name, &Attrs::none(), &mut |_, _| {});
-    found
+    let groups = Grouping::new(module).find(pattern, name, &Attrs::none(), &mut |_, _| {});
+    groups
         .into_iter()
         .map(|FoundGroup { group, matched }| (group.composite.root, (group.composite.nodes, matched)))
         .collect()

@@ -51,11 +51,11 @@ pub(super) struct Grouping<'m> {
     owner_names: Vec<Name>,
     functions: Vec<(Name, ExprId)>,
     by_op: HashMap<OpId, Vec<ExprId>>,
-    all: Vec<ExprId>,
+    order: Vec<ExprId>,
     position: IndexVec<ExprId, u32>,
     /// Index into `functions` of the function that each expression belongs to.
     function: IndexVec<ExprId, u32>,
-    stale: bool,
+    is_stale: bool,
 }
 
 impl<'m> Grouping<'m> {
@@ -74,13 +74,13 @@ impl<'m> Grouping<'m> {
             owner_names: Vec::new(),
             functions,
             by_op: HashMap::new(),
-            all: Vec::new(),
+            order: Vec::new(),
             position: IndexVec::filled(0, module.nodes.len()),
             function: IndexVec::filled(0, module.nodes.len()),
-            stale: false,
+            is_stale: false,
         };
         grouping.number();
-        for &id in &grouping.all {
+        for &id in &grouping.order {
             if let Some((op, _)) = module.expr(id).as_op_call() {
                 grouping.by_op.entry(op).or_default().push(id);
             }
@@ -90,31 +90,31 @@ impl<'m> Grouping<'m> {
 
     /// Numbers the live expressions, sorted by function name, with operands before users within a function.
     fn number(&mut self) {
-        let mut seen = IndexVec::filled(false, self.graph.module.nodes.len());
-        self.all.clear();
+        let mut visited = IndexVec::filled(false, self.graph.module.nodes.len());
+        self.order.clear();
         for (i, &(_, function)) in self.functions.iter().enumerate() {
-            let order = self.graph.post_order(function, &mut seen, |expr| !is_opaque_to_patterns(expr));
+            let order = self.graph.post_order(function, &mut visited, |expr| !is_opaque_to_patterns(expr));
             for id in order {
-                self.position[id] = self.all.len() as u32;
+                self.position[id] = self.order.len() as u32;
                 self.function[id] = i as u32;
-                self.all.push(id);
+                self.order.push(id);
             }
         }
-        self.stale = false;
+        self.is_stale = false;
     }
 
     /// Returns the live expressions, sorted by function name, with operands before users within a function.
     pub fn order(&mut self) -> Vec<ExprId> {
-        if self.stale {
+        if self.is_stale {
             self.number();
         }
-        self.all.clone()
+        self.order.clone()
     }
 
     /// Frees everything except the groups and the operands, to save memory.
     pub fn forget_users(&mut self) {
         self.graph.forget_users();
-        self.all = Vec::new();
+        self.order = Vec::new();
         self.by_op = HashMap::new();
         (self.owner, self.position, self.function) = (IndexVec::new(), IndexVec::new(), IndexVec::new());
     }
@@ -141,23 +141,23 @@ impl<'m> Grouping<'m> {
 
     /// Returns the live, ungrouped and unclaimed operator calls, operands before users.
     pub fn free_operators(&mut self) -> Vec<ExprId> {
-        if self.stale {
+        if self.is_stale {
             self.number();
         }
-        let free = |&id: &ExprId| {
+        let is_free = |&id: &ExprId| {
             self.graph.is_live(id)
                 && self.owner[id] == 0
                 && self.graph.expr(id).is_some_and(|expr| expr.as_op_call().is_some())
         };
-        self.all.iter().copied().filter(free).collect()
+        self.order.iter().copied().filter(is_free).collect()
     }
 
     /// Finds the groups that match a pattern-table entry, requests a verdict on each from the judge, and collapses the
-    /// accepted groups. `refused` is called for every expression of a refused candidate.
-    pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, refused: &mut dyn FnMut(ExprId, Refusal)) {
+    /// accepted groups. `record_refusal` is called for every expression of a refused candidate.
+    pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, record_refusal: &mut dyn FnMut(ExprId, Refusal)) {
         let attrs = Attrs::new([("Composite", AttrValue::Str(entry.name.clone()))]);
-        let found = self.find(&entry.pattern, &entry.name, &attrs, refused);
-        if found.is_empty() {
+        let groups = self.find(&entry.pattern, &entry.name, &attrs, record_refusal);
+        if groups.is_empty() {
             return;
         }
         let candidate = |FoundGroup { group: Group { composite, .. }, .. }: &FoundGroup| Candidate {
@@ -167,14 +167,14 @@ impl<'m> Grouping<'m> {
             outside_users: self.graph.users(composite.root).count(),
             composites: Vec::new(),
         };
-        let candidates: Vec<Candidate> = found.iter().map(candidate).collect();
+        let candidates: Vec<Candidate> = groups.iter().map(candidate).collect();
         let verdicts = request_verdicts(judge, self.graph.module, Question::Pattern(entry), &candidates);
-        for (FoundGroup { group, .. }, verdict) in found.into_iter().zip(verdicts) {
+        for (FoundGroup { group, .. }, verdict) in groups.into_iter().zip(verdicts) {
             match verdict {
                 // A composite is not a region: a backend cannot request that it be split.
                 Verdict::Supported | Verdict::Split(_) => self.accept(group),
                 Verdict::Refused(refusal) => {
-                    group.composite.nodes.iter().for_each(|&node| refused(node, refusal.clone()));
+                    group.composite.nodes.iter().for_each(|&node| record_refusal(node, refusal.clone()));
                 }
             }
         }
@@ -185,7 +185,7 @@ impl<'m> Grouping<'m> {
         let root = group.composite.root;
         self.graph.collapse(root, group.composite.inputs.clone().into());
         self.groups.insert(root, group);
-        self.stale = true;
+        self.is_stale = true;
     }
 
     /// Finds the groups of a pattern. `refused` is called for every expression of a match that cannot become a group.
@@ -194,7 +194,7 @@ impl<'m> Grouping<'m> {
         pattern: &Pattern,
         name: &Name,
         attrs: &Attrs,
-        refused: &mut dyn FnMut(ExprId, Refusal),
+        record_refusal: &mut dyn FnMut(ExprId, Refusal),
     ) -> Vec<FoundGroup> {
         if pattern.required_ops().iter().any(|op| !self.by_op.contains_key(op)) {
             return Vec::new();
@@ -203,7 +203,7 @@ impl<'m> Grouping<'m> {
         // A match of a recursive pattern may be as large as the module, so roots inside an earlier match are skipped
         // before matching.
         let one_by_one = pattern.is_recursive();
-        if self.stale && (one_by_one || ops == RootOps::Any) {
+        if self.is_stale && (one_by_one || ops == RootOps::Any) {
             self.number();
         }
         let mut roots = self.roots(ops);
@@ -211,51 +211,51 @@ impl<'m> Grouping<'m> {
         if !one_by_one {
             let mut matcher = Matcher::new(&self.graph);
             matches.extend(roots.drain(..).filter_map(|root| Some((root, matcher.match_at(pattern, root)?))));
-            if matches.len() > 1 && self.stale {
+            if matches.len() > 1 && self.is_stale {
                 self.number();
             }
         }
         // Matches are tried in the order of the function names, with users before producers within a function.
-        let place = |&root: &ExprId| (self.function[root], std::cmp::Reverse(self.position[root]));
-        roots.sort_by_key(place);
-        matches.sort_by_key(|(root, _)| place(root));
+        let sort_key = |&root: &ExprId| (self.function[root], std::cmp::Reverse(self.position[root]));
+        roots.sort_by_key(sort_key);
+        matches.sort_by_key(|(root, _)| sort_key(root));
         let mut finder = Finder {
             grouping: self,
             name,
             attrs,
             leaves: InputRules::of(pattern),
-            grouped: HashSet::new(),
+            claimed: HashSet::new(),
             numbers: HashMap::new(),
             labels: HashMap::new(),
-            found: Vec::new(),
+            groups: Vec::new(),
         };
         let mut matcher = Matcher::new(&self.graph);
         for root in roots {
-            if !finder.grouped.contains(&root)
+            if !finder.claimed.contains(&root)
                 && let Some(matched) = matcher.match_at(pattern, root)
             {
-                finder.add_group(root, matched, refused);
+                finder.add_group(root, matched, record_refusal);
             }
         }
         for (root, matched) in matches {
-            if !finder.grouped.contains(&root) {
-                finder.add_group(root, matched, refused);
+            if !finder.claimed.contains(&root) {
+                finder.add_group(root, matched, record_refusal);
             }
         }
-        finder.found
+        finder.groups
     }
 
     /// Returns the expressions that can be the root of a match.
     fn roots(&self, ops: RootOps) -> Vec<ExprId> {
-        let free = |&root: &ExprId| {
+        let is_free = |&root: &ExprId| {
             self.graph.is_live(root)
                 && self.owner[root] == 0
                 && self.graph.expr(root).is_some_and(|expr| !matches!(expr, Expr::Function(_)))
         };
         match ops {
-            RootOps::Any => self.all.iter().copied().filter(free).collect(),
+            RootOps::Any => self.order.iter().copied().filter(is_free).collect(),
             RootOps::These(ops) => {
-                ops.iter().filter_map(|op| self.by_op.get(op)).flatten().copied().filter(free).collect()
+                ops.iter().filter_map(|op| self.by_op.get(op)).flatten().copied().filter(is_free).collect()
             }
         }
     }
@@ -264,7 +264,7 @@ impl<'m> Grouping<'m> {
     pub fn dissolve(&mut self, root: ExprId) {
         if self.groups.remove(&root).is_some() {
             self.graph.expand(root);
-            self.stale = true;
+            self.is_stale = true;
         }
     }
 
@@ -288,64 +288,64 @@ struct Finder<'g, 'm> {
     attrs: &'g Attrs,
     leaves: InputRules<'g>,
     /// Expressions that are already in a group of this pattern.
-    grouped: HashSet<ExprId>,
+    claimed: HashSet<ExprId>,
     /// Number of candidates in each global function.
     numbers: HashMap<u32, u32>,
     /// Attributes of the groups, by label.
     labels: HashMap<String, Attrs>,
-    found: Vec<FoundGroup>,
+    groups: Vec<FoundGroup>,
 }
 
 impl Finder<'_, '_> {
-    fn add_group(&mut self, root: ExprId, matched: Match, refused: &mut dyn FnMut(ExprId, Refusal)) {
+    fn add_group(&mut self, root: ExprId, matched: Match, record_refusal: &mut dyn FnMut(ExprId, Refusal)) {
         let graph = &self.grouping.graph;
-        let next = self.numbers.entry(self.grouping.function[root]).or_default();
-        let number = *next;
-        *next += 1;
+        let counter = self.numbers.entry(self.grouping.function[root]).or_default();
+        let number = *counter;
+        *counter += 1;
         let mut inputs = self.leaves.inputs(graph, &matched);
         if inputs.contains(&root) {
             return;
         }
         let (nodes, label) = self.interior(root, &inputs);
-        let mut bound: HashSet<ExprId> = HashSet::new();
+        let mut bound_nodes: HashSet<ExprId> = HashSet::new();
         for &node in &nodes {
             graph.module.expr(node).for_each_binder(|var| {
-                bound.insert(var);
+                bound_nodes.insert(var);
             });
         }
         // Free variables inside the match become inputs, because a composite function must not capture them.
-        let is_free = |id: &ExprId| matches!(graph.module.expr(*id), Expr::Var(_)) && !bound.contains(id);
+        let is_free = |id: &ExprId| matches!(graph.module.expr(*id), Expr::Var(_)) && !bound_nodes.contains(id);
         inputs.extend(nodes.iter().copied().filter(is_free));
         let nodes: Vec<ExprId> = nodes.into_iter().filter(|id| !is_free(id)).collect();
-        let refusal = self.reject(root, &nodes, &inputs, &bound);
+        let refusal = self.reject(root, &nodes, &inputs, &bound_nodes);
         if let Some(refusal) = refusal {
-            nodes.iter().for_each(|&node| refused(node, refusal.clone()));
+            nodes.iter().for_each(|&node| record_refusal(node, refusal.clone()));
             return;
         }
-        self.grouped.extend(nodes.iter().copied().filter(|&node| !is_duplicable(graph.module.expr(node))));
-        let own = self.attrs;
+        self.claimed.extend(nodes.iter().copied().filter(|&node| !is_duplicable(graph.module.expr(node))));
+        let group_attrs = self.attrs;
         let attrs = match self.labels.get(&label) {
             Some(attrs) => attrs.clone(),
             None => {
-                let attrs = own.with("PartitionedFromPattern", &*label);
+                let attrs = group_attrs.with("PartitionedFromPattern", &*label);
                 self.labels.insert(label, attrs.clone());
                 attrs
             }
         };
         let composite = Composite { name: self.name.clone(), root, nodes, inputs };
-        self.found.push(FoundGroup { group: Group { composite, attrs, number }, matched });
+        self.groups.push(FoundGroup { group: Group { composite, attrs, number }, matched });
     }
 
     /// Returns the expressions between the inputs and the root, operands before users, and the group's label.
     fn interior(&self, root: ExprId, inputs: &[ExprId]) -> (Vec<ExprId>, String) {
         let module = self.grouping.graph.module;
-        let mut seen: HashSet<ExprId> = inputs.iter().copied().collect();
+        let mut visited: HashSet<ExprId> = inputs.iter().copied().collect();
         let mut nodes = Vec::new();
         let mut label = String::new();
         let mut stack = vec![(root, false)];
-        while let Some((id, leave)) = stack.pop() {
-            if !leave {
-                if seen.insert(id) {
+        while let Some((id, is_exit)) = stack.pop() {
+            if !is_exit {
+                if visited.insert(id) {
                     stack.push((id, true));
                     let first = stack.len();
                     self.grouping.graph.for_each_operand(id, |operand| stack.push((operand, false)));
@@ -378,41 +378,49 @@ impl Finder<'_, '_> {
     }
 
     /// Returns the reason why a candidate cannot become a group; `None` if it can.
-    fn reject(&self, root: ExprId, nodes: &[ExprId], inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<Refusal> {
+    fn reject(
+        &self,
+        root: ExprId,
+        nodes: &[ExprId],
+        inputs: &[ExprId],
+        bound_nodes: &HashSet<ExprId>,
+    ) -> Option<Refusal> {
         let (graph, name) = (&self.grouping.graph, self.name);
         let module = graph.module;
-        let inside: HashSet<ExprId> = nodes.iter().copied().collect();
+        let interior: HashSet<ExprId> = nodes.iter().copied().collect();
         for &node in nodes.iter().filter(|&&node| !is_duplicable(module.expr(node))) {
             if self.grouping.owner[node] > 0 {
                 let owner = self.grouping.owner_names[self.grouping.owner[node] as usize - 1].clone();
                 let detail = format!("{name}: {} is already assigned to {owner}", describe(module, node));
                 return Some(Refusal::new(RefusalCode::LowerPriority, detail));
             }
-            if self.grouped.contains(&node) || graph.collapsed(node).is_some() {
+            if self.claimed.contains(&node) || graph.collapsed(node).is_some() {
                 let detail = format!("{name}: {} belongs to another match", describe(module, node));
                 return Some(Refusal::new(RefusalCode::Overlap, detail));
             }
-            if node != root && graph.users(node).any(|user| !inside.contains(&user) && !graph.flows_into(user, root)) {
+            if node != root && graph.users(node).any(|user| !interior.contains(&user) && !graph.flows_into(user, root))
+            {
                 let detail = format!("{name}: the result of {} is also used outside the match", describe(module, node));
                 return Some(Refusal::new(RefusalCode::Escape, detail));
             }
         }
-        let needed = self.bound_dependence(inputs, bound)?;
-        let detail = format!("{name}: an input needs {}, which is bound inside the match", describe(module, needed));
+        let dependence = self.bound_dependence(inputs, bound_nodes)?;
+        let detail =
+            format!("{name}: an input needs {}, which is bound inside the match", describe(module, dependence));
         Some(Refusal::new(RefusalCode::Escape, detail))
     }
 
-    /// Returns one of the `bound` variables on which the inputs depend; `None` if there is no such variable.
-    fn bound_dependence(&self, inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<ExprId> {
+    /// Returns one of the `bound_nodes` variables on which the inputs depend; `None` if there is no such variable.
+    fn bound_dependence(&self, inputs: &[ExprId], bound_nodes: &HashSet<ExprId>) -> Option<ExprId> {
         // The users of a variable have larger ids.
-        let first = *bound.iter().min()?;
-        let mut seen = HashSet::new();
+        let first = *bound_nodes.iter().min()?;
+        let mut visited = HashSet::new();
         let mut stack = inputs.to_vec();
         while let Some(id) = stack.pop() {
-            if bound.contains(&id) {
+            if bound_nodes.contains(&id) {
                 return Some(id);
             }
-            if id > first && seen.insert(id) {
+            if id > first && visited.insert(id) {
                 self.grouping.graph.for_each_operand(id, |operand| stack.push(operand));
             }
         }
@@ -435,11 +443,11 @@ fn is_duplicable(expr: &Expr) -> bool {
 fn find_same_name(module: &Module, among: &[ExprId], id: ExprId) -> Option<ExprId> {
     let expr = module.expr(id);
     let is_name = matches!(expr, Expr::Global(_) | Expr::Constructor(_));
-    let same = |&other: &ExprId| match (module.expr(other), expr) {
+    let is_same = |&other: &ExprId| match (module.expr(other), expr) {
         (Expr::Global(a), Expr::Global(b)) | (Expr::Constructor(a), Expr::Constructor(b)) => a == b,
         _ => false,
     };
-    if is_name { among.iter().copied().find(same) } else { None }
+    if is_name { among.iter().copied().find(is_same) } else { None }
 }
 
 /// Describes an expression for a message.
@@ -468,16 +476,16 @@ pub(super) fn describe(module: &Module, id: ExprId) -> String {
 pub(super) fn emit<'a>(
     rebuild: &mut Rebuild<'a>,
     group: &Group,
-    mut outer: impl FnMut(&mut Rebuild<'a>, ExprId) -> ExprId,
+    mut map_outer: impl FnMut(&mut Rebuild<'a>, ExprId) -> ExprId,
 ) -> ExprId {
     let Composite { root, nodes, inputs, .. } = &group.composite;
     let old = rebuild.old;
-    let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
+    let mut copies: HashMap<ExprId, ExprId> = HashMap::new();
     let mut params = Vec::with_capacity(inputs.len());
     for (k, &input) in inputs.iter().enumerate() {
         let ty = old.ty(input).clone();
         let param = rebuild.new.var(format!("FunctionVar_{}_{k}", group.number), ty);
-        inner.insert(input, param);
+        copies.insert(input, param);
         params.push(param);
     }
     for &node in nodes {
@@ -485,26 +493,26 @@ pub(super) fn emit<'a>(
             // Constants and names denote the same value inside and outside; a name that is an input becomes a
             // parameter.
             expr if expr.is_closed_leaf() => match find_same_name(old, inputs, node) {
-                Some(input) => inner[&input],
+                Some(input) => copies[&input],
                 None => rebuild.get_or_copy(node),
             },
             expr => {
                 let mut expr = expr.clone();
-                expr.map_operands(|operand| inner[&operand]);
+                expr.map_operands(|operand| copies[&operand]);
                 let source = &old.nodes[node];
                 rebuild.new.module.push_typed(expr, source.ty.clone(), source.origin)
             }
         };
-        inner.insert(node, copy);
+        copies.insert(node, copy);
     }
     let types: Box<[Type]> = inputs.iter().map(|&input| old.ty(input).clone()).collect();
     let ret = old.ty(*root).clone();
-    let function = Function::new(params, inner[root], ret.clone(), group.attrs.clone());
+    let function = Function::new(params, copies[root], ret.clone(), group.attrs.clone());
     let module = &mut rebuild.new.module;
     let ty = Type::func(FuncType::new(types, ret.clone()));
     let function = module.push_typed(Expr::Function(Box::new(function)), ty, Origins::none());
     let origin = module.origins.union_all(nodes.iter().map(|&node| old.nodes[node].origin));
-    let args: Vec<ExprId> = inputs.iter().map(|&input| outer(rebuild, input)).collect();
+    let args: Vec<ExprId> = inputs.iter().map(|&input| map_outer(rebuild, input)).collect();
     rebuild.new.module.push_typed(Expr::call(function, args), ret, origin)
 }
 
@@ -531,18 +539,18 @@ impl<'p> InputRules<'p> {
             free: Vec::new(),
             in_free_paths: HashSet::new(),
         };
-        let reached = |root: PatternId| Pattern { nodes: pattern.nodes.clone(), root }.post_order();
+        let reachable = |root: PatternId| Pattern { nodes: pattern.nodes.clone(), root }.post_order();
         for &id in &order {
             match &pattern.nodes[id] {
                 PatternNode::Dominates { parent, path, child, free: true } => {
                     rules.never_inputs.push(*parent);
                     rules.free.push([id, *parent, *path]);
-                    let elsewhere: HashSet<PatternId> = [*parent, *child].into_iter().flat_map(reached).collect();
-                    rules.in_free_paths.extend(reached(*path).into_iter().filter(|below| !elsewhere.contains(below)));
+                    let endpoints: HashSet<PatternId> = [*parent, *child].into_iter().flat_map(reachable).collect();
+                    rules.in_free_paths.extend(reachable(*path).into_iter().filter(|node| !endpoints.contains(node)));
                 }
                 PatternNode::Dominates { parent, path, .. } => rules.never_inputs.extend([*parent, *path]),
                 PatternNode::Function { .. } => {
-                    rules.never_inputs.extend(reached(id).into_iter().filter(|&below| below != id));
+                    rules.never_inputs.extend(reachable(id).into_iter().filter(|&node| node != id));
                 }
                 _ => {}
             }
@@ -563,28 +571,28 @@ impl<'p> InputRules<'p> {
     }
 
     fn inputs(&self, graph: &Graph<'_>, matched: &Match) -> Vec<ExprId> {
-        let mut skip: HashSet<ExprId> = HashSet::new();
+        let mut skipped: HashSet<ExprId> = HashSet::new();
         for &id in &self.never_inputs {
-            skip.extend(matched.all(id).filter_map(as_expr));
+            skipped.extend(matched.all(id).filter_map(as_expr));
         }
         let interior = self.free_interiors(graph, matched);
-        skip.extend(interior.iter().copied());
+        skipped.extend(interior.iter().copied());
         // The variable of a matched let belongs to the group.
-        for &(_, at) in &matched.bindings {
-            if let Some(Expr::Let { var, .. }) = as_expr(at).and_then(|id| graph.expr(id)) {
-                skip.insert(*var);
+        for &(_, callee) in &matched.bindings {
+            if let Some(Expr::Let { var, .. }) = as_expr(callee).and_then(|id| graph.expr(id)) {
+                skipped.insert(*var);
             }
         }
         let mut inputs: Vec<ExprId> = Vec::new();
-        let mut known: HashSet<ExprId> = HashSet::new();
+        let mut ids: HashSet<ExprId> = HashSet::new();
         let mut add = |input: ExprId, embeds: bool| {
             let expr = graph.expr(input);
-            let embedded = embeds && matches!(expr, Some(Expr::Constant(_)));
+            let is_embedded = embeds && matches!(expr, Some(Expr::Constant(_)));
             let function = matches!(expr, Some(Expr::Function(_)));
-            if !embedded
+            if !is_embedded
                 && !function
-                && !skip.contains(&input)
-                && known.insert(input)
+                && !skipped.contains(&input)
+                && ids.insert(input)
                 && find_same_name(graph.module, &inputs, input).is_none()
             {
                 inputs.push(input);
@@ -598,8 +606,9 @@ impl<'p> InputRules<'p> {
                     |id: PatternId| matches!(self.pattern.nodes[id], PatternNode::Constant | PatternNode::Literal(_));
                 for &on_path in &interior {
                     graph.for_each_operand(on_path, |operand| {
-                        let embeds =
-                            || matched.bindings.iter().any(|&(id, at)| at == Callee::Expr(operand) && constant(id));
+                        let embeds = || {
+                            matched.bindings.iter().any(|&(id, callee)| callee == Callee::Expr(operand) && constant(id))
+                        };
                         add(operand, matches!(graph.expr(operand), Some(Expr::Constant(_))) && embeds());
                     });
                 }
@@ -608,11 +617,11 @@ impl<'p> InputRules<'p> {
                 continue;
             }
             let embeds = matches!(node, PatternNode::Constant | PatternNode::Literal(_));
-            for at in matched.all(id).filter_map(as_expr) {
-                if skip.contains(&at) {
+            for callee in matched.all(id).filter_map(as_expr) {
+                if skipped.contains(&callee) {
                     continue;
                 }
-                match (node, graph.expr(at)) {
+                match (node, graph.expr(callee)) {
                     (PatternNode::Tuple(None), Some(Expr::Tuple(fields))) => {
                         fields.iter().for_each(|&field| add(field, false));
                     }
@@ -620,7 +629,7 @@ impl<'p> InputRules<'p> {
                         call.args.iter().for_each(|&arg| add(arg, false));
                     }
                     (PatternNode::Tuple(None) | PatternNode::Call { args: None, .. }, _) => {}
-                    _ if Pattern::operands(node).is_empty() => add(at, embeds),
+                    _ if Pattern::operands(node).is_empty() => add(callee, embeds),
                     _ => {}
                 }
             }
@@ -629,8 +638,8 @@ impl<'p> InputRules<'p> {
     }
 }
 
-fn as_expr(at: Callee) -> Option<ExprId> {
-    match at {
+fn as_expr(callee: Callee) -> Option<ExprId> {
+    match callee {
         Callee::Expr(id) => Some(id),
         Callee::Op(_) => None,
     }

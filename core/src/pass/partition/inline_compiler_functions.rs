@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 /// # Errors
 /// If a name denotes no global function or a function without a backend, or the module becomes too large.
 pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> Result<Module, Box<Diagnostic>> {
-    let mut chosen = BTreeSet::new();
+    let mut selected = BTreeSet::new();
     for name in names {
         let name = name.trim_start_matches('@');
         if !module.globals.contains_key(name) {
             let message = format!("unknown global function \"@{name}\"");
             let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_GLOBAL, message);
-            return Err(Box::new(match nearest(name, module.globals.keys().map(|known| &**known)) {
+            return Err(Box::new(match nearest(name, module.globals.keys().map(|name_of_global| &**name_of_global)) {
                 Some(near) => diagnostic.help(format!("did you mean \"@{near}\"?")),
                 None => diagnostic,
             }));
@@ -33,46 +33,46 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
                 ),
             ));
         }
-        chosen.insert(name);
+        selected.insert(name);
     }
-    if chosen.is_empty() {
+    if selected.is_empty() {
         return Ok(module.clone());
     }
     // Composites inside inlined functions are inlined, too.
-    let mut inside = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
-    for &name in &chosen {
-        inside[module.globals[name]] = true;
+    let mut is_inlined = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
+    for &name in &selected {
+        is_inlined[module.globals[name]] = true;
     }
     for (id, node) in module.nodes.iter().rev() {
-        if inside[id] {
-            node.expr.for_each_operand(|operand| inside[operand] = true);
+        if is_inlined[id] {
+            node.expr.for_each_operand(|operand| is_inlined[operand] = true);
         }
     }
     // A callee is rebuilt before its callers, so that calls inside inlined functions are inlined, too.
-    let order = callees_first(module, &chosen);
+    let order = callees_first(module, &selected);
     let mut captures = Captures::of(module);
     let mut result = Rebuild::run_in_order(module, order, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
         let function = match module.expr(callee) {
             // A call to a function that is still being rebuilt is recursive and remains a call.
-            Expr::Global(name) if chosen.contains(&**name) => match rebuild.visited(module.globals[name]) {
+            Expr::Global(name) if selected.contains(&**name) => match rebuild.visited(module.globals[name]) {
                 Some(function) => function,
                 None => return Ok(None),
             },
-            Expr::Function(f) if inside[id] && f.attrs.get("Composite").is_some() => {
-                let around = captures.of_literal(callee);
+            Expr::Function(f) if is_inlined[id] && f.attrs.get("Composite").is_some() => {
+                let captured = captures.of_literal(callee);
                 let function = rebuild.get(callee);
-                return splice_around(rebuild, function, call, &around).map(Some);
+                return splice_around(rebuild, function, call, &captured).map(Some);
             }
             _ => return Ok(None),
         };
         splice(rebuild, function, call).map(Some)
     })?;
     // A recursive function, or a function used as a value, is still needed.
-    let needed = references(&result);
-    for name in chosen {
-        if !needed.contains(name) {
+    let referenced = references(&result);
+    for name in selected {
+        if !referenced.contains(name) {
             result.globals.remove(name);
         }
     }
@@ -81,20 +81,20 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
 
 /// Returns the live expressions, each after its operands; a reference to a chosen function also follows that function,
 /// unless the function is recursive.
-fn callees_first(module: &Module, chosen: &BTreeSet<&str>) -> Vec<ExprId> {
-    let mut entered = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
+fn callees_first(module: &Module, selected: &BTreeSet<&str>) -> Vec<ExprId> {
+    let mut is_entered = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
     let mut order = Vec::new();
     let mut stack: Vec<(ExprId, bool)> = module.globals.values().rev().map(|&root| (root, false)).collect();
-    while let Some((id, leave)) = stack.pop() {
-        if leave {
+    while let Some((id, is_exit)) = stack.pop() {
+        if is_exit {
             order.push(id);
-        } else if !std::mem::replace(&mut entered[id], true) {
+        } else if !std::mem::replace(&mut is_entered[id], true) {
             stack.push((id, true));
             let first = stack.len();
             let expr = module.expr(id);
             expr.for_each_operand(|operand| stack.push((operand, false)));
             if let Expr::Global(name) = expr
-                && chosen.contains(&**name)
+                && selected.contains(&**name)
             {
                 stack.push((module.globals[name], false));
             }
@@ -113,8 +113,8 @@ pub fn mark_compiler_functions_extern(module: &Module, compiler: Option<&str>) -
     let globals: BTreeSet<ExprId> = module.globals.values().copied().collect();
     Rebuild::run(module, |rebuild, id, expr| {
         let Expr::Function(function) = expr else { return Ok(None) };
-        let own = function.attrs.str("Compiler");
-        if !globals.contains(&id) || own.is_none() || compiler.is_some_and(|wanted| own != Some(wanted)) {
+        let backend = function.attrs.str("Compiler");
+        if !globals.contains(&id) || backend.is_none() || compiler.is_some_and(|requested| backend != Some(requested)) {
             return Ok(None);
         }
         let copy = rebuild.copy(id)?;

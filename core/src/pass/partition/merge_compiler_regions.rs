@@ -18,7 +18,7 @@ use byoc_ir::typing::Rebuild;
 /// # Errors
 /// If the annotations are inconsistent.
 pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let marks = Annotations::new();
+    let annotations = Annotations::new();
     let mut reader = RegionReader::new(module);
     let mut internal = IndexVec::filled(false, module.nodes.len());
     let mut node_of = IndexVec::filled(0u32, module.nodes.len());
@@ -51,64 +51,64 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
         region_at.resize(len as usize, None);
         let mut edges = Vec::new();
         for &id in &set.order {
-            let mut edge = |from: ExprId, to: ExprId| {
-                if reader.owns(from) && reader.owns(to) {
-                    edges.push((node_of[from], node_of[to]));
+            let mut add_edge = |producer: ExprId, consumer: ExprId| {
+                if reader.owns(producer) && reader.owns(consumer) {
+                    edges.push((node_of[producer], node_of[consumer]));
                 }
             };
             match module.expr(id) {
                 // The values that a composite captures flow into the composite.
                 expr @ Expr::Function(_) if is_closed_function(expr) => {
                     let captures = captures.get_or_insert_with(|| Captures::of(module));
-                    captures.of_literal(id).into_iter().for_each(|from| edge(from, id));
+                    captures.of_literal(id).into_iter().for_each(|producer| add_edge(producer, id));
                 }
-                _ => for_each_flow(module, id, edge),
+                _ => for_each_flow(module, id, add_edge),
             }
         }
         let mut graph = RegionGraph::new(len as usize, edges);
-        let mut done = vec![false; set.regions.len()];
-        let mut waiting = vec![false; set.regions.len()];
-        let ends = set.order.iter().filter(|&&id| matches!(marks.annotation_of(module, id), Some(Mark::End(..))));
+        let mut is_done = vec![false; set.regions.len()];
+        let mut is_waiting = vec![false; set.regions.len()];
+        let ends = set.order.iter().filter(|&&id| matches!(annotations.annotation_of(module, id), Some(Mark::End(..))));
         for &end in ends {
             let Some(first) = reader.region(end) else { continue };
             // Producers are visited first, without recursion: a region is done after the regions that produce its
             // inputs.
             let mut stack = vec![(first, 0)];
-            waiting[first as usize] = true;
-            while let Some((region, next)) = stack.last_mut() {
-                let (at, ins) = (*region, &set.regions[*region as usize].ins);
-                if *next < ins.len() && !done[at as usize] {
-                    let source = source_region(module, &marks, &reader, ins[*next]);
-                    *next += 1;
+            is_waiting[first as usize] = true;
+            while let Some((region, next_input)) = stack.last_mut() {
+                let (current, ins) = (*region, &set.regions[*region as usize].ins);
+                if *next_input < ins.len() && !is_done[current as usize] {
+                    let source = source_region(module, &annotations, &reader, ins[*next_input]);
+                    *next_input += 1;
                     if let Some(source) = source
-                        && source != at
-                        && !done[source as usize]
-                        && !std::mem::replace(&mut waiting[source as usize], true)
+                        && source != current
+                        && !is_done[source as usize]
+                        && !std::mem::replace(&mut is_waiting[source as usize], true)
                     {
                         stack.push((source, 0));
                     }
                     continue;
                 }
                 stack.pop();
-                if std::mem::replace(&mut done[at as usize], true) {
+                if std::mem::replace(&mut is_done[current as usize], true) {
                     continue;
                 }
-                let own = &set.regions[at as usize];
-                for &begin in &own.ins {
-                    if let Some(source) = source_region(module, &marks, &reader, begin)
-                        && source != at
-                        && set.regions[source as usize].target == own.target
+                let region_data = &set.regions[current as usize];
+                for &begin in &region_data.ins {
+                    if let Some(source) = source_region(module, &annotations, &reader, begin)
+                        && source != current
+                        && set.regions[source as usize].target == region_data.target
                         && bodies.are_in_same_body(begin, set.regions[source as usize].ins[0])
                     {
                         let node = |r: u32| region_node[r as usize].expect("a region has a node");
-                        graph.merge(node(source), node(at));
+                        graph.merge(node(source), node(current));
                     }
                 }
             }
         }
         for &id in &set.order {
-            if let Some(Mark::Begin(value, _)) = marks.annotation_of(module, id)
-                && matches!(marks.annotation_of(module, value), Some(Mark::End(..)))
+            if let Some(Mark::Begin(value, _)) = annotations.annotation_of(module, id)
+                && matches!(annotations.annotation_of(module, value), Some(Mark::End(..)))
             {
                 internal[id] = reader.region(value).is_some() && graph.find(node_of[id]) == graph.find(node_of[value]);
             }
@@ -119,14 +119,14 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
             return Ok(None);
         }
         let mut value = None;
-        expr.for_each_operand(|end| module.expr(end).for_each_operand(|inner| value = Some(inner)));
-        Ok(value.map(|inner| rebuild.get(inner)))
+        expr.for_each_operand(|end| module.expr(end).for_each_operand(|operand| value = Some(operand)));
+        Ok(value.map(|operand| rebuild.get(operand)))
     })
 }
 
 /// Returns the region that produces the value of a begin.
-fn source_region(module: &Module, marks: &Annotations, reader: &RegionReader<'_>, begin: ExprId) -> Option<u32> {
-    match marks.annotation_of(module, begin) {
+fn source_region(module: &Module, annotations: &Annotations, reader: &RegionReader<'_>, begin: ExprId) -> Option<u32> {
+    match annotations.annotation_of(module, begin) {
         Some(Mark::Begin(value, _)) => reader.region(value),
         _ => None,
     }

@@ -13,7 +13,7 @@ use byoc_ir::ir::{ExprId, Module};
 
 /// Applies a pattern table.
 ///
-/// `refused` is called for each expression of a candidate that cannot be grouped or that the judge refuses. The id
+/// `record_refusal` is called for each expression of a candidate that cannot be grouped or that the judge refuses. The id
 /// refers to `module`, or to the last rebuild after a pattern that looks into functions.
 ///
 /// # Errors
@@ -22,33 +22,33 @@ pub fn merge_composite(
     module: &Module,
     table: &[Entry],
     judge: &mut dyn Judge,
-    refused: &mut dyn FnMut(ExprId, Refusal),
+    record_refusal: &mut dyn FnMut(ExprId, Refusal),
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Module, Box<Diagnostic>> {
-    let mut rest = table;
-    let mut rebuilt: Option<Module> = None;
+    let mut remaining = table;
+    let mut result: Option<Module> = None;
     loop {
-        let current = rebuilt.as_ref().unwrap_or(module);
+        let current = result.as_ref().unwrap_or(module);
         let mut grouping = Grouping::new(current);
-        while let Some((entry, later)) = rest.split_first() {
+        while let Some((entry, remaining_entries)) = remaining.split_first() {
             if entry.pattern.looks_into_functions() && !grouping.groups.is_empty() {
                 break;
             }
-            rest = later;
+            remaining = remaining_entries;
             if let Some(warning) = entry.pattern.is_bare_function(&entry.name) {
                 warnings.push(warning);
                 continue;
             }
-            grouping.apply(entry, judge, refused);
+            grouping.apply(entry, judge, record_refusal);
         }
-        if grouping.groups.is_empty() && rest.is_empty() && rebuilt.is_some() {
+        if grouping.groups.is_empty() && remaining.is_empty() && result.is_some() {
             break;
         }
-        let next = grouping.rebuild()?;
-        rebuilt = Some(next);
-        if rest.is_empty() {
+        let rebuilt_module = grouping.rebuild()?;
+        result = Some(rebuilt_module);
+        if remaining.is_empty() {
             break;
         }
     }
-    Ok(rebuilt.unwrap_or_else(|| module.clone()))
+    Ok(result.unwrap_or_else(|| module.clone()))
 }

@@ -13,53 +13,53 @@ use std::collections::HashMap;
 /// refers to another global function.
 pub(super) fn optimize_functions(
     module: &Module,
-    chosen: &dyn Fn(&Name) -> bool,
+    is_selected: &dyn Fn(&Name) -> bool,
     optimize: &mut dyn FnMut(&str, &Module) -> Result<Option<Module>, Box<Diagnostic>>,
 ) -> Result<Module, Box<Diagnostic>> {
-    let mut changed: HashMap<ExprId, Module> = HashMap::new();
+    let mut replacements: HashMap<ExprId, Module> = HashMap::new();
     for (name, &id) in &module.globals {
         let Some(function) = module.expr(id).as_function() else { continue };
-        let Some(target) = function.attrs.str("Compiler").filter(|_| chosen(name)) else { continue };
+        let Some(target) = function.attrs.str("Compiler").filter(|_| is_selected(name)) else { continue };
         let Some(optimized) = optimize(target, &extract(module, id))? else { continue };
         check(target, name, (module, id), &optimized)?;
-        changed.insert(id, optimized);
+        replacements.insert(id, optimized);
     }
-    if changed.is_empty() {
+    if replacements.is_empty() {
         return Ok(module.clone());
     }
     Rebuild::run(module, |rebuild, id, expr| {
-        let (Some(optimized), Expr::Function(old)) = (changed.get(&id), expr) else { return Ok(None) };
-        let inside = module.post_order(id, |_, _| true);
-        let origins = inside.into_iter().map(|inside| module.nodes[inside].origin);
+        let (Some(optimized), Expr::Function(original)) = (replacements.get(&id), expr) else { return Ok(None) };
+        let body_nodes = module.post_order(id, |_, _| true);
+        let origins = body_nodes.into_iter().map(|node| module.nodes[node].origin);
         let origin = rebuild.new.module.origins.union_all(origins);
-        let new = copy_into(&mut rebuild.new.module, optimized, optimized.globals["main"], Some(origin));
-        if let Expr::Function(function) = &mut rebuild.new.module.nodes[new].expr {
-            function.attrs = old.attrs.clone();
+        let replacement = copy_into(&mut rebuild.new.module, optimized, optimized.globals["main"], Some(origin));
+        if let Expr::Function(function) = &mut rebuild.new.module.nodes[replacement].expr {
+            function.attrs = original.attrs.clone();
         }
-        Ok(Some(new))
+        Ok(Some(replacement))
     })
 }
 
-fn check(target: &str, name: &str, old: (&Module, ExprId), new: &Module) -> Result<(), Box<Diagnostic>> {
-    let bad = |message: String| {
+fn check(target: &str, name: &str, original: (&Module, ExprId), optimized: &Module) -> Result<(), Box<Diagnostic>> {
+    let invalid = |message: String| {
         Err(Box::new(
             Diagnostic::error(codes::passes::BAD_REGION_FUNCTION, message)
                 .help("return a module whose main has the same type as before and refers to no other global function"),
         ))
     };
-    let Some(&main) = new.globals.get("main") else {
-        return bad(format!("\"{target}\" optimized @{name}: expected a module with main, found one without main"));
+    let Some(&main) = optimized.globals.get("main") else {
+        return invalid(format!("\"{target}\" optimized @{name}: expected a module with main, found one without main"));
     };
-    if new.ty(main) != old.0.ty(old.1) {
-        let (was, is) = (old.0.ty(old.1), new.ty(main));
-        return bad(format!("\"{target}\" changed the type of @{name}: expected {was}, found {is}"));
+    if optimized.ty(main) != original.0.ty(original.1) {
+        let (was, is) = (original.0.ty(original.1), optimized.ty(main));
+        return invalid(format!("\"{target}\" changed the type of @{name}: expected {was}, found {is}"));
     }
-    let calls = new.post_order(main, |_, _| true).into_iter().find_map(|id| match new.expr(id) {
+    let calls = optimized.post_order(main, |_, _| true).into_iter().find_map(|id| match optimized.expr(id) {
         Expr::Global(callee) => Some(callee.clone()),
         _ => None,
     });
     match calls {
-        Some(callee) => bad(format!(
+        Some(callee) => invalid(format!(
             "\"{target}\" optimized @{name}: expected a function without global references, found one that needs @{callee}"
         )),
         None => Ok(()),

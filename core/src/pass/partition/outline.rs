@@ -10,27 +10,27 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
 /// Displays a string with every character outside `[A-Za-z0-9_]` replaced with `_`.
-struct Sanitized<'t>(&'t str);
+struct SanitizedName<'t>(&'t str);
 
-impl fmt::Display for Sanitized<'_> {
+impl fmt::Display for SanitizedName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let mut rest = self.0;
-        while let Some(at) = rest.find(|c| !is_plain(c)) {
-            let (plain, other) = rest.split_at(at);
-            f.write_str(plain)?;
+        let mut tail = self.0;
+        while let Some(index) = tail.find(|c| !is_plain(c)) {
+            let (prefix, tail_text) = tail.split_at(index);
+            f.write_str(prefix)?;
             f.write_str("_")?;
-            let mut chars = other.chars();
+            let mut chars = tail_text.chars();
             chars.next();
-            rest = chars.as_str();
+            tail = chars.as_str();
         }
-        f.write_str(rest)
+        f.write_str(tail)
     }
 }
 
 /// Replaces every character of `text` outside `[A-Za-z0-9_]` with `_`.
 pub(super) fn sanitize(text: &str) -> String {
-    Sanitized(text).to_string()
+    SanitizedName(text).to_string()
 }
 
 /// Components of the name of a region's function.
@@ -57,7 +57,7 @@ pub(super) struct Outline<'n> {
 
 /// Types, attributes and buffers shared by the functions of regions.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct OutlineCache {
     /// Types of the last few functions. Many small regions have the same type and share one copy.
     types: VecDeque<Arc<Nested<FuncType>>>,
     /// Attributes (except for the symbol) and function name prefix of each target.
@@ -66,10 +66,10 @@ pub(super) struct Shared {
     text: String,
 }
 
-impl Shared {
+impl OutlineCache {
     fn ty(&mut self, ty: FuncType) -> Type {
-        if let Some(known) = self.types.iter().find(|known| ****known == ty) {
-            return Type::Func(known.clone());
+        if let Some(existing) = self.types.iter().find(|existing| ****existing == ty) {
+            return Type::Func(existing.clone());
         }
         if self.types.len() == 8 {
             self.types.pop_front();
@@ -82,13 +82,13 @@ impl Shared {
     /// Returns the parameter name `<target>_<region>_<kind><k>`.
     pub fn param_name(&mut self, target: &str, region: u32, kind: char, k: u32) -> Name {
         self.text.clear();
-        let _ = write!(self.text, "{}_{region}_{kind}{k}", Sanitized(target));
+        let _ = write!(self.text, "{}_{region}_{kind}{k}", SanitizedName(target));
         self.text.as_str().into()
     }
 
     fn target(&mut self, target: &Name, module: &str) -> usize {
         match self.targets.iter().position(|(name, ..)| name == target) {
-            Some(at) => at,
+            Some(index) => index,
             None => {
                 let attrs = Attrs::new([
                     ("Primitive", AttrValue::Int(1)),
@@ -113,12 +113,12 @@ static SYMBOL: LazyLock<Name> = LazyLock::new(|| "global_symbol".into());
 /// until the symbol is unique.
 pub(super) fn define_and_call(
     rebuild: &mut Rebuild<'_>,
-    shared: &mut Shared,
+    cache: &mut OutlineCache,
     outline: Outline<'_>,
     args: &[ExprId],
     origin: OriginId,
 ) -> (Name, ExprList) {
-    let taken = &rebuild.old.globals;
+    let globals = &rebuild.old.globals;
     let module = &mut rebuild.new.module;
     let (body, ret) = match outline.outputs[..] {
         [only] => (only, module.ty(only).clone()),
@@ -129,26 +129,26 @@ pub(super) fn define_and_call(
         }
     };
     let params: Box<[Type]> = outline.params.iter().map(|&param| module.ty(param).clone()).collect();
-    let ty = shared.ty(FuncType::new(params, ret.clone()));
-    let at = shared.target(&outline.target, outline.naming.module);
-    let Shared { targets, text, .. } = shared;
-    let (_, attrs, prefix) = &targets[at];
+    let ty = cache.ty(FuncType::new(params, ret.clone()));
+    let index = cache.target(&outline.target, outline.naming.module);
+    let OutlineCache { targets, text, .. } = cache;
+    let (_, attrs, prefix) = &targets[index];
     let Naming { function, region, .. } = outline.naming;
-    let mut more = String::new();
+    let mut suffix = String::new();
     let symbol = loop {
         text.clear();
-        let _ = write!(text, "{prefix}{}{more}_{region}", Sanitized(function));
+        let _ = write!(text, "{prefix}{}{suffix}_{region}", SanitizedName(function));
         let symbol: Name = text.as_str().into();
-        if !taken.contains_key(&symbol)
-            && let Entry::Vacant(place) = module.globals.entry(symbol.clone())
+        if !globals.contains_key(&symbol)
+            && let Entry::Vacant(vacancy) = module.globals.entry(symbol.clone())
         {
             let attrs = attrs.and(SYMBOL.clone(), AttrValue::Str(symbol.clone()));
             let made = Function { type_params: Box::new([]), params: outline.params, body, ret: ret.clone(), attrs };
             let expr = Expr::Function(Box::new(made));
-            place.insert(module.nodes.push(Node { expr, ty: ty.clone(), origin: Origins::none() }));
+            vacancy.insert(module.nodes.push(Node { expr, ty: ty.clone(), origin: Origins::none() }));
             break symbol;
         }
-        more.push_str("_a");
+        suffix.push_str("_a");
     };
     let global = module.push_typed(Expr::Global(symbol.clone()), ty, Origins::none());
     let call = module.push_typed(Expr::call(global, args.iter().copied()), ret.clone(), origin);

@@ -18,32 +18,32 @@ use std::collections::{BTreeMap, HashSet};
 /// # Errors
 /// If a literal has no `global_symbol`, captures variables, or has the symbol of a different function.
 pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     let is_own = |id: ExprId| {
-        let own = module.expr(id).as_function().and_then(|function| function.attrs.str("Compiler"));
-        own.is_some() && compiler.is_none_or(|wanted| own == Some(wanted))
+        let backend = module.expr(id).as_function().and_then(|function| function.attrs.str("Compiler"));
+        backend.is_some() && compiler.is_none_or(|requested| backend == Some(requested))
     };
     // Literal to which each variable is bound.
-    let mut bound: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
-    let nodes = || module.nodes.iter().filter(|(id, _)| touch[*id]);
+    let mut binder_of: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    let nodes = || module.nodes.iter().filter(|(id, _)| is_touchable[*id]);
     for (_, node) in nodes() {
         if let Expr::Let { var, value, .. } = node.expr
             && is_own(value)
         {
-            bound[var] = Some(value);
+            binder_of[var] = Some(value);
         }
     }
     let literal = |call: &Call| match call.callee {
         Callee::Expr(callee) if is_own(callee) => Some(callee),
-        Callee::Expr(callee) => bound[callee],
+        Callee::Expr(callee) => binder_of[callee],
         Callee::Op(_) => None,
     };
     let mut used_as_value = IndexVec::filled(false, module.nodes.len());
     let mut defined: BTreeMap<Name, ExprId> = BTreeMap::new();
     for (_, node) in nodes() {
-        let mut called = None;
+        let mut symbol_called = None;
         if let Expr::Call(call) = &node.expr {
-            called = Some(call.callee);
+            symbol_called = Some(call.callee);
             if let Some(function) = literal(call) {
                 define(module, &mut defined, function)?;
             }
@@ -53,13 +53,13 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
             _ => None,
         };
         node.expr.for_each_operand(|operand| {
-            if called != Some(Callee::Expr(operand)) && binder != Some(operand) {
+            if symbol_called != Some(Callee::Expr(operand)) && binder != Some(operand) {
                 used_as_value[operand] = true;
             }
         });
     }
     let mut result = Rebuild::run(module, |rebuild, id, expr| match expr {
-        Expr::Call(call) if touch[id] => {
+        Expr::Call(call) if is_touchable[id] => {
             let Some(function) = literal(call) else { return Ok(None) };
             let symbol: Name = symbol_of(module, function)?.into();
             let global =
@@ -69,7 +69,7 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
             let node = &module.nodes[id];
             Ok(Some(rebuild.new.module.push_typed(Expr::Call(Box::new(call)), node.ty.clone(), node.origin)))
         }
-        Expr::Let { var, value, body } if touch[id] && is_own(*value) && !used_as_value[*var] => {
+        Expr::Let { var, value, body } if is_touchable[id] && is_own(*value) && !used_as_value[*var] => {
             Ok(Some(rebuild.get(*body)))
         }
         _ => Ok(None),
@@ -85,11 +85,11 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
 /// that the literal captures no variables.
 fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprId) -> Result<(), Box<Diagnostic>> {
     let symbol = symbol_of(module, function)?;
-    let known = module.globals.get(symbol).or_else(|| defined.get(symbol)).copied();
-    match known {
-        Some(known) if known == function => return Ok(()),
-        Some(known) => {
-            if let Err(difference) = structural_equal_exprs((module, known), (module, function)) {
+    let existing = module.globals.get(symbol).or_else(|| defined.get(symbol)).copied();
+    match existing {
+        Some(existing) if existing == function => return Ok(()),
+        Some(existing) => {
+            if let Err(difference) = structural_equal_exprs((module, existing), (module, function)) {
                 let message = format!("two different functions have the global_symbol \"{symbol}\": {difference}");
                 return Err(bad_outline(message, "give each function of a backend a distinct global_symbol"));
             }
@@ -99,9 +99,9 @@ fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprI
         }
     }
     // A variable that is used inside the function but not bound there is captured.
-    let inside = module.post_order(function, |_, _| true);
+    let body_nodes = module.post_order(function, |_, _| true);
     let mut binders: HashSet<ExprId> = HashSet::new();
-    for &id in &inside {
+    for &id in &body_nodes {
         match module.expr(id) {
             Expr::Function(function) => binders.extend(&function.params),
             Expr::Let { var, .. } => {
@@ -110,7 +110,7 @@ fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprI
             _ => {}
         }
     }
-    for id in inside {
+    for id in body_nodes {
         if let Expr::Var(var) = module.expr(id)
             && !binders.contains(&id)
         {

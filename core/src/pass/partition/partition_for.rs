@@ -9,7 +9,7 @@
 
 use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
-use super::outline::{Naming, Outline, Shared, define_and_call, sanitize};
+use super::outline::{Naming, Outline, OutlineCache, define_and_call, sanitize};
 use super::refusals::RefusalLog;
 use super::region_graph::{RegionGraph, for_each_flow};
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
@@ -54,8 +54,8 @@ pub fn partition_for(
     };
     partitioner.grouping.set_owner_names(backends.iter().map(|backend| backend.name.clone()).collect());
     let operators = partitioner.grouping.free_operators();
-    for (by, backend) in backends.iter_mut().enumerate() {
-        partitioner.assign(by as u32, backend);
+    for (index, backend) in backends.iter_mut().enumerate() {
+        partitioner.assign(index as u32, backend);
     }
     partitioner.finish(operators, module_name)
 }
@@ -75,29 +75,30 @@ struct Partitioner<'m> {
 
 impl Partitioner<'_> {
     /// Assigns the free operators that a backend accepts to that backend.
-    fn assign(&mut self, by: u32, backend: &mut Backend<'_>) {
-        let free = self.grouping.free_operators();
-        let before: HashSet<ExprId> = self.grouping.groups.keys().copied().collect();
+    fn assign(&mut self, backend_index: u32, backend: &mut Backend<'_>) {
+        let free_operators = self.grouping.free_operators();
+        let previous_groups: HashSet<ExprId> = self.grouping.groups.keys().copied().collect();
         let refusals = &mut self.refusals;
         for entry in backend.table {
             if !matches!(entry.pattern.nodes[entry.pattern.root], PatternNode::Function { .. }) {
-                self.grouping.apply(entry, backend.judge, &mut |id, refusal| refusals.add(by, id, refusal));
+                self.grouping.apply(entry, backend.judge, &mut |id, refusal| refusals.add(backend_index, id, refusal));
             }
         }
-        let mut own: Vec<ExprId> = self.grouping.groups.keys().copied().filter(|root| !before.contains(root)).collect();
-        own.extend(self.accepted_operators(by, backend));
-        self.form_regions(by, backend, &own);
-        self.record_missing_refusals(by, backend, &free);
+        let mut new_groups: Vec<ExprId> =
+            self.grouping.groups.keys().copied().filter(|root| !previous_groups.contains(root)).collect();
+        new_groups.extend(self.accepted_operators(backend_index, backend));
+        self.form_regions(backend_index, backend, &new_groups);
+        self.record_missing_refusals(backend_index, backend, &free_operators);
     }
 
     /// Returns the free operators that the backend accepts as single operators.
-    fn accepted_operators(&mut self, by: u32, backend: &mut Backend<'_>) -> Vec<ExprId> {
-        let wanted: HashSet<OpId> = backend.operators.iter().filter_map(|name| op::lookup(name)).collect();
-        let mut asked = Vec::new();
+    fn accepted_operators(&mut self, backend_index: u32, backend: &mut Backend<'_>) -> Vec<ExprId> {
+        let operators: HashSet<OpId> = backend.operators.iter().filter_map(|name| op::lookup(name)).collect();
+        let mut candidates = Vec::new();
         for id in self.grouping.free_operators() {
             let Some((op, call)) = self.module.expr(id).as_op_call() else { continue };
             // A call without arguments reads no value; as a region, the call would have no inputs.
-            if !wanted.contains(&op) || call.args.is_empty() {
+            if !operators.contains(&op) || call.args.is_empty() {
                 continue;
             }
             let mut inputs = Vec::new();
@@ -110,7 +111,7 @@ impl Partitioner<'_> {
                 }
             }
             nodes.push(id);
-            asked.push(Candidate {
+            candidates.push(Candidate {
                 nodes,
                 inputs,
                 outputs: vec![id],
@@ -118,73 +119,78 @@ impl Partitioner<'_> {
                 composites: Vec::new(),
             });
         }
-        let verdicts = request_verdicts(backend.judge, self.module, Question::Operators, &asked);
+        let verdicts = request_verdicts(backend.judge, self.module, Question::Operators, &candidates);
         let mut accepted = Vec::new();
-        for (candidate, verdict) in asked.iter().zip(verdicts) {
+        for (candidate, verdict) in candidates.iter().zip(verdicts) {
             match verdict {
                 Verdict::Supported | Verdict::Split(_) => accepted.push(candidate.outputs[0]),
-                Verdict::Refused(refusal) => self.refusals.add(by, candidate.outputs[0], refusal),
+                Verdict::Refused(refusal) => self.refusals.add(backend_index, candidate.outputs[0], refusal),
             }
         }
         accepted
     }
 
     /// Merges the units that a backend accepted into regions, and requests a verdict on each region.
-    fn form_regions(&mut self, by: u32, backend: &mut Backend<'_>, accepted: &[ExprId]) {
+    fn form_regions(&mut self, backend_index: u32, backend: &mut Backend<'_>, accepted: &[ExprId]) {
         if accepted.is_empty() {
             return;
         }
         let order = self.grouping.order();
-        let mut own = IndexVec::<ExprId, bool>::filled(false, self.module.nodes.len());
-        accepted.iter().for_each(|&id| own[id] = true);
-        self.add_tuples(&order, &mut own);
+        let mut is_assigned = IndexVec::<ExprId, bool>::filled(false, self.module.nodes.len());
+        accepted.iter().for_each(|&id| is_assigned[id] = true);
+        self.add_tuples(&order, &mut is_assigned);
         let first = self.regions.len();
-        self.merge_regions(&order, &own, by);
+        self.merge_regions(&order, &is_assigned, backend_index);
         // Each round requests verdicts on the parts of the regions that the last round split; the parts are smaller.
-        let mut open: Vec<usize> = (first..self.regions.len()).collect();
-        while !open.is_empty() {
-            open = self.judge_regions(by, backend, &open);
+        let mut pending: Vec<usize> = (first..self.regions.len()).collect();
+        while !pending.is_empty() {
+            pending = self.judge_regions(backend_index, backend, &pending);
         }
     }
 
     /// Requests the backend's verdicts on regions. Returns the parts of the regions that the backend wants split.
-    fn judge_regions(&mut self, by: u32, backend: &mut Backend<'_>, regions: &[usize]) -> Vec<usize> {
+    fn judge_regions(&mut self, backend_index: u32, backend: &mut Backend<'_>, regions: &[usize]) -> Vec<usize> {
         let mut candidates = Vec::with_capacity(regions.len());
-        let mut asked = Vec::with_capacity(regions.len());
-        for &at in regions {
-            let candidate = self.candidate(at);
+        let mut candidate_regions = Vec::with_capacity(regions.len());
+        for &region_index in regions {
+            let candidate = self.candidate(region_index);
             if self.is_callable(&candidate) {
-                asked.push(at);
+                candidate_regions.push(region_index);
                 candidates.push(candidate);
             } else {
                 let (inputs, outputs) = (candidate.inputs.len(), candidate.outputs.len());
                 let detail =
                     format!("expected a region that fits a function type, found {inputs} inputs and {outputs} outputs");
-                self.refuse_region(by, at, &candidate, Refusal::new(RefusalCode::ResourceLimit, detail));
+                self.refuse_region(
+                    backend_index,
+                    region_index,
+                    &candidate,
+                    Refusal::new(RefusalCode::ResourceLimit, detail),
+                );
             }
         }
         let verdicts = request_verdicts(backend.judge, self.module, Question::Regions, &candidates);
         let mut parts = Vec::new();
-        for ((at, candidate), verdict) in asked.into_iter().zip(&candidates).zip(verdicts) {
-            let refused = |code: &dyn std::fmt::Display, detail: &str, hint: &str| Refusal {
+        for ((region_index, candidate), verdict) in candidate_regions.into_iter().zip(&candidates).zip(verdicts) {
+            let refusal_of = |code: &dyn std::fmt::Display, detail: &str, hint: &str| Refusal {
                 hint: hint.to_owned(),
                 ..Refusal::new(RefusalCode::RegionRefused, format!("{code}: {detail}"))
             };
             match verdict {
                 Verdict::Supported => {
-                    for &unit in &self.regions[at].nodes {
-                        self.grouping.claim(unit, by);
+                    for &unit in &self.regions[region_index].nodes {
+                        self.grouping.claim(unit, backend_index);
                     }
                 }
-                Verdict::Split(size) => match self.split(by, at, size) {
+                Verdict::Split(size) => match self.split(backend_index, region_index, size) {
                     Some(of_region) => parts.extend(of_region),
                     None => {
                         let detail = format!("expected parts smaller than the region, found a part size of {size}");
-                        self.refuse_region(by, at, candidate, refused(&"Split", &detail, ""));
+                        self.refuse_region(backend_index, region_index, candidate, refusal_of(&"Split", &detail, ""));
                     }
                 },
                 Verdict::Refused(Refusal { code, detail, hint }) => {
-                    self.refuse_region(by, at, candidate, refused(&code, &detail, &hint));
+                    self.refuse_region(backend_index, region_index, candidate, refusal_of(&code, &detail, &hint));
                 }
             }
         }
@@ -194,26 +200,26 @@ impl Partitioner<'_> {
     /// Splits a region into parts of at most `size` units, in the order of the expressions: every value flows from a
     /// part to itself or to a later one, so no cycle arises. Returns `None` if no part would be smaller than the
     /// region.
-    fn split(&mut self, by: u32, at: usize, size: usize) -> Option<Vec<usize>> {
-        let units = std::mem::take(&mut self.regions[at].nodes);
+    fn split(&mut self, backend_index: u32, region_index: usize, size: usize) -> Option<Vec<usize>> {
+        let units = std::mem::take(&mut self.regions[region_index].nodes);
         let counts =
             |unit: ExprId| !matches!(self.grouping.graph.expr(unit), Some(Expr::Project { .. } | Expr::Tuple(_)));
         let count = units.iter().filter(|unit| counts(**unit)).count();
         if size == 0 || count <= size {
-            self.regions[at].nodes = units;
+            self.regions[region_index].nodes = units;
             return None;
         }
         // A tuple stays in the part of its user and a projection in the part of its tuple, so that parts exchange
         // tensors.
         let mut part: HashMap<ExprId, usize> = HashMap::new();
-        let mut before = 0;
+        let mut unit_count = 0;
         for &unit in &units {
             let number = match self.grouping.graph.expr(unit) {
-                Some(Expr::Project { tuple, .. }) => part.get(tuple).copied().unwrap_or(before / size),
-                Some(Expr::Tuple(_)) => before.min(count - 1) / size,
+                Some(Expr::Project { tuple, .. }) => part.get(tuple).copied().unwrap_or(unit_count / size),
+                Some(Expr::Tuple(_)) => unit_count.min(count - 1) / size,
                 _ => {
-                    before += 1;
-                    (before - 1) / size
+                    unit_count += 1;
+                    (unit_count - 1) / size
                 }
             };
             part.insert(unit, number);
@@ -225,66 +231,66 @@ impl Partitioner<'_> {
             }
         }
         let first = self.regions.len();
-        let parts: Vec<usize> = std::iter::once(at).chain(first..first + (count - 1) / size).collect();
+        let parts: Vec<usize> = std::iter::once(region_index).chain(first..first + (count - 1) / size).collect();
         for _ in &parts[1..] {
-            let empty = RegionReport { nodes: ExprIds::new(), ..self.regions[at].clone() };
+            let empty = RegionReport { nodes: ExprIds::new(), ..self.regions[region_index].clone() };
             self.regions.push(empty);
-            self.owner.push(by);
+            self.owner.push(backend_index);
         }
         for unit in units {
             let region = parts[part[&unit]];
             self.regions[region].nodes.push(unit);
             self.region[unit] = Some(region as u32);
         }
-        let mut known: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
-        parts.iter().for_each(|&region| self.compute_inputs_and_outputs(region, &mut known));
+        let mut cache: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
+        parts.iter().for_each(|&region| self.compute_inputs_and_outputs(region, &mut cache));
         Some(parts)
     }
 
-    /// Merges the expressions of `own` into regions as large as possible without creating a cycle, and appends the
+    /// Merges the expressions of `is_assigned` into regions as large as possible without creating a cycle, and appends the
     /// regions.
-    fn merge_regions(&mut self, order: &[ExprId], own: &IndexVec<ExprId, bool>, by: u32) {
+    fn merge_regions(&mut self, order: &[ExprId], is_assigned: &IndexVec<ExprId, bool>, backend_index: u32) {
         // One graph node per existing region, and one per expression outside regions.
         let mut nodes = 0;
         let mut node_of: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
         let mut region_node: Vec<Option<u32>> = vec![None; self.regions.len()];
         for &id in order {
-            let mut next = || {
+            let mut next_node = || {
                 nodes += 1;
                 nodes - 1
             };
             node_of[id] = Some(match self.region[id] {
-                Some(region) => *region_node[region as usize].get_or_insert_with(next),
-                None => next(),
+                Some(region) => *region_node[region as usize].get_or_insert_with(next_node),
+                None => next_node(),
             });
         }
         let mut edges = Vec::new();
         for &id in order {
-            self.for_each_flow(id, |from, to| {
-                if let (Some(from), Some(to)) = (node_of[from], node_of[to]) {
-                    edges.push((from, to));
+            self.for_each_flow(id, |producer, consumer| {
+                if let (Some(producer), Some(consumer)) = (node_of[producer], node_of[consumer]) {
+                    edges.push((producer, consumer));
                 }
             });
         }
         let mut graph = RegionGraph::new(nodes as usize, edges);
-        let owned = || order.iter().copied().filter(|&id| own[id]);
-        for id in owned() {
+        let assigned_ids = || order.iter().copied().filter(|&id| is_assigned[id]);
+        for id in assigned_ids() {
             self.grouping.graph.for_each_operand(id, |operand| {
-                if own[operand]
+                if is_assigned[operand]
                     && self.bodies.are_in_same_body(operand, id)
-                    && let (Some(from), Some(to)) = (node_of[operand], node_of[id])
+                    && let (Some(producer), Some(consumer)) = (node_of[operand], node_of[id])
                 {
-                    graph.merge(from, to);
+                    graph.merge(producer, consumer);
                 }
             });
         }
-        let (unnamed, backend) = (Name::from(""), self.refusals.name(by).clone());
+        let (unnamed, backend) = (Name::from(""), self.refusals.name(backend_index).clone());
         let first = self.regions.len();
-        let mut found: Vec<Option<u32>> = vec![None; nodes as usize];
-        for id in owned() {
+        let mut region_of_node: Vec<Option<u32>> = vec![None; nodes as usize];
+        for id in assigned_ids() {
             let Some(node) = node_of[id] else { continue };
-            let at = *found[graph.find(node) as usize].get_or_insert_with(|| {
-                self.owner.push(by);
+            let region_index = *region_of_node[graph.find(node) as usize].get_or_insert_with(|| {
+                self.owner.push(backend_index);
                 self.regions.push(RegionReport {
                     symbol: unnamed.clone(),
                     backend: backend.clone(),
@@ -295,21 +301,21 @@ impl Partitioner<'_> {
                 });
                 self.regions.len() as u32 - 1
             });
-            self.regions[at as usize].nodes.push(id);
-            self.region[id] = Some(at);
+            self.regions[region_index as usize].nodes.push(id);
+            self.region[id] = Some(region_index);
         }
-        let mut known: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
-        for at in first..self.regions.len() {
-            self.compute_inputs_and_outputs(at, &mut known);
+        let mut cache: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
+        for region_index in first..self.regions.len() {
+            self.compute_inputs_and_outputs(region_index, &mut cache);
         }
     }
 
     /// Frees the operators of a refused region for other backends and records the reason.
-    fn refuse_region(&mut self, by: u32, at: usize, candidate: &Candidate, refusal: Refusal) {
+    fn refuse_region(&mut self, backend_index: u32, region_index: usize, candidate: &Candidate, refusal: Refusal) {
         let refusal = Arc::new(refusal);
-        candidate.nodes.iter().for_each(|&node| self.refusals.add_shared(by, node, &refusal));
+        candidate.nodes.iter().for_each(|&node| self.refusals.add_shared(backend_index, node, &refusal));
         candidate.composites.iter().for_each(|composite| self.grouping.dissolve(composite.root));
-        let RegionReport { nodes, inputs, outputs, .. } = &mut self.regions[at];
+        let RegionReport { nodes, inputs, outputs, .. } = &mut self.regions[region_index];
         nodes.iter().for_each(|&unit| self.region[unit] = None);
         [nodes, inputs, outputs].into_iter().for_each(|ids| *ids = ExprIds::new());
     }
@@ -328,63 +334,66 @@ impl Partitioner<'_> {
         Type::func(FuncType::new(params, ret)).is_within_limits()
     }
 
-    /// Adds to `own` the projections of accepted expressions, and the tuples whose only user is accepted.
-    fn add_tuples(&self, order: &[ExprId], own: &mut IndexVec<ExprId, bool>) {
+    /// Adds to `is_assigned` the projections of accepted expressions, and the tuples whose only user is accepted.
+    fn add_tuples(&self, order: &[ExprId], is_assigned: &mut IndexVec<ExprId, bool>) {
         let graph = &self.grouping.graph;
         for &id in order {
             if let Some(Expr::Project { tuple, .. }) = graph.expr(id)
-                && own[*tuple]
+                && is_assigned[*tuple]
                 && self.bodies.are_in_same_body(*tuple, id)
             {
-                own[id] = true;
+                is_assigned[id] = true;
             }
         }
         for &id in order.iter().rev() {
             if let Some(Expr::Tuple(_)) = graph.expr(id) {
                 let mut users = graph.users(id);
                 if let Some(user) = users.next()
-                    && own[user]
+                    && is_assigned[user]
                     && self.bodies.are_in_same_body(id, user)
                     && users.all(|other| other == user)
                 {
-                    own[id] = true;
+                    is_assigned[id] = true;
                 }
             }
         }
     }
 
-    fn for_each_flow(&self, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
+    fn for_each_flow(&self, id: ExprId, mut add_edge: impl FnMut(ExprId, ExprId)) {
         match self.grouping.graph.expr(id) {
-            Some(Expr::Let { .. } | Expr::Function(_) | Expr::Match(_)) => for_each_flow(self.module, id, edge),
-            _ => self.grouping.graph.for_each_operand(id, |operand| edge(operand, id)),
+            Some(Expr::Let { .. } | Expr::Function(_) | Expr::Match(_)) => for_each_flow(self.module, id, add_edge),
+            _ => self.grouping.graph.for_each_operand(id, |operand| add_edge(operand, id)),
         }
     }
 
-    /// Computes the inputs and outputs of a region. `known` holds, for each expression, the last region that has the
+    /// Computes the inputs and outputs of a region. `cache` holds, for each expression, the last region that has the
     /// expression as an input.
-    fn compute_inputs_and_outputs(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
-        let this = Some(at as u32);
+    fn compute_inputs_and_outputs(&mut self, region_index: usize, cache: &mut IndexVec<ExprId, Option<u32>>) {
+        let region = Some(region_index as u32);
         let (mut inputs, mut outputs) = (ExprIds::new(), ExprIds::new());
-        self.regions[at].nodes.sort_unstable();
-        for &unit in &self.regions[at].nodes {
+        self.regions[region_index].nodes.sort_unstable();
+        for &unit in &self.regions[region_index].nodes {
             self.grouping.graph.for_each_operand(unit, |operand| {
-                if self.region[operand] != this && known[operand] != this && !is_duplicable(self.module.expr(operand)) {
-                    known[operand] = this;
+                if self.region[operand] != region
+                    && cache[operand] != region
+                    && !is_duplicable(self.module.expr(operand))
+                {
+                    cache[operand] = region;
                     inputs.push(operand);
                 }
             });
-            if self.grouping.graph.users(unit).any(|user| self.region[user] != this) {
+            if self.grouping.graph.users(unit).any(|user| self.region[user] != region) {
                 outputs.push(unit);
             }
         }
-        (self.regions[at].inputs, self.regions[at].outputs) = (inputs, outputs);
+        (self.regions[region_index].inputs, self.regions[region_index].outputs) = (inputs, outputs);
     }
 
-    fn candidate(&self, at: usize) -> Candidate {
-        let region = &self.regions[at];
+    fn candidate(&self, region_index: usize) -> Candidate {
+        let region = &self.regions[region_index];
         let composites = self.composites_of(&region.nodes);
         let users = |&output: &ExprId| {
-            self.grouping.graph.users(output).filter(|&user| self.region[user] != Some(at as u32)).count()
+            self.grouping.graph.users(output).filter(|&user| self.region[user] != Some(region_index as u32)).count()
         };
         Candidate {
             nodes: self.nodes_of(&region.nodes, &composites).into_vec(),
@@ -417,53 +426,53 @@ impl Partitioner<'_> {
         nodes
     }
 
-    /// Records a reason for each operator that the backend neither accepted nor refused. `free` holds the operators
+    /// Records a reason for each operator that the backend neither accepted nor refused. `free_operators` holds the operators
     /// that were free before the backend gave its verdicts.
-    fn record_missing_refusals(&mut self, by: u32, backend: &Backend<'_>, free: &[ExprId]) {
-        let inside = self.region_of_each();
-        let mut named: HashMap<OpId, Vec<&Entry>> = HashMap::new();
+    fn record_missing_refusals(&mut self, backend_index: u32, backend: &Backend<'_>, free_operators: &[ExprId]) {
+        let region_of = self.region_of_each();
+        let mut entries_of: HashMap<OpId, Vec<&Entry>> = HashMap::new();
         for entry in backend.table {
             for op in entry.pattern.named_ops() {
-                named.entry(op).or_default().push(entry);
+                entries_of.entry(op).or_default().push(entry);
             }
         }
-        let mut unmatched: HashMap<OpId, Arc<Refusal>> = HashMap::new();
-        for &id in free {
-            if inside[id].is_some() || self.refusals.has(by, id) {
+        let mut refusals: HashMap<OpId, Arc<Refusal>> = HashMap::new();
+        for &id in free_operators {
+            if region_of[id].is_some() || self.refusals.has(backend_index, id) {
                 continue;
             }
             let Some((op, _)) = self.module.expr(id).as_op_call() else { continue };
-            let refusal = unmatched.entry(op).or_insert_with(|| {
-                let entries = named.get(&op).map(Vec::as_slice).unwrap_or_default();
+            let refusal = refusals.entry(op).or_insert_with(|| {
+                let entries = entries_of.get(&op).map(Vec::as_slice).unwrap_or_default();
                 Arc::new(no_match(&backend.name, op::get(op).name, entries))
             });
-            self.refusals.add_shared(by, id, refusal);
+            self.refusals.add_shared(backend_index, id, refusal);
         }
         // Refusals of the operators that are assigned to an earlier backend.
-        let first: Vec<Arc<Refusal>> = (0..by)
+        let earlier_refusals: Vec<Arc<Refusal>> = (0..backend_index)
             .map(|owner| format!("assigned to {}, which has higher priority", self.refusals.name(owner)))
             .map(|detail| Arc::new(Refusal::new(RefusalCode::LowerPriority, detail)))
             .collect();
-        for (id, region) in inside.iter() {
+        for (id, region) in region_of.iter() {
             if let Some(region) = region
-                && let Some(refusal) = first.get(self.owner[*region as usize] as usize)
-                && !self.refusals.has(by, id)
+                && let Some(refusal) = earlier_refusals.get(self.owner[*region as usize] as usize)
+                && !self.refusals.has(backend_index, id)
                 && self.module.expr(id).as_op_call().is_some()
             {
-                self.refusals.add_shared(by, id, refusal);
+                self.refusals.add_shared(backend_index, id, refusal);
             }
         }
     }
 
     /// Returns the region of each expression, including the expressions inside composites.
     fn region_of_each(&self) -> IndexVec<ExprId, Option<u32>> {
-        let mut inside = self.region.clone();
+        let mut region_of = self.region.clone();
         for (root, group) in &self.grouping.groups {
             if let Some(region) = self.region[*root] {
-                group.composite.nodes.iter().for_each(|&node| inside[node] = Some(region));
+                group.composite.nodes.iter().for_each(|&node| region_of[node] = Some(region));
             }
         }
-        inside
+        region_of
     }
 
     /// Rebuilds the module with each region as a call to its function.
@@ -478,22 +487,28 @@ impl Partitioner<'_> {
         self.bodies = Bodies::of(&Module::new());
         self.grouping.forget_users();
         // Values of expressions inside the region that is being built, and values of the outputs of finished regions.
-        let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
-        let mut outer: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
-        let mut shared = Shared::default();
+        let mut inner_values: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
+        let mut outer_values: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
+        let mut cache = OutlineCache::default();
         let module = Rebuild::run_in_order(self.module, order, |rebuild, id, _| {
-            let Some(at) = self.region[id].map(|region| region as usize) else { return Ok(None) };
-            if self.regions[at].symbol.is_empty() {
-                let (function, number) = numbering[at];
+            let Some(region_index) = self.region[id].map(|region| region as usize) else { return Ok(None) };
+            if self.regions[region_index].symbol.is_empty() {
+                let (function, number) = numbering[region_index];
                 let naming =
                     Naming { module: module_name, function: self.grouping.function_name(function), region: number };
-                let symbol =
-                    self.build_function(rebuild, &mut shared, &self.regions[at], naming, &mut inner, &mut outer);
-                self.regions[at].symbol = symbol;
+                let symbol = self.build_function(
+                    rebuild,
+                    &mut cache,
+                    &self.regions[region_index],
+                    naming,
+                    &mut inner_values,
+                    &mut outer_values,
+                );
+                self.regions[region_index].symbol = symbol;
             }
-            Ok(outer[id])
+            Ok(outer_values[id])
         })?;
-        drop((inner, outer, numbering));
+        drop((inner_values, outer_values, numbering));
         let mut regions = std::mem::take(&mut self.regions);
         regions.retain(|region| !region.symbol.is_empty());
         regions.sort_unstable_by_key(|region| region.nodes[0]);
@@ -526,15 +541,15 @@ impl Partitioner<'_> {
 
     /// Returns the expressions outside regions and the outputs of regions, each after all of its dependencies.
     fn contracted_order(&self) -> Vec<ExprId> {
-        let mut entered = IndexVec::<ExprId, bool>::filled(false, self.module.nodes.len());
+        let mut is_entered = IndexVec::<ExprId, bool>::filled(false, self.module.nodes.len());
         let mut order = Vec::new();
         let mut stack: Vec<(ExprId, bool)> = self.module.globals.values().rev().map(|&root| (root, false)).collect();
-        while let Some((id, leave)) = stack.pop() {
-            if leave {
+        while let Some((id, is_exit)) = stack.pop() {
+            if is_exit {
                 order.push(id);
                 continue;
             }
-            if std::mem::replace(&mut entered[id], true) {
+            if std::mem::replace(&mut is_entered[id], true) {
                 continue;
             }
             stack.push((id, true));
@@ -553,11 +568,11 @@ impl Partitioner<'_> {
     fn build_function(
         &self,
         rebuild: &mut Rebuild<'_>,
-        shared: &mut Shared,
+        cache: &mut OutlineCache,
         region: &RegionReport,
         naming: Naming<'_>,
-        inner: &mut IndexVec<ExprId, Option<ExprId>>,
-        outer: &mut IndexVec<ExprId, Option<ExprId>>,
+        inner_values: &mut IndexVec<ExprId, Option<ExprId>>,
+        outer_values: &mut IndexVec<ExprId, Option<ExprId>>,
     ) -> Name {
         let mut params = ExprList::with_capacity(region.inputs.len());
         let mut args = ExprList::with_capacity(region.inputs.len());
@@ -565,35 +580,36 @@ impl Partitioner<'_> {
         let prefix = format!("{}_{}", sanitize(&target), naming.region);
         for (k, &input) in region.inputs.iter().enumerate() {
             let param = rebuild.new.var(format!("{prefix}_i{k}"), self.module.ty(input).clone());
-            inner[input] = Some(param);
+            inner_values[input] = Some(param);
             params.push(param);
             args.push(rebuild.get(input));
         }
         let mut origins = Vec::new();
         for &unit in &region.nodes {
             let node = &self.module.nodes[unit];
-            let inside = |rebuild: &mut Rebuild<'_>, id: ExprId| inner[id].unwrap_or_else(|| rebuild.get_or_copy(id));
-            let new = match self.grouping.groups.get(&unit) {
+            let inner_value =
+                |rebuild: &mut Rebuild<'_>, id: ExprId| inner_values[id].unwrap_or_else(|| rebuild.get_or_copy(id));
+            let value = match self.grouping.groups.get(&unit) {
                 Some(group) => {
-                    origins.extend(group.composite.nodes.iter().map(|&inside| self.module.nodes[inside].origin));
-                    emit(rebuild, group, inside)
+                    origins.extend(group.composite.nodes.iter().map(|&node| self.module.nodes[node].origin));
+                    emit(rebuild, group, inner_value)
                 }
                 None => {
                     origins.push(node.origin);
                     let mut expr = node.expr.clone();
-                    expr.map_operands(|operand| inside(rebuild, operand));
+                    expr.map_operands(|operand| inner_value(rebuild, operand));
                     rebuild.new.module.push_typed(expr, node.ty.clone(), node.origin)
                 }
             };
-            inner[unit] = Some(new);
+            inner_values[unit] = Some(value);
         }
-        let outputs: ExprList = region.outputs.iter().filter_map(|&output| inner[output]).collect();
-        region.inputs.iter().chain(&region.nodes).for_each(|&id| inner[id] = None);
+        let outputs: ExprList = region.outputs.iter().filter_map(|&output| inner_values[output]).collect();
+        region.inputs.iter().chain(&region.nodes).for_each(|&id| inner_values[id] = None);
         let origin = rebuild.new.module.origins.union_all(origins);
         let outline = Outline { naming, target, params, outputs };
-        let (symbol, results) = define_and_call(rebuild, shared, outline, &args, origin);
+        let (symbol, results) = define_and_call(rebuild, cache, outline, &args, origin);
         for (&output, result) in region.outputs.iter().zip(results) {
-            outer[output] = Some(result);
+            outer_values[output] = Some(result);
         }
         symbol
     }
@@ -601,24 +617,27 @@ impl Partitioner<'_> {
     /// Returns the reports of the operators. The index of a region counts only the regions that are built, ordered by
     /// first expression.
     fn report(&mut self, operators: Vec<ExprId>, is_made: &[bool]) -> Vec<OperatorReport> {
-        let inside = self.region_of_each();
-        let mut first: Vec<(ExprId, u32)> = Vec::new();
+        let region_of = self.region_of_each();
+        let mut first_nodes: Vec<(ExprId, u32)> = Vec::new();
         for (i, region) in self.regions.iter().enumerate().filter(|&(i, _)| is_made[i]) {
-            first.push((region.nodes[0], i as u32));
+            first_nodes.push((region.nodes[0], i as u32));
         }
-        first.sort_unstable();
-        let mut place: Vec<Option<u32>> = vec![None; self.regions.len()];
-        first.iter().enumerate().for_each(|(to, &(_, from))| place[from as usize] = Some(to as u32));
+        first_nodes.sort_unstable();
+        let mut rank: Vec<Option<u32>> = vec![None; self.regions.len()];
+        first_nodes
+            .iter()
+            .enumerate()
+            .for_each(|(rank_index, &(_, from))| rank[from as usize] = Some(rank_index as u32));
         let mut refusals = self.refusals.take();
         let report = |expr: ExprId| {
-            let region = inside[expr].map(|region| region as usize);
-            let region = region.and_then(|from| Some((place[from]?, self.owner[from])));
+            let region = region_of[expr].map(|region| region as usize);
+            let region = region.and_then(|from| Some((rank[from]?, self.owner[from])));
             // If the operator is assigned, the refusals by other patterns of the same backend are irrelevant.
-            let own = region.map(|(_, backend)| backend);
+            let backend = region.map(|(_, backend)| backend);
             OperatorReport {
                 expr,
-                region: region.map(|(to, _)| to as usize),
-                refusals: refusals.refusals_of(expr, own),
+                region: region.map(|(rank_index, _)| rank_index as usize),
+                refusals: refusals.refusals_of(expr, backend),
             }
         };
         operators.into_iter().map(report).collect()

@@ -12,7 +12,7 @@ use super::annotation::{Annotations, DEFAULT, Mark};
 use super::flatten_nested_tuples::flatten_if_needed;
 use super::grouping::describe;
 use super::optimize_functions::optimize_functions;
-use super::outline::{Naming, Outline, Shared, define_and_call};
+use super::outline::{Naming, Outline, OutlineCache, define_and_call};
 use super::regions::{Region, RegionReader};
 use super::remove_default_annotations::remove_if_present;
 use crate::analysis::scope::{Captures, is_opaque};
@@ -28,8 +28,8 @@ use smallvec::SmallVec;
 /// If the annotations are inconsistent, or a region depends on its own result.
 pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
     let flat = flatten_if_needed(module)?;
-    let plain = remove_if_present(&flat)?;
-    partition(&plain, module_name, bind_constants)
+    let unannotated = remove_if_present(&flat)?;
+    partition(&unannotated, module_name, bind_constants)
 }
 
 /// Partitions like [`partition_graph`], then lets each target optimize its new functions. `optimize` receives the
@@ -67,7 +67,7 @@ struct Input {
     /// Expression outside the region.
     value: ExprId,
     /// Begins (or bare operands) inside the region that refer to the value.
-    inside: ExprList,
+    inner_ids: ExprList,
     name: InputName,
     /// True for a constant that moves inside.
     is_bound: bool,
@@ -92,15 +92,15 @@ struct ExprStates {
     /// Position of a value among the outputs of its region.
     output: IndexVec<ExprId, Option<u32>>,
     /// Last region, counted from 1, whose search for inputs visited the expression.
-    seen: IndexVec<ExprId, u32>,
+    visits: IndexVec<ExprId, u32>,
     /// Last region, counted from 1, that the value was found to enter, and the index of the input.
-    entered: IndexVec<ExprId, (u32, u32)>,
+    entry_states: IndexVec<ExprId, (u32, u32)>,
     /// Stack of the current walk; empty between walks.
     stack: Vec<ExprId>,
 }
 
 fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
-    let marks = Annotations::new();
+    let annotations = Annotations::new();
     let mut reader = RegionReader::new(module);
     let mut parts: Vec<RegionFunction> = Vec::new();
     let count = module.nodes.len();
@@ -108,8 +108,8 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
         part: IndexVec::filled(None, count),
         begin: IndexVec::filled(0, count),
         output: IndexVec::filled(None, count),
-        seen: IndexVec::filled(0, count),
-        entered: IndexVec::filled((0, 0), count),
+        visits: IndexVec::filled(0, count),
+        entry_states: IndexVec::filled((0, 0), count),
         stack: Vec::new(),
     };
     for (name, &root) in &module.globals {
@@ -126,7 +126,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
             for (k, &begin) in region.ins.iter().enumerate() {
                 states.begin[begin] = k as u32;
             }
-            let outputs = outputs(module, &marks, &region, &mut states.output);
+            let outputs = outputs(module, &annotations, &region, &mut states.output);
             parts.push(RegionFunction {
                 region,
                 function: name.clone(),
@@ -137,24 +137,28 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
         }
     }
     let mut literals = Literals::of(module, &parts);
-    let order = order(module, &marks, &mut states, &mut parts, &literals, bind_constants)?;
+    let order = order(module, &annotations, &mut states, &mut parts, &literals, bind_constants)?;
     let ExprStates { part: part_of, output, .. } = states;
     // A value that leaves a region without an end is recomputed outside, where the same literals are used again.
-    literals.copy_all = order.iter().any(|&id| part_of[id].is_some() && marks.annotation_of(module, id).is_none());
-    let mut shared = Shared::default();
-    let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
+    literals.copy_all =
+        order.iter().any(|&id| part_of[id].is_some() && annotations.annotation_of(module, id).is_none());
+    let mut cache = OutlineCache::default();
+    let mut inner_values: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
     Rebuild::run_in_order(module, order, |rebuild, id, _| {
-        Ok(match marks.annotation_of(module, id) {
+        Ok(match annotations.annotation_of(module, id) {
             Some(Mark::Begin(value, _)) => Some(rebuild.get(value)),
             Some(Mark::End(value, _)) => match part_of[id] {
                 Some(part) => {
                     let part = &mut parts[part as usize];
                     if part.results.is_none() {
                         part.results =
-                            Some(build_function(rebuild, &mut shared, module_name, part, &literals, &mut inner)?);
+                            Some(build_function(rebuild, &mut cache, module_name, part, &literals, &mut inner_values)?);
                     }
-                    let at = output[strip_ends(module, &marks, value)];
-                    part.results.as_ref().zip(at).map(|(outputs, at)| outputs[at as usize])
+                    let output_index = output[strip_ends(module, &annotations, value)];
+                    part.results
+                        .as_ref()
+                        .zip(output_index)
+                        .map(|(outputs, output_index)| outputs[output_index as usize])
                 }
                 None => Some(rebuild.get(value)),
             },
@@ -199,8 +203,8 @@ impl Literals {
 
     /// Returns the values that a literal captures.
     fn captured(&self, literal: ExprId) -> &[ExprId] {
-        let at = self.entries.binary_search_by_key(&literal, |(id, _)| *id);
-        at.map_or(&[], |at| &self.entries[at].1)
+        let entry_index = self.entries.binary_search_by_key(&literal, |(id, _)| *id);
+        entry_index.map_or(&[], |entry_index| &self.entries[entry_index].1)
     }
 
     /// Returns true if the literal needs a separate copy in each region.
@@ -215,34 +219,34 @@ fn is_duplicable(expr: &Expr) -> bool {
 }
 
 /// Returns the value inside a chain of annotations.
-fn strip_annotations(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
-    while let Some(Mark::Begin(value, _) | Mark::End(value, _)) = marks.annotation_of(module, id) {
+fn strip_annotations(module: &Module, annotations: &Annotations, mut id: ExprId) -> ExprId {
+    while let Some(Mark::Begin(value, _) | Mark::End(value, _)) = annotations.annotation_of(module, id) {
         id = value;
     }
     id
 }
 
 /// Returns the value inside a chain of ends. All ends of a chain belong to one region.
-fn strip_ends(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
-    while let Some(Mark::End(value, _)) = marks.annotation_of(module, id) {
+fn strip_ends(module: &Module, annotations: &Annotations, mut id: ExprId) -> ExprId {
+    while let Some(Mark::End(value, _)) = annotations.annotation_of(module, id) {
         id = value;
     }
     id
 }
 
-/// Returns the values that leave a region, in the order of its ends, and writes the position of each to `place`.
+/// Returns the values that leave a region, in the order of its ends, and writes the position of each to `output_index`.
 fn outputs(
     module: &Module,
-    marks: &Annotations,
+    annotations: &Annotations,
     region: &Region,
-    place: &mut IndexVec<ExprId, Option<u32>>,
+    output_index: &mut IndexVec<ExprId, Option<u32>>,
 ) -> ExprList {
     let mut outputs = ExprList::new();
     for &end in &region.outs {
-        let value = strip_ends(module, marks, end);
+        let value = strip_ends(module, annotations, end);
         // The value is inside this region, so no other region has written its position.
-        if place[value].is_none() {
-            place[value] = Some(outputs.len() as u32);
+        if output_index[value].is_none() {
+            output_index[value] = Some(outputs.len() as u32);
             outputs.push(value);
         }
     }
@@ -252,7 +256,7 @@ fn outputs(
 /// Returns the inputs of a region; `first` is the end of the region that is reached first in evaluation order.
 fn inputs(
     module: &Module,
-    marks: &Annotations,
+    annotations: &Annotations,
     states: &mut ExprStates,
     part: u32,
     region: &Region,
@@ -260,24 +264,24 @@ fn inputs(
     literals: &Literals,
     bind_constants: bool,
 ) -> Inputs {
-    let ExprStates { part: part_of, begin, seen, entered, stack, .. } = states;
+    let ExprStates { part: part_of, begin, visits, entry_states, stack, .. } = states;
     let stamp = part + 1;
     let mut inputs = Inputs::new();
-    let mut bare = 0;
+    let mut unnamed_count = 0;
     stack.extend(region.outs.iter().rev());
     stack.push(first);
     while let Some(id) = stack.pop() {
-        if std::mem::replace(&mut seen[id], stamp) == stamp {
+        if std::mem::replace(&mut visits[id], stamp) == stamp {
             continue;
         }
-        let (value, number) = match marks.annotation_of(module, id) {
+        let (value, number) = match annotations.annotation_of(module, id) {
             Some(Mark::Begin(value, _)) if part_of[id] == Some(part) && part_of[value] != Some(part) => {
                 (value, Some(begin[id]))
             }
             _ if part_of[id] == Some(part) => {
-                let at = stack.len();
+                let stack_base = stack.len();
                 module.expr(id).for_each_operand(|operand| stack.push(operand));
-                stack[at..].reverse();
+                stack[stack_base..].reverse();
                 continue;
             }
             _ if is_duplicable(module.expr(id)) => {
@@ -287,12 +291,12 @@ fn inputs(
             }
             _ => (id, None),
         };
-        let source = strip_annotations(module, marks, value);
-        if entered[source].0 == stamp {
-            inputs[entered[source].1 as usize].inside.push(id);
+        let source = strip_annotations(module, annotations, value);
+        if entry_states[source].0 == stamp {
+            inputs[entry_states[source].1 as usize].inner_ids.push(id);
             continue;
         }
-        entered[source] = (stamp, inputs.len() as u32);
+        entry_states[source] = (stamp, inputs.len() as u32);
         let constant = |id: ExprId| matches!(module.expr(id), Expr::Constant(_));
         let bound = bind_constants
             && match module.expr(source) {
@@ -301,12 +305,12 @@ fn inputs(
             };
         let name = number.map_or_else(
             || {
-                bare += 1;
-                InputName::Bare(bare - 1)
+                unnamed_count += 1;
+                InputName::Bare(unnamed_count - 1)
             },
             InputName::Begin,
         );
-        inputs.push(Input { value, inside: ExprList::from_slice(&[id]), name, is_bound: bound });
+        inputs.push(Input { value, inner_ids: ExprList::from_slice(&[id]), name, is_bound: bound });
     }
     inputs
 }
@@ -314,7 +318,7 @@ fn inputs(
 /// Returns the expressions outside regions and the ends of regions, each after all of its dependencies.
 fn order(
     module: &Module,
-    marks: &Annotations,
+    annotations: &Annotations,
     states: &mut ExprStates,
     parts: &mut [RegionFunction],
     literals: &Literals,
@@ -327,7 +331,7 @@ fn order(
         Done,
     }
     let mut state = IndexVec::filled(State::New, module.nodes.len());
-    let mut part_needed = vec![State::New; parts.len()];
+    let mut states_of_parts = vec![State::New; parts.len()];
     let mut order = Vec::new();
     let mut stack: Vec<ExprId> = module.globals.values().rev().copied().collect();
     let mut needs = Vec::new();
@@ -339,30 +343,40 @@ fn order(
             State::Open => {
                 stack.pop();
                 state[id] = State::Done;
-                if let (Some(Mark::End(..)), Some(part)) = (marks.annotation_of(module, id), states.part[id]) {
-                    part_needed[part as usize] = State::Done;
+                if let (Some(Mark::End(..)), Some(part)) = (annotations.annotation_of(module, id), states.part[id]) {
+                    states_of_parts[part as usize] = State::Done;
                 }
                 order.push(id);
             }
             State::New => {
                 state[id] = State::Open;
                 needs.clear();
-                match (marks.annotation_of(module, id), states.part[id]) {
-                    (Some(Mark::End(value, target)), Some(part)) => match part_needed[part as usize] {
+                match (annotations.annotation_of(module, id), states.part[id]) {
+                    (Some(Mark::End(value, target)), Some(part)) => match states_of_parts[part as usize] {
                         State::New => {
-                            part_needed[part as usize] = State::Open;
-                            let at = part;
+                            states_of_parts[part as usize] = State::Open;
+                            let current_part = part;
                             let part = &mut parts[part as usize];
-                            part.inputs = inputs(module, marks, states, at, &part.region, id, literals, bind_constants);
+                            part.inputs = inputs(
+                                module,
+                                annotations,
+                                states,
+                                current_part,
+                                &part.region,
+                                id,
+                                literals,
+                                bind_constants,
+                            );
                             needs.extend(part.inputs.iter().map(|input| input.value));
                             needs.extend(
                                 part.inputs
                                     .iter()
                                     .filter(|i| i.is_bound)
-                                    .map(|i| strip_annotations(module, marks, i.value)),
+                                    .map(|i| strip_annotations(module, annotations, i.value)),
                             );
                             // Constants and function literals that the region uses without a parameter.
-                            for &node in part.region.nodes.iter().filter(|&&n| marks.annotation_of(module, n).is_none())
+                            for &node in
+                                part.region.nodes.iter().filter(|&&n| annotations.annotation_of(module, n).is_none())
                             {
                                 module.expr(node).for_each_operand(|operand| {
                                     if is_duplicable(module.expr(operand)) {
@@ -374,7 +388,7 @@ fn order(
                         State::Open => {
                             let message = format!(
                                 "the region of \"{target}\" around {} depends on its own result",
-                                describe(module, strip_annotations(module, marks, value))
+                                describe(module, strip_annotations(module, annotations, value))
                             );
                             return Err(Box::new(
                                 Diagnostic::error(codes::passes::REGION_CYCLE, message)
@@ -392,77 +406,82 @@ fn order(
     Ok(order)
 }
 
-/// Builds a region's function and the call to it. `inner` is scratch memory for the values of expressions inside the
+/// Builds a region's function and the call to it. `inner_values` is scratch memory for the values of expressions inside the
 /// function; all of its entries are `None` before and after the call.
 fn build_function(
     rebuild: &mut Rebuild<'_>,
-    shared: &mut Shared,
+    cache: &mut OutlineCache,
     module_name: &str,
     part: &RegionFunction,
     literals: &Literals,
-    inner: &mut IndexVec<ExprId, Option<ExprId>>,
+    inner_values: &mut IndexVec<ExprId, Option<ExprId>>,
 ) -> Result<ExprList, Box<Diagnostic>> {
-    let marks = Annotations::new();
+    let annotations = Annotations::new();
     let old = rebuild.old;
     let mut params = ExprList::new();
     let mut args = ExprList::new();
     for input in &part.inputs {
         let replacement = if input.is_bound {
-            rebuild.get(strip_annotations(old, &marks, input.value))
+            rebuild.get(strip_annotations(old, &annotations, input.value))
         } else {
             let (kind, k) = match input.name {
                 InputName::Begin(k) => ('i', k),
                 InputName::Bare(k) => ('x', k),
             };
             let Region { target, number, .. } = &part.region;
-            let name = shared.param_name(target, *number, kind, k);
+            let name = cache.param_name(target, *number, kind, k);
             let param = rebuild.new.var(name, old.ty(input.value).clone());
             params.push(param);
             args.push(rebuild.get(input.value));
             param
         };
-        input.inside.iter().for_each(|&inside| inner[inside] = Some(replacement));
+        input.inner_ids.iter().for_each(|&id| inner_values[id] = Some(replacement));
     }
-    let mut copied: Vec<ExprId> = Vec::new();
+    let mut copies: Vec<ExprId> = Vec::new();
     // A captured value may follow its literal in the order of the region's nodes, but has a smaller id.
     let mut nodes = part.region.nodes.clone();
     if !literals.entries.is_empty() {
         nodes.sort_unstable();
     }
     for &node in &nodes {
-        if inner[node].is_some() {
+        if inner_values[node].is_some() {
             continue;
         }
-        let first = copied.len();
+        let first = copies.len();
         old.expr(node).for_each_operand(|operand| {
-            if matches!(old.expr(operand), Expr::Function(_)) && inner[operand].is_none() && literals.is_copied(operand)
+            if matches!(old.expr(operand), Expr::Function(_))
+                && inner_values[operand].is_none()
+                && literals.is_copied(operand)
             {
-                copied.push(operand);
+                copies.push(operand);
             }
         });
-        for &literal in &copied[first..] {
-            let captured: Vec<(ExprId, ExprId)> =
-                literals.captured(literal).iter().filter_map(|&old| Some((rebuild.get(old), inner[old]?))).collect();
-            let outside = rebuild.get(literal);
-            inner[literal] = Some(copy_literal(rebuild, outside, captured)?);
+        for &literal in &copies[first..] {
+            let captured: Vec<(ExprId, ExprId)> = literals
+                .captured(literal)
+                .iter()
+                .filter_map(|&old| Some((rebuild.get(old), inner_values[old]?)))
+                .collect();
+            let outer_value = rebuild.get(literal);
+            inner_values[literal] = Some(copy_literal(rebuild, outer_value, captured)?);
         }
-        let copy = match marks.annotation_of(old, node) {
-            Some(Mark::Begin(value, _) | Mark::End(value, _)) => inner[value],
+        let copy = match annotations.annotation_of(old, node) {
+            Some(Mark::Begin(value, _) | Mark::End(value, _)) => inner_values[value],
             None => {
                 let mut expr = old.expr(node).clone();
-                expr.map_operands(|operand| inner[operand].unwrap_or_else(|| rebuild.get(operand)));
+                expr.map_operands(|operand| inner_values[operand].unwrap_or_else(|| rebuild.get(operand)));
                 let source = &old.nodes[node];
                 Some(rebuild.new.module.push_typed(expr, source.ty.clone(), source.origin))
             }
         };
-        inner[node] = copy;
+        inner_values[node] = copy;
     }
-    let outputs = part.outputs.iter().filter_map(|&output| inner[output]).collect();
-    part.region.nodes.iter().chain(&copied).for_each(|&node| inner[node] = None);
-    part.inputs.iter().flat_map(|input| &input.inside).for_each(|&inside| inner[inside] = None);
+    let outputs = part.outputs.iter().filter_map(|&output| inner_values[output]).collect();
+    part.region.nodes.iter().chain(&copies).for_each(|&node| inner_values[node] = None);
+    part.inputs.iter().flat_map(|input| &input.inner_ids).for_each(|&id| inner_values[id] = None);
     let target = part.region.target.clone();
     let naming = Naming { module: module_name, function: &part.function, region: part.region.number };
     let origins = part.region.nodes.iter().map(|&node| old.nodes[node].origin);
     let origin = rebuild.new.module.origins.union_all(origins);
-    Ok(define_and_call(rebuild, shared, Outline { naming, target, params, outputs }, &args, origin).1)
+    Ok(define_and_call(rebuild, cache, Outline { naming, target, params, outputs }, &args, origin).1)
 }

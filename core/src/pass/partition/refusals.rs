@@ -18,13 +18,17 @@ pub(super) struct RefusalLog {
     backends: Vec<Name>,
     lines: Vec<Line>,
     /// Last backend, counted from 1, that refused the expression; 0 for none.
-    last: IndexVec<ExprId, u32>,
+    last_backend: IndexVec<ExprId, u32>,
 }
 
 impl RefusalLog {
     /// Creates a log for `backends` in priority order. All methods identify a backend by its position in that order.
     pub fn new(module: &Module, backends: impl Iterator<Item = Name>) -> RefusalLog {
-        RefusalLog { backends: backends.collect(), lines: Vec::new(), last: IndexVec::filled(0, module.nodes.len()) }
+        RefusalLog {
+            backends: backends.collect(),
+            lines: Vec::new(),
+            last_backend: IndexVec::filled(0, module.nodes.len()),
+        }
     }
 
     pub fn name(&self, backend: u32) -> &Name {
@@ -33,22 +37,22 @@ impl RefusalLog {
 
     /// Returns true if `backend` was the last to refuse an expression. Backends must be processed in priority order.
     pub fn has(&self, backend: u32, expr: ExprId) -> bool {
-        self.last[expr] == backend + 1
+        self.last_backend[expr] == backend + 1
     }
 
     /// Adds a refusal of an expression.
     pub fn add(&mut self, backend: u32, expr: ExprId, refusal: Refusal) {
         // The same reason is added for each expression of a candidate in turn.
-        let shared = match self.lines.last() {
+        let refusal_ref = match self.lines.last() {
             Some(line) if *line.refusal == refusal => line.refusal.clone(),
             _ => Arc::new(refusal),
         };
-        self.add_shared(backend, expr, &shared);
+        self.add_shared(backend, expr, &refusal_ref);
     }
 
     /// Adds a refusal whose reason is shared by many expressions.
     pub fn add_shared(&mut self, backend: u32, expr: ExprId, refusal: &Arc<Refusal>) {
-        self.last[expr] = backend + 1;
+        self.last_backend[expr] = backend + 1;
         self.lines.push(Line { expr, backend, refusal: refusal.clone() });
     }
 
@@ -57,7 +61,7 @@ impl RefusalLog {
         let mut lines = std::mem::take(&mut self.lines);
         // The sort is stable: the reasons for one expression stay in chronological order.
         lines.sort_by_key(|line| line.expr);
-        SortedRefusals { backends: self.backends.clone(), lines, last: VecDeque::new() }
+        SortedRefusals { backends: self.backends.clone(), lines, recent_lists: VecDeque::new() }
     }
 }
 
@@ -66,7 +70,7 @@ pub(super) struct SortedRefusals {
     backends: Vec<Name>,
     lines: Vec<Line>,
     /// Most recent lists: adjacent expressions usually have the same reasons and share one list.
-    last: VecDeque<Arc<[(Name, Arc<Refusal>)]>>,
+    recent_lists: VecDeque<Arc<[(Name, Arc<Refusal>)]>>,
 }
 
 impl SortedRefusals {
@@ -75,25 +79,26 @@ impl SortedRefusals {
     pub fn refusals_of(&mut self, expr: ExprId, except: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
         let first = self.lines.partition_point(|line| line.expr < expr);
         let lines = self.lines[first..].iter().take_while(|line| line.expr == expr);
-        let mut kept: SmallVec<[&Line; 4]> = SmallVec::new();
+        let mut lines_kept: SmallVec<[&Line; 4]> = SmallVec::new();
         for line in lines.filter(|line| Some(line.backend) != except) {
-            if !kept.iter().any(|k| k.backend == line.backend && k.refusal == line.refusal) {
-                kept.push(line);
+            if !lines_kept.iter().any(|k| k.backend == line.backend && k.refusal == line.refusal) {
+                lines_kept.push(line);
             }
         }
         let is_same = |(name, refusal): &(Name, Arc<Refusal>), line: &&Line| {
             Arc::ptr_eq(refusal, &line.refusal) && *name == self.backends[line.backend as usize]
         };
-        let same = |list: &[_]| list.len() == kept.len() && list.iter().zip(&kept).all(|(a, b)| is_same(a, b));
-        if let Some(known) = self.last.iter().find(|list| same(list)) {
-            return known.clone();
+        let is_equal =
+            |list: &[_]| list.len() == lines_kept.len() && list.iter().zip(&lines_kept).all(|(a, b)| is_same(a, b));
+        if let Some(existing) = self.recent_lists.iter().find(|list| is_equal(list)) {
+            return existing.clone();
         }
-        let named = |line: &Line| (self.backends[line.backend as usize].clone(), line.refusal.clone());
-        let list: Arc<[_]> = kept.into_iter().map(named).collect();
-        if self.last.len() == 8 {
-            self.last.pop_front();
+        let with_backend = |line: &Line| (self.backends[line.backend as usize].clone(), line.refusal.clone());
+        let list: Arc<[_]> = lines_kept.into_iter().map(with_backend).collect();
+        if self.recent_lists.len() == 8 {
+            self.recent_lists.pop_front();
         }
-        self.last.push_back(list.clone());
+        self.recent_lists.push_back(list.clone());
         list
     }
 }

@@ -42,10 +42,10 @@ pub(super) fn is_closed_function(expr: &Expr) -> bool {
 /// Reader of the regions of a module's functions, one function at a time.
 pub(super) struct RegionReader<'m> {
     module: &'m Module,
-    marks: Annotations,
+    annotations: Annotations,
     /// Number, counted from 1, of the first function that reaches each expression; 0 for none.
     owner: IndexVec<ExprId, u32>,
-    current: u32,
+    current_owner: u32,
     /// Region of each expression, as an index into the regions of its function.
     region_of: IndexVec<ExprId, Option<u32>>,
 }
@@ -54,16 +54,16 @@ impl<'m> RegionReader<'m> {
     pub fn new(module: &'m Module) -> RegionReader<'m> {
         RegionReader {
             module,
-            marks: Annotations::new(),
+            annotations: Annotations::new(),
             owner: IndexVec::filled(0, module.nodes.len()),
-            current: 0,
+            current_owner: 0,
             region_of: IndexVec::filled(None, module.nodes.len()),
         }
     }
 
     /// Returns true if an expression belongs to the function read last.
     pub fn owns(&self, id: ExprId) -> bool {
-        self.owner[id] == self.current
+        self.owner[id] == self.current_owner
     }
 
     /// Returns the region of an expression, as an index into the regions of the function read last.
@@ -77,45 +77,47 @@ impl<'m> RegionReader<'m> {
     /// If an end encloses an expression that is in no region or in a region of another target, or the arguments of an
     /// expression are in regions of different targets.
     pub fn read(&mut self, function: ExprId) -> Result<RegionSet, Box<Diagnostic>> {
-        self.current += 1;
-        let (module, marks) = (self.module, self.marks);
+        self.current_owner += 1;
+        let (module, annotations) = (self.module, self.annotations);
         let order = self.post_order(function);
-        let mut open = OpenRegions::default();
+        let mut open_regions = OpenRegions::default();
         for &id in &order {
-            match marks.annotation_of(module, id) {
+            match annotations.annotation_of(module, id) {
                 Some(Mark::Begin(_, target)) => {
-                    self.region_of[id] = Some(open.start(target, id));
+                    self.region_of[id] = Some(open_regions.start(target, id));
                 }
                 Some(Mark::End(value, target)) => {
-                    let region = self.region(value).map(|r| open.find(r)).ok_or_else(|| {
+                    let region = self.region(value).map(|r| open_regions.find(r)).ok_or_else(|| {
                         bad_annotation(format!(
                             "end for \"{target}\": expected a value in a region of \"{target}\", found {} in no region",
                             describe(module, value)
                         ))
                     })?;
-                    if *open.targets[region as usize] != *target {
+                    if *open_regions.targets[region as usize] != *target {
                         return Err(bad_annotation(format!(
                             "end for \"{target}\": expected a value in a region of \"{target}\", \
                              found {} in a region of \"{}\"",
                             describe(module, value),
-                            open.targets[region as usize]
+                            open_regions.targets[region as usize]
                         )));
                     }
-                    open.outs.append(region, id);
+                    open_regions.outs.append(region, id);
                     self.region_of[id] = Some(region);
                 }
                 None => {
-                    let mut joined: Option<u32> = None;
+                    let mut region_found: Option<u32> = None;
                     let mut clash = None;
                     joining_operands(module.expr(id), |operand| {
-                        if matches!(marks.annotation_of(module, operand), Some(Mark::End(..))) {
+                        if matches!(annotations.annotation_of(module, operand), Some(Mark::End(..))) {
                             return;
                         }
-                        if let Some(other) = self.region(operand).map(|r| open.find(r)) {
-                            match joined {
-                                None => joined = Some(other),
-                                Some(first) if open.targets[first as usize] == open.targets[other as usize] => {
-                                    open.join(other, first);
+                        if let Some(other) = self.region(operand).map(|r| open_regions.find(r)) {
+                            match region_found {
+                                None => region_found = Some(other),
+                                Some(first)
+                                    if open_regions.targets[first as usize] == open_regions.targets[other as usize] =>
+                                {
+                                    open_regions.join(other, first);
                                 }
                                 Some(first) => clash = Some((first, other)),
                             }
@@ -125,31 +127,31 @@ impl<'m> RegionReader<'m> {
                         return Err(bad_annotation(format!(
                             "{}: expected arguments in regions of one target, found \"{}\" and \"{}\"",
                             describe(module, id),
-                            open.targets[first as usize],
-                            open.targets[other as usize]
+                            open_regions.targets[first as usize],
+                            open_regions.targets[other as usize]
                         )));
                     }
-                    self.region_of[id] = joined;
+                    self.region_of[id] = region_found;
                 }
             }
         }
-        let mut index = vec![None; open.parent.len()];
+        let mut index = vec![None; open_regions.parent.len()];
         let mut regions: Vec<Region> = Vec::new();
-        for number in 0..open.parent.len() as u32 {
-            if open.find(number) == number {
+        for number in 0..open_regions.parent.len() as u32 {
+            if open_regions.find(number) == number {
                 index[number as usize] = Some(regions.len() as u32);
                 regions.push(Region {
                     number,
-                    target: open.targets[number as usize].clone(),
-                    ins: open.ins.collect(number),
-                    outs: open.outs.collect(number),
+                    target: open_regions.targets[number as usize].clone(),
+                    ins: open_regions.ins.collect(number),
+                    outs: open_regions.outs.collect(number),
                     nodes: ExprList::new(),
                 });
             }
         }
         for &id in &order {
             if let Some(region) = self.region_of[id] {
-                let at = index[open.find(region) as usize].expect("every region is listed");
+                let at = index[open_regions.find(region) as usize].expect("every region is listed");
                 self.region_of[id] = Some(at);
                 regions[at as usize].nodes.push(id);
             }
@@ -161,11 +163,11 @@ impl<'m> RegionReader<'m> {
     fn post_order(&mut self, root: ExprId) -> Vec<ExprId> {
         let mut order = Vec::new();
         let mut stack = vec![(root, false)];
-        while let Some((id, leave)) = stack.pop() {
-            if leave {
+        while let Some((id, is_exit)) = stack.pop() {
+            if is_exit {
                 order.push(id);
             } else if self.owner[id] == 0 {
-                self.owner[id] = self.current;
+                self.owner[id] = self.current_owner;
                 stack.push((id, true));
                 let expr = self.module.expr(id);
                 if !is_closed_function(expr) {
@@ -228,20 +230,20 @@ impl OpenRegions {
     }
 
     fn find(&mut self, region: u32) -> u32 {
-        let mut at = region;
-        while self.parent[at as usize] != at {
-            let above = self.parent[self.parent[at as usize] as usize];
-            self.parent[at as usize] = above;
-            at = above;
+        let mut root = region;
+        while self.parent[root as usize] != root {
+            let grandparent = self.parent[self.parent[root as usize] as usize];
+            self.parent[root as usize] = grandparent;
+            root = grandparent;
         }
-        at
+        root
     }
 
-    fn join(&mut self, from: u32, into: u32) {
-        if from != into {
-            self.parent[from as usize] = into;
-            self.ins.concat(from, into);
-            self.outs.concat(from, into);
+    fn join(&mut self, absorbed: u32, survivor: u32) {
+        if absorbed != survivor {
+            self.parent[absorbed as usize] = survivor;
+            self.ins.concat(absorbed, survivor);
+            self.outs.concat(absorbed, survivor);
         }
     }
 }
@@ -250,30 +252,30 @@ impl OpenRegions {
 #[derive(Default)]
 struct Lists {
     items: Vec<(ExprId, Option<u32>)>,
-    ends: Vec<Option<(u32, u32)>>,
+    bounds: Vec<Option<(u32, u32)>>,
 }
 
 impl Lists {
     fn grow(&mut self) {
-        self.ends.push(None);
+        self.bounds.push(None);
     }
 
     fn append(&mut self, list: u32, item: ExprId) {
-        let place = self.items.len() as u32;
+        let index = self.items.len() as u32;
         self.items.push((item, None));
-        let ends = &mut self.ends[list as usize];
-        match ends {
+        let bounds = &mut self.bounds[list as usize];
+        match bounds {
             Some((_, last)) => {
-                self.items[*last as usize].1 = Some(place);
-                *last = place;
+                self.items[*last as usize].1 = Some(index);
+                *last = index;
             }
-            None => *ends = Some((place, place)),
+            None => *bounds = Some((index, index)),
         }
     }
 
-    fn concat(&mut self, from: u32, into: u32) {
-        if let Some((first, last)) = self.ends[from as usize].take() {
-            match &mut self.ends[into as usize] {
+    fn concat(&mut self, absorbed: u32, survivor: u32) {
+        if let Some((first, last)) = self.bounds[absorbed as usize].take() {
+            match &mut self.bounds[survivor as usize] {
                 Some((_, end)) => {
                     self.items[*end as usize].1 = Some(first);
                     *end = last;
@@ -284,12 +286,12 @@ impl Lists {
     }
 
     fn collect(&self, list: u32) -> ExprList {
-        let mut next = self.ends[list as usize].map(|(first, _)| first);
+        let mut cursor = self.bounds[list as usize].map(|(first, _)| first);
         let mut items = ExprList::new();
-        while let Some(place) = next {
-            let (item, after) = self.items[place as usize];
+        while let Some(index) = cursor {
+            let (item, successor) = self.items[index as usize];
             items.push(item);
-            next = after;
+            cursor = successor;
         }
         items
     }

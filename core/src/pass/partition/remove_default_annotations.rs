@@ -16,14 +16,14 @@ pub fn remove_default_annotations(module: &Module) -> Result<Module, Box<Diagnos
 
 /// Variant of [`remove_default_annotations`] that borrows a module without annotations of the target `default`.
 pub(super) fn remove_if_present(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
-    let marks = Annotations::new();
+    let annotations = Annotations::new();
     let is_default =
-        |id| matches!(marks.annotation_of(module, id), Some(Mark::Begin(_, DEFAULT) | Mark::End(_, DEFAULT)));
+        |id| matches!(annotations.annotation_of(module, id), Some(Mark::Begin(_, DEFAULT) | Mark::End(_, DEFAULT)));
     if !module.nodes.ids().any(is_default) {
         return Ok(Cow::Borrowed(module));
     }
     Rebuild::run(module, |rebuild, id, _| {
-        Ok(match marks.annotation_of(module, id) {
+        Ok(match annotations.annotation_of(module, id) {
             Some(Mark::Begin(value, DEFAULT) | Mark::End(value, DEFAULT)) => Some(rebuild.get(value)),
             _ => None,
         })

@@ -40,22 +40,22 @@ struct Affine {
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
-    let touch = touchable(module);
-    let mut known = Representations { by_value: HashMap::new() };
+    let is_touchable = touchable(module);
+    let mut representations = Representations { by_value: HashMap::new() };
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
-        if !touch[id] {
+        if !is_touchable[id] {
             return Ok(None);
         }
         let name = op::get(operator).name;
         if name == "qnn.quantize" {
-            return known.quantize(rebuild, call);
+            return representations.quantize(rebuild, call);
         }
-        let new = rebuild.copy(id)?;
-        if let Some(affine) = known.derive(rebuild, name, call, new)? {
-            known.by_value.insert(new, affine);
+        let copy = rebuild.copy(id)?;
+        if let Some(affine) = representations.derive(rebuild, name, call, copy)? {
+            representations.by_value.insert(copy, affine);
         }
-        Ok(Some(new))
+        Ok(Some(copy))
     })
 }
 
@@ -101,18 +101,18 @@ impl Representations {
         self.by_value.get(&rebuild.get(*call.args.get(i)?)).copied()
     }
 
-    /// Derives the integer representation of `new`, the result of a call, from the representations of its arguments.
-    fn derive(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, new: ExprId) -> Result<Option<Affine>> {
-        if dtype(rebuild, new) != Some(DType::F32) {
+    /// Derives the integer representation of `copy`, the result of a call, from the representations of its arguments.
+    fn derive(&self, rebuild: &mut Rebuild<'_>, name: &str, call: &Call, copy: ExprId) -> Result<Option<Affine>> {
+        if dtype(rebuild, copy) != Some(DType::F32) {
             return Ok(None);
         }
-        let origin = rebuild.new.module.nodes[new].origin;
+        let origin = rebuild.new.module.nodes[copy].origin;
         if name == "qnn.dequantize" {
             let [value, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
-            let known = constant(rebuild, scale).is_some() && constant(rebuild, zero_point).is_some();
+            let is_constant = constant(rebuild, scale).is_some() && constant(rebuild, zero_point).is_some();
             let axis = call.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(-1);
             let axis = resolve_axis(axis, rank(rebuild, value));
-            return Ok(known.then_some(Affine { value, scale, zero_point, axis, origin }));
+            return Ok(is_constant.then_some(Affine { value, scale, zero_point, axis, origin }));
         }
         let Some(data) = self.arg(rebuild, call, 0) else { return Ok(None) };
         match name {
@@ -126,9 +126,9 @@ impl Representations {
                     };
                     if let Some(axes) = axes {
                         let rank = rank(rebuild, data.value);
-                        let from = |i: usize| axes.get(i).map_or(rank - 1 - i, |&a| resolve_axis(a, rank));
-                        let Some(at) = (0..rank).find(|&i| from(i) == axis) else { return Ok(None) };
-                        axis = at;
+                        let source_axis = |i: usize| axes.get(i).map_or(rank - 1 - i, |&a| resolve_axis(a, rank));
+                        let Some(axis_out) = (0..rank).find(|&i| source_axis(i) == axis) else { return Ok(None) };
+                        axis = axis_out;
                     }
                 }
                 let mut args = vec![data.value];
@@ -156,8 +156,9 @@ impl Representations {
             "add" => {
                 let bias = rebuild.get(call.args[1]);
                 let ty = (rebuild.new.module.ty(bias).as_tensor(), rebuild.new.module.ty(data.value).as_tensor());
-                let fits = matches!(ty, (Some(b), Some(d)) if b.dims.len() == 1 && d.dims.last() == b.dims.first());
-                if fits { self.bias(rebuild, call, data, -1) } else { Ok(None) }
+                let is_matching =
+                    matches!(ty, (Some(b), Some(d)) if b.dims.len() == 1 && d.dims.last() == b.dims.first());
+                if is_matching { self.bias(rebuild, call, data, -1) } else { Ok(None) }
             }
             _ => Ok(None),
         }
@@ -175,14 +176,14 @@ impl Representations {
         let layout = call.attrs.str("kernel_layout").unwrap_or("OIHW");
         let (weight_axis, axis) = match name {
             "nn.conv2d" => {
-                let given = |key: &str| call.attrs.str(key).filter(|layout| !layout.is_empty());
-                let out = given("out_layout").or(given("data_layout")).unwrap_or("NCHW");
+                let layout_of = |key: &str| call.attrs.str(key).filter(|layout| !layout.is_empty());
+                let out = layout_of("out_layout").or(layout_of("data_layout")).unwrap_or("NCHW");
                 (layout.find('O').unwrap_or(0), out.find('C').unwrap_or(1))
             }
             _ => (0, rank(rebuild, data.value).saturating_sub(1)),
         };
         let per_channel = !weight.is_single(rebuild);
-        let fits = data.is_single(rebuild)
+        let is_supported = data.is_single(rebuild)
             && is_narrow(rebuild, data.value)
             && is_narrow(rebuild, weight.value)
             && (!per_channel || weight.axis == weight_axis && name != "nn.batch_matmul");
@@ -190,7 +191,7 @@ impl Representations {
             return Ok(None);
         };
         let products: Vec<f32> = kernel.iter().map(|kernel| input[0] * kernel).collect();
-        if !fits || products.iter().any(|p| !(p.is_finite() && *p > 0.0)) {
+        if !is_supported || products.iter().any(|p| !(p.is_finite() && *p > 0.0)) {
             return Ok(None);
         }
         let args = [data.value, weight.value, data.zero_point, weight.zero_point, data.scale, weight.scale];
@@ -206,30 +207,33 @@ impl Representations {
 
     /// Builds the sum of accumulators and a bias of the same scale.
     fn bias(&self, rebuild: &mut Rebuild<'_>, call: &Call, data: Affine, axis: i64) -> Result<Option<Affine>> {
-        let along = resolve_axis(axis, rank(rebuild, data.value));
+        let axis_of_data = resolve_axis(axis, rank(rebuild, data.value));
         let zero = constant(rebuild, data.zero_point).is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0));
-        if dtype(rebuild, data.value) != Some(DType::I32) || !zero || !data.is_single(rebuild) && data.axis != along {
+        if dtype(rebuild, data.value) != Some(DType::I32)
+            || !zero
+            || !data.is_single(rebuild) && data.axis != axis_of_data
+        {
             return Ok(None);
         }
         let real = rebuild.get(call.args[1]);
-        let same = |a: &[f32], b: &[f32]| {
-            let at = |v: &[f32], i: usize| v[i.min(v.len() - 1)];
-            !a.is_empty() && !b.is_empty() && (0..a.len().max(b.len())).all(|i| at(a, i) == at(b, i))
+        let is_equal = |a: &[f32], b: &[f32]| {
+            let value_at = |v: &[f32], i: usize| v[i.min(v.len() - 1)];
+            !a.is_empty() && !b.is_empty() && (0..a.len().max(b.len())).all(|i| value_at(a, i) == value_at(b, i))
         };
         let scales = |rebuild: &Rebuild<'_>, affine: Affine| floats(rebuild, affine.scale).unwrap_or_default();
         let bias = match self.by_value.get(&real).copied() {
             Some(bias)
                 if dtype(rebuild, bias.value) == Some(DType::I32)
-                    && same(&scales(rebuild, bias), &scales(rebuild, data))
+                    && is_equal(&scales(rebuild, bias), &scales(rebuild, data))
                     && constant(rebuild, bias.zero_point)
                         .is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0)) =>
             {
                 bias.value
             }
             // A constant, or the dequantized integers of a constant, is quantized with the scale of the accumulators.
-            given => {
+            explicit => {
                 let is_constant = constant(rebuild, real).is_some()
-                    || given.is_some_and(|bias| constant(rebuild, bias.value).is_some());
+                    || explicit.is_some_and(|bias| constant(rebuild, bias.value).is_some());
                 if !is_constant {
                     return Ok(None);
                 }
@@ -254,15 +258,16 @@ impl Representations {
     /// Builds the replacement of a `qnn.quantize`, if the integer representation of its operand is known.
     fn quantize(&self, rebuild: &mut Rebuild<'_>, call: &Call) -> Result<Option<ExprId>> {
         let [real, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
-        let known = floats(rebuild, scale).zip(constant(rebuild, zero_point).map(|t| t.as_slice::<i32>().to_vec()));
-        let Some((scales, zeros)) = known else { return Ok(None) };
-        let single = scales.len() == 1 && zeros.len() == 1;
+        let parameters =
+            floats(rebuild, scale).zip(constant(rebuild, zero_point).map(|t| t.as_slice::<i32>().to_vec()));
+        let Some((scales, zeros)) = parameters else { return Ok(None) };
+        let is_per_tensor = scales.len() == 1 && zeros.len() == 1;
         let out = call.attrs.get("out_dtype").and_then(AttrValue::as_dtype).unwrap_or(DType::I8);
         let axis = call.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(-1);
         let target = Target {
             scale,
             zero_point,
-            axis: (!single).then(|| resolve_axis(axis, rank(rebuild, real))),
+            axis: (!is_per_tensor).then(|| resolve_axis(axis, rank(rebuild, real))),
             out,
             rounding: call.attrs.str("rounding").unwrap_or("TONEAREST").into(),
         };
@@ -270,24 +275,24 @@ impl Representations {
         let mut bounds: Vec<(f32, f32)> = Vec::new();
         let mut origins = Vec::new();
         let mut inner = real;
-        while single && !self.by_value.contains_key(&inner) {
-            let Some((operator, bound)) = rebuild.new.module.expr(inner).as_op_call() else { break };
-            let limit = |key: &str| bound.attrs.get(key).and_then(AttrValue::as_float).unwrap_or(0.0) as f32;
+        while is_per_tensor && !self.by_value.contains_key(&inner) {
+            let Some((operator, clip_call)) = rebuild.new.module.expr(inner).as_op_call() else { break };
+            let limit = |key: &str| clip_call.attrs.get(key).and_then(AttrValue::as_float).unwrap_or(0.0) as f32;
             bounds.push(match op::get(operator).name {
                 "clip" => (limit("a_min"), limit("a_max")),
                 "nn.relu" => (0.0, f32::INFINITY),
                 _ => break,
             });
             origins.push(rebuild.new.module.nodes[inner].origin);
-            inner = bound.args[0];
+            inner = clip_call.args[0];
         }
         let Some(mut value) = self.integers(rebuild, inner, &target)? else { return Ok(None) };
         let rounding = Rounding::parse(&target.rounding).unwrap_or(Rounding::ToNearest);
         for (low, high) in bounds.into_iter().rev() {
             let limits = range(out);
-            let place = |bound: f32| f64::from(quantize_f32(bound, scales[0], zeros[0], limits, rounding));
-            if (place(low), place(high)) != (limits.0 as f64, limits.1 as f64) {
-                let attrs = Attrs::new([("a_min", place(low).into()), ("a_max", place(high).into())]);
+            let quantize_bound = |bound: f32| f64::from(quantize_f32(bound, scales[0], zeros[0], limits, rounding));
+            if (quantize_bound(low), quantize_bound(high)) != (limits.0 as f64, limits.1 as f64) {
+                let attrs = Attrs::new([("a_min", quantize_bound(low).into()), ("a_max", quantize_bound(high).into())]);
                 value = rebuild.new.op("clip", &[value], attrs)?;
             }
         }
@@ -300,15 +305,15 @@ impl Representations {
     /// Converts the real value `real` to integers with the quantization `target`.
     fn integers(&self, rebuild: &mut Rebuild<'_>, real: ExprId, target: &Target) -> Result<Option<ExprId>> {
         if let Some(affine) = self.by_value.get(&real).copied() {
-            let fits = affine.is_single(rebuild) || target.axis.is_none_or(|axis| axis == affine.axis);
-            if !fits {
+            let is_compatible = affine.is_single(rebuild) || target.axis.is_none_or(|axis| axis == affine.axis);
+            if !is_compatible {
                 return Ok(None);
             }
-            let same =
+            let is_equal =
                 |a: ExprId, b: ExprId| constant(rebuild, a).zip(constant(rebuild, b)).is_some_and(|(a, b)| a == b);
             if dtype(rebuild, affine.value) == Some(target.out)
-                && same(affine.scale, target.scale)
-                && same(affine.zero_point, target.zero_point)
+                && is_equal(affine.scale, target.scale)
+                && is_equal(affine.zero_point, target.zero_point)
                 && target.axis.is_none_or(|axis| axis == affine.axis)
             {
                 rebuild.inherit_origin(affine.value, affine.origin);
@@ -336,17 +341,17 @@ impl Representations {
             Expr::Tuple(fields) if name == "concatenate" => fields.to_vec(),
             _ => call.args.to_vec(),
         };
-        let known: Option<Vec<Affine>> = operands.iter().map(|arg| self.by_value.get(arg).copied()).collect();
-        let Some(known) = known.filter(|known| !known.is_empty()) else { return Ok(None) };
-        let fits = known.iter().all(|a| {
+        let affines: Option<Vec<Affine>> = operands.iter().map(|arg| self.by_value.get(arg).copied()).collect();
+        let Some(affines) = affines.filter(|affines| !affines.is_empty()) else { return Ok(None) };
+        let is_compatible = affines.iter().all(|a| {
             a.is_single(rebuild) && is_narrow(rebuild, a.value) && dtype(rebuild, a.value) == Some(target.out)
         });
-        if !fits {
+        if !is_compatible {
             return Ok(None);
         }
-        let Some(value) = quantized(rebuild, name, &call, &known, target)? else { return Ok(None) };
+        let Some(value) = quantized(rebuild, name, &call, &affines, target)? else { return Ok(None) };
         rebuild.inherit_origin(value, origin);
-        for affine in known {
+        for affine in affines {
             rebuild.inherit_origin(value, affine.origin);
         }
         Ok(Some(value))
@@ -368,12 +373,12 @@ fn quantized(
     rebuild: &mut Rebuild<'_>,
     name: &str,
     call: &Call,
-    known: &[Affine],
-    to: &Target,
+    affines: &[Affine],
+    target: &Target,
 ) -> Result<Option<ExprId>> {
-    let first = known[0];
-    let one = [first.value, first.scale, first.zero_point, to.scale, to.zero_point];
-    let (quantized, attrs) = match (name, known) {
+    let first = affines[0];
+    let arguments = [first.value, first.scale, first.zero_point, target.scale, target.zero_point];
+    let (quantized, attrs) = match (name, affines) {
         ("add" | "subtract" | "multiply", [l, r]) => {
             let quantized = match name {
                 "add" => "qnn.add",
@@ -384,20 +389,21 @@ fn quantized(
             if name == "multiply" && !(scales[0] * scales[1]).is_normal() {
                 return Ok(None);
             }
-            let args = [l.value, r.value, l.scale, l.zero_point, r.scale, r.zero_point, to.scale, to.zero_point];
+            let args =
+                [l.value, r.value, l.scale, l.zero_point, r.scale, r.zero_point, target.scale, target.zero_point];
             return rebuild.new.op(quantized, &args, Attrs::none()).map(Some);
         }
         ("concatenate", _) => {
             let fields: [Vec<ExprId>; 3] = [
-                known.iter().map(|a| a.value).collect(),
-                known.iter().map(|a| a.scale).collect(),
-                known.iter().map(|a| a.zero_point).collect(),
+                affines.iter().map(|a| a.value).collect(),
+                affines.iter().map(|a| a.scale).collect(),
+                affines.iter().map(|a| a.zero_point).collect(),
             ];
             let mut args = Vec::with_capacity(5);
             for fields in fields {
                 args.push(rebuild.new.tuple(&fields)?);
             }
-            args.extend([to.scale, to.zero_point]);
+            args.extend([target.scale, target.zero_point]);
             return rebuild.new.op("qnn.concatenate", &args, call.attrs.clone()).map(Some);
         }
         ("nn.avg_pool2d", [_]) => ("qnn.avg_pool2d", call.attrs.clone()),
@@ -407,7 +413,7 @@ fn quantized(
                 return Ok(None);
             };
             let sizes: Option<Vec<i64>> =
-                ['H', 'W'].iter().map(|&c| layout.find(c).and_then(|at| shape.get(at)).map(|&d| d as i64)).collect();
+                ['H', 'W'].iter().map(|&c| layout.find(c).and_then(|i| shape.get(i)).map(|&d| d as i64)).collect();
             let Some(sizes) = sizes.filter(|sizes| !sizes.contains(&0)) else { return Ok(None) };
             ("qnn.avg_pool2d", call.attrs.with("pool_size", sizes))
         }
@@ -415,9 +421,9 @@ fn quantized(
             (if name == "nn.softmax" { "qnn.softmax" } else { "qnn.leaky_relu" }, call.attrs.clone())
         }
         ("tanh" | "exp" | "sqrt" | "rsqrt" | "erf" | "sigmoid" | "log" | "abs", [_]) => {
-            return rebuild.new.op(&format!("qnn.{name}"), &one, Attrs::none()).map(Some);
+            return rebuild.new.op(&format!("qnn.{name}"), &arguments, Attrs::none()).map(Some);
         }
         _ => return Ok(None),
     };
-    rebuild.new.op(quantized, &one, attrs).map(Some)
+    rebuild.new.op(quantized, &arguments, attrs).map(Some)
 }

@@ -18,17 +18,17 @@ type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fuse_requantize(module: &Module) -> Result<Module> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     let uses = uses(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
-        let alone = |id: ExprId| uses[id] == 1;
-        if !touch[id] {
+        let is_single_use = |id: ExprId| uses[id] == 1;
+        if !is_touchable[id] {
             return Ok(None);
         }
         match op::get(operator).name {
-            "qnn.requantize" if alone(call.args[0]) => requantize(rebuild, call, &alone),
-            name @ ("clip" | "nn.relu") if alone(call.args[0]) => merge_bounds(rebuild, call, name),
+            "qnn.requantize" if is_single_use(call.args[0]) => requantize(rebuild, call, &is_single_use),
+            name @ ("clip" | "nn.relu") if is_single_use(call.args[0]) => merge_bounds(rebuild, call, name),
             _ => Ok(None),
         }
     })
@@ -57,21 +57,25 @@ fn is_8_bit(module: &Module, id: ExprId) -> bool {
     module.ty(id).as_tensor().is_some_and(|t| matches!(t.dtype, DType::I8 | DType::U8))
 }
 
-fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> bool) -> Result<Option<ExprId>> {
-    let old = rebuild.old;
-    let Some((mut name, mut inner)) = as_called_op(old, call.args[0]) else { return Ok(None) };
-    let mut origins = vec![old.nodes[call.args[0]].origin];
+fn requantize(
+    rebuild: &mut Rebuild<'_>,
+    call: &Call,
+    is_single_use: &dyn Fn(ExprId) -> bool,
+) -> Result<Option<ExprId>> {
+    let source = rebuild.old;
+    let Some((mut name, mut inner)) = as_called_op(source, call.args[0]) else { return Ok(None) };
+    let mut origins = vec![source.nodes[call.args[0]].origin];
     let mut bias = None;
     let mut bias_at = None;
     if matches!(name, "nn.bias_add" | "add") {
-        let Some(producer) = as_called_op(old, inner.args[0]) else { return Ok(None) };
-        if !alone(inner.args[0]) {
+        let Some(producer) = as_called_op(source, inner.args[0]) else { return Ok(None) };
+        if !is_single_use(inner.args[0]) {
             return Ok(None);
         }
-        let Some(tensor) = constant(old, inner.args[1]) else { return Ok(None) };
+        let Some(tensor) = constant(source, inner.args[1]) else { return Ok(None) };
         bias = Some((inner.args[1], tensor));
         bias_at = Some((name, inner));
-        origins.push(old.nodes[inner.args[0]].origin);
+        origins.push(source.nodes[inner.args[0]].origin);
         (name, inner) = producer;
     }
     let fused = match name {
@@ -79,54 +83,54 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
         "qnn.dense" => "qnn.contrib_dense_requantize",
         _ => return Ok(None),
     };
-    let Some(sums) = old.ty(call.args[0]).as_tensor() else { return Ok(None) };
-    let rank = sums.dims.len();
+    let Some(accumulators) = source.ty(call.args[0]).as_tensor() else { return Ok(None) };
+    let rank = accumulators.dims.len();
     let layout = |key: &str| inner.attrs.str(key).filter(|layout| !layout.is_empty());
     let axis = match name {
         "qnn.conv2d" => layout("out_layout").or(layout("data_layout")).unwrap_or("NCHW").find('C').unwrap_or(1),
         _ => rank - 1,
     };
-    let Some(channels) = sums.dims[axis].fixed() else { return Ok(None) };
+    let Some(channels) = accumulators.dims[axis].fixed() else { return Ok(None) };
     let resolve = |axis: i64| (if axis < 0 { axis + rank as i64 } else { axis }) as usize;
     let Callee::Op(operator) = call.callee else { return Ok(None) };
     let params = Params::new(op::get(operator), &call.attrs);
     // All scales and zero points must be constants, the input zero point 0, and the output scale a single element.
-    let known: Option<Vec<&Tensor>> = call.args[1..].iter().map(|&arg| constant(old, arg)).collect();
-    let Some(known) = known else { return Ok(None) };
-    let along = known.iter().all(|t| t.len() == 1) || resolve(params.int("axis")) == axis;
+    let constants: Option<Vec<&Tensor>> = call.args[1..].iter().map(|&arg| constant(source, arg)).collect();
+    let Some(constants) = constants else { return Ok(None) };
+    let is_along_axis = constants.iter().all(|t| t.len() == 1) || resolve(params.int("axis")) == axis;
     let out = params.dtype("out_dtype").unwrap_or(DType::I8);
-    let fits = sums.dtype == DType::I32
-        && is_8_bit(old, inner.args[0])
-        && is_8_bit(old, inner.args[1])
+    let is_fusible = accumulators.dtype == DType::I32
+        && is_8_bit(source, inner.args[0])
+        && is_8_bit(source, inner.args[1])
         && matches!(out, DType::I8 | DType::U8)
-        && along
-        && known[1].as_slice::<i32>().iter().all(|&zero| zero == 0)
-        && known[2].len() == 1
-        && known[3].len() == 1;
+        && is_along_axis
+        && constants[1].as_slice::<i32>().iter().all(|&zero| zero == 0)
+        && constants[2].len() == 1
+        && constants[3].len() == 1;
     // The bias must have one element per channel.
     let bias = match (bias, bias_at) {
         (None, _) => Tensor::zeros(DType::I32, &[channels]).ok(),
-        (Some((_, tensor)), Some(("nn.bias_add", at))) => {
-            let axis_of = at.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(1);
+        (Some((_, tensor)), Some(("nn.bias_add", bias_add))) => {
+            let axis_of = bias_add.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(1);
             (resolve(axis_of) == axis).then(|| tensor.clone())
         }
         (Some((_, tensor)), _) => {
             // The bias is broadcast: every dimension is 1 except for the channels.
-            let missing = rank.checked_sub(tensor.shape().len());
-            let lies = missing.is_some_and(|missing| {
+            let missing_rank = rank.checked_sub(tensor.shape().len());
+            let is_bias_shaped = missing_rank.is_some_and(|missing_rank| {
                 let mut dims = tensor.shape().iter().enumerate();
-                dims.all(|(i, &d)| d == if i + missing == axis { channels } else { 1 })
+                dims.all(|(i, &d)| d == if i + missing_rank == axis { channels } else { 1 })
             });
-            (lies && tensor.len() == channels).then(|| tensor.reshaped(&[channels])).flatten()
+            (is_bias_shaped && tensor.len() == channels).then(|| tensor.reshaped(&[channels])).flatten()
         }
     };
-    let Some(bias) = bias.filter(|bias| fits && bias.dtype() == DType::I32 && bias.len() == channels) else {
+    let Some(bias) = bias.filter(|bias| is_fusible && bias.dtype() == DType::I32 && bias.len() == channels) else {
         return Ok(None);
     };
     let bias = rebuild.new.constant(bias);
-    let from = |i: usize| rebuild.get(inner.args[i]);
-    let to = |i: usize| rebuild.get(call.args[i]);
-    let args = [from(0), from(1), bias, from(2), from(3), to(1), to(3), to(4)];
+    let inner_arg = |i: usize| rebuild.get(inner.args[i]);
+    let outer_arg = |i: usize| rebuild.get(call.args[i]);
+    let args = [inner_arg(0), inner_arg(1), bias, inner_arg(2), inner_arg(3), outer_arg(1), outer_arg(3), outer_arg(4)];
     let mut attrs = inner.attrs.with("out_dtype", out);
     for key in ["rounding", "compute_dtype"] {
         attrs = attrs.with(key, params.value(key));
@@ -148,17 +152,17 @@ fn merge_bounds(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Op
     }
     let Some(dtype) = rebuild.new.module.ty(producer).as_tensor().map(|t| t.dtype) else { return Ok(None) };
     let (low, high) = range(dtype);
-    let given = |key: &str| call.attrs.get(key).and_then(AttrValue::as_float);
+    let bound_of = |key: &str| call.attrs.get(key).and_then(AttrValue::as_float);
     let (a_min, a_max) = match name {
         "nn.relu" => (0, high),
-        _ => match (given("a_min"), given("a_max")) {
+        _ => match (bound_of("a_min"), bound_of("a_max")) {
             // Only integral bounds can be merged.
             (Some(a), Some(b)) if a.fract() == 0.0 && b.fract() == 0.0 && a <= b => (a as i64, b as i64),
             _ => return Ok(None),
         },
     };
-    let own = |key: &str, default: i64| fused.attrs.get(key).and_then(AttrValue::as_int).unwrap_or(default);
-    let (was_low, was_high) = (own("a_min", low), own("a_max", high));
+    let own_bound = |key: &str, default: i64| fused.attrs.get(key).and_then(AttrValue::as_int).unwrap_or(default);
+    let (was_low, was_high) = (own_bound("a_min", low), own_bound("a_max", high));
     let attrs = fused.attrs.with("a_min", was_low.clamp(a_min, a_max)).with("a_max", was_high.clamp(a_min, a_max));
     let in_type = |v: i64| (low..=high).contains(&v);
     if !in_type(was_low.clamp(a_min, a_max)) || !in_type(was_high.clamp(a_min, a_max)) {

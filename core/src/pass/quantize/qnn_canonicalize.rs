@@ -22,21 +22,21 @@ const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn qnn_canonicalize(module: &Module) -> Result<Module> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
         let def = op::get(operator);
-        if !def.name.starts_with("qnn.") || !touch[id] {
+        if !def.name.starts_with("qnn.") || !is_touchable[id] {
             return Ok(None);
         }
         let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
-        Emitter { to: &mut rebuild.new, def, call, args }.operator()
+        Emitter { builder: &mut rebuild.new, def, call, args }.operator()
     })
 }
 
 /// Call that is being lowered.
 struct Emitter<'a> {
-    to: &'a mut Builder,
+    builder: &'a mut Builder,
     def: &'static OpDef,
     call: &'a Call,
     /// Arguments in the new module.
@@ -55,18 +55,19 @@ impl<'a> Emitter<'a> {
     fn operator(mut self) -> Result<Option<ExprId>> {
         let params = self.params();
         let axis = params.int("axis");
-        let at = |emit: &Self, i: usize, axis| Quantization { scale: emit.args[i], zero_point: emit.args[i + 1], axis };
+        let quantization_at =
+            |emit: &Self, i: usize, axis| Quantization { scale: emit.args[i], zero_point: emit.args[i + 1], axis };
         let data = self.args[0];
         Ok(Some(match self.def.name {
             "qnn.quantize" => {
                 let rounding = Rounding::parse(&params.string("rounding")).unwrap_or(Rounding::ToNearest);
                 let dtype = params.dtype("out_dtype").unwrap_or(DType::I8);
-                self.quantize(data, at(&self, 1, axis), dtype, rounding)?
+                self.quantize(data, quantization_at(&self, 1, axis), dtype, rounding)?
             }
             "qnn.dequantize" => {
-                let half = params.dtype("out_dtype") == Some(DType::F16);
-                let real = self.dequantize(data, at(&self, 1, axis))?;
-                match half {
+                let is_half = params.dtype("out_dtype") == Some(DType::F16);
+                let real = self.dequantize(data, quantization_at(&self, 1, axis))?;
+                match is_half {
                     true => {
                         let limit = f64::from(half::f16::MAX);
                         let real = self.clip(real, -limit, limit)?;
@@ -76,11 +77,13 @@ impl<'a> Emitter<'a> {
                 }
             }
             "qnn.requantize" => {
-                let (Some(from), Some(to)) = (self.floats(1), self.floats(3)) else { return Ok(None) };
-                let by = requantization(&params, &from, &to);
+                let (Some(source_scales), Some(result_scales)) = (self.floats(1), self.floats(3)) else {
+                    return Ok(None);
+                };
+                let factors = requantization(&params, &source_scales, &result_scales);
                 let t = self.difference(data, self.args[2], axis)?;
                 let dtype = params.dtype("out_dtype").unwrap_or(DType::I8);
-                self.rescale(t, &by, at(&self, 3, axis), dtype)?
+                self.rescale(t, &factors, quantization_at(&self, 3, axis), dtype)?
             }
             "qnn.conv2d" => self.contraction("nn.conv2d")?,
             "qnn.conv2d_transpose" => self.contraction("nn.conv2d_transpose")?,
@@ -92,18 +95,18 @@ impl<'a> Emitter<'a> {
             "qnn.avg_pool2d" => {
                 let t = self.difference(data, self.args[2], -1)?;
                 let real = self.cast(t, DType::F32)?;
-                let mean = self.to.op("nn.avg_pool2d", &[real], self.call.attrs.clone())?;
+                let mean = self.builder.op("nn.avg_pool2d", &[real], self.call.attrs.clone())?;
                 let scale = self.broadcast_along(self.args[1], mean, -1)?;
                 let mean = self.op_without_attrs("multiply", &[mean, scale])?;
-                self.quantize(mean, at(&self, 3, -1), self.dtype(data), Rounding::ToNearest)?
+                self.quantize(mean, quantization_at(&self, 3, -1), self.dtype(data), Rounding::ToNearest)?
             }
             name => {
-                let x = self.dequantize(data, at(&self, 1, -1))?;
+                let x = self.dequantize(data, quantization_at(&self, 1, -1))?;
                 let y = match real_operator(name) {
-                    Some(real) => self.to.op(real.name, &[x], self.call.attrs.clone())?,
+                    Some(real) => self.builder.op(real.name, &[x], self.call.attrs.clone())?,
                     None => self.hard_swish(x)?,
                 };
-                self.quantize(y, at(&self, 3, -1), self.dtype(data), Rounding::ToNearest)?
+                self.quantize(y, quantization_at(&self, 3, -1), self.dtype(data), Rounding::ToNearest)?
             }
         }))
     }
@@ -115,15 +118,15 @@ impl<'a> Emitter<'a> {
     // Building blocks of the lowerings.
 
     fn op_without_attrs(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId> {
-        self.to.op(name, args, Attrs::none())
+        self.builder.op(name, args, Attrs::none())
     }
 
     fn dtype(&self, value: ExprId) -> DType {
-        self.to.module.ty(value).as_tensor().map_or(DType::F32, |t| t.dtype)
+        self.builder.module.ty(value).as_tensor().map_or(DType::F32, |t| t.dtype)
     }
 
     fn rank(&self, value: ExprId) -> usize {
-        self.to.module.ty(value).as_tensor().map_or(0, |t| t.dims.len())
+        self.builder.module.ty(value).as_tensor().map_or(0, |t| t.dims.len())
     }
 
     fn cast(&mut self, value: ExprId, dtype: DType) -> Result<ExprId> {
@@ -136,13 +139,13 @@ impl<'a> Emitter<'a> {
             && let Ok(cast) = op::evaluate(cast, &attrs, &[op::Value::Tensor(tensor.clone())], 1 << 20)
             && let [tensor] = &cast[..]
         {
-            return Ok(self.to.constant(tensor.clone()));
+            return Ok(self.builder.constant(tensor.clone()));
         }
-        self.to.op("cast", &[value], attrs)
+        self.builder.op("cast", &[value], attrs)
     }
 
     fn clip(&mut self, value: ExprId, low: f64, high: f64) -> Result<ExprId> {
-        self.to.op("clip", &[value], Attrs::new([("a_min", low.into()), ("a_max", high.into())]))
+        self.builder.op("clip", &[value], Attrs::new([("a_min", low.into()), ("a_max", high.into())]))
     }
 
     fn clip_to(&mut self, value: ExprId, (low, high): (i64, i64)) -> Result<ExprId> {
@@ -150,11 +153,11 @@ impl<'a> Emitter<'a> {
     }
 
     fn float(&mut self, value: f32) -> ExprId {
-        self.to.constant(Tensor::scalar(value))
+        self.builder.constant(Tensor::scalar(value))
     }
 
     fn constant(&self, value: ExprId) -> Option<&Tensor> {
-        self.to.module.expr(value).as_constant().map(|t| &**t)
+        self.builder.module.expr(value).as_constant().map(|t| &**t)
     }
 
     /// Returns the elements of a scale, argument `i`, if the scale is a constant.
@@ -180,11 +183,11 @@ impl<'a> Emitter<'a> {
         if trailing == 0 {
             return Ok(value);
         }
-        self.to.op("expand_dims", &[value], Attrs::new([("axis", 1.into()), ("num_newaxis", trailing.into())]))
+        self.builder.op("expand_dims", &[value], Attrs::new([("axis", 1.into()), ("num_newaxis", trailing.into())]))
     }
 
     fn has_one_element(&self, value: ExprId) -> bool {
-        self.to.module.ty(value).as_tensor().is_some_and(|t| t.len() == Some(1))
+        self.builder.module.ty(value).as_tensor().is_some_and(|t| t.len() == Some(1))
     }
 
     /// Creates a scalar constant if all values are equal, otherwise a vector along `axis` of `data`.
@@ -194,51 +197,57 @@ impl<'a> Emitter<'a> {
             true => Tensor::scalar(first),
             false => Tensor::from_slice(&[values.len()], values),
         };
-        let constant = self.to.constant(tensor);
+        let constant = self.builder.constant(tensor);
         self.broadcast_along(constant, data, axis)
     }
 
     /// Builds `data - zero_point` in `int32`, saturating.
     fn difference(&mut self, data: ExprId, zero_point: ExprId, axis: i64) -> Result<ExprId> {
-        let reach = self.max_magnitude(zero_point);
-        let narrow = self.dtype(data).size() <= 2;
-        if reach == Some(0) {
+        let magnitude = self.max_magnitude(zero_point);
+        let is_narrow = self.dtype(data).size() <= 2;
+        if magnitude == Some(0) {
             return self.cast(data, DType::I32);
         }
-        if narrow && reach.is_some_and(|reach| reach <= 1 << 30) {
+        if is_narrow && magnitude.is_some_and(|magnitude| magnitude <= 1 << 30) {
             let data = self.cast(data, DType::I32)?;
             let zero_point = self.broadcast_along(zero_point, data, axis)?;
             return self.op_without_attrs("subtract", &[data, zero_point]);
         }
-        let wide = self.cast(data, DType::I64)?;
+        let widened = self.cast(data, DType::I64)?;
         let zero_point = self.cast(zero_point, DType::I64)?;
         let zero_point = self.broadcast_along(zero_point, data, axis)?;
-        let wide = self.op_without_attrs("subtract", &[wide, zero_point])?;
-        let wide = self.clip_to(wide, INT32)?;
-        self.cast(wide, DType::I32)
+        let widened = self.op_without_attrs("subtract", &[widened, zero_point])?;
+        let widened = self.clip_to(widened, INT32)?;
+        self.cast(widened, DType::I32)
     }
 
-    fn dequantize(&mut self, data: ExprId, by: Quantization) -> Result<ExprId> {
-        let t = self.difference(data, by.zero_point, by.axis)?;
+    fn dequantize(&mut self, data: ExprId, quantization: Quantization) -> Result<ExprId> {
+        let t = self.difference(data, quantization.zero_point, quantization.axis)?;
         let real = self.cast(t, DType::F32)?;
-        let scale = self.broadcast_along(by.scale, data, by.axis)?;
+        let scale = self.broadcast_along(quantization.scale, data, quantization.axis)?;
         self.op_without_attrs("multiply", &[real, scale])
     }
 
-    fn quantize(&mut self, data: ExprId, to: Quantization, dtype: DType, rounding: Rounding) -> Result<ExprId> {
+    fn quantize(
+        &mut self,
+        data: ExprId,
+        quantization: Quantization,
+        dtype: DType,
+        rounding: Rounding,
+    ) -> Result<ExprId> {
         let real = self.cast(data, DType::F32)?;
-        let scale = self.broadcast_along(to.scale, data, to.axis)?;
+        let scale = self.broadcast_along(quantization.scale, data, quantization.axis)?;
         let ratio = self.op_without_attrs("divide", &[real, scale])?;
-        let whole = self.round(ratio, rounding)?;
-        self.add_zero_point(whole, to, dtype)
+        let integer = self.round(ratio, rounding)?;
+        self.add_zero_point(integer, quantization, dtype)
     }
 
     /// Adds the zero point to integral float32 values and converts the sums to an integer type, saturating.
-    fn add_zero_point(&mut self, whole: ExprId, to: Quantization, dtype: DType) -> Result<ExprId> {
-        let mut value = whole;
-        if self.max_magnitude(to.zero_point) != Some(0) {
-            let zero_point = self.cast(to.zero_point, DType::F32)?;
-            let zero_point = self.broadcast_along(zero_point, whole, to.axis)?;
+    fn add_zero_point(&mut self, integer: ExprId, quantization: Quantization, dtype: DType) -> Result<ExprId> {
+        let mut value = integer;
+        if self.max_magnitude(quantization.zero_point) != Some(0) {
+            let zero_point = self.cast(quantization.zero_point, DType::F32)?;
+            let zero_point = self.broadcast_along(zero_point, integer, quantization.axis)?;
             value = self.op_without_attrs("add", &[value, zero_point])?;
         }
         let value = self.clip_to(value, range(dtype))?;
@@ -254,13 +263,13 @@ impl<'a> Emitter<'a> {
                 self.op_without_attrs("floor", &[shifted])
             }
             Rounding::ToEven => {
-                let whole = self.op_without_attrs("trunc", &[real])?;
-                let fraction = self.op_without_attrs("subtract", &[real, whole])?;
+                let truncated = self.op_without_attrs("trunc", &[real])?;
+                let fraction = self.op_without_attrs("subtract", &[real, truncated])?;
                 let size = self.op_without_attrs("abs", &[fraction])?;
                 let tie = self.op_without_attrs("equal", &[size, half])?;
-                let halved = self.op_without_attrs("multiply", &[real, half])?;
-                let halved = self.op_without_attrs("round", &[halved])?;
-                let even = self.op_without_attrs("add", &[halved, halved])?;
+                let half_value = self.op_without_attrs("multiply", &[real, half])?;
+                let half_value = self.op_without_attrs("round", &[half_value])?;
+                let even = self.op_without_attrs("add", &[half_value, half_value])?;
                 let nearest = self.op_without_attrs("round", &[real])?;
                 self.op_without_attrs("where", &[tie, even, nearest])
             }
@@ -268,87 +277,88 @@ impl<'a> Emitter<'a> {
     }
 
     /// Rescales the `int32` value `t` and adds the zero point, saturating to `dtype`.
-    fn rescale(&mut self, t: ExprId, by: &[Rescale], to: Quantization, dtype: DType) -> Result<ExprId> {
-        let axis = to.axis;
-        let scaled = match by.first() {
+    fn rescale(&mut self, t: ExprId, factors: &[Rescale], quantization: Quantization, dtype: DType) -> Result<ExprId> {
+        let axis = quantization.axis;
+        let rescaled = match factors.first() {
             None | Some(Rescale::Same) => t,
             Some(Rescale::Float(_, rounding)) => {
-                let ratios: Vec<f32> = by.iter().map(|r| if let Rescale::Float(m, _) = r { *m } else { 1.0 }).collect();
+                let ratios: Vec<f32> =
+                    factors.iter().map(|r| if let Rescale::Float(m, _) = r { *m } else { 1.0 }).collect();
                 let shape: &[usize] = if ratios.len() == 1 { &[] } else { &[ratios.len()] };
-                let ratio = self.to.constant(Tensor::from_slice(shape, &ratios));
+                let ratio = self.builder.constant(Tensor::from_slice(shape, &ratios));
                 let ratio = self.broadcast_along(ratio, t, axis)?;
                 let real = self.cast(t, DType::F32)?;
                 let real = self.op_without_attrs("multiply", &[real, ratio])?;
-                let whole = self.round(real, *rounding)?;
-                return self.add_zero_point(whole, to, dtype);
+                let integer = self.round(real, *rounding)?;
+                return self.add_zero_point(integer, quantization, dtype);
             }
-            Some(Rescale::Fixed(_, rounding)) => self.multiply(t, by, *rounding, axis)?,
+            Some(Rescale::Fixed(_, rounding)) => self.multiply(t, factors, *rounding, axis)?,
         };
         let limits = range(dtype);
-        if self.max_magnitude(to.zero_point) == Some(0) {
-            if limits == INT32 && self.dtype(scaled) == DType::I32 {
-                return Ok(scaled);
+        if self.max_magnitude(quantization.zero_point) == Some(0) {
+            if limits == INT32 && self.dtype(rescaled) == DType::I32 {
+                return Ok(rescaled);
             }
-            let value = self.clip_to(scaled, limits)?;
+            let value = self.clip_to(rescaled, limits)?;
             return self.cast(value, dtype);
         }
-        let wide = self.cast(scaled, DType::I64)?;
-        let zero_point = self.cast(to.zero_point, DType::I64)?;
+        let widened = self.cast(rescaled, DType::I64)?;
+        let zero_point = self.cast(quantization.zero_point, DType::I64)?;
         let zero_point = self.broadcast_along(zero_point, t, axis)?;
-        let wide = self.op_without_attrs("add", &[wide, zero_point])?;
-        let wide = self.clip_to(wide, limits)?;
-        self.cast(wide, dtype)
+        let widened = self.op_without_attrs("add", &[widened, zero_point])?;
+        let widened = self.clip_to(widened, limits)?;
+        self.cast(widened, dtype)
     }
 
     /// Multiplies `t` by fixed-point fractions and clips the product to the range of `int32`.
-    fn multiply(&mut self, t: ExprId, by: &[Rescale], rounding: Rounding, axis: i64) -> Result<ExprId> {
-        let ratio = |by: &Rescale| match by {
+    fn multiply(&mut self, t: ExprId, factors: &[Rescale], rounding: Rounding, axis: i64) -> Result<ExprId> {
+        let ratio = |factor: &Rescale| match factor {
             Rescale::Fixed(ratio, _) => (i64::from(ratio.multiplier), i64::from(ratio.exponent)),
             _ => (1 << 30, 1),
         };
-        let ratios: Vec<(i64, i64)> = by.iter().map(ratio).collect();
+        let ratios: Vec<(i64, i64)> = factors.iter().map(ratio).collect();
         if rounding == Rounding::Upward && ratios.iter().all(|(_, e)| (-31..=31).contains(e)) {
             return self.fixed_point_multiply(t, &ratios, axis);
         }
-        let each = |f: &dyn Fn(i64, i64) -> i64| ratios.iter().map(|&(m, e)| f(m, e)).collect::<Vec<i64>>();
-        let mut wide = self.cast(t, DType::I64)?;
+        let map_ratios = |f: &dyn Fn(i64, i64) -> i64| ratios.iter().map(|&(m, e)| f(m, e)).collect::<Vec<i64>>();
+        let mut widened = self.cast(t, DType::I64)?;
         // Shifts to the left. A shifted operand of 2^32 or more makes the product exceed int32 for any multiplier, so
         // the operand is clipped there, and the product fits 64 bits.
-        let left = each(&|_, e| e.clamp(0, 32));
-        if left.iter().any(|&n| n > 0) {
-            let bounds: Vec<i64> = left.iter().map(|n| 1 << (32 - n)).collect();
+        let left_shifts = map_ratios(&|_, e| e.clamp(0, 32));
+        if left_shifts.iter().any(|&n| n > 0) {
+            let bounds: Vec<i64> = left_shifts.iter().map(|n| 1 << (32 - n)).collect();
             let high = self.integers(&bounds, t, axis)?;
             let low = self.integers(&bounds.iter().map(|b| -b).collect::<Vec<_>>(), t, axis)?;
-            wide = self.op_without_attrs("minimum", &[wide, high])?;
-            wide = self.op_without_attrs("maximum", &[wide, low])?;
-            let power = self.integers(&left.iter().map(|&n| 1 << n).collect::<Vec<_>>(), t, axis)?;
-            wide = self.op_without_attrs("multiply", &[wide, power])?;
+            widened = self.op_without_attrs("minimum", &[widened, high])?;
+            widened = self.op_without_attrs("maximum", &[widened, low])?;
+            let power = self.integers(&left_shifts.iter().map(|&n| 1 << n).collect::<Vec<_>>(), t, axis)?;
+            widened = self.op_without_attrs("multiply", &[widened, power])?;
         }
-        let multiplier = self.integers(&each(&|m, _| m), t, axis)?;
-        let product = self.op_without_attrs("multiply", &[wide, multiplier])?;
+        let multiplier = self.integers(&map_ratios(&|m, _| m), t, axis)?;
+        let product = self.op_without_attrs("multiply", &[widened, multiplier])?;
         // Shifts to the right. A shift by more than the maximum also produces 0, so the shift is clamped.
-        let right = each(&|_, e| (-e).clamp(0, 32));
-        let shift = self.integers(&right.iter().map(|r| 31 + r).collect::<Vec<_>>(), t, axis)?;
-        let half = self.integers(&right.iter().map(|r| 1 << (30 + r)).collect::<Vec<_>>(), t, axis)?;
-        let one = self.to.constant(Tensor::scalar(1i64));
-        let moved = match rounding {
+        let right_shifts = map_ratios(&|_, e| (-e).clamp(0, 32));
+        let shift = self.integers(&right_shifts.iter().map(|r| 31 + r).collect::<Vec<_>>(), t, axis)?;
+        let half = self.integers(&right_shifts.iter().map(|r| 1 << (30 + r)).collect::<Vec<_>>(), t, axis)?;
+        let one = self.builder.constant(Tensor::scalar(1i64));
+        let adjusted = match rounding {
             Rounding::Upward => self.op_without_attrs("add", &[product, half])?,
             Rounding::ToNearest => {
-                let zero = self.to.constant(Tensor::scalar(0i64));
+                let zero = self.builder.constant(Tensor::scalar(0i64));
                 let negative = self.op_without_attrs("less", &[product, zero])?;
                 let negative = self.cast(negative, DType::I64)?;
-                let moved = self.op_without_attrs("add", &[product, half])?;
-                self.op_without_attrs("subtract", &[moved, negative])?
+                let adjusted = self.op_without_attrs("add", &[product, half])?;
+                self.op_without_attrs("subtract", &[adjusted, negative])?
             }
             Rounding::ToEven => {
-                let down = self.op_without_attrs("right_shift", &[product, shift])?;
-                let odd = self.op_without_attrs("bitwise_and", &[down, one])?;
-                let below = self.op_without_attrs("subtract", &[half, one])?;
-                let moved = self.op_without_attrs("add", &[product, below])?;
-                self.op_without_attrs("add", &[moved, odd])?
+                let floor = self.op_without_attrs("right_shift", &[product, shift])?;
+                let parity = self.op_without_attrs("bitwise_and", &[floor, one])?;
+                let half_minus_one = self.op_without_attrs("subtract", &[half, one])?;
+                let adjusted = self.op_without_attrs("add", &[product, half_minus_one])?;
+                self.op_without_attrs("add", &[adjusted, parity])?
             }
         };
-        let scaled = self.op_without_attrs("right_shift", &[moved, shift])?;
+        let scaled = self.op_without_attrs("right_shift", &[adjusted, shift])?;
         self.clip_to(scaled, INT32)
     }
 
@@ -356,11 +366,11 @@ impl<'a> Emitter<'a> {
     fn fixed_point_multiply(&mut self, t: ExprId, ratios: &[(i64, i64)], axis: i64) -> Result<ExprId> {
         if let [(multiplier, exponent)] = *ratios {
             let attrs = Attrs::new([("multiplier", multiplier.into()), ("shift", exponent.into())]);
-            return self.to.op("fixed_point_multiply", &[t], attrs);
+            return self.builder.op("fixed_point_multiply", &[t], attrs);
         }
         let mut vector = |f: &dyn Fn(i64, i64) -> i64| {
             let values: Vec<i32> = ratios.iter().map(|&(m, e)| f(m, e) as i32).collect();
-            self.to.constant(Tensor::from_slice(&[values.len()], &values))
+            self.builder.constant(Tensor::from_slice(&[values.len()], &values))
         };
         let args = [t, vector(&|m, _| m), vector(&|_, e| e.max(0)), vector(&|_, e| (-e).max(0))];
         let attrs = Attrs::new([
@@ -368,7 +378,7 @@ impl<'a> Emitter<'a> {
             ("is_rshift_required", AttrValue::from(ratios.iter().any(|r| r.1 < 0))),
             ("axes", AttrValue::from([axis])),
         ]);
-        self.to.op("fixed_point_multiply_per_axis", &args, attrs)
+        self.builder.op("fixed_point_multiply_per_axis", &args, attrs)
     }
 
     // Lowerings of the operators.
@@ -383,7 +393,7 @@ impl<'a> Emitter<'a> {
         let reaches = [self.max_magnitude(self.args[2]), self.max_magnitude(self.args[3])];
         if reaches != [Some(0), Some(0)] {
             let bytes = |i: usize| self.dtype(self.args[i]).size() == 1;
-            let small = reaches.iter().all(|r| r.is_some_and(|reach| reach <= 1 << 14));
+            let small = reaches.iter().all(|r| r.is_some_and(|magnitude| magnitude <= 1 << 14));
             let dtype = if small && bytes(0) && bytes(1) { DType::I16 } else { out };
             for (i, axis) in [(0, -1), (1, channels)] {
                 let data = self.cast(self.args[i], dtype)?;
@@ -395,29 +405,29 @@ impl<'a> Emitter<'a> {
                 }
             }
         }
-        self.to.op(name, &operands, self.call.attrs.with("out_dtype", out))
+        self.builder.op(name, &operands, self.call.attrs.with("out_dtype", out))
     }
 
     fn sum(mut self) -> Result<Option<ExprId>> {
-        let Some(to) = self.floats(6) else { return Ok(None) };
+        let Some(result_scales) = self.floats(6) else { return Ok(None) };
         let dtype = self.dtype(self.args[0]);
         let mut sides = [self.args[0], self.args[1]];
         for (side, attr) in ["lhs_axis", "rhs_axis"].into_iter().enumerate() {
-            let Some(from) = self.floats(2 + 2 * side) else { return Ok(None) };
+            let Some(source_scales) = self.floats(2 + 2 * side) else { return Ok(None) };
             let (zero_point, to_zero_point) = (self.args[3 + 2 * side], self.args[7]);
-            let by = default_requantization(&from, &to);
+            let factors = default_requantization(&source_scales, &result_scales);
             let same_zero_point = zero_point == to_zero_point
                 || match (self.constant(zero_point), self.constant(to_zero_point)) {
                     (Some(a), Some(b)) => a.as_slice::<i32>().iter().all(|v| *v == b.as_slice::<i32>()[0]),
                     _ => false,
                 };
-            if by.iter().all(|by| *by == Rescale::Same) && same_zero_point {
+            if factors.iter().all(|factor| *factor == Rescale::Same) && same_zero_point {
                 continue;
             }
             let axis = self.params().int(attr);
             let t = self.difference(sides[side], zero_point, axis)?;
-            let to = Quantization { scale: self.args[6], zero_point: to_zero_point, axis };
-            sides[side] = self.rescale(t, &by, to, DType::I32)?;
+            let result = Quantization { scale: self.args[6], zero_point: to_zero_point, axis };
+            sides[side] = self.rescale(t, &factors, result, DType::I32)?;
         }
         let [lhs, rhs] = sides;
         let (lhs, rhs) = (self.cast(lhs, DType::I64)?, self.cast(rhs, DType::I64)?);
@@ -433,59 +443,64 @@ impl<'a> Emitter<'a> {
     }
 
     fn product(mut self) -> Result<Option<ExprId>> {
-        let (Some(lhs), Some(rhs), Some(to)) = (self.floats(2), self.floats(4), self.floats(6)) else {
+        let (Some(lhs), Some(rhs), Some(result_scales)) = (self.floats(2), self.floats(4), self.floats(6)) else {
             return Ok(None);
         };
-        let from = lhs[0] * rhs[0];
-        if !(from.is_finite() && from > 0.0) {
+        let product_scale = lhs[0] * rhs[0];
+        if !(product_scale.is_finite() && product_scale > 0.0) {
             return Ok(None);
         }
         let dtype = self.dtype(self.args[0]);
         let mut sides = [self.args[0], self.args[1]];
         for (side, value) in sides.iter_mut().enumerate() {
-            let difference = self.difference(self.args[side], self.args[3 + 2 * side], -1)?;
-            *value = self.cast(difference, DType::I64)?;
+            let centered = self.difference(self.args[side], self.args[3 + 2 * side], -1)?;
+            *value = self.cast(centered, DType::I64)?;
         }
         let product = self.op_without_attrs("multiply", &sides)?;
         let product = self.clip_to(product, INT32)?;
         let product = self.cast(product, DType::I32)?;
-        let by = default_requantization(&[from], &to);
-        let to = Quantization { scale: self.args[6], zero_point: self.args[7], axis: -1 };
-        self.rescale(product, &by, to, dtype).map(Some)
+        let factors = default_requantization(&[product_scale], &result_scales);
+        let result = Quantization { scale: self.args[6], zero_point: self.args[7], axis: -1 };
+        self.rescale(product, &factors, result, dtype).map(Some)
     }
 
     fn concatenate(mut self) -> Result<Option<ExprId>> {
         let fields = |emit: &mut Self, i: usize| -> Result<Vec<ExprId>> {
             let tuple = emit.args[i];
-            if let byoc_ir::ir::Expr::Tuple(fields) = emit.to.module.expr(tuple) {
+            if let byoc_ir::ir::Expr::Tuple(fields) = emit.builder.module.expr(tuple) {
                 return Ok(fields.to_vec());
             }
-            let count = emit.to.module.ty(tuple).as_tuple().map_or(0, <[_]>::len);
-            (0..count as u32).map(|field| emit.to.project(tuple, field)).collect()
+            let count = emit.builder.module.ty(tuple).as_tuple().map_or(0, <[_]>::len);
+            (0..count as u32).map(|field| emit.builder.project(tuple, field)).collect()
         };
-        let Some(to) = self.floats(3) else { return Ok(None) };
+        let Some(result_scales) = self.floats(3) else { return Ok(None) };
         let (data, scales, zero_points) = (fields(&mut self, 0)?, fields(&mut self, 1)?, fields(&mut self, 2)?);
-        let known = |&scale: &ExprId| self.constant(scale).map(|t| t.as_slice::<f32>()[0]);
-        let Some(from) = scales.iter().map(known).collect::<Option<Vec<f32>>>() else { return Ok(None) };
-        if from.iter().any(|s| !(s.is_finite() && *s > 0.0)) {
+        let scale_value = |&scale: &ExprId| self.constant(scale).map(|t| t.as_slice::<f32>()[0]);
+        let Some(source_scales) = scales.iter().map(scale_value).collect::<Option<Vec<f32>>>() else { return Ok(None) };
+        if source_scales.iter().any(|s| !(s.is_finite() && *s > 0.0)) {
             return Ok(None);
         }
         let mut parts = Vec::with_capacity(data.len());
-        for ((&x, &zero_point), from) in data.iter().zip(&zero_points).zip(from) {
+        for ((&x, &zero_point), source_scale) in data.iter().zip(&zero_points).zip(source_scales) {
             let t = self.difference(x, zero_point, -1)?;
             let target = Quantization { scale: self.args[3], zero_point: self.args[4], axis: -1 };
-            parts.push(self.rescale(t, &default_requantization(&[from], &to), target, self.dtype(x))?);
+            parts.push(self.rescale(
+                t,
+                &default_requantization(&[source_scale], &result_scales),
+                target,
+                self.dtype(x),
+            )?);
         }
-        let tuple = self.to.tuple(&parts)?;
-        self.to.op("concatenate", &[tuple], self.call.attrs.clone()).map(Some)
+        let tuple = self.builder.tuple(&parts)?;
+        self.builder.op("concatenate", &[tuple], self.call.attrs.clone()).map(Some)
     }
 
     /// Builds `x * clip(x + 3, 0, 6) / 6`.
     fn hard_swish(&mut self, x: ExprId) -> Result<ExprId> {
         let (three, six) = (self.float(3.0), self.float(6.0));
         let shifted = self.op_without_attrs("add", &[x, three])?;
-        let bounded = self.clip(shifted, 0.0, 6.0)?;
-        let product = self.op_without_attrs("multiply", &[x, bounded])?;
+        let clamped = self.clip(shifted, 0.0, 6.0)?;
+        let product = self.op_without_attrs("multiply", &[x, clamped])?;
         self.op_without_attrs("divide", &[product, six])
     }
 }

@@ -11,12 +11,12 @@ use byoc_ir::typing::Rebuild;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn canonicalize_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
         let def = op::get(operator);
         let Some(ty) = module.ty(call.args.first().copied().unwrap_or(id)).as_tensor() else { return Ok(None) };
-        if def.name != "nn.bias_add" || !touch[id] {
+        if def.name != "nn.bias_add" || !is_touchable[id] {
             return Ok(None);
         }
         let rank = ty.dims.len() as i64;

@@ -25,20 +25,20 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// See [`check_layouts`].
-pub fn convert_layout(module: &Module, desired: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
-    check_layouts(desired)?;
-    let touch = touchable(module);
+pub fn convert_layout(module: &Module, requested: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
+    check_layouts(requested)?;
+    let is_touchable = touchable(module);
     let scopes = Scopes::of_module(module);
     let functions = functions(module, &scopes);
     let mut converter = Converter {
-        desired,
+        requested,
         warnings,
-        converted: IndexVec::filled(None, module.nodes.len()),
+        conversions: IndexVec::filled(None, module.nodes.len()),
         function: Scopes::root(),
         transforms: HashMap::new(),
     };
     Rebuild::run(module, |rebuild, id, expr| match (expr.as_op_call(), scopes.of[id]) {
-        (Some((operator, call)), Some(scope)) if touch[id] => {
+        (Some((operator, call)), Some(scope)) if is_touchable[id] => {
             converter.function = functions[scope];
             converter.convert(rebuild, id, operator, call)
         }
@@ -74,23 +74,23 @@ fn block_size(layout: &str, letter: char) -> usize {
 fn dimension_with_block(ty: &Type, layout: &str, letter: char) -> Option<usize> {
     let layout = Layout::parse(layout)?;
     let dims = &ty.as_tensor().filter(|ty| ty.dims.len() == layout.0.len())?.dims;
-    let at = layout.0.iter().position(|dim| *dim == (letter, None))?;
-    dims[at].fixed()?.checked_mul(layout.factor(letter)?)
+    let position = layout.0.iter().position(|dim| *dim == (letter, None))?;
+    dims[position].fixed()?.checked_mul(layout.factor(letter)?)
 }
 
-/// Checks that [`convert_layout`] can satisfy the requests `desired`.
+/// Checks that [`convert_layout`] can satisfy the requests `requested`.
 ///
 /// # Errors
 /// E0341 if there is no request, or if a request cannot be satisfied.
-pub fn check_layouts(desired: &[DesiredLayout]) -> Result<()> {
+pub fn check_layouts(requested: &[DesiredLayout]) -> Result<()> {
     let fail = |message: String, help: &str| {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
     };
-    if desired.is_empty() {
+    if requested.is_empty() {
         let message = "expected at least one layout for convert_layout, found none";
         return fail(message.into(), "pass --layout nn.conv2d=NHWC");
     }
-    for DesiredLayout { operator, data, kernel } in desired {
+    for DesiredLayout { operator, data, kernel } in requested {
         if !matches!(layout_rule(operator), LayoutRule::Conv2d | LayoutRule::Window2d) {
             return fail(
                 format!("convert_layout cannot change the layout of \"{operator}\""),
@@ -119,15 +119,16 @@ pub fn check_layouts(desired: &[DesiredLayout]) -> Result<()> {
 /// Conversion from one layout to another.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Change {
-    from: Name,
-    to: Name,
+    source: Name,
+    target: Name,
 }
 
 impl Change {
     /// Maps an axis of the old layout to an axis of the new layout.
     fn axis(&self, axis: i64) -> Option<i64> {
-        let (letter, _) = *Layout::parse(&self.from)?.0.get(self.old_axis(axis)?).filter(|(_, part)| part.is_none())?;
-        Layout::parse(&self.to)?.0.iter().position(|dim| *dim == (letter, None)).map(|at| at as i64)
+        let (letter, _) =
+            *Layout::parse(&self.source)?.0.get(self.old_axis(axis)?).filter(|(_, part)| part.is_none())?;
+        Layout::parse(&self.target)?.0.iter().position(|dim| *dim == (letter, None)).map(|i| i as i64)
     }
 
     fn old_axis(&self, axis: i64) -> Option<usize> {
@@ -136,33 +137,33 @@ impl Change {
 
     /// Returns the rank of the old layout.
     fn rank(&self) -> usize {
-        Layout::parse(&self.from).map_or(0, |layout| layout.0.len())
+        Layout::parse(&self.source).map_or(0, |layout| layout.0.len())
     }
 
     fn has_blocks(&self) -> bool {
-        has_blocks(&self.from) || has_blocks(&self.to)
+        has_blocks(&self.source) || has_blocks(&self.target)
     }
 
     /// Returns the conversion for an operand with one channel, which is broadcast: its blocks have one element.
     fn with_blocks_of_one(&self) -> Change {
-        let mut to = String::new();
-        for (letter, part) in Layout::parse(&self.to).map(|layout| layout.0).unwrap_or_default() {
+        let mut text = String::new();
+        for (letter, part) in Layout::parse(&self.target).map(|layout| layout.0).unwrap_or_default() {
             match part {
-                None => to.push(letter),
-                Some(_) => to.extend(['1', letter.to_ascii_lowercase()]),
+                None => text.push(letter),
+                Some(_) => text.extend(['1', letter.to_ascii_lowercase()]),
             }
         }
-        Change { from: self.from.clone(), to: to.into() }
+        Change { source: self.source.clone(), target: text.into() }
     }
 
     /// Returns the number of channels of an operand in the old layout, possibly of lower rank. Returns `None` if the
     /// number is unknown, or if the operand is not a tensor.
     fn channels(&self, ty: &Type) -> Option<usize> {
         let dims = &ty.as_tensor()?.dims;
-        let layout = Layout::parse(&self.from)?;
+        let layout = Layout::parse(&self.source)?;
         let missing = layout.0.len().checked_sub(dims.len())?;
-        let at = layout.0.iter().position(|dim| *dim == ('C', None))?;
-        if at < missing { Some(1) } else { dims[at - missing].fixed()?.checked_mul(layout.factor('C')?) }
+        let position = layout.0.iter().position(|dim| *dim == ('C', None))?;
+        if position < missing { Some(1) } else { dims[position - missing].fixed()?.checked_mul(layout.factor('C')?) }
     }
 
     /// Returns true if an operand can be converted to the new layout: its channels fill whole blocks, or are broadcast.
@@ -171,26 +172,26 @@ impl Change {
         if !self.has_blocks() || tensor.dims.is_empty() {
             return true;
         }
-        let whole = |layout: &Layout| {
+        let is_whole = |layout: &Layout| {
             layout.0.len() == tensor.dims.len()
                 && layout.0.iter().zip(&tensor.dims).all(|((_, part), dim)| part.is_none_or(|n| dim.fixed() == Some(n)))
         };
-        if has_blocks(&self.from) && !Layout::parse(&self.from).is_some_and(|layout| whole(&layout)) {
+        if has_blocks(&self.source) && !Layout::parse(&self.source).is_some_and(|layout| is_whole(&layout)) {
             return false;
         }
         match self.channels(ty) {
             Some(1) if is_broadcast => true,
-            Some(channels) => channels.is_multiple_of(block_size(&self.to, 'C')),
+            Some(channels) => channels.is_multiple_of(block_size(&self.target, 'C')),
             None => false,
         }
     }
 }
 
 struct Converter<'w> {
-    desired: &'w [DesiredLayout],
+    requested: &'w [DesiredLayout],
     warnings: &'w mut Vec<Diagnostic>,
     /// Converted value, in the new module, of each expression of the old module.
-    converted: IndexVec<ExprId, Option<(ExprId, Change)>>,
+    conversions: IndexVec<ExprId, Option<(ExprId, Change)>>,
     /// Function whose body is being rebuilt. Functions may share constants, but not the transforms of constants.
     function: ScopeId,
     /// Existing transforms, by function, operand and conversion.
@@ -209,18 +210,18 @@ impl Converter<'_> {
     ) -> Result<Option<ExprId>> {
         let def = op::get(operator);
         let params = Params::new(def, &call.attrs);
-        let made = match def.properties.layout {
+        let result = match def.properties.layout {
             LayoutRule::Conv2d => return self.convolution(rebuild, id, operator, call),
             LayoutRule::Window2d => {
                 let from = params.string("layout");
                 let out = params.string("out_layout");
-                let rule = self.desired.iter().find(|rule| *rule.operator == *def.name);
-                let change = match (rule, &self.converted[call.args[0]]) {
-                    (Some(rule), _) => Change { from: from.as_str().into(), to: rule.data.clone() },
-                    (None, Some((_, change))) if *change.from == *from => change.clone(),
+                let rule = self.requested.iter().find(|rule| *rule.operator == *def.name);
+                let change = match (rule, &self.conversions[call.args[0]]) {
+                    (Some(rule), _) => Change { source: from.as_str().into(), target: rule.data.clone() },
+                    (None, Some((_, change))) if *change.source == *from => change.clone(),
                     _ => return Ok(None),
                 };
-                if change.from == change.to || !(out.is_empty() || out == from) {
+                if change.source == change.target || !(out.is_empty() || out == from) {
                     return Ok(None);
                 }
                 if !change.applies_to(rebuild.old.ty(call.args[0]), false) {
@@ -228,11 +229,11 @@ impl Converter<'_> {
                     return Ok(None);
                 }
                 let data = self.convert_to_layout(rebuild, call.args[0], &change)?;
-                let attrs = call.attrs.clone().with("layout", &*change.to).without("out_layout");
+                let attrs = call.attrs.clone().with("layout", &*change.target).without("out_layout");
                 (rebuild.new.push(Expr::op(operator, [data], attrs))?, change)
             }
             LayoutRule::Axis => {
-                let Some((data, change)) = self.converted[call.args[0]].clone() else { return Ok(None) };
+                let Some((data, change)) = self.conversions[call.args[0]].clone() else { return Ok(None) };
                 if change.has_blocks() {
                     return self.bias(rebuild, id, call, params.int("axis"), (data, change));
                 }
@@ -245,11 +246,11 @@ impl Converter<'_> {
                 let Expr::Tuple(fields) = rebuild.old.expr(call.args[0]) else { return Ok(None) };
                 let Some(change) = self.leading_change(rebuild.old, fields, false) else { return Ok(None) };
                 let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
-                let mut converted = Vec::with_capacity(fields.len());
+                let mut converted_fields = Vec::with_capacity(fields.len());
                 for &field in fields {
-                    converted.push(self.convert_to_layout(rebuild, field, &change)?);
+                    converted_fields.push(self.convert_to_layout(rebuild, field, &change)?);
                 }
-                let tuple = rebuild.new.tuple(&converted)?;
+                let tuple = rebuild.new.tuple(&converted_fields)?;
                 let attrs = call.attrs.clone().with("axis", axis);
                 (rebuild.new.push(Expr::op(operator, [tuple], attrs))?, change)
             }
@@ -265,7 +266,7 @@ impl Converter<'_> {
             }
             _ => return Ok(None),
         };
-        self.record(rebuild, id, made)
+        self.record(rebuild, id, result)
     }
 
     fn convolution(
@@ -275,13 +276,13 @@ impl Converter<'_> {
         operator: OpId,
         call: &Call,
     ) -> Result<Option<ExprId>> {
-        let Some(rule) = self.desired.iter().find(|rule| &*rule.operator == "nn.conv2d") else { return Ok(None) };
+        let Some(rule) = self.requested.iter().find(|rule| &*rule.operator == "nn.conv2d") else { return Ok(None) };
         let params = Params::new(op::get(operator), &call.attrs);
         let (from, kernel, out) =
             (params.string("data_layout"), params.string("kernel_layout"), params.string("out_layout"));
         let groups = params.int("groups");
         let inputs = kernel.find('I').zip(rebuild.old.ty(call.args[1]).as_tensor());
-        let depthwise = groups > 1 && inputs.is_some_and(|(at, ty)| ty.dims[at].fixed() == Some(1));
+        let depthwise = groups > 1 && inputs.is_some_and(|(axis_index, ty)| ty.dims[axis_index].fixed() == Some(1));
         let to_kernel = match (&rule.kernel, &*rule.data) {
             (Some(kernel), _) => kernel.to_string(),
             _ if *from == *rule.data => kernel.clone(),
@@ -294,20 +295,21 @@ impl Converter<'_> {
         if !(out.is_empty() || out == from) || (*from == *rule.data && kernel == to_kernel) {
             return Ok(None);
         }
-        let change = Change { from: from.as_str().into(), to: rule.data.clone() };
-        let of_kernel = Change { from: kernel.as_str().into(), to: to_kernel.as_str().into() };
+        let change = Change { source: from.as_str().into(), target: rule.data.clone() };
+        let of_kernel = Change { source: kernel.as_str().into(), target: to_kernel.as_str().into() };
         if change.has_blocks() || of_kernel.has_blocks() {
             let weight = rebuild.old.ty(call.args[1]);
-            let fills = |ty: &Type, from: &str, letter: char, block: usize| {
+            let fills_blocks = |ty: &Type, from: &str, letter: char, block: usize| {
                 dimension_with_block(ty, from, letter).is_some_and(|n| n.is_multiple_of(block))
             };
-            let block_of_data = block_size(&change.to, 'C');
-            let fits = fills(rebuild.old.ty(call.args[0]), &from, 'C', block_of_data)
-                && fills(weight, &kernel, 'O', block_of_data)
-                && fills(weight, &kernel, 'O', block_size(&to_kernel, 'O'))
-                && fills(weight, &kernel, 'I', block_size(&to_kernel, 'I'));
-            if groups > 1 || !fits {
-                let reason = if fits { "it has groups" } else { "its channels are not a multiple of the block size" };
+            let block_of_data = block_size(&change.target, 'C');
+            let is_compatible = fills_blocks(rebuild.old.ty(call.args[0]), &from, 'C', block_of_data)
+                && fills_blocks(weight, &kernel, 'O', block_of_data)
+                && fills_blocks(weight, &kernel, 'O', block_size(&to_kernel, 'O'))
+                && fills_blocks(weight, &kernel, 'I', block_size(&to_kernel, 'I'));
+            if groups > 1 || !is_compatible {
+                let reason =
+                    if is_compatible { "it has groups" } else { "its channels are not a multiple of the block size" };
                 self.warn_unchanged("nn.conv2d", &change, reason);
                 return Ok(None);
             }
@@ -315,9 +317,9 @@ impl Converter<'_> {
         let data = self.convert_to_layout(rebuild, call.args[0], &change)?;
         let weight = rebuild.get(call.args[1]);
         let weight = self.transform(rebuild, weight, &of_kernel)?;
-        let attrs = call.attrs.clone().with("data_layout", &*change.to).with("kernel_layout", to_kernel.as_str());
-        let new = rebuild.new.push(Expr::op(operator, [data, weight], attrs.without("out_layout")))?;
-        self.record(rebuild, id, (new, change))
+        let attrs = call.attrs.clone().with("data_layout", &*change.target).with("kernel_layout", to_kernel.as_str());
+        let convolved = rebuild.new.push(Expr::op(operator, [data, weight], attrs.without("out_layout")))?;
+        self.record(rebuild, id, (convolved, change))
     }
 
     /// Converts an `nn.bias_add` along the channels of a blocked value to an `add` with the bias in the same layout.
@@ -330,25 +332,27 @@ impl Converter<'_> {
         (data, change): (ExprId, Change),
     ) -> Result<Option<ExprId>> {
         let is_bias = matches!(call.callee, Callee::Op(operator) if op::get(operator).name == "nn.bias_add");
-        let channels = Layout::parse(&change.from).and_then(|layout| layout.0.iter().position(|d| *d == ('C', None)));
-        let Some(at) = change.old_axis(axis).filter(|at| is_bias && Some(*at) == channels && !has_blocks(&change.from))
+        let channels = Layout::parse(&change.source).and_then(|layout| layout.0.iter().position(|d| *d == ('C', None)));
+        let Some(old_position) = change
+            .old_axis(axis)
+            .filter(|old_position| is_bias && Some(*old_position) == channels && !has_blocks(&change.source))
         else {
             return Ok(None);
         };
         let mut bias = rebuild.get(call.args[1]);
-        let after = (change.rank() - 1 - at) as i64;
-        for (axis, count) in [(1, after), (0, at as i64)].into_iter().filter(|(_, count)| *count > 0) {
+        let trailing = (change.rank() - 1 - old_position) as i64;
+        for (axis, count) in [(1, trailing), (0, old_position as i64)].into_iter().filter(|(_, count)| *count > 0) {
             let attrs = Attrs::new([("axis", axis.into()), ("num_newaxis", AttrValue::Int(count))]);
             bias = rebuild.new.op("expand_dims", &[bias], attrs)?;
         }
         let bias = self.transform(rebuild, bias, &change)?;
-        let made = rebuild.new.op("add", &[data, bias], Attrs::none())?;
-        self.record(rebuild, id, (made, change))
+        let sum = rebuild.new.op("add", &[data, bias], Attrs::none())?;
+        self.record(rebuild, id, (sum, change))
     }
 
     /// Warns, once per reason, that an operator keeps its layout.
     fn warn_unchanged(&mut self, operator: &str, change: &Change, reason: &str) {
-        let message = format!("{operator} keeps the layout {} instead of {}: {reason}", change.from, change.to);
+        let message = format!("{operator} keeps the layout {} instead of {}: {reason}", change.source, change.target);
         if !self.warnings.iter().any(|warning| warning.message == message) {
             self.warnings.push(Diagnostic::warning(codes::passes::BAD_LAYOUT, message));
         }
@@ -361,69 +365,69 @@ impl Converter<'_> {
         id: ExprId,
         (new, change): (ExprId, Change),
     ) -> Result<Option<ExprId>> {
-        let back = Change { from: change.to.clone(), to: change.from.clone() };
-        let old = self.transform(rebuild, new, &back)?;
-        if change.from != change.to {
-            self.converted[id] = Some((new, change));
+        let inverse = Change { source: change.target.clone(), target: change.source.clone() };
+        let restored = self.transform(rebuild, new, &inverse)?;
+        if change.source != change.target {
+            self.conversions[id] = Some((new, change));
         }
-        Ok(Some(old))
+        Ok(Some(restored))
     }
 
     /// Returns the conversion of the first converted operand, if at least as many operands have the same conversion as
     /// would still need a transform.
     fn leading_change(&self, module: &Module, operands: &[ExprId], is_broadcast: bool) -> Option<Change> {
-        let change = operands.iter().find_map(|&operand| Some(&self.converted[operand].as_ref()?.1))?;
-        let (mut held, mut others) = (0, 0);
+        let change = operands.iter().find_map(|&operand| Some(&self.conversions[operand].as_ref()?.1))?;
+        let (mut held_count, mut other_count) = (0, 0);
         for &operand in operands {
             let ty = module.ty(operand).as_tensor()?;
-            match &self.converted[operand] {
-                Some((_, other)) if other == change => held += 1,
+            match &self.conversions[operand] {
+                Some((_, other)) if other == change => held_count += 1,
                 _ if ty.dims.len() > change.rank() || !change.applies_to(module.ty(operand), is_broadcast) => {
                     return None;
                 }
                 _ if ty.dims.is_empty() || module.expr(operand).as_constant().is_some() => {}
                 _ if ty.dims.len() < change.rank() => {}
-                _ => others += 1,
+                _ => other_count += 1,
             }
         }
-        (held >= others).then(|| change.clone())
+        (held_count >= other_count).then(|| change.clone())
     }
 
     /// Converts an operand to the new layout. An operand of lower rank is first expanded by the dimensions that
     /// broadcasting would add.
     fn convert_to_layout(&mut self, rebuild: &mut Rebuild<'_>, operand: ExprId, change: &Change) -> Result<ExprId> {
-        if let Some((new, held)) = &self.converted[operand]
+        if let Some((converted_value, held)) = &self.conversions[operand]
             && held == change
         {
-            return Ok(*new);
+            return Ok(*converted_value);
         }
-        let mut new = rebuild.get(operand);
+        let mut converted_value = rebuild.get(operand);
         let rank = rebuild.old.ty(operand).as_tensor().map_or(0, |ty| ty.dims.len());
         if rank == 0 {
-            return Ok(new);
+            return Ok(converted_value);
         }
         if rank < change.rank() {
             let missing = (change.rank() - rank) as i64;
             let attrs = Attrs::new([("axis", 0.into()), ("num_newaxis", AttrValue::Int(missing))]);
-            new = rebuild.new.op("expand_dims", &[new], attrs)?;
+            converted_value = rebuild.new.op("expand_dims", &[converted_value], attrs)?;
         }
         if change.has_blocks() && change.channels(rebuild.old.ty(operand)) == Some(1) {
-            return self.transform(rebuild, new, &change.with_blocks_of_one());
+            return self.transform(rebuild, converted_value, &change.with_blocks_of_one());
         }
-        self.transform(rebuild, new, change)
+        self.transform(rebuild, converted_value, change)
     }
 
-    fn transform(&mut self, rebuild: &mut Rebuild<'_>, new: ExprId, change: &Change) -> Result<ExprId> {
-        if change.from == change.to {
-            return Ok(new);
+    fn transform(&mut self, rebuild: &mut Rebuild<'_>, value: ExprId, change: &Change) -> Result<ExprId> {
+        if change.source == change.target {
+            return Ok(value);
         }
-        if let Some(&made) = self.transforms.get(&(self.function, new, change.clone())) {
-            return Ok(made);
+        if let Some(&transformed) = self.transforms.get(&(self.function, value, change.clone())) {
+            return Ok(transformed);
         }
-        let attrs = Attrs::new([("src_layout", (&*change.from).into()), ("dst_layout", (&*change.to).into())]);
-        let made = rebuild.new.op("layout_transform", &[new], attrs)?;
-        self.transforms.insert((self.function, new, change.clone()), made);
-        Ok(made)
+        let attrs = Attrs::new([("src_layout", (&*change.source).into()), ("dst_layout", (&*change.target).into())]);
+        let transformed = rebuild.new.op("layout_transform", &[value], attrs)?;
+        self.transforms.insert((self.function, value, change.clone()), transformed);
+        Ok(transformed)
     }
 }
 
@@ -431,8 +435,8 @@ impl Converter<'_> {
 mod tests {
     use super::*;
 
-    fn refusal(desired: &[(&str, &str, Option<&str>)]) -> String {
-        let desired: Vec<DesiredLayout> = desired
+    fn refusal(requested: &[(&str, &str, Option<&str>)]) -> String {
+        let requested: Vec<DesiredLayout> = requested
             .iter()
             .map(|&(operator, data, kernel)| DesiredLayout {
                 operator: operator.into(),
@@ -440,7 +444,7 @@ mod tests {
                 kernel: kernel.map(Name::from),
             })
             .collect();
-        match convert_layout(&Module::new(), &desired, &mut Vec::new()) {
+        match convert_layout(&Module::new(), &requested, &mut Vec::new()) {
             Ok(_) => String::new(),
             Err(diagnostic) => format!("{}: {}", diagnostic.code, diagnostic.message),
         }

@@ -15,37 +15,37 @@ use byoc_ir::typing::Rebuild;
 /// # Errors
 /// If the module is ill-typed.
 pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     let purity = Purities::of_module(module);
-    let mut needed = IndexVec::filled(false, module.nodes.len());
+    let mut is_needed = IndexVec::filled(false, module.nodes.len());
     // Value to mark when the variable is first read.
-    let mut waiting: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    let mut pending: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     let mut read = IndexVec::filled(false, module.nodes.len());
     let mut work: Vec<ExprId> = module.globals.values().copied().collect();
     while let Some(id) = work.pop() {
-        if std::mem::replace(&mut needed[id], true) {
+        if std::mem::replace(&mut is_needed[id], true) {
             continue;
         }
         match module.expr(id) {
             Expr::Var(_) => {
                 read[id] = true;
-                work.extend(waiting[id].take());
+                work.extend(pending[id].take());
             }
             &Expr::Let { var, value, body } => {
-                if !touch[id] || purity[value] == Purity::Effect || read[var] {
+                if !is_touchable[id] || purity[value] == Purity::Effect || read[var] {
                     work.extend([value, var]);
                 } else {
-                    waiting[var] = Some(value);
+                    pending[var] = Some(value);
                 }
                 work.push(body);
             }
             other => other.for_each_operand(|operand| work.push(operand)),
         }
     }
-    let order: Vec<ExprId> = module.nodes.ids().filter(|&id| needed[id]).collect();
+    let order: Vec<ExprId> = module.nodes.ids().filter(|&id| is_needed[id]).collect();
     Rebuild::run_in_order(module, order, |rebuild, _, expr| {
         Ok(match expr {
-            Expr::Let { var, body, .. } if !needed[*var] => Some(rebuild.get(*body)),
+            Expr::Let { var, body, .. } if !is_needed[*var] => Some(rebuild.get(*body)),
             _ => None,
         })
     })

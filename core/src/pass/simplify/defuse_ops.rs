@@ -15,20 +15,20 @@ use std::collections::BTreeSet;
 /// # Errors
 /// If a fused function has two parameters with the same name, which fusion does not create.
 pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     let mut captures = Captures::of(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
         let Expr::Function(function) = module.expr(callee) else { return Ok(None) };
         let primitive = function.attrs.get("Primitive").and_then(|v| v.as_int()).is_some_and(|v| v != 0);
-        if !touch[id] || !primitive || is_opaque(function) {
+        if !is_touchable[id] || !primitive || is_opaque(function) {
             return Ok(None);
         }
         check_names(module, function)?;
-        let around = captures.of_literal(callee);
+        let captured = captures.of_literal(callee);
         let function = rebuild.get(callee);
-        splice_around(rebuild, function, call, &around).map(Some)
+        splice_around(rebuild, function, call, &captured).map(Some)
     })
 }
 

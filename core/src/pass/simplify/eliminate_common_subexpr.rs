@@ -47,14 +47,14 @@ type Places = SmallVec<[(Span, ExprId); 1]>;
 /// # Errors
 /// If the module is ill-typed.
 pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     let scopes = Scopes::of_module(module);
     let (spans, functions) = (spans(&scopes), functions(module, &scopes));
-    let mut seen: HashMap<(ScopeId, Key), Places> = HashMap::new();
+    let mut occurrences: HashMap<(ScopeId, Key), Places> = HashMap::new();
     let mut constants = Constants::default();
-    let mut merged: BTreeMap<ExprId, Vec<OriginId>> = BTreeMap::new();
+    let mut merged_origins: BTreeMap<ExprId, Vec<OriginId>> = BTreeMap::new();
     let mut result = Rebuild::run(module, |rebuild, id, expr| {
-        let Some(scope) = scopes.of[id].filter(|_| touch[id]) else { return Ok(None) };
+        let Some(scope) = scopes.of[id].filter(|_| is_touchable[id]) else { return Ok(None) };
         let mut mapped = |ids: &[ExprId]| -> Box<[ExprId]> {
             ids.iter().map(|&i| constants.representative(&rebuild.new.module, rebuild.get(i))).collect()
         };
@@ -73,22 +73,22 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
             _ => return Ok(None),
         };
         let span = spans[scope];
-        let places = seen.entry((functions[scope], key)).or_default();
+        let places = occurrences.entry((functions[scope], key)).or_default();
         let at = places.partition_point(|(place, _)| place.first <= span.first);
-        if let Some(&(place, first)) = at.checked_sub(1).and_then(|before| places.get(before))
+        if let Some(&(place, first)) = at.checked_sub(1).and_then(|previous| places.get(previous))
             && span.first < place.end
         {
-            merged.entry(first).or_default().push(module.nodes[id].origin);
+            merged_origins.entry(first).or_default().push(module.nodes[id].origin);
             return Ok(Some(first));
         }
-        let new = rebuild.copy(id)?;
-        // From now on, `new` replaces equal expressions in the scopes nested in its scope.
-        let inside = places[at..].partition_point(|(place, _)| place.first < span.end);
-        places.drain(at..at + inside);
-        places.insert(at, (span, new));
-        Ok(Some(new))
+        let copy = rebuild.copy(id)?;
+        // From now on, `copy` replaces equal expressions in the scopes nested in its scope.
+        let inner_count = places[at..].partition_point(|(place, _)| place.first < span.end);
+        places.drain(at..at + inner_count);
+        places.insert(at, (span, copy));
+        Ok(Some(copy))
     })?;
-    for (first, mut origins) in merged {
+    for (first, mut origins) in merged_origins {
         origins.push(result.nodes[first].origin);
         result.nodes[first].origin = result.origins.union_all(origins);
     }
@@ -109,15 +109,15 @@ fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
     let mut spans: IndexVec<ScopeId, Span> = IndexVec::with_capacity(count);
     // Scopes are created from the end of the module backwards, so each scope takes the end of the free part of its
     // parent's span.
-    let mut free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
+    let mut next_free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
     for (id, scope) in scopes.tree.iter() {
-        let end = if id == Scopes::root() { count as u32 } else { free[scope.parent] };
+        let end = if id == Scopes::root() { count as u32 } else { next_free[scope.parent] };
         let first = end - sizes[id];
         if id != Scopes::root() {
-            free[scope.parent] = first;
+            next_free[scope.parent] = first;
         }
         spans.push(Span { first, end });
-        free.push(end);
+        next_free.push(end);
     }
     spans
 }
@@ -125,22 +125,22 @@ fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
 /// Representatives of equal constants.
 #[derive(Default)]
 struct Constants {
-    small: HashMap<(DType, Box<[usize]>, Box<[u8]>), ExprId>,
-    large: HashMap<(DType, Box<[usize]>, *const u8), ExprId>,
-    known: HashMap<ExprId, ExprId>,
+    small_constants: HashMap<(DType, Box<[usize]>, Box<[u8]>), ExprId>,
+    large_constants: HashMap<(DType, Box<[usize]>, *const u8), ExprId>,
+    representatives: HashMap<ExprId, ExprId>,
 }
 
 impl Constants {
     /// Returns the first constant equal to `id`; `id` itself if it is not a constant.
     fn representative(&mut self, module: &Module, id: ExprId) -> ExprId {
         let Expr::Constant(tensor) = module.expr(id) else { return id };
-        let Constants { small, large, known } = self;
-        *known.entry(id).or_insert_with(|| {
+        let Constants { small_constants, large_constants, representatives } = self;
+        *representatives.entry(id).or_insert_with(|| {
             let tensor: &Tensor = tensor;
             let (dtype, shape, bytes) = (tensor.dtype(), tensor.shape().into(), tensor.bytes());
             match bytes.len() <= MAX_COMPARED_BYTES {
-                true => *small.entry((dtype, shape, bytes.into())).or_insert(id),
-                false => *large.entry((dtype, shape, bytes.as_ptr())).or_insert(id),
+                true => *small_constants.entry((dtype, shape, bytes.into())).or_insert(id),
+                false => *large_constants.entry((dtype, shape, bytes.as_ptr())).or_insert(id),
             }
         })
     }

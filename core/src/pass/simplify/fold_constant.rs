@@ -37,31 +37,31 @@ const MAX_ORIGIN_STEPS: usize = 4 << 20;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     let mut purities = Purities::default();
-    let mut bound: HashMap<ExprId, Vec<ExprId>> = HashMap::new();
+    let mut lets_of: HashMap<ExprId, Vec<ExprId>> = HashMap::new();
     for (id, node) in module.nodes.iter() {
         if let Expr::Let { var, value, .. } = node.expr
-            && touch[id]
+            && is_touchable[id]
         {
-            bound.entry(value).or_default().push(var);
+            lets_of.entry(value).or_default().push(var);
         }
     }
-    let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    let mut constants: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     let elements =
         module.nodes.iter().filter_map(|(_, node)| node.expr.as_constant()).map(|tensor| tensor.len() as u64);
     let work = MAX_WORK.saturating_add(elements.sum::<u64>().saturating_mul(WORK_PER_ELEMENT));
-    let mut folding = Folding { made: BTreeMap::new(), left: MAX_BYTES, work };
+    let mut folding = ConstantFolder { origins_of: BTreeMap::new(), remaining_bytes: MAX_BYTES, work };
     let mut result = Rebuild::run_in_order(module, values_first(module), |rebuild, id, expr| {
-        if !touch[id] {
+        if !is_touchable[id] {
             return Ok(None);
         }
-        let folded = match expr {
-            Expr::Var(_) => known[id],
+        let replacement = match expr {
+            Expr::Var(_) => constants[id],
             Expr::Call(call) => match call.callee {
                 Callee::Op(_) => match folding.call(rebuild, id)? {
                     None => folding.shape(rebuild, &mut purities, id),
-                    folded => folded,
+                    replacement => replacement,
                 },
                 Callee::Expr(_) => None,
             },
@@ -74,14 +74,14 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
             }
             Expr::If { cond, then, otherwise } => {
                 let cond = rebuild.new.module.expr(rebuild.get(*cond)).as_constant();
-                let holds = cond.map(|tensor| tensor.bytes().first() == Some(&1));
-                holds.map(|holds| rebuild.get(if holds { *then } else { *otherwise }))
+                let is_true = cond.map(|tensor| tensor.bytes().first() == Some(&1));
+                is_true.map(|is_true| rebuild.get(if is_true { *then } else { *otherwise }))
             }
-            Expr::Let { var, body, .. } => known[*var].map(|_| rebuild.get(*body)),
+            Expr::Let { var, body, .. } => constants[*var].map(|_| rebuild.get(*body)),
             _ => None,
         };
-        if let Some(vars) = bound.get(&id) {
-            let new = match folded {
+        if let Some(vars) = lets_of.get(&id) {
+            let new = match replacement {
                 Some(new) => new,
                 None => rebuild.copy(id)?,
             };
@@ -89,14 +89,14 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
                 // Variables bound to one of these variables are known, too.
                 let mut work = vars.clone();
                 while let Some(var) = work.pop() {
-                    known[var] = Some(new);
+                    constants[var] = Some(new);
                     rebuild.set(var, new);
-                    work.extend(bound.get(&var).into_iter().flatten());
+                    work.extend(lets_of.get(&var).into_iter().flatten());
                 }
             }
             return Ok(Some(new));
         }
-        Ok(folded)
+        Ok(replacement)
     })?;
     folding.propagate_origins(&mut result);
     Ok(result)
@@ -104,11 +104,11 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
 
 /// Returns the live expressions, operands before users, and the value of each let before the body.
 fn values_first(module: &Module) -> Vec<ExprId> {
-    let mut seen = IndexVec::filled(false, module.nodes.len());
+    let mut visited = IndexVec::filled(false, module.nodes.len());
     let mut order = Vec::with_capacity(module.nodes.len());
     for &root in module.globals.values() {
         for id in module.post_order(root, |_, _| true) {
-            if !std::mem::replace(&mut seen[id], true) {
+            if !std::mem::replace(&mut visited[id], true) {
                 order.push(id);
             }
         }
@@ -125,25 +125,25 @@ fn is_known(module: &Module, id: ExprId) -> bool {
     }
 }
 
-struct Folding {
+struct ConstantFolder {
     /// Sources of each folded constant: the origin of the operator, and the arguments.
-    made: BTreeMap<ExprId, (OriginId, Vec<ExprId>)>,
+    origins_of: BTreeMap<ExprId, (OriginId, Vec<ExprId>)>,
     /// Remaining budget for the growth of constants, in bytes.
-    left: usize,
+    remaining_bytes: usize,
     /// Remaining work budget.
     work: u64,
 }
 
-impl Folding {
+impl ConstantFolder {
     fn call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
         let Some((operator, call)) = rebuild.old.expr(id).as_op_call() else { return Ok(None) };
         if op::get(operator).properties.annotation {
             return Ok(None);
         }
         let module = &rebuild.new.module;
-        let mut from = Vec::new();
+        let mut operand_ids = Vec::new();
         let mut constant = |id: ExprId| {
-            from.push(id);
+            operand_ids.push(id);
             module.expr(id).as_constant().map(|tensor| (**tensor).clone())
         };
         let values: Option<Vec<Value>> = call
@@ -172,20 +172,22 @@ impl Folding {
         let def = op::get(operator);
         let types: Vec<Type> = call.args.iter().map(|&arg| rebuild.new.module.ty(rebuild.get(arg)).clone()).collect();
         let cost = Cost { params: Params::new(def, &call.attrs), args: &types, ret: rebuild.old.ty(id) };
-        let moved = (0..types.len()).map(|i| cost.arg_len(i)).fold(cost.ret_len(), u64::saturating_add);
-        let Some(left) = self.work.checked_sub((def.flops)(&cost).max(moved)) else { return Ok(None) };
+        let moved_elements = (0..types.len()).map(|i| cost.arg_len(i)).fold(cost.ret_len(), u64::saturating_add);
+        let Some(remaining_work) = self.work.checked_sub((def.flops)(&cost).max(moved_elements)) else {
+            return Ok(None);
+        };
         // Calls that cannot be evaluated (no reference, result too large, index out of bounds) are evaluated at
         // run time, where the error is reported.
-        let limit = MAX_BYTES.min(read.saturating_add(self.left));
+        let limit = MAX_BYTES.min(read.saturating_add(self.remaining_bytes));
         let Ok(results) = op::evaluate(operator, &call.attrs, &values, limit) else { return Ok(None) };
-        self.work = left;
-        self.left = self.left.saturating_sub(size(&results).saturating_sub(read));
+        self.work = remaining_work;
+        self.remaining_bytes = self.remaining_bytes.saturating_sub(size(&results).saturating_sub(read));
         let is_tuple = rebuild.old.ty(id).as_tuple().is_some();
         let origin = rebuild.old.nodes[id].origin;
         let mut constants = Vec::with_capacity(results.len());
         for tensor in results {
             let new = rebuild.new.constant(tensor);
-            self.made.insert(new, (origin, from.clone()));
+            self.origins_of.insert(new, (origin, operand_ids.clone()));
             constants.push(new);
         }
         Ok(Some(if is_tuple { rebuild.new.tuple(&constants)? } else { constants[0] }))
@@ -212,8 +214,8 @@ impl Folding {
             if counts { Tensor::scalar(values[0]) } else { Tensor::from_slice(&[values.len()], &values) }
         });
         // If a dimension does not fit the element type, the call is evaluated at run time, where the error is reported.
-        let exact = tensor.view().to_i64s()?.iter().zip(&numbers).all(|(&v, &n)| usize::try_from(v) == Ok(n));
-        exact.then(|| rebuild.new.constant(tensor))
+        let is_exact = tensor.view().to_i64s()?.iter().zip(&numbers).all(|(&v, &n)| usize::try_from(v) == Ok(n));
+        is_exact.then(|| rebuild.new.constant(tensor))
     }
 
     /// Sets the origins of live constants to the origins of their sources. Intermediate constants are dead and need no
@@ -221,20 +223,20 @@ impl Folding {
     fn propagate_origins(&self, module: &mut Module) {
         let live = module.live();
         let mut steps = 0;
-        for (&constant, (own, from)) in self.made.iter().filter(|(id, _)| live[**id]) {
-            let mut origins = vec![*own];
-            let mut seen = HashSet::new();
-            let mut work = from.clone();
+        for (&constant, (own_origin, operands)) in self.origins_of.iter().filter(|(id, _)| live[**id]) {
+            let mut origins = vec![*own_origin];
+            let mut visited = HashSet::new();
+            let mut work = operands.clone();
             while let Some(id) = work.pop() {
                 if steps >= MAX_ORIGIN_STEPS {
                     break;
                 }
-                if seen.insert(id) {
+                if visited.insert(id) {
                     steps += 1;
-                    match self.made.get(&id) {
-                        Some((origin, from)) => {
+                    match self.origins_of.get(&id) {
+                        Some((origin, operands)) => {
                             origins.push(*origin);
-                            work.extend(from);
+                            work.extend(operands);
                         }
                         None => origins.push(module.nodes[id].origin),
                     }

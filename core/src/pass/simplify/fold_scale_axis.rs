@@ -20,20 +20,20 @@ use std::collections::HashMap;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let touch = touchable(module);
+    let is_touchable = touchable(module);
     let users = user_counts(module);
     // Flag for each new expression: true if the expression has a single user.
     let mut single_use: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
-        if expr.as_op_call().is_none() || !touch[id] {
+        if expr.as_op_call().is_none() || !is_touchable[id] {
             return Ok(None);
         }
-        let new = match fold(rebuild, &mut single_use, id)? {
-            Some(new) => new,
+        let replacement = match fold(rebuild, &mut single_use, id)? {
+            Some(replacement) => replacement,
             None => rebuild.copy(id)?,
         };
-        single_use.insert(new, users[id] == 1);
-        Ok(Some(new))
+        single_use.insert(replacement, users[id] == 1);
+        Ok(Some(replacement))
     })
 }
 
@@ -52,15 +52,16 @@ fn fold(
     if !has_one_user(value) {
         return Ok(None);
     }
-    if let Some(folded) = scale_weights(rebuild, value, scale)? {
-        rebuild.inherit(folded, id);
-        return Ok(Some(folded));
+    if let Some(scaled) = scale_weights(rebuild, value, scale)? {
+        rebuild.inherit(scaled, id);
+        return Ok(Some(scaled));
     }
     let module = &rebuild.new.module;
-    let Some([inner, bias]) = operands(module.expr(value), "add").and_then(|pair| constant_last(module, pair)) else {
+    let Some([producer, bias]) = operands(module.expr(value), "add").and_then(|pair| constant_last(module, pair))
+    else {
         return Ok(None);
     };
-    if !has_one_user(inner) {
+    if !has_one_user(producer) {
         return Ok(None);
     }
     let Some(product) = product(module, bias, scale) else { return Ok(None) };
@@ -69,12 +70,12 @@ fn fold(
     if product.len() > size(bias).max(size(scale)) {
         return Ok(None);
     }
-    let Some(folded) = scale_weights(rebuild, inner, scale)? else { return Ok(None) };
-    rebuild.inherit(folded, id);
-    single_use.insert(folded, true);
+    let Some(scaled) = scale_weights(rebuild, producer, scale)? else { return Ok(None) };
+    rebuild.inherit(scaled, id);
+    single_use.insert(scaled, true);
     let bias = constant(rebuild, product, [bias, scale]);
     rebuild.new.origin = Some(rebuild.new.module.nodes[value].origin);
-    let sum = rebuild.new.op("add", &[folded, bias], Attrs::none())?;
+    let sum = rebuild.new.op("add", &[scaled, bias], Attrs::none())?;
     rebuild.inherit(sum, id);
     Ok(Some(sum))
 }
@@ -105,7 +106,7 @@ fn scale_weights(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Res
     let params = Params::new(op::get(operator), &call.attrs);
     let Some(out) = module.ty(value).as_tensor() else { return Ok(None) };
     // Axis of the output channels in the result, and in the weights.
-    let place = match op::get(operator).name {
+    let axes = match op::get(operator).name {
         "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => {
             let mut layout = params.string("out_layout");
             if layout.is_empty() {
@@ -113,10 +114,10 @@ fn scale_weights(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Res
             }
             layout.find('C').zip(params.string("kernel_layout").find('O'))
         }
-        "nn.dense" => out.dims.len().checked_sub(1).map(|last| (last, 0)),
+        "nn.dense" => out.dims.len().checked_sub(1).map(|channel_axis| (channel_axis, 0)),
         _ => None,
     };
-    let Some((axis, weight_axis)) = place else { return Ok(None) };
+    let Some((axis, weight_axis)) = axes else { return Ok(None) };
     let (Some(weight), Some(factor)) = (module.expr(call.args[1]).as_constant(), module.expr(scale).as_constant())
     else {
         return Ok(None);
@@ -157,8 +158,8 @@ fn multiply(a: &Tensor, b: &Tensor) -> Option<Tensor> {
 }
 
 /// Creates a constant with the origins of the two expressions from which `value` was computed.
-fn constant(rebuild: &mut Rebuild<'_>, value: Tensor, from: [ExprId; 2]) -> ExprId {
-    let [a, b] = from.map(|id| rebuild.new.module.nodes[id].origin);
+fn constant(rebuild: &mut Rebuild<'_>, value: Tensor, operands: [ExprId; 2]) -> ExprId {
+    let [a, b] = operands.map(|id| rebuild.new.module.nodes[id].origin);
     rebuild.new.origin = Some(rebuild.new.module.origins.union(a, b));
     rebuild.new.constant(value)
 }

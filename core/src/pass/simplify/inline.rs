@@ -46,9 +46,9 @@ pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
         }
         _ => Ok(None),
     })?;
-    let needed = references(&result);
+    let referenced = references(&result);
     for name in plan.inlined {
-        if plan.called.contains(&name) && !needed.contains(&name) {
+        if plan.call_targets.contains(&name) && !referenced.contains(&name) {
             result.globals.remove(&name);
         }
     }
@@ -68,7 +68,7 @@ pub(crate) fn references(module: &Module) -> BTreeSet<Name> {
 struct Plan {
     inlined: BTreeSet<Name>,
     /// Functions that some expression refers to before inlining.
-    called: BTreeSet<Name>,
+    call_targets: BTreeSet<Name>,
     /// True for each global name that is used as a value, and only in one function.
     values: IndexVec<ExprId, bool>,
     /// Expressions in rebuild order: each function's expressions before those of its callers.
@@ -89,21 +89,21 @@ impl Plan {
                 if let Expr::Global(callee) = expr {
                     callees.insert(callee);
                 }
-                let called = expr.as_call().map(|call| call.callee);
+                let callee = expr.as_call().map(|call| call.callee);
                 expr.for_each_operand(|operand| {
-                    if matches!(module.expr(operand), Expr::Global(_)) && called != Some(Callee::Expr(operand)) {
-                        let alone = owner[operand].is_none_or(|other| other == name);
+                    if matches!(module.expr(operand), Expr::Global(_)) && callee != Some(Callee::Expr(operand)) {
+                        let is_sole_owner = owner[operand].is_none_or(|other| other == name);
                         owner[operand] = Some(name);
-                        values[operand] = alone;
+                        values[operand] = is_sole_owner;
                     }
                 });
             }
             bodies.insert(name, body);
         }
-        let called = callees.values().flatten().map(|&name| name.clone()).collect();
+        let call_targets = callees.values().flatten().map(|&name| name.clone()).collect();
         let mut inlined: BTreeSet<&Name> = BTreeSet::new();
         let mut order = Vec::with_capacity(module.nodes.len());
-        let mut placed = IndexVec::filled(false, module.nodes.len());
+        let mut is_placed = IndexVec::filled(false, module.nodes.len());
         for name in callees_first(&callees) {
             // Each callee is either in `inlined` by now, or will never be inlined.
             let is_leaf = callees[name].iter().all(|callee| inlined.contains(callee));
@@ -112,24 +112,24 @@ impl Plan {
                 inlined.insert(name);
             }
             for &id in &bodies[name] {
-                if !std::mem::replace(&mut placed[id], true) {
+                if !std::mem::replace(&mut is_placed[id], true) {
                     order.push(id);
                 }
             }
         }
-        Plan { inlined: inlined.into_iter().cloned().collect(), called, values, order }
+        Plan { inlined: inlined.into_iter().cloned().collect(), call_targets, values, order }
     }
 }
 
 /// Returns the functions, each after its callees unless they are mutually recursive.
 fn callees_first<'n>(callees: &BTreeMap<&'n Name, BTreeSet<&'n Name>>) -> Vec<&'n Name> {
-    let mut entered: BTreeSet<&Name> = BTreeSet::new();
+    let mut visited: BTreeSet<&Name> = BTreeSet::new();
     let mut order = Vec::with_capacity(callees.len());
     let mut stack: Vec<(&Name, bool)> = callees.keys().rev().map(|&name| (name, false)).collect();
-    while let Some((name, leave)) = stack.pop() {
-        if leave {
+    while let Some((name, is_exit)) = stack.pop() {
+        if is_exit {
             order.push(name);
-        } else if entered.insert(name) {
+        } else if visited.insert(name) {
             stack.push((name, true));
             stack.extend(callees.get(name).into_iter().flatten().rev().map(|&callee| (callee, false)));
         }

@@ -28,7 +28,7 @@ pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
         return Ok(module.clone());
     }
     let mut copies = Copies {
-        old: module,
+        source: module,
         new: Module::like(module),
         parts: parts(module),
         aliases: aliases(module),
@@ -37,8 +37,8 @@ pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
         queue: VecDeque::new(),
     };
     for (name, &root) in &module.globals {
-        let plain = module.expr(root).as_function().is_none_or(|function| function.type_params.is_empty());
-        if plain {
+        let is_monomorphic = module.expr(root).as_function().is_none_or(|function| function.type_params.is_empty());
+        if is_monomorphic {
             copies.queue.push_back((root, name.clone(), Arc::default()));
         }
     }
@@ -98,8 +98,8 @@ fn aliases(module: &Module) -> Aliases {
             && is_copied_by_use(module, value)
         {
             aliases.values.insert(var, value);
-            if let Expr::Var(named) = module.expr(var) {
-                aliases.names.entry(value).or_insert_with(|| named.name.clone());
+            if let Expr::Var(variable) = module.expr(var) {
+                aliases.names.entry(value).or_insert_with(|| variable.name.clone());
             }
         }
     }
@@ -107,14 +107,14 @@ fn aliases(module: &Module) -> Aliases {
 }
 
 fn new_copy(function: ExprId, types: Types, key: String) -> Copy {
-    Copy { function, types, key, done: 0, map: HashMap::new(), closures: HashMap::new(), own: None }
+    Copy { function, types, key, part_count: 0, map: HashMap::new(), closures: HashMap::new(), own_var: None }
 }
 
 /// Types substituted for the type parameters in a copy of a function.
 type Types = Arc<HashMap<Name, Type>>;
 
 struct Copies<'m> {
-    old: &'m Module,
+    source: &'m Module,
     new: Module,
     parts: HashMap<Option<ExprId>, Vec<ExprId>>,
     aliases: Aliases,
@@ -133,12 +133,12 @@ struct Copy {
     /// Types substituted for the type parameters of the copied function, as text.
     key: String,
     /// Number of parts of the function copied so far.
-    done: usize,
+    part_count: usize,
     map: HashMap<ExprId, ExprId>,
     /// Finished copies of the closures inside, by function and types.
     closures: HashMap<(ExprId, String), ExprId>,
     /// Variable by which the copy calls itself; `None` if the copy is not recursive.
-    own: Option<ExprId>,
+    own_var: Option<ExprId>,
 }
 
 /// Reason why an expression cannot be copied yet.
@@ -151,21 +151,22 @@ enum CopyError {
 impl Copies<'_> {
     /// Copies a global function, and requests copies of the global functions that it uses.
     fn copy(&mut self, root: ExprId, types: &Types) -> Result<ExprId, Box<Diagnostic>> {
-        let old = self.old;
+        let source = self.source;
         let mut stack = vec![new_copy(root, types.clone(), String::new())];
         loop {
             let top = stack.len() - 1;
             let function = stack[top].function;
-            let next = self.parts.get(&Some(function)).and_then(|ids| ids.get(stack[top].done)).copied();
-            let id = next.unwrap_or(function);
-            match self.copy_expr(&mut stack, id, next.is_none()) {
-                Ok(()) if next.is_some() => stack[top].done += 1,
+            let next_part = self.parts.get(&Some(function)).and_then(|ids| ids.get(stack[top].part_count)).copied();
+            let id = next_part.unwrap_or(function);
+            match self.copy_expr(&mut stack, id, next_part.is_none()) {
+                Ok(()) if next_part.is_some() => stack[top].part_count += 1,
                 Ok(()) => {
-                    let made = stack[top].map[&function];
-                    let Some(Copy { key, .. }) = stack.pop().filter(|_| top > 0) else { return Ok(made) };
+                    let copy_id = stack[top].map[&function];
+                    let Some(Copy { key, .. }) = stack.pop().filter(|_| top > 0) else { return Ok(copy_id) };
                     // A closure copied inside another copy of the same closure may use values that only that copy has.
-                    let home = stack.iter().rposition(|copy| copy.function == function || self.is_part(copy, function));
-                    stack[home.unwrap_or(0)].closures.insert((function, key), made);
+                    let owner =
+                        stack.iter().rposition(|copy| copy.function == function || self.is_part(copy, function));
+                    stack[owner.unwrap_or(0)].closures.insert((function, key), copy_id);
                 }
                 Err(CopyError::Closure(function, args)) => {
                     self.closures += 1;
@@ -176,9 +177,9 @@ impl Copies<'_> {
                     {
                         return Err(too_many_copies("a closure", &key));
                     }
-                    let home = stack.iter().rfind(|copy| self.is_part(copy, function));
-                    let mut types = home.map_or_else(HashMap::new, |copy| HashMap::clone(&copy.types));
-                    let params = old.expr(function).as_function().map(|f| f.type_params.clone()).unwrap_or_default();
+                    let owner = stack.iter().rfind(|copy| self.is_part(copy, function));
+                    let mut types = owner.map_or_else(HashMap::new, |copy| HashMap::clone(&copy.types));
+                    let params = source.expr(function).as_function().map(|f| f.type_params.clone()).unwrap_or_default();
                     types.extend(params.iter().cloned().zip(args));
                     stack.push(new_copy(function, Arc::new(types), key));
                 }
@@ -189,11 +190,11 @@ impl Copies<'_> {
 
     /// Copies the leaves among the operands of `user` that globals share.
     fn copy_shared_leaves(&mut self, stack: &mut [Copy], user: ExprId) {
-        let old = self.old;
-        old.expr(user).for_each_operand(|operand| {
-            let is_leaf = old.expr(operand).is_closed_leaf() && !is_copied_by_use(old, operand);
+        let source = self.source;
+        source.expr(user).for_each_operand(|operand| {
+            let is_leaf = source.expr(operand).is_closed_leaf() && !is_copied_by_use(source, operand);
             if is_leaf && !stack.iter().any(|copy| copy.map.contains_key(&operand)) {
-                let node = old.nodes[operand].clone();
+                let node = source.nodes[operand].clone();
                 stack[0].map.insert(operand, self.new.push_typed(node.expr, node.ty, node.origin));
             }
         });
@@ -206,16 +207,16 @@ impl Copies<'_> {
 
     /// Copies one expression of the topmost copy: a part of the function, or the function itself if `is_whole` is true.
     fn copy_expr(&mut self, stack: &mut [Copy], id: ExprId, is_whole: bool) -> Result<(), CopyError> {
-        let old = self.old;
+        let source = self.source;
         let top = stack.len() - 1;
         self.copy_shared_leaves(stack, id);
         let types = stack[top].types.clone();
-        let node = &old.nodes[id];
+        let node = &source.nodes[id];
         let ty = substitute(&node.ty, &types);
         let mut expr = node.expr.clone();
         match &mut expr {
             // Generic values and constructors are copied separately for each use.
-            Expr::Global(_) | Expr::Constructor(_) if is_copied_by_use(old, id) => return Ok(()),
+            Expr::Global(_) | Expr::Constructor(_) if is_copied_by_use(source, id) => return Ok(()),
             Expr::Function(function) if !is_whole && !function.type_params.is_empty() => return Ok(()),
             Expr::Var(_) if self.aliases.values.contains_key(&id) => return Ok(()),
             Expr::Var(var) => var.annotation = substitute(&var.annotation, &types),
@@ -224,21 +225,21 @@ impl Copies<'_> {
                 function.ret = substitute(&function.ret, &types);
             }
             Expr::Let { var, body, .. } if self.aliases.values.contains_key(var) => {
-                let made = match self.uses(stack, id)?.first() {
-                    Some(&(_, made)) => made,
+                let use_copy = match self.uses(stack, id)?.first() {
+                    Some(&(_, use_copy)) => use_copy,
                     None => find_copy(stack, *body),
                 };
-                stack[top].map.insert(id, made);
+                stack[top].map.insert(id, use_copy);
                 return Ok(());
             }
             _ => {}
         }
         let uses = self.uses(stack, id)?;
-        let mut place = 0;
+        let mut index = 0;
         expr.map_operands(|operand| {
-            let made = uses.iter().find(|(at, _)| *at == place).map(|(_, made)| *made);
-            place += 1;
-            made.unwrap_or_else(|| find_copy(stack, operand))
+            let use_copy = uses.iter().find(|(i, _)| *i == index).map(|(_, use_copy)| *use_copy);
+            index += 1;
+            use_copy.unwrap_or_else(|| find_copy(stack, operand))
         });
         let ty = match &expr {
             Expr::Function(function) if is_whole => {
@@ -247,64 +248,64 @@ impl Copies<'_> {
             }
             _ => ty,
         };
-        let mut new = self.new.push_typed(expr, ty.clone(), node.origin);
-        if let Some(var) = stack[top].own.filter(|_| is_whole) {
+        let mut copied = self.new.push_typed(expr, ty.clone(), node.origin);
+        if let Some(var) = stack[top].own_var.filter(|_| is_whole) {
             self.new.nodes[var].ty = ty.clone();
-            if let Expr::Var(own) = &mut self.new.nodes[var].expr {
-                own.annotation = ty.clone();
+            if let Expr::Var(own_var) = &mut self.new.nodes[var].expr {
+                own_var.annotation = ty.clone();
             }
-            new = self.new.push_typed(Expr::Let { var, value: new, body: var }, ty, node.origin);
+            copied = self.new.push_typed(Expr::Let { var, value: copied, body: var }, ty, node.origin);
         }
-        stack[top].map.insert(id, new);
+        stack[top].map.insert(id, copied);
         Ok(())
     }
 
     /// Builds an instance for each operand of `user` that has type parameters. Returns the positions of these operands
     /// and their instances.
     fn uses(&mut self, stack: &mut [Copy], user: ExprId) -> Result<Vec<(usize, ExprId)>, CopyError> {
-        let old = self.old;
+        let source = self.source;
         let types = stack[stack.len() - 1].types.clone();
         let mut operands = Vec::new();
-        old.expr(user).for_each_operand(|operand| operands.push(operand));
+        source.expr(user).for_each_operand(|operand| operands.push(operand));
         let mut uses = Vec::new();
-        for (place, &operand) in operands.iter().enumerate() {
-            if !is_copied_by_use(old, operand) && !self.aliases.values.contains_key(&operand) {
+        for (index, &operand) in operands.iter().enumerate() {
+            if !is_copied_by_use(source, operand) && !self.aliases.values.contains_key(&operand) {
                 continue;
             }
             let mut target = operand;
             while let Some(&value) = self.aliases.values.get(&target) {
                 target = value;
             }
-            let ambiguous_parameters = || CopyError::Fault(ambiguous_parameters(old, target));
-            let wanted = match old.expr(user) {
+            let ambiguous_parameters = || CopyError::Fault(ambiguous_parameters(source, target));
+            let expected = match source.expr(user) {
                 Expr::Call(call) => match call.callee {
                     Callee::Expr(callee) => {
-                        let result = old.ty(user);
+                        let result = source.ty(user);
                         let signature =
-                            signature_of_call(old, callee, &call.args, result).ok_or_else(ambiguous_parameters)?;
-                        if place == 0 {
+                            signature_of_call(source, callee, &call.args, result).ok_or_else(ambiguous_parameters)?;
+                        if index == 0 {
                             Type::Func(signature)
                         } else {
-                            signature.params.get(place - 1).cloned().ok_or_else(ambiguous_parameters)?
+                            signature.params.get(index - 1).cloned().ok_or_else(ambiguous_parameters)?
                         }
                     }
                     Callee::Op(_) => return Err(ambiguous_parameters()),
                 },
-                Expr::Let { body, .. } if *body != operand || place != 2 => continue,
+                Expr::Let { body, .. } if *body != operand || index != 2 => continue,
                 Expr::Function(function) => function.ret.clone(),
-                Expr::Tuple(_) => match old.ty(user) {
-                    Type::Tuple(fields) => fields.get(place).cloned().ok_or_else(ambiguous_parameters)?,
+                Expr::Tuple(_) => match source.ty(user) {
+                    Type::Tuple(fields) => fields.get(index).cloned().ok_or_else(ambiguous_parameters)?,
                     _ => return Err(ambiguous_parameters()),
                 },
-                _ => old.ty(user).clone(),
+                _ => source.ty(user).clone(),
             };
-            let wanted = substitute(&wanted, &types);
-            if is_generic(&wanted) || !wanted.is_complete() {
+            let expected = substitute(&expected, &types);
+            if is_generic(&expected) || !expected.is_complete() {
                 return Err(ambiguous_parameters());
             }
-            let is_called = place == 0 && matches!(old.expr(user), Expr::Call(_));
-            let made = self.resolve_use(stack, target, &wanted, is_called)?.ok_or_else(ambiguous_parameters)?;
-            uses.push((place, made));
+            let is_called = index == 0 && matches!(source.expr(user), Expr::Call(_));
+            let copy_id = self.resolve_use(stack, target, &expected, is_called)?.ok_or_else(ambiguous_parameters)?;
+            uses.push((index, copy_id));
         }
         Ok(uses)
     }
@@ -315,17 +316,17 @@ impl Copies<'_> {
         &mut self,
         stack: &mut [Copy],
         target: ExprId,
-        wanted: &Type,
+        expected: &Type,
         is_called: bool,
     ) -> Result<Option<ExprId>, CopyError> {
-        let node = &self.old.nodes[target];
+        let node = &self.source.nodes[target];
         Ok(match &node.expr {
             Expr::Constructor(name) if is_called => {
                 let expr = Expr::Constructor(name.clone());
                 Some(self.new.push_typed(expr, node.ty.clone(), node.origin))
             }
             Expr::Constructor(name) => {
-                let Type::Func(func) = wanted else { return Ok(None) };
+                let Type::Func(func) = expected else { return Ok(None) };
                 let constructor = self.new.push_typed(Expr::Constructor(name.clone()), node.ty.clone(), node.origin);
                 let params: Vec<ExprId> = func
                     .params
@@ -335,37 +336,37 @@ impl Copies<'_> {
                 let call = Expr::call(constructor, params.iter().copied());
                 let body = self.new.push_typed(call, func.ret.clone(), node.origin);
                 let function = Function::new(params, body, func.ret.clone(), byoc_ir::ir::Attrs::none());
-                Some(self.new.push_typed(Expr::Function(Box::new(function)), wanted.clone(), node.origin))
+                Some(self.new.push_typed(Expr::Function(Box::new(function)), expected.clone(), node.origin))
             }
             Expr::Global(name) => {
-                let Some(args) = args_of_use(&node.ty, wanted) else { return Ok(None) };
+                let Some(args) = args_of_use(&node.ty, expected) else { return Ok(None) };
                 let Type::Func(generic) = &node.ty else { return Ok(None) };
                 let name = self.name_of_copy(name, &generic.type_params, &args).map_err(CopyError::Fault)?;
-                Some(self.new.push_typed(Expr::Global(name), wanted.clone(), node.origin))
+                Some(self.new.push_typed(Expr::Global(name), expected.clone(), node.origin))
             }
             Expr::Function(_) => {
                 // Type parameters of enclosing functions are replaced as in the copy to which the closure belongs.
-                let home = stack.iter().rfind(|copy| self.is_part(copy, target));
-                let ty = home.map_or_else(|| node.ty.clone(), |copy| substitute(&node.ty, &copy.types));
-                let Some(args) = args_of_use(&ty, wanted) else { return Ok(None) };
+                let owner = stack.iter().rfind(|copy| self.is_part(copy, target));
+                let ty = owner.map_or_else(|| node.ty.clone(), |copy| substitute(&node.ty, &copy.types));
+                let Some(args) = args_of_use(&ty, expected) else { return Ok(None) };
                 let key = list(&args);
                 let key = (target, key);
                 let depth = stack.len();
-                for at in (0..depth).rev() {
-                    let copy = &stack[at];
-                    if let Some(&made) = copy.closures.get(&key) {
-                        return Ok(Some(made));
+                for level in (0..depth).rev() {
+                    let copy = &stack[level];
+                    if let Some(&copy_id) = copy.closures.get(&key) {
+                        return Ok(Some(copy_id));
                     }
                     if copy.function == target && copy.key == key.1 {
                         let name = self.aliases.names.get(&target).cloned().unwrap_or_else(|| "f".into());
-                        let var = copy.own.unwrap_or_else(|| {
-                            self.new.push_typed(Expr::var(name, wanted.clone()), wanted.clone(), Origins::none())
+                        let var = copy.own_var.unwrap_or_else(|| {
+                            self.new.push_typed(Expr::var(name, expected.clone()), expected.clone(), Origins::none())
                         });
-                        stack[at].own = Some(var);
+                        stack[level].own_var = Some(var);
                         return Ok(Some(var));
                     }
                     // In enclosing copies, the same literal is a different closure.
-                    if self.is_part(&stack[at], target) {
+                    if self.is_part(&stack[level], target) {
                         break;
                     }
                 }
@@ -385,11 +386,11 @@ impl Copies<'_> {
             return Err(too_many_copies(&format!("@{name}"), &key.1));
         }
         let mut copy: Name = format!("{name}[{}]", key.1).into();
-        while self.old.globals.contains_key(&copy) {
+        while self.source.globals.contains_key(&copy) {
             copy = format!("{copy}_").into();
         }
         let types = params.iter().cloned().zip(args.iter().cloned()).collect();
-        if let Some(&root) = self.old.globals.get(name) {
+        if let Some(&root) = self.source.globals.get(name) {
             self.queue.push_back((root, copy.clone(), Arc::new(types)));
         }
         self.names.insert(key, copy.clone());
@@ -399,20 +400,20 @@ impl Copies<'_> {
 
 /// Looks up the copy of an expression in the function copies, innermost first.
 fn find_copy(stack: &[Copy], id: ExprId) -> ExprId {
-    let found = stack.iter().rev().find_map(|copy| copy.map.get(&id));
-    *found.unwrap_or_else(|| unreachable!("{id:?} is copied before its users"))
+    let copy_id = stack.iter().rev().find_map(|copy| copy.map.get(&id));
+    *copy_id.unwrap_or_else(|| unreachable!("{id:?} is copied before its users"))
 }
 
-/// Infers the type parameters of a function from the type `wanted` of one use; `None` if that type does not determine
+/// Infers the type parameters of a function from the type `expected` of one use; `None` if that type does not determine
 /// them.
-fn args_of_use(function: &Type, wanted: &Type) -> Option<Vec<Type>> {
+fn args_of_use(function: &Type, expected: &Type) -> Option<Vec<Type>> {
     let Type::Func(generic) = function else { return None };
     let mut solver = Solver::default();
     let holes = solver.holes(&generic.type_params);
-    let open = |ty: &Type| byoc_ir::typing::substitute(ty, &generic.type_params, &holes);
-    let params: Box<[Type]> = generic.params.iter().map(open).collect();
-    let open = Type::func(FuncType::new(params, open(&generic.ret)));
-    solver.join(&open, wanted)?;
+    let instantiate = |ty: &Type| byoc_ir::typing::substitute(ty, &generic.type_params, &holes);
+    let params: Box<[Type]> = generic.params.iter().map(instantiate).collect();
+    let instance = Type::func(FuncType::new(params, instantiate(&generic.ret)));
+    solver.join(&instance, expected)?;
     let args: Vec<Type> = holes.iter().map(|hole| solver.finish(hole)).collect();
     args.iter().all(Type::is_complete).then_some(args)
 }

@@ -22,25 +22,25 @@ use std::collections::HashMap;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn simplify_inference(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let touch = touchable(module);
-    let mut sums: HashMap<ExprId, ExprId> = HashMap::new();
+    let is_touchable = touchable(module);
+    let mut additions: HashMap<ExprId, ExprId> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         let Expr::Project { tuple, index: 0 } = expr else { return Ok(None) };
         let Some((operator, call)) = module.expr(*tuple).as_op_call() else { return Ok(None) };
-        if !touch[id] {
+        if !is_touchable[id] {
             return Ok(None);
         }
         match op::get(operator).name {
             "nn.dropout" => Ok(Some(rebuild.get(call.args[0]))),
             "nn.batch_norm" => {
-                if let Some(&sum) = sums.get(tuple) {
+                if let Some(&sum) = additions.get(tuple) {
                     rebuild.inherit(sum, id);
                     return Ok(Some(sum));
                 }
-                let own = rebuild.new.module.origins.union(module.nodes[*tuple].origin, module.nodes[id].origin);
-                rebuild.new.origin = Some(own);
+                let origin = rebuild.new.module.origins.union(module.nodes[*tuple].origin, module.nodes[id].origin);
+                rebuild.new.origin = Some(origin);
                 let sum = batch_norm(rebuild, call, Params::new(op::get(operator), &call.attrs))?;
-                sums.extend(sum.map(|sum| (*tuple, sum)));
+                additions.extend(sum.map(|sum| (*tuple, sum)));
                 Ok(sum)
             }
             _ => Ok(None),
@@ -64,9 +64,9 @@ fn batch_norm(rebuild: &mut Rebuild<'_>, call: &Call, params: Params<'_>) -> Res
     let epsilon = b.constant(epsilon);
     let var = b.op("add", &[var, epsilon], Attrs::none())?;
     let deviation = b.op("sqrt", &[var], Attrs::none())?;
-    let one = with_dtype!(ty.dtype, T => Tensor::scalar(<T as byoc_ir::tensor::Element>::from_f64(1.0)));
-    let one = b.constant(one);
-    let mut scale = b.op("divide", &[one, deviation], Attrs::none())?;
+    let unit = with_dtype!(ty.dtype, T => Tensor::scalar(<T as byoc_ir::tensor::Element>::from_f64(1.0)));
+    let unit = b.constant(unit);
+    let mut scale = b.op("divide", &[unit, deviation], Attrs::none())?;
     if params.bool("scale") {
         scale = b.op("multiply", &[scale, gamma], Attrs::none())?;
     }
@@ -75,14 +75,14 @@ fn batch_norm(rebuild: &mut Rebuild<'_>, call: &Call, params: Params<'_>) -> Res
     if params.bool("center") {
         shift = b.op("add", &[shift, beta], Attrs::none())?;
     }
-    let spread = |b: &mut byoc_ir::typing::Builder, x| {
+    let broadcast = |b: &mut byoc_ir::typing::Builder, x| {
         let newaxis = rank - axis - 1;
         if newaxis == 0 {
             return Ok(x);
         }
         b.op("expand_dims", &[x], Attrs::new([("axis", 1.into()), ("num_newaxis", newaxis.into())]))
     };
-    let (scale, shift) = (spread(b, scale)?, spread(b, shift)?);
-    let scaled = b.op("multiply", &[data, scale], Attrs::none())?;
-    Ok(Some(b.op("add", &[scaled, shift], Attrs::none())?))
+    let (scale, shift) = (broadcast(b, scale)?, broadcast(b, shift)?);
+    let product = b.op("multiply", &[data, scale], Attrs::none())?;
+    Ok(Some(b.op("add", &[product, shift], Attrs::none())?))
 }

@@ -32,16 +32,16 @@ pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
     }
     for (name, &root) in &module.globals {
         let function = normal.atom(root);
-        normal.new.globals.insert(name.clone(), function);
+        normal.target.globals.insert(name.clone(), function);
     }
-    Ok(normal.new)
+    Ok(normal.target)
 }
 
 struct Normalizer<'m> {
-    old: &'m Module,
-    new: Module,
+    source: &'m Module,
+    target: Module,
     scopes: Scopes,
-    touch: IndexVec<ExprId, bool>,
+    is_touchable: IndexVec<ExprId, bool>,
     /// Atom (variable or leaf) that replaces each expression as an operand.
     atoms: IndexVec<ExprId, Option<ExprId>>,
     /// Expressions evaluated in each scope, except expressions that the module already binds with a let.
@@ -50,52 +50,52 @@ struct Normalizer<'m> {
 }
 
 impl<'m> Normalizer<'m> {
-    fn new(old: &'m Module) -> Normalizer<'m> {
-        let scopes = Scopes::of_module(old);
+    fn new(source: &'m Module) -> Normalizer<'m> {
+        let scopes = Scopes::of_module(source);
         let count = scopes.tree.len();
         Normalizer {
-            old,
-            new: Module::like(old),
-            touch: touchable(old),
-            atoms: IndexVec::filled(None, old.nodes.len()),
+            source,
+            target: Module::like(source),
+            is_touchable: touchable(source),
+            atoms: IndexVec::filled(None, source.nodes.len()),
             items: IndexVec::filled(Vec::new(), count),
             steps: IndexVec::filled(Vec::new(), count),
             scopes,
         }
     }
 
-    fn push(&mut self, expr: Expr, like: ExprId) -> ExprId {
-        let node = &self.old.nodes[like];
-        self.new.push_typed(expr, node.ty.clone(), node.origin)
+    fn push(&mut self, expr: Expr, origin_of: ExprId) -> ExprId {
+        let node = &self.source.nodes[origin_of];
+        self.target.push_typed(expr, node.ty.clone(), node.origin)
     }
 
-    fn atom(&self, old: ExprId) -> ExprId {
-        self.atoms[old].expect("an operand comes before its users")
+    fn atom(&self, source: ExprId) -> ExprId {
+        self.atoms[source].expect("an operand comes before its users")
     }
 
     /// Returns true if a let can bind `value` directly, without another variable: `value` has no other user.
     fn is_own_value(&self, value: ExprId) -> bool {
         self.scopes.uses[value] == 1
-            && !self.old.expr(value).is_leaf()
-            && !matches!(self.old.expr(value), Expr::Let { .. })
+            && !self.source.expr(value).is_leaf()
+            && !matches!(self.source.expr(value), Expr::Let { .. })
     }
 
     /// Creates a variable for every value, copies leaves, and copies the contents of opaque functions unchanged.
     fn name_values(&mut self) {
-        let mut bound = IndexVec::filled(false, self.old.nodes.len());
-        for (id, node) in self.old.nodes.iter() {
+        let mut is_bound = IndexVec::filled(false, self.source.nodes.len());
+        for (id, node) in self.source.nodes.iter() {
             if let Expr::Let { value, .. } = node.expr
-                && self.touch[id]
+                && self.is_touchable[id]
                 && self.is_own_value(value)
             {
-                bound[value] = true;
+                is_bound[value] = true;
             }
         }
-        for (id, node) in self.old.nodes.iter() {
+        for (id, node) in self.source.nodes.iter() {
             let Some(scope) = self.scopes.of[id] else { continue };
             let atom = match &node.expr {
                 expr if expr.is_leaf() => self.push(expr.clone(), id),
-                _ if !self.touch[id] => {
+                _ if !self.is_touchable[id] => {
                     let expr = self.with_atoms(id);
                     self.push(expr, id)
                 }
@@ -104,13 +104,13 @@ impl<'m> Normalizer<'m> {
                     self.atom(body)
                 }
                 // The variable of the let is the atom.
-                _ if bound[id] => continue,
+                _ if is_bound[id] => continue,
                 _ => {
                     self.items[scope].push(id);
                     if scope == Scopes::root() {
                         continue;
                     }
-                    self.new.push_typed(Expr::var("x", node.ty.clone()), node.ty.clone(), Origins::none())
+                    self.target.push_typed(Expr::var("x", node.ty.clone()), node.ty.clone(), Origins::none())
                 }
             };
             self.atoms[id] = Some(atom);
@@ -118,7 +118,7 @@ impl<'m> Normalizer<'m> {
     }
 
     fn with_atoms(&self, id: ExprId) -> Expr {
-        let mut expr = self.old.expr(id).clone();
+        let mut expr = self.source.expr(id).clone();
         expr.map_operands(|operand| self.atom(operand));
         expr
     }
@@ -127,7 +127,7 @@ impl<'m> Normalizer<'m> {
     fn build(&mut self, scope: ScopeId) {
         let mut steps = Vec::new();
         for id in mem::take(&mut self.items[scope]) {
-            match *self.old.expr(id) {
+            match *self.source.expr(id) {
                 Expr::Let { var, value, .. } => {
                     let value = if self.is_own_value(value) { self.value(value) } else { self.atom(value) };
                     steps.push(Step::Bind(self.atom(var), value));
@@ -147,20 +147,20 @@ impl<'m> Normalizer<'m> {
 
     /// Builds an expression with atoms as operands.
     fn value(&mut self, id: ExprId) -> ExprId {
-        let expr = match self.old.expr(id) {
+        let expr = match self.source.expr(id) {
             &Expr::If { cond, then, otherwise } => {
-                let opened = self.scopes.opened[id].map_or(0, Id::index);
-                let then = self.chain(ScopeId::new(opened), then);
-                let otherwise = self.chain(ScopeId::new(opened + 1), otherwise);
+                let first_scope = self.scopes.opened[id].map_or(0, Id::index);
+                let then = self.chain(ScopeId::new(first_scope), then);
+                let otherwise = self.chain(ScopeId::new(first_scope + 1), otherwise);
                 Expr::If { cond: self.atom(cond), then, otherwise }
             }
             Expr::Match(m) => {
                 let mut m = m.clone();
-                let opened = self.scopes.opened[id].map_or(0, Id::index);
+                let first_scope = self.scopes.opened[id].map_or(0, Id::index);
                 m.data = self.atom(m.data);
-                for (at, clause) in m.clauses.iter_mut().enumerate() {
+                for (index, clause) in m.clauses.iter_mut().enumerate() {
                     clause.pattern.map_vars(&mut |var| self.atom(var));
-                    clause.body = self.chain(ScopeId::new(opened + at), clause.body);
+                    clause.body = self.chain(ScopeId::new(first_scope + index), clause.body);
                 }
                 Expr::Match(m)
             }
@@ -179,7 +179,7 @@ impl<'m> Normalizer<'m> {
     /// Wraps the result of a scope in the lets of the scope, including the lets of nested let bodies.
     fn chain(&mut self, scope: ScopeId, result: ExprId) -> ExprId {
         let result = self.atom(result);
-        let ty: Type = self.new.ty(result).clone();
+        let ty: Type = self.target.ty(result).clone();
         let mut binds = Vec::new();
         let mut work = vec![mem::take(&mut self.steps[scope]).into_iter()];
         while let Some(steps) = work.last_mut() {
@@ -192,7 +192,7 @@ impl<'m> Normalizer<'m> {
             }
         }
         binds.into_iter().rev().fold(result, |body, (var, value)| {
-            self.new.push_typed(Expr::Let { var, value, body }, ty.clone(), Origins::none())
+            self.target.push_typed(Expr::Let { var, value, body }, ty.clone(), Origins::none())
         })
     }
 }

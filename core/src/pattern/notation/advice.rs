@@ -30,15 +30,15 @@ pub(super) fn other_form(name: &str) -> Option<&'static str> {
 
 /// Returns the operator whose name is `name` after a prefix: `nn.relu` for `relu`.
 pub(super) fn with_prefix(name: &str) -> Option<&'static str> {
-    let matches = |full: &&'static str| full.rsplit_once('.').is_some_and(|(_, last)| last == name);
-    op::names().filter(matches).min_by_key(|full| !full.starts_with("nn."))
+    let matches = |qualified: &&'static str| qualified.rsplit_once('.').is_some_and(|(_, last)| last == name);
+    op::names().filter(matches).min_by_key(|qualified| !qualified.starts_with("nn."))
 }
 
 /// Returns help for an entry without a colon after `first`, which is the name of the entry or begins its pattern.
 pub(super) fn name_entry(first: &str, entry: &str) -> String {
-    let rest = entry.strip_prefix(first).unwrap_or_default().trim_start();
-    if op::lookup(first).is_none() && !rest.is_empty() && !rest.starts_with(['(', '{', '=', '.']) {
-        return format!("write {first}: {rest}");
+    let tail = entry.strip_prefix(first).unwrap_or_default().trim_start();
+    if op::lookup(first).is_none() && !tail.is_empty() && !tail.starts_with(['(', '{', '=', '.']) {
+        return format!("write {first}: {tail}");
     }
     let name: String = first.rsplit('.').next().unwrap_or(first).chars().filter(|c| *c != '"').collect();
     format!("write {name}_1: {entry}")
@@ -66,26 +66,26 @@ pub(super) fn no_pattern(found: Token<'_>, next: Option<Token<'_>>) -> Option<St
 
 /// Returns help for a name that is not an element type.
 pub(super) fn element_type(word: &str) -> Option<String> {
-    let known = DType::ALL.iter().map(|dtype| dtype.name());
-    nearest(word, known).map(|near| format!("did you mean \"{near}\"?"))
+    let names = DType::ALL.iter().map(|dtype| dtype.name());
+    nearest(word, names).map(|near| format!("did you mean \"{near}\"?"))
 }
 
 impl Parser<'_> {
     /// Returns the text of the current statement before the current token.
-    fn before(&self) -> &str {
+    fn preceding_text(&self) -> &str {
         self.text[self.statement..self.span().start as usize].trim_end()
     }
 
     /// Returns the text of the entry after the current token.
-    fn after(&self) -> &str {
+    fn following_text(&self) -> &str {
         &self.text[self.span().end as usize..self.end]
     }
 
     /// Returns help for a token after a complete pattern.
     pub(super) fn after_pattern(&self) -> Option<String> {
-        let next = self.tokens.get(self.at + 1).map(|t| t.token);
-        match (self.peek(), next) {
-            (Token::Mark('['), Some(Token::Number(field))) => Some(format!("write {}.{field}", self.before())),
+        let next_token = self.tokens.get(self.at + 1).map(|t| t.token);
+        match (self.peek(), next_token) {
+            (Token::Mark('['), Some(Token::Number(field))) => Some(format!("write {}.{field}", self.preceding_text())),
             (Token::Bad('+'), _) => Some("write let c = nn.relu(c | *); c for a chain of any length".to_owned()),
             (Token::Bad('&'), _) => Some("write a name that occurs in both: add(nn.relu(*x), *x)".to_owned()),
             _ => None,
@@ -96,12 +96,12 @@ impl Parser<'_> {
     pub(super) fn in_arguments(&self, callee: &str) -> Option<String> {
         match (self.peek(), self.tokens.get(self.at + 1).map(|t| t.token)) {
             (Token::End, _) => {
-                let open = self.tokens[..self.at].iter().fold(0usize, |depth, t| match t.token {
+                let depth_open = self.tokens[..self.at].iter().fold(0usize, |depth, t| match t.token {
                     Token::Mark('(') => depth + 1,
                     Token::Mark(')') => depth.saturating_sub(1),
                     _ => depth,
                 });
-                Some(format!("write {}{}", self.before(), ")".repeat(open)))
+                Some(format!("write {}{}", self.preceding_text(), ")".repeat(depth_open)))
             }
             (Token::Name(key), Some(Token::Mark('='))) => {
                 let value = &self.text[self.tokens[self.at + 1].span.end as usize..self.end];
@@ -115,22 +115,22 @@ impl Parser<'_> {
     /// Returns help for `let NAME = p in q`.
     pub(super) fn after_binding(&self, name: &str) -> Option<String> {
         let binding = self.text[self.statement..self.span().start as usize].trim();
-        let binding = binding.rfind(&format!("let {name}")).map_or(binding, |at| &binding[at..]);
-        (self.peek() == Token::Name("in")).then(|| format!("write {binding}; {}", self.after().trim()))
+        let binding = binding.rfind(&format!("let {name}")).map_or(binding, |start| &binding[start..]);
+        (self.peek() == Token::Name("in")).then(|| format!("write {binding}; {}", self.following_text().trim()))
     }
 
     /// Returns help for `p.relu`, where `start` is the byte offset of `p`.
     pub(super) fn method(&self, start: usize) -> Option<String> {
         let Token::Name(name) = self.peek() else { return None };
-        let full = if op::lookup(name).is_some() { name } else { with_prefix(name)? };
-        let inner = self.text[start..self.span().start as usize].trim_end().trim_end_matches('.').trim_end();
-        Some(format!("write {full}({inner})"))
+        let qualified = if op::lookup(name).is_some() { name } else { with_prefix(name)? };
+        let receiver = self.text[start..self.span().start as usize].trim_end().trim_end_matches('.').trim_end();
+        Some(format!("write {qualified}({receiver})"))
     }
 
     /// Returns help for `[1, 2]` in place of dimensions.
     pub(super) fn dimensions(&self) -> Option<String> {
-        let rest = &self.text[self.span().start as usize..self.end];
-        let inner = rest.strip_prefix('[')?;
+        let tail = &self.text[self.span().start as usize..self.end];
+        let inner = tail.strip_prefix('[')?;
         Some(format!("write ({})", inner[..inner.find(']')?].trim()))
     }
 
@@ -139,8 +139,8 @@ impl Parser<'_> {
         let optional =
             self.peek() == Token::Mark('?') && self.tokens.get(self.at + 1).map(|t| t.token) == Some(Token::Mark('('));
         let argument = self.tokens.get(self.at + 1).filter(|_| optional).and_then(|t| {
-            let rest = &self.text[t.span.end as usize..self.end];
-            Some(rest.get(..argument_end(rest))?.trim())
+            let tail = &self.text[t.span.end as usize..self.end];
+            Some(tail.get(..argument_end(tail))?.trim())
         });
         match argument {
             Some(argument) => format!("write ({argument} ? {name})"),
@@ -157,15 +157,15 @@ impl Parser<'_> {
         let name = (0..).map(|i| format!("p{i}")).find(|name| !self.names.contains_key(&**name)).unwrap_or_default();
         let arguments = self.text[open + 1..close].trim();
         // The first argument is the pattern itself.
-        let rest = match first_argument_end(arguments) {
+        let other_arguments = match first_argument_end(arguments) {
             Some(comma) => format!(", {}", arguments[comma + 1..].trim()),
             None => String::new(),
         };
-        let call = format!("{}({name}{rest})", self.text[operator..open].trim());
+        let call = format!("{}({name}{other_arguments})", self.text[operator..open].trim());
         let (before, after) = (&self.text[self.statement..inner.start], &self.text[close + 1..self.end]);
         let inner = self.text[inner].trim();
-        let whole = format!("let {name} = {inner}; {before}({name} | {call}){after}");
-        format!("write {}", whole.split_whitespace().collect::<Vec<_>>().join(" "))
+        let rewritten = format!("let {name} = {inner}; {before}({name} | {call}){after}");
+        format!("write {}", rewritten.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
     /// Returns the byte offset of the parenthesis that matches the opening parenthesis at the current token.
@@ -188,22 +188,22 @@ impl Parser<'_> {
 /// Returns the byte offset of the comma after the first of several arguments.
 fn first_argument_end(arguments: &str) -> Option<usize> {
     let mut depth = 0i32;
-    arguments.char_indices().find_map(|(at, c)| {
+    arguments.char_indices().find_map(|(i, c)| {
         depth += match c {
             '(' | '{' | '[' => 1,
             ')' | '}' | ']' => -1,
             _ => 0,
         };
-        (c == ',' && depth == 0).then_some(at)
+        (c == ',' && depth == 0).then_some(i)
     })
 }
 
 /// Returns the byte offset of the comma or the parenthesis that ends the first argument.
 fn argument_end(arguments: &str) -> usize {
     let mut depth = 0i32;
-    let end = arguments.char_indices().find_map(|(at, c)| {
+    let end = arguments.char_indices().find_map(|(i, c)| {
         match c {
-            ',' | ')' if depth == 0 => return Some(at),
+            ',' | ')' if depth == 0 => return Some(i),
             '(' | '{' | '[' => depth += 1,
             ')' | '}' | ']' => depth -= 1,
             _ => {}

@@ -66,23 +66,23 @@ impl Parsed {
 
 /// Parses a pattern table. Entries with errors are omitted.
 pub fn parse_table(text: &str, checks: Checks) -> Parsed {
-    let mut parsed = Parsed::default();
-    for (from, to) in entries(text) {
-        let mut parser = Parser::new(text, from, to, checks);
+    let mut table = Parsed::default();
+    for (start, end) in entries(text) {
+        let mut parser = Parser::new(text, start, end, checks);
         match parser.entry() {
-            Ok(entry) if !parser.has_failed() => parsed.entries.push(entry),
+            Ok(entry) if !parser.has_failed() => table.entries.push(entry),
             Ok(_) => {}
             Err(diagnostic) => parser.diagnostics.push(*diagnostic),
         }
-        parsed.diagnostics.append(&mut parser.diagnostics);
+        table.diagnostics.append(&mut parser.diagnostics);
     }
-    parsed
+    table
 }
 
-/// Returns the name of the entry around byte `at` of a table, for the location of a diagnostic; empty if there is none.
-pub fn entry_name(table: &str, at: usize) -> &str {
-    let entry = entries(table).into_iter().find(|&(from, to)| from <= at && at <= to);
-    entry.map_or("", |(from, to)| table[from..to].split(':').next().unwrap_or_default().trim())
+/// Returns the name of the entry around byte `offset` of a table, for the location of a diagnostic; empty if there is none.
+pub fn entry_name(table: &str, offset: usize) -> &str {
+    let entry = entries(table).into_iter().find(|&(start, end)| start <= offset && offset <= end);
+    entry.map_or("", |(start, end)| table[start..end].split(':').next().unwrap_or_default().trim())
 }
 
 /// Parses one pattern without a name, such as `nn.relu(nn.conv2d(*, *))`. Returns the pattern and the warnings.
@@ -164,11 +164,11 @@ impl<'a> Parser<'a> {
     }
 
     fn take(&mut self, mark: char) -> bool {
-        let found = self.peek() == Token::Mark(mark);
-        if found {
+        let is_match = self.peek() == Token::Mark(mark);
+        if is_match {
             self.next();
         }
-        found
+        is_match
     }
 
     fn expect(&mut self, mark: char) -> Result<()> {
@@ -192,25 +192,25 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn unexpected(&self, wanted: &str) -> Box<Diagnostic> {
-        self.unexpected_with(wanted, None)
+    fn unexpected(&self, expected: &str) -> Box<Diagnostic> {
+        self.unexpected_with(expected, None)
     }
 
     /// Returns the error for the current token, with help that shows a form that is valid.
-    fn unexpected_with(&self, wanted: &str, help: Option<String>) -> Box<Diagnostic> {
-        let found = match self.peek() {
+    fn unexpected_with(&self, expected: &str, help: Option<String>) -> Box<Diagnostic> {
+        let actual = match self.peek() {
             Token::Name(name) => format!("\"{name}\""),
             Token::Number(number) => format!("\"{number}\""),
             Token::Str(text) => format!("the string \"{text}\""),
             Token::Mark(mark) => format!("\"{mark}\""),
             Token::Any => "\"..\"".to_owned(),
             Token::Bad('"') => "an unterminated string".to_owned(),
-            Token::Bad(bad) => format!("the character {bad:?}"),
+            Token::Bad(character) => format!("the character {character:?}"),
             Token::End => "the end of the pattern".to_owned(),
         };
-        let message = format!("expected {wanted}, found {found}");
+        let message = format!("expected {expected}, found {actual}");
         let mut diagnostic =
-            Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(self.span(), format!("expected {wanted}"));
+            Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(self.span(), format!("expected {expected}"));
         diagnostic.help = help;
         Box::new(diagnostic)
     }
@@ -225,13 +225,13 @@ impl<'a> Parser<'a> {
         let pattern = self.definition()?;
         let mut check = None;
         if self.peek() == Token::Name("where") {
-            let at = self.next().span;
+            let name_span = self.next().span;
             let (name, end) = self.name("the name of a check")?;
             if self.checks == Checks::Refused {
                 let message = format!("a pattern file cannot use the check \"{name}\"");
                 return Err(Box::new(
                     Diagnostic::error(codes::passes::PATTERN_CHECK, message)
-                        .at(at.to(end), "only the table of a plugin has checks")
+                        .at(name_span.to(end), "only the table of a plugin has checks")
                         .help("remove \"where\", or use the plugin as a backend"),
                 ));
             }
@@ -256,25 +256,25 @@ impl<'a> Parser<'a> {
                 ));
             }
             self.expect('=')?;
-            let own = self.push(PatternNode::Wildcard);
-            self.names.insert(name, own);
-            let value = self.alt()?;
+            let placeholder = self.push(PatternNode::Wildcard);
+            self.names.insert(name, placeholder);
+            let value = self.alternative()?;
             if !self.take(';') {
                 return Err(self.unexpected_with("\";\"", self.after_binding(name)));
             }
-            let uses = |(_, node): (_, &PatternNode)| Pattern::operands(node).contains(&own);
-            if value == own || self.nodes.iter().any(uses) {
-                self.nodes[own] = PatternNode::Redirect(value);
-                self.recursive.push((own, name, span));
+            let uses = |(_, node): (_, &PatternNode)| Pattern::operands(node).contains(&placeholder);
+            if value == placeholder || self.nodes.iter().any(uses) {
+                self.nodes[placeholder] = PatternNode::Redirect(value);
+                self.recursive.push((placeholder, name, span));
             }
             self.names.insert(name, value);
             self.statement = self.span().start as usize;
         }
         let start = self.span();
-        let root = self.alt()?;
+        let root = self.alternative()?;
         let pattern = Pattern { nodes: std::mem::take(&mut self.nodes), root };
-        for (own, name, span) in std::mem::take(&mut self.recursive) {
-            if pattern.is_unguarded(own) {
+        for (placeholder, name, span) in std::mem::take(&mut self.recursive) {
+            if pattern.is_unguarded(placeholder) {
                 let message = format!("the pattern \"{name}\" refers directly to itself");
                 self.diagnostics.push(
                     Diagnostic::error(codes::passes::PATTERN_NAME, message)
@@ -289,31 +289,31 @@ impl<'a> Parser<'a> {
         Ok(pattern)
     }
 
-    fn alt(&mut self) -> Result<PatternId> {
+    fn alternative(&mut self) -> Result<PatternId> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(too_deep(self.span()));
         }
-        let mut left = self.opt()?;
+        let mut left = self.optional()?;
         while self.take('|') {
-            let right = self.opt()?;
+            let right = self.optional()?;
             left = self.push(PatternNode::Alt(left, right));
         }
         self.depth -= 1;
         Ok(left)
     }
 
-    fn opt(&mut self) -> Result<PatternId> {
+    fn optional(&mut self) -> Result<PatternId> {
         let start = self.span().start as usize;
-        let mut inner = self.typed()?;
+        let mut inner = self.type_constraint()?;
         while self.peek() == Token::Mark('?') {
-            let before = start..self.span().start as usize;
+            let range = start..self.span().start as usize;
             self.next();
             let (name, span) = self.name("the name of an operator")?;
             let op = self.operator(name, span);
             let attrs = self.attrs_of(op)?;
             if self.peek() == Token::Mark('(') {
-                let help = self.optional_with_arguments(before, span.start as usize);
+                let help = self.optional_with_arguments(range, span.start as usize);
                 return Err(self.unexpected_with("\"?\", \"|\" or the end of the pattern", Some(help)));
             }
             let Some(op) = op else { continue };
@@ -322,14 +322,14 @@ impl<'a> Parser<'a> {
             while args.len() < op::get(op).arity.min {
                 args.push(self.push(PatternNode::Wildcard));
             }
-            let user = self.call_op(op, attrs, Some(args.into()));
-            inner = self.push(PatternNode::Alt(inner, user));
+            let call = self.call_op(op, attrs, Some(args.into()));
+            inner = self.push(PatternNode::Alt(inner, call));
         }
         Ok(inner)
     }
 
-    fn typed(&mut self) -> Result<PatternId> {
-        let mut inner = self.post()?;
+    fn type_constraint(&mut self) -> Result<PatternId> {
+        let mut inner = self.postfix()?;
         while self.take(':') {
             let node = self.of_type(inner)?;
             inner = self.push(node);
@@ -337,7 +337,7 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    fn post(&mut self) -> Result<PatternId> {
+    fn postfix(&mut self) -> Result<PatternId> {
         let start = self.span().start as usize;
         let mut tuple = self.atom()?;
         while self.take('.') {
@@ -366,8 +366,8 @@ impl<'a> Parser<'a> {
             Token::Mark('*') => match self.peek() {
                 Token::Name(name) if !KEYWORDS.contains(&name) => {
                     self.next();
-                    if let Some(&known) = self.names.get(name) {
-                        return Ok(known);
+                    if let Some(&definition) = self.names.get(name) {
+                        return Ok(definition);
                     }
                     let id = self.push(PatternNode::Wildcard);
                     self.names.insert(name, id);
@@ -394,15 +394,15 @@ impl<'a> Parser<'a> {
                 Ok(self.push(PatternNode::Var(name)))
             }
             Token::Name("if") => {
-                let [cond, then, otherwise] = self.three()?;
+                let [cond, then, otherwise] = self.three_patterns()?;
                 Ok(self.push(PatternNode::If { cond, then, otherwise }))
             }
             Token::Name("let") => {
-                let [var, value, body] = self.three()?;
+                let [var, value, body] = self.three_patterns()?;
                 Ok(self.push(PatternNode::Let { var, value, body }))
             }
             Token::Name(name @ ("dominates" | "post_dominates")) => {
-                let [parent, path, child] = self.three().map_err(|error| advice::three_parts(error, name))?;
+                let [parent, path, child] = self.three_patterns().map_err(|error| advice::three_parts(error, name))?;
                 Ok(self.push(PatternNode::Dominates { parent, path, child, free: name == "post_dominates" }))
             }
             Token::Name("fn") => {
@@ -410,7 +410,7 @@ impl<'a> Parser<'a> {
                 self.expect('(')?;
                 let params = self.args()?;
                 self.expect('{')?;
-                let body = self.alt()?;
+                let body = self.alternative()?;
                 self.expect('}')?;
                 let function = self.push(PatternNode::Function { params, body });
                 Ok(self.with_attrs(function, attrs))
@@ -430,8 +430,10 @@ impl<'a> Parser<'a> {
                 Ok(self.push(PatternNode::Call { callee, args }))
             }
             // After a pattern, `where` introduces a check; at the beginning of a pattern, it is the operator.
-            Token::Name("where") if matches!(self.peek(), Token::Mark('(' | '{')) => self.named("where", spanned.span),
-            Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, spanned.span),
+            Token::Name("where") if matches!(self.peek(), Token::Mark('(' | '{')) => {
+                self.name_or_call("where", spanned.span)
+            }
+            Token::Name(name) if !KEYWORDS.contains(&name) => self.name_or_call(name, spanned.span),
             _ => {
                 self.at = self.tokens.iter().position(|t| t.span == spanned.span).unwrap_or(self.at);
                 let help = advice::no_pattern(spanned.token, self.tokens.get(self.at + 1).map(|t| t.token));
@@ -441,9 +443,9 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the rest of an operator call, or resolves a name bound by `let` or `*name`.
-    fn named(&mut self, name: &'a str, span: Span) -> Result<PatternId> {
-        let called = matches!(self.peek(), Token::Mark('(' | '{'));
-        if !called {
+    fn name_or_call(&mut self, name: &'a str, span: Span) -> Result<PatternId> {
+        let is_called = matches!(self.peek(), Token::Mark('(' | '{'));
+        if !is_called {
             if let Some(&id) = self.names.get(name) {
                 return Ok(id);
             }
@@ -471,9 +473,9 @@ impl<'a> Parser<'a> {
         if let Some(args) = &args
             && !(arity.min..=arity.max).contains(&args.len())
         {
-            let wanted =
+            let expected =
                 if arity.min == arity.max { arity.min.to_string() } else { format!("{} to {}", arity.min, arity.max) };
-            let message = format!("{name}: expected {wanted} arguments, found {}", args.len());
+            let message = format!("{name}: expected {expected} arguments, found {}", args.len());
             self.diagnostics.push(
                 Diagnostic::warning(codes::passes::PATTERN_ARITY, message)
                     .at(span, "never matches")
@@ -497,7 +499,7 @@ impl<'a> Parser<'a> {
             if !fields.is_empty() && !comma {
                 return Err(self.unexpected("\",\" or \")\""));
             }
-            fields.push(self.alt()?);
+            fields.push(self.alternative()?);
             comma = self.take(',');
         }
         if fields.len() == 1 && !comma {
@@ -531,18 +533,18 @@ impl<'a> Parser<'a> {
             if let Some(help) = self.in_arguments(callee) {
                 return Err(self.unexpected_with("a pattern", Some(help)));
             }
-            args.push(self.alt()?);
+            args.push(self.alternative()?);
         }
         Ok(Some(args.into()))
     }
 
-    fn three(&mut self) -> Result<[PatternId; 3]> {
+    fn three_patterns(&mut self) -> Result<[PatternId; 3]> {
         self.expect('(')?;
-        let first = self.alt()?;
+        let first = self.alternative()?;
         self.expect(',')?;
-        let second = self.alt()?;
+        let second = self.alternative()?;
         self.expect(',')?;
-        let third = self.alt()?;
+        let third = self.alternative()?;
         self.expect(')')?;
         Ok([first, second, third])
     }
@@ -575,7 +577,7 @@ impl<'a> Parser<'a> {
                     None => Ok(self.push(PatternNode::Wildcard)),
                 }
             }
-            _ => self.opt(),
+            _ => self.optional(),
         }
     }
 
@@ -595,15 +597,15 @@ impl<'a> Parser<'a> {
                 );
             }
         }
-        let any = self.push(PatternNode::Wildcard);
-        Ok(self.push(PatternNode::WithAttrs(any, attrs)))
+        let wildcard = self.push(PatternNode::Wildcard);
+        Ok(self.push(PatternNode::WithAttrs(wildcard, attrs)))
     }
 
     // Operators and attributes.
 
     fn operator(&mut self, name: &str, span: Span) -> Option<OpId> {
-        let found = op::lookup(name);
-        if found.is_none() {
+        let operator_id = op::lookup(name);
+        if operator_id.is_none() {
             let mut diagnostic =
                 Diagnostic::error(codes::passes::PATTERN_OPERATOR, format!("unknown operator \"{name}\""))
                     .at(span, "not in the operator table");
@@ -611,14 +613,14 @@ impl<'a> Parser<'a> {
                 diagnostic = diagnostic.help(format!("write {form}"));
             } else if let Some(full) = advice::with_prefix(name) {
                 diagnostic = diagnostic.help(format!("did you mean \"{full}\"?"));
-            } else if let Some(near) = nearest(name, op::names().chain(KEYWORDS.iter().copied())) {
-                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+            } else if let Some(suggestion) = nearest(name, op::names().chain(KEYWORDS.iter().copied())) {
+                diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
             } else {
                 diagnostic = diagnostic.help("\"byoc ops\" lists the operators");
             }
             self.diagnostics.push(diagnostic);
         }
-        found
+        operator_id
     }
 
     fn op_node(&mut self, op: OpId) -> PatternId {

@@ -1,7 +1,7 @@
 //! Values that cross the plugin boundary in either direction.
 
 use byoc::runtime::plugin::bridge::module_of;
-use byoc_core::analysis::Verified;
+use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::infer_type;
 use byoc_ir::diag::codes;
 use byoc_ir::ir::{Expr, Id};
@@ -36,7 +36,7 @@ fn rejects_unknown_element_type() {
 #[test]
 fn compiles_only_verified_graphs() {
     let mut module = infer_type(&parse(RELU, &ParseOptions::default()).module).unwrap();
-    assert!(Verified::of(&module).is_ok());
+    assert!(VerifiedModule::of(&module).is_ok());
     // An operand defined after its consumer.
     let last_id = module.nodes.iter().map(|(id, _)| id).next_back().unwrap();
     let call = module.nodes.iter().find(|(_, node)| matches!(node.expr, Expr::Call(_))).map(|(id, _)| id).unwrap();
@@ -44,7 +44,7 @@ fn compiles_only_verified_graphs() {
         call.args[0] = last_id;
     }
     assert_ne!(last_id.index(), 0);
-    assert!(Verified::of(&module).is_err());
+    assert!(VerifiedModule::of(&module).is_err());
 }
 
 #[test]
