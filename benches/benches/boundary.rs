@@ -85,11 +85,11 @@ fn loading(criterion: &mut Criterion) {
         ("elementwise (C)", byoc_test_support::sample("elementwise")),
         ("conv_int8 (C++)", byoc_test_support::sample("conv_int8")),
     ] {
-        let folder = byoc_test_support::temporary_folder();
+        let dir = byoc_test_support::temporary_folder();
         let mut copies = 0;
         let mut copy = || {
             copies += 1;
-            let path = folder.path().join(format!("{copies}.so"));
+            let path = dir.path().join(format!("{copies}.so"));
             byoc_test_support::copy(&library, &path);
             path
         };

@@ -82,8 +82,8 @@ fn measure_spin(session: &Session) {
     };
     cost(SERIES);
     let after_one = |_| {
-        let one = cost(1);
-        one.saturating_sub(cost(1 + SERIES).saturating_sub(one) / SERIES)
+        let single_cost = cost(1);
+        single_cost.saturating_sub(cost(1 + SERIES).saturating_sub(single_cost) / SERIES)
     };
     let mut spin_times: Vec<Duration> = (0..20).map(after_one).collect();
     spin_times.sort_unstable();
@@ -97,11 +97,11 @@ fn worker_time() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let this_task = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|task| task.path());
-    let others = tasks.filter(|task| {
+    let other_tasks = tasks.filter(|task| {
         task.file_name() != this_task.file_name()
             && std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm == name)
     });
-    let times = others.map(|task| {
+    let times = other_tasks.map(|task| {
         let text = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
         text.split_whitespace().next().and_then(|time| time.parse().ok()).unwrap_or(0)
     });

@@ -99,8 +99,8 @@ fn resnet18() -> String {
             (channels, size) = (kernels, size / stride);
         }
     }
-    let sums = program.line(&format!("cast({x}, dtype=\"int32\")"));
-    let mean = program.line(&format!("nn.global_avg_pool2d({sums})"));
+    let accumulators = program.line(&format!("cast({x}, dtype=\"int32\")"));
+    let mean = program.line(&format!("nn.global_avg_pool2d({accumulators})"));
     let flat = program.line(&format!("nn.batch_flatten({mean})"));
     let bytes = program.line(&format!("cast({flat}, dtype=\"int8\")"));
     let w = program.param(&[1000, 512]);
@@ -112,8 +112,8 @@ fn main() {
     let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
     for threads in [1, 2] {
         let session = Session::new(&[plugins.path().to_owned()], threads).expect("cannot start threads");
-        let folder = byoc_test_support::temporary_folder();
-        let file = folder.path().join("layer.relay");
+        let dir = byoc_test_support::temporary_folder();
+        let file = dir.path().join("layer.relay");
         let mut group = criterion.benchmark_group(format!("nuc_fpga, software device, {threads} threads"));
         for layer in LAYERS {
             let mut program = ProgramText::default();

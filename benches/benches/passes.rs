@@ -24,7 +24,7 @@ use std::time::Duration;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let values_of = |flag: &str| args.iter().position(|arg| arg == flag).map(|at| &args[at + 1..]);
+    let values_of = |flag: &str| args.iter().position(|arg| arg == flag).map(|index| &args[index + 1..]);
     if let Some([program, size, ..]) = values_of("--one") {
         return print_run(program, size.parse().expect("expected a number of operators"));
     }
@@ -36,7 +36,7 @@ fn main() {
         if let Some(rest) = values_of(flag) {
             let names = rest.first().map_or("", |names| names.as_str());
             let sizes: Vec<usize> = rest.iter().skip(1).filter_map(|size| size.parse().ok()).collect();
-            return table(&|name| names.is_empty() || names.split(',').any(|one| one == name), &sizes);
+            return table(&|name| names.is_empty() || names.split(',').any(|item| item == name), &sizes);
         }
     }
     let mut criterion = byoc_benches::criterion();
@@ -50,13 +50,13 @@ fn main() {
     }
 }
 
-fn parsed(text: &str) -> Module {
+fn parse_module(text: &str) -> Module {
     let parsed = parse(text, &ParseOptions::default());
     assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
     parsed.module
 }
 
-fn typed(mut module: Module) -> Module {
+fn infer_types(mut module: Module) -> Module {
     pass::infer_type_in_place(&mut module, &[]).expect("expected a well-typed program");
     module
 }
@@ -68,13 +68,13 @@ fn stages(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(program.name);
         for size in [1_000, 100_000] {
             let (text, operators) = (program.text)(size);
-            let untyped = parsed(&text);
-            let module = typed(untyped.clone());
+            let untyped = parse_module(&text);
+            let module = infer_types(untyped.clone());
             group.throughput(Throughput::Elements(operators as u64));
             let id = |stage: &str| BenchmarkId::new(stage, size);
-            group.bench_function(id("parse"), |b| b.iter_with_large_drop(|| parsed(&text)));
+            group.bench_function(id("parse"), |b| b.iter_with_large_drop(|| parse_module(&text)));
             group.bench_function(id("infer_type"), |b| {
-                b.iter_batched(|| untyped.clone(), typed, BatchSize::PerIteration);
+                b.iter_batched(|| untyped.clone(), infer_types, BatchSize::PerIteration);
             });
             group.bench_function(id("verify"), |b| b.iter(|| verify(&module).is_ok()));
             group.bench_function(id("print"), |b| {
@@ -102,7 +102,7 @@ fn stages(criterion: &mut Criterion) {
                 b.iter_with_large_drop(|| backends::partition(&module, &table));
             });
             group.bench_function(id("text_to_partitioned"), |b| {
-                b.iter_with_large_drop(|| backends::partition(&typed(parsed(&text)), &table));
+                b.iter_with_large_drop(|| backends::partition(&infer_types(parse_module(&text)), &table));
             });
         }
         group.finish();
@@ -138,10 +138,10 @@ fn print_passes_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
 }
 
 fn run_rows(flag: &str, selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
-    let this = std::env::current_exe().expect("cannot get the path of this executable");
+    let executable = std::env::current_exe().expect("cannot get the path of this executable");
     for program in programs::PROGRAMS.iter().filter(|program| selected(program.name)) {
         for size in sizes {
-            let output = Command::new(&this)
+            let output = Command::new(&executable)
                 .args([flag, program.name, &size.to_string()])
                 .output()
                 .expect("cannot start this executable");
@@ -162,16 +162,16 @@ fn milliseconds(time: Duration) -> String {
 fn print_passes_run(program: &str, size: usize) {
     let (text, operators) = (programs::find(program).expect("expected a program of that name").text)(size);
     let (table, rules) = (backends::table(), backends::rules());
-    let module = typed(parsed(&text));
+    let module = infer_types(parse_module(&text));
     let start = thread_time();
     let composites = pass::merge_composite(&module, &table, &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
         .expect("cannot merge composites");
     let after_composites = thread_time() - start;
     let annotated = pass::annotate_target(&composites, &rules, true).expect("cannot annotate the module");
     let after_annotate = thread_time() - start;
-    let merged = pass::merge_compiler_regions(&annotated).expect("cannot merge regions");
+    let merged_module = pass::merge_compiler_regions(&annotated).expect("cannot merge regions");
     let after_merge = thread_time() - start;
-    let partitioned = pass::partition_graph(&merged, "default", true).expect("cannot partition the module");
+    let partitioned = pass::partition_graph(&merged_module, "default", true).expect("cannot partition the module");
     let total = thread_time() - start;
     assert!(verify(&partitioned).is_ok(), "expected a valid partitioned module");
     println!(
@@ -192,9 +192,9 @@ fn print_run(program: &str, size: usize) {
     let table = backends::table();
     let before = process::resident();
     let start = thread_time();
-    let untyped = parsed(&text);
+    let untyped = parse_module(&text);
     let after_parse = thread_time() - start;
-    let module = typed(untyped);
+    let module = infer_types(untyped);
     let after_infer = thread_time() - start;
     let (partitioned, report) = backends::partition(&module, &table);
     let total = thread_time() - start;

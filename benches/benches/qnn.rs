@@ -49,8 +49,8 @@ fn prepare(name: &str, attrs: Attrs, args: Vec<Tensor>) -> PreparedCall {
     let def = op::get(id);
     let attrs = op::normalize_attrs(def, attrs).expect("expected valid attributes");
     let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
-    let of = |t: &TensorType| byoc_ir::ir::Type::Tensor(std::sync::Arc::new(t.clone()));
-    let arg_types: Vec<_> = types.iter().map(of).collect();
+    let type_of = |t: &TensorType| byoc_ir::ir::Type::Tensor(std::sync::Arc::new(t.clone()));
+    let arg_types: Vec<_> = types.iter().map(type_of).collect();
     let values: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
     let ty = def.infer(&attrs, &arg_types, &values).expect("expected a well-typed call");
     let out = ty.as_tensor().expect("expected a tensor").clone();
@@ -97,21 +97,24 @@ fn convolutions(criterion: &mut Criterion) {
         };
         let (zero, scale) = (|v: i32| Tensor::scalar(v), |v: f32| Tensor::scalar(v));
         let (data, weight) = (random_tensor(DType::U8, &x), random_tensor(DType::I8, &w));
-        let sums = vec![data.clone(), weight.clone(), zero(128), zero(0), scale(0.5), scale(0.5)];
+        let dense_args = vec![data.clone(), weight.clone(), zero(128), zero(0), scale(0.5), scale(0.5)];
         let ratios = Tensor::from_slice(&[outputs], &vec![0.001f32; outputs]);
         let bias = random_tensor(DType::I32, &[outputs]);
-        let all = vec![data, weight, bias, zero(128), zero(0), ratios, scale(1.0), zero(128)];
+        let fused_args = vec![data, weight, bias, zero(128), zero(0), ratios, scale(1.0), zero(128)];
         let fused = attrs().with("out_dtype", "uint8");
         let cases = vec![
             (
                 "float32".to_owned(),
                 prepare("nn.conv2d", attrs(), vec![random_tensor(DType::F32, &x), random_tensor(DType::F32, &w)]),
             ),
-            ("int8 into int32".to_owned(), prepare("qnn.conv2d", attrs(), sums)),
-            ("int8, fixed point".to_owned(), prepare("qnn.contrib_conv2d_requantize", fused.clone(), all.clone())),
+            ("int8 into int32".to_owned(), prepare("qnn.conv2d", attrs(), dense_args)),
+            (
+                "int8, fixed point".to_owned(),
+                prepare("qnn.contrib_conv2d_requantize", fused.clone(), fused_args.clone()),
+            ),
             (
                 "int8, float32 ratio".to_owned(),
-                prepare("qnn.contrib_conv2d_requantize", fused.with("compute_dtype", "float32"), all),
+                prepare("qnn.contrib_conv2d_requantize", fused.with("compute_dtype", "float32"), fused_args),
             ),
         ];
         bench(criterion, name, cases);
@@ -154,7 +157,7 @@ fn other_operators(criterion: &mut Criterion) {
     ];
     bench(criterion, "elementwise 256x56x56", cases);
     let zero = Tensor::scalar(0i32);
-    let one = Tensor::scalar(1f32);
+    let unit = Tensor::scalar(1f32);
     let dense = |m: usize| {
         let (x, w) = ([m, 2048], [1000, 2048]);
         let sums = [
@@ -162,8 +165,8 @@ fn other_operators(criterion: &mut Criterion) {
             random_tensor(DType::I8, &w),
             zero.clone(),
             zero.clone(),
-            one.clone(),
-            one.clone(),
+            unit.clone(),
+            unit.clone(),
         ];
         vec![
             (

@@ -24,7 +24,7 @@ pub struct Reply {
     end: usize,
 }
 
-fn wrong(message: &str) -> io::Error {
+fn invalid_data(message: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
@@ -43,17 +43,17 @@ impl Http {
         self.filled = 0;
         let head = loop {
             self.fill()?;
-            if let Some(at) = self.buffer[..self.filled].windows(4).position(|window| window == b"\r\n\r\n") {
-                break at + 4;
+            if let Some(header_len) = self.buffer[..self.filled].windows(4).position(|window| window == b"\r\n\r\n") {
+                break header_len + 4;
             }
         };
         let text = std::str::from_utf8(&self.buffer[..head])
-            .map_err(|_| wrong("expected a response head in UTF-8, found other bytes"))?;
+            .map_err(|_| invalid_data("expected a response head in UTF-8, found other bytes"))?;
         let status = text
             .split(' ')
             .nth(1)
             .and_then(|word| word.parse().ok())
-            .ok_or_else(|| wrong("expected an HTTP status, found none"))?;
+            .ok_or_else(|| invalid_data("expected an HTTP status, found none"))?;
         let length: usize = header(text, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
         let end = head + length;
         if self.buffer.len() < end {

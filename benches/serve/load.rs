@@ -58,10 +58,10 @@ impl Connection {
                 Ok(client.data(reply).to_vec())
             }
             Connection::Grpc(client, message) => {
-                let answer = client.exchange(INFER, message.clone())?;
-                let answer: byoc_serve::proto::ModelInferResponse =
-                    prost::Message::decode(answer).map_err(|e: prost::DecodeError| e.to_string())?;
-                Ok(answer.raw_output_contents.first().map(|bytes| bytes.to_vec()).unwrap_or_default())
+                let response = client.exchange(INFER, message.clone())?;
+                let response: byoc_serve::proto::ModelInferResponse =
+                    prost::Message::decode(response).map_err(|e: prost::DecodeError| e.to_string())?;
+                Ok(response.raw_output_contents.first().map(|bytes| bytes.to_vec()).unwrap_or_default())
             }
         }
     }
@@ -79,7 +79,7 @@ impl Connection {
 }
 
 /// Result of concurrent clients: responses per second, and latencies in microseconds.
-pub struct Measured {
+pub struct Measurement {
     pub rate: f64,
     pub latencies: Vec<f64>,
 }
@@ -92,7 +92,7 @@ pub fn clients(
     count: usize,
     time: Duration,
     interval: Option<Duration>,
-) -> Result<Measured> {
+) -> Result<Measurement> {
     let barrier = Barrier::new(count);
     let outcomes: Vec<Result<(Vec<f64>, Duration)>> = std::thread::scope(|scope| {
         let run = |number: usize| {
@@ -101,19 +101,19 @@ pub fn clients(
                 let opened = Connection::open(server, exchange);
                 barrier.wait();
                 let (mut connection, mut latencies, start) = (opened?, Vec::new(), Instant::now());
-                let mut due = start + interval.unwrap_or_default().mul_f64(number as f64 / count as f64);
+                let mut deadline = start + interval.unwrap_or_default().mul_f64(number as f64 / count as f64);
                 while start.elapsed() < time {
                     let now = Instant::now();
-                    if interval.is_some() && due > now {
-                        std::thread::sleep(due - now);
+                    if interval.is_some() && deadline > now {
+                        std::thread::sleep(deadline - now);
                     }
                     // If the client slept until the scheduled time, its latency is measured from the actual send,
                     // because the client may wake late. If it was waiting for a response, the latency is measured from
                     // the scheduled time.
-                    let from = if due > now || interval.is_none() { Instant::now() } else { due };
+                    let from = if deadline > now || interval.is_none() { Instant::now() } else { deadline };
                     connection.exchange()?;
                     latencies.push(micros(from.elapsed()));
-                    due += interval.unwrap_or_default();
+                    deadline += interval.unwrap_or_default();
                 }
                 Ok((latencies, start.elapsed()))
             }
@@ -127,5 +127,5 @@ pub fn clients(
         all.extend(latencies);
         longest = longest.max(took);
     }
-    Ok(Measured { rate: all.len() as f64 / longest.as_secs_f64(), latencies: all })
+    Ok(Measurement { rate: all.len() as f64 / longest.as_secs_f64(), latencies: all })
 }

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         eprint!("{USAGE}");
         return ExitCode::from(2);
     };
-    let done = Options::parse(rest).and_then(|options| match measurement.as_str() {
+    let outcome = Options::parse(rest).and_then(|options| match measurement.as_str() {
         "overhead" => overhead::run(&options),
         "processor" => processor::run(&options),
         "peers" => peers::run(&options),
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         "resident-of" => processor::resident_of(&options),
         other => Err(format!("expected a measurement, found {other}\n{USAGE}")),
     });
-    match done {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("byoc-bench-serve: {message}");

@@ -26,19 +26,19 @@ fn workspace() -> PathBuf {
 }
 
 /// Returns the directory for files created by measurements.
-pub fn folder() -> Result<PathBuf> {
-    let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    let target = own.parent().and_then(Path::parent).ok_or("expected the executable in a target directory")?;
-    let folder = target.join("serve-bench");
-    std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
-    Ok(folder)
+pub fn work_dir() -> Result<PathBuf> {
+    let executable = std::env::current_exe().map_err(|e| e.to_string())?;
+    let target = executable.parent().and_then(Path::parent).ok_or("expected the executable in a target directory")?;
+    let dir = target.join("serve-bench");
+    std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+    Ok(dir)
 }
 
 /// Returns two models with a single ReLU each, for inputs of 16 bytes and of the size of a ResNet-50 image.
 pub fn relus() -> Result<Vec<Model>> {
-    let folder = folder()?;
+    let dir = work_dir()?;
     let relu = |name: &'static str, shape: Vec<i64>| -> Result<Model> {
-        let file = folder.join(format!("{name}.relay"));
+        let file = dir.join(format!("{name}.relay"));
         let dims: Vec<String> = shape.iter().map(i64::to_string).collect();
         let text = format!(
             "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[({}), float32]) {{ nn.relu(%x) }}\n",
@@ -52,7 +52,7 @@ pub fn relus() -> Result<Vec<Model>> {
 
 /// Returns ResNet-50 from `byoc zoo`, and the digits network.
 pub fn networks() -> Result<Vec<Model>> {
-    let resnet = folder()?.join("resnet50.onnx");
+    let resnet = work_dir()?.join("resnet50.onnx");
     if !resnet.is_file() {
         let status = Command::new(sibling("byoc")?).args(["zoo", "resnet50", "-o"]).arg(&resnet).status();
         if !status.is_ok_and(|status| status.success()) {
@@ -73,13 +73,13 @@ pub fn networks() -> Result<Vec<Model>> {
 }
 
 /// Returns the `NAME=FILE` arguments that serve each model under its name.
-pub fn named(models: &[Model]) -> Vec<String> {
+pub fn model_flags(models: &[Model]) -> Vec<String> {
     models.iter().map(|model| format!("{}={}", model.name, model.file.display())).collect()
 }
 
 /// Returns the flags that select the dnnl backend from the directory of the current executable.
 pub fn backend() -> Result<Vec<String>> {
     let plugin = sibling("libbyoc_dnnl.so")?;
-    let folder = plugin.parent().ok_or("expected the plugin in a directory")?;
-    Ok(vec!["--backend".into(), "dnnl".into(), "--plugin-dir".into(), folder.display().to_string()])
+    let dir = plugin.parent().ok_or("expected the plugin in a directory")?;
+    Ok(vec!["--backend".into(), "dnnl".into(), "--plugin-dir".into(), dir.display().to_string()])
 }

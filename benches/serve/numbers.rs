@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 /// Returns a percentile of unsorted values; 0 if `values` is empty.
-pub fn percentile(values: &[f64], share: f64) -> f64 {
+pub fn percentile(values: &[f64], fraction: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = ((sorted.len() as f64 * share) as usize).min(sorted.len().saturating_sub(1));
-    sorted.get(at).copied().unwrap_or_default()
+    let index = ((sorted.len() as f64 * fraction) as usize).min(sorted.len().saturating_sub(1));
+    sorted.get(index).copied().unwrap_or_default()
 }
 
 /// Returns the median of unsorted values.
@@ -21,7 +21,7 @@ pub fn micros(time: Duration) -> f64 {
 }
 
 /// Formats the median, minimum and maximum of values, one per round.
-pub fn spread(values: &[f64], digits: usize) -> String {
+pub fn format_range(values: &[f64], digits: usize) -> String {
     let (low, high) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
     format!("{:.digits$} ({low:.digits$} to {high:.digits$})", median(values))
 }

@@ -2,8 +2,8 @@
 
 use crate::client::{Http, binary_request, frame, request};
 use crate::load::{Connection, Exchange, clients};
-use crate::models::{Model, folder, named, relus};
-use crate::numbers::{median, percentile, spread, verdict};
+use crate::models::{Model, model_flags, relus, work_dir};
+use crate::numbers::{format_range, median, percentile, verdict};
 use crate::processes::{Processors, Server, grpc_request, start_byoc, start_echo};
 use crate::{Options, Result};
 use serde_json::json;
@@ -26,7 +26,7 @@ struct Case {
     has_echo: bool,
     count: usize,
     echo: Vec<[f64; 2]>,
-    own: Vec<[f64; 2]>,
+    byoc: Vec<[f64; 2]>,
 }
 
 /// Shared-memory object that holds an input and an output.
@@ -60,9 +60,9 @@ impl Drop for Shared {
 }
 
 fn shared_request(model: &Model, size: usize) -> Vec<u8> {
-    let place = |offset: usize| json!({"shared_memory_region": model.name, "shared_memory_offset": offset, "shared_memory_byte_size": size});
-    let input = json!({"name": model.input, "shape": model.shape, "datatype": "FP32", "parameters": place(0)});
-    let output = json!({"name": "output_0", "parameters": place(size)});
+    let region_at = |offset: usize| json!({"shared_memory_region": model.name, "shared_memory_offset": offset, "shared_memory_byte_size": size});
+    let input = json!({"name": model.input, "shape": model.shape, "datatype": "FP32", "parameters": region_at(0)});
+    let output = json!({"name": "output_0", "parameters": region_at(size)});
     let body = json!({"inputs": [input], "outputs": [output]}).to_string();
     request("POST", &format!("/v2/models/{}/infer", model.name), &[], body.as_bytes())
 }
@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> Result<()> {
     let models = relus()?;
     let mut flags: Vec<String> =
         ["--threads", "1", "--backend", "none", "--allow-shared-memory"].map(String::from).to_vec();
-    flags.extend(named(&models));
+    flags.extend(model_flags(&models));
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     // Client and servers are pinned to fixed CPUs, because scheduler placement can double the latency of either
     // server, depending on whether a thread is woken on the same CPU or on another one.
@@ -102,14 +102,14 @@ pub fn run(options: &Options) -> Result<()> {
         let count = if data.len() < 1000 { 3000 } else { 300 };
         let http = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
         let message = frame(&grpc_request(model.name, &model.input, &model.shape, data.clone()));
-        let shared = Exchange::Http { request: shared_request(model, data.len()).into() };
-        for (label, exchange) in labels.into_iter().zip([http, Exchange::Grpc { message }, shared]) {
+        let shared_exchange = Exchange::Http { request: shared_request(model, data.len()).into() };
+        for (label, exchange) in labels.into_iter().zip([http, Exchange::Grpc { message }, shared_exchange]) {
             let has_echo = !label.starts_with("shared");
-            let found = Connection::open(&server, &exchange)?.answer()?;
-            if has_echo && found != relu(&data) {
+            let response = Connection::open(&server, &exchange)?.answer()?;
+            if has_echo && response != relu(&data) {
                 return Err(format!("{label}: expected the positive part of the input, found different data"));
             }
-            cases.push(Case { label, exchange, has_echo, count, echo: Vec::new(), own: Vec::new() });
+            cases.push(Case { label, exchange, has_echo, count, echo: Vec::new(), byoc: Vec::new() });
         }
         let result = std::fs::read(&objects[objects.len() - 1].0).map_err(|e| e.to_string())?;
         if result[data.len()..] != relu(&data)[..] {
@@ -118,16 +118,16 @@ pub fn run(options: &Options) -> Result<()> {
     }
     for round in 0..rounds {
         for case in &mut cases {
-            let sides: [(&Server, &mut Vec<[f64; 2]>); 2] = [(&echo, &mut case.echo), (&server, &mut case.own)];
+            let sides: [(&Server, &mut Vec<[f64; 2]>); 2] = [(&echo, &mut case.echo), (&server, &mut case.byoc)];
             let mut sides: Vec<_> = sides.into_iter().skip(usize::from(!case.has_echo)).collect();
             if round % 2 == 1 {
                 sides.reverse();
             }
-            for (side, to) in sides {
+            for (side, samples) in sides {
                 let mut connection = Connection::open(side, &case.exchange)?;
                 connection.latencies(case.count / 10)?;
                 let latencies = connection.latencies(case.count)?;
-                to.push([median(&latencies), percentile(&latencies, 0.99)]);
+                samples.push([median(&latencies), percentile(&latencies, 0.99)]);
             }
         }
     }
@@ -144,8 +144,8 @@ pub fn run(options: &Options) -> Result<()> {
     tritonclient(&server, &models)
 }
 
-fn column(values: &[[f64; 2]], at: usize) -> Vec<f64> {
-    values.iter().map(|pair| pair[at]).collect()
+fn column(values: &[[f64; 2]], index: usize) -> Vec<f64> {
+    values.iter().map(|pair| pair[index]).collect()
 }
 
 fn print_table(cases: &[Case], rounds: usize) {
@@ -153,36 +153,36 @@ fn print_table(cases: &[Case], rounds: usize) {
     println!("median of {rounds} alternating rounds (lowest to highest)\n");
     println!("| | echo p50 | echo p99 | byoc p50 | byoc p99 | p50 over echo | |");
     println!("|---|---|---|---|---|---|---|");
-    let mut shared = Vec::new();
+    let mut shared_differences = Vec::new();
     for case in cases {
-        let own = column(&case.own, 0);
-        let cells = |values: &[[f64; 2]]| [spread(&column(values, 0), 0), spread(&column(values, 1), 0)];
-        let [own50, own99] = cells(&case.own);
+        let byoc = column(&case.byoc, 0);
+        let cells = |values: &[[f64; 2]]| [format_range(&column(values, 0), 0), format_range(&column(values, 1), 0)];
+        let [byoc50, byoc99] = cells(&case.byoc);
         if !case.has_echo {
-            println!("| {} | | | {own50} | {own99} | | |", case.label);
-            shared.push(own);
+            println!("| {} | | | {byoc50} | {byoc99} | | |", case.label);
+            shared_differences.push(byoc);
             continue;
         }
         let [echo50, echo99] = cells(&case.echo);
         let echo = column(&case.echo, 0);
-        let over: Vec<f64> = own.iter().zip(&echo).map(|(own, echo)| own - echo).collect();
-        let ratio: Vec<f64> = own.iter().zip(&echo).map(|(own, echo)| own / echo).collect();
+        let over: Vec<f64> = byoc.iter().zip(&echo).map(|(byoc, echo)| byoc - echo).collect();
+        let ratio: Vec<f64> = byoc.iter().zip(&echo).map(|(byoc, echo)| byoc / echo).collect();
         let (over, ratio) = (median(&over), median(&ratio));
         let (limit, is_met) = match case.label {
             label if label.contains("602") => (format!("{MAX_RATIO} times"), ratio <= MAX_RATIO),
             label if label.starts_with("HTTP") => (format!("{MAX_HTTP} µs"), over <= MAX_HTTP),
             _ => (format!("{MAX_GRPC} µs"), over <= MAX_GRPC),
         };
-        let word = verdict(is_met);
+        let result = verdict(is_met);
         println!(
-            "| {} | {echo50} | {echo99} | {own50} | {own99} | {over:+.0} µs, {ratio:.2} times | at most {limit}: {word} |",
+            "| {} | {echo50} | {echo99} | {byoc50} | {byoc99} | {over:+.0} µs, {ratio:.2} times | at most {limit}: {result} |",
             case.label
         );
     }
-    if let [small, large] = &shared[..] {
-        let more: Vec<f64> = large.iter().zip(small).map(|(large, small)| large - small).collect();
-        let word = verdict(median(&more) <= MAX_SHARED);
-        println!("\nshared memory: 602 kB over 16 B {} µs, at most {MAX_SHARED}: {word}", spread(&more, 0));
+    if let [small, large] = &shared_differences[..] {
+        let growth: Vec<f64> = large.iter().zip(small).map(|(large, small)| large - small).collect();
+        let result = verdict(median(&growth) <= MAX_SHARED);
+        println!("\nshared memory: 602 kB over 16 B {} µs, at most {MAX_SHARED}: {result}", format_range(&growth, 0));
     }
 }
 
@@ -197,20 +197,20 @@ fn at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()> {
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for count in [1, 4] {
         for case in cases {
-            let (mut own, mut other) = (AtLoad::default(), AtLoad::default());
+            let (mut byoc_load, mut echo_load) = (AtLoad::default(), AtLoad::default());
             for _ in 0..ROUNDS {
-                own.round(server, &case.exchange, count)?;
+                byoc_load.round(server, &case.exchange, count)?;
                 if case.has_echo {
-                    other.round(echo, &case.exchange, count)?;
+                    echo_load.round(echo, &case.exchange, count)?;
                 }
             }
-            let word = verdict(median(&own.ratios) <= 2.0);
-            let beside = if case.has_echo { other.cells() } else { "| |".into() };
+            let result = verdict(median(&byoc_load.ratios) <= 2.0);
+            let beside = if case.has_echo { echo_load.cells() } else { "| |".into() };
             println!(
-                "| {count} | {} | {:.0} | {} | at most 2: {word} | {beside} |",
+                "| {count} | {} | {:.0} | {} | at most 2: {result} | {beside} |",
                 case.label,
-                median(&own.rates),
-                own.cells()
+                median(&byoc_load.rates),
+                byoc_load.cells()
             );
         }
     }
@@ -231,22 +231,22 @@ impl AtLoad {
         let highest = clients(server, exchange, count, Duration::from_secs(1), None)?.rate;
         let interval = Duration::from_secs_f64(count as f64 / (0.7 * highest));
         let latencies = clients(server, exchange, count, Duration::from_secs(2), Some(interval))?.latencies;
-        let (half, most) = (median(&latencies), percentile(&latencies, 0.99));
+        let (median_latency, p99_latency) = (median(&latencies), percentile(&latencies, 0.99));
         self.rates.push(highest);
-        self.p50.push(half);
-        self.p99.push(most);
-        self.ratios.push(most / half);
+        self.p50.push(median_latency);
+        self.p99.push(p99_latency);
+        self.ratios.push(p99_latency / median_latency);
         Ok(())
     }
 
     fn cells(&self) -> String {
-        format!("{:.0} | {} | {}", median(&self.p50), spread(&self.p99, 0), spread(&self.ratios, 2))
+        format!("{:.0} | {} | {}", median(&self.p50), format_range(&self.p99, 0), format_range(&self.ratios, 2))
     }
 }
 
 /// Prints the measurements of tritonclient, which the tests install.
 fn tritonclient(server: &Server, models: &[Model]) -> Result<()> {
-    let packages = folder()?.join("../python/tritonclient");
+    let packages = work_dir()?.join("../python/tritonclient");
     if !packages.join("ready").is_file() {
         println!("\nskipped: tritonclient is not installed; the tests of byoc-serve fetch it");
         return Ok(());

@@ -5,8 +5,8 @@
 
 use crate::client::{Http, binary_header, frame};
 use crate::load::{Connection, Exchange, clients};
-use crate::models::{Model, backend, folder, networks};
-use crate::numbers::{median, percentile, spread, verdict};
+use crate::models::{Model, backend, networks, work_dir};
+use crate::numbers::{format_range, median, percentile, verdict};
 use crate::processes::{Server, grpc_request, start_byoc};
 use crate::{Options, Result};
 use std::collections::BTreeMap;
@@ -53,22 +53,24 @@ pub fn run(options: &Options) -> Result<()> {
     );
     let mut table = Table::new();
     for round in 0..rounds {
-        for (at, model) in models.iter().enumerate() {
+        for (model_index, model) in models.iter().enumerate() {
             for form in forms(model) {
                 for count in CLIENTS {
-                    let rates =
-                        each(&servers, round, |server| rate(server, model, form, count, time, None).map(|m| m.0));
-                    table.entry((at, form, count)).or_default().push(rates);
+                    let rates = measure_each(&servers, round, |server| {
+                        rate(server, model, form, count, time, None).map(|m| m.0)
+                    });
+                    table.entry((model_index, form, count)).or_default().push(rates);
                 }
-                let best = table[&(at, form, 4)]
+                let best = table[&(model_index, form, 4)]
                     .iter()
                     .flatten()
                     .copied()
                     .filter(|rate| *rate > 0.0)
                     .fold(f64::INFINITY, f64::min);
-                let p99 =
-                    each(&servers, round, |server| rate(server, model, form, 4, time, Some(0.8 * best)).map(|m| m.1));
-                table.entry((at, form, 0)).or_default().push(p99);
+                let p99 = measure_each(&servers, round, |server| {
+                    rate(server, model, form, 4, time, Some(0.8 * best)).map(|m| m.1)
+                });
+                table.entry((model_index, form, 0)).or_default().push(p99);
             }
         }
         println!("round {} of {rounds} done", round + 1);
@@ -91,28 +93,28 @@ fn forms(model: &Model) -> Vec<Form> {
 }
 
 /// Measures all servers, in alternating order. A failed measurement is reported and counts as 0.
-fn each(servers: &[Server], round: usize, measure: impl Fn(&Server) -> Result<f64>) -> Vec<f64> {
-    let mut found = vec![0.0; servers.len()];
+fn measure_each(servers: &[Server], round: usize, measure: impl Fn(&Server) -> Result<f64>) -> Vec<f64> {
+    let mut measurements = vec![0.0; servers.len()];
     let mut order: Vec<usize> = (0..servers.len()).collect();
     if round % 2 == 1 {
         order.reverse();
     }
-    for at in order {
-        match measure(&servers[at]) {
-            Ok(value) => found[at] = value,
+    for server_index in order {
+        match measure(&servers[server_index]) {
+            Ok(value) => measurements[server_index] = value,
             Err(error) => {
                 let text: String = error.chars().take(200).collect();
-                eprintln!("{}: {text}", servers[at].name);
+                eprintln!("{}: {text}", servers[server_index].name);
             }
         }
     }
-    found
+    measurements
 }
 
 fn start(options: &Options, models: &[Model]) -> Result<Vec<Server>> {
     let mut flags = backend()?;
-    flags.extend(["--cache-dir".to_owned(), folder()?.join("cache").display().to_string()]);
-    flags.extend(crate::models::named(models));
+    flags.extend(["--cache-dir".to_owned(), work_dir()?.join("cache").display().to_string()]);
+    flags.extend(crate::models::model_flags(models));
     let mut servers = vec![start_byoc(&flags.iter().map(String::as_str).collect::<Vec<_>>())?];
     if let Some(python) = options.text("kserve") {
         servers.push(peer("kserve", python, "kserve_model.py", models, 18_080)?);
@@ -135,10 +137,10 @@ fn peer(name: &str, python: &str, script: &str, models: &[Model], port: u16) -> 
             std::path::absolute(&model.file).map_err(|e| e.to_string())?.display()
         ));
     }
-    let log = folder()?.join(format!("{name}.log"));
+    let log = work_dir()?.join(format!("{name}.log"));
     let log = std::fs::File::create(log).map_err(|e| e.to_string())?;
     command.stdout(log.try_clone().map_err(|e| e.to_string())?).stderr(log).stdin(Stdio::null());
-    command.current_dir(folder()?);
+    command.current_dir(work_dir()?);
     let child = command.spawn().map_err(|e| format!("{python}: {e}"))?;
     let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
     let server = Server { name: name.into(), child, http: address(port), grpc: address(port + 1) };
@@ -167,7 +169,7 @@ fn rate(
     limit: Option<f64>,
 ) -> Result<(f64, f64)> {
     if form != Form::Grpc {
-        return hey(server, model, form, count, time, limit);
+        return run_hey(server, model, form, count, time, limit);
     }
     let message = frame(&grpc_request(model.name, &model.input, &model.shape, model.data()));
     let exchange = Exchange::Grpc { message };
@@ -177,7 +179,7 @@ fn rate(
     Ok((measured.rate, percentile(&measured.latencies, 0.99) / 1e3))
 }
 
-fn hey(
+fn run_hey(
     server: &Server,
     model: &Model,
     form: Form,
@@ -185,7 +187,7 @@ fn hey(
     time: Duration,
     limit: Option<f64>,
 ) -> Result<(f64, f64)> {
-    let (data, file) = (model.data(), folder()?.join(format!("{}-{form:?}.body", model.name)));
+    let (data, file) = (model.data(), work_dir()?.join(format!("{}-{form:?}.body", model.name)));
     let mut command = Command::new("hey");
     command.args(["-z", &format!("{:.1}s", time.as_secs_f64()), "-c", &count.to_string(), "-m", "POST", "-t", "20"]);
     let body = if form == Form::Binary {
@@ -208,12 +210,12 @@ fn hey(
     command.arg("-D").arg(&file).arg(format!("http://{}/v2/models/{}/infer", server.http, model.name));
     let output = command.output().map_err(|e| format!("hey (Debian package `hey`): {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let after = |word: &str| text.lines().find_map(|line| line.trim().strip_prefix(word)).map(str::trim);
+    let value_after = |label: &str| text.lines().find_map(|line| line.trim().strip_prefix(label)).map(str::trim);
     let failed =
         text.lines().any(|line| line.trim().starts_with('[') && line.contains("responses") && !line.contains("[200]"));
-    let rate = after("Requests/sec:").and_then(|rest| rest.parse().ok());
-    let p99 = after("99% in")
-        .or_else(|| after("99%% in"))
+    let rate = value_after("Requests/sec:").and_then(|rest| rest.parse().ok());
+    let p99 = value_after("99% in")
+        .or_else(|| value_after("99%% in"))
         .and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     match (rate, failed) {
         (Some(rate), false) if text.contains("[200]") => Ok((rate, p99.unwrap_or_default() * 1e3)),
@@ -230,7 +232,7 @@ fn print_table(models: &[Model], servers: &[Server], table: &Table) {
     let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
     println!("\n| model | protocol | | {} | |", names.join(" | "));
     println!("|---|---|---|{}---|", "---|".repeat(names.len()));
-    for ((at, form, count), rounds) in table {
+    for ((model_index, form, count), rounds) in table {
         let column = |server: usize| rounds.iter().map(|round| round[server]).collect::<Vec<f64>>();
         let is_rate = *count > 0;
         let cell = |server: usize| {
@@ -238,15 +240,21 @@ fn print_table(models: &[Model], servers: &[Server], table: &Table) {
             if values.iter().all(|value| *value == 0.0) {
                 "fails".to_owned()
             } else {
-                spread(&values, if is_rate { 0 } else { 2 })
+                format_range(&values, if is_rate { 0 } else { 2 })
             }
         };
-        let own = median(&column(0));
-        let others: Vec<f64> =
+        let own_median = median(&column(0));
+        let peer_medians: Vec<f64> =
             (1..servers.len()).map(|server| median(&column(server))).filter(|value| *value > 0.0).collect();
-        let is_met = others.iter().all(|other| if is_rate { own >= *other } else { own <= *other });
-        let what = if is_rate { format!("{count} clients, 1/s") } else { "p99 ms at 80 %".to_owned() };
+        let is_met = peer_medians.iter().all(|other| if is_rate { own_median >= *other } else { own_median <= *other });
+        let metric = if is_rate { format!("{count} clients, 1/s") } else { "p99 ms at 80 %".to_owned() };
         let cells: Vec<String> = (0..servers.len()).map(cell).collect();
-        println!("| {} | {} | {what} | {} | {} |", models[*at].name, form.label(), cells.join(" | "), verdict(is_met));
+        println!(
+            "| {} | {} | {metric} | {} | {} |",
+            models[*model_index].name,
+            form.label(),
+            cells.join(" | "),
+            verdict(is_met)
+        );
     }
 }

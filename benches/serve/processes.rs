@@ -28,8 +28,8 @@ impl Drop for Server {
 
 /// Returns the path of an executable in the directory of the current executable.
 pub fn sibling(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    let path = own.with_file_name(name);
+    let executable = std::env::current_exe().map_err(|e| e.to_string())?;
+    let path = executable.with_file_name(name);
     if path.is_file() { Ok(path) } else { Err(format!("expected the file {}, found none", path.display())) }
 }
 
@@ -64,8 +64,8 @@ pub fn start_byoc_early(flags: &[&str]) -> Result<Server> {
 
 /// Starts the echo server.
 pub fn start_echo() -> Result<Server> {
-    let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut child = Command::new(own)
+    let executable = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut child = Command::new(executable)
         .arg("echo")
         .stdout(Stdio::piped())
         .stdin(Stdio::piped())
@@ -88,8 +88,8 @@ impl Server {
     pub fn wait_until_ready(&self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(120) {
-            let answer = Http::connect(self.http).and_then(|mut client| client.get("/v2/health/ready"));
-            if answer.is_ok_and(|status| status == 200) {
+            let response = Http::connect(self.http).and_then(|mut client| client.get("/v2/health/ready"));
+            if response.is_ok_and(|status| status == 200) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -172,8 +172,8 @@ impl Processors {
         set
     }
 
-    /// Pins this thread, and the threads and processes that it subsequently starts, to `to`.
-    pub fn restrict(&self, to: &CpuSet) -> Result<()> {
-        sched_setaffinity(None, to).map_err(|e| format!("cannot set the CPU affinity: {e}"))
+    /// Pins this thread, and the threads and processes that it subsequently starts, to `target`.
+    pub fn restrict(&self, target: &CpuSet) -> Result<()> {
+        sched_setaffinity(None, target).map_err(|e| format!("cannot set the CPU affinity: {e}"))
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::client::binary_request;
 use crate::load::{Connection, Exchange};
-use crate::models::{Model, backend, folder, networks};
-use crate::numbers::{median, micros, spread, verdict};
+use crate::models::{Model, backend, networks, work_dir};
+use crate::numbers::{format_range, median, micros, verdict};
 use crate::processes::{Processors, Server, processor_time, start_byoc, start_byoc_early, start_echo};
 use crate::{Options, Result};
 use byoc::{CompileOptions, Session, Tensor};
@@ -34,16 +34,19 @@ pub fn run(options: &Options) -> Result<()> {
     }
     println!("\n| model | in-process resident, MB | server resident, MB | excess | |");
     println!("|---|---|---|---|---|");
-    for (model, (alone, served)) in models.iter().zip(memory) {
-        let word = verdict(served - alone <= MAX_MEMORY);
-        let more = served - alone;
-        println!("| {} | {alone:.1} | {served:.1} | {more:+.1} | at most {MAX_MEMORY}: {word} |", model.name);
+    for (model, (in_process, server_memory)) in models.iter().zip(memory) {
+        let result = verdict(server_memory - in_process <= MAX_MEMORY);
+        let growth = server_memory - in_process;
+        println!(
+            "| {} | {in_process:.1} | {server_memory:.1} | {growth:+.1} | at most {MAX_MEMORY}: {result} |",
+            model.name
+        );
     }
     restart(models.iter().find(|model| model.name == "resnet50").ok_or("expected ResNet-50 among the models")?)
 }
 
 fn flags(model: &Model) -> Result<Vec<String>> {
-    let cache = folder()?.join("cache");
+    let cache = work_dir()?.join("cache");
     let mut flags = backend()?;
     flags.extend(["--threads", "1", "--cache-dir"].map(String::from));
     flags.extend([cache.display().to_string(), format!("{}={}", model.name, model.file.display())]);
@@ -62,7 +65,7 @@ fn compare(model: &Model, rounds: usize, processors: &Processors) -> Result<(f64
     let plugins = backend()?;
     let session = session.plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;
     let options = CompileOptions::new().open_unbound_dims().backend("dnnl");
-    let alone = byoc::Model::compile(&session, &model.file, &options).map_err(|e| e.to_string())?;
+    let model_in_process = byoc::Model::compile(&session, &model.file, &options).map_err(|e| e.to_string())?;
     let shape: Vec<usize> = model.shape.iter().map(|size| *size as usize).collect();
     let data = model.data();
     let input = Tensor::from_bytes(byoc::DType::F32, &shape, &data).ok_or("expected data of the input's size")?;
@@ -70,30 +73,30 @@ fn compare(model: &Model, rounds: usize, processors: &Processors) -> Result<(f64
     processors.restrict(&processors.last())?;
     let (server, echo) = (start(model)?, start_echo()?);
     processors.restrict(&processors.first())?;
-    let expected = alone.run(vec![input.clone()]).map_err(|e| e.to_string())?.into_tensors();
-    let found = Connection::open(&server, &exchange)?.answer()?;
-    if expected.first().map(Tensor::bytes) != Some(&found[..]) {
+    let expected = model_in_process.run(vec![input.clone()]).map_err(|e| e.to_string())?.into_tensors();
+    let response = Connection::open(&server, &exchange)?.answer()?;
+    if expected.first().map(Tensor::bytes) != Some(&response[..]) {
         return Err(format!("{}: expected the result of the in-process run, found different data", model.name));
     }
     let (mut runs, mut echoes, mut served) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         let before = processor_time("self");
         for _ in 0..count {
-            alone.run(vec![input.clone()]).map_err(|e| e.to_string())?;
+            model_in_process.run(vec![input.clone()]).map_err(|e| e.to_string())?;
         }
         runs.push(micros(processor_time("self") - before) / count as f64);
-        for (side, to) in [(&echo, &mut echoes), (&server, &mut served)] {
+        for (side, samples) in [(&echo, &mut echoes), (&server, &mut served)] {
             let mut connection = Connection::open(side, &exchange)?;
             connection.latencies(count / 10 + 1)?;
             let before = side.processor_time();
             connection.latencies(count)?;
-            to.push(micros(side.processor_time() - before) / count as f64);
+            samples.push(micros(side.processor_time() - before) / count as f64);
         }
     }
     processors.restrict(&processors.all())?;
-    let both: Vec<f64> = runs.iter().zip(&echoes).map(|(run, echo)| run + echo).collect();
-    let over: Vec<f64> = served.iter().zip(&both).map(|(served, both)| served - both).collect();
-    let ratio: Vec<f64> = served.iter().zip(&both).map(|(served, both)| served / both).collect();
+    let baseline: Vec<f64> = runs.iter().zip(&echoes).map(|(run, echo)| run + echo).collect();
+    let over: Vec<f64> = served.iter().zip(&baseline).map(|(served, baseline)| served - baseline).collect();
+    let ratio: Vec<f64> = served.iter().zip(&baseline).map(|(served, baseline)| served / baseline).collect();
     let (limit, is_met) = match model.name {
         "resnet50" => (format!("{MAX_RATIO} times"), median(&ratio) <= MAX_RATIO),
         _ => (format!("{MAX_ABOVE} µs above"), median(&over) <= MAX_ABOVE),
@@ -101,11 +104,11 @@ fn compare(model: &Model, rounds: usize, processors: &Processors) -> Result<(f64
     println!(
         "| {} | {} | {} | {} | {} | {} | at most {limit}: {} |",
         model.name,
-        spread(&runs, 0),
-        spread(&echoes, 0),
-        spread(&served, 0),
-        spread(&over, 0),
-        spread(&ratio, 3),
+        format_range(&runs, 0),
+        format_range(&echoes, 0),
+        format_range(&served, 0),
+        format_range(&over, 0),
+        format_range(&ratio, 3),
         verdict(is_met)
     );
     Ok((alone_resident(model)?, server.resident()? as f64 / 1e6))
@@ -113,8 +116,8 @@ fn compare(model: &Model, rounds: usize, processors: &Processors) -> Result<(f64
 
 /// Returns the resident memory of a process that has loaded the model and run it once, in MB.
 fn alone_resident(model: &Model) -> Result<f64> {
-    let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    let output = std::process::Command::new(own)
+    let executable = std::env::current_exe().map_err(|e| e.to_string())?;
+    let output = std::process::Command::new(executable)
         .args(["resident", "--model", model.name])
         .output()
         .map_err(|e| e.to_string())?;
@@ -133,14 +136,14 @@ pub fn resident(options: &Options) -> Result<()> {
         .ok_or("--model: expected resnet50 or digits, found another name")?;
     let plugins = backend()?;
     let session = Session::builder().threads(1).plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;
-    let artifact = folder()?.join(format!("{name}.byoc"));
+    let artifact = work_dir()?.join(format!("{name}.byoc"));
     let options = CompileOptions::new().open_unbound_dims().backend("dnnl");
     byoc::Compilation::new(&session, &model.file, &options)
         .and_then(|compilation| compilation.save(&artifact))
         .map_err(|e| e.to_string())?;
-    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let executable = std::env::current_exe().map_err(|e| e.to_string())?;
     let shape: Vec<String> = model.shape.iter().map(i64::to_string).collect();
-    let status = std::process::Command::new(own)
+    let status = std::process::Command::new(executable)
         .args(["resident-of", "--artifact"])
         .arg(&artifact)
         .args(["--shape", &shape.join(",")])
@@ -188,11 +191,11 @@ fn restart(model: &Model) -> Result<()> {
         }
         times.push(before.elapsed().as_secs_f64());
     }
-    let word = verdict(median(&times) <= MAX_START);
+    let result = verdict(median(&times) <= MAX_START);
     println!(
-        "\n{}: time from process start to first response: {} s with a warm cache, at most {MAX_START} s: {word}; {first:.2} s on the first start",
+        "\n{}: time from process start to first response: {} s with a warm cache, at most {MAX_START} s: {result}; {first:.2} s on the first start",
         model.name,
-        spread(&times, 2)
+        format_range(&times, 2)
     );
     Ok(())
 }

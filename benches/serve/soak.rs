@@ -2,7 +2,7 @@
 //! replacement. The mean resident memory in the last quarter is compared with the mean in the second quarter.
 
 use crate::client::{Grpc, Http, INFER, binary_request, frame, request};
-use crate::models::{folder, networks};
+use crate::models::{networks, work_dir};
 use crate::numbers::verdict;
 use crate::processes::{Server, grpc_request, start_byoc};
 use crate::{Options, Result};
@@ -31,7 +31,7 @@ impl Counts {
         }
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         !self.ended.load(Ordering::Relaxed)
     }
 }
@@ -39,19 +39,19 @@ impl Counts {
 /// Runs the measurement.
 pub fn run(options: &Options) -> Result<()> {
     let time = Duration::from_secs_f64(options.number("minutes", 20.0)? * 60.0);
-    let repository = folder()?.join("soak");
+    let repository = work_dir()?.join("soak");
     let _ = std::fs::remove_dir_all(&repository);
     write_model(&repository, "relu", "nn.relu(%x)")?;
     write_model(&repository, "changing", "add(%x, 0f)")?;
     let networks = networks()?;
     let digits =
         networks.iter().find(|model| model.name == "digits").ok_or("expected the digits network among the models")?;
-    let named = format!("digits={}", digits.file.display());
+    let model_arg = format!("digits={}", digits.file.display());
     let path = repository.display().to_string();
     let server = start_byoc(&[
         "--repository",
         &path,
-        &named,
+        &model_arg,
         "--backend",
         "none",
         "--allow-control",
@@ -77,7 +77,7 @@ pub fn run(options: &Options) -> Result<()> {
             Box::new(move || grpc(server, counts)),
             Box::new(move || digit(server, counts, digits)),
             Box::new(move || reload(server, counts, repository)),
-            Box::new(move || trouble(server, counts)),
+            Box::new(move || send_bad_requests(server, counts)),
         ];
         let threads: Vec<_> = work
             .into_iter()
@@ -107,11 +107,11 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn write_model(repository: &Path, name: &str, body: &str) -> Result<()> {
-    let folder = repository.join(name).join("1");
+    let dir = repository.join(name).join("1");
     let text = format!("#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(n, 4), float32]) {{ {body} }}\n");
-    std::fs::create_dir_all(&folder)
-        .and_then(|()| std::fs::write(folder.join("new"), text))
-        .and_then(|()| std::fs::rename(folder.join("new"), folder.join("model.relay")))
+    std::fs::create_dir_all(&dir)
+        .and_then(|()| std::fs::write(dir.join("new"), text))
+        .and_then(|()| std::fs::rename(dir.join("new"), dir.join("model.relay")))
         .map_err(|e| e.to_string())
 }
 
@@ -119,7 +119,7 @@ fn write_model(repository: &Path, name: &str, body: &str) -> Result<()> {
 fn sample(server: &Server, counts: &Counts, time: Duration) -> Result<Vec<f64>> {
     let start = Instant::now();
     let mut samples = Vec::new();
-    while start.elapsed() < time && counts.goes_on() {
+    while start.elapsed() < time && counts.is_running() {
         samples.push(server.resident()? as f64);
         if samples.len() % 60 == 0 {
             println!("{:>4} s  {:.2} MB", samples.len(), server.resident()? as f64 / 1e6);
@@ -135,14 +135,14 @@ fn report(samples: &[f64]) -> Result<()> {
         return Err("expected at least four samples, found fewer".into());
     }
     println!("\n| quarter | resident memory, mean MB | lowest | highest |\n|---|---|---|---|");
-    let mut means = Vec::new();
+    let mut averages = Vec::new();
     for (i, part) in samples.chunks_exact(quarter).take(4).enumerate() {
         let mean = part.iter().sum::<f64>() / part.len() as f64;
         let (low, high) = part.iter().fold((f64::INFINITY, 0.0f64), |(l, h), &v| (l.min(v), h.max(v)));
         println!("| {} | {:.2} | {:.2} | {:.2} |", i + 1, mean / 1e6, low / 1e6, high / 1e6);
-        means.push(mean);
+        averages.push(mean);
     }
-    let growth = means[3] / means[1] - 1.0;
+    let growth = averages[3] / averages[1] - 1.0;
     let is_met = growth.abs() <= MAX_GROWTH;
     println!(
         "growth from the second to the last quarter: {:+.2} %, at most {:.0} %: {}",
@@ -171,14 +171,14 @@ fn io(error: std::io::Error) -> String {
 
 fn binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> {
     let mut random = Random::new(seed);
-    while counts.goes_on() {
+    while counts.is_running() {
         // Each connection is replaced after 200 requests.
         let mut client = Http::connect(server.http).map_err(io)?;
         for _ in 0..200 {
             let rows = 1 + random.next_u64() % rows;
             let values = values(&mut random, rows as usize * 4);
-            let wanted = binary_request("relu", "x", &[rows as i64, 4], &bytes(&values));
-            let reply = client.exchange(&wanted).map_err(io)?;
+            let request = binary_request("relu", "x", &[rows as i64, 4], &bytes(&values));
+            let reply = client.exchange(&request).map_err(io)?;
             if reply.status != 200 || client.data(reply) != positive(&values) {
                 return Err(format!(
                     "binary: expected the positive part of the input, found {}",
@@ -194,15 +194,15 @@ fn binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> 
 fn text(server: &Server, counts: &Counts) -> Result<()> {
     let mut random = Random::new(3);
     let mut client = Http::connect(server.http).map_err(io)?;
-    while counts.goes_on() {
+    while counts.is_running() {
         let values = values(&mut random, 8);
         let body = json!({"id": "t", "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 4], "data": values}]})
             .to_string();
         let reply = client.exchange(&request("POST", "/v2/models/relu/infer", &[], body.as_bytes())).map_err(io)?;
-        let answer: Value = serde_json::from_slice(client.body(reply)).map_err(|e| e.to_string())?;
+        let response: Value = serde_json::from_slice(client.body(reply)).map_err(|e| e.to_string())?;
         let expected: Vec<f32> = values.iter().map(|value| value.max(0.0)).collect();
-        if answer["outputs"][0]["data"] != json!(expected) {
-            return Err(format!("json: expected {expected:?}, found {answer}"));
+        if response["outputs"][0]["data"] != json!(expected) {
+            return Err(format!("json: expected {expected:?}, found {response}"));
         }
         counts.add("json");
     }
@@ -211,15 +211,15 @@ fn text(server: &Server, counts: &Counts) -> Result<()> {
 
 fn grpc(server: &Server, counts: &Counts) -> Result<()> {
     let mut random = Random::new(4);
-    while counts.goes_on() {
+    while counts.is_running() {
         let mut client = Grpc::connect(server.grpc)?;
         for _ in 0..500 {
             let values = values(&mut random, 4);
-            let answer = client.exchange(INFER, frame(&grpc_request("relu", "x", &[1, 4], bytes(&values))))?;
-            let answer: ModelInferResponse =
-                prost::Message::decode(answer).map_err(|e: prost::DecodeError| e.to_string())?;
-            if answer.raw_output_contents.first().is_none_or(|found| *found != positive(&values)) {
-                return Err(format!("gRPC: expected the positive part of {values:?}, found {answer:?}"));
+            let response = client.exchange(INFER, frame(&grpc_request("relu", "x", &[1, 4], bytes(&values))))?;
+            let response: ModelInferResponse =
+                prost::Message::decode(response).map_err(|e: prost::DecodeError| e.to_string())?;
+            if response.raw_output_contents.first().is_none_or(|actual| *actual != positive(&values)) {
+                return Err(format!("gRPC: expected the positive part of {values:?}, found {response:?}"));
             }
             counts.add("gRPC");
         }
@@ -230,25 +230,25 @@ fn grpc(server: &Server, counts: &Counts) -> Result<()> {
 fn digit(server: &Server, counts: &Counts, model: &crate::models::Model) -> Result<()> {
     let session = byoc::Session::builder().threads(1).build().map_err(|e| format!("{e:?}"))?;
     let options = byoc::CompileOptions::new().open_unbound_dims();
-    let alone = byoc::Model::compile(&session, &model.file, &options).map_err(|e| e.to_string())?;
+    let local_model = byoc::Model::compile(&session, &model.file, &options).map_err(|e| e.to_string())?;
     let shape: Vec<usize> = model.shape.iter().map(|size| *size as usize).collect();
     let count = shape.iter().product();
     let mut random = Random::new(5);
     let mut client = Http::connect(server.http).map_err(io)?;
-    while counts.goes_on() {
+    while counts.is_running() {
         let values: Vec<f32> = (0..count).map(|_| (random.next_u64() % 256) as f32 / 255.0).collect();
         let input = byoc::Tensor::from_bytes(byoc::DType::F32, &shape, &bytes(&values))
             .ok_or("expected data of the input's size")?;
-        let expected = alone.run(vec![input]).map_err(|e| e.to_string())?.into_tensors();
+        let expected = local_model.run(vec![input]).map_err(|e| e.to_string())?.into_tensors();
         let reply =
             client.exchange(&binary_request("digits", &model.input, &model.shape, &bytes(&values))).map_err(io)?;
-        let found = client.data(reply);
+        let actual = client.data(reply);
         let expected: Vec<f64> = expected.first().map(|tensor| tensor.view().to_f64s()).unwrap_or_default();
-        let floats = found.chunks_exact(4).map(|chunk| f32::from_le_bytes(chunk.try_into().unwrap_or_default()));
-        let agrees = found.len() == expected.len() * 4
+        let floats = actual.chunks_exact(4).map(|chunk| f32::from_le_bytes(chunk.try_into().unwrap_or_default()));
+        let agrees = actual.len() == expected.len() * 4
             && floats
                 .zip(&expected)
-                .all(|(found, expected)| (f64::from(found) - expected).abs() < 1e-3 * expected.abs().max(1.0));
+                .all(|(actual, expected)| (f64::from(actual) - expected).abs() < 1e-3 * expected.abs().max(1.0));
         if !agrees {
             return Err(format!(
                 "digits: expected {expected:?}, found {}",
@@ -264,7 +264,7 @@ fn digit(server: &Server, counts: &Counts, model: &crate::models::Model) -> Resu
 fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
     let mut client = Http::connect(server.http).map_err(io)?;
     let mut value = 0;
-    while counts.goes_on() {
+    while counts.is_running() {
         value = (value + 1) % 1000;
         write_model(repository, "changing", &format!("add(%x, {value}f)"))?;
         let load = request("POST", "/v2/repository/models/changing/load", &[], b"{}");
@@ -272,8 +272,8 @@ fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
         if reply.status != 200 {
             return Err(format!("load: {}", String::from_utf8_lossy(client.body(reply))));
         }
-        let wanted = binary_request("changing", "x", &[1, 4], &bytes(&[1.0; 4]));
-        let reply = client.exchange(&wanted).map_err(io)?;
+        let request = binary_request("changing", "x", &[1, 4], &bytes(&[1.0; 4]));
+        let reply = client.exchange(&request).map_err(io)?;
         if client.data(reply) != bytes(&[value as f32 + 1.0; 4]) {
             return Err(format!("changing: expected {}, found different data", value + 1));
         }
@@ -284,21 +284,21 @@ fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
 }
 
 /// Sends invalid requests, closes connections early, and calls the remaining endpoints.
-fn trouble(server: &Server, counts: &Counts) -> Result<()> {
+fn send_bad_requests(server: &Server, counts: &Counts) -> Result<()> {
     let key = format!("byoc_soak_{}", std::process::id());
     let object = Path::new("/dev/shm").join(&key);
     std::fs::write(&object, vec![0; 4096]).map_err(io)?;
-    let outcome = trouble_with(server, counts, &key);
+    let outcome = send_bad_request(server, counts, &key);
     let _ = std::fs::remove_file(object);
     outcome
 }
 
-fn trouble_with(server: &Server, counts: &Counts, key: &str) -> Result<()> {
+fn send_bad_request(server: &Server, counts: &Counts, key: &str) -> Result<()> {
     let register = json!({"key": key, "offset": 0, "byte_size": 4096}).to_string();
-    let place = |offset: usize| json!({"shared_memory_region": "soak", "shared_memory_offset": offset, "shared_memory_byte_size": 16});
-    let shared = json!({
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": place(0)}],
-        "outputs": [{"name": "output_0", "parameters": place(64)}],
+    let region_at = |offset: usize| json!({"shared_memory_region": "soak", "shared_memory_offset": offset, "shared_memory_byte_size": 16});
+    let shared_request = json!({
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": region_at(0)}],
+        "outputs": [{"name": "output_0", "parameters": region_at(64)}],
     });
     let requests: [(&str, &str, String, u16); 12] = [
         ("GET", "/v2", String::new(), 200),
@@ -310,11 +310,11 @@ fn trouble_with(server: &Server, counts: &Counts, key: &str) -> Result<()> {
         ("POST", "/v2/models/relu/infer", "{\"inputs\": [".into(), 400),
         ("POST", "/v2/models/relu/infer", json!({"inputs": []}).to_string(), 400),
         ("POST", "/v2/systemsharedmemory/region/soak/register", register, 200),
-        ("POST", "/v2/models/relu/infer", shared.to_string(), 200),
+        ("POST", "/v2/models/relu/infer", shared_request.to_string(), 200),
         ("POST", "/v2/systemsharedmemory/region/soak/unregister", String::new(), 200),
-        ("POST", "/v2/models/relu/infer", shared.to_string(), 404),
+        ("POST", "/v2/models/relu/infer", shared_request.to_string(), 404),
     ];
-    while counts.goes_on() {
+    while counts.is_running() {
         let mut client = Http::connect(server.http).map_err(io)?;
         for (method, path, body, expected) in &requests {
             let reply = client.exchange(&request(method, path, &[], body.as_bytes())).map_err(io)?;
@@ -325,8 +325,8 @@ fn trouble_with(server: &Server, counts: &Counts, key: &str) -> Result<()> {
             counts.add("trouble");
         }
         // An incomplete request, and a request whose response is not read.
-        let wanted = binary_request("digits", "none", &[1], &[0; 4]);
-        for part in [&wanted[..40], &wanted[..]] {
+        let request = binary_request("digits", "none", &[1], &[0; 4]);
+        for part in [&request[..40], &request[..]] {
             TcpStream::connect(server.http).and_then(|mut stream| stream.write_all(part)).map_err(io)?;
         }
         let _ = Grpc::connect(server.grpc)?

@@ -41,8 +41,8 @@ pub fn table() -> Vec<Entry> {
                     "clip" => "clip(r)",
                     _ => "r",
                 };
-                let with = if bias { "_bias" } else { "" };
-                let _ = writeln!(text, "first.{name}{with}_{activation}: let r = {anchor}; {pattern}");
+                let suffix = if bias { "_bias" } else { "" };
+                let _ = writeln!(text, "first.{name}{suffix}_{activation}: let r = {anchor}; {pattern}");
             }
         }
     }

@@ -27,8 +27,9 @@ pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedMod
     let loaded = frontend::load(file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
     let backends = backends.iter().map(|&name| name.to_owned()).collect();
     let options = BuildOptions { backends, ..BuildOptions::default() };
-    let built = build(session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{}: {e:?}", fail("build")));
-    let (model, _) = Model::load(session, built.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
+    let compiled = build(session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{}: {e:?}", fail("build")));
+    let (model, _) =
+        Model::load(session, compiled.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
     let input = |(seed, port): (usize, &byoc::runtime::exec::program::Port)| {
         let shape: Option<Vec<usize>> = port.ty.dims.iter().map(|dim| dim.fixed()).collect();
         let shape = shape.expect("expected inputs with fixed dimensions");
@@ -43,15 +44,15 @@ pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedMod
 /// # Panics
 /// If a program does not build or run.
 pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session, backend: &str) {
-    let folder = byoc_test_support::temporary_folder();
+    let dir = byoc_test_support::temporary_folder();
     let mut group = criterion.benchmark_group(group);
     for (name, module) in crate::patterns::all() {
-        let file = folder.path().join("pattern.relay");
+        let file = dir.path().join("pattern.relay");
         frontend::relay::write(&file, &module).expect("cannot write the module");
         let PreparedModel { model, inputs } = prepare(session, &file, &[backend]);
         group.throughput(Throughput::Elements(model.offload_flops));
-        let whole = model.regions == 1 && model.offload_share >= 1.0;
-        let name = if whole { name } else { format!("{name} (partly on the host)") };
+        let is_one_region = model.regions == 1 && model.offload_share >= 1.0;
+        let name = if is_one_region { name } else { format!("{name} (partly on the host)") };
         group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("the run failed")));
     }
     group.finish();
@@ -62,10 +63,10 @@ pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session,
 /// # Panics
 /// If a program does not build or run.
 pub fn bench_families(criterion: &mut Criterion, group: &str, session: &Session, backends: &[&str]) {
-    let folder = byoc_test_support::temporary_folder();
+    let dir = byoc_test_support::temporary_folder();
     let mut group = criterion.benchmark_group(group);
     for family in FAMILIES {
-        let file = folder.path().join("family.relay");
+        let file = dir.path().join("family.relay");
         std::fs::write(&file, family.text()).expect("cannot write the module");
         let PreparedModel { model, inputs } = prepare(session, &file, backends);
         group.throughput(match family.work {
@@ -73,8 +74,8 @@ pub fn bench_families(criterion: &mut Criterion, group: &str, session: &Session,
             Work::Flops(count) => Throughput::Elements(count),
             Work::Bytes(count) => Throughput::Bytes(count),
         });
-        let place = if model.regions > 0 { "" } else { " (on the host)" };
-        let name = if backends.is_empty() { family.name.to_owned() } else { format!("{}{place}", family.name) };
+        let location = if model.regions > 0 { "" } else { " (on the host)" };
+        let name = if backends.is_empty() { family.name.to_owned() } else { format!("{}{location}", family.name) };
         group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("the run failed")));
     }
     group.finish();

@@ -48,8 +48,8 @@ impl NetBuilder {
     }
 
     fn split(&mut self, x: ExprId, count: u32) -> Vec<ExprId> {
-        let all = self.op("split", &[x], &[("indices_or_sections", i64::from(count).into()), ("axis", 1.into())]);
-        (0..count).map(|i| self.builder.project(all, i).expect("expected a tuple field")).collect()
+        let tuple = self.op("split", &[x], &[("indices_or_sections", i64::from(count).into()), ("axis", 1.into())]);
+        (0..count).map(|i| self.builder.project(tuple, i).expect("expected a tuple field")).collect()
     }
 
     /// Adds a convolution of a square image, without bias.
@@ -134,14 +134,14 @@ const ACTIVATIONS: &[(&str, fn(&mut NetBuilder, ExprId) -> ExprId)] = &[
     }),
     ("mish", |n, x| {
         let power = n.op("exp", &[x], &[]);
-        let above = n.op_scalar("add", power, 1.0);
-        let log = n.op("log", &[above], &[]);
+        let shifted = n.op_scalar("add", power, 1.0);
+        let log = n.op("log", &[shifted], &[]);
         let gate = n.op("tanh", &[log], &[]);
         n.op("multiply", &[x, gate], &[])
     }),
     ("gelu", |n, x| {
-        let inner = n.op_scalar("divide", x, std::f32::consts::SQRT_2);
-        let curve = n.op("erf", &[inner], &[]);
+        let scaled = n.op_scalar("divide", x, std::f32::consts::SQRT_2);
+        let curve = n.op("erf", &[scaled], &[]);
         let gate = n.op_scalar("add", curve, 1.0);
         let product = n.op("multiply", &[x, gate], &[]);
         n.op_scalar("multiply", product, 0.5)
@@ -150,20 +150,20 @@ const ACTIVATIONS: &[(&str, fn(&mut NetBuilder, ExprId) -> ExprId)] = &[
         let cube = n.op_scalar("power", x, 3.0);
         let cube = n.op_scalar("multiply", cube, 0.044_715);
         let sum = n.op("add", &[x, cube], &[]);
-        let inner = n.op_scalar("multiply", sum, (2.0 / std::f32::consts::PI).sqrt());
-        let curve = n.op("tanh", &[inner], &[]);
+        let scaled = n.op_scalar("multiply", sum, (2.0 / std::f32::consts::PI).sqrt());
+        let curve = n.op("tanh", &[scaled], &[]);
         let gate = n.op_scalar("add", curve, 1.0);
-        let half = n.op_scalar("multiply", x, 0.5);
-        n.op("multiply", &[half, gate], &[])
+        let half_x = n.op_scalar("multiply", x, 0.5);
+        n.op("multiply", &[half_x, gate], &[])
     }),
 ];
 
 /// Returns every pattern, with a name for the tables.
 pub fn all() -> Vec<(String, Module)> {
-    let mut all = Vec::new();
+    let mut cases = Vec::new();
     for layer in LAYERS {
         for (name, parts) in [("conv2d", 0), ("conv2d_bias", 1), ("conv2d_bias_relu", 2), ("conv2d_bias_sum_relu", 3)] {
-            all.push((format!("{name}, {}", layer.name), convolution(layer, parts)));
+            cases.push((format!("{name}, {}", layer.name), convolution(layer, parts)));
         }
     }
     for (name, activation) in ACTIVATIONS {
@@ -175,17 +175,17 @@ pub fn all() -> Vec<(String, Module)> {
             let y = n.conv(x, layer);
             let y = n.biased(y, layer.output, 1);
             let y = activation(&mut n, y);
-            all.push((format!("conv2d_bias_{name}, {}", layer.name), n.module(y)));
+            cases.push((format!("conv2d_bias_{name}, {}", layer.name), n.module(y)));
         }
         let mut n = NetBuilder::default();
         let y = dense(&mut n, [128, 768, 3072]);
         let y = activation(&mut n, y);
-        all.push((format!("dense_bias_{name}, 128 x 768 x 3072"), n.module(y)));
+        cases.push((format!("dense_bias_{name}, 128 x 768 x 3072"), n.module(y)));
     }
-    let mut add = |name: &str, make: fn(&mut NetBuilder) -> ExprId| {
+    let mut add = |name: &str, build: fn(&mut NetBuilder) -> ExprId| {
         let mut n = NetBuilder::default();
-        let y = make(&mut n);
-        all.push((name.to_owned(), n.module(y)));
+        let y = build(&mut n);
+        cases.push((name.to_owned(), n.module(y)));
     };
     add("dense_bias, 128 x 768 x 768", |n| dense(n, [128, 768, 768]));
     add("dense_bias, 1 x 2048 x 1000", |n| dense(n, [1, 2048, 1000]));
@@ -228,7 +228,7 @@ pub fn all() -> Vec<(String, Module)> {
     add("LSTM, 16 steps of 512", |n| recurrent(n, &[4], lstm_step));
     add("GRU, 16 steps of 512", |n| recurrent(n, &[3], gru_step));
     add("GRU reset before the product, 16 steps of 512", |n| recurrent(n, &[2, 1], gru_step_reset_first));
-    all
+    cases
 }
 
 /// Returns a convolution; `parts` selects bias (1), ReLU (2) and residual (3).
@@ -297,10 +297,10 @@ fn recurrent(n: &mut NetBuilder, gates: &[usize], step: Step) -> ExprId {
     let by_step = n.op("split", &[projected], &attrs);
     let (mut state, mut hiddens) = (None, Vec::new());
     for t in 0..STEPS {
-        let sums = n.builder.project(by_step, t as u32).expect("expected a field per step");
-        let next = step(n, sums, &r, state);
-        hiddens.push(next[0]);
-        state = Some(next);
+        let projection = n.builder.project(by_step, t as u32).expect("expected a field per step");
+        let next_state = step(n, projection, &r, state);
+        hiddens.push(next_state[0]);
+        state = Some(next_state);
     }
     let tuple = n.builder.tuple(&hiddens).expect("expected a tuple");
     n.op("stack", &[tuple], &[("axis", 0.into())])
@@ -311,18 +311,18 @@ fn matmul(n: &mut NetBuilder, state: ExprId, weights: ExprId, units: usize) -> E
 }
 
 fn lstm_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
-    let mut sums = projected;
+    let mut gates = projected;
     if let Some([h, _]) = state {
         let product = matmul(n, h, weights[0], 4 * HIDDEN);
-        sums = n.op("add", &[sums, product], &[]);
+        gates = n.op("add", &[gates, product], &[]);
     }
-    let parts = n.split(sums, 4);
+    let parts = n.split(gates, 4);
     let [i, o, f] = [parts[0], parts[1], parts[2]].map(|gate| n.op("sigmoid", &[gate], &[]));
     let g = n.op("tanh", &[parts[3]], &[]);
     let mut cell = n.op("multiply", &[i, g], &[]);
-    if let Some([_, old]) = state {
-        let kept = n.op("multiply", &[f, old], &[]);
-        cell = n.op("add", &[kept, cell], &[]);
+    if let Some([_, previous]) = state {
+        let retained = n.op("multiply", &[f, previous], &[]);
+        cell = n.op("add", &[retained, cell], &[]);
     }
     let curve = n.op("tanh", &[cell], &[]);
     [n.op("multiply", &[o, curve], &[]), cell]
@@ -330,14 +330,14 @@ fn lstm_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: O
 
 /// Adds `(1 - z) n + z h`.
 fn blend_states(n: &mut NetBuilder, update: ExprId, candidate: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
-    let one = n.number(1.0);
-    let rest = n.op("subtract", &[one, update], &[]);
-    let mut next = n.op("multiply", &[rest, candidate], &[]);
-    if let Some([old, _]) = state {
-        let kept = n.op("multiply", &[update, old], &[]);
-        next = n.op("add", &[next, kept], &[]);
+    let unit = n.number(1.0);
+    let complement = n.op("subtract", &[unit, update], &[]);
+    let mut new_state = n.op("multiply", &[complement, candidate], &[]);
+    if let Some([previous, _]) = state {
+        let retained = n.op("multiply", &[update, previous], &[]);
+        new_state = n.op("add", &[new_state, retained], &[]);
     }
-    [next; 2]
+    [new_state; 2]
 }
 
 fn gru_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
@@ -350,8 +350,8 @@ fn gru_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: Op
         update = n.op("add", &[x[0], h[0]], &[]);
         let reset = n.op("add", &[x[1], h[1]], &[]);
         let reset = n.op("sigmoid", &[reset], &[]);
-        let kept = n.op("multiply", &[reset, h[2]], &[]);
-        candidate = n.op("add", &[x[2], kept], &[]);
+        let reset_state = n.op("multiply", &[reset, h[2]], &[]);
+        candidate = n.op("add", &[x[2], reset_state], &[]);
     }
     let update = n.op("sigmoid", &[update], &[]);
     let candidate = n.op("tanh", &[candidate], &[]);
@@ -376,8 +376,8 @@ fn gru_step_reset_first(
         let sum = n.op("add", &[x, h], &[]);
         n.op("sigmoid", &[sum], &[])
     });
-    let kept = n.op("multiply", &[reset, h], &[]);
-    let product = matmul(n, kept, weights[1], HIDDEN);
+    let reset_state = n.op("multiply", &[reset, h], &[]);
+    let product = matmul(n, reset_state, weights[1], HIDDEN);
     let candidate = n.op("add", &[x[2], product], &[]);
     let candidate = n.op("tanh", &[candidate], &[]);
     blend_states(n, update, candidate, state)

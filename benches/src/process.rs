@@ -16,7 +16,7 @@ pub fn resident() -> u64 {
 fn status(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field));
-    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()).and_then(|word| word.parse::<u64>().ok());
+    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()).and_then(|number| number.parse::<u64>().ok());
     kilobytes.unwrap_or(0) * 1024
 }
 
@@ -26,7 +26,7 @@ pub fn thread_time() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = START.get_or_init(Instant::now);
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    match text.split_whitespace().next().and_then(|word| word.parse().ok()) {
+    match text.split_whitespace().next().and_then(|number| number.parse().ok()) {
         Some(nanoseconds) => Duration::from_nanos(nanoseconds),
         None => start.elapsed(),
     }

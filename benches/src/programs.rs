@@ -78,9 +78,9 @@ fn diamonds(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
     while body.operators < operators {
-        let left = body.op(format_args!("nn.relu({last})"));
-        let right = body.op(format_args!("tanh({last})"));
-        last = body.op(format_args!("add({left}, {right})"));
+        let relu = body.op(format_args!("nn.relu({last})"));
+        let tanh = body.op(format_args!("tanh({last})"));
+        last = body.op(format_args!("add({relu}, {tanh})"));
     }
     body.end(&last)
 }
@@ -134,12 +134,12 @@ fn ladder(operators: usize) -> (String, usize) {
     while body.operators < operators {
         left = body.op(format_args!("nn.relu({left})"));
         right = body.op(format_args!("sigmoid({right})"));
-        let down = body.op(format_args!("maximum({left}, {right})"));
+        let maximum = body.op(format_args!("maximum({left}, {right})"));
         right = body.op(format_args!("subtract({right}, {left})"));
-        left = down;
+        left = maximum;
     }
-    let both = body.op(format_args!("add({left}, {right})"));
-    body.end(&both)
+    let sum = body.op(format_args!("add({left}, {right})"));
+    body.end(&sum)
 }
 
 /// Returns a module in which half of the operators use one value.
