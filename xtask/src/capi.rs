@@ -15,26 +15,27 @@ pub fn install(prefix: &str) -> Result<(), String> {
 }
 
 /// Copies headers and libraries below `prefix`, and writes the pkg-config file, which names the prefix as `named`.
-pub fn place(built: &Path, prefix: &Path, named: &str) -> Result<Vec<PathBuf>, String> {
+pub fn place(build_dir: &Path, prefix: &Path, named: &str) -> Result<Vec<PathBuf>, String> {
     let sources = root().join("host/capi");
     let mut files = Vec::new();
-    for (from, to) in [
+    for (source, target) in [
         (sources.join("include/byoc.h"), "include/byoc.h"),
         (sources.join("include/byoc.hpp"), "include/byoc.hpp"),
-        (built.join("libbyocapi.so"), "lib/libbyoc.so"),
-        (built.join("libbyocapi.a"), "lib/libbyoc.a"),
+        (build_dir.join("libbyocapi.so"), "lib/libbyoc.so"),
+        (build_dir.join("libbyocapi.a"), "lib/libbyoc.a"),
     ] {
-        let to = prefix.join(to);
-        let copied = std::fs::create_dir_all(to.parent().unwrap_or(prefix)).and_then(|()| std::fs::copy(&from, &to));
-        copied.map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
-        files.push(to);
+        let target = prefix.join(target);
+        let result =
+            std::fs::create_dir_all(target.parent().unwrap_or(prefix)).and_then(|()| std::fs::copy(&source, &target));
+        result.map_err(|e| format!("cannot copy {} to {}: {e}", source.display(), target.display()))?;
+        files.push(target);
     }
     let file = prefix.join("lib/pkgconfig/byoc.pc");
     let text =
         std::fs::read_to_string(sources.join("byoc.pc.in")).map_err(|e| format!("cannot read byoc.pc.in: {e}"))?;
     let text = text.replace("@PREFIX@", named).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
-    let written = std::fs::create_dir_all(prefix.join("lib/pkgconfig")).and_then(|()| std::fs::write(&file, text));
-    written.map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    let result = std::fs::create_dir_all(prefix.join("lib/pkgconfig")).and_then(|()| std::fs::write(&file, text));
+    result.map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     files.push(file);
     Ok(files)
 }

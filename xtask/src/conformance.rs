@@ -14,14 +14,14 @@ pub fn conformance(names: &[&str]) -> Result<(), String> {
     if let Some(unknown) = names.iter().find(|name| !PLUGINS.contains(name)) {
         return Err(format!("expected {}, found \"{unknown}\"", PLUGINS.join(", ")));
     }
-    let chosen: Vec<&str> = PLUGINS.into_iter().filter(|name| names.is_empty() || names.contains(name)).collect();
-    let packages: Vec<String> = chosen.iter().map(|name| format!("byoc-{}", name.replace('_', "-"))).collect();
+    let plugins: Vec<&str> = PLUGINS.into_iter().filter(|name| names.is_empty() || names.contains(name)).collect();
+    let packages: Vec<String> = plugins.iter().map(|name| format!("byoc-{}", name.replace('_', "-"))).collect();
     let mut build = cargo(&["build", "--package", "byoc-cli"]);
     run(build.args(packages.iter().flat_map(|package| ["--package", package])))?;
-    let (folder, mut failed) = (target_dir().join("debug"), Vec::new());
-    for name in chosen {
-        let mut test = Command::new(folder.join("byoc"));
-        test.args(["plugins", "test"]).arg(folder.join(format!("libbyoc_{name}.so")));
+    let (dir, mut failed) = (target_dir().join("debug"), Vec::new());
+    for name in plugins {
+        let mut test = Command::new(dir.join("byoc"));
+        test.args(["plugins", "test"]).arg(dir.join(format!("libbyoc_{name}.so")));
         test.arg("--out").arg(target_dir().join("conformance"));
         match name {
             "opencl" if !opencl::install_if_possible() => {

@@ -72,8 +72,8 @@ pub fn run() -> Result<(), String> {
             &plugin_dir,
         ]))?;
         // The line that starts with rank 1 names the most probable class.
-        let best = stdout.lines().find(|line| line.trim_start().starts_with('1')).unwrap_or_default();
-        println!("  {picture}  {}", best.trim());
+        let top_line = stdout.lines().find(|line| line.trim_start().starts_with('1')).unwrap_or_default();
+        println!("  {picture}  {}", top_line.trim());
     }
     let classified = start.elapsed();
 
@@ -92,15 +92,16 @@ pub fn run() -> Result<(), String> {
         quantized::classify(byoc, &int8, &build, &pictures, &trace)?;
     }
 
-    if let Some(found) = onednn::fetch_if_possible() {
+    if let Some(dnnl_lib) = onednn::fetch_if_possible() {
         step("drop one more backend in: the same model on oneDNN");
         process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc-dnnl"]))?;
         let library = format!("libbyoc_dnnl{}", std::env::consts::DLL_SUFFIX);
         drop_in(&release.join(&library), &plugins.join(&library))?;
-        let fast = ["--dim", "batch=1", "--backend", "dnnl", "--plugin-dir", &plugin_dir, "--require-offload=0.99"];
-        let mut bench = byoc(&[&["bench", model, "--runs", "20"], &fast[..]].concat());
+        let dnnl_flags =
+            ["--dim", "batch=1", "--backend", "dnnl", "--plugin-dir", &plugin_dir, "--require-offload=0.99"];
+        let mut bench = byoc(&[&["bench", model, "--runs", "20"], &dnnl_flags[..]].concat());
         // oneDNN depends on libgomp, which may be missing.
-        if let Err(error) = process::run(bench.env("BYOC_DNNL_LIB", found)) {
+        if let Err(error) = process::run(bench.env("BYOC_DNNL_LIB", dnnl_lib)) {
             println!("skipped: {error}");
         }
     }
@@ -120,11 +121,11 @@ fn step(title: &str) {
 }
 
 /// Copies a library to a temporary name and renames it, so processes that have mapped the old file keep it.
-fn drop_in(from: &Path, to: &Path) -> Result<(), String> {
-    let part = to.with_extension("part");
-    std::fs::copy(from, &part)
-        .and_then(|_| std::fs::rename(&part, to))
-        .map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
+fn drop_in(source: &Path, target: &Path) -> Result<(), String> {
+    let part = target.with_extension("part");
+    std::fs::copy(source, &part)
+        .and_then(|_| std::fs::rename(&part, target))
+        .map_err(|e| format!("{} to {}: {e}", source.display(), target.display()))
 }
 
 /// Returns a path inside the checkout relative to its root, and any other path unchanged.

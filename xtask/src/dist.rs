@@ -65,43 +65,43 @@ pub fn run() -> Result<(), String> {
     process::run(build.env("RUSTFLAGS", stable_paths()?))?;
     // The profile directory is also the archive directory.
     let dist = target_dir().join("dist");
-    let built = dist.clone();
+    let build_dir = dist.clone();
     let staged = dist.join("archives");
     let _ = fs::remove_dir_all(&staged);
     let name = |product: &str| format!("{product}-{}-{}", env!("CARGO_PKG_VERSION"), TARGET.1);
-    let folders = [name("byoc"), name("libbyoc"), name("byoc-serve")].map(|name| staged.join(name));
-    let [byoc, library, server] = &folders;
+    let dirs = [name("byoc"), name("libbyoc"), name("byoc-serve")].map(|name| staged.join(name));
+    let [byoc, library, server] = &dirs;
     for program in ["byoc", "byoc-run"] {
-        copy(&built.join(program), &byoc.join(program))?;
+        copy(&build_dir.join(program), &byoc.join(program))?;
     }
-    copy(&built.join("byoc-serve"), &server.join("byoc-serve"))?;
-    for folder in [byoc, server] {
-        place_plugins(&built, &folder.join("plugins"))?;
+    copy(&build_dir.join("byoc-serve"), &server.join("byoc-serve"))?;
+    for dir in [byoc, server] {
+        place_plugins(&build_dir, &dir.join("plugins"))?;
     }
     for header in ["byoc_plugin.h", "byoc_device.h", "byoc_json.h"] {
         copy(&root().join("plugin-api/include").join(header), &byoc.join("include").join(header))?;
     }
-    capi::place(&built, library, "${pcfiledir}/../..")?;
+    capi::place(&build_dir, library, "${pcfiledir}/../..")?;
     let plugins = PLUGINS.map(|(package, _)| package);
-    for (folder, programs, own) in [
+    for (dir, programs, files) in [
         (byoc, &["byoc-cli", "byoc-bundle"][..], &plugins[..]),
         (library, &["byoc-capi"], &[]),
         (server, &["byoc-serve"], &plugins),
     ] {
-        let licenses = folder.join("licenses");
+        let licenses = dir.join("licenses");
         for file in ["LICENSE-APACHE", "LICENSE-MIT"] {
             copy(&root().join(file), &licenses.join(file))?;
         }
-        let crates = licenses::third_party(&[programs, own].concat(), TARGET.0)?;
+        let crates = licenses::third_party(&[programs, files].concat(), TARGET.0)?;
         write(&licenses.join(CRATES), &crates)?;
-        copy(&root().join("CHANGELOG.md"), &folder.join("CHANGELOG.md"))?;
+        copy(&root().join("CHANGELOG.md"), &dir.join("CHANGELOG.md"))?;
     }
-    process::run(Command::new("python3").args(["-c", PACK]).arg(&dist).args(&folders))?;
-    for folder in &folders {
-        let archive = PathBuf::from(format!("{}.tar.xz", dist.join(file_name(folder)).display()));
+    process::run(Command::new("python3").args(["-c", PACK]).arg(&dist).args(&dirs))?;
+    for dir in &dirs {
+        let archive = PathBuf::from(format!("{}.tar.xz", dist.join(file_name(dir)).display()));
         let size = fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
         println!("{} {:.1} MB", archive.display(), size as f64 / 1e6);
-        if folder == byoc && size > MAX_SIZE {
+        if dir == byoc && size > MAX_SIZE {
             return Err(format!("expected an archive of at most {MAX_SIZE} bytes, found {size}"));
         }
     }
@@ -111,22 +111,27 @@ pub fn run() -> Result<(), String> {
 
 /// Returns compiler flags that keep local paths out of the executables.
 fn stable_paths() -> Result<String, String> {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
-    let home = home.ok_or("expected HOME or CARGO_HOME in the environment, found neither")?;
-    let given = std::env::var("RUSTFLAGS").unwrap_or_default();
-    Ok(format!("{given} --remap-path-prefix={}=/byoc --remap-path-prefix={}=/cargo", root().display(), home.display())
-        .trim()
-        .to_owned())
+    let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home =
+        cargo_home.or_else(|| std::env::var_os("HOME").map(|cargo_home| PathBuf::from(cargo_home).join(".cargo")));
+    let cargo_home = cargo_home.ok_or("expected HOME or CARGO_HOME in the environment, found neither")?;
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    Ok(format!(
+        "{flags} --remap-path-prefix={}=/byoc --remap-path-prefix={}=/cargo",
+        root().display(),
+        cargo_home.display()
+    )
+    .trim()
+    .to_owned())
 }
 
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    let copied = fs::create_dir_all(to.parent().unwrap_or(to)).and_then(|()| fs::copy(from, to));
-    copied.map(drop).map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))
+fn copy(source: &Path, target: &Path) -> Result<(), String> {
+    let result = fs::create_dir_all(target.parent().unwrap_or(target)).and_then(|()| fs::copy(source, target));
+    result.map(drop).map_err(|e| format!("cannot copy {} to {}: {e}", source.display(), target.display()))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

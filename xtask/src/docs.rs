@@ -26,7 +26,7 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;
-    process::run(Command::new("cp").arg("-r").arg(from.join(".")).arg(to))
+fn copy(source: &Path, target: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(target).map_err(|e| format!("{}: {e}", target.display()))?;
+    process::run(Command::new("cp").arg("-r").arg(source.join(".")).arg(target))
 }

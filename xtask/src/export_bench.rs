@@ -13,7 +13,7 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     process::run(&mut cargo(&["build", "--package", "byoc-cli", "--package", "byoc-ccompiler"]))?;
     let target = machine();
     println!("| model | ccompiler | {target} | ratio | generic | ratio |\n|---|---|---|---|---|---|");
-    let mut above = Vec::new();
+    let mut slower = Vec::new();
     for (name, model, dims) in models(names)? {
         let (mut region, mut native, mut generic) = (f64::INFINITY, f64::INFINITY, f64::INFINITY);
         let programs = [program(&name, &model, &dims, target)?, program(&name, &model, &dims, "generic")?];
@@ -28,11 +28,11 @@ pub fn run(names: &[&str]) -> Result<(), String> {
             generic / region
         );
         if native > 1.25 * region {
-            above.push(name);
+            slower.push(name);
         }
     }
-    let above = if above.is_empty() { "none".to_owned() } else { above.join(", ") };
-    println!("\nabove 1.25 times ccompiler on {target}: {above}");
+    let slower = if slower.is_empty() { "none".to_owned() } else { slower.join(", ") };
+    println!("\nabove 1.25 times ccompiler on {target}: {slower}");
     Ok(())
 }
 
@@ -52,8 +52,8 @@ type Row = (String, PathBuf, Vec<&'static str>);
 
 /// Returns the models of `tests/models` and digits, limited to `names` if any.
 fn models(names: &[&str]) -> Result<Vec<Row>, String> {
-    let folder = root().join("tests").join("models");
-    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let dir = root().join("tests").join("models");
+    let entries = std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let mut rows: Vec<Row> = entries
         .filter_map(|entry| entry.ok())
         .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path(), Vec::new()))

@@ -14,12 +14,12 @@ pub fn run(args: &[&str]) -> Result<(), String> {
         names => (Vec::new(), names),
     };
     let packages = target_dir().join("python").join("exports");
-    let folder = target_dir().join("exports");
+    let dir = target_dir().join("exports");
     process::install_packages(&packages, PACKAGES)?;
     let scripts = root().join("xtask").join("onnx");
     let python = |script: &str| {
         let mut python = Command::new("python3");
-        python.env("PYTHONPATH", &packages).env("PYTHONDONTWRITEBYTECODE", "1").arg(scripts.join(script)).arg(&folder);
+        python.env("PYTHONPATH", &packages).env("PYTHONDONTWRITEBYTECODE", "1").arg(scripts.join(script)).arg(&dir);
         python
     };
     process::run(python("exports.py").args(names))?;

@@ -43,35 +43,35 @@ fn text_of(value: &Value) -> &str {
 /// Returns the third-party crates in the dependency graph of the packages, sorted by name and version, without build
 /// dependencies and dev-dependencies.
 fn dependencies<'a>(metadata: &'a Value, packages: &[&str]) -> Result<Vec<&'a Value>, String> {
-    let of = |list: &'a Value| list.as_array().map(Vec::as_slice).unwrap_or_default();
-    let all: BTreeMap<&str, &Value> = of(&metadata["packages"]).iter().map(|p| (text_of(&p["id"]), p)).collect();
+    let items_of = |list: &'a Value| list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let all: BTreeMap<&str, &Value> = items_of(&metadata["packages"]).iter().map(|p| (text_of(&p["id"]), p)).collect();
     let nodes: BTreeMap<&str, &Value> =
-        of(&metadata["resolve"]["nodes"]).iter().map(|node| (text_of(&node["id"]), node)).collect();
-    let members: BTreeSet<&str> = of(&metadata["workspace_members"]).iter().map(text_of).collect();
+        items_of(&metadata["resolve"]["nodes"]).iter().map(|node| (text_of(&node["id"]), node)).collect();
+    let members: BTreeSet<&str> = items_of(&metadata["workspace_members"]).iter().map(text_of).collect();
     let mut pending: Vec<&str> = Vec::new();
     for name in packages {
         let member = members.iter().find(|id| all.get(**id).is_some_and(|p| text_of(&p["name"]) == *name));
         pending.push(member.ok_or_else(|| format!("expected a package {name} in the workspace, found none"))?);
     }
-    let mut reached: BTreeSet<&str> = pending.iter().copied().collect();
+    let mut visited: BTreeSet<&str> = pending.iter().copied().collect();
     while let Some(id) = pending.pop() {
-        for dependency in nodes.get(id).into_iter().flat_map(|node| of(&node["deps"])) {
-            let is_linked = of(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
+        for dependency in nodes.get(id).into_iter().flat_map(|node| items_of(&node["deps"])) {
+            let is_linked = items_of(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
             let id = text_of(&dependency["pkg"]);
-            if is_linked && reached.insert(id) {
+            if is_linked && visited.insert(id) {
                 pending.push(id);
             }
         }
     }
     let mut crates: Vec<&Value> =
-        reached.iter().filter(|id| !members.contains(**id)).filter_map(|id| all.get(*id).copied()).collect();
+        visited.iter().filter(|id| !members.contains(**id)).filter_map(|id| all.get(*id).copied()).collect();
     crates.sort_by_key(|package| (text_of(&package["name"]), text_of(&package["version"])));
     Ok(crates)
 }
 
 /// Returns the license texts in a crate's directory.
-fn license_texts(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+fn license_texts(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_license = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_uppercase();
         NAMES.iter().any(|start| name.starts_with(start)) && path.is_file()

@@ -98,8 +98,8 @@ usage: cargo xtask <task>
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let done = match words.as_slice() {
+    let command: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match command.as_slice() {
         ["demo"] => demo::run(),
         ["fetch-onednn"] => onednn::fetch().map(|file| println!("{}", file.display())),
         ["test", rest @ ..] => test::run(rest),
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match done {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("xtask: {message}");

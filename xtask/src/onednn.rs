@@ -62,8 +62,8 @@ pub fn fetch() -> Result<PathBuf, String> {
 
 /// Fetches the library if it is missing, and returns its path. On failure, prints the reason and returns `None`.
 pub fn fetch_if_possible() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
-        return Some(PathBuf::from(named));
+    if let Some(path) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
+        return Some(PathBuf::from(path));
     }
     fetch().inspect_err(|error| eprintln!("xtask: fetching oneDNN failed: {error}")).ok()
 }

@@ -19,24 +19,24 @@ type Verdicts = BTreeMap<String, String>;
 
 /// Runs `cargo xtask onnx-suite [--backend NAME,...] [--every N] [--bless]`.
 pub fn run(args: &[&str]) -> Result<(), String> {
-    let (mut backend, mut every, mut bless, mut rest) = (None, 1, false, args);
-    while let [flag, after @ ..] = rest {
-        rest = match (*flag, after) {
-            ("--backend", [names, after @ ..]) => {
+    let (mut backend, mut every, mut bless, mut remaining) = (None, 1, false, args);
+    while let [flag, tail @ ..] = remaining {
+        remaining = match (*flag, tail) {
+            ("--backend", [names, tail @ ..]) => {
                 backend = Some(*names);
-                after
+                tail
             }
-            ("--every", [n, after @ ..]) => {
+            ("--every", [n, tail @ ..]) => {
                 every = n
                     .parse()
                     .ok()
                     .filter(|&n| n > 0)
                     .ok_or_else(|| format!("--every: expected an integer >= 1, found {n}"))?;
-                after
+                tail
             }
-            ("--bless", after) => {
+            ("--bless", tail) => {
                 bless = true;
-                after
+                tail
             }
             _ => return Err(format!("onnx-suite: unknown argument {flag}")),
         };
@@ -75,37 +75,37 @@ pub fn run_in_ci(dnnl: bool) -> Result<(), String> {
 
 /// Returns the directory of the cases, which are written once per version of `onnx`.
 fn cases() -> Result<PathBuf, String> {
-    let folder = target_dir().join("onnx-suite");
-    let ready = folder.join("ready");
-    if std::fs::read_to_string(&ready).is_ok_and(|version| version == ONNX) {
-        return Ok(folder);
+    let dir = target_dir().join("onnx-suite");
+    let marker = dir.join("ready");
+    if std::fs::read_to_string(&marker).is_ok_and(|version| version == ONNX) {
+        return Ok(dir);
     }
     let packages = target_dir().join("python").join("onnx-suite");
     process::install_packages(&packages, &[ONNX, "numpy"])?;
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }
     let script = root().join("xtask").join("onnx").join("suite.py");
     let mut write = Command::new("python3");
-    process::run(write.env("PYTHONPATH", &packages).arg(script).arg(&folder).stdout(Stdio::null()))?;
-    std::fs::write(&ready, ONNX).map_err(|e| format!("{}: {e}", ready.display()))?;
-    Ok(folder)
+    process::run(write.env("PYTHONPATH", &packages).arg(script).arg(&dir).stdout(Stdio::null()))?;
+    std::fs::write(&marker, ONNX).map_err(|e| format!("{}: {e}", marker.display()))?;
+    Ok(dir)
 }
 
 /// Runs every n-th case in name order, with n = `every`, and returns the verdicts.
 fn verify(cases: &Path, backend: Option<&str>, every: usize) -> Result<Verdicts, String> {
     let entries = std::fs::read_dir(cases).map_err(|e| format!("{}: {e}", cases.display()))?;
-    let mut folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-    folders.sort();
+    let mut dirs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    dirs.sort();
     let mut byoc = Command::new(target_dir().join("debug").join("byoc"));
-    byoc.args(["verify", "--json"]).args(folders.iter().step_by(every)).stderr(Stdio::null());
+    byoc.args(["verify", "--json"]).args(dirs.iter().step_by(every)).stderr(Stdio::null());
     if let Some(backend) = backend {
         byoc.args(["--backend", backend]);
     }
     // The exit status is ignored, because the verdicts describe the failures in more detail.
-    let done = byoc.output().map_err(|e| format!("byoc verify cannot be started: {e}"))?;
+    let output = byoc.output().map_err(|e| format!("byoc verify cannot be started: {e}"))?;
     let mut verdicts = Verdicts::new();
-    for line in String::from_utf8_lossy(&done.stdout).lines() {
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
         let result: Value = serde_json::from_str(line).map_err(|e| format!("byoc verify: {e} in {line}"))?;
         let Some(case) = result["case"].as_str() else { continue };
         let status = result["status"].as_str().unwrap_or_default();
@@ -113,9 +113,9 @@ fn verify(cases: &Path, backend: Option<&str>, every: usize) -> Result<Verdicts,
         let verdict = if status == "pass" { status.to_owned() } else { format!("{status}: {message}") };
         verdicts.insert(case.to_owned(), verdict);
     }
-    let expected = folders.iter().step_by(every).count();
+    let expected = dirs.iter().step_by(every).count();
     if verdicts.len() != expected {
-        return Err(format!("byoc verify: expected {expected} verdicts, found {} ({})", verdicts.len(), done.status));
+        return Err(format!("byoc verify: expected {expected} verdicts, found {} ({})", verdicts.len(), output.status));
     }
     Ok(verdicts)
 }
@@ -141,11 +141,11 @@ fn recorded_file() -> PathBuf {
 fn compare(verdicts: &Verdicts) -> Result<(), String> {
     let text = std::fs::read_to_string(recorded_file()).map_err(|e| format!("{}: {e}", recorded_file().display()))?;
     let passed = |case: &str| text.lines().any(|line| line.strip_suffix(" pass") == Some(case));
-    let (mut lost, mut gained) = (String::new(), Vec::new());
+    let (mut regressions, mut gained) = (String::new(), Vec::new());
     for (case, verdict) in verdicts {
         match (passed(case), verdict == "pass") {
             (true, false) => {
-                let _ = writeln!(lost, "  {case} {verdict}");
+                let _ = writeln!(regressions, "  {case} {verdict}");
             }
             (false, true) => gained.push(case.as_str()),
             _ => {}
@@ -154,24 +154,24 @@ fn compare(verdicts: &Verdicts) -> Result<(), String> {
     if !gained.is_empty() {
         println!("newly passing; record them with `cargo xtask onnx-suite --bless`: {}", gained.join(", "));
     }
-    if lost.is_empty() {
+    if regressions.is_empty() {
         Ok(())
     } else {
-        Err(format!("expected every case recorded as passing to pass, found failures:\n{lost}"))
+        Err(format!("expected every case recorded as passing to pass, found failures:\n{regressions}"))
     }
 }
 
 /// Records the verdicts, unless a recorded verdict would regress.
 fn write_recorded(verdicts: &Verdicts) -> Result<(), String> {
     let file = recorded_file();
-    let before = std::fs::read_to_string(&file).unwrap_or_default();
-    let lost: Vec<&str> = before
+    let previous_text = std::fs::read_to_string(&file).unwrap_or_default();
+    let missing_cases: Vec<&str> = previous_text
         .lines()
         .filter_map(|line| line.strip_suffix(" pass"))
         .filter(|case| verdicts.get(*case).is_none_or(|verdict| verdict != "pass"))
         .collect();
-    if !lost.is_empty() {
-        return Err(format!("expected no regressions, found {}", lost.join(", ")));
+    if !missing_cases.is_empty() {
+        return Err(format!("expected no regressions, found {}", missing_cases.join(", ")));
     }
     let lines: String = verdicts.iter().map(|(case, verdict)| format!("{case} {verdict}\n")).collect();
     std::fs::write(&file, lines).map_err(|e| format!("{}: {e}", file.display()))

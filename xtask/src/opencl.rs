@@ -20,13 +20,13 @@ pub fn install_if_possible() -> bool {
     if is_installed() {
         return true;
     }
-    let root = Command::new("id").arg("-u").output().is_ok_and(|found| found.stdout.trim_ascii() == b"0");
+    let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
     if !root {
         return false;
     }
-    let words: Vec<&str> = INSTALL.split(' ').collect();
+    let arguments: Vec<&str> = INSTALL.split(' ').collect();
     let installed = run(Command::new("apt-get").args(["update", "-qq"])).and_then(|()| {
-        run(Command::new(words[0]).args(&words[1..]).arg("-qq").env("DEBIAN_FRONTEND", "noninteractive"))
+        run(Command::new(arguments[0]).args(&arguments[1..]).arg("-qq").env("DEBIAN_FRONTEND", "noninteractive"))
     });
     if let Err(error) = installed {
         eprintln!("xtask: installing PoCL failed: {error}");

@@ -9,8 +9,8 @@ use crate::process::{self, cargo};
 /// without a version. Takes seconds, and requires no network access after a build.
 pub fn run() -> Result<(), String> {
     // The Python extension and the benches use the command-line tool and the server, which are not in a registry.
-    let others = ["--workspace", "--exclude", "byoc-python", "--exclude", "byoc-benches"];
-    process::run(cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--quiet"]).args(others))
+    let flags = ["--workspace", "--exclude", "byoc-python", "--exclude", "byoc-benches"];
+    process::run(cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--quiet"]).args(flags))
 }
 
 /// Packs the boundary and its helpers, and builds them from the packed files only.

@@ -134,10 +134,10 @@ fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, Stri
     }
     let packages = ["torch", "torchvision", "transformers", "onnx", "numpy"];
     let python = environment(&target_dir().join("python/exporter"), &packages)?;
-    let folder = target_dir().join("exported");
+    let dir = target_dir().join("exported");
     let script = root().join("xtask").join("peers").join("export.py");
-    let listed = output(Command::new(&python).arg(&script).arg(&folder).args(&options.models))?;
-    Ok(listed.lines().map(|name| (name.to_owned(), folder.join(name).join("model.onnx"))).collect())
+    let listing = output(Command::new(&python).arg(&script).arg(&dir).args(&options.models))?;
+    Ok(listing.lines().map(|name| (name.to_owned(), dir.join(name).join("model.onnx"))).collect())
 }
 
 /// Returns the file of a model: an existing file, or a file written by `byoc zoo`.
@@ -145,9 +145,9 @@ fn model_file(name: &str, byoc: &Path) -> Result<PathBuf, String> {
     if name.ends_with(".onnx") {
         return Ok(PathBuf::from(name));
     }
-    let folder = Path::new(name).join("model.onnx");
-    if folder.is_file() {
-        return Ok(folder);
+    let path = Path::new(name).join("model.onnx");
+    if path.is_file() {
+        return Ok(path);
     }
     let file = target_dir().join("zoo").join(format!("{name}.onnx"));
     if !file.is_file() {

@@ -39,28 +39,28 @@ pub fn output(command: &mut Command) -> Result<String, String> {
 
 /// Installs Python packages into a directory, unless they are already installed there. (A virtual environment would
 /// require an additional Debian package.)
-pub fn install_packages(folder: &Path, packages: &[&str]) -> Result<(), String> {
-    let (ready, wanted) = (folder.join("ready"), packages.join(" "));
-    if std::fs::read_to_string(&ready).is_ok_and(|installed| installed == wanted) {
+pub fn install_packages(dir: &Path, packages: &[&str]) -> Result<(), String> {
+    let (marker, package_list) = (dir.join("ready"), packages.join(" "));
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == package_list) {
         return Ok(());
     }
     let mut install = Command::new("python3");
-    install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(folder).args(packages);
+    install.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(dir).args(packages);
     run(&mut install).map_err(|e| format!("installing Python packages failed: {e}"))?;
-    std::fs::write(&ready, wanted).map_err(|e| format!("{}: {e}", ready.display()))
+    std::fs::write(&marker, package_list).map_err(|e| format!("{}: {e}", marker.display()))
 }
 
 /// Returns the Python interpreter of a private environment with the given packages.
-pub fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
-    let python = folder.join("bin").join("python");
-    let (ready, wanted) = (folder.join("ready"), packages.join(" "));
-    if std::fs::read_to_string(&ready).is_ok_and(|installed| installed == wanted) {
+pub fn environment(dir: &Path, packages: &[&str]) -> Result<PathBuf, String> {
+    let python = dir.join("bin").join("python");
+    let (marker, package_list) = (dir.join("ready"), packages.join(" "));
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == package_list) {
         return Ok(python);
     }
-    run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    run(Command::new("python3").args(["-m", "venv"]).arg(dir))?;
     let mut install = Command::new(&python);
     run(install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages))?;
-    std::fs::write(&ready, wanted).map_err(|e| format!("{}: {e}", ready.display()))?;
+    std::fs::write(&marker, package_list).map_err(|e| format!("{}: {e}", marker.display()))?;
     Ok(python)
 }
 

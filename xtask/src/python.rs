@@ -72,11 +72,11 @@ pub fn test_ray(library: Option<&Path>) -> Result<(), String> {
 pub fn bench(script: &str, args: &[&str], library: Option<&Path>) -> Result<(), String> {
     let mut build = cargo(&["build", "--release", "--quiet", "--package", "byoc-python"]);
     process::run(build.args(wheel::PLUGINS.iter().flat_map(|(package, _)| ["--package", *package])))?;
-    let folder = target_dir().join("python-release");
-    assemble(&folder, "release")?;
+    let dir = target_dir().join("python-release");
+    assemble(&dir, "release")?;
     let script = wheel::sources().join("benches").join(script);
     let mut python = Command::new(ray_environment()?);
-    python.arg(script).args(args).current_dir(root()).env("PYTHONPATH", folder);
+    python.arg(script).args(args).current_dir(root()).env("PYTHONPATH", dir);
     process::run(with_library(&mut python, library))
 }
 
@@ -102,9 +102,9 @@ fn has_python() -> bool {
 }
 
 fn run(python: &Path, packages: &[PathBuf], arguments: &[&str], library: Option<&Path>) -> Result<(), String> {
-    let folder = target_dir().join("python");
-    assemble(&folder, "debug")?;
-    let path = std::env::join_paths(std::iter::once(&folder).chain(packages)).map_err(|e| e.to_string())?;
+    let dir = target_dir().join("python");
+    assemble(&dir, "debug")?;
+    let path = std::env::join_paths(std::iter::once(&dir).chain(packages)).map_err(|e| e.to_string())?;
     let mut pytest = Command::new(python);
     pytest.args(["-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider"]).args(arguments);
     pytest.arg(wheel::sources().join("tests")).current_dir(root()).env("PYTHONPATH", path);
@@ -121,40 +121,40 @@ fn with_library<'a>(command: &'a mut Command, library: Option<&Path>) -> &'a mut
 }
 
 /// Assembles the package with the layout of the wheel, from the build of a cargo profile.
-fn assemble(folder: &Path, profile: &str) -> Result<(), String> {
-    let package = folder.join("byoc");
+fn assemble(dir: &Path, profile: &str) -> Result<(), String> {
+    let package = dir.join("byoc");
     let _ = fs::remove_dir_all(&package);
     copy_tree(&wheel::sources().join("python/byoc"), &package)?;
-    let built = target_dir().join(profile);
-    let (from, to) = (built.join("lib_byoc.so"), package.join("_byoc.abi3.so"));
-    fs::copy(&from, &to).map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
-    describe(folder)?;
-    wheel::place_plugins(&built, &package.join("plugins"))
+    let build_dir = target_dir().join(profile);
+    let (source, target) = (build_dir.join("lib_byoc.so"), package.join("_byoc.abi3.so"));
+    fs::copy(&source, &target).map_err(|e| format!("cannot copy {} to {}: {e}", source.display(), target.display()))?;
+    describe(dir)?;
+    wheel::place_plugins(&build_dir, &package.join("plugins"))
 }
 
 /// Writes the metadata through which PyTorch finds the backend.
-fn describe(folder: &Path) -> Result<(), String> {
+fn describe(dir: &Path) -> Result<(), String> {
     let version = env!("CARGO_PKG_VERSION");
-    let info = folder.join(format!("byoc_ml-{version}.dist-info"));
+    let info = dir.join(format!("byoc_ml-{version}.dist-info"));
     let metadata = format!("Metadata-Version: 2.1\nName: byoc-ml\nVersion: {version}\n");
     let entries = "[torch_dynamo_backends]\nbyoc = byoc.torch:backend\n";
-    let written = fs::create_dir_all(&info)
+    let result = fs::create_dir_all(&info)
         .and_then(|()| fs::write(info.join("METADATA"), metadata))
         .and_then(|()| fs::write(info.join("entry_points.txt"), entries));
-    written.map_err(|e| format!("{}: {e}", info.display()))
+    result.map_err(|e| format!("{}: {e}", info.display()))
 }
 
 /// Copies the sources of a package.
-fn copy_tree(from: &Path, to: &Path) -> Result<(), String> {
-    let fail = |e: std::io::Error| format!("cannot copy {} to {}: {e}", from.display(), to.display());
-    fs::create_dir_all(to).map_err(fail)?;
-    for entry in fs::read_dir(from).map_err(fail)? {
+fn copy_tree(source: &Path, target: &Path) -> Result<(), String> {
+    let fail = |e: std::io::Error| format!("cannot copy {} to {}: {e}", source.display(), target.display());
+    fs::create_dir_all(target).map_err(fail)?;
+    for entry in fs::read_dir(source).map_err(fail)? {
         let path = entry.map_err(fail)?.path();
         let Some(name) = path.file_name() else { continue };
         match path.is_dir() {
             true if name == "__pycache__" || name == "plugins" => {}
-            true => copy_tree(&path, &to.join(name))?,
-            false => drop(fs::copy(&path, to.join(name)).map_err(fail)?),
+            true => copy_tree(&path, &target.join(name))?,
+            false => drop(fs::copy(&path, target.join(name)).map_err(fail)?),
         }
     }
     Ok(())

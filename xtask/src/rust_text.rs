@@ -41,18 +41,19 @@ enum Mark {
 
 /// Collects the texts of a source file.
 pub fn scan(source: &str) -> Texts {
-    let mut scanner = Scanner { source, at: 0, line: 1, texts: Texts::default(), open: None, declaring: false };
+    let mut scanner =
+        Scanner { source, offset: 0, line: 1, texts: Texts::default(), open_comment: None, declaring: false };
     scanner.run();
     scanner.texts
 }
 
 struct Scanner<'a> {
     source: &'a str,
-    at: usize,
+    offset: usize,
     line: usize,
     texts: Texts,
     /// Marker and last line of the comment that an adjacent line continues.
-    open: Option<(Mark, usize)>,
+    open_comment: Option<(Mark, usize)>,
     /// True after a declaring keyword.
     declaring: bool,
 }
@@ -60,18 +61,18 @@ struct Scanner<'a> {
 impl Scanner<'_> {
     fn run(&mut self) {
         let tests = self.source.find("#[cfg(test)]\nmod tests {").unwrap_or(self.source.len());
-        while self.at < self.source.len() {
-            let rest = &self.source[self.at..];
-            let first = rest.chars().next().unwrap_or_default();
-            if rest.starts_with("//") {
+        while self.offset < self.source.len() {
+            let tail = &self.source[self.offset..];
+            let first = tail.chars().next().unwrap_or_default();
+            if tail.starts_with("//") {
                 self.line_comment();
-            } else if rest.starts_with("/*") {
-                self.advance(block_comment_len(rest));
-            } else if rest.starts_with("#[") || rest.starts_with("#![") {
+            } else if tail.starts_with("/*") {
+                self.advance(block_comment_len(tail));
+            } else if tail.starts_with("#[") || tail.starts_with("#![") {
                 // A literal in an attribute is a lint reason, not a message to the user.
-                self.advance(attribute_len(rest));
-            } else if let Some((len, text)) = literal(rest) {
-                if self.at < tests
+                self.advance(attribute_len(tail));
+            } else if let Some((len, text)) = literal(tail) {
+                if self.offset < tests
                     && let Some(text) = text
                     && is_message(text)
                 {
@@ -80,8 +81,8 @@ impl Scanner<'_> {
                 self.declaring = false;
                 self.advance(len);
             } else if first.is_alphabetic() || first == '_' {
-                let len = word_len(rest);
-                self.word(&rest[..len], rest[len..].trim_start());
+                let len = word_len(tail);
+                self.word(&tail[..len], tail[len..].trim_start());
                 self.advance(len);
             } else {
                 self.declaring &= first.is_whitespace();
@@ -91,41 +92,41 @@ impl Scanner<'_> {
     }
 
     fn advance(&mut self, len: usize) {
-        self.line += self.source[self.at..self.at + len].matches('\n').count();
-        self.at += len;
+        self.line += self.source[self.offset..self.offset + len].matches('\n').count();
+        self.offset += len;
     }
 
     fn line_comment(&mut self) {
-        let rest = &self.source[self.at..];
-        let len = rest.find('\n').unwrap_or(rest.len());
-        let text = &rest[..len];
-        let (mark, text) = match text.as_bytes() {
+        let tail = &self.source[self.offset..];
+        let len = tail.find('\n').unwrap_or(tail.len());
+        let text = &tail[..len];
+        let (kind, text) = match text.as_bytes() {
             [b'/', b'/', b'/', b'/', ..] => (Mark::Plain, text.trim_start_matches('/')),
             [b'/', b'/', b'/', ..] => (Mark::Outer, &text[3..]),
             [b'/', b'/', b'!', ..] => (Mark::Inner, &text[3..]),
             _ => (Mark::Plain, &text[2..]),
         };
-        let before = self.source[..self.at].rsplit('\n').next().unwrap_or_default();
-        let own_line = before.trim().is_empty();
-        let list = match mark {
+        let line_start = self.source[..self.offset].rsplit('\n').next().unwrap_or_default();
+        let own_line = line_start.trim().is_empty();
+        let list = match kind {
             Mark::Plain => &mut self.texts.comments,
             Mark::Outer | Mark::Inner => &mut self.texts.doc_comments,
         };
-        match (self.open, list.last_mut()) {
-            (Some((open, line)), Some(last)) if own_line && open == mark && line + 1 == self.line => {
+        match (self.open_comment, list.last_mut()) {
+            (Some((open_kind, line)), Some(last)) if own_line && open_kind == kind && line + 1 == self.line => {
                 last.text.push('\n');
                 last.text.push_str(text.trim());
             }
             _ => list.push(Piece { line: self.line, text: text.trim().to_owned() }),
         }
-        self.open = own_line.then_some((mark, self.line));
+        self.open_comment = own_line.then_some((kind, self.line));
         self.advance(len);
     }
 
-    fn word(&mut self, word: &str, after: &str) {
+    fn word(&mut self, word: &str, following: &str) {
         let is_name = self.declaring && !MODIFIERS.contains(&word) && !DECLARING.contains(&word);
         // A path, or a pattern constructor as in `let Some(x)`, is not a declaration.
-        let is_use = after.starts_with("::") || word.starts_with(char::is_uppercase) && after.starts_with('(');
+        let is_use = following.starts_with("::") || word.starts_with(char::is_uppercase) && following.starts_with('(');
         if is_name && !is_use && !["_", "self", "crate"].contains(&word) {
             self.texts.names.push(Piece { line: self.line, text: word.to_owned() });
         }
@@ -139,65 +140,65 @@ fn word_len(text: &str) -> usize {
 
 /// Returns the length of a block comment, which may contain nested block comments.
 fn block_comment_len(text: &str) -> usize {
-    let (mut depth, mut at) = (0usize, 0);
+    let (mut depth, mut offset) = (0usize, 0);
     loop {
-        let rest = &text[at..];
-        let (step, next) = match rest {
-            _ if rest.starts_with("/*") => (2, depth + 1),
-            _ if rest.starts_with("*/") => (2, depth - 1),
-            _ => (rest.chars().next().map_or(0, char::len_utf8), depth),
+        let tail = &text[offset..];
+        let (step, next) = match tail {
+            _ if tail.starts_with("/*") => (2, depth + 1),
+            _ if tail.starts_with("*/") => (2, depth - 1),
+            _ => (tail.chars().next().map_or(0, char::len_utf8), depth),
         };
-        (at, depth) = (at + step, next);
+        (offset, depth) = (offset + step, next);
         if depth == 0 || step == 0 {
-            return at;
+            return offset;
         }
     }
 }
 
 /// Returns the length of an attribute, whose literals may contain brackets.
 fn attribute_len(text: &str) -> usize {
-    let (mut depth, mut at) = (0usize, text.find('[').unwrap_or(0));
-    while at < text.len() {
-        let rest = &text[at..];
-        let step = literal(rest).map_or_else(|| rest.chars().next().map_or(1, char::len_utf8), |(len, _)| len);
-        match &rest[..step] {
+    let (mut depth, mut offset) = (0usize, text.find('[').unwrap_or(0));
+    while offset < text.len() {
+        let tail = &text[offset..];
+        let step = literal(tail).map_or_else(|| tail.chars().next().map_or(1, char::len_utf8), |(len, _)| len);
+        match &tail[..step] {
             "[" => depth += 1,
             "]" => depth -= 1,
             _ => {}
         }
-        at += step;
+        offset += step;
         if depth == 0 {
             break;
         }
     }
-    at
+    offset
 }
 
 /// Returns the length of the string or character literal that `text` begins with, and the content of a string.
 fn literal(text: &str) -> Option<(usize, Option<&str>)> {
     let prefix = ["br", "cr", "r", "b", "c", ""].into_iter().find(|prefix| {
-        let after = text.strip_prefix(prefix).unwrap_or_default();
-        let hashes = after.trim_start_matches('#');
-        after.starts_with(['"', '\'']) && !(prefix.ends_with(['r', 'c']) && after.starts_with('\''))
-            || prefix.ends_with('r') && hashes.len() < after.len() && hashes.starts_with('"')
+        let quoted = text.strip_prefix(prefix).unwrap_or_default();
+        let hashes = quoted.trim_start_matches('#');
+        quoted.starts_with(['"', '\'']) && !(prefix.ends_with(['r', 'c']) && quoted.starts_with('\''))
+            || prefix.ends_with('r') && hashes.len() < quoted.len() && hashes.starts_with('"')
     })?;
-    let rest = &text[prefix.len()..];
+    let tail = &text[prefix.len()..];
     if prefix.ends_with('r') {
-        let hashes = rest.len() - rest.trim_start_matches('#').len();
-        let body = &rest[hashes + 1..];
-        let end = format!("\"{}", &rest[..hashes]);
-        let len = body.find(&end).unwrap_or(body.len());
-        let total = (prefix.len() + hashes + 1 + len + end.len()).min(text.len());
+        let hashes = tail.len() - tail.trim_start_matches('#').len();
+        let body = &tail[hashes + 1..];
+        let terminator = format!("\"{}", &tail[..hashes]);
+        let len = body.find(&terminator).unwrap_or(body.len());
+        let total = (prefix.len() + hashes + 1 + len + terminator.len()).min(text.len());
         return Some((total, Some(&body[..len])));
     }
-    if rest.starts_with('\'') {
-        return character_len(rest).map(|len| (prefix.len() + len, None));
+    if tail.starts_with('\'') {
+        return character_len(tail).map(|len| (prefix.len() + len, None));
     }
-    let mut escaped = false;
-    for (i, c) in rest.char_indices().skip(1) {
+    let mut is_escaped = false;
+    for (i, c) in tail.char_indices().skip(1) {
         match c {
-            '"' if !escaped => return Some((prefix.len() + i + 1, Some(&rest[1..i]))),
-            _ => escaped = c == '\\' && !escaped,
+            '"' if !is_escaped => return Some((prefix.len() + i + 1, Some(&tail[1..i]))),
+            _ => is_escaped = c == '\\' && !is_escaped,
         }
     }
     Some((text.len(), None))
@@ -221,7 +222,7 @@ fn is_message(text: &str) -> bool {
     let is_plain = |word: &&str| word.trim_end_matches([',', ':', '.']).chars().all(char::is_alphabetic);
     let words: Vec<&str> = text.split_whitespace().filter(letters).collect();
     let end = text.trim_end().trim_end_matches("\\n");
-    let is_program = ["def @", ";\n", ";\\n", "{\n", "{\\n"].iter().any(|mark| text.contains(mark));
+    let is_program = ["def @", ";\n", ";\\n", "{\n", "{\\n"].iter().any(|marker| text.contains(marker));
     let is_code = is_program || text.starts_with(['#', '<', '%', '/']) || end.ends_with([';', '{']) || end == "}";
     words.len() >= MIN_MESSAGE_WORDS && words.into_iter().filter(is_plain).count() >= 2 && !is_code
 }
@@ -248,25 +249,25 @@ mod tests {
                       let mut error = \"expected \\\"a\\\" or b // no comment\"; // trailing\n    \
                       let raw = r#\"found \" in a raw literal\"#;\n    '\"'\n}\n/* none /* nested */ \"not a message either\" */\n\
                       const LIMIT: usize = 1;\n#[cfg(test)]\nmod tests { const A: &str = \"text of a test\"; }\n";
-        let found = scan(source);
-        assert_eq!(texts(&found.doc_comments), [(1, "Module.\nMore."), (4, "Returns `x`.")]);
-        assert_eq!(texts(&found.comments), [(7, "One reason,\nin two lines."), (9, "trailing")]);
+        let texts_found = scan(source);
+        assert_eq!(texts(&texts_found.doc_comments), [(1, "Module.\nMore."), (4, "Returns `x`.")]);
+        assert_eq!(texts(&texts_found.comments), [(7, "One reason,\nin two lines."), (9, "trailing")]);
         assert_eq!(
-            texts(&found.messages),
+            texts(&texts_found.messages),
             [(9, "expected \\\"a\\\" or b // no comment"), (10, "found \" in a raw literal")]
         );
         assert_eq!(
-            texts(&found.names),
+            texts(&texts_found.names),
             [(6, "read"), (9, "error"), (10, "raw"), (14, "LIMIT"), (16, "tests"), (16, "A")]
         );
     }
 
     #[test]
     fn joins_continued_lines_and_skips_generated_code() {
-        let found = scan(
+        let texts_found = scan(
             "let a = \"expected an integer, \\\n         found a float\";\nlet b = \"for (int i = 0; i < n; i++) {\";",
         );
-        assert_eq!(texts(&found.messages), [(1, "expected an integer, found a float")]);
+        assert_eq!(texts(&texts_found.messages), [(1, "expected an integer, found a float")]);
     }
 
     #[test]

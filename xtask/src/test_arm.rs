@@ -33,21 +33,26 @@ pub fn run() -> Result<(), String> {
     check_tools()?;
     let mut build = cargo(&["build", "--target", TARGET, "--package", "byoc-cli", "--package", "byoc-ccompiler"]);
     process::run(build.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER))?;
-    let built = target_dir().join(TARGET).join("debug");
-    let folder = target_dir().join("test-arm");
-    let cannot = |error: std::io::Error| format!("{}: {error}", folder.display());
-    fs::create_dir_all(folder.join("plugins")).map_err(cannot)?;
-    let plugin = built.join("libbyoc_ccompiler.so");
-    fs::copy(&plugin, folder.join("plugins/libbyoc_ccompiler.so"))
+    let build_dir = target_dir().join(TARGET).join("debug");
+    let dir = target_dir().join("test-arm");
+    let cannot = |error: std::io::Error| format!("{}: {error}", dir.display());
+    fs::create_dir_all(dir.join("plugins")).map_err(cannot)?;
+    let plugin = build_dir.join("libbyoc_ccompiler.so");
+    fs::copy(&plugin, dir.join("plugins/libbyoc_ccompiler.so"))
         .map_err(|error| format!("cannot copy {}: {error}", plugin.display()))?;
-    let compiler = folder.join("cc");
+    let compiler = dir.join("cc");
     fs::write(&compiler, NATIVE).map_err(cannot)?;
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(cannot)?;
     let models = models()?;
-    let plugins = folder.join("plugins").display().to_string();
+    let plugins = dir.join("plugins").display().to_string();
     for backend in [&["--backend", "none"][..], &["--backend", "ccompiler", "--require-offload=0.9"]] {
         let mut verify = Command::new(EMULATOR);
-        verify.args(["-L", LIBRARIES]).arg(built.join("byoc")).args(["verify", "--max-rel-err", "5e-4", "--no-cache"]);
+        verify.args(["-L", LIBRARIES]).arg(build_dir.join("byoc")).args([
+            "verify",
+            "--max-rel-err",
+            "5e-4",
+            "--no-cache",
+        ]);
         verify.args(["--plugin-dir", &plugins]).args(backend).args(&models).env("CC", &compiler);
         process::run(&mut verify)?;
     }
@@ -56,23 +61,23 @@ pub fn run() -> Result<(), String> {
 
 /// Returns an error that lists all missing tools, with the commands that install them.
 fn check_tools() -> Result<(), String> {
-    let mut missing = Vec::new();
+    let mut missing_tools = Vec::new();
     if !exists(COMPILER) || !exists(EMULATOR) || !Path::new(LIBRARIES).is_dir() {
-        missing.push(format!("{COMPILER} and {EMULATOR}: {INSTALL}"));
+        missing_tools.push(format!("{COMPILER} and {EMULATOR}: {INSTALL}"));
     }
     let libraries =
         output(Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).current_dir(root()))?;
     let has_std = fs::read_dir(libraries.trim()).is_ok_and(|mut files| files.next().is_some());
     if !has_std {
-        missing.push(format!("the Rust standard library for {TARGET}: rustup target add {TARGET}"));
+        missing_tools.push(format!("the Rust standard library for {TARGET}: rustup target add {TARGET}"));
     }
-    if missing.is_empty() { Ok(()) } else { Err(format!("missing:\n  {}", missing.join("\n  "))) }
+    if missing_tools.is_empty() { Ok(()) } else { Err(format!("missing:\n  {}", missing_tools.join("\n  "))) }
 }
 
 /// Returns the directories of the recorded models.
 fn models() -> Result<Vec<PathBuf>, String> {
-    let folder = root().join("tests/models");
-    let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let dir = root().join("tests/models");
+    let entries = fs::read_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut models: Vec<PathBuf> =
         entries.flatten().map(|entry| entry.path()).filter(|path| path.join("model.onnx").is_file()).collect();
     models.sort();

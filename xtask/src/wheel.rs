@@ -66,16 +66,17 @@ fn build_plugins(tools: &Path) -> Result<(), String> {
         build.args(["--package", package]);
     }
     process::run(with_tools(&mut build, tools))?;
-    let built = target_dir().join(TRIPLE).join("dist");
-    place_plugins(&built, &sources().join("python/byoc/plugins"))
+    let build_dir = target_dir().join(TRIPLE).join("dist");
+    place_plugins(&build_dir, &sources().join("python/byoc/plugins"))
 }
 
 /// Copies the built plugins into a directory.
-pub fn place_plugins(built: &Path, folder: &Path) -> Result<(), String> {
-    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+pub fn place_plugins(build_dir: &Path, dir: &Path) -> Result<(), String> {
+    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     for (_, library) in PLUGINS {
-        let (from, to) = (built.join(library), folder.join(library));
-        fs::copy(&from, &to).map_err(|e| format!("cannot copy {} to {}: {e}", from.display(), to.display()))?;
+        let (source, target) = (build_dir.join(library), dir.join(library));
+        fs::copy(&source, &target)
+            .map_err(|e| format!("cannot copy {} to {}: {e}", source.display(), target.display()))?;
     }
     Ok(())
 }
@@ -88,21 +89,21 @@ fn with_tools<'a>(command: &'a mut Command, tools: &Path) -> &'a mut Command {
     command.env("PATH", path).env("PYTHONPATH", tools)
 }
 
-fn only_file(folder: &Path) -> Result<PathBuf, String> {
-    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+fn only_file(dir: &Path) -> Result<PathBuf, String> {
+    let entries = fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     match &files[..] {
         [file] => Ok(file.clone()),
-        files => Err(format!("{}: expected one wheel, found {}", folder.display(), files.len())),
+        files => Err(format!("{}: expected one wheel, found {}", dir.display(), files.len())),
     }
 }
 
 /// Checks the platform of all binaries in the wheel, the use of Python's stable ABI, and the size.
 fn check(tools: &Path, wheel: &Path) -> Result<(), String> {
     let mut audit = Command::new("python3");
-    let shown = process::output(with_tools(audit.args(["-m", "auditwheel", "show"]).arg(wheel), tools))?;
-    if !shown.contains(&format!("\"{PLATFORM}_x86_64\"")) {
-        return Err(format!("auditwheel: expected {PLATFORM}_x86_64, found: {shown}"));
+    let report = process::output(with_tools(audit.args(["-m", "auditwheel", "show"]).arg(wheel), tools))?;
+    if !report.contains(&format!("\"{PLATFORM}_x86_64\"")) {
+        return Err(format!("auditwheel: expected {PLATFORM}_x86_64, found: {report}"));
     }
     let mut audit = Command::new("python3");
     process::run(with_tools(audit.args(["-m", "abi3audit", "--strict"]).arg(wheel), tools))?;

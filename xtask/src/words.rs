@@ -44,33 +44,33 @@ type Files = BTreeMap<String, Texts>;
 type Counts = BTreeMap<String, (usize, usize)>;
 
 fn files(root: &Path) -> Result<Files, String> {
-    let mut found = Files::new();
-    let mut folders: Vec<PathBuf> = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let fail = |error: std::io::Error| format!("{}: {error}", folder.display());
-        for entry in std::fs::read_dir(&folder).map_err(fail)? {
+    let mut result = Files::new();
+    let mut pending: Vec<PathBuf> = vec![root.to_owned()];
+    while let Some(dir) = pending.pop() {
+        let fail = |error: std::io::Error| format!("{}: {error}", dir.display());
+        for entry in std::fs::read_dir(&dir).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() {
                 if !SKIPPED.contains(&&*name) && !name.starts_with('.') && !path.is_symlink() {
-                    folders.push(path);
+                    pending.push(path);
                 }
             } else if name.ends_with(".rs") {
                 let source = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
                 let path = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-                found.insert(path, rust_text::scan(&source));
+                result.insert(path, rust_text::scan(&source));
             }
         }
     }
-    Ok(found)
+    Ok(result)
 }
 
 /// Returns the crate of a file: the directory above `src`, `tests`, `benches` or `examples`.
 fn crate_of(path: &str) -> &str {
     ["/src/", "/tests/", "/benches/", "/examples/"]
         .iter()
-        .find_map(|folder| path.find(folder))
-        .map_or(path.rsplit_once('/').map_or(path, |(folder, _)| folder), |end| &path[..end])
+        .find_map(|dir| path.find(dir))
+        .map_or(path.rsplit_once('/').map_or(path, |(dir, _)| dir), |end| &path[..end])
 }
 
 fn opens_with_relative_clause(comment: &str) -> bool {
@@ -81,15 +81,15 @@ fn opens_with_relative_clause(comment: &str) -> bool {
 fn openings(files: &Files) -> Counts {
     let mut counts = Counts::new();
     for (path, texts) in files {
-        let (all, relative) = counts.entry(crate_of(path).to_owned()).or_default();
-        *all += texts.doc_comments.len();
+        let (total, relative) = counts.entry(crate_of(path).to_owned()).or_default();
+        *total += texts.doc_comments.len();
         *relative += texts.doc_comments.iter().filter(|comment| opens_with_relative_clause(&comment.text)).count();
     }
     counts
 }
 
 fn table(counts: &Counts) -> String {
-    let percent = |(all, relative): (usize, usize)| 100.0 * relative as f64 / all.max(1) as f64;
+    let percent = |(total, relative): (usize, usize)| 100.0 * relative as f64 / total.max(1) as f64;
     let row = |name: &str, count: (usize, usize)| {
         format!("{:>7} {:>5} {:>6.2} %  {name}\n", count.0, count.1, percent(count))
     };
@@ -102,12 +102,12 @@ fn total(counts: &Counts) -> (usize, usize) {
 }
 
 fn check(counts: &Counts) -> Result<(), String> {
-    let (all, relative) = total(counts);
-    if (relative as f64) < MAX_SHARE * all as f64 {
+    let (total_count, relative) = total(counts);
+    if (relative as f64) < MAX_SHARE * total_count as f64 {
         return Ok(());
     }
     Err(format!(
-        "expected less than {} % of doc comments to open with a relative clause, found {relative} of {all}",
+        "expected less than {} % of doc comments to open with a relative clause, found {relative} of {total_count}",
         100.0 * MAX_SHARE
     ))
 }
@@ -115,21 +115,21 @@ fn check(counts: &Counts) -> Result<(), String> {
 /// Draws comments, messages and names, each with its path and line.
 fn sample(files: &Files, seed: u64) -> String {
     let list = |select: fn(&Texts) -> Vec<&Piece>| -> Vec<(String, &Piece)> {
-        let all =
+        let pieces =
             files.iter().flat_map(|(path, texts)| select(texts).into_iter().map(move |piece| (path.clone(), piece)));
-        all.collect()
+        pieces.collect()
     };
     let comments = list(|texts| texts.doc_comments.iter().chain(&texts.comments).collect());
     let messages = list(|texts| texts.messages.iter().collect());
     let names = list(|texts| texts.names.iter().collect());
     let mut state = seed;
     let mut out = String::new();
-    for (mut all, (title, count)) in [comments, messages, names].into_iter().zip(SAMPLE) {
-        out += &format!("# {title}: {} of {}\n\n", count.min(all.len()), all.len());
-        for n in 0..count.min(all.len()) {
-            let other = n + (random(&mut state) % (all.len() - n) as u64) as usize;
-            all.swap(n, other);
-            let (path, piece) = &all[n];
+    for (mut pieces, (title, count)) in [comments, messages, names].into_iter().zip(SAMPLE) {
+        out += &format!("# {title}: {} of {}\n\n", count.min(pieces.len()), pieces.len());
+        for n in 0..count.min(pieces.len()) {
+            let swap_index = n + (random(&mut state) % (pieces.len() - n) as u64) as usize;
+            pieces.swap(n, swap_index);
+            let (path, piece) = &pieces[n];
             out += &format!("{}. {path}:{}\n   {}\n", n + 1, piece.line, piece.text.replace('\n', "\n   "));
         }
         out.push('\n');
@@ -184,9 +184,9 @@ mod tests {
         let first = sample(&files, 1);
         assert_eq!(first, sample(&files, 1));
         assert_ne!(first, sample(&files, 2));
-        let places =
+        let positions =
             first.lines().filter(|line| line.contains(".rs:") && line.starts_with(|c: char| c.is_ascii_digit()));
-        assert_eq!(places.count(), SAMPLE.iter().map(|(_, count)| count).sum::<usize>());
+        assert_eq!(positions.count(), SAMPLE.iter().map(|(_, count)| count).sum::<usize>());
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 /// Returns the Markdown files of a directory, except the table of contents.
-fn pages(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+fn pages(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|e| e == "md") && !path.ends_with("SUMMARY.md")).collect()
 }
 
@@ -15,11 +15,11 @@ fn contents_list_every_page() {
     let contents = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
     let mut expected = Vec::new();
     for prefix in ["", "concepts/", "design/", "errors/"] {
-        let folder = docs.join(prefix);
-        if !folder.is_dir() {
+        let dir = docs.join(prefix);
+        if !dir.is_dir() {
             continue;
         }
-        for page in pages(&folder) {
+        for page in pages(&dir) {
             let text = std::fs::read_to_string(&page).unwrap();
             let title =
                 text.lines().next().and_then(|line| line.strip_prefix("# ")).expect("expected a title line").to_owned();
@@ -27,22 +27,22 @@ fn contents_list_every_page() {
             expected.push(format!("- [{title}]({prefix}{name})"));
         }
     }
-    let mut listed: Vec<String> =
+    let mut entries: Vec<String> =
         contents.lines().map(|line| line.trim().to_owned()).filter(|line| line.ends_with(".md)")).collect();
     expected.sort();
-    listed.sort();
-    let missing: Vec<&String> = expected.iter().filter(|line| !listed.contains(line)).collect();
-    let extra: Vec<&String> = listed.iter().filter(|line| !expected.contains(line)).collect();
+    entries.sort();
+    let missing: Vec<&String> = expected.iter().filter(|line| !entries.contains(line)).collect();
+    let unexpected: Vec<&String> = entries.iter().filter(|line| !expected.contains(line)).collect();
     assert!(
-        missing.is_empty() && extra.is_empty(),
-        "docs/SUMMARY.md: expected also {missing:#?}, found unexpected {extra:#?}"
+        missing.is_empty() && unexpected.is_empty(),
+        "docs/SUMMARY.md: expected also {missing:#?}, found unexpected {unexpected:#?}"
     );
-    assert_eq!(listed.len(), expected.len(), "expected docs/SUMMARY.md to list each page once");
+    assert_eq!(entries.len(), expected.len(), "expected docs/SUMMARY.md to list each page once");
 }
 
 /// Returns the link targets in a document, ignoring code.
 fn links(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut targets_found = Vec::new();
     let mut fenced = false;
     for line in text.lines() {
         if line.trim_start().starts_with("```") {
@@ -54,9 +54,9 @@ fn links(text: &str) -> Vec<String> {
         // Every second part is inline code.
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("");
         let targets = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next().map(str::to_owned));
-        found.extend(targets);
+        targets_found.extend(targets);
     }
-    found
+    targets_found
 }
 
 /// Returns the anchor generated for a heading.
@@ -69,13 +69,13 @@ fn anchor(heading: &str) -> String {
 #[test]
 fn links_lead_to_files_and_headings() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut folders = vec![root.to_owned()];
+    let mut pending = vec![root.to_owned()];
     let mut found = Vec::new();
-    while let Some(folder) = folders.pop() {
+    while let Some(dir) = pending.pop() {
         let skipped = |path: &Path| ["target", "vendor", ".git", "templates"].iter().any(|name| path.ends_with(name));
-        let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-        let (inner, files): (Vec<_>, Vec<_>) = entries.filter(|path| !skipped(path)).partition(|path| path.is_dir());
-        folders.extend(inner);
+        let entries = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        let (subdirs, files): (Vec<_>, Vec<_>) = entries.filter(|path| !skipped(path)).partition(|path| path.is_dir());
+        pending.extend(subdirs);
         found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")));
     }
     let mut broken = Vec::new();

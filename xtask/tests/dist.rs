@@ -9,7 +9,7 @@ fn root() -> &'static Path {
 }
 
 /// Unpacks an archive below a directory, and returns its only top-level directory.
-fn unpacked(product: &str, folder: &Path) -> PathBuf {
+fn unpack(product: &str, dir: &Path) -> PathBuf {
     let dist = std::env::var_os("BYOC_DIST").map_or_else(|| root().join("target/dist"), PathBuf::from);
     let start = format!("{product}-{}-", env!("CARGO_PKG_VERSION"));
     let files: Vec<PathBuf> = std::fs::read_dir(&dist).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -21,24 +21,25 @@ fn unpacked(product: &str, folder: &Path) -> PathBuf {
     let [archive] = archives[..] else {
         panic!("{}: expected one archive {start}*, found {archives:?}", dist.display())
     };
-    let listed = ok(Command::new("tar").args(["-tvJf"]).arg(archive).args(["--utc", "--full-time", "--numeric-owner"]));
-    let names: Vec<&str> = listed
+    let listing =
+        ok(Command::new("tar").args(["-tvJf"]).arg(archive).args(["--utc", "--full-time", "--numeric-owner"]));
+    let names: Vec<&str> = listing
         .lines()
         .filter_map(|line| line.split_once(" 0/0 ")?.1.split_once(" 1980-01-01 00:00:00 "))
         .map(|(_, name)| name)
         .collect();
     assert!(
-        names.len() == listed.lines().count() && names.is_sorted(),
-        "expected fixed owners and times, sorted:\n{listed}"
+        names.len() == listing.lines().count() && names.is_sorted(),
+        "expected fixed owners and times, sorted:\n{listing}"
     );
-    ok(Command::new("tar").args(["-xJf"]).arg(archive).arg("-C").arg(folder));
+    ok(Command::new("tar").args(["-xJf"]).arg(archive).arg("-C").arg(dir));
     let name = archive.file_name().unwrap().to_str().unwrap().strip_suffix(".tar.xz").unwrap();
-    let unpacked = folder.join(name);
+    let archive_dir = dir.join(name);
     for file in ["licenses/LICENSE-MIT", "licenses/LICENSE-APACHE", "licenses/THIRD-PARTY.txt", "CHANGELOG.md"] {
-        assert!(unpacked.join(file).is_file(), "expected {file} in {product}");
+        assert!(archive_dir.join(file).is_file(), "expected {file} in {product}");
     }
-    ok(Command::new("sha256sum").args(["--check", "--strict", "--quiet", "SHA256SUMS"]).current_dir(&unpacked));
-    unpacked
+    ok(Command::new("sha256sum").args(["--check", "--strict", "--quiet", "SHA256SUMS"]).current_dir(&archive_dir));
+    archive_dir
 }
 
 #[track_caller]
@@ -60,14 +61,14 @@ fn symbols(file: &Path) -> String {
 #[test]
 #[ignore = "run by cargo xtask dist, which writes the archives"]
 fn command_line_runs_from_its_archive() {
-    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let unpacked = unpacked("byoc", folder.path());
+    let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let archive_dir = unpack("byoc", dir.path());
     for file in ["byoc", "byoc-run", "plugins/libbyoc_ccompiler.so"] {
-        assert_eq!(symbols(&unpacked.join(file)), "", "{file}");
+        assert_eq!(symbols(&archive_dir.join(file)), "", "{file}");
     }
-    assert!(unpacked.join("include/byoc_plugin.h").is_file());
+    assert!(archive_dir.join("include/byoc_plugin.h").is_file());
     let byoc =
-        |args: &[&str]| ok(Command::new(unpacked.join("byoc")).args(args).env_clear().current_dir(elsewhere.path()));
+        |args: &[&str]| ok(Command::new(archive_dir.join("byoc")).args(args).env_clear().current_dir(other_dir.path()));
     let plugins = byoc(&["plugins", "list", "--json"]);
     for line in plugins.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -79,15 +80,15 @@ fn command_line_runs_from_its_archive() {
     let labels = root().join("tests/digits/labels.txt").display().to_string();
     let on = ["--dim", "batch=1", "--backend", "ccompiler", "--require-offload=0.9", "--no-cache"];
     let classified = |out: &str| out.lines().nth(1).unwrap().trim_start().starts_with("1  7 ");
-    let shown = byoc(&[&["run", &model, "--image", &sample, "--labels", &labels], &on[..]].concat());
-    assert!(classified(&shown), "{shown}");
+    let output = byoc(&[&["run", &model, "--image", &sample, "--labels", &labels], &on[..]].concat());
+    assert!(classified(&output), "{output}");
     let explained = byoc(&[&["explain", &model], &on[..]].concat());
     assert!(explained.contains("ccompiler"), "{explained}");
-    let artifact = elsewhere.path().join("digits.byoc").display().to_string();
+    let artifact = other_dir.path().join("digits.byoc").display().to_string();
     byoc(&[&["compile", &model, "-o", &artifact], &on[..]].concat());
     assert!(classified(&byoc(&["run", &artifact, "--image", &sample, "--labels", &labels])));
     // The archive contains the bundle runner, and the licenses that are copied into bundles.
-    let bundle = elsewhere.path().join("bundle");
+    let bundle = other_dir.path().join("bundle");
     byoc(&["bundle", &artifact, "-o", &bundle.display().to_string()]);
     assert!(bundle.join("licenses/THIRD-PARTY.txt").is_file());
     let described = ok(Command::new(bundle.join("run")).arg("--describe").env_clear());
@@ -97,17 +98,17 @@ fn command_line_runs_from_its_archive() {
 #[test]
 #[ignore = "run by cargo xtask dist, which writes the archives"]
 fn c_program_builds_against_the_library_of_its_archive() {
-    let folder = tempfile::tempdir().unwrap();
-    let unpacked = unpacked("libbyoc", folder.path());
-    let program = folder.path().join("digits");
-    let description = std::fs::read_to_string(unpacked.join("lib/pkgconfig/byoc.pc")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let archive_dir = unpack("libbyoc", dir.path());
+    let program = dir.path().join("digits");
+    let description = std::fs::read_to_string(archive_dir.join("lib/pkgconfig/byoc.pc")).unwrap();
     assert!(description.contains("prefix=${pcfiledir}/../..\n"), "{description}");
-    let lib = unpacked.join("lib");
+    let lib = archive_dir.join("lib");
     let mut compile = Command::new("cc");
-    compile.args(["-O1", "-Wall", "-Werror", "-I"]).arg(unpacked.join("include")).arg("-o").arg(&program);
+    compile.args(["-O1", "-Wall", "-Werror", "-I"]).arg(archive_dir.join("include")).arg("-o").arg(&program);
     compile.arg(root().join("host/capi/examples/digits.c")).arg("-L").arg(&lib).arg("-lbyoc");
     ok(compile.arg(format!("-Wl,-rpath,{}", lib.display())));
-    let picture = folder.path().join("picture");
+    let picture = dir.path().join("picture");
     std::fs::write(&picture, "0.5 ".repeat(64)).unwrap();
     let mut run = Command::new(&program);
     run.arg(root().join("tests/digits/digits.onnx")).env_clear().stdin(std::fs::File::open(&picture).unwrap());
@@ -118,8 +119,8 @@ fn c_program_builds_against_the_library_of_its_archive() {
 #[test]
 #[ignore = "run by cargo xtask dist, which writes the archives"]
 fn server_starts_from_its_archive() {
-    let folder = tempfile::tempdir().unwrap();
-    let unpacked = unpacked("byoc-serve", folder.path());
-    let help = ok(Command::new(unpacked.join("byoc-serve")).arg("--help").env_clear());
+    let dir = tempfile::tempdir().unwrap();
+    let archive_dir = unpack("byoc-serve", dir.path());
+    let help = ok(Command::new(archive_dir.join("byoc-serve")).arg("--help").env_clear());
     assert!(help.contains("--http"), "{help}");
 }

@@ -16,9 +16,9 @@ fn read(path: impl AsRef<Path>) -> String {
 /// Returns the lines of the fenced block `name` in `docs/architecture.md`.
 fn block(name: &str) -> Vec<String> {
     let page = read("docs/architecture.md");
-    let (_, rest) =
+    let (_, tail) =
         page.split_once(&format!("\n```{name}\n")).unwrap_or_else(|| panic!("expected a block \"{name}\", found none"));
-    rest.lines().take_while(|line| *line != "```").map(str::to_owned).collect()
+    tail.lines().take_while(|line| *line != "```").map(str::to_owned).collect()
 }
 
 fn members() -> Vec<String> {
@@ -31,8 +31,8 @@ fn members() -> Vec<String> {
 }
 
 /// Returns the name of a crate, and its dependencies on workspace crates, without dev-dependencies.
-fn manifest(folder: &str, names: &BTreeSet<String>) -> (String, BTreeSet<String>) {
-    let text = read(Path::new(folder).join("Cargo.toml"));
+fn manifest(dir: &str, names: &BTreeSet<String>) -> (String, BTreeSet<String>) {
+    let text = read(Path::new(dir).join("Cargo.toml"));
     let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap().trim_matches('"').to_owned();
     let section = text.lines().skip_while(|line| *line != "[dependencies]").skip(1);
     let keys = section.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split(['.', ' ', '=']).next());
@@ -41,10 +41,10 @@ fn manifest(folder: &str, names: &BTreeSet<String>) -> (String, BTreeSet<String>
 
 #[test]
 fn crates_use_each_other_as_drawn() {
-    let none = BTreeSet::new();
-    let names: BTreeSet<String> = members().iter().map(|folder| manifest(folder, &none).0).collect();
-    let found: BTreeMap<String, BTreeSet<String>> = members().iter().map(|folder| manifest(folder, &names)).collect();
-    let drawn: BTreeMap<String, BTreeSet<String>> = block("crates")
+    let no_names = BTreeSet::new();
+    let names: BTreeSet<String> = members().iter().map(|dir| manifest(dir, &no_names).0).collect();
+    let actual: BTreeMap<String, BTreeSet<String>> = members().iter().map(|dir| manifest(dir, &names)).collect();
+    let documented: BTreeMap<String, BTreeSet<String>> = block("crates")
         .iter()
         .map(|line| {
             let (name, uses) = line.split_once("->").unwrap_or_else(|| panic!("expected an arrow, found {line}"));
@@ -52,19 +52,19 @@ fn crates_use_each_other_as_drawn() {
         })
         .collect();
     let mut errors = String::new();
-    for (name, uses) in &found {
-        let Some(drawn) = drawn.get(name) else {
+    for (name, uses) in &actual {
+        let Some(documented) = documented.get(name) else {
             let _ = writeln!(errors, "{name} is missing from the page");
             continue;
         };
-        for other in uses.difference(drawn) {
+        for other in uses.difference(documented) {
             let _ = writeln!(errors, "{name} -> {other} is missing from the page");
         }
-        for other in drawn.difference(uses) {
+        for other in documented.difference(uses) {
             let _ = writeln!(errors, "{name} -> {other} is on the page but not in the manifest");
         }
     }
-    for name in drawn.keys().filter(|name| !found.contains_key(*name)) {
+    for name in documented.keys().filter(|name| !actual.contains_key(*name)) {
         let _ = writeln!(errors, "{name} is on the page but not a crate");
     }
     assert!(errors.is_empty(), "expected docs/architecture.md to match the manifests:\n{errors}");
@@ -91,15 +91,15 @@ type ModulePath = Vec<String>;
 /// Returns the source files of a crate by module.
 fn modules(source: &Path) -> BTreeMap<ModulePath, PathBuf> {
     let mut files = BTreeMap::new();
-    let mut folders = vec![source.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
+    let mut pending = vec![source.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                pending.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("src/main.rs") {
-                let below = path.strip_prefix(source).unwrap().with_extension("");
-                let mut module: ModulePath = below.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+                let relative = path.strip_prefix(source).unwrap().with_extension("");
+                let mut module: ModulePath = relative.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
                 module.pop_if(|last| last == "mod" || last == "lib");
                 // Tests may depend on every module.
                 if !module.iter().any(|part| part == "tests") {
@@ -123,13 +123,13 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     while let Some((prefix, tree)) = worklist.pop() {
         let (mut depth, mut start) = (0, 0);
         let mut parts = Vec::new();
-        for (at, c) in tree.char_indices() {
+        for (index, c) in tree.char_indices() {
             match c {
                 '{' => depth += 1,
                 '}' => depth -= 1,
                 ',' if depth == 0 => {
-                    parts.push(&tree[start..at]);
-                    start = at + 1;
+                    parts.push(&tree[start..index]);
+                    start = index + 1;
                 }
                 _ => {}
             }
@@ -137,7 +137,7 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
         parts.push(&tree[start..]);
         for part in parts.into_iter().map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('{') {
-                Some((head, rest)) => worklist.push((format!("{prefix}{head}"), rest.trim_end_matches('}').to_owned())),
+                Some((head, tail)) => worklist.push((format!("{prefix}{head}"), tail.trim_end_matches('}').to_owned())),
                 None => paths.push(format!("{prefix}{}", part.split(" as ").next().unwrap_or_default())),
             }
         }
@@ -148,12 +148,12 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
 fn paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     let mut rest = code;
-    while let Some(at) = rest.find("use ") {
-        let starts_line = rest[..at].lines().next_back().is_none_or(|line| {
+    while let Some(index) = rest.find("use ") {
+        let starts_line = rest[..index].lines().next_back().is_none_or(|line| {
             let line = line.trim_start();
-            line.is_empty() || line.starts_with("pub") || rest[..at].ends_with('\n')
+            line.is_empty() || line.starts_with("pub") || rest[..index].ends_with('\n')
         });
-        let tail = &rest[at + 4..];
+        let tail = &rest[index + 4..];
         let end = tail.find(';').unwrap_or(tail.len());
         if starts_line {
             let tree: String = tail[..end].split_whitespace().collect::<Vec<_>>().join(" ");
@@ -164,14 +164,14 @@ fn paths(code: &str) -> Vec<String> {
         }
     }
     for root in ["crate::", "super::"] {
-        for (at, _) in code.match_indices(root) {
-            let before = code[..at].chars().next_back();
-            if before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '$')) {
+        for (index, _) in code.match_indices(root) {
+            let previous_char = code[..index].chars().next_back();
+            if previous_char.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '$')) {
                 continue;
             }
             let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-            let end = code[at..].find(|c| !is_path(c)).unwrap_or(code.len() - at);
-            paths.push(code[at..at + end].trim_end_matches(':').to_owned());
+            let end = code[index..].find(|c| !is_path(c)).unwrap_or(code.len() - index);
+            paths.push(code[index..index + end].trim_end_matches(':').to_owned());
         }
     }
     paths
@@ -214,11 +214,11 @@ fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
     for (module, file) in files {
         for path in paths(&code(&std::fs::read_to_string(file).unwrap())) {
             let Some(target) = target(module, &path, files) else { continue };
-            let common = module.iter().zip(&target).take_while(|(a, b)| a == b).count();
-            if common < module.len() && common < target.len() {
-                let arrow = (module[common].clone(), target[common].clone());
+            let common_len = module.iter().zip(&target).take_while(|(a, b)| a == b).count();
+            if common_len < module.len() && common_len < target.len() {
+                let arrow = (module[common_len].clone(), target[common_len].clone());
                 let use_site = format!("{}: {path}", file.strip_prefix(root()).unwrap().display());
-                arrows.entry(module[..common].to_vec()).or_default().entry(arrow).or_insert(use_site);
+                arrows.entry(module[..common_len].to_vec()).or_default().entry(arrow).or_insert(use_site);
             }
         }
     }
@@ -228,56 +228,60 @@ fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
 /// Repeatedly removes dependencies on modules without dependencies. The remaining dependencies are on a cycle or lead
 /// to a cycle.
 fn cyclic(arrows: &BTreeMap<(String, String), String>) -> BTreeSet<(String, String)> {
-    let mut left: BTreeSet<(String, String)> = arrows.keys().cloned().collect();
+    let mut remaining: BTreeSet<(String, String)> = arrows.keys().cloned().collect();
     loop {
-        let users: BTreeSet<String> = left.iter().map(|(from, _)| from.clone()).collect();
-        let before = left.len();
-        left.retain(|(_, to)| users.contains(to));
-        if left.len() == before {
-            return left;
+        let users: BTreeSet<String> = remaining.iter().map(|(source, _)| source.clone()).collect();
+        let previous_len = remaining.len();
+        remaining.retain(|(_, target)| users.contains(target));
+        if remaining.len() == previous_len {
+            return remaining;
         }
     }
 }
 
 #[test]
 fn modules_use_lower_layers_and_form_no_cycle() {
-    let drawn: BTreeMap<String, BTreeMap<String, usize>> = block("layers")
+    let documented: BTreeMap<String, BTreeMap<String, usize>> = block("layers")
         .iter()
         .map(|line| {
-            let (folder, layers) =
+            let (dir, layers) =
                 line.split_once(':').unwrap_or_else(|| panic!("expected a crate and a colon, found {line}"));
             let layers = layers.split('<').enumerate();
             let levels = layers.flat_map(|(level, names)| names.split_whitespace().map(move |n| (n.to_owned(), level)));
-            (folder.to_owned(), levels.collect())
+            (dir.to_owned(), levels.collect())
         })
         .collect();
     let mut errors = String::new();
-    for folder in members() {
-        let source = root().join(&folder).join("src");
+    for dir in members() {
+        let source = root().join(&dir).join("src");
         if !source.is_dir() {
             continue;
         }
         let files = modules(&source);
-        let levels = drawn.get(&folder).cloned().unwrap_or_default();
+        let levels = documented.get(&dir).cloned().unwrap_or_default();
         let top: BTreeSet<&String> = files.keys().filter_map(|module| module.first()).collect();
         for name in top.iter().filter(|name| !levels.contains_key(**name)) {
-            let _ = writeln!(errors, "{folder}: module {name} is missing from the page");
+            let _ = writeln!(errors, "{dir}: module {name} is missing from the page");
         }
         for name in levels.keys().filter(|name| !top.contains(name)) {
-            let _ = writeln!(errors, "{folder}: {name} on the page is not a module");
+            let _ = writeln!(errors, "{dir}: {name} on the page is not a module");
         }
         for (parent, arrows) in arrows(&files) {
             if parent.is_empty() {
-                for ((from, to), use_site) in &arrows {
-                    if levels.get(from) <= levels.get(to) {
-                        let _ = writeln!(errors, "{folder}: {from} -> {to} is missing from the page ({use_site})");
+                for ((source, target), use_site) in &arrows {
+                    if levels.get(source) <= levels.get(target) {
+                        let _ = writeln!(errors, "{dir}: {source} -> {target} is missing from the page ({use_site})");
                     }
                 }
             }
             for arrow in cyclic(&arrows) {
-                let (from, to) = &arrow;
-                let place = parent.join("::");
-                let _ = writeln!(errors, "{folder}: {place}: {from} -> {to} is part of a cycle ({})", arrows[&arrow]);
+                let (source, target) = &arrow;
+                let parent_path = parent.join("::");
+                let _ = writeln!(
+                    errors,
+                    "{dir}: {parent_path}: {source} -> {target} is part of a cycle ({})",
+                    arrows[&arrow]
+                );
             }
         }
     }
@@ -286,11 +290,14 @@ fn modules_use_lower_layers_and_form_no_cycle() {
 
 #[test]
 fn reads_paths_and_cycles() {
-    let mut found =
+    let mut arrows_found =
         paths("use crate::a::{b, c::{D, E as F}};\npub use self::g::*;\nfn f() { super::h::run(x::crate_y()) }\n");
-    found.sort();
-    assert_eq!(found, ["crate::a", "crate::a::b", "crate::a::c::D", "crate::a::c::E", "self::g::*", "super::h::run"]);
-    let arrow = |from: &str, to: &str| ((from.to_owned(), to.to_owned()), String::new());
+    arrows_found.sort();
+    assert_eq!(
+        arrows_found,
+        ["crate::a", "crate::a::b", "crate::a::c::D", "crate::a::c::E", "self::g::*", "super::h::run"]
+    );
+    let arrow = |source: &str, target: &str| ((source.to_owned(), target.to_owned()), String::new());
     let chain = BTreeMap::from([arrow("a", "b"), arrow("b", "c")]);
     assert!(cyclic(&chain).is_empty());
     let ring = BTreeMap::from([arrow("a", "b"), arrow("b", "c"), arrow("c", "b")]);

@@ -15,15 +15,15 @@ fn crates(root: &Path) -> Vec<String> {
     members.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
-fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
+fn sources(dir: &Path, files: &mut Vec<PathBuf>) {
+    let mut pending = vec![dir.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 // A nested crate is counted separately.
                 if !path.ends_with("target") && !path.join("Cargo.toml").exists() {
-                    folders.push(path);
+                    pending.push(path);
                 }
             } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with(file!()) {
                 files.push(path);
@@ -37,14 +37,17 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
 fn count(text: &str) -> usize {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
     let mut total = 0;
-    for (at, word) in code.match_indices("unsafe") {
-        let before = code[..at].chars().next_back();
-        let rest = code[at + word.len()..].trim_start();
-        let named = |rest: &str| rest.starts_with("fn ");
+    for (index, word) in code.match_indices("unsafe") {
+        let previous_char = code[..index].chars().next_back();
+        let tail = code[index + word.len()..].trim_start();
+        let is_function = |tail: &str| tail.starts_with("fn ");
         let after_abi =
-            rest.strip_prefix("extern").map(|rest| rest.trim_start().trim_start_matches("\"C\"").trim_start());
-        let opens = rest.starts_with(['{']) || rest.starts_with("impl") || named(rest) || after_abi.is_some_and(named);
-        total += usize::from(opens && before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '"'));
+            tail.strip_prefix("extern").map(|tail| tail.trim_start().trim_start_matches("\"C\"").trim_start());
+        let opens = tail.starts_with(['{'])
+            || tail.starts_with("impl")
+            || is_function(tail)
+            || after_abi.is_some_and(is_function);
+        total += usize::from(opens && previous_char.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '"'));
     }
     total
 }
@@ -68,15 +71,15 @@ fn unsafe_code_does_not_grow() {
         .map(|(name, max)| (name.to_owned(), max.parse().unwrap()))
         .collect();
     let mut errors = String::new();
-    for (name, &found) in &counts {
+    for (name, &actual) in &counts {
         let max = ceiling.get(name).copied().unwrap_or(0);
-        if found > max {
+        if actual > max {
             let _ = writeln!(
                 errors,
-                "{name} has {found}, expected at most {max}: use safe code, or an existing abstraction"
+                "{name} has {actual}, expected at most {max}: use safe code, or an existing abstraction"
             );
-        } else if found < max {
-            let _ = writeln!(errors, "{name} has {found}: lower its line in xtask/unsafe.txt from {max}");
+        } else if actual < max {
+            let _ = writeln!(errors, "{name} has {actual}: lower its line in xtask/unsafe.txt from {max}");
         }
     }
     for name in ceiling.keys().filter(|name| !counts.contains_key(*name)) {

@@ -4,8 +4,8 @@ use mdbook_driver::MDBook;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let folder = std::env::args_os().nth(1).unwrap_or_else(|| ".".into());
-    match MDBook::load(std::path::PathBuf::from(folder)).and_then(|book| book.build()) {
+    let dir = std::env::args_os().nth(1).unwrap_or_else(|| ".".into());
+    match MDBook::load(std::path::PathBuf::from(dir)).and_then(|book| book.build()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
