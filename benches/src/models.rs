@@ -27,9 +27,8 @@ pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedMod
     let loaded = frontend::load(file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
     let backends = backends.iter().map(|&name| name.to_owned()).collect();
     let options = BuildOptions { backends, ..BuildOptions::default() };
-    let compiled = build(session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{}: {e:?}", fail("build")));
-    let (model, _) =
-        Model::load(session, compiled.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
+    let output = build(session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{}: {e:?}", fail("build")));
+    let (model, _) = Model::load(session, output.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
     let input = |(seed, port): (usize, &byoc::runtime::exec::program::Port)| {
         let shape: Option<Vec<usize>> = port.ty.dims.iter().map(|dim| dim.fixed()).collect();
         let shape = shape.expect("expected inputs with fixed dimensions");

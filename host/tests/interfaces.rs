@@ -82,6 +82,26 @@ fn escaped(text: &str) -> (String, &str) {
     (literal, chars.as_str())
 }
 
+/// Replaces the arguments of a format string, `{}` and `{variable}`, with `NAME`.
+fn with_arguments_replaced(literal: &str) -> String {
+    let mut text = String::new();
+    let mut rest = literal;
+    while let Some((before, after)) = rest.split_once('{') {
+        text += before;
+        match after.split_once('}') {
+            Some((argument, after)) if argument.chars().all(|c| c.is_ascii_lowercase() || c == '_') => {
+                text += "NAME";
+                rest = after;
+            }
+            _ => {
+                text.push('{');
+                rest = after;
+            }
+        }
+    }
+    text + rest
+}
+
 /// Returns true if a string names a command-line option.
 fn names_an_option(text: &str) -> bool {
     let mut remaining = text;
@@ -108,7 +128,7 @@ fn every_option_in_a_message_has_a_name_in_each_interface() {
     let (mut literal_count, mut remaining) = (0, Vec::new());
     for file in files {
         for literal in literals(&std::fs::read_to_string(&file).unwrap()) {
-            let text = literal.replace("{name}", "NAME").replace("{near}", "NAME").replace("{}", "NAME");
+            let text = with_arguments_replaced(&literal);
             if !names_an_option(&text) || OTHERS.iter().any(|other| text.contains(other)) || text.starts_with("-Wl") {
                 continue;
             }
