@@ -36,7 +36,7 @@ impl Generator<'_> {
     }
 
     fn push(&mut self, expr: Expr) -> ExprId {
-        let id = self.builder.push(expr).unwrap_or_else(|d| panic!("expected a well-typed program: {d}"));
+        let id = self.builder.push(expr).unwrap_or_else(|d| panic!("expected a well-typed expression: {d}"));
         self.values.push(id);
         id
     }

@@ -7,7 +7,7 @@ use crate::elementwise::{expression, operand_view};
 use crate::externals::Externals;
 use crate::form::{Concatenation, Form};
 use crate::group::{Grouping, index_in};
-use crate::index_space::{memory_order, pull_back, same_places};
+use crate::index_space::{is_same_location, memory_order, pull_back};
 use crate::layout;
 use crate::literals::{floats, int_literal, literal, storage_type, value_type};
 use crate::loop_body::{Load, LoopBody, Place, Storage, Store};
@@ -57,7 +57,7 @@ impl Phase {
         for store in &body.stores {
             for load in &body.loads {
                 let (Place::Work(result), Place::Work(operand)) = (store.place, load.place) else { continue };
-                let is_same = |view: &View| same_places(view, &store.view);
+                let is_same = |view: &View| is_same_location(view, &store.view);
                 let is_aligned = body.loads.iter().filter(|l| l.place == load.place).all(|l| is_same(&l.view));
                 if result != operand && is_aligned && load.dtype.size() == store.dtype.size() {
                     self.in_place.insert((result, operand));
@@ -556,8 +556,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     continue;
                 }
                 let storage = self.resolve(input)?;
-                let broadcast_view = operand_view(self.ir, op, i, &storage.view)
-                    .ok_or_else(|| format!("{}: operand {i} does not broadcast", op.name))?;
+                let broadcast_view = operand_view(self.ir, op, i, &storage.view).ok_or_else(|| {
+                    let (operand, result) = (&storage.view.shape, self.ir.shape(op.outputs[0]));
+                    format!("{}: operand {i} of shape {operand:?} does not broadcast to {result:?}", op.name)
+                })?;
                 let dtype = self.ir.val(input).dtype;
                 let (place, view) = match pull_back(&index, &broadcast_view, &group.domain) {
                     Some(view) => (storage.place, view),

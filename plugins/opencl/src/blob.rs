@@ -255,12 +255,18 @@ fn check(program: &Program) -> std::result::Result<(), String> {
 
 fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result::Result<(), String> {
     if edges.len() != types.len() {
-        return Err(format!("expected {} {kind}s, found {}", types.len(), edges.len()));
+        return Err(format!("number of {kind}s: expected {}, found {}", types.len(), edges.len()));
     }
     for (index, (edge, ty)) in edges.iter().zip(types).enumerate() {
         let is_match = ty.shape().is_some_and(|shape| shape == edge.shape) && ty.dtype.size() == edge.element;
-        if !is_match || edge.bytes().is_none_or(|bytes| bytes > MAX_BYTES) {
-            return Err(format!("{kind} {index}: expected {ty}, found {edge:?}"));
+        if !is_match {
+            return Err(format!(
+                "{kind} {index}: expected {ty}, found shape {:?} with elements of {} bytes",
+                edge.shape, edge.element
+            ));
+        }
+        if edge.bytes().is_none_or(|bytes| bytes > MAX_BYTES) {
+            return Err(format!("{kind} {index}: expected at most {MAX_BYTES} bytes, found {ty}"));
         }
     }
     Ok(())

@@ -276,7 +276,7 @@ impl Completion for Work {
 /// If the number of tensors or a shape differs.
 pub fn check_shapes<'s>(kind: &str, shapes: impl ExactSizeIterator<Item = &'s [usize]>, edges: &[Edge]) -> Result<()> {
     if shapes.len() != edges.len() {
-        return Err(Error::new(format!("expected {} {kind}s, found {}", edges.len(), shapes.len())));
+        return Err(Error::new(format!("number of {kind}s: expected {}, found {}", edges.len(), shapes.len())));
     }
     for (i, (shape, edge)) in shapes.zip(edges).enumerate() {
         if shape != edge.shape {

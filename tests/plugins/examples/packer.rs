@@ -248,9 +248,10 @@ impl Loader for PackerLoader {
         let mut next_constant = 0usize;
         for (place, supplied_constant) in head.constants.iter().zip(region.constants) {
             if !supplied_constant.bytes().is_empty() {
-                return Err(Error::new(
-                    "expected a constant without elements, because the blob contains its elements, found elements",
-                ));
+                return Err(Error::new(format!(
+                    "expected a constant without elements, found {} bytes; the blob contains its elements",
+                    supplied_constant.bytes().len()
+                )));
             }
             let offset = if head.linked { place.offset } else { next_constant.next_multiple_of(64) };
             next_constant = offset.saturating_add(place.size);

@@ -196,8 +196,9 @@ inventory::submit! {
 }
 
 fn arange(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
-    if steps(&inputs[0], &inputs[1], &inputs[2])? != outputs[0].len() {
-        return Err("the result does not have the inferred size".into());
+    let count = steps(&inputs[0], &inputs[1], &inputs[2])?;
+    if count != outputs[0].len() {
+        return Err(format!("expected the inferred shape {:?}, found [{count}]", outputs[0].shape));
     }
     let (start, step, mut out) = (Reader::new(&inputs[0]), Reader::new(&inputs[2]), Writer::new(&mut outputs[0]));
     for i in 0..out.len() {

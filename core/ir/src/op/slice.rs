@@ -162,8 +162,9 @@ fn take_ranges(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let ranges = slice.ranges(inputs[0].shape)?;
-    if ranges.iter().map(|r| r.len).ne(outputs[0].shape.iter().copied()) {
-        return Err("the slice does not have the inferred shape".into());
+    let shape: Vec<usize> = ranges.iter().map(|r| r.len).collect();
+    if shape != outputs[0].shape {
+        return Err(format!("expected the inferred shape {:?}, found {shape:?}", outputs[0].shape));
     }
     let strides = strides(inputs[0].shape);
     gather(&inputs[0], &mut outputs[0], |index| {

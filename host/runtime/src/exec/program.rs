@@ -14,6 +14,7 @@
 use super::wire;
 use byoc_ir::ir::{Attrs, TensorType};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Version of the program format. A reader rejects every other version.
 pub const VERSION: u32 = 2;
@@ -160,6 +161,17 @@ pub enum Place {
         /// Offset, a multiple of 256.
         offset: usize,
     },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Value => f.write_str("a value"),
+            Place::Arena(offset) => write!(f, "arena offset {offset}"),
+            Place::Constant(index) => write!(f, "constant {index}"),
+            Place::Device { space, offset } => write!(f, "device space {space}, offset {offset}"),
+        }
+    }
 }
 
 /// Argument of an operator call.

@@ -124,7 +124,7 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
         match (register.place, &register.ty) {
             (Place::Value, _) => {}
             _ if i < function.params as usize => {
-                return Err(format!("parameter {i}: expected a value, found {:?}", register.place));
+                return Err(format!("parameter {i}: expected a value, found {}", register.place));
             }
             (Place::Arena(offset), Some(ty)) if offset % 64 == 0 => {
                 let bytes = byte_size(ty).ok_or_else(|| {
@@ -149,10 +149,7 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
                 *end = offset_end.max(*end);
             }
             (Place::Arena(_) | Place::Device { .. }, _) => {
-                return Err(format!(
-                    "register {i}: expected a tensor at an aligned offset, found {:?}",
-                    register.place
-                ));
+                return Err(format!("register {i}: expected a tensor at an aligned offset, found {}", register.place));
             }
             (Place::Constant(index), ty) => match program.constants.get(index as usize) {
                 Some(constant) if Some(&constant.ty) == ty.as_ref() => {}
@@ -315,26 +312,26 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
             None => Err(format!("expected the index of one of {} regions, found {region}", program.regions.len())),
         },
         Instr::Move { to, .. } if location(to) != Place::Value => {
-            Err(format!("move: expected a value as the destination, found {:?}", location(to)))
+            Err(format!("move: expected a register of a value as the destination, found {}", location(to)))
         }
         Instr::Jump { to } => forward(*to),
         Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => forward(*otherwise),
         Instr::Construct { out, .. } if location(out) != Place::Value => {
-            Err(format!("constructor: expected a value as the destination, found {:?}", location(out)))
+            Err(format!("constructor: expected a register of a value as the destination, found {}", location(out)))
         }
         Instr::Call { function, args, outs } => callee(*function, args.len(), Some(outs.len())),
         Instr::TailCall { function, args } => callee(*function, args.len(), None),
         Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {
             Some(f) if f.params as usize >= captures.len() && location(out) == Place::Value => Ok(()),
             _ => Err(format!(
-                "closure: expected a function with at least {} parameters and a value as the destination, found \
-                 function {function} and {:?}",
+                "closure: expected a function with at least {} parameters and a register of a value as the \
+                 destination, found function {function} and {}",
                 captures.len(),
                 location(out)
             )),
         },
         Instr::RefNew { out, .. } if location(out) != Place::Value => {
-            Err(format!("reference cell: expected a value as the destination, found {:?}", location(out)))
+            Err(format!("reference cell: expected a register of a value as the destination, found {}", location(out)))
         }
         Instr::Free { regs } if regs.iter().any(|reg| location(reg) != Place::Value) => {
             Err("free: expected values, found a register in an arena".to_owned())

@@ -224,7 +224,7 @@ fn byte_planes_are_the_integers() {
 fn reports_errors_with_the_instruction() {
     let load_beyond_memory = Transfer { sram_base: 2047, ..transfer(Memory::Inp, DATA, 2) };
     let error = run_on(&[], vec![Op::Load(load_beyond_memory)], 0).unwrap_err();
-    assert_eq!(error.to_string(), "instruction 0: INP: expected elements below 2048, found 2047 to 2049");
+    assert_eq!(error.to_string(), "instruction 0: INP: expected elements below 2048, found 2047 to 2048");
     let load_beyond_dram = Transfer { dram_base: u32::MAX, ..transfer(Memory::Inp, DATA, 1) };
     let error = run_on(&[], vec![Op::Load(load_beyond_dram)], 0).unwrap_err();
     assert!(error.to_string().starts_with("instruction 0: expected addresses below 0x10000"), "{error}");

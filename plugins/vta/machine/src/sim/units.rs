@@ -25,7 +25,8 @@ impl Machine<'_> {
         let depth = if memory == Memory::Acc8 { self.config.depth(Memory::Acc) } else { depth };
         let base = usize::from(transfer.sram_base);
         if base + entries > depth {
-            return Err(format!("{memory}: expected elements below {depth}, found {base} to {}", base + entries));
+            let last = base + entries.max(1) - 1;
+            return Err(format!("{memory}: expected elements below {depth}, found {base} to {last}"));
         }
         let bytes = self.config.element_bytes(memory);
         let counted_bytes = if memory == Memory::Acc8 { self.config.element_bytes(Memory::Acc) } else { bytes };
@@ -82,7 +83,8 @@ impl Machine<'_> {
         let (base, elements) =
             (usize::from(transfer.sram_base), usize::from(transfer.x_size) * usize::from(transfer.y_size));
         if base + elements > depth {
-            return Err(format!("OUT: expected elements below {depth}, found {base} to {}", base + elements));
+            let last = base + elements.max(1) - 1;
+            return Err(format!("OUT: expected elements below {depth}, found {base} to {last}"));
         }
         self.counters.out_store_nbytes += (elements * lanes) as u64;
         for row in rows(transfer) {
@@ -117,7 +119,8 @@ impl Machine<'_> {
         if range.end > depth {
             return Err(format!(
                 "UOP: expected micro-operations below {depth}, found {} to {}",
-                range.start, range.end
+                range.start,
+                range.end - 1
             ));
         }
         let uops: Vec<Uop> =
