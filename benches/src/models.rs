@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Loaded model, with matching inputs.
 pub struct PreparedModel {
-    /// Loaded model.
+    /// Model compiled for the requested backends.
     pub model: Model,
     /// Random inputs.
     pub inputs: Vec<Tensor>,

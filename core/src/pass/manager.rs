@@ -239,7 +239,7 @@ impl std::error::Error for PassError {}
 
 /// Pipeline step: a pass from the table, or a stateful transformation.
 pub struct Step<'a> {
-    /// Name of the pass.
+    /// Name in diagnostics and dumps.
     name: &'static str,
     run: Box<StepFn<'a>>,
 }

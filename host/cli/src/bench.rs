@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Runs the command.
+/// Measures the latency of a model, and the time to compile and load it.
 pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.trace {
         output::check([path.as_path()])?;

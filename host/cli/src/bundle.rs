@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// File name of the bundle runner.
 const RUNNER: &str = "byoc-run";
 
-/// Runs the command.
+/// Writes an artifact together with everything needed to run it.
 pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
     if !ready::is_artifact(&args.artifact) {
         let message = format!("expected an artifact, found {}", args.artifact.display());

@@ -32,7 +32,7 @@ fn reason(refusal_code: &str) -> Option<&'static str> {
         .find(|section| section.lines().next().is_some_and(|code| code.eq_ignore_ascii_case(refusal_code)))
 }
 
-/// Runs the command.
+/// Prints the page of an error code, or the list of codes.
 pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
     let Some(code_text) = &args.code else {
         let mut table = table::new(&["code", "meaning"]);

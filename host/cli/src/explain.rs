@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Prints the placement of each operator and the reasons of refusals, or writes them as an HTML page.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         output::check([path.as_path()])?;

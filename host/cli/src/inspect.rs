@@ -45,7 +45,7 @@ pub fn only_in_blobs(compiled: &Compiled, constants: &BTreeSet<u32>) -> (usize, 
     (constants.len(), bytes.fold(0, usize::saturating_add))
 }
 
-/// Runs the command.
+/// Prints the contents and requirements of an artifact.
 pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let artifact = artifact::open(&args.file)?;
     let (manifest, compiled) = (&artifact.manifest, &artifact.compiled);

@@ -8,7 +8,7 @@ use byoc_ir::op::{self, Default, OpDef};
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Prints the table of operators, or the reference of one operator.
 pub fn run(args: &OpsArgs) -> Result<ExitCode, Failure> {
     let Some(name) = &args.name else {
         if args.talk.json {

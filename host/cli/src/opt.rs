@@ -15,7 +15,7 @@ use byoc_ir::text::{PrintOptions, print};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Runs the passes on a module, and prints the result or compares it with the expected module.
 pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(args.talk.verbose);
     let options = pass_options(args)?;

@@ -10,7 +10,7 @@ use byoc_core::pattern::{Checks, parse_table};
 use byoc_ir::diag::Severity;
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Dispatches to the subcommand.
 pub fn run(args: PluginsArgs) -> Result<ExitCode, Failure> {
     match args.command {
         None => plugins_list::run(&args.plugins, &args.talk),

@@ -15,7 +15,7 @@ use byoc_plugin_api::host::{FileFacts, LoadedPlugin, RegisteredObject, read_fact
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Checks a plugin file and prints the errors found without a model.
 pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(args.talk.verbose);
     let registry = Registry::of_file(&args.file, &Session::without_plugins(1)?.services);

@@ -9,7 +9,7 @@ use byoc_ir::diag::{Code, Diagnostic};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Prints the discovered plugins and their files.
 pub fn run(plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(diagnostics.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;

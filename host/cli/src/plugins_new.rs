@@ -35,7 +35,7 @@ const LICENSES: [(&str, &str); 2] = [
 const C_NAME: &str = "elementwise";
 const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
 
-/// Runs the command.
+/// Creates the directory of a new plugin from a template.
 pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     let name = plugin_name(&args.name)?;
     let files = if args.c {

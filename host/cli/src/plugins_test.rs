@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// Runs the command.
+/// Tests the claims of the plugins in a conformance run and prints the report.
 pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     crate::log::to_stderr(args.talk.verbose);
     let file = plugin_file(args)?;

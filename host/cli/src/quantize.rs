@@ -16,7 +16,7 @@ use byoc_quantize::{Keep, Options, labels, quantize};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Quantizes a float model to int8 and writes the result.
 pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     let to_stdout = output::is_stdout(&args.output);
     if !to_stdout && args.output.extension().is_none_or(|e| e != "relay") {

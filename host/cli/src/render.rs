@@ -13,17 +13,17 @@ use std::sync::Arc;
 pub fn failure(failure: &Failure) {
     let source = failure.source.as_ref().map(|s| (s.name.as_str(), s.text.as_str()));
     for diagnostic in &failure.diagnostics {
-        eprintln!("{}", text(diagnostic, source, color(&std::io::stderr())));
+        eprintln!("{}", text(diagnostic, source, supports_color(&std::io::stderr())));
     }
 }
 
 /// Prints one diagnostic without source text.
 pub fn diagnostic(diagnostic: &Diagnostic) {
-    eprintln!("{}", text(diagnostic, None, color(&std::io::stderr())));
+    eprintln!("{}", text(diagnostic, None, supports_color(&std::io::stderr())));
 }
 
 /// Tests whether output to `stream` is colored: `stream` must be a terminal, and `NO_COLOR` must not be set.
-pub fn color(stream: &impl IsTerminal) -> bool {
+pub fn supports_color(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 

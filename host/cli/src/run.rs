@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Runs a model, which is compiled if needed, and prints its outputs.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     output::check([&args.output, &args.trace].into_iter().flatten().map(PathBuf::as_path))?;
     let labels = args.labels.as_deref().map(read_labels).transpose()?;

@@ -16,7 +16,7 @@ use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Runs each model on its recorded inputs and compares the outputs with the recorded ones.
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let _interruptible = cancel_on_interrupt(&session.cancel);

@@ -8,7 +8,7 @@ use prost::Message;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Runs the command.
+/// Writes a standard architecture with seeded weights as a model.
 pub fn run(args: &ZooArgs) -> Result<ExitCode, Failure> {
     output::check([args.output.as_path()])?;
     let model = architectures::build(&args.name, args.seed)?;

@@ -132,8 +132,8 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
         error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
     })?;
     let ndim = usize::try_from(view.ndim).unwrap_or(0);
-    // SAFETY: the caller guarantees a valid view, which has `ndim` sizes, and `ndim` strides unless the pointer is
-    // NULL.
+    // SAFETY: the caller guarantees a valid view: `shape` points to `ndim` dimensions, and `strides` to `ndim` strides
+    // or is NULL.
     let (sizes, strides) = unsafe {
         let list = |pointer: *const i64| if ndim == 0 { &[][..] } else { std::slice::from_raw_parts(pointer, ndim) };
         (list(view.shape), if view.strides.is_null() { None } else { Some(list(view.strides)) })

@@ -59,10 +59,11 @@ pub struct Options {
     /// batching.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=65536), help_heading = "Batching")]
     pub max_batch_size: u32,
-    /// Batch sizes that start immediately, for the same models.
+    /// Batch sizes that start immediately, for models with a symbolic first dimension and no configured batch size.
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Batching")]
     pub preferred_batch_size: Vec<u32>,
-    /// Maximum time for which a request waits to be batched while the model is busy, for the same models.
+    /// Maximum time for which a request waits to be batched while its model is busy, for models with a symbolic first
+    /// dimension and no configured batch size.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, help_heading = "Batching")]
     pub max_queue_delay_microseconds: u64,
     /// Maximum number of requests waiting for a model; additional requests are rejected with status 503.

@@ -83,7 +83,7 @@ impl ServedModel {
         arrival: Instant,
         deadline: Instant,
     ) -> Result<InferResponse> {
-        // If the client disconnects, this future is dropped, and the request is counted as canceled.
+        // If the client disconnects, this future is dropped, and the request is counted as cancelled.
         let mut outcome = Outcome { stats: &self.stats, arrival, reason: FailReason::Canceled, done: false };
         let id = request.id.clone();
         let result = self.infer_counted(request, regions, deadline, &mut outcome).await;

@@ -1,6 +1,6 @@
 //! Signature of a region: the types of its inputs, its outputs, and the constants it was compiled with.
 //!
-//! The code of a backend relies on the tensor types that it was compiled for, but a program from a file may declare
+//! A compiled region relies on the tensor types that it was compiled for, but a program from a file may declare
 //! different types. Therefore the host performs the same checks for every backend: before any part of a region is
 //! loaded, the program is compared with the signature recorded at compile time, and the tensors of each plan are
 //! compared with the signature again.
