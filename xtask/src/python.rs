@@ -128,12 +128,12 @@ fn assemble(dir: &Path, profile: &str) -> Result<(), String> {
     let build_dir = target_dir().join(profile);
     let (source, target) = (build_dir.join("lib_byoc.so"), package.join("_byoc.abi3.so"));
     fs::copy(&source, &target).map_err(|e| format!("cannot copy {} to {}: {e}", source.display(), target.display()))?;
-    describe(dir)?;
+    write_dist_info(dir)?;
     wheel::place_plugins(&build_dir, &package.join("plugins"))
 }
 
 /// Writes the metadata through which PyTorch finds the backend.
-fn describe(dir: &Path) -> Result<(), String> {
+fn write_dist_info(dir: &Path) -> Result<(), String> {
     let version = env!("CARGO_PKG_VERSION");
     let info = dir.join(format!("byoc_ml-{version}.dist-info"));
     let metadata = format!("Metadata-Version: 2.1\nName: byoc-ml\nVersion: {version}\n");

@@ -2,7 +2,7 @@
 //!
 //! Long-running work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the
 //! blocks of their work, the pass manager between passes. Kernels and references have no parameter for a token, so a
-//! thread enters the scope of a [`Cancel`] ([`Cancel::enter`]), and [`requested`] polls the token of that scope. A
+//! thread enters the scope of a [`Cancel`] ([`Cancel::enter`]), and [`is_requested`] polls the token of that scope. A
 //! cancelled kernel leaves its result incomplete. That is safe because the caller polls again when the kernel returns,
 //! and a request is never withdrawn while work is in progress.
 
@@ -70,10 +70,10 @@ impl Cancel {
 
     /// Returns true if cancellation was requested or the deadline has passed.
     pub fn is_set(&self) -> bool {
-        self.0.flag.load(Relaxed) || self.past_deadline() || self.0.parent.as_ref().is_some_and(Cancel::is_set)
+        self.0.flag.load(Relaxed) || self.is_past_deadline() || self.0.parent.as_ref().is_some_and(Cancel::is_set)
     }
 
-    fn past_deadline(&self) -> bool {
+    fn is_past_deadline(&self) -> bool {
         let deadline = self.0.deadline.load(Relaxed);
         deadline != 0 && nanos(epoch().elapsed()) >= deadline
     }
@@ -83,7 +83,7 @@ impl Cancel {
         if self.0.flag.load(SeqCst) {
             return Some(CancelReason::Cancelled);
         }
-        match self.past_deadline() {
+        match self.is_past_deadline() {
             true => Some(CancelReason::TimedOut(Duration::from_nanos(self.0.limit.load(Relaxed)))),
             false => self.0.parent.as_ref().and_then(Cancel::reason),
         }
@@ -161,7 +161,7 @@ impl Drop for Scope {
 }
 
 /// Returns true if the work of this thread is cancelled.
-pub fn requested() -> bool {
+pub fn is_requested() -> bool {
     CURRENT.with_borrow(|slot| slot.as_ref().is_some_and(Cancel::is_set))
 }
 
@@ -173,7 +173,7 @@ pub fn check(at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
     CURRENT.with_borrow(|slot| slot.as_ref().map_or(Ok(()), |cancel| cancel.check(at)))
 }
 
-/// Polls [`requested`] every few iterations, for loops whose iterations are too short to poll in each.
+/// Polls [`is_requested`] every few iterations, for loops whose iterations are too short to poll in each.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
     countdown: u32,
@@ -192,12 +192,12 @@ impl Ticks {
 
     /// Returns true if the work of this thread is cancelled.
     #[inline(always)]
-    pub fn requested(&mut self) -> bool {
+    pub fn is_requested(&mut self) -> bool {
         if self.countdown > 0 {
             self.countdown -= 1;
             return false;
         }
-        let cancelled = requested();
+        let cancelled = is_requested();
         // After cancellation every call polls again and returns true.
         self.interval = if cancelled { 0 } else { self.interval };
         self.countdown = self.interval;
@@ -243,18 +243,18 @@ mod tests {
 
     #[test]
     fn scopes_nest_and_belong_to_a_thread() {
-        assert!(!requested() && check(String::new).is_ok());
+        assert!(!is_requested() && check(String::new).is_ok());
         let (outer, inner) = (Cancel::default(), Cancel::default());
         outer.set(true);
         let scope = outer.enter();
-        assert!(requested() && check(String::new).is_err());
+        assert!(is_requested() && check(String::new).is_err());
         {
             let _inner = inner.enter();
-            assert!(!requested());
+            assert!(!is_requested());
         }
-        assert!(requested());
-        std::thread::spawn(|| assert!(!requested())).join().unwrap();
+        assert!(is_requested());
+        std::thread::spawn(|| assert!(!is_requested())).join().unwrap();
         drop(scope);
-        assert!(!requested() && Cancel::current().is_none());
+        assert!(!is_requested() && Cancel::current().is_none());
     }
 }

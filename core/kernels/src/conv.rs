@@ -9,7 +9,7 @@
 
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm_at};
-use super::plane::{Plane, channels_last, dense};
+use super::plane::{Plane, is_channels_last, is_dense};
 use super::simd::copy_every;
 use super::split::{self, SharedPtr};
 use super::{Kernel, Offer, Spec, depthwise};
@@ -33,14 +33,14 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let shape = ConvShape::new(&spec.params(), &data, &weight, &out);
     let plane = Plane::new(&shape)?;
     let constant = spec.constants.get(1).copied().flatten();
-    if dense(&shape.data) && dense(&shape.out) {
+    if is_dense(&shape.data) && is_dense(&shape.out) {
         let packed = packed_weight(&shape, constant, [0, 1, 2, 3, 4])?;
         return Some(match plane.channels {
             1 if plane.groups > 1 => Box::new(depthwise::DepthwiseConv::new(plane, packed)),
             _ => Box::new(ChannelsFirst { tile: tile(&plane), plane, packed }),
         });
     }
-    if channels_last(&shape.data) && channels_last(&shape.out) && plane.groups == 1 {
+    if is_channels_last(&shape.data) && is_channels_last(&shape.out) && plane.groups == 1 {
         // The axes of the weight follow the order within a column: taps, then channels.
         let packed = packed_weight(&shape, constant, [2, 3, 4, 1, 0])?;
         return Some(Box::new(ChannelsLast { tile: tile(&plane), plane, packed }));
@@ -66,7 +66,7 @@ pub(super) fn packed_weight(
 ) -> Option<Option<Vec<f32>>> {
     let w = &shape.weight;
     let reordered = CanonicalDims { size: order.map(|i| w.size[i]), stride: order.map(|i| w.stride[i]) };
-    if dense(&reordered) {
+    if is_dense(&reordered) {
         return Some(None);
     }
     let values = constant?.as_slice::<f32>();

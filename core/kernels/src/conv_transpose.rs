@@ -4,7 +4,7 @@
 
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm};
-use super::plane::{Plane, dense};
+use super::plane::{Plane, is_dense};
 use super::simd::multiversion;
 use super::split::{self, SharedPtr};
 use super::{Kernel, Offer, Spec};
@@ -30,7 +30,7 @@ struct ConvTranspose {
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let ([data, weight], out) = f32_shapes(spec)?;
     let shape = ConvShape::new(&spec.params(), &data, &weight, &out);
-    if !dense(&shape.data) || !dense(&shape.weight) || !dense(&shape.out) {
+    if !is_dense(&shape.data) || !is_dense(&shape.weight) || !is_dense(&shape.out) {
         return None;
     }
     let plane = Plane::new(&ConvShape { data: shape.out, out: shape.data, ..shape })?;

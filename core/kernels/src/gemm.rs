@@ -87,7 +87,7 @@ pub(super) unsafe fn gemm_at(
         let a = Matrix { data: &a.data[rows.start * a.row..], ..a };
         let b = Matrix { data: &b.data[cols.start * b.col..], ..b };
         for depth_range in pieces(rows.len(), cols.len(), k) {
-            if cancel::requested() {
+            if cancel::is_requested() {
                 return;
             }
             let a = Matrix { data: &a.data[depth_range.start * a.row..], ..a };

@@ -2,7 +2,7 @@
 //! columns of the blended row; padding copies whole runs of the last axis.
 
 use super::dense::f32_shapes;
-use super::plane::dense;
+use super::plane::is_dense;
 use super::simd::{mul_add, multiversion};
 use super::split::{self, SharedPtr};
 use super::{Kernel, Offer, Spec};
@@ -33,7 +33,7 @@ fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let ResizeShape { data, out, axes: [rows, cols] } = ResizeShape::new(&spec.params(), &data, &out).ok()?;
     let has_outside = rows.outside.iter().chain(&cols.outside).any(|&o| o);
-    if !dense(&data) || !dense(&out) || has_outside || data.size.contains(&0) {
+    if !is_dense(&data) || !is_dense(&out) || has_outside || data.size.contains(&0) {
         return None;
     }
     let weights: Vec<f32> = cols.weight.iter().map(|&w| w as f32).collect();

@@ -77,7 +77,7 @@ impl Plane {
 }
 
 /// Returns true if a tensor is dense in canonical order (batch, channels, plane).
-pub fn dense(c: &CanonicalDims) -> bool {
+pub fn is_dense(c: &CanonicalDims) -> bool {
     let mut step = 1;
     (0..5).rev().all(|i| {
         let is_regular = c.size[i] == 1 || c.stride[i] == step;
@@ -87,8 +87,8 @@ pub fn dense(c: &CanonicalDims) -> bool {
 }
 
 /// Returns true if a tensor is dense with its channels last.
-pub fn channels_last(c: &CanonicalDims) -> bool {
+pub fn is_channels_last(c: &CanonicalDims) -> bool {
     let order = [0, 2, 3, 4, 1];
     let reordered = CanonicalDims { size: order.map(|i| c.size[i]), stride: order.map(|i| c.stride[i]) };
-    dense(&reordered)
+    is_dense(&reordered)
 }

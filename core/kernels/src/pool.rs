@@ -2,7 +2,7 @@
 //! plane each tap is applied to a whole row of results.
 
 use super::dense::f32_shapes;
-use super::plane::dense;
+use super::plane::is_dense;
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::cancel::Ticks;
@@ -87,8 +87,8 @@ fn make(spec: &Spec<'_>, reduction: Reduction) -> Option<Box<dyn Kernel>> {
     let shape = PoolShape::new(&params, &data, &out);
     let positions = shape.out.spatial().into_iter().max();
     if positions > Some(MAX_POSITIONS)
-        || !dense(&shape.data)
-        || !dense(&shape.out)
+        || !is_dense(&shape.data)
+        || !is_dense(&shape.out)
         || shape.data.size.contains(&0)
         || shape.out.size.contains(&0)
     {
@@ -126,7 +126,7 @@ impl Pool {
         for (h, row) in out.chunks_mut(cols.out).enumerate() {
             row.fill(if self.reduction == Reduction::Max { f32::NEG_INFINITY } else { 0.0 });
             for kh in rows.taps_of(h) {
-                if ticks.requested() {
+                if ticks.is_requested() {
                     return;
                 }
                 let line = h * rows.stride + kh * rows.dilation - rows.before;
@@ -240,7 +240,7 @@ struct Global {
 fn make_global(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let shape = PoolShape::new(&spec.params(), &data, &out);
-    let is_global = shape.out.spatial() == [1; 3] && !shape.data.size.contains(&0) && dense(&shape.data);
+    let is_global = shape.out.spatial() == [1; 3] && !shape.data.size.contains(&0) && is_dense(&shape.data);
     is_global.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), max }) as Box<dyn Kernel>)
 }
 

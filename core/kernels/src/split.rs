@@ -81,7 +81,7 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
     let run_chunk = |first: usize, run: &mut [T]| {
         let mut ticks = Ticks::every(size);
         for (i, chunk) in run.chunks_mut(size).enumerate() {
-            if ticks.requested() {
+            if ticks.is_requested() {
                 return;
             }
             f(first + i, chunk);

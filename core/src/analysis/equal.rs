@@ -129,7 +129,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Returns true if the types are equal up to renaming of type parameters.
-    fn same_type(&self, left: &Type, right: &Type) -> bool {
+    fn is_same_type(&self, left: &Type, right: &Type) -> bool {
         if self.params.is_empty() {
             return left == right;
         }
@@ -191,7 +191,7 @@ impl<'a> Comparison<'a> {
             (Expr::Var(p), Expr::Var(q)) => {
                 let (s, t) =
                     (effective_type(&p.annotation, self.a.ty(left)), effective_type(&q.annotation, self.b.ty(right)));
-                if !self.same_type(s, t) {
+                if !self.is_same_type(s, t) {
                     return Err(format!("%{} is {s}, %{} is {t}", p.name, q.name));
                 }
                 true
@@ -227,7 +227,7 @@ impl<'a> Comparison<'a> {
                 }
                 self.params.extend(p.type_params.iter().cloned().zip(q.type_params.iter().cloned()));
                 let (s, t) = (effective_type(&p.ret, self.a.ty(p.body)), effective_type(&q.ret, self.b.ty(q.body)));
-                if !self.same_type(s, t) {
+                if !self.is_same_type(s, t) {
                     return Err(format!("a function that returns {s} vs. one that returns {t}"));
                 }
                 p.params.len() == q.params.len()
@@ -235,7 +235,7 @@ impl<'a> Comparison<'a> {
             (Expr::Match(p), Expr::Match(q)) => {
                 p.complete == q.complete
                     && p.clauses.len() == q.clauses.len()
-                    && p.clauses.iter().zip(&q.clauses).all(|(s, t)| s.pattern.same_form(&t.pattern))
+                    && p.clauses.iter().zip(&q.clauses).all(|(s, t)| s.pattern.has_same_form(&t.pattern))
             }
             (Expr::Let { .. }, Expr::Let { .. })
             | (Expr::If { .. }, Expr::If { .. })

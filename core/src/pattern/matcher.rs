@@ -374,9 +374,9 @@ impl<'g, 'm> Matcher<'g, 'm> {
     /// Returns true if the expression has the type or the attributes that the pattern requires.
     fn meets_condition(&self, node: NodeRef<'_>, at: Callee) -> bool {
         match node {
-            NodeRef::Own(PatternNode::Typed(_, ty)) => self.ty(at).is_some_and(|actual| same_type(ty, actual)),
+            NodeRef::Own(PatternNode::Typed(_, ty)) => self.ty(at).is_some_and(|actual| matches_type(ty, actual)),
             NodeRef::Own(PatternNode::OfDtype(_, dtype)) => self.tensor(at).is_some_and(|t| t.dtype == *dtype),
-            NodeRef::Own(PatternNode::OfShape(_, dims)) => self.tensor(at).is_some_and(|t| same_dims(dims, &t.dims)),
+            NodeRef::Own(PatternNode::OfShape(_, dims)) => self.tensor(at).is_some_and(|t| matches_dims(dims, &t.dims)),
             NodeRef::Own(PatternNode::WithAttrs(_, attrs)) => self.has_attrs(at, self.expr(at), attrs),
             _ => false,
         }
@@ -599,16 +599,18 @@ fn op_attr(id: OpId, key: &Name) -> Option<AttrValue> {
     (&**key == "TOpPattern").then(|| AttrValue::Int(op::get(id).pattern as i64))
 }
 
-fn same_type(expected: &Type, actual: &Type) -> bool {
+fn matches_type(expected: &Type, actual: &Type) -> bool {
     match (expected, actual) {
-        (Type::Tensor(w), Type::Tensor(a)) => w.dtype == a.dtype && same_dims(&w.dims, &a.dims),
-        (Type::Tuple(w), Type::Tuple(a)) => w.len() == a.len() && w.iter().zip(a.iter()).all(|(w, a)| same_type(w, a)),
+        (Type::Tensor(w), Type::Tensor(a)) => w.dtype == a.dtype && matches_dims(&w.dims, &a.dims),
+        (Type::Tuple(w), Type::Tuple(a)) => {
+            w.len() == a.len() && w.iter().zip(a.iter()).all(|(w, a)| matches_type(w, a))
+        }
         _ => expected == actual,
     }
 }
 
 /// Compares dimensions structurally; `?` in the pattern matches any dimension unknown at compile time, named or not.
-fn same_dims(expected: &[Dim], actual: &[Dim]) -> bool {
+fn matches_dims(expected: &[Dim], actual: &[Dim]) -> bool {
     expected.len() == actual.len()
         && expected.iter().zip(actual).all(|(w, a)| w == a || (*w == Dim::Any && matches!(a, Dim::Symbolic(_))))
 }

@@ -193,7 +193,7 @@ impl Case {
         let mut tensors = io::weights::read(&file)?;
         let inputs: Vec<Tensor> = (0..tensors.len()).map_while(|i| tensors.remove(&i.to_string())).collect();
         let case = Case { subject, about: description, setting: Setting::parse(&text), module: model.module, inputs };
-        if !case.inputs_fit() {
+        if !case.has_matching_inputs() {
             let message = format!("{}: the inputs do not match the module's parameter types", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());
         }
@@ -201,7 +201,7 @@ impl Case {
     }
 
     /// Returns true if each parameter has an input of its type; an open dimension accepts any size.
-    fn inputs_fit(&self) -> bool {
+    fn has_matching_inputs(&self) -> bool {
         let params = self.module.main().map(|main| main.params.clone()).unwrap_or_default();
         params.len() == self.inputs.len()
             && params.iter().zip(&self.inputs).all(|(&param, tensor)| {

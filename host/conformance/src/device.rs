@@ -4,7 +4,7 @@
 use super::execute::check_outputs;
 use super::fault::{CaseResult, Fault, Kind};
 use super::harness::Harness;
-use super::linked::CompiledRegion;
+use super::linked::LinkedRegion;
 use super::reference::BoundedTensor;
 use super::test_region::TestRegion;
 use super::thorough::{SecondInputs, second_inputs};
@@ -64,7 +64,7 @@ struct Tensors<'t> {
 pub(super) fn try_region(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    compiled: &CompiledRegion,
+    compiled: &LinkedRegion,
 ) -> Result<usize, CaseResult> {
     let symbol = &test_region.graph.symbol;
     let fault = |fault: Fault| CaseResult::Failed(fault.in_region(symbol));

@@ -3,7 +3,7 @@
 use super::case::{Case, Setting, Subject};
 use super::execute::{self, FillPattern, check_outputs};
 use super::fault::{CaseResult, Fault, Kind};
-use super::linked::{self, CompiledRegion};
+use super::linked::{self, LinkedRegion};
 use super::reference::{self, Exclusions};
 use super::test_region::TestRegion;
 use byoc::build::backend::{Backend, PluginJudge};
@@ -89,7 +89,7 @@ impl Harness<'_, '_> {
     }
 
     /// Calls `compile`, and checks the size and the symbols of the blob.
-    pub fn compile(&self, test_region: &TestRegion, cache_dir: Option<&Path>) -> Result<CompiledRegion, Fault> {
+    pub fn compile(&self, test_region: &TestRegion, cache_dir: Option<&Path>) -> Result<LinkedRegion, Fault> {
         (self.progress)("compile", &test_region.graph.symbol);
         let mut options: Value = plugin::options(cache_dir, None);
         self.add_choices(&mut options, false);
@@ -114,12 +114,12 @@ impl Harness<'_, '_> {
         if linked::takes_part(&compiled) {
             (self.progress)("query", symbol);
         }
-        CompiledRegion::link(compiled, symbol, self.backend.codegen.as_ref(), &options)
+        LinkedRegion::link(compiled, symbol, self.backend.codegen.as_ref(), &options)
             .map_err(|message| Fault::new(Kind::ClaimNotKept, "query", message))
     }
 
     /// Returns the loader of a blob.
-    pub fn loader(&self, compiled: &CompiledRegion) -> Result<Arc<dyn Loader>, Fault> {
+    pub fn loader(&self, compiled: &LinkedRegion) -> Result<Arc<dyn Loader>, Fault> {
         let key = compiled.loader.as_str();
         (self.find_loader)(key).ok_or_else(|| {
             let message = format!("expected a registered loader, found loadbinary_{key}");
@@ -128,7 +128,7 @@ impl Harness<'_, '_> {
     }
 
     /// Returns true if the metadata of the region declares that the backend serves one run at a time.
-    pub fn serves_one_run(&self, compiled: &CompiledRegion) -> bool {
+    pub fn serves_one_run(&self, compiled: &LinkedRegion) -> bool {
         compiled.metadata.iter().any(|attr| attr.key == ONE_AT_A_TIME && attr.value == AttrValue::Bool(true))
     }
 
@@ -136,7 +136,7 @@ impl Harness<'_, '_> {
     pub fn load(
         &self,
         test_region: &TestRegion,
-        compiled: &CompiledRegion,
+        compiled: &LinkedRegion,
         blob: &[u8],
         services: &Services,
     ) -> Result<Box<dyn Executable>, Fault> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Compiled region after the link step, with the shared data of that step.
 #[derive(Debug)]
-pub struct CompiledRegion {
+pub struct LinkedRegion {
     region: api::CompiledRegion,
     shared: Option<Arc<Tensor>>,
 }
@@ -22,7 +22,7 @@ pub fn takes_part(region: &api::CompiledRegion) -> bool {
     bridge::metadata(region).iter().any(|(key, value)| key == LINK && *value == json!(true))
 }
 
-impl Deref for CompiledRegion {
+impl Deref for LinkedRegion {
     type Target = api::CompiledRegion;
 
     fn deref(&self) -> &api::CompiledRegion {
@@ -30,7 +30,7 @@ impl Deref for CompiledRegion {
     }
 }
 
-impl CompiledRegion {
+impl LinkedRegion {
     /// Links a region if its metadata requests the link step.
     ///
     /// # Errors
@@ -40,9 +40,9 @@ impl CompiledRegion {
         symbol: &str,
         codegen: &dyn Codegen,
         options: &Value,
-    ) -> Result<CompiledRegion, String> {
+    ) -> Result<LinkedRegion, String> {
         if !takes_part(&region) {
-            return Ok(CompiledRegion { region, shared: None });
+            return Ok(LinkedRegion { region, shared: None });
         }
         let metadata: Map<String, Value> = bridge::metadata(&region).into_iter().collect();
         let loader = region.loader.to_string();
@@ -52,7 +52,7 @@ impl CompiledRegion {
         if let Some(blob) = linked_regions.blobs.remove(symbol) {
             region.blob = blob.into();
         }
-        Ok(CompiledRegion { region, shared: linked_regions.shared.map(Arc::new) })
+        Ok(LinkedRegion { region, shared: linked_regions.shared.map(Arc::new) })
     }
 
     /// Returns the constants for the loader, based on the constants for `compile`: without packed elements, and with

@@ -4,7 +4,7 @@ use super::case::Case;
 use super::execute::{self, FillPattern, check_outputs, judge_outputs};
 use super::fault::{Fault, Kind};
 use super::harness::Harness;
-use super::linked::CompiledRegion;
+use super::linked::LinkedRegion;
 use super::reference::BoundedTensor;
 use super::test_region::TestRegion;
 use byoc_ir::tensor::Tensor;
@@ -21,7 +21,7 @@ pub(super) fn try_region(
     harness: &Harness<'_, '_>,
     case: &Case,
     test_region: &TestRegion,
-    compiled: &CompiledRegion,
+    compiled: &LinkedRegion,
 ) -> Result<(), Fault> {
     reproducible_bytes(harness, test_region, compiled)?;
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
@@ -42,7 +42,7 @@ pub(super) fn try_region(
 fn reproducible_bytes(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    first_blob: &CompiledRegion,
+    first_blob: &LinkedRegion,
 ) -> Result<(), Fault> {
     let second_blob = harness.compile(test_region, harness.cache_dir)?;
     if second_blob.blob == first_blob.blob {
@@ -128,7 +128,7 @@ fn concurrent_runs(
     test_region: &TestRegion,
     second_set: &Option<SecondInputs>,
     (executable, plan): (&dyn Executable, &Prepared),
-    compiled: &CompiledRegion,
+    compiled: &LinkedRegion,
 ) -> Result<(), Fault> {
     let another = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
     let another_prepared = harness.prepare(test_region, &*another)?;
@@ -169,13 +169,13 @@ fn concurrent_runs(
 }
 
 /// Checks the result of a run with single-threaded services.
-fn single_thread(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
+fn single_thread(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &LinkedRegion) -> Result<(), Fault> {
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.single_threaded)?;
     harness.rerun(test_region, &*executable, (Kind::Threads, "run", "with one thread"))
 }
 
 /// Checks the result of a second executable from the same blob, after the first executable is dropped.
-fn second_load(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &CompiledRegion) -> Result<(), Fault> {
+fn second_load(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &LinkedRegion) -> Result<(), Fault> {
     let (first_output, second_output) = (
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,
@@ -210,7 +210,7 @@ fn unknown_query(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     executable: &dyn Executable,
-    compiled: &CompiledRegion,
+    compiled: &LinkedRegion,
 ) -> Result<(), Fault> {
     const KEY: &str = "byoc.conformance.an unknown key";
     (harness.progress)("query", &test_region.graph.symbol);
@@ -242,7 +242,7 @@ fn unknown_query(
 fn check_damaged_blobs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    compiled: &CompiledRegion,
+    compiled: &LinkedRegion,
 ) -> Result<(), Fault> {
     let blob = compiled.blob.as_slice();
     let lengths = [0, 1, 7, blob.len() / 4, blob.len() / 2, blob.len().saturating_sub(9), blob.len().saturating_sub(1)];
@@ -275,7 +275,7 @@ fn check_damaged_blobs(
 fn damaged_load(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    compiled: &CompiledRegion,
+    compiled: &LinkedRegion,
     blob: &[u8],
     description: &str,
 ) -> Result<(), Fault> {

@@ -5,7 +5,7 @@ use super::case::Case;
 use super::execute::{FillPattern, judge_outputs};
 use super::fault::{CaseResult, Fault, Kind};
 use super::harness::Harness;
-use super::linked::CompiledRegion;
+use super::linked::LinkedRegion;
 use super::reference::Mismatch;
 use super::test_region::TestRegion;
 use byoc_ir::tensor::Tensor;
@@ -45,7 +45,7 @@ impl Harness<'_, '_> {
 
     /// Compiles, loads, prepares and runs a region; returns the compiled region and the largest fraction of its error
     /// budget that any element used.
-    fn try_region(&self, test_region: &TestRegion) -> Result<(CompiledRegion, f64), Fault> {
+    fn try_region(&self, test_region: &TestRegion) -> Result<(LinkedRegion, f64), Fault> {
         let compiled = self.compile(test_region, self.cache_dir)?;
         let executable = self.load(test_region, &compiled, &compiled.blob, self.services)?;
         let plan = self.prepare(test_region, &*executable)?;

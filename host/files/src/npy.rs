@@ -102,7 +102,7 @@ impl Header {
         if !self.fortran {
             return Ok(tensor);
         }
-        Ok(Tensor::build(dtype, shape, |bytes| row_major(tensor.bytes(), shape, dtype.size(), bytes))?)
+        Ok(Tensor::build(dtype, shape, |bytes| copy_row_major(tensor.bytes(), shape, dtype.size(), bytes))?)
     }
 }
 
@@ -275,7 +275,7 @@ fn descr(dtype: DType) -> &'static str {
 }
 
 /// Converts column-major elements to row-major order.
-fn row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
+fn copy_row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
     let mut strides = vec![1; shape.len()];
     for axis in 1..shape.len() {
         strides[axis] = strides[axis - 1] * shape[axis - 1];

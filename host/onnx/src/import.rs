@@ -13,7 +13,7 @@ use byoc_ir::ir::{Source, Type};
 use std::collections::BTreeMap;
 
 /// Converts a model to a module.
-pub fn run(
+pub fn convert(
     mut model: ModelProto,
     options: &LoadOptions,
     external: Option<&ExternalFiles>,
@@ -26,7 +26,7 @@ pub fn run(
     check_operators(&nodes)?;
     let (types, bound) = bind(&signature, options)?;
 
-    let mut importer = ConversionState::new(&graph, external, convert)?;
+    let mut importer = ConversionState::new(&graph, external, convert_node)?;
     importer.warnings = warnings;
     let mut names = Identifiers::default();
     let mut params = Vec::new();
@@ -44,7 +44,7 @@ pub fn run(
     for (position, node) in nodes.iter().enumerate() {
         cancel::check(|| format!("{position} of {} model nodes had been converted", nodes.len()))
             .map_err(single_diagnostic)?;
-        convert(&mut importer, node, position).map_err(|d| vec![*d])?;
+        convert_node(&mut importer, node, position).map_err(|d| vec![*d])?;
     }
     let mut results = Vec::new();
     for port in &signature.outputs {
@@ -139,7 +139,7 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     })])
 }
 
-fn convert(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize) -> Result<()> {
+fn convert_node(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize) -> Result<()> {
     let proto = &flat.proto;
     let version = flat.opset.unwrap_or(0);
     let label = if proto.name.is_empty() { format!("{}_{position}", proto.op_type) } else { proto.name.clone() };

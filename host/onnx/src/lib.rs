@@ -100,7 +100,7 @@ pub fn convert_model(
     options: &LoadOptions,
     external: Option<&ExternalFiles>,
 ) -> Result<Loaded, Vec<Diagnostic>> {
-    import::run(model, options, external)
+    import::convert(model, options, external)
 }
 
 /// Decodes the `ModelProto` message in a file.

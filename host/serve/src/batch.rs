@@ -132,7 +132,7 @@ struct Pending {
     reply: oneshot::Sender<Result<Done>>,
 }
 
-/// Running batch, canceled once no request waits for its result.
+/// Running batch, cancelled once no request waits for its result.
 #[derive(Debug)]
 struct Batch {
     cancel: Cancel,
@@ -318,7 +318,9 @@ impl Queue {
             preferred_rows = Some(1);
         }
         for other in self.pending.iter().skip(1) {
-            if other.job.rows == 0 || rows + other.job.rows > settings.max_batch || !fit(&first_request.job, &other.job)
+            if other.job.rows == 0
+                || rows + other.job.rows > settings.max_batch
+                || !can_share_batch(&first_request.job, &other.job)
             {
                 is_closed = true;
                 break;
@@ -347,7 +349,7 @@ const MAX_SHORT: Duration = Duration::from_micros(200);
 const MAX_HERE: Duration = Duration::from_millis(5);
 
 /// Tests whether two requests can be batched: their inputs have equal types, except for the first dimension.
-fn fit(a: &Job, b: &Job) -> bool {
+fn can_share_batch(a: &Job, b: &Job) -> bool {
     a.inputs.iter().zip(&b.inputs).all(|(a, b)| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..))
 }
 

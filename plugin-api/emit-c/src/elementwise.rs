@@ -195,16 +195,16 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
         }
         "cast" => cast(dtype, out, a)?,
         "divide" if float => format!("{a} / {b}"),
-        "divide" if divides(ir, op) => format!("{a} / {b}"),
+        "divide" if is_safe_division(ir, op) => format!("{a} / {b}"),
         "mod" if float => format!("{}({a}, {b})", f("fmodf", "fmod")),
-        "mod" if divides(ir, op) => format!("{a} % {b}"),
+        "mod" if is_safe_division(ir, op) => format!("{a} % {b}"),
         "floor_divide" if is_single => format!("byoc_floor_divide({a}, {b})"),
         "floor_divide" if float => format!("floor({a} / {b})"),
-        "floor_divide" if divides(ir, op) => {
+        "floor_divide" if is_safe_division(ir, op) => {
             format!("{a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))")
         }
         "floor_mod" if float => format!("{}({a}, {b})", f("byoc_floor_mod", "byoc_floor_mod64")),
-        "floor_mod" if divides(ir, op) => {
+        "floor_mod" if is_safe_division(ir, op) => {
             format!("{a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)")
         }
         "power" if float => power(ir, op, dtype, a, b),
@@ -227,7 +227,7 @@ fn integer_range(dtype: DType) -> (f64, f64) {
 }
 
 /// Returns true if an integer division cannot trap: the divisor is a constant that contains neither 0 nor -1.
-fn divides(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
+fn is_safe_division(ir: &RegionIr<'_>, op: &Op<'_>) -> bool {
     let dtype = ir.val(op.inputs[0]).dtype;
     matches!(dtype, DType::I32 | DType::I64)
         && op

@@ -7,7 +7,7 @@
 use crate::anchors::{self, Anchor};
 use crate::elementwise;
 use crate::externals::Externals;
-use crate::index_space::{pull_back, same_places};
+use crate::index_space::{is_same_location, pull_back};
 use crate::view_ops::{is_bijective, is_view_op, view_through};
 use byoc_plugin_support::region::{OpId, RegionIr, Val};
 use byoc_plugin_support::view::{View, count};
@@ -113,7 +113,7 @@ impl Grouping {
             let mut views = op.inputs.iter().filter_map(|&v| index_in(ir, group, v));
             let Some((_, view)) = views.next() else { continue };
             if view.shape != shape
-                || !views.all(|(_, other_view)| same_places(&other_view, &view))
+                || !views.all(|(_, other_view)| is_same_location(&other_view, &view))
                 || self.creates_cycle(ir, id, g)
             {
                 continue;

@@ -17,7 +17,7 @@ pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
 }
 
 /// Compares two views, ignoring the strides of dimensions of size 1.
-pub fn same_places(a: &View, b: &View) -> bool {
+pub fn is_same_location(a: &View, b: &View) -> bool {
     a.offset == b.offset && a.same_layout(b)
 }
 

@@ -168,7 +168,7 @@ impl MatrixUses {
     }
 
     /// Returns true if the next GEMV should traverse the matrix `value` backwards; the direction alternates.
-    pub fn next_direction(&mut self, ir: &RegionIr, value: Val) -> bool {
+    pub fn goes_backwards(&mut self, ir: &RegionIr, value: Val) -> bool {
         let direction = root(ir, value).map(|constant| self.is_backwards_next.entry(constant).or_default());
         direction.is_some_and(|direction| std::mem::replace(direction, !*direction))
     }

@@ -177,7 +177,7 @@ impl Lowering<'_> {
         let Some(addends) = addends(&chain, &view).filter(|_| chain.links == links.len()) else { return Ok(None) };
         let Some(packed_buffer) = self.pack_as(b, Packing::Panels(panels))? else { return Ok(None) };
         let packed_buffer = BufferView { buffer: packed_buffer, view: View::dense(&[panels.elements() as i64]) };
-        let step = Gemv { panels, backwards: self.matrices.next_direction(self.ir, op.inputs[1]) };
+        let step = Gemv { panels, backwards: self.matrices.goes_backwards(self.ir, op.inputs[1]) };
         let target = self.scratch(view);
         let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed_buffer)];
         let indexed_argument = |(indexed_argument, addend)| (ffi::ARG_MULTIPLE_SRC + indexed_argument, addend);

@@ -119,13 +119,13 @@ impl CommandList {
         self.check_place(command.kernel, Element::Int8, kernel, is_written, false)?;
         self.check_place(command.sums, Element::Int32, out, is_written, true)?;
         for place in [(command.feature, feature), (command.kernel, kernel)] {
-            if overlap(place, (command.sums, 4 * out)) {
+            if tensors_overlap(place, (command.sums, 4 * out)) {
                 return Err("the sums overlap an operand".into());
             }
         }
         if let Some(epilogue) = &command.epilogue {
             self.check_place(epilogue.out, epilogue.element, out, is_written, true)?;
-            if overlap((epilogue.out, epilogue.element.size() as u64 * out), (command.sums, 4 * out)) {
+            if tensors_overlap((epilogue.out, epilogue.element.size() as u64 * out), (command.sums, 4 * out)) {
                 return Err("the result overlaps the sums".into());
             }
             for step in &epilogue.steps {
@@ -215,7 +215,7 @@ impl CommandList {
 }
 
 /// Tests whether two tensors share memory.
-fn overlap((a, a_bytes): (Place, u64), (b, b_bytes): (Place, u64)) -> bool {
+fn tensors_overlap((a, a_bytes): (Place, u64), (b, b_bytes): (Place, u64)) -> bool {
     match (a, b) {
         (Place::Work(a), Place::Work(b)) => a < b + b_bytes && b < a + a_bytes,
         _ => a == b,

@@ -147,14 +147,14 @@ impl ClausePattern {
     }
 
     /// Returns true if both patterns have the same form, ignoring which variables they bind.
-    pub fn same_form(&self, other: &ClausePattern) -> bool {
+    pub fn has_same_form(&self, other: &ClausePattern) -> bool {
         match (self, other) {
             (ClausePattern::Any, ClausePattern::Any) | (ClausePattern::Var(_), ClausePattern::Var(_)) => true,
             (ClausePattern::Constructor { name: a, fields: x }, ClausePattern::Constructor { name: b, fields: y }) => {
-                a == b && x.len() == y.len() && x.iter().zip(y).all(|(p, q)| p.same_form(q))
+                a == b && x.len() == y.len() && x.iter().zip(y).all(|(p, q)| p.has_same_form(q))
             }
             (ClausePattern::Tuple(x), ClausePattern::Tuple(y)) => {
-                x.len() == y.len() && x.iter().zip(y).all(|(p, q)| p.same_form(q))
+                x.len() == y.len() && x.iter().zip(y).all(|(p, q)| p.has_same_form(q))
             }
             _ => false,
         }

@@ -381,7 +381,7 @@ pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
             let group = o / (out_channels / s.groups);
             each(s.out.spatial(), |position| {
                 let mut sum = A::ZERO;
-                if ticks.requested() {
+                if ticks.is_requested() {
                     return;
                 }
                 for i in 0..per_group {
@@ -421,7 +421,7 @@ pub(super) fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &m
             let group = i / (in_channels / s.groups);
             each(s.data.spatial(), |position| {
                 let value = x[s.data.at(n, i, position)];
-                if ticks.requested() {
+                if ticks.is_requested() {
                     return;
                 }
                 for o in 0..per_group {

@@ -249,7 +249,7 @@ pub(super) fn multiply<A: Sum>(s: &MatMulShape, a: &[A], b: &[A], out: &mut [A])
     for batch in 0..s.batch {
         for i in 0..s.m {
             for j in 0..s.n {
-                if ticks.requested() {
+                if ticks.is_requested() {
                     return;
                 }
                 let mut sum = A::ZERO;

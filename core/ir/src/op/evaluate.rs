@@ -72,7 +72,7 @@ pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result
         reference(Params::new(def, attrs), &inputs, &mut views).map_err(|e| format!("{}: {e}", def.name))?;
     }
     drop(reservation);
-    if cancel::requested() {
+    if cancel::is_requested() {
         return Err(format!("{}: cancelled", def.name));
     }
     let wrap = |(dtype, shape, bytes): (_, crate::tensor::Shape, _)| {

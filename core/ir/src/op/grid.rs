@@ -40,7 +40,7 @@ inventory::submit! {
 }
 
 /// Returns true if the coordinates are the last axis of the grid.
-fn coordinates_last(params: &Params<'_>) -> bool {
+fn has_coordinates_last(params: &Params<'_>) -> bool {
     params.string("layout").ends_with('C')
 }
 
@@ -60,7 +60,7 @@ fn sample_type(relation: &Relation<'_>) -> TypeResult {
             relation.mismatch(format!("expected float data and a float grid of equal rank >= 3, found {a} and {b}"))
         );
     }
-    let last = coordinates_last(&relation.params);
+    let last = has_coordinates_last(&relation.params);
     let (axes, spatial) =
         if last { (&grid.dims[rank - 1], &grid.dims[1..rank - 1]) } else { (&grid.dims[1], &grid.dims[2..]) };
     if axes.fixed().is_some_and(|axes| axes != rank - 2) {
@@ -160,7 +160,7 @@ fn sample(
     let axes = data_shape.len() - 2;
     let (data, grid) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let (data_strides, grid_strides) = (strides(data_shape), strides(grid_shape));
-    let (last, method) = (coordinates_last(&params), params.string("method"));
+    let (last, method) = (has_coordinates_last(&params), params.string("method"));
     let (aligned, padding) = (params.bool("align_corners"), params.string("padding_mode"));
     let axis = |size: usize| Axis { size: size as f64, aligned, padding: padding.clone() };
     let data_axes: Vec<Axis> = data_shape[2..].iter().map(|&size| axis(size)).collect();

@@ -240,7 +240,7 @@ impl AxisTaps {
         };
         let mut ticks = Ticks::every(16 * per_index);
         for position in 0..places {
-            if ticks.requested() {
+            if ticks.is_requested() {
                 return Err("cancelled".into());
             }
             let coordinate = look_up(&mode, position, size, places, (first, last));

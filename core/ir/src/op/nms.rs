@@ -104,7 +104,7 @@ fn nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
                 if picks.len() == max_boxes {
                     break;
                 }
-                if ticks.requested() {
+                if ticks.is_requested() {
                     return Err("cancelled".into());
                 }
                 let suppressed = |&other: &usize| rectangles[candidate].overlap(&rectangles[other]) > iou;

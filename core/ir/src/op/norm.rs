@@ -289,7 +289,7 @@ impl AxisView {
         let line = move |o: usize, i: usize| (0..self.len).map(|a| (o * self.len + a) * self.inner + i).collect();
         let mut ticks = Ticks::every(4 * self.len);
         let lines = (0..self.outer).flat_map(move |o| (0..self.inner).map(move |i| line(o, i)));
-        lines.take_while(move |_| !ticks.requested())
+        lines.take_while(move |_| !ticks.is_requested())
     }
 }
 
@@ -428,7 +428,7 @@ fn lrn_reference(
     for line in AxisView::new(inputs[0].shape, params.int("axis")).lines() {
         let mut ticks = Ticks::every(size.min(line.len()));
         for c in 0..line.len() {
-            if ticks.requested() {
+            if ticks.is_requested() {
                 break;
             }
             let window = &line[c.saturating_sub(size / 2)..(c + size / 2 + 1).min(line.len())];

@@ -293,7 +293,7 @@ fn windows(
     for n in 0..s.out.size[0] {
         for c in 0..s.out.size[1] {
             each(s.out.spatial(), |position| {
-                if ticks.requested() {
+                if ticks.is_requested() {
                     return;
                 }
                 // A large window may consist mostly of padding, which is not traversed.
@@ -381,7 +381,7 @@ fn adaptive_pool(
     for n in 0..s.out.size[0] {
         for c in 0..s.out.size[1] {
             each(out, |position| {
-                if ticks.requested() {
+                if ticks.is_requested() {
                     return;
                 }
                 let ranges: [_; 3] = std::array::from_fn(|i| adaptive_range(position[i], size[i], out[i]));

@@ -307,7 +307,7 @@ fn reference(
         let mut outside_flags = Vec::with_capacity(resized.to);
         let mut ticks = Ticks::every(outer.saturating_mul(inner));
         for position in 0..resized.to {
-            if ticks.requested() {
+            if ticks.is_requested() {
                 return Err("cancelled".into());
             }
             let taps = taps(&params, resized, position)?;

@@ -170,7 +170,7 @@ fn dft(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
     let mut result = vec![0.0; outputs[0].len()];
     let mut ticks = Ticks::every(sizes.length.saturating_mul(sizes.out));
     for (block, inner_index) in (0..outer).flat_map(|block| (0..inner).map(move |inner_index| (block, inner_index))) {
-        if ticks.requested() {
+        if ticks.is_requested() {
             return Err("cancelled".into());
         }
         let input_sample = |n: usize| {
@@ -236,7 +236,7 @@ fn stft(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
     let mut result = vec![0.0; outputs[0].len()];
     let mut ticks = Ticks::every(window.len().saturating_mul(frequencies));
     for (batch, frame) in (0..batches).flat_map(|batch| (0..frames).map(move |frame| (batch, frame))) {
-        if ticks.requested() {
+        if ticks.is_requested() {
             return Err("cancelled".into());
         }
         let sample = |n: usize| {

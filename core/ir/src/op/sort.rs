@@ -30,7 +30,7 @@ fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, count: usize) -
     };
     let mut ticks = Ticks::every(16 * size);
     for row in 0..outer * inner {
-        if ticks.requested() {
+        if ticks.is_requested() {
             break;
         }
         let base = row / inner * size * inner + row % inner;

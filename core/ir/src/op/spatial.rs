@@ -214,11 +214,11 @@ impl WindowParams {
     /// Creates the parameters from attributes that the type relation accepted.
     pub fn new(params: &Params<'_>, axes: usize) -> WindowParams {
         let spatial_values = |values: &[i64], missing: usize| {
-            let mut values3 = [missing; 3];
-            for (target, &v) in values3[3 - axes..].iter_mut().zip(values) {
+            let mut padded_values = [missing; 3];
+            for (target, &v) in padded_values[3 - axes..].iter_mut().zip(values) {
                 *target = v as usize;
             }
-            values3
+            padded_values
         };
         let pads = params.padding(axes);
         WindowParams {

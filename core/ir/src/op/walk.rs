@@ -36,7 +36,7 @@ pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
     }
     let mut index: Shape = smallvec::smallvec![0; shape.len()];
     let mut ticks = Ticks::every(16);
-    while !ticks.requested() {
+    while !ticks.is_requested() {
         visit(&index);
         let Some(axis) = (0..shape.len()).rev().find(|&a| index[a] + 1 < shape[a]) else { return };
         index[axis] += 1;

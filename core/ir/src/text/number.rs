@@ -62,12 +62,12 @@ pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
     let value = digits.parse::<i128>().map(|v| if negative { -v } else { v });
     let value = value.map_err(|_| format!("{sign}{text} does not fit any integer type"))?;
     let dtype = dtype.unwrap_or(if i32::try_from(value).is_ok() { DType::I32 } else { DType::I64 });
-    let is_in_range = crate::with_dtype!(dtype, T => in_range::<T>(value));
+    let is_in_range = crate::with_dtype!(dtype, T => is_in_range::<T>(value));
     if is_in_range { Ok(Number::Int(value, dtype)) } else { Err(format!("{sign}{text} does not fit {dtype}")) }
 }
 
 /// Returns true if the element type can represent the value. (64-bit integers are compared as integers.)
-fn in_range<T: Element>(value: i128) -> bool {
+fn is_in_range<T: Element>(value: i128) -> bool {
     match T::DTYPE {
         DType::I64 => i64::try_from(value).is_ok(),
         DType::U64 => u64::try_from(value).is_ok(),

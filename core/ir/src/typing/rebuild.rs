@@ -62,7 +62,7 @@ impl<'a> Rebuild<'a> {
     ) -> Result<Module, Box<Diagnostic>> {
         let mut ticks = Ticks::every(64);
         for id in order {
-            if ticks.requested() {
+            if ticks.is_requested() {
                 cancel::check(String::new)?;
             }
             let node = &self.old.nodes[id];

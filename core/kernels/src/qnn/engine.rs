@@ -68,17 +68,17 @@ struct Layout {
 }
 
 impl Engine {
-    fn padding(&self) -> bool {
+    fn has_padding(&self) -> bool {
         self.data.padded != self.data.size
     }
 
     /// Returns true if the data can be read in place: unsigned, channels last, whole words, no padding.
-    fn in_place(&self, dtype: DType) -> bool {
-        dtype == DType::U8 && self.data.steps[1] == 1 && self.kernel.inputs.is_multiple_of(4) && !self.padding()
+    fn can_read_in_place(&self, dtype: DType) -> bool {
+        dtype == DType::U8 && self.data.steps[1] == 1 && self.kernel.inputs.is_multiple_of(4) && !self.has_padding()
     }
 
     fn layout(&self, dtype: DType) -> Layout {
-        if self.in_place(dtype) {
+        if self.can_read_in_place(dtype) {
             let [_, _, row, column] = self.data.steps;
             let last_offset = |size: usize, step: usize| size.saturating_sub(1) * step;
             let bytes = last_offset(self.data.size[0], row) + last_offset(self.data.size[1], column);
@@ -97,7 +97,7 @@ impl Engine {
 
     /// Returns the size of the scratch memory in bytes.
     pub fn workspace(&self, dtype: DType) -> usize {
-        if self.in_place(dtype) { 0 } else { self.layout(dtype).bytes }
+        if self.can_read_in_place(dtype) { 0 } else { self.layout(dtype).bytes }
     }
 
     /// Returns the number of positions of an image's result.
@@ -108,7 +108,7 @@ impl Engine {
     /// Returns true if a zero point of the data can be stored in the padding.
     pub fn takes_zero_point(&self, dtype: DType, zero_point: i32) -> bool {
         let limits = if dtype == DType::U8 { 0..=255 } else { -128..=127 };
-        !self.padding() || limits.contains(&zero_point)
+        !self.has_padding() || limits.contains(&zero_point)
     }
 
     /// Computes every result and passes it to `epilogue`.
@@ -117,7 +117,7 @@ impl Engine {
         let layout = self.layout(dtype);
         for image in 0..self.data.images {
             let image_data = &values.data.data[image * self.data.steps[0]..];
-            if self.in_place(dtype) {
+            if self.can_read_in_place(dtype) {
                 self.accumulate(&image_data[..layout.bytes], &layout, values, image, epilogue);
             } else {
                 let scratch = &mut workspace[..layout.bytes];

@@ -7,7 +7,7 @@ use crate::split;
 const CHUNK: usize = 4096;
 
 /// Returns true if the processor can look bytes up in registers.
-fn in_registers() -> bool {
+fn can_look_up_in_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi")
@@ -20,13 +20,13 @@ fn in_registers() -> bool {
 
 /// Computes `out[i] = table[x[i]]`.
 pub(super) fn look_up_each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
-    let registers = in_registers();
+    let has_register_lookup = can_look_up_in_registers();
     // A lookup in memory costs about as much as one simple operation, the unit of work in `split`; a lookup in
     // registers costs a small fraction of that.
-    let work = if registers { x.len() / 8 } else { x.len() };
+    let work = if has_register_lookup { x.len() / 8 } else { x.len() };
     split::each_chunk(out, CHUNK, work, |i, out| {
         let x = &x[i * CHUNK..][..out.len()];
-        let finished = if registers { vectors(table, x, out) } else { 0 };
+        let finished = if has_register_lookup { vectors(table, x, out) } else { 0 };
         for (out, x) in out[finished..].iter_mut().zip(&x[finished..]) {
             *out = table[usize::from(*x)];
         }
@@ -44,8 +44,8 @@ pub(super) struct Sum {
 
 impl Sum {
     pub fn new(tables: [[i32; 256]; 2], signed: bool) -> Sum {
-        let small = tables.iter().flatten().all(|value| value.unsigned_abs() < 1 << 14);
-        let planes = (small && in_registers()).then(|| {
+        let is_small = tables.iter().flatten().all(|value| value.unsigned_abs() < 1 << 14);
+        let planes = (is_small && can_look_up_in_registers()).then(|| {
             let plane = |table: usize, byte: usize| tables[table].map(|value| value.to_le_bytes()[byte]);
             Box::new([plane(0, 0), plane(0, 1), plane(1, 0), plane(1, 1)])
         });
@@ -83,14 +83,16 @@ fn sum_vectors(_: &[[u8; 256]; 4], _: bool, _: &[u8], _: &[u8], _: &mut [u8]) ->
 /// Looks up whole vectors and returns the number of bytes processed.
 #[cfg(target_arch = "x86_64")]
 fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
-    // SAFETY: `each` calls this only if `in_registers` found AVX-512 BW and VBMI, which imply the remaining features.
+    // SAFETY: `look_up_each` calls this only if `can_look_up_in_registers` found AVX-512 BW and VBMI, which imply the
+    // remaining features.
     unsafe { x86::vectors(table, x, out) }
 }
 
 /// Sums whole vectors and returns the number of bytes processed.
 #[cfg(target_arch = "x86_64")]
 fn sum_vectors(planes: &[[u8; 256]; 4], signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
-    // SAFETY: a `Sum` has planes only if `in_registers` found AVX-512 BW and VBMI, which imply the remaining features.
+    // SAFETY: a `Sum` has planes only if `can_look_up_in_registers` found AVX-512 BW and VBMI, which imply the remaining
+    // features.
     unsafe { x86::sum_vectors(planes, signed, a, b, out) }
 }
 

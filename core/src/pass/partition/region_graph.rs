@@ -413,7 +413,7 @@ mod tests {
 
     /// Returns true if a path of at least two edges leads from `source` to `target` in the merged graph. Reference for
     /// [`RegionGraph::merge`].
-    fn other_path(edges: &[(u32, u32)], class: &[u32], source: u32, target: u32) -> bool {
+    fn has_other_path(edges: &[(u32, u32)], class: &[u32], source: u32, target: u32) -> bool {
         let mut visited = HashSet::new();
         let mut stack: Vec<u32> = Vec::new();
         for &(a, b) in edges {
@@ -457,7 +457,7 @@ mod tests {
             for _ in 0..3 * len {
                 let (source, target) = edges[random(edges.len() as u32) as usize];
                 let (a, b) = (class[source as usize], class[target as usize]);
-                let expected = a == b || !other_path(&edges, &class, a, b);
+                let expected = a == b || !has_other_path(&edges, &class, a, b);
                 assert_eq!(graph.merge(source, target), expected, "round {trial}: {source} into {target} of {edges:?}");
                 if expected && a != b {
                     merge_count += 1;

@@ -152,7 +152,7 @@ fn does_not_use_links_and_fifos() {
     symlink(fixture.path("elsewhere"), &object).unwrap();
     fixture.run().stderr_contains(&["is not used: expected a regular file, found a symbolic link"]);
     std::fs::remove_file(&object).unwrap();
-    crate::nodes::fifo(&object);
+    crate::nodes::create_fifo(&object);
     assert_correct(crate::nodes::run_nonblocking(&mut fixture.command()))
         .stderr_contains(&["is not used: expected a regular file, found a directory or a special file"]);
 }

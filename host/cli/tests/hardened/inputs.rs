@@ -1,6 +1,6 @@
 //! Inputs that are not regular files are rejected with a diagnostic, without blocking.
 
-use crate::nodes::{fifo, run_nonblocking};
+use crate::nodes::{create_fifo, run_nonblocking};
 use crate::{CommandOutput, byoc, command, data_text};
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn rejects_fifos() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = |name: &str| {
         let path = dir.path().join(name);
-        fifo(&path);
+        create_fifo(&path);
         text(&path)
     };
     let message = "expected a regular file, found a FIFO";
@@ -65,14 +65,14 @@ fn rejects_fifos_in_folders() {
     let (case, set) = (dir.path().join("case"), dir.path().join("case/test_data_set_0"));
     std::fs::create_dir_all(&set).unwrap();
     std::fs::copy(data_text("hardened/esc.onnx"), case.join("model.onnx")).unwrap();
-    fifo(&set.join("input_0.pb"));
+    create_fifo(&set.join("input_0.pb"));
     assert_refused(&["run", &text(&case)], "E0512", "expected a regular file, found a FIFO");
-    fifo(&case.join("data.json"));
+    create_fifo(&case.join("data.json"));
     assert_refused(&["run", &text(&case)], "E0516", "data.json: expected a regular file, found a FIFO");
 
     let plugins = dir.path().join("plugins");
     std::fs::create_dir(&plugins).unwrap();
-    fifo(&plugins.join("libbyoc_pipe.so"));
+    create_fifo(&plugins.join("libbyoc_pipe.so"));
     let list = ["plugins", "list", "--json", "--plugin-dir", &text(&plugins)];
     let list_output = run_nonblocking(&mut command(list)).ok();
     assert_eq!(list_output.json()[0]["reason"], "expected a regular file, found a directory or a special file");

@@ -104,12 +104,12 @@ fn charges_scratch_memory_of_references() {
 /// Writes an `.npz` file with an entry of zeros, which compresses by a factor of a thousand.
 fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
     let header = {
-        let empty_tensor = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
+        let empty_npy = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
         let dims: Vec<String> = shape.iter().map(|d| format!("{d}, ")).collect();
         // The header is padded to 118 bytes, which leaves space for a longer shape.
-        let text = String::from_utf8_lossy(&empty_tensor[10..]).replace("(0,)", &format!("({})", dims.concat()));
+        let text = String::from_utf8_lossy(&empty_npy[10..]).replace("(0,)", &format!("({})", dims.concat()));
         let text = format!("{:<117}\n", text.trim_end());
-        [&empty_tensor[..10], text.as_bytes()].concat()
+        [&empty_npy[..10], text.as_bytes()].concat()
     };
     let file = std::fs::File::create(path).unwrap();
     let mut zip = zip::ZipWriter::new(file);

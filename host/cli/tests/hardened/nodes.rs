@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub fn fifo(path: &Path) {
+pub fn create_fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("cannot create a FIFO");
 }
 
 /// Creates a device node equivalent to `/dev/<name>`; returns false if the node cannot be created or opened.
-pub fn device(path: &Path, name: &str) -> bool {
+pub fn create_device(path: &Path, name: &str) -> bool {
     let device_number = match name {
         "null" => 3,
         "full" => 7,

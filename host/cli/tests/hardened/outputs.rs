@@ -1,6 +1,6 @@
 //! Output files of commands: only regular files are replaced, and no partial files remain.
 
-use crate::nodes::{device, fifo, read_all, reader};
+use crate::nodes::{create_device, create_fifo, read_all, reader};
 use crate::{CommandOutput, byoc, command, data_text, to_command_output};
 use std::fs::Permissions;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -68,7 +68,7 @@ fn mode(path: &Path) -> u32 {
 fn writes_to_device() {
     let writers = Writers::new();
     let node = writers.path("null.relay");
-    if !device(&node, "null") {
+    if !create_device(&node, "null") {
         return;
     }
     for (command, _) in WRITERS.iter().chain(&[("quantize", &b""[..])]) {
@@ -76,7 +76,7 @@ fn writes_to_device() {
         assert!(std::fs::symlink_metadata(&node).unwrap().file_type().is_char_device(), "{command}");
     }
     let full = writers.path("full.relay");
-    assert!(device(&full, "full"));
+    assert!(create_device(&full, "full"));
     for (command, _) in WRITERS {
         let code = if *command == "artifact" { "E0706" } else { "E0513" };
         writers.write(command, &full).fails_with(code).stderr_contains(&["full.relay: No space left on device"]);
@@ -88,7 +88,7 @@ fn writes_to_device() {
 fn writes_to_fifo() {
     let writers = Writers::new();
     let pipe = writers.path("pipe");
-    fifo(&pipe);
+    create_fifo(&pipe);
     for (command, begin) in WRITERS {
         let reader = reader(&pipe);
         writers.write(command, &pipe).ok();

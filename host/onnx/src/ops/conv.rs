@@ -286,13 +286,13 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
         _ if output_shape.is_some() || is_same => {
             for axis in 0..axes {
                 let stride = window.strides[axis] as i64;
-                let beyond = output_padding[axis] + window.extent(axis) as i64;
+                let padded_extent = output_padding[axis] + window.extent(axis) as i64;
                 let total_padding = match &output_shape {
                     // The result has `stride` elements per data element.
-                    None => beyond - stride,
+                    None => padded_extent - stride,
                     Some(shape) => {
                         let Some(size) = spatial[axis].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };
-                        let full = (size.saturating_sub(1) as i64).saturating_mul(stride).saturating_add(beyond);
+                        let full = (size.saturating_sub(1) as i64).saturating_mul(stride).saturating_add(padded_extent);
                         full.saturating_sub(shape[axis])
                     }
                 };

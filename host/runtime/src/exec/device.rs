@@ -59,7 +59,7 @@ pub(super) struct Footprint {
     pub writes: Vec<Range<usize>>,
 }
 
-fn overlap(ranges: &[Range<usize>], other_ranges: &[Range<usize>]) -> bool {
+fn ranges_overlap(ranges: &[Range<usize>], other_ranges: &[Range<usize>]) -> bool {
     ranges.iter().any(|a| other_ranges.iter().any(|b| a.start < b.end && b.start < a.end))
 }
 
@@ -72,7 +72,7 @@ impl Footprint {
     /// Adds an access; returns `None` if it overlaps a write, or is a write that overlaps another access.
     pub(super) fn add(&mut self, range: Range<usize>, writes: bool) -> Option<()> {
         let range = [range];
-        if overlap(&self.writes, &range) || (writes && overlap(&self.reads, &range)) {
+        if ranges_overlap(&self.writes, &range) || (writes && ranges_overlap(&self.reads, &range)) {
             return None;
         }
         let target_ranges = if writes { &mut self.writes } else { &mut self.reads };
@@ -81,11 +81,11 @@ impl Footprint {
     }
 
     /// Returns true if one of two steps writes what the other accesses.
-    fn conflicts(&self, other_ranges: &Footprint) -> bool {
+    fn conflicts_with(&self, other_ranges: &Footprint) -> bool {
         self.space == other_ranges.space
-            && (overlap(&self.writes, &other_ranges.writes)
-                || overlap(&self.writes, &other_ranges.reads)
-                || overlap(&self.reads, &other_ranges.writes))
+            && (ranges_overlap(&self.writes, &other_ranges.writes)
+                || ranges_overlap(&self.writes, &other_ranges.reads)
+                || ranges_overlap(&self.reads, &other_ranges.writes))
     }
 }
 
@@ -105,7 +105,7 @@ impl Unfinished {
 
     /// Returns the runs that a step has to wait for.
     pub(super) fn dependencies(&self, step: &Footprint) -> SmallVec<[&Event; 4]> {
-        self.0.iter().filter(|(_, footprint, _)| footprint.conflicts(step)).map(|(event, ..)| event).collect()
+        self.0.iter().filter(|(_, footprint, _)| footprint.conflicts_with(step)).map(|(event, ..)| event).collect()
     }
 
     /// Waits for the runs that conflict with a step, or for all runs if `step` is `None`.
@@ -113,10 +113,10 @@ impl Unfinished {
     /// # Errors
     /// If a run fails; the error has the index of its region. After a cancellation the wait ends without an error.
     pub(super) fn wait(&mut self, step: Option<&Footprint>, cancel: &Cancel) -> Result<(), (Diagnostic, u32)> {
-        let conflicts = |footprint: &Footprint| step.is_none_or(|step| footprint.conflicts(step));
+        let is_conflict = |footprint: &Footprint| step.is_none_or(|step| footprint.conflicts_with(step));
         let mut index = 0;
         while let Some((event, footprint, region)) = self.0.get(index) {
-            if !conflicts(footprint) {
+            if !is_conflict(footprint) {
                 index += 1;
                 continue;
             }

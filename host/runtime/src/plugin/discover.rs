@@ -23,7 +23,7 @@ pub fn given_dirs(plugin_dirs: &[PathBuf], reason: &'static str) -> Vec<SearchDi
 
 /// Adds a directory unless it is listed.
 fn add(dirs: &mut Vec<SearchDir>, path: PathBuf, reason: &'static str, prefixed_only: bool) {
-    let is_known = dirs.iter().any(|dir| same_dir(&dir.path, &path));
+    let is_known = dirs.iter().any(|dir| is_same_dir(&dir.path, &path));
     if !path.as_os_str().is_empty() && !is_known {
         dirs.push(SearchDir { path, reason, prefixed_only });
     }
@@ -49,7 +49,7 @@ pub fn search_dirs(plugin_dirs: &[PathBuf]) -> Vec<SearchDir> {
     dirs
 }
 
-fn same_dir(a: &Path, b: &Path) -> bool {
+fn is_same_dir(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
         _ => a == b,

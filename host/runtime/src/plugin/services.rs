@@ -126,7 +126,7 @@ impl HostServices for Host {
     }
 
     fn cancelled(&self) -> bool {
-        self.cancel.is_set() || cancel::requested()
+        self.cancel.is_set() || cancel::is_requested()
     }
 
     fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {

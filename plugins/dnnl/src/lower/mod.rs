@@ -522,7 +522,7 @@ impl Lowering<'_> {
             let op = &self.ir.ops[anchor];
             self.chain_reads = self.reads(links);
             let fused_links = if op.kind.is_view() {
-                self.view(op)?;
+                self.lower_view(op)?;
                 0
             } else {
                 self.anchor(op, links).map_err(|reason| CompileError {
@@ -582,7 +582,7 @@ impl Lowering<'_> {
         DimMap::collapsed(&start, order, &shapes)
     }
 
-    fn view(&mut self, op: &Op) -> Result<()> {
+    fn lower_view(&mut self, op: &Op) -> Result<()> {
         let tensor = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
         let through = |view: &View| match &op.kind {

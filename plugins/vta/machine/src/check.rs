@@ -217,7 +217,7 @@ impl<'a> Checker<'a> {
                 if transfer.memory == Memory::Out {
                     return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
                 }
-                if transfer.memory == Memory::Acc8 && !self.config.acc_8bit() {
+                if transfer.memory == Memory::Acc8 && !self.config.has_acc_8bit() {
                     return Err(
                         "expected a device that loads bytes as accumulators (ACC_8BIT), found one that does not".into(),
                     );
@@ -377,11 +377,12 @@ impl<'a> Checker<'a> {
         let range = loops.uop_begin as usize..loops.uop_end as usize;
         let entries = self.config.uop_entries();
         if range.end > entries {
-            return Err(format!("UOP: expected micro-operations below {entries}, found {}", range.end));
+            return Err(format!("UOP: expected micro-operations below {entries}, found {}", range.end - 1));
         }
         let entries: Option<Vec<u32>> = self.uops.get(range.clone()).unwrap_or_default().iter().copied().collect();
         let entries = entries.ok_or_else(|| {
-            format!("UOP: expected micro-operations loaded at {} to {}, found unloaded entries", range.start, range.end)
+            let last = range.end - 1;
+            format!("UOP: expected micro-operations loaded at {} to {last}, found unloaded entries", range.start)
         })?;
         Ok(entries.into_iter().map(|word| Uop::decode(word, self.config)).collect())
     }

@@ -137,14 +137,14 @@ impl Conv {
     }
 
     /// Returns the number of result elements.
-    pub fn result_elements(&self) -> usize {
+    pub fn element_count(&self) -> usize {
         let [rows, columns] = self.result().unwrap_or_default();
         self.batch * self.groups * self.outputs * rows * columns
     }
 
     /// Returns the number of matrix unit steps.
     pub fn gemm_steps(&self) -> usize {
-        self.result_elements() * self.inputs * self.kernel[0] * self.kernel[1]
+        self.element_count() * self.inputs * self.kernel[0] * self.kernel[1]
     }
 }
 
@@ -176,7 +176,7 @@ impl Layer {
     pub fn result_bytes(&self, config: &Config) -> usize {
         let element = config.element_bytes(Memory::Out);
         match self {
-            Layer::Conv(conv) => conv.result_elements() * element * conv.form.bytes(),
+            Layer::Conv(conv) => conv.element_count() * element * conv.form.bytes(),
             Layer::Pool(pool) => pool.images * pool.results[0] * pool.results[1] * element,
             Layer::Elementwise(elementwise) => elementwise.elements * element,
         }

@@ -41,7 +41,7 @@ fn min_cycles(config: &Config, layer: &Layer, tile: &Tile) -> f64 {
         Layer::Pool(_) | Layer::Elementwise(_) => return 0.0,
     };
     // Each result takes one cycle to reset, and two cycles per operation.
-    let results = conv.result_elements() as f64;
+    let results = conv.element_count() as f64;
     let compute = conv.gemm_steps() as f64 + (1.0 + 2.0 * layer.alu_steps() as f64) * results;
     compute.max(load_time(config, conv, tile))
 }

@@ -99,14 +99,14 @@ impl Tile {
         let vectors = layer.steps().iter().any(|step| matches!(step, Step::Vector(..)));
         let epilogue = results * tensor_count.min(1) + if vectors { self.outputs } else { 0 };
         // Tensors pass through the activation memory if the device cannot load bytes into accumulators.
-        let through = |tensors: usize| if config.acc_8bit() { 0 } else { tensors };
-        let steps = results <= MAX_ITERATIONS;
+        let through = |tensors: usize| if config.has_acc_8bit() { 0 } else { tensors };
+        let can_iterate = results <= MAX_ITERATIONS;
         let uops = |kernels: usize| kernels + self.size[1] + 16 <= config.uop_entries();
         match layer {
             Layer::Conv(conv) => {
                 let [rows, columns] = self.data(conv.kernel, conv.strides);
                 let data = (self.inputs * rows * columns).max(results * through(tensor_count));
-                steps
+                can_iterate
                     && data <= depth_per_thread(Memory::Inp)
                     && self.outputs * self.inputs * conv.kernel[0] * conv.kernel[1] <= depth_per_thread(Memory::Wgt)
                     && results + epilogue <= depth_per_thread(Memory::Acc)
@@ -115,14 +115,14 @@ impl Tile {
             Layer::Pool(pool) => {
                 let [rows, columns] = self.pool_data(pool);
                 let data = rows * columns;
-                steps
+                can_iterate
                     && data <= MAX_ITERATIONS
                     && data * through(1) + results * through(tensor_count) <= depth_per_thread(Memory::Inp)
                     && results + data.max(epilogue) <= depth_per_thread(Memory::Acc)
                     && uops(pool.kernel[0] * pool.kernel[1])
             }
             Layer::Elementwise(_) => {
-                steps
+                can_iterate
                     && results * through(1 + tensor_count) <= depth_per_thread(Memory::Inp)
                     && results + epilogue <= depth_per_thread(Memory::Acc)
                     && uops(0)

@@ -9,7 +9,7 @@ use crate::text::number::{self, Number};
 
 impl Parser<'_> {
     /// Returns true if the next tokens are `name =`.
-    pub(super) fn at_attribute(&mut self) -> bool {
+    pub(super) fn is_at_attribute(&mut self) -> bool {
         self.peek().kind == Kind::Ident && self.peek_second().kind == Kind::Equal
     }
 

@@ -11,11 +11,11 @@ use std::sync::Arc;
 impl Parser<'_> {
     /// Parses `type Name[A] { Constructor(A), ... }` or `extern type Name[A]`.
     pub(super) fn type_definition(&mut self) -> Result<()> {
-        let is_extern = self.word_is("extern");
+        let is_extern = self.is_at_word("extern");
         if is_extern {
             self.take();
         }
-        if !self.word_is("type") {
+        if !self.is_at_word("type") {
             let token = self.peek();
             return Err(self.unexpected(token, "`type`"));
         }
@@ -110,7 +110,7 @@ impl Parser<'_> {
         }
     }
 
-    pub(super) fn word_is(&mut self, expected: &str) -> bool {
+    pub(super) fn is_at_word(&mut self, expected: &str) -> bool {
         let token = self.peek();
         self.word(token) == Some(expected)
     }

@@ -244,7 +244,7 @@ impl Parser<'_> {
 
     /// Parses an argument, the attributes, or the end of the call.
     pub(super) fn next_argument(&mut self) -> Result<State> {
-        if self.peek().kind != Kind::CloseParen && !self.at_attribute() {
+        if self.peek().kind != Kind::CloseParen && !self.is_at_attribute() {
             return Ok(State::Item);
         }
         self.attributes()?;

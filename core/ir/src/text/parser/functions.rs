@@ -30,7 +30,7 @@ impl Parser<'_> {
             if self.accept(Kind::CloseParen) {
                 break;
             }
-            if self.at_attribute() {
+            if self.is_at_attribute() {
                 self.attributes()?;
                 break;
             }

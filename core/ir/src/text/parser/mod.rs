@@ -203,7 +203,7 @@ impl<'a> Parser<'a> {
                 true
             }
         };
-        if !versioned && self.at_definition() {
+        if !versioned && self.is_at_definition() {
             let span = self.peek().span;
             self.report(Box::new(
                 Diagnostic::error(
@@ -268,7 +268,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    fn at_definition(&mut self) -> bool {
+    fn is_at_definition(&mut self) -> bool {
         let token = self.peek();
         matches!(self.word(token), Some("def" | "type" | "extern"))
     }

@@ -34,7 +34,7 @@ impl Parser<'_> {
                     self.take();
                     break State::Item;
                 }
-                _ if self.at_end_of_definition() => {
+                _ if self.is_at_end_of_definition() => {
                     // An error at this token already reports that the block is not closed.
                     if error.labels.first().is_some_and(|label| label.span == token.span) {
                         return Err(error);
@@ -51,7 +51,7 @@ impl Parser<'_> {
     }
 
     /// Returns true at a token that no block contains: the end of the text, or the next definition.
-    fn at_end_of_definition(&mut self) -> bool {
+    fn is_at_end_of_definition(&mut self) -> bool {
         let token = self.peek();
         match token.kind {
             Kind::Eof | Kind::OpenString | Kind::OpenComment => true,
@@ -84,7 +84,7 @@ impl Parser<'_> {
             // one.
             let token = self.peek();
             let is_unterminated = matches!(token.kind, Kind::OpenString | Kind::OpenComment);
-            if self.at_end_of_definition() && !is_unterminated {
+            if self.is_at_end_of_definition() && !is_unterminated {
                 return;
             }
             self.take();

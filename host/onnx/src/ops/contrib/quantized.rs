@@ -75,8 +75,8 @@ pub const ROWS: &[Row] = &[
 fn dequantized(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     let data = n.input(i)?;
     let dtype = n.dtype(data)?;
-    let (scale, zero) = (scale(n, i + 1)?, zero_point(n, i + 2, dtype)?);
-    n.op("qnn.dequantize", &[data, scale, zero], attrs![axis: -1, out_dtype: DType::F32])
+    let (scale, zero_point) = (scale(n, i + 1)?, zero_point(n, i + 2, dtype)?);
+    n.op("qnn.dequantize", &[data, scale, zero_point], attrs![axis: -1, out_dtype: DType::F32])
 }
 
 /// Quantizes the result with the scale at input `i` and the zero point at input `i + 1`. Plain arithmetic is used,
@@ -84,12 +84,12 @@ fn dequantized(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
 fn quantize_result(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outputs> {
     // Without a zero point, the result has the element type of the quantized data.
     let dtype = match n.optional_input(i + 1) {
-        Some(zero) => n.dtype(zero)?,
+        Some(zero_point) => n.dtype(zero_point)?,
         None => n.dtype(n.input(0)?)?,
     };
-    let (scale, zero) = (scale(n, i)?, zero_point(n, i + 1, dtype)?);
+    let (scale, zero_point) = (scale(n, i)?, zero_point(n, i + 1, dtype)?);
     let ratio = n.op_without_attrs("divide", &[value, scale])?;
-    single_output(quantize_plainly(n, ratio, Some(zero), dtype)?)
+    single_output(quantize_plainly(n, ratio, Some(zero_point), dtype)?)
 }
 
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
@@ -143,9 +143,9 @@ fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let weight = n.input(1)?;
     let dtype = n.dtype(weight)?;
-    let (zero, weight_zero) = (n.cast(data_zero, DType::I32)?, zero_point(n, 3, dtype)?);
+    let (zero_point, weight_zero) = (n.cast(data_zero, DType::I32)?, zero_point(n, 3, dtype)?);
     let data = n.cast(data, DType::I32)?;
-    let data = n.op_without_attrs("subtract", &[data, zero])?;
+    let data = n.op_without_attrs("subtract", &[data, zero_point])?;
     let weight = n.cast(weight, DType::I32)?;
     let weight = n.op_without_attrs("subtract", &[weight, weight_zero])?;
     let accumulator = math::matmul(n, data, weight, None)?;
@@ -203,26 +203,26 @@ fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let integers = unpack(n, packed_weight, bits)?;
     let integers = n.reshape(integers, &[columns, blocks, block])?;
     let float_value = n.cast(integers, dtype)?;
-    let zero = match n.optional_input(3) {
+    let zero_point = match n.optional_input(3) {
         None => n.scalar(dtype, f64::from(1u8 << (bits - 1))),
-        Some(zero) if n.dtype(zero)? == DType::U8 => {
+        Some(zero_point) if n.dtype(zero_point)? == DType::U8 => {
             let elements_per_byte = 8 / bits;
             let bytes = blocks.div_ceil(elements_per_byte);
-            let zero = n.reshape(zero, &[columns, bytes])?;
-            let zero = unpack(n, zero, bits)?;
-            let zero = n.reshape(zero, &[columns, bytes * elements_per_byte])?;
-            let zero = n.slice(zero, 1, 0, blocks)?;
-            let zero = n.cast(zero, dtype)?;
-            n.reshape(zero, &[columns, blocks, 1])?
+            let zero_point = n.reshape(zero_point, &[columns, bytes])?;
+            let zero_point = unpack(n, zero_point, bits)?;
+            let zero_point = n.reshape(zero_point, &[columns, bytes * elements_per_byte])?;
+            let zero_point = n.slice(zero_point, 1, 0, blocks)?;
+            let zero_point = n.cast(zero_point, dtype)?;
+            n.reshape(zero_point, &[columns, blocks, 1])?
         }
-        Some(zero) => {
-            let zero = n.cast(zero, dtype)?;
-            n.reshape(zero, &[columns, blocks, 1])?
+        Some(zero_point) => {
+            let zero_point = n.cast(zero_point, dtype)?;
+            n.reshape(zero_point, &[columns, blocks, 1])?
         }
     };
     let scales = n.cast(scales, dtype)?;
     let scales = n.reshape(scales, &[columns, blocks, 1])?;
-    let difference = n.op_without_attrs("subtract", &[float_value, zero])?;
+    let difference = n.op_without_attrs("subtract", &[float_value, zero_point])?;
     let weight = n.op_without_attrs("multiply", &[difference, scales])?;
     let weight = n.reshape(weight, &[columns, blocks * block])?;
     let weight = n.slice(weight, 1, 0, rows)?;

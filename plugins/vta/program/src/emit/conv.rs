@@ -120,7 +120,7 @@ impl Emitter<'_, '_> {
             size: [part.outputs, part.size[0], part.size[1]],
             first: (channel * rows + part.first[0]) * columns + part.first[1],
             strides: [rows * columns, columns],
-            element_count: layer.result_elements(),
+            element_count: layer.element_count(),
         }
     }
 

@@ -8,7 +8,7 @@ use byoc_vta_machine::isa::{Deps, Memory, Module};
 impl Emitter<'_, '_> {
     pub(super) fn elementwise(&mut self, layer: &Elementwise) -> Result<()> {
         let tiles: Vec<(usize, usize)> = tiles_of(layer.elements, self.tile.size[1]).collect();
-        let through_loads = !self.recorder.config.acc_8bit();
+        let through_loads = !self.recorder.config.has_acc_8bit();
         let tensor_count = self.layer.added_tensors();
         for group in tiles.chunks(self.tile.threads.count()) {
             let results: Vec<Results> = group

@@ -46,7 +46,7 @@ impl Emitter<'_, '_> {
     /// pushes one to COMPUTE.
     pub(super) fn fetch_added(&mut self, group: &[Results], data: usize) {
         let tensor_count = self.layer.added_tensors();
-        if tensor_count == 0 || self.recorder.config.acc_8bit() {
+        if tensor_count == 0 || self.recorder.config.has_acc_8bit() {
             return;
         }
         let tensors: Vec<Place> = self.layer.steps().iter().filter_map(tensor_of).collect();
@@ -112,7 +112,7 @@ impl Emitter<'_, '_> {
                     self.vector(*op, uop, [blocks, positions], [[positions, 1], [1, 0]])?;
                 }
                 Step::AddTensor { place, steps } => {
-                    if self.recorder.config.acc_8bit() {
+                    if self.recorder.config.has_acc_8bit() {
                         for block in 0..blocks {
                             let elements = results.elements(area, block);
                             self.move_elements(Deps::default(), Memory::Acc8, *place, elements);

@@ -31,7 +31,7 @@ impl Emitter<'_, '_> {
                 .map(|(thread, (image, spans))| self.window_tile(layer, thread, *image, *spans))
                 .collect();
             let results: Vec<Results> = tile_parts.iter().map(|(results, ..)| *results).collect();
-            let through_loads = !self.recorder.config.acc_8bit();
+            let through_loads = !self.recorder.config.has_acc_8bit();
             for (results, data, image) in &tile_parts {
                 self.reset(POP_NEXT, results.base, results.count())?;
                 self.immediate(AluOp::Min, LEAST, results.base, results.count())?;

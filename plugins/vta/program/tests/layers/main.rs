@@ -137,7 +137,7 @@ proptest! {
             conv.steps = requantization(&mut memory, groups * outputs, [bias, shifts], shift);
         }
         if has_addend {
-            let addend = memory.bytes(conv.result_elements() * memory.activation());
+            let addend = memory.bytes(conv.element_count() * memory.activation());
             let steps = vec![(AluOp::Shr, -1), (AluOp::Add, 3), (AluOp::Shr, 2)];
             conv.steps.extend([Step::AddTensor { place: addend, steps }, Step::Immediate(AluOp::Max, 0)]);
         }

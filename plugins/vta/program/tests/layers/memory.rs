@@ -183,7 +183,7 @@ pub fn simulate(config: &Config, layer: &Layer, tile: Tile, memory: &Memory) -> 
         .map(|options| {
             let (written_bytes, counters) = preparation.simulate_counted(&preparation.stream, &options).unwrap();
             if let Layer::Conv(conv) = layer
-                && config.acc_8bit()
+                && config.has_acc_8bit()
             {
                 assert!(counters.gemm_counter <= conv.gemm_steps() as u64);
             }

@@ -16,7 +16,7 @@ pub fn evaluate(config: &Config, layer: &Layer, memory: &Memory) -> Vec<u8> {
     let lanes = config.batch() * config.block();
     let (values, form): (Vec<i32>, Form) = match layer {
         Layer::Conv(conv) => {
-            let count = conv.result_elements() * lanes;
+            let count = conv.element_count() * lanes;
             ((0..count).map(|index| naive.conv(conv, index)).collect(), conv.form)
         }
         Layer::Pool(pool) => {
