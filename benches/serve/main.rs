@@ -74,8 +74,8 @@ fn main() -> ExitCode {
         "peers" => peers::run(&options),
         "soak" => soak::run(&options),
         "echo" => echo::run(),
-        "resident" => processor::resident(&options),
-        "resident-of" => processor::resident_of(&options),
+        "resident" => processor::print_resident_after_run(&options),
+        "resident-of" => processor::print_artifact_resident(&options),
         other => Err(format!("expected a measurement, found {other}\n{USAGE}")),
     });
     match outcome {

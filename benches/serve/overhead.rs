@@ -138,7 +138,7 @@ pub fn run(options: &Options) -> Result<()> {
     for (model, object) in models.iter().zip(&objects) {
         object.register(&server, model.name, model.data().len())?;
     }
-    at_load(&server, &echo, &cases)?;
+    measure_at_load(&server, &echo, &cases)?;
     drop(echo);
     println!("\nresident memory {:.1} MB (model and executable)", server.resident()? as f64 / 1e6);
     tritonclient(&server, &models)
@@ -188,7 +188,7 @@ fn print_table(cases: &[Case], rounds: usize) {
 
 /// Measures the p99 latency of the server and of the echo server at 70 % of the highest rate, with one client and with
 /// four.
-fn at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()> {
+fn measure_at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()> {
     const ROUNDS: usize = 5;
     println!("\n70 % of the highest rate, median of {ROUNDS} rounds\n");
     println!(

@@ -127,7 +127,7 @@ fn alone_resident(model: &Model) -> Result<f64> {
 }
 
 /// Prints the resident memory of this process after one run of a model from its artifact.
-pub fn resident(options: &Options) -> Result<()> {
+pub fn print_resident_after_run(options: &Options) -> Result<()> {
     let name = options.text("model").ok_or("expected `--model NAME`, found none")?;
     let models = networks()?;
     let model = models
@@ -152,7 +152,7 @@ pub fn resident(options: &Options) -> Result<()> {
 }
 
 /// Prints the resident memory of this process after one run of an artifact.
-pub fn resident_of(options: &Options) -> Result<()> {
+pub fn print_artifact_resident(options: &Options) -> Result<()> {
     let artifact = options.text("artifact").ok_or("expected `--artifact FILE`, found none")?;
     let plugins = backend()?;
     let session = Session::builder().threads(1).plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;

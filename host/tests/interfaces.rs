@@ -20,12 +20,12 @@ const CRATES: [&str; 9] = [
 /// Texts that name options of third-party programs, or of `byoc opt`, which has no library equivalent.
 const OTHERS: [&str; 5] = ["--version", "--layout", "-- --ignored", "--build-id", "--set-section-alignment"];
 
-fn sources(dir: &Path, files: &mut Vec<PathBuf>) {
+fn collect_sources(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !["tests", "target", "benches", "samples"].contains(&&*name) {
-            sources(&path, files);
+            collect_sources(&path, files);
         } else if path.extension().is_some_and(|extension| extension == "rs") && name != "wording.rs" {
             files.push(path);
         }
@@ -122,7 +122,7 @@ fn names_an_option(text: &str) -> bool {
 fn every_option_in_a_message_has_a_name_in_each_interface() {
     let mut files = Vec::new();
     for part in CRATES {
-        sources(&workspace().join(part), &mut files);
+        collect_sources(&workspace().join(part), &mut files);
     }
     assert!(files.len() > 200, "{}", files.len());
     let (mut literal_count, mut remaining) = (0, Vec::new());

@@ -65,7 +65,7 @@ impl Scanner<'_> {
             let tail = &self.source[self.offset..];
             let first = tail.chars().next().unwrap_or_default();
             if tail.starts_with("//") {
-                self.line_comment();
+                self.skip_line_comment();
             } else if tail.starts_with("/*") {
                 self.advance(block_comment_len(tail));
             } else if tail.starts_with("#[") || tail.starts_with("#![") {
@@ -82,7 +82,7 @@ impl Scanner<'_> {
                 self.advance(len);
             } else if first.is_alphabetic() || first == '_' {
                 let len = word_len(tail);
-                self.word(&tail[..len], tail[len..].trim_start());
+                self.visit_word(&tail[..len], tail[len..].trim_start());
                 self.advance(len);
             } else {
                 self.declaring &= first.is_whitespace();
@@ -96,7 +96,7 @@ impl Scanner<'_> {
         self.offset += len;
     }
 
-    fn line_comment(&mut self) {
+    fn skip_line_comment(&mut self) {
         let tail = &self.source[self.offset..];
         let len = tail.find('\n').unwrap_or(tail.len());
         let text = &tail[..len];
@@ -123,7 +123,7 @@ impl Scanner<'_> {
         self.advance(len);
     }
 
-    fn word(&mut self, word: &str, following: &str) {
+    fn visit_word(&mut self, word: &str, following: &str) {
         let is_name = self.declaring && !MODIFIERS.contains(&word) && !DECLARING.contains(&word);
         // A path, or a pattern constructor as in `let Some(x)`, is not a declaration.
         let is_use = following.starts_with("::") || word.starts_with(char::is_uppercase) && following.starts_with('(');

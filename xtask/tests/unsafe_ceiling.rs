@@ -15,7 +15,7 @@ fn crates(root: &Path) -> Vec<String> {
     members.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
-fn sources(dir: &Path, files: &mut Vec<PathBuf>) {
+fn collect_sources(dir: &Path, files: &mut Vec<PathBuf>) {
     let mut pending = vec![dir.to_owned()];
     while let Some(dir) = pending.pop() {
         for entry in std::fs::read_dir(dir).unwrap() {
@@ -58,7 +58,7 @@ fn unsafe_code_does_not_grow() {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for name in crates(root) {
         let mut files = Vec::new();
-        sources(&root.join(&name), &mut files);
+        collect_sources(&root.join(&name), &mut files);
         let total = files.iter().map(|file| count(&std::fs::read_to_string(file).unwrap())).sum();
         counts.insert(name, total);
     }

@@ -97,7 +97,7 @@ fn column_bytes(plane: &Plane, tile: usize) -> usize {
 
 /// Calls `f(threads, image, group, positions, slot)` for every run of positions: in parallel with one thread and one
 /// slot per run, or sequentially with all threads for each run.
-fn each_run(
+fn for_each_run(
     plane: &Plane,
     tile: usize,
     scratch: &mut [f32],
@@ -194,7 +194,7 @@ impl Kernel for ChannelsFirst {
         let group_out = p.out_channels * positions;
         let total = out.len();
         let shared_out = SharedPtr::new(out);
-        each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
+        for_each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
             let index = image * p.groups + group;
             let data = &x[index * group_in..][..group_in];
             let weight =
@@ -208,7 +208,7 @@ impl Kernel for ChannelsFirst {
             let first = index * group_out + run.start;
             assert!(first + (p.out_channels - 1) * positions + run.len() <= total, "every run lies within the result");
             let size = (p.out_channels, run.len(), terms);
-            // SAFETY: the assertion keeps the rectangle inside the result, and `each_run` passes each run of positions
+            // SAFETY: the assertion keeps the rectangle inside the result, and `for_each_run` passes each run of positions
             // to one call, so no other thread accesses the rectangle.
             unsafe { gemm_at(threads, size, weight, columns, shared_out.get().add(first), positions) };
         });
@@ -269,7 +269,7 @@ impl Kernel for ChannelsLast {
         let image_in = p.channels * p.size[0] * p.size[1];
         let total = out.len();
         let shared_out = SharedPtr::new(out);
-        each_run(p, self.tile, split::scratch(workspace), |threads, image, _, run, columns| {
+        for_each_run(p, self.tile, split::scratch(workspace), |threads, image, _, run, columns| {
             let data = &x[image * image_in..][..image_in];
             let columns = if p.is_direct() {
                 Matrix { data: &data[run.start * terms..], row: terms, col: 1 }
@@ -280,7 +280,7 @@ impl Kernel for ChannelsLast {
             let first = (image * positions + run.start) * p.out_channels;
             assert!(first + run.len() * p.out_channels <= total, "every run lies within the result");
             let size = (run.len(), p.out_channels, terms);
-            // SAFETY: the assertion keeps the rows inside the result, and `each_run` passes each run of positions to
+            // SAFETY: the assertion keeps the rows inside the result, and `for_each_run` passes each run of positions to
             // one call, so no other thread accesses the rows.
             unsafe { gemm_at(threads, size, columns, weight, shared_out.get().add(first), p.out_channels) };
         });

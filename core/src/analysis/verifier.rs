@@ -133,7 +133,7 @@ struct Verifier<'a> {
 }
 
 impl Verifier<'_> {
-    fn fault(&mut self, at: ExprId, message: impl Into<String>) {
+    fn report_fault(&mut self, at: ExprId, message: impl Into<String>) {
         let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, message);
         self.faults.push(Fault { at: Some(at), diagnostic });
     }
@@ -144,7 +144,7 @@ impl Verifier<'_> {
             node.expr.for_each_operand(|operand| {
                 if operand >= id {
                     let message = format!("{id:?} has the operand {operand:?}, which does not precede it");
-                    self.fault(id, message);
+                    self.report_fault(id, message);
                 }
             });
             if self.faults.len() >= MAX_FAULTS {
@@ -165,16 +165,16 @@ impl Verifier<'_> {
         let mut is_global: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
         for (name, &id) in &self.module.globals {
             if !matches!(self.module.expr(id), Expr::Function(_)) {
-                self.fault(id, format!("@{name} is not a function"));
+                self.report_fault(id, format!("@{name} is not a function"));
             }
             if scopes.uses[id] > 0 {
-                self.fault(
+                self.report_fault(
                     id,
                     format!("expected a reference to @{name} by name, found the function itself as an operand"),
                 );
             }
             if std::mem::replace(&mut is_global[id], true) {
-                self.fault(id, format!("@{name} shares its function with another global"));
+                self.report_fault(id, format!("@{name} shares its function with another global"));
             }
             self.check_text(id, "the name of a function", name);
         }
@@ -188,9 +188,9 @@ impl Verifier<'_> {
             let Some(scope) = scopes.opened[id] else { continue };
             let mut bind = |var: ExprId, scope: ScopeId| {
                 if !matches!(self.module.expr(var), Expr::Var(_)) {
-                    self.fault(id, format!("expected a variable as binder, found {var:?}"));
+                    self.report_fault(id, format!("expected a variable as binder, found {var:?}"));
                 } else if binder_scopes[var].replace(scope).is_some() {
-                    self.fault(id, format!("%{} is bound twice", self.var_name(var)));
+                    self.report_fault(id, format!("%{} is bound twice", self.var_name(var)));
                 }
             };
             match &node.expr {
@@ -210,7 +210,10 @@ impl Verifier<'_> {
     /// Checks rule 6.
     fn check_owner(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
         if !expr.is_leaf() && scopes.of[id] == Some(Scopes::root()) {
-            self.fault(id, "expected an expression of one global function, found an expression shared by several");
+            self.report_fault(
+                id,
+                "expected an expression of one global function, found an expression shared by several",
+            );
         }
     }
 
@@ -307,7 +310,7 @@ impl Verifier<'_> {
             Expr::Var(var) => &var.annotation,
             Expr::Function(function) => {
                 if let Some(message) = find_duplicate(&function.type_params) {
-                    self.fault(id, message);
+                    self.report_fault(id, message);
                 }
                 &function.ret
             }
@@ -332,7 +335,7 @@ impl Verifier<'_> {
             false
         };
         if let Some(message) = wrong_name(self.module, ty, &mut in_scope) {
-            self.fault(id, message);
+            self.report_fault(id, message);
         }
     }
 
@@ -358,7 +361,7 @@ impl Verifier<'_> {
                         Ok(normal) if normal.len() == call.attrs.len() => {}
                         Ok(_) => {
                             let name = op::get(op).name;
-                            self.fault(
+                            self.report_fault(
                                 id,
                                 format!("{name}: expected no attribute equal to its default, found one or more"),
                             );
@@ -379,7 +382,7 @@ impl Verifier<'_> {
                         }
                         _ => continue,
                     };
-                    self.fault(id, format!("function attribute {key}: expected {expected}, found {value}"));
+                    self.report_fault(id, format!("function attribute {key}: expected {expected}, found {value}"));
                 }
                 self.check_strings(id, &function.attrs);
             }
@@ -397,7 +400,10 @@ impl Verifier<'_> {
 
     fn check_text(&mut self, id: ExprId, subject: &str, text: &str) {
         if text.contains('"') {
-            self.fault(id, format!("{subject} contains a double quote, which the text format cannot express: {text}"));
+            self.report_fault(
+                id,
+                format!("{subject} contains a double quote, which the text format cannot express: {text}"),
+            );
         }
     }
 

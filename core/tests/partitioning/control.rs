@@ -3,8 +3,8 @@
 
 use super::evaluate::{Evaluator, Value, tensors};
 use super::laws::{
-    BINARY, PASSES, Pass, UNARY, annotation_laws, cases, regions_need_each_other, rules, step, table, twice_is_once_of,
-    verified,
+    BINARY, PASSES, Pass, UNARY, annotation_laws, cases, check_idempotence, regions_need_each_other, rules, step,
+    table, verified,
 };
 use super::print_module;
 use byoc_core::analysis::structural_equal;
@@ -404,13 +404,13 @@ proptest! {
         let module = program(&choices);
         let rules = rules(&owners);
         let composed = annotation_laws(&module, &rules, non_call)?;
-        twice_is_once_of(&composed, &PASSES)?;
+        check_idempotence(&composed, &PASSES)?;
         let other_passes: [(&str, Pass); 3] = [
             ("to_a_normal_form", to_a_normal_form),
             ("dead_code_elimination", dead_code_elimination),
             ("eliminate_common_subexpr", eliminate_common_subexpr),
         ];
-        twice_is_once_of(&composed, &other_passes)?;
+        check_idempotence(&composed, &other_passes)?;
     }
 
     #[test]

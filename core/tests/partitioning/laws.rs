@@ -227,7 +227,7 @@ pub fn annotation_laws(module: &Module, rules: &[TargetRule], non_call: bool) ->
 }
 
 /// Checks that each pass leaves its own result unchanged. On failure, the message shows the program.
-pub fn twice_is_once_of(module: &Module, passes: &[(&str, Pass)]) -> Result<(), TestCaseError> {
+pub fn check_idempotence(module: &Module, passes: &[(&str, Pass)]) -> Result<(), TestCaseError> {
     for (name, pass) in passes {
         let first_result = step(name, module, pass);
         let second_result = step(name, &first_result, pass);
@@ -274,8 +274,8 @@ proptest! {
     ) {
         let module = program(&choices);
         let annotated = verified(annotate_target(&module, &rules(&owners), non_call));
-        twice_is_once_of(&annotated, &PASSES)?;
-        twice_is_once_of(&annotated, &[("inline", |module| inline(&partition_graph(&merge_compiler_regions(module)?, "default", true)?))])?;
+        check_idempotence(&annotated, &PASSES)?;
+        check_idempotence(&annotated, &[("inline", |module| inline(&partition_graph(&merge_compiler_regions(module)?, "default", true)?))])?;
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
             .into());
     }
     let runner = runner(args)?;
-    crate::log::to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.talk.verbose);
     let session = Session::new(&args.plugins.plugin_dirs, 0)?;
     let licenses = program::folder().map(|dir| dir.join("licenses"));
     let report = byoc_bundle::write(&Request {

@@ -73,7 +73,9 @@ fn report_packed_constants(compiled: &Compiled) {
     let constants = render::plural(count, "constant");
     let message = format!("{constants} ({bytes} bytes) stored only in the blobs of {}", backends.join(", "));
     let warning = Diagnostic::warning(codes::artifacts::CONSTANTS_IN_BLOB, message);
-    render::diagnostic(&warning.note("the artifact cannot run without these plugins, as the host lacks the constants"));
+    render::print_diagnostic(
+        &warning.note("the artifact cannot run without these plugins, as the host lacks the constants"),
+    );
 }
 
 fn print_module(module: &Module) {

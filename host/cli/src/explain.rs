@@ -35,7 +35,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
             warning.notes.clear();
         }
     }
-    build_output.warnings.iter().for_each(render::diagnostic);
+    build_output.warnings.iter().for_each(render::print_diagnostic);
     let explanation = &build_output.explanation;
     if let Some(path) = &args.html {
         let page = explain_page::page(&ready::name_of(&args.model), explanation);

@@ -39,7 +39,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let cache_dir = ready::build_options(&build).cache_dir;
     let output_copy = byoc::build::BuildOutput { compiled: build_output.compiled.clone(), ..build_output };
     let (model, warnings) = Model::load(&session, output_copy.compiled.clone(), cache_dir.as_deref())?;
-    warnings.iter().for_each(render::diagnostic);
+    warnings.iter().for_each(render::print_diagnostic);
     let inputs = sources.resolve(&model, Some(0))?;
     let outputs = match recorded_outputs(args, &signature)? {
         Some(outputs) => outputs,

@@ -32,7 +32,9 @@ fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure
             Ok(Some(text)) => print!("\n{symbol}: {}", escape::lines(&String::from_utf8_lossy(&text))),
             Ok(None) if args.listing => println!("\n{symbol}: {} has no listing", escape::line(&region.plugin.name)),
             Ok(None) => {}
-            Err(error) => render::diagnostic(&byoc::runtime::plugin::fault(&error).note(format!("region {symbol}"))),
+            Err(error) => {
+                render::print_diagnostic(&byoc::runtime::plugin::fault(&error).note(format!("region {symbol}")))
+            }
         }
     }
     Ok(())

@@ -119,7 +119,7 @@ fn reserve_process() -> Result<(), Failure> {
     out::install(stdout);
     interrupt::report_plugin_on_interrupt();
     entries::set_change_reporter(|change| {
-        render::diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
+        render::print_diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
     });
     Ok(())
 }
@@ -142,7 +142,7 @@ fn exit_code(result: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
 
 fn report_failure(failure: &Failure) -> ExitCode {
     let _ = out::flush();
-    render::failure(failure);
+    render::print_failure(failure);
     let has_errors = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
     ExitCode::from(u8::from(has_errors || failure.diagnostics.is_empty()))
 }

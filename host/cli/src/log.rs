@@ -4,7 +4,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Sends log messages to standard error: warnings, with `-v` each region call, with `-vv` everything. `BYOC_LOG` sets a
 /// detailed filter (`byoc::plugin=debug`).
-pub fn to_stderr(verbose: u8) {
+pub fn log_to_stderr(verbose: u8) {
     let level = match verbose {
         0 => "warn",
         1 => "info",

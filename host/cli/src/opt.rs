@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Runs the passes on a module, and prints the result or compares it with the expected module.
 pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
-    crate::log::to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.talk.verbose);
     let options = pass_options(args)?;
     let names: Vec<&str> = args.passes.iter().map(String::as_str).collect();
     for name in names.iter().copied().chain(args.print_after.as_deref().filter(|p| *p != "all")) {
@@ -41,7 +41,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
         }
         failure
     })?;
-    output.warnings.iter().for_each(render::diagnostic);
+    output.warnings.iter().for_each(render::print_diagnostic);
     if args.time_passes {
         for timing in &output.timings {
             eprintln!("{:>12.3} ms  {}", timing.time.as_secs_f64() * 1e3, timing.pass);
@@ -131,6 +131,6 @@ fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure>
     if has_errors {
         return Err(failure);
     }
-    render::failure(&failure);
+    render::print_failure(&failure);
     Ok(patterns.entries)
 }

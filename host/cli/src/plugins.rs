@@ -36,7 +36,7 @@ fn merge_dirs(mut outer: PluginDirArgs, inner: PluginDirArgs) -> PluginDirArgs {
 }
 
 fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Result<ExitCode, Failure> {
-    crate::log::to_stderr(diagnostics.verbose);
+    crate::log::log_to_stderr(diagnostics.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
     let backend = Backend::find(&registry, name)?;
     if diagnostics.json {

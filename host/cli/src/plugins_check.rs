@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Checks a plugin file and prints the errors found without a model.
 pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
-    crate::log::to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.talk.verbose);
     let registry = Registry::of_file(&args.file, &Session::without_plugins(1)?.services);
     let Some(plugin_file) = registry.found().next() else { return Ok(ExitCode::SUCCESS) };
     let file_facts = read_facts(&plugin_file.path).ok();
@@ -34,7 +34,7 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
     } else {
         describe_file(plugin_file, file_facts.as_ref());
         checks.iter().for_each(describe_backend);
-        problems.iter().for_each(render::diagnostic);
+        problems.iter().for_each(render::print_diagnostic);
         if problems.is_empty() {
             println!(
                 "no problems found; run \"byoc plugins test {}\" to test the claims of the plugin",

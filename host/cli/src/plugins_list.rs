@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// Prints the discovered plugins and their files.
 pub fn run(plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Result<ExitCode, Failure> {
-    crate::log::to_stderr(diagnostics.verbose);
+    crate::log::log_to_stderr(diagnostics.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
     registry.load_all();
     let files: Vec<&PluginFile> = registry.found().collect();
@@ -19,7 +19,7 @@ pub fn run(plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Result<Exit
     if !diagnostics.json && files.is_empty() {
         let mut diagnostic = Diagnostic::warning(Code(401), "no plugin file found");
         diagnostic = registry.inventory(diagnostic);
-        render::diagnostic(&diagnostic.help("copy a backend's shared library to one of these directories"));
+        render::print_diagnostic(&diagnostic.help("copy a backend's shared library to one of these directories"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Tests the claims of the plugins in a conformance run and prints the report.
 pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
-    crate::log::to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.talk.verbose);
     let file = plugin_file(args)?;
     let program = program::words().map_err(|e| start_error(&e))?;
     let command = |memory: Option<u64>| worker_command(&program, &file, args, memory);

@@ -53,7 +53,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     let source = Source::parse(&args.calibrate, normalization);
     let result = quantize(&args.model, &source, &options, &session.pool, &progress)?;
     spinner.finish_and_clear();
-    result.warnings.iter().for_each(render::diagnostic);
+    result.warnings.iter().for_each(render::print_diagnostic);
     if to_stdout {
         // Standard output has no accompanying file, so the weights are written into the text.
         let text = print(&result.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text;
@@ -76,7 +76,7 @@ fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
     for name in &args.backend {
         backends.push(Backend::find(&session.registry, name)?);
     }
-    backends.iter().flat_map(|backend| &backend.warnings).for_each(render::diagnostic);
+    backends.iter().flat_map(|backend| &backend.warnings).for_each(render::print_diagnostic);
     if let Some(text) = &args.scheme {
         return Ok(Scheme::parse(text)?);
     }

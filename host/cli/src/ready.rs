@@ -43,7 +43,7 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
             .help(format!("select a backend with --backend {name}"))
             .into());
     }
-    crate::log::to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.talk.verbose);
     let threads = args.threads.map_or(0, usize::from);
     let mut session = match is_host_only(args)? {
         true => Session::without_plugins(threads)?,
@@ -99,7 +99,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
 /// Reads and builds a model, which must not be an artifact, and prints the warnings.
 pub fn build(path: &Path, args: &BuildArgs, session: &Session, inputs: &InputSources) -> Result<BuildOutput, Failure> {
     let output = compile(path, args, session, inputs)?;
-    output.warnings.iter().for_each(render::diagnostic);
+    output.warnings.iter().for_each(render::print_diagnostic);
     Ok(output)
 }
 
@@ -170,7 +170,7 @@ pub fn compile(
     if offload.is_err() {
         // Warnings with the code of the error are omitted, as the error lists the same reasons.
         let other_warnings = output.warnings.iter().filter(|warning| warning.code != codes::plugins::TOOK_NOTHING);
-        other_warnings.for_each(render::diagnostic);
+        other_warnings.for_each(render::print_diagnostic);
     }
     offload.map(|()| output)
 }
@@ -297,7 +297,7 @@ pub fn prepare(
     let start = Instant::now();
     let (model, warnings) =
         Model::load_sparing(session, host_model, build_options(build_args).cache_dir.as_deref(), compiled)?;
-    warnings.iter().for_each(render::diagnostic);
+    warnings.iter().for_each(render::print_diagnostic);
     // Regions compiled for a backend may have fallen back to the host at load time.
     check_offload(build_args, model.offload_share, || {
         (String::new(), warnings.iter().map(|w| w.message.clone()).collect())

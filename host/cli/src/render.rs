@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 
 /// Prints each diagnostic of a failure on standard error.
-pub fn failure(failure: &Failure) {
+pub fn print_failure(failure: &Failure) {
     let source = failure.source.as_ref().map(|s| (s.name.as_str(), s.text.as_str()));
     for diagnostic in &failure.diagnostics {
         eprintln!("{}", text(diagnostic, source, supports_color(&std::io::stderr())));
@@ -18,7 +18,7 @@ pub fn failure(failure: &Failure) {
 }
 
 /// Prints one diagnostic without source text.
-pub fn diagnostic(diagnostic: &Diagnostic) {
+pub fn print_diagnostic(diagnostic: &Diagnostic) {
     eprintln!("{}", text(diagnostic, None, supports_color(&std::io::stderr())));
 }
 

@@ -83,7 +83,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
         let output = ready::build(dir, &args.build, session, &sources)?;
         let cache_dir = ready::build_options(&args.build).cache_dir;
         let (model, warnings) = Model::load(session, output.compiled, cache_dir.as_deref())?;
-        warnings.iter().for_each(super::render::diagnostic);
+        warnings.iter().for_each(super::render::print_diagnostic);
         Ok((model, output.signature))
     };
     let (mut model, mut ports) = load(first_set)?;

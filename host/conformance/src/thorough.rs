@@ -23,23 +23,23 @@ pub(super) fn try_region(
     test_region: &TestRegion,
     compiled: &LinkedRegion,
 ) -> Result<(), Fault> {
-    reproducible_bytes(harness, test_region, compiled)?;
+    check_reproducible_bytes(harness, test_region, compiled)?;
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
     let plan = harness.prepare(test_region, &*executable)?;
     let second_set = second_inputs(test_region);
     check_repeated_runs(harness, test_region, &second_set, &*executable, &plan)?;
-    aliased_inputs(harness, test_region, &*executable, &plan)?;
-    concurrent_runs(harness, test_region, &second_set, (&*executable, &plan), compiled)?;
-    single_thread(harness, test_region, compiled)?;
-    unknown_query(harness, test_region, &*executable, compiled)?;
+    check_aliased_inputs(harness, test_region, &*executable, &plan)?;
+    check_concurrent_runs(harness, test_region, &second_set, (&*executable, &plan), compiled)?;
+    check_single_thread(harness, test_region, compiled)?;
+    check_unknown_query(harness, test_region, &*executable, compiled)?;
     drop(executable);
-    second_load(harness, test_region, compiled)?;
-    other_constants(harness, case)?;
+    check_second_load(harness, test_region, compiled)?;
+    check_other_constants(harness, case)?;
     check_damaged_blobs(harness, test_region, compiled)
 }
 
 /// Checks that the same region and options compile to the same bytes.
-fn reproducible_bytes(
+fn check_reproducible_bytes(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     first_blob: &LinkedRegion,
@@ -99,7 +99,7 @@ fn check_repeated_runs(
 }
 
 /// Checks a run in which two inputs of the same type share memory.
-fn aliased_inputs(
+fn check_aliased_inputs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     executable: &dyn Executable,
@@ -123,7 +123,7 @@ fn aliased_inputs(
 
 /// Checks concurrent runs of two executables from the same blob, on alternating inputs. For a backend that serves one
 /// run at a time, the runs are serialized, as in the host.
-fn concurrent_runs(
+fn check_concurrent_runs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     second_set: &Option<SecondInputs>,
@@ -169,13 +169,21 @@ fn concurrent_runs(
 }
 
 /// Checks the result of a run with single-threaded services.
-fn single_thread(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &LinkedRegion) -> Result<(), Fault> {
+fn check_single_thread(
+    harness: &Harness<'_, '_>,
+    test_region: &TestRegion,
+    compiled: &LinkedRegion,
+) -> Result<(), Fault> {
     let executable = harness.load(test_region, compiled, &compiled.blob, harness.single_threaded)?;
     harness.rerun(test_region, &*executable, (Kind::Threads, "run", "with one thread"))
 }
 
 /// Checks the result of a second executable from the same blob, after the first executable is dropped.
-fn second_load(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &LinkedRegion) -> Result<(), Fault> {
+fn check_second_load(
+    harness: &Harness<'_, '_>,
+    test_region: &TestRegion,
+    compiled: &LinkedRegion,
+) -> Result<(), Fault> {
     let (first_output, second_output) = (
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,
         harness.load(test_region, compiled, &compiled.blob, harness.services)?,
@@ -189,7 +197,7 @@ fn second_load(harness: &Harness<'_, '_>, test_region: &TestRegion, compiled: &L
 }
 
 /// Checks that a region with the same shapes but different constants does not produce stale results.
-fn other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), Fault> {
+fn check_other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), Fault> {
     let weights = |tensor: &Tensor| tensor.len() > 1 && (tensor.dtype().is_float() || tensor.dtype().size() == 1);
     let other = case.with_constants(|tensor| if weights(tensor) { reverse(tensor) } else { tensor.clone() });
     let Ok(test_regions) = harness.partition(&other) else { return Ok(()) };
@@ -206,7 +214,7 @@ fn other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), Fault> 
 }
 
 /// Checks that code generator, loader and executable report an unknown query key as unknown.
-fn unknown_query(
+fn check_unknown_query(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     executable: &dyn Executable,
@@ -247,7 +255,7 @@ fn check_damaged_blobs(
     let blob = compiled.blob.as_slice();
     let lengths = [0, 1, 7, blob.len() / 4, blob.len() / 2, blob.len().saturating_sub(9), blob.len().saturating_sub(1)];
     for &length in lengths.iter().filter(|&&length| length < blob.len()) {
-        damaged_load(
+        check_damaged_load(
             harness,
             test_region,
             compiled,
@@ -272,7 +280,7 @@ fn check_damaged_blobs(
     Ok(())
 }
 
-fn damaged_load(
+fn check_damaged_load(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     compiled: &LinkedRegion,

@@ -221,7 +221,7 @@ fn runner(e: &Exported<'_>) -> String {
     }
     let _ = writeln!(w);
     for step in &e.program.steps {
-        comment(w, &step.comment, "    ");
+        write_comment(w, &step.comment, "    ");
         w.push_str(&step.call);
     }
     let _ = writeln!(w, "    return {};\n}}", if e.has_status() { "status" } else { "0" });
@@ -242,13 +242,13 @@ fn layers(e: &Exported<'_>, steps: &[Step]) -> String {
     let mut text = heading(e, "operators on the host");
     let _ = writeln!(text, "#include \"{}_layers.h\"\n", e.options.prefix);
     for step in steps {
-        comment(&mut text, &step.comment, "");
+        write_comment(&mut text, &step.comment, "");
         text.push_str(&step.code);
     }
     text
 }
 
-fn comment(text: &mut String, lines: &[String], pad: &str) {
+fn write_comment(text: &mut String, lines: &[String], pad: &str) {
     match lines {
         [] => {}
         [line] => {

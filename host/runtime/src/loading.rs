@@ -153,7 +153,7 @@ impl Loading<'_> {
             let message =
                 format!("region {}: no plugin registers the loader \"loadbinary_{}\"", region.symbol, region.loader);
             let origin = format!("compiled by plugin {} {}", region.plugin.name, region.plugin.version);
-            self.on_host(region, Diagnostic::warning(codes::plugins::NO_LOADER, message).note(origin));
+            self.record_host(region, Diagnostic::warning(codes::plugins::NO_LOADER, message).note(origin));
             return Ok(None);
         };
         self.set_options(region)?;
@@ -186,7 +186,7 @@ impl Loading<'_> {
         let executable = match region_result {
             Ok(executable) => executable,
             Err(reason) => {
-                self.on_host(region, reason);
+                self.record_host(region, reason);
                 return Ok(None);
             }
         };
@@ -203,7 +203,7 @@ impl Loading<'_> {
         if is_set(region, STATE) {
             region_object = region_object.with_state();
         }
-        self.space(region, declaration, loader.as_ref());
+        self.request_space(region, declaration, loader.as_ref());
         Ok(Some(Arc::new(region_object)))
     }
 
@@ -255,13 +255,13 @@ impl Loading<'_> {
     }
 
     /// Records that the host runs a region.
-    fn on_host(&mut self, region: &CompiledRegion, reason: Diagnostic) {
+    fn record_host(&mut self, region: &CompiledRegion, reason: Diagnostic) {
         let note = format!("region {} runs on the host instead; the result is the same", region.symbol);
         self.warnings.push(Diagnostic { severity: Severity::Warning, ..reason.note(note) });
     }
 
     /// Requests the device memory for a region's tensors from the loader.
-    fn space(&mut self, region: &CompiledRegion, declaration: &program::Region, loader: &dyn Loader) {
+    fn request_space(&mut self, region: &CompiledRegion, declaration: &program::Region, loader: &dyn Loader) {
         let session = self.session;
         let slot = declaration.space.and_then(|space| self.spaces.get_mut(space as usize));
         let Some(slot) = slot.filter(|slot| slot.is_none()) else { return };

@@ -198,7 +198,7 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], out: &mut Vec<
                     out.push(b',');
                 }
                 let value = <$ty>::from_le_bytes(chunk.try_into().unwrap_or_default());
-                number(&value, out);
+                write_number(&value, out);
             }
         };
     }
@@ -210,7 +210,7 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], out: &mut Vec<
                 }
                 let value = <$ty>::from_le_bytes(chunk.try_into().unwrap_or_default());
                 if value.is_finite() {
-                    number(&value, out);
+                    write_number(&value, out);
                 } else {
                     let token = if value.is_nan() {
                         "NaN"
@@ -253,7 +253,7 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], out: &mut Vec<
                 if !std::mem::take(&mut is_first) {
                     out.push(b',');
                 }
-                number(&String::from_utf8_lossy(text), out);
+                write_number(&String::from_utf8_lossy(text), out);
                 remaining = tail;
             }
         }
@@ -269,7 +269,7 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], out: &mut Vec<
 }
 
 /// Appends a value as JSON. Writing to memory does not fail.
-pub fn number(value: &impl serde::Serialize, out: &mut Vec<u8>) {
+pub fn write_number(value: &impl serde::Serialize, out: &mut Vec<u8>) {
     let _ = serde_json::to_writer(out, value);
 }
 

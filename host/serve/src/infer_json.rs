@@ -1,6 +1,6 @@
 //! Inference requests and responses as JSON, with the binary tensor extension.
 
-use crate::datatype::{Datatype, Scalar, encode, number, write_json};
+use crate::datatype::{Datatype, Scalar, encode, write_json, write_number};
 use crate::error::{Result, ServeError};
 use crate::request::{
     InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, requested_output, take_shared,
@@ -340,20 +340,20 @@ pub fn write(response: &InferResponse, binary_output: bool) -> Result<HttpRespon
     let mut json = Vec::with_capacity(256);
     json.push(b'{');
     if !response.id.is_empty() {
-        field("id", &response.id, &mut json);
+        write_field("id", &response.id, &mut json);
     }
-    field("model_name", &response.model, &mut json);
-    field("model_version", &response.version, &mut json);
+    write_field("model_name", &response.model, &mut json);
+    write_field("model_version", &response.version, &mut json);
     json.extend_from_slice(b"\"outputs\":[");
     for (i, output) in response.outputs.iter().enumerate() {
         json.extend_from_slice(if i > 0 { b",{" } else { b"{" });
-        field("name", &output.name, &mut json);
-        field("datatype", &output.datatype.name().unwrap_or_default(), &mut json);
-        field("shape", &output.shape, &mut json);
+        write_field("name", &output.name, &mut json);
+        write_field("datatype", &output.datatype.name().unwrap_or_default(), &mut json);
+        write_field("shape", &output.shape, &mut json);
         match &output.data {
             OutputData::Bytes(bytes) if output.binary.unwrap_or(binary_output) => {
                 json.extend_from_slice(b"\"parameters\":{\"binary_data_size\":");
-                number(&bytes.len(), &mut json);
+                write_number(&bytes.len(), &mut json);
                 json.extend_from_slice(b"}}");
                 binary.push(bytes.clone());
             }
@@ -364,10 +364,10 @@ pub fn write(response: &InferResponse, binary_output: bool) -> Result<HttpRespon
             }
             OutputData::Shared(span) => {
                 json.extend_from_slice(b"\"parameters\":{");
-                field("shared_memory_region", &span.region, &mut json);
-                field("shared_memory_offset", &span.offset, &mut json);
+                write_field("shared_memory_region", &span.region, &mut json);
+                write_field("shared_memory_offset", &span.offset, &mut json);
                 json.extend_from_slice(b"\"shared_memory_byte_size\":");
-                number(&span.byte_size, &mut json);
+                write_number(&span.byte_size, &mut json);
                 json.extend_from_slice(b"}}");
             }
         }
@@ -376,10 +376,10 @@ pub fn write(response: &InferResponse, binary_output: bool) -> Result<HttpRespon
     Ok(HttpResponse { header: json, binary })
 }
 
-fn field(name: &str, value: &impl serde::Serialize, out: &mut Vec<u8>) {
-    number(&name, out);
+fn write_field(name: &str, value: &impl serde::Serialize, out: &mut Vec<u8>) {
+    write_number(&name, out);
     out.push(b':');
-    number(value, out);
+    write_number(value, out);
     out.push(b',');
 }
 

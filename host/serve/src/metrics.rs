@@ -49,34 +49,34 @@ pub fn text(app: &App) -> String {
         .collect();
     let mut text = String::new();
     for (name, help, value) in COUNTERS {
-        head(&mut text, name, help, "counter");
+        write_head(&mut text, name, help, "counter");
         for (_, statistics, labels) in &models {
             let _ = writeln!(text, "{name}{{{labels}}} {}", value(statistics));
         }
     }
-    head(&mut text, "nv_inference_request_failure", "Failed requests", "counter");
+    write_head(&mut text, "nv_inference_request_failure", "Failed requests", "counter");
     for (_, statistics, labels) in &models {
         for ((_, reason), failure_count) in FailReason::ALL.iter().zip(statistics.failures) {
             let _ =
                 writeln!(text, "nv_inference_request_failure{{{labels},reason=\"{reason}\"}} {}", failure_count.count);
         }
     }
-    head(&mut text, "nv_inference_pending_request_count", "Requests in the queue", "gauge");
+    write_head(&mut text, "nv_inference_pending_request_count", "Requests in the queue", "gauge");
     for (models, _, labels) in &models {
         let _ = writeln!(text, "nv_inference_pending_request_count{{{labels}}} {}", models.scheduler.pending());
     }
-    head(&mut text, "nv_model_load_duration_secs", "Duration of the last load", "gauge");
+    write_head(&mut text, "nv_model_load_duration_secs", "Duration of the last load", "gauge");
     for (_, statistics, labels) in &models {
         let _ = writeln!(text, "nv_model_load_duration_secs{{{labels}}} {}", statistics.load.as_secs_f64());
     }
     for (name, help, histogram) in HISTOGRAMS {
-        head(&mut text, name, help, "histogram");
+        write_head(&mut text, name, help, "histogram");
         for (_, statistics, labels) in &models {
             write_histogram(&mut text, name, labels, histogram(statistics));
         }
     }
     let name = "byoc_region_duration_us";
-    head(&mut text, name, "Region duration in observed executions", "histogram");
+    write_head(&mut text, name, "Region duration in observed executions", "histogram");
     for (_, statistics, labels) in &models {
         for (region, histogram) in &statistics.regions_us {
             write_histogram(&mut text, name, &format!("{labels},region=\"{}\"", escape(region)), histogram);
@@ -95,13 +95,13 @@ pub fn text(app: &App) -> String {
         ("byoc_memory_limit_bytes", "Memory limit for requests, tensors and arenas", "gauge", memory::limit() as u64),
     ];
     for (name, help, kind, value) in values {
-        head(&mut text, name, help, kind);
+        write_head(&mut text, name, help, kind);
         let _ = writeln!(text, "{name} {value}");
     }
     text
 }
 
-fn head(text: &mut String, name: &str, help: &str, kind: &str) {
+fn write_head(text: &mut String, name: &str, help: &str, kind: &str) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 

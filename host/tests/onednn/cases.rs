@@ -288,7 +288,7 @@ pub fn convolution_2d(c: &mut Case) {
 
 /// Ungrouped 3 x 3 convolutions with enough channels and positions for Winograd to pay off, in every data layout and
 /// kernel layout that occurs in models.
-pub fn three_by_three(c: &mut Case) {
+pub fn convolution_3x3(c: &mut Case) {
     let (images, channels, filters) = (c.int(1, 3), c.int(16, 70), c.int(16, 70));
     let padding: Vec<usize> = (0..4).map(|_| c.pick(&[0, 1, 1, 2])).collect();
     let (height, width) = (c.int(8, 24), c.int(8, 24));

@@ -47,7 +47,7 @@ families! {
     convolution_1d 200;
     convolution_2d 500;
     convolution_3d 100;
-    three_by_three 300;
+    convolution_3x3 300;
     depthwise_convolution 150;
     transposed_convolution 200;
     dense 300;

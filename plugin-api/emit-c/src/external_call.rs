@@ -17,7 +17,7 @@ const WORKSPACE_ALIGN: i64 = 64;
 
 impl Lowering<'_, '_> {
     /// Lowers a call to an external function.
-    pub fn external(&mut self, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    pub fn lower_external(&mut self, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let op = self.ir.get(id);
         let mut phase = Phase { comment, ..Phase::default() };
         let mut inputs: Vec<(Place, i64, DType)> = Vec::new();

@@ -24,7 +24,7 @@ pub fn lower<'p, 'a>(
     let mut lowering = Lowering::new(ir, grouping, symbol, form, externals);
     for group in 0..grouping.groups.len() {
         let first_phase = lowering.phases.len();
-        lowering.group(group)?;
+        lowering.lower_group(group)?;
         if let Some(last_phase) = lowering.phases[first_phase..].last_mut() {
             last_phase.group = Some(group);
         }
@@ -41,7 +41,7 @@ pub fn lower<'p, 'a>(
 
 impl Lowering<'_, '_> {
     /// Lowers one group.
-    fn group(&mut self, group_index: usize) -> Result<(), String> {
+    fn lower_group(&mut self, group_index: usize) -> Result<(), String> {
         let grouping = self.grouping;
         let group = &grouping.groups[group_index];
         let mut comment: Vec<String> = group.anchor.iter().map(|&op| self.describe(op)).collect();
@@ -51,16 +51,16 @@ impl Lowering<'_, '_> {
                 let (body, _) = self.loop_body(group_index, None)?;
                 self.map(&body, comment)
             }
-            Some(anchor) if self.externals.contains(self.ir.get(anchor).name) => self.external(anchor, comment),
+            Some(anchor) if self.externals.contains(self.ir.get(anchor).name) => self.lower_external(anchor, comment),
             Some(anchor) if anchors::program_anchor(self.ir.get(anchor).name) == Some(Anchor::Concatenate) => {
                 self.concatenate(anchor, comment)
             }
-            Some(anchor) => self.anchor(group_index, anchor, comment),
+            Some(anchor) => self.lower_anchor(group_index, anchor, comment),
         }
     }
 
     /// Lowers the group of an anchor.
-    fn anchor(&mut self, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    fn lower_anchor(&mut self, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let name = self.ir.get(id).name;
         match anchors::program_anchor(name) {
             Some(Anchor::Convolution) => self.convolution(group, id, comment),

@@ -80,7 +80,7 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
         if phase.code.is_empty() {
             continue;
         }
-        comment(w, &phase.comment, "");
+        write_comment(w, &phase.comment, "");
         let code = tidy(&phase.code);
         w.push_str(&if has_branches(&code) {
             code.replace("static void ", "static BYOC_UNMERGED void ")
@@ -119,7 +119,7 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
         if phase.call.is_empty() {
             continue;
         }
-        comment(w, &phase.comment, "    ");
+        write_comment(w, &phase.comment, "    ");
         w.push_str(&phase.call);
     }
     let _ = writeln!(w, "}}");
@@ -144,7 +144,7 @@ fn escape_comment(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *")
 }
 
-fn comment(text: &mut String, lines: &[String], pad: &str) {
+fn write_comment(text: &mut String, lines: &[String], pad: &str) {
     match lines {
         [] => {}
         [line] => {

@@ -21,11 +21,11 @@ const SCHEME: &str = "run \"byoc quantize --backend nuc_fpga\" for a model in th
 /// If the device does not support an operator (the error is the first refusal), or the region has no layer.
 pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<CommandList, CompileError> {
     let ir = RegionIr::new(graph, constants)?;
-    ir.ops.iter().try_for_each(single_result)?;
+    ir.ops.iter().try_for_each(check_single_result)?;
     let mut lowering = Lowering { ir: &ir, config, is_fused: vec![false; ir.ops.len()], commands: Vec::new() };
     for index in 0..ir.ops.len() {
         if !lowering.is_fused[index] {
-            lowering.command(index)?;
+            lowering.lower_command(index)?;
         }
     }
     let commands = lowering.commands;
@@ -54,7 +54,7 @@ struct Lowering<'a> {
 
 impl Lowering<'_> {
     /// Lowers the command that begins with operator `index`, and fuses the operators of its epilogue.
-    fn command(&mut self, index: usize) -> Result<(), CompileError> {
+    fn lower_command(&mut self, index: usize) -> Result<(), CompileError> {
         let ir = self.ir;
         let op = &ir.ops[index];
         let layer = match op.name {
@@ -68,7 +68,7 @@ impl Lowering<'_> {
         if let Err(detail) = layer.check() {
             return refuse(RefusalCode::ResourceLimit, detail);
         }
-        if let Err(detail) = cycles::fits(&layer, self.config) {
+        if let Err(detail) = cycles::check_fits(&layer, self.config) {
             let hint = "set the buffer sizes of the device in libbyoc_nuc_fpga.json next to the plugin";
             return refuse_with_hint(RefusalCode::ResourceLimit, detail, hint);
         }
@@ -210,13 +210,13 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
         stride_height: attribute("strides", stride_height)?,
         stride_width: attribute("strides", stride_width)?,
     };
-    no_empty_tensor(ir, op)?;
+    check_no_empty_tensor(ir, op)?;
     Ok(Layer::Conv2d(conv))
 }
 
 fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     check_types(ir, op)?;
-    no_empty_tensor(ir, op)?;
+    check_no_empty_tensor(ir, op)?;
     let (data, kernel) = (&ir.val(op.inputs[0]).shape[..], &ir.val(op.inputs[1]).shape[..]);
     let (Some((&in_features, leading)), &[out_features, terms]) = (data.split_last(), kernel) else {
         let detail = format!("kernel: expected rank 2, found {}", kernel.len());
@@ -233,7 +233,7 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     Ok(Layer::Dense(dense))
 }
 
-fn no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
+fn check_no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
     let values = op.inputs.iter().take(2).chain([&op.outputs[0]]);
     if let Some(shape) = values.map(|&value| &ir.val(value).shape).find(|shape| shape.contains(&0)) {
         let detail = format!("{}: expected non-empty tensors, found shape {shape:?}", op.name);
@@ -243,7 +243,7 @@ fn no_empty_tensor(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), CompileError> {
 }
 
 /// Checks that an operator has exactly one result, as every supported operator does.
-fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
+fn check_single_result(op: &Op<'_>) -> Result<(), CompileError> {
     match op.outputs.len() {
         1 => Ok(()),
         n => {

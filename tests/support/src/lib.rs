@@ -75,7 +75,7 @@ pub fn sample(name: &str) -> PathBuf {
         let library = output_dir().join(format!("libbyoc_{name}.so"));
         let output_option = format!("-o plugins/libbyoc_{name}.so");
         assert!(line.contains(&output_option), "{line}");
-        shell(&line.replace(&output_option, &format!("-o '{}'", library.display())));
+        run_shell(&line.replace(&output_option, &format!("-o '{}'", library.display())));
         library
     })
 }
@@ -87,7 +87,7 @@ pub fn sample(name: &str) -> PathBuf {
 pub fn c_plugin(name: &str) -> PathBuf {
     build_once(&format!("c {name}"), || {
         let library = output_dir().join(format!("libbyoc_test_{name}.so"));
-        shell(&format!(
+        run_shell(&format!(
             "cc -std=c11 -g -O1 -Wall -Wextra -Werror -shared -fPIC -I plugin-api/include -o '{}' tests/plugins/c/{name}.c",
             library.display()
         ));
@@ -110,7 +110,7 @@ pub fn first_plugin() -> PathBuf {
 pub fn release_plugins() -> [PathBuf; 2] {
     let in_c = build_once("c of release 0.1", || {
         let library = output_dir().join("libbyoc_frozen_c.so");
-        shell(&format!(
+        run_shell(&format!(
             "cc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC -o '{}' tests/abi_0_1/c/frozen.c",
             library.display()
         ));
@@ -140,7 +140,7 @@ fn output_dir() -> &'static Path {
     DIR.get_or_init(temporary_folder).path()
 }
 
-fn shell(line: &str) {
+fn run_shell(line: &str) {
     let output = Command::new("sh").current_dir(workspace()).args(["-c", line]).output().expect("cannot start sh");
     assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -296,7 +296,7 @@ pub(super) fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
     let operands = operands(relation, AXES, false)?;
     let data_channels = times(relation, &operands.weight[1], operands.groups)?;
     relation.same_dim("channels of data and weight", &operands.data[1], &data_channels)?;
-    divisible(relation, &operands.weight[0], operands.groups)?;
+    check_divisible(relation, &operands.weight[0], operands.groups)?;
     let spatial: Result<Vec<Dim>, _> = (0..AXES)
         .map(|i| operands.windows[i].output_size(relation, &operands.data[2 + i], &operands.weight[2 + i], false))
         .collect();
@@ -307,8 +307,8 @@ pub(super) fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
 pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     let operands = operands(relation, AXES, true)?;
     relation.same_dim("channels of data and weight", &operands.data[1], &operands.weight[0])?;
-    divisible(relation, &operands.weight[0], operands.groups)?;
-    divisible(relation, &operands.data[1], operands.groups)?;
+    check_divisible(relation, &operands.weight[0], operands.groups)?;
+    check_divisible(relation, &operands.data[1], operands.groups)?;
     let output_padding = spatial::per_axis(relation, "output_padding", AXES, 0)?;
     let spatial: Result<Vec<Dim>, _> = (0..AXES)
         .map(|i| {
@@ -319,7 +319,7 @@ pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> 
     result(relation, operands, channels, spatial?)
 }
 
-fn divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Result<(), Box<Diagnostic>> {
+fn check_divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Result<(), Box<Diagnostic>> {
     match channels {
         Dim::Fixed(n) if n % groups != 0 => {
             Err(relation.mismatch(format!("expected a number of channels divisible by {groups} groups, found {n}")))

@@ -20,7 +20,7 @@ inventory::submit! {
         ],
         pattern: OpPattern::ElemWise,
         relation: |relation| {
-            int32(relation, 0)?;
+            check_int32(relation, 0)?;
             let invalid = |message| Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
             let (multiplier, shift) = (relation.params.int("multiplier"), relation.params.int("shift"));
             if i32::try_from(multiplier).is_err() {
@@ -61,7 +61,7 @@ inventory::submit! {
         ],
         pattern: OpPattern::ElemWise,
         relation: |relation| {
-            int32(relation, 0)?;
+            check_int32(relation, 0)?;
             let data = relation.tensor(0)?;
             let axes = relation.params.ints("axes");
             let [axis] = axes[..] else {
@@ -70,7 +70,7 @@ inventory::submit! {
             let mut dims = data.dims.to_vec();
             let axis = relation.axis(axis, dims.len())?;
             for i in 1..4 {
-                int32(relation, i)?;
+                check_int32(relation, i)?;
                 let name = relation.def.inputs[i];
                 let [length] = &relation.tensor(i)?.dims[..] else {
                     return Err(relation.mismatch(format!("{name}: expected 1 dimension, found {}", relation.args[i])));
@@ -85,7 +85,7 @@ inventory::submit! {
     }
 }
 
-fn int32(relation: &Relation<'_>, i: usize) -> Result<(), Box<Diagnostic>> {
+fn check_int32(relation: &Relation<'_>, i: usize) -> Result<(), Box<Diagnostic>> {
     match relation.tensor(i)?.dtype {
         DType::I32 => Ok(()),
         other => Err(relation.mismatch(format!("{}: expected int32, found {other}", relation.def.inputs[i]))),

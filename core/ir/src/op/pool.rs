@@ -275,7 +275,7 @@ pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
 
 /// Folds each window with `step`, starting at `start`. `finish` computes the element of the result from the folded
 /// value, the number of window elements in the data and the number in the padded data.
-fn windows(
+fn for_each_window(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
@@ -324,7 +324,7 @@ fn max_reference(
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, max_reference) {
         return blocked_result;
     }
-    windows(&params, inputs, outputs, f64::NEG_INFINITY, &larger, &|value, _, _| value);
+    for_each_window(&params, inputs, outputs, f64::NEG_INFINITY, &larger, &|value, _, _| value);
     Ok(())
 }
 
@@ -337,9 +337,9 @@ pub(super) fn avg_reference(
         return blocked_result;
     }
     if params.bool("count_include_pad") {
-        windows(&params, inputs, outputs, 0.0, &|a, b| a + b, &|sum, _, covered| sum / covered.max(1) as f64);
+        for_each_window(&params, inputs, outputs, 0.0, &|a, b| a + b, &|sum, _, covered| sum / covered.max(1) as f64);
     } else {
-        windows(&params, inputs, outputs, 0.0, &|a, b| a + b, &|sum, inside, _| sum / inside.max(1) as f64);
+        for_each_window(&params, inputs, outputs, 0.0, &|a, b| a + b, &|sum, inside, _| sum / inside.max(1) as f64);
     }
     Ok(())
 }
@@ -357,7 +357,7 @@ fn lp_reference(
         return Err(format!("p: expected an integer >= 1, found {p}"));
     }
     let p = p as f64;
-    windows(&params, inputs, outputs, 0.0, &|sum, x| sum + x.abs().powf(p), &|sum, _, _| sum.powf(1.0 / p));
+    for_each_window(&params, inputs, outputs, 0.0, &|sum, x| sum + x.abs().powf(p), &|sum, _, _| sum.powf(1.0 / p));
     Ok(())
 }
 

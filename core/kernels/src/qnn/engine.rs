@@ -193,14 +193,19 @@ impl Engine {
                     for (total, position) in totals.iter_mut().zip(&offsets[..count]) {
                         *total = taps.iter().map(|tap| sum(&data[position + tap..][..self.kernel.inputs])).sum();
                     }
-                    epilogue.totals(group * self.kernel.outputs + channel, channels, &totals, &mut accumulators);
+                    epilogue.subtract_zero_points(
+                        group * self.kernel.outputs + channel,
+                        channels,
+                        &totals,
+                        &mut accumulators,
+                    );
                 }
                 let channel = group * self.kernel.outputs + channel;
                 let [image_step, channel_step, position_step] = self.out.steps;
                 let start = image * image_step + channel * channel_step + first * position_step;
                 let out_tile =
                     OutputTile { at: start, channel, channels, positions: count, channel_step, position_step };
-                epilogue.tile(&out_tile, &accumulators);
+                epilogue.write_tile(&out_tile, &accumulators);
             }
         });
     }

@@ -26,10 +26,17 @@ pub(super) trait Epilogue: Sync {
     const NEEDS_TOTALS: bool;
 
     /// Subtracts the products of the weights' zero points and the sums of the data.
-    fn totals(&self, _channel: usize, _channels: usize, _totals: &[i32; TILE_POSITIONS], _sums: &mut Accumulators) {}
+    fn subtract_zero_points(
+        &self,
+        _channel: usize,
+        _channels: usize,
+        _totals: &[i32; TILE_POSITIONS],
+        _sums: &mut Accumulators,
+    ) {
+    }
 
     /// Writes a tile.
-    fn tile(&self, tile: &OutputTile, accumulators: &Accumulators);
+    fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators);
 }
 
 /// Terms added to the accumulators of each output channel: the zero-point correction, and a bias.
@@ -65,11 +72,17 @@ pub(super) struct PlainEpilogue<'a, const TOTALS: bool> {
 impl<const TOTALS: bool> Epilogue for PlainEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn totals(&self, channel: usize, channels: usize, totals: &[i32; TILE_POSITIONS], accumulators: &mut Accumulators) {
+    fn subtract_zero_points(
+        &self,
+        channel: usize,
+        channels: usize,
+        totals: &[i32; TILE_POSITIONS],
+        accumulators: &mut Accumulators,
+    ) {
         subtract_totals(&self.offsets, channel, channels, totals, accumulators);
     }
 
-    fn tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
+    fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
         let offsets = &self.offsets.values[tile.channel..tile.channel + TILE_CHANNELS];
         let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
         assert!(end < self.len, "the tile lies inside the results");
@@ -96,11 +109,17 @@ pub(super) struct ByteEpilogue<'a, const TOTALS: bool> {
 impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn totals(&self, channel: usize, channels: usize, totals: &[i32; TILE_POSITIONS], accumulators: &mut Accumulators) {
+    fn subtract_zero_points(
+        &self,
+        channel: usize,
+        channels: usize,
+        totals: &[i32; TILE_POSITIONS],
+        accumulators: &mut Accumulators,
+    ) {
         subtract_totals(&self.offsets, channel, channels, totals, accumulators);
     }
 
-    fn tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
+    fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
         let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
         assert!(end < self.len, "the tile lies inside the results");
         let mut values = [[0u8; TILE_CHANNELS]; TILE_POSITIONS];

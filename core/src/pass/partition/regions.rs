@@ -107,7 +107,7 @@ impl<'m> RegionReader<'m> {
                 None => {
                     let mut region_found: Option<u32> = None;
                     let mut clash = None;
-                    joining_operands(module.expr(id), |operand| {
+                    for_each_joining_operand(module.expr(id), |operand| {
                         if matches!(annotations.annotation_of(module, operand), Some(Mark::End(..))) {
                             return;
                         }
@@ -187,7 +187,7 @@ impl<'m> RegionReader<'m> {
 
 /// Calls `visit` for the operands whose region an expression joins. Control flow and function literals belong to no
 /// region.
-fn joining_operands(expr: &Expr, visit: impl FnMut(ExprId)) {
+fn for_each_joining_operand(expr: &Expr, visit: impl FnMut(ExprId)) {
     match expr {
         Expr::Call(call) => call.args.iter().copied().for_each(visit),
         Expr::Tuple(_) | Expr::Project { .. } | Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => {

@@ -19,7 +19,7 @@ fn shared_target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated")
 }
 
-fn shell(dir: &Path, line: &str) {
+fn run_shell(dir: &Path, line: &str) {
     let output = Command::new("sh")
         .current_dir(dir)
         .env("CARGO_TARGET_DIR", shared_target())
@@ -79,7 +79,7 @@ fn builds_new_plugin_in_rust() {
     }
     // Pins the versions that this checkout is tested with; a user's cargo selects the newest.
     copy(&workspace().join("Cargo.lock"), &plugin_dir.join("Cargo.lock"));
-    shell(&plugin_dir, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");
+    run_shell(&plugin_dir, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");
     let library = shared_target().join("release/libbyoc_mine.so");
     assert!(digits_on(&library, "mine") > 0.0);
     let report = byoc(["plugins", "check", &library.display().to_string()]).ok().out;
@@ -137,7 +137,7 @@ fn builds_and_edits_new_plugin_in_c() {
     let temp_dir = temp_dir();
     let plugin_dir = temp_dir.path().join("mine");
     byoc(["plugins", "new", "--c", &plugin_dir.display().to_string()]).ok();
-    shell(&plugin_dir, "make");
+    run_shell(&plugin_dir, "make");
     assert_licensed(&plugin_dir);
     for header in ["byoc_plugin.h", "byoc_json.h"] {
         let text = std::fs::read_to_string(plugin_dir.join(header)).unwrap();
@@ -152,7 +152,7 @@ fn builds_and_edits_new_plugin_in_c() {
     if Command::new("pkg-config").arg("--version").output().is_ok() {
         let readme = std::fs::read_to_string(plugin_dir.join("README.md")).unwrap();
         let line = readme.lines().find(|line| line.contains("pkg-config --cflags")).unwrap();
-        shell(&plugin_dir, line);
+        run_shell(&plugin_dir, line);
     }
     let library = plugin_dir.join("libbyoc_mine.so");
     let output_before = digits_on(&library, "mine");
@@ -162,7 +162,7 @@ fn builds_and_edits_new_plugin_in_c() {
     let edited_source = source.replacen("{\"nn.relu\", relu, NULL,", "{\"sign\", relu, NULL,", 1);
     assert_ne!(source, edited_source);
     std::fs::write(plugin_dir.join("mine.c"), edited_source).unwrap();
-    shell(&plugin_dir, "touch -d '+2 seconds' mine.c && make");
+    run_shell(&plugin_dir, "touch -d '+2 seconds' mine.c && make");
     let plugins = tempfile::tempdir().unwrap();
     copy(&library, &plugins.path().join("libbyoc_mine.so"));
     let dir = plugins.path().display().to_string();
@@ -195,7 +195,7 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
             source.replacen(r#"{\"version\": 1, "#, &format!(r#"{{\"version\": 1, \"cost\": {cost}, "#), 1);
         assert_ne!(source, edited_source);
         std::fs::write(plugin_dir.join("mine.c"), edited_source).unwrap();
-        shell(&plugin_dir, "make -B");
+        run_shell(&plugin_dir, "make -B");
         copy(&plugin_dir.join("libbyoc_mine.so"), &plugins.path().join("libbyoc_mine.so"));
         byoc([&["explain", &file, "--json"], &backend_args[..]].concat()).ok().json().remove(0)
     };
@@ -468,7 +468,7 @@ fn check_explains_bad_files() {
     // A plugin that depends on a missing library.
     let build = |name: &str, code: &str, extra_source: &str| {
         std::fs::write(dir.path().join(format!("{name}.c")), code).unwrap();
-        shell(dir.path(), &format!("cc -shared -fPIC -o lib{name}.so {name}.c {extra_source}"));
+        run_shell(dir.path(), &format!("cc -shared -fPIC -o lib{name}.so {name}.c {extra_source}"));
     };
     build("gone", "int gone(void) { return 1; }", "");
     let undefined_symbol =

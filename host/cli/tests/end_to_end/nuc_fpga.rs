@@ -72,12 +72,12 @@ impl Fixture {
 }
 
 /// Builds a C library against the shipped header.
-fn library(source: &Path, target: &Path) {
-    libraries(&[source], target);
+fn build_library(source: &Path, target: &Path) {
+    build_from_files(&[source], target);
 }
 
 /// Builds a C library from several files.
-fn libraries(sources: &[&Path], target: &Path) {
+fn build_from_files(sources: &[&Path], target: &Path) {
     let include = workspace().join("plugins/nuc_fpga/include");
     let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-I"]).arg(include);
@@ -86,7 +86,7 @@ fn libraries(sources: &[&Path], target: &Path) {
 
 fn sample_driver(dir: &Path) -> PathBuf {
     let driver = dir.join("libdriver.so");
-    library(&workspace().join("plugins/nuc_fpga/samples/driver.c"), &driver);
+    build_library(&workspace().join("plugins/nuc_fpga/samples/driver.c"), &driver);
     driver
 }
 
@@ -151,12 +151,12 @@ fn graph_and_source_show_calls() {
         assert!(source.contains(call), "{source}");
         let file = fixture.path(&format!("{symbol}.c"));
         std::fs::write(&file, source).unwrap();
-        library(Path::new(&file), Path::new(&fixture.path("region.so")));
+        build_library(Path::new(&file), Path::new(&fixture.path("region.so")));
     }
     // The source of all regions also compiles as one file.
     let file = fixture.path("all.c");
     std::fs::write(&file, byoc(fixture.args("source", &[])).ok().out).unwrap();
-    library(Path::new(&file), Path::new(&fixture.path("all.so")));
+    build_library(Path::new(&file), Path::new(&fixture.path("all.so")));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn reports_invalid_driver() {
     let source = fixture.path("half.c");
     std::fs::write(&source, "void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n").unwrap();
     let half_driver = fixture.path("half.so");
-    library(Path::new(&source), Path::new(&half_driver));
+    build_library(Path::new(&source), Path::new(&half_driver));
     run_with(&half_driver).fails_with("E0406").stderr_contains(&[&message(&half_driver), "lacks nuc_fpga_dense"]);
     let whole_driver = std::fs::read(sample_driver(fixture.temp_dir.path())).unwrap();
     let cut_driver = fixture.path("cut.so");

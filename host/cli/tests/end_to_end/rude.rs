@@ -21,7 +21,7 @@ fn run(dir: &str, model: &str) -> CommandOutput {
 }
 
 /// Checks that the next command works, with the faulty plugin still present.
-fn the_next_command_works(dir: &str) {
+fn check_next_command(dir: &str) {
     byoc(["plugins", "list", "--json", "--plugin-dir", dir]).ok();
     let model = data_text("digits/digits.onnx");
     byoc(["run", &model, "--dim", "batch=1", "--input", "image=ones", "--plugin-dir", dir]).ok();
@@ -41,7 +41,7 @@ fn failure_before_run_falls_back_to_host() {
         let (_dir, dir, model) = faulty_plugin(mistake);
         let output = run(&dir, &model).ok().stderr_contains(fragments);
         assert!(output.out.contains("(3, 3)") || output.out.contains("[3, 3]"), "{mistake}: {}", output.out);
-        the_next_command_works(&dir);
+        check_next_command(&dir);
     }
 }
 
@@ -67,7 +67,7 @@ fn failure_in_run_is_error() {
     run(&dir, &model)
         .fails_with("E0406")
         .stderr_contains(&["plugin faulty: run: panicked at", "deliberate panic in run"]);
-    the_next_command_works(&dir);
+    check_next_command(&dir);
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn failure_at_start_is_error() {
     run(&dir, &model)
         .fails_with("E0406")
         .stderr_contains(&["plugin faulty: describe: panicked at", "deliberate panic in describe"]);
-    the_next_command_works(&dir);
+    check_next_command(&dir);
     let (_dir, dir, model) = faulty_plugin("panic_init");
     run(&dir, &model).fails_with("E0401").stderr_contains(&["E0419", "deliberate panic in init"]);
-    the_next_command_works(&dir);
+    check_next_command(&dir);
     let (_dir, dir, model) = faulty_plugin("error_init");
     run(&dir, &model).fails_with("E0401").stderr_contains(&["E0418", "expected a connected device, found none"]);
-    the_next_command_works(&dir);
+    check_next_command(&dir);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn wrong_prepared_shapes_fall_back_to_host() {
     ] {
         let (_dir, dir, model) = faulty_plugin(mistake);
         run(&dir, &model).ok().stderr_contains(&["faulty", "host", reason]);
-        the_next_command_works(&dir);
+        check_next_command(&dir);
     }
 }
 
@@ -112,7 +112,7 @@ fn checked_run_reports_out_of_bounds_writes() {
         crate::to_command_output(output)
             .fails_with("E0613")
             .stderr_contains(&["plugin faulty: run: region tvmgen_", reason]);
-        the_next_command_works(&dir);
+        check_next_command(&dir);
     }
 }
 
@@ -160,7 +160,7 @@ fn last_line_names_endless_loop() {
         log.iter().any(|line| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins")),
         "{log:#?}"
     );
-    the_next_command_works(&dir);
+    check_next_command(&dir);
 }
 
 /// Tests that a region without outputs stays on the host, as no backend can compile it.
@@ -189,7 +189,7 @@ fn region_without_outputs_stays_on_host() {
         assert!(output.err.contains(fragments), "expected {fragments} in {}", output.err);
     }
     assert!(!output.err.contains("E0404"), "expected the other region on the backend: {}", output.err);
-    the_next_command_works(&dir);
+    check_next_command(&dir);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn build_can_be_cancelled() {
         assert!(log.contains(fragments), "expected {fragments} in {log}");
     }
     assert!(!out.exists());
-    the_next_command_works(&dir);
+    check_next_command(&dir);
 }
 
 #[test]
@@ -281,5 +281,5 @@ fn reports_both_plugins_of_one_name() {
     let (temp_dir, dir, model) = faulty_plugin("nothing");
     copy(&test_plugin("faulty"), &temp_dir.path().join("another.so"));
     run(&dir, &model).fails_with("E0401").stderr_contains(&["E0409", "another.so", "faulty_nothing.so"]);
-    the_next_command_works(&dir);
+    check_next_command(&dir);
 }

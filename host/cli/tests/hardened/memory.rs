@@ -102,7 +102,7 @@ fn charges_scratch_memory_of_references() {
 }
 
 /// Writes an `.npz` file with an entry of zeros, which compresses by a factor of a thousand.
-fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
+fn write_zip_bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
     let header = {
         let empty_npy = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
         let dims: Vec<String> = shape.iter().map(|d| format!("{d}, ")).collect();
@@ -128,7 +128,7 @@ fn does_not_inflate_array_of_wrong_shape() {
     let model = program(dir.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     let file = dir.path().join("x.npz");
     // One megabyte that decompresses to 1 GiB of zeros, more than the address space of the process.
-    bomb(&file, &[1 << 28], 1 << 30);
+    write_zip_bomb(&file, &[1 << 28], 1 << 30);
     let input = format!("x={}", file.display());
     byoc(&["run", &model, "--input", &input]).fails_with("E0511").stderr_contains(&["found [268435456]"]);
     let doubles = program(dir.path(), "def @main(%x: Tensor[(268435456), float64]) { nn.relu(%x) }");
@@ -144,9 +144,9 @@ fn does_not_inflate_array_of_wrong_shape() {
         .stderr_contains(&["268435456"]);
     // The header declares less or more data than the entry contains.
     let model = program(dir.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
-    bomb(&file, &[2], 1 << 26);
+    write_zip_bomb(&file, &[2], 1 << 26);
     byoc(&["run", &model, "--input", &input]).fails_with("E0512").stderr_contains(&["with shape [2], found"]);
-    bomb(&file, &[1 << 40], 1 << 20);
+    write_zip_bomb(&file, &[1 << 40], 1 << 20);
     let open_program = program(dir.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
     byoc(&["run", &open_program, "--input", &input]).fails_with("E0512").stderr_contains(&["expected the data of"]);
 }

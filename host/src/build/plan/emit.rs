@@ -146,7 +146,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         let mut tasks = vec![Task::Scope(self.cursor(scope, root, Target::Return))];
         while let Some(task) = tasks.pop() {
             match task {
-                Task::Scope(cursor) => self.scope(&mut tasks, cursor)?,
+                Task::Scope(cursor) => self.emit_scope(&mut tasks, cursor)?,
                 Task::Otherwise { branch, cursor, join } => {
                     if let Some((id, sym)) = join {
                         tasks.push(Task::Join { jumps: vec![self.code.len()], id, sym });
@@ -164,7 +164,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     }
                     self.context.syms.set(id, sym);
                 }
-                Task::Clause(clauses) => self.clause(&mut tasks, clauses)?,
+                Task::Clause(clauses) => self.emit_clause(&mut tasks, clauses)?,
             }
         }
         Ok(())
@@ -222,7 +222,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     }
 
     /// Emits a scope until it ends or a branch interrupts it.
-    fn scope(&mut self, tasks: &mut Vec<Task>, cursor: Cursor) -> Result<(), Diagnostic> {
+    fn emit_scope(&mut self, tasks: &mut Vec<Task>, cursor: Cursor) -> Result<(), Diagnostic> {
         let unit = self.unit;
         let Cursor { scope, next, root, to: destination, tail } = cursor;
         let items = &unit.scopes[scope as usize].items;
@@ -268,12 +268,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     return Ok(());
                 }
                 Expr::Call(call) => {
-                    self.call(id, call, is_tail)?;
+                    self.emit_call(id, call, is_tail)?;
                     if is_tail {
                         return Ok(());
                     }
                 }
-                expr => self.expr(id, expr)?,
+                expr => self.emit_expr(id, expr)?,
             }
         }
         let values = self.values(root)?;
@@ -292,7 +292,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     }
 
     /// Emits an expression that is neither a call nor an `if`.
-    fn expr(&mut self, id: ExprId, expr: &Expr) -> Result<(), Diagnostic> {
+    fn emit_expr(&mut self, id: ExprId, expr: &Expr) -> Result<(), Diagnostic> {
         match expr {
             Expr::Tuple(fields) => {
                 let syms: Vec<Sym> = fields.iter().map(|&field| self.sym(field)).collect::<Result<_, _>>()?;
@@ -355,7 +355,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     }
 
     /// Emits the tests of the next clause of a `match`, and schedules its body.
-    fn clause(&mut self, tasks: &mut Vec<Task>, mut state: Clauses) -> Result<(), Diagnostic> {
+    fn emit_clause(&mut self, tasks: &mut Vec<Task>, mut state: Clauses) -> Result<(), Diagnostic> {
         let module = self.context.module;
         let unit = self.unit;
         let Expr::Match(m) = module.expr(state.id) else { return Ok(()) };
@@ -443,12 +443,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
     }
 
     /// Emits a call; a call in tail position ends the function.
-    fn call(&mut self, id: ExprId, call: &Call, is_tail: bool) -> Result<(), Diagnostic> {
+    fn emit_call(&mut self, id: ExprId, call: &Call, is_tail: bool) -> Result<(), Diagnostic> {
         if self.forwarded_expr(id).is_some() {
             return Ok(());
         }
         let callee = match call.callee {
-            Callee::Op(op) => return self.op(id, op, call),
+            Callee::Op(op) => return self.emit_op(id, op, call),
             Callee::Expr(callee) => callee,
         };
         if let Expr::Constructor(name) = self.context.module.expr(callee) {
@@ -508,7 +508,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(())
     }
 
-    fn op(&mut self, id: ExprId, operator: OpId, call: &Call) -> Result<(), Diagnostic> {
+    fn emit_op(&mut self, id: ExprId, operator: OpId, call: &Call) -> Result<(), Diagnostic> {
         let name = op::get(operator).name;
         let module = self.context.module;
         let mut args = Vec::with_capacity(call.args.len());

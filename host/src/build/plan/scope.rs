@@ -108,7 +108,7 @@ impl<'m> Analyzer<'m> {
         let order = self.order(body, &mut unit);
         // Parameters belong to the outermost scope, wherever they are used.
         for &param in params {
-            self.used_in(param, 0, &unit.scopes);
+            self.record_use(param, 0, &unit.scopes);
         }
         self.place_scopes(body, &order, &mut unit);
         for &id in &order {
@@ -207,7 +207,7 @@ impl<'m> Analyzer<'m> {
     /// Assigns a scope to each expression, users before operands.
     fn place_scopes(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
         let module = self.module;
-        self.used_in(body, 0, &unit.scopes);
+        self.record_use(body, 0, &unit.scopes);
         for &id in order.iter().rev() {
             let scope = self.scope(id);
             match module.expr(id) {
@@ -218,18 +218,18 @@ impl<'m> Analyzer<'m> {
                         open_scope(&mut unit.scopes, scope, Some(function)),
                     );
                     unit.branches.insert(id, branches);
-                    self.used_in(*cond, scope, &unit.scopes);
-                    self.used_in(*then_branch, branches.0, &unit.scopes);
-                    self.used_in(*else_branch, branches.1, &unit.scopes);
+                    self.record_use(*cond, scope, &unit.scopes);
+                    self.record_use(*then_branch, branches.0, &unit.scopes);
+                    self.record_use(*else_branch, branches.1, &unit.scopes);
                 }
                 Expr::Match(m) => {
                     let function = unit.scopes[scope as usize].function;
-                    self.used_in(m.data, scope, &unit.scopes);
+                    self.record_use(m.data, scope, &unit.scopes);
                     let mut clauses = Vec::with_capacity(m.clauses.len());
                     for clause in &m.clauses {
                         let inner = open_scope(&mut unit.scopes, scope, Some(function));
-                        clause.pattern.for_each_var(&mut |var| self.used_in(var, inner, &unit.scopes));
-                        self.used_in(clause.body, inner, &unit.scopes);
+                        clause.pattern.for_each_var(&mut |var| self.record_use(var, inner, &unit.scopes));
+                        self.record_use(clause.body, inner, &unit.scopes);
                         clauses.push(inner);
                     }
                     unit.clauses.insert(id, clauses);
@@ -246,16 +246,16 @@ impl<'m> Analyzer<'m> {
                         inner
                     };
                     for &param in &function.params {
-                        self.used_in(param, inner, &unit.scopes);
+                        self.record_use(param, inner, &unit.scopes);
                     }
-                    self.used_in(function.body, inner, &unit.scopes);
+                    self.record_use(function.body, inner, &unit.scopes);
                 }
-                expr => expr.for_each_operand(|operand| self.used_in(operand, scope, &unit.scopes)),
+                expr => expr.for_each_operand(|operand| self.record_use(operand, scope, &unit.scopes)),
             }
         }
     }
 
-    fn used_in(&mut self, id: ExprId, scope: ScopeId, scopes: &[Scope]) {
+    fn record_use(&mut self, id: ExprId, scope: ScopeId, scopes: &[Scope]) {
         let facts = self.facts(id);
         facts.scope = Some(match facts.scope {
             Some(earlier_scope) => common_ancestor(scopes, earlier_scope, scope),

@@ -118,7 +118,7 @@ pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Resu
     }
     for (item_index, item) in items.iter().enumerate() {
         lowering.item_index = item_index;
-        lowering.item(item)?;
+        lowering.lower_item(item)?;
     }
     lowering.finish()
 }
@@ -515,7 +515,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn item(&mut self, item: &Item) -> Result<()> {
+    fn lower_item(&mut self, item: &Item) -> Result<()> {
         let mut anchor = item.anchor;
         let mut links = &item.chain[..];
         loop {

@@ -322,7 +322,7 @@ fn sizes(size: u64, min: u64) -> Vec<u64> {
 ///
 /// # Errors
 /// If the tile does not fit. The message names the buffer and the sizes.
-pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
+pub fn check_fits(layer: &Layer, config: &Config) -> Result<(), String> {
     let dims = LayerDims::new(layer);
     let (channels, outputs) = (dims.channels.min(config.array_rows), dims.outputs.min(config.array_columns));
     let requirements = [
@@ -344,9 +344,9 @@ pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
 /// Chooses the tiling of a layer and estimates its cost.
 ///
 /// # Errors
-/// If no tile fits into the buffers, as in [`fits`].
+/// If no tile fits into the buffers, as in [`check_fits`].
 pub fn plan(layer: &Layer, config: &Config) -> Result<Estimate, String> {
-    fits(layer, config)?;
+    check_fits(layer, config)?;
     let dims = LayerDims::new(layer);
     let mut tilings: Vec<Tiling> = Vec::new();
     for channels in sizes(dims.channels, dims.channels.min(config.array_rows)) {

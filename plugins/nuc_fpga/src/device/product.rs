@@ -82,7 +82,7 @@ unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8]
         let mut windows = vec![0i8; band.len() * width];
         let image_plane = &feature[image * plane..(image + 1) * plane];
         for (window_out, position) in windows.chunks_exact_mut(width).zip(band.clone()) {
-            window(conv, image_plane, group, position, &mut window_out[..terms]);
+            copy_window(conv, image_plane, group, position, &mut window_out[..terms]);
         }
         let first_kernel = group * group_kernels + block.start;
         let b = &kernel[first_kernel * width..(first_kernel + block.len()) * width];
@@ -100,7 +100,7 @@ fn range(block: usize, size: usize, end: usize) -> std::ops::Range<usize> {
 }
 
 /// Copies the elements of a window in kernel order. Elements outside the feature map are 0.
-fn window(conv: &Conv, image: &[i8], group: usize, position: usize, destination: &mut [i8]) {
+fn copy_window(conv: &Conv, image: &[i8], group: usize, position: usize, destination: &mut [i8]) {
     let (y, x) = (position / conv.out_width(), position % conv.out_width());
     let [height, width] = [conv.height, conv.width].map(|size| size as usize);
     let [taps_y, taps_x] = [conv.kernel_height, conv.kernel_width].map(|size| size as usize);

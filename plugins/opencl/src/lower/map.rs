@@ -25,7 +25,7 @@ pub fn grid(columns: i64, rows: i64) -> Grid {
 
 impl KernelText {
     /// Appends declarations of the work-item's position in the grid, and an early return for work-items past its end.
-    pub fn positions(&mut self, grid: &Grid) {
+    pub fn write_positions(&mut self, grid: &Grid) {
         let guard = |d: usize| !(grid.items[d] as usize).is_multiple_of(grid.local[d]);
         self.line(1, "const int x = get_global_id(0);");
         if grid.items[1] > 1 {
@@ -59,7 +59,7 @@ impl KernelText {
 
 impl Lowering<'_, '_> {
     /// Lowers a group without an anchor.
-    pub fn chain(&mut self, group_index: usize) -> Result<()> {
+    pub fn lower_chain(&mut self, group_index: usize) -> Result<()> {
         let body = self.body(group_index, None)?;
         let float = is_float_group(self.ir, &self.grouping.groups[group_index]);
         let (name, comment) = self.group_names(group_index);
@@ -94,7 +94,7 @@ impl Lowering<'_, '_> {
         let width = if float && gathers == 0 { self.device.vector(columns) } else { 1 };
         let grid = grid((columns + width - 1) / width, rows);
         let mut text = KernelText::default();
-        text.positions(&grid);
+        text.write_positions(&grid);
         let valid_columns = text.column(columns, width);
         let indices: Vec<String> = (0..rank - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &body.domain[..rank - 1], "m");

@@ -204,9 +204,9 @@ impl Lowering<'_, '_> {
         (names.join(" + "), descriptions.join("\n   "))
     }
 
-    fn group(&mut self, group_index: usize) -> Result<()> {
+    fn lower_group(&mut self, group_index: usize) -> Result<()> {
         let ir = self.ir;
-        let Some(id) = self.grouping.groups[group_index].anchor else { return self.chain(group_index) };
+        let Some(id) = self.grouping.groups[group_index].anchor else { return self.lower_chain(group_index) };
         let op = ir.get(id);
         match anchor(op.name) {
             Some(Anchor::Convolution) => self.convolution(group_index, op),
@@ -275,7 +275,7 @@ pub fn lower(graph: &Graph, ir: &RegionIr<'_>, device: &Traits) -> Result<Progra
         comments: Vec::new(),
     };
     for group_index in 0..grouping.groups.len() {
-        lowering.group(group_index)?;
+        lowering.lower_group(group_index)?;
     }
     lowering.copy_outputs()?;
     let source = lowering.source(&graph.symbol);

@@ -65,7 +65,7 @@ impl Lowering<'_, '_> {
         let rows = count(&out[..axis + index_rank]);
         let mut text = KernelText::default();
         let grid = grid(columns, rows);
-        text.positions(&grid);
+        text.write_positions(&grid);
         let names: Vec<String> = (0..out.len()).map(|d| format!("i{d}")).collect();
         text.decode(1, &names[..axis + index_rank], &out[..axis + index_rank], "m");
         text.decode(1, &names[axis + index_rank..], &out[axis + index_rank..], "x");

@@ -61,7 +61,7 @@ impl Lowering<'_, '_> {
         let panel_place = self.allocate(&[batch, padded_columns, depth], DType::F32);
         let mut text = KernelText::default();
         let grid = super::map::grid(padded_columns, depth * batch);
-        text.positions(&grid);
+        text.write_positions(&grid);
         let dims: Vec<(i64, i64)> = b.outer.iter().chain(&b.inner).copied().collect();
         let names: Vec<String> = (0..dims.len()).map(|d| format!("i{d}")).collect();
         text.decode(1, &names, &dims.iter().map(|dim| dim.0).collect::<Vec<_>>(), "m");

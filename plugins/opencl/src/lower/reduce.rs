@@ -86,7 +86,7 @@ impl Lowering<'_, '_> {
         };
         let mut text = KernelText::default();
         let grid = grid((columns + width - 1) / width, rows.shape[..dims - 1].iter().product());
-        text.positions(&grid);
+        text.write_positions(&grid);
         let valid_columns = text.column(columns, width);
         let indices: Vec<String> = (0..dims - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &rows.shape[..dims - 1], "m");

@@ -85,7 +85,7 @@ impl Lowering<'_, '_> {
         let rows: i64 = w.body.domain[..rank - 1].iter().product();
         let grid = grid((channels + width - 1) / width, rows);
         let mut text = KernelText::default();
-        text.positions(&grid);
+        text.write_positions(&grid);
         let valid_columns = text.column(channels, width);
         let indices: Vec<String> = (0..rank - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &w.body.domain[..rank - 1], "m");
@@ -100,7 +100,7 @@ impl Lowering<'_, '_> {
         let mut names = Vec::new();
         for (i, axis) in w.axes.iter().enumerate() {
             let index = if w.body.domain[1 + i] == 1 { "0" } else { &indices[1 + i] };
-            window_bounds(&mut text, i, axis, index);
+            write_window_bounds(&mut text, i, axis, index);
             names.push(format!("y{i}"));
         }
         for (i, axis) in w.axes.iter().enumerate() {
@@ -157,7 +157,7 @@ impl Lowering<'_, '_> {
 
 /// Appends the bounds of a window: `at`, its first tap, possibly in the padding, and `from` and `to`, its range inside
 /// the data.
-fn window_bounds(text: &mut KernelText, i: usize, axis: &Axis, index: &str) {
+fn write_window_bounds(text: &mut KernelText, i: usize, axis: &Axis, index: &str) {
     let (size, outputs) = (axis.size, axis.outputs);
     if axis.taps == 0 {
         text.line(1, &format!("const int from{i} = {index} * {size} / {outputs};"));

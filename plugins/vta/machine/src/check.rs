@@ -137,7 +137,7 @@ pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result
                     }
                     Ok(())
                 };
-                each_sum(&uops, gemm, step).map_err(violation_at)?;
+                for_each_sum(&uops, gemm, step).map_err(violation_at)?;
             }
             _ => {}
         }
@@ -244,7 +244,7 @@ impl<'a> Checker<'a> {
             Op::Gemm(gemm) => {
                 let uops = self.known_uops(&gemm.loops)?;
                 let mut visit = |memory, index: fn(&Uop) -> u32, factors, writes| {
-                    each_element(uops.iter().map(index), factors, &gemm.loops, |element| {
+                    for_each_element(uops.iter().map(index), factors, &gemm.loops, |element| {
                         self.access(memory, element, module, clock, writes)
                     })
                 };
@@ -258,7 +258,7 @@ impl<'a> Checker<'a> {
             Op::Alu(alu) => {
                 let uops = self.known_uops(&alu.loops)?;
                 let mut visit = |index: fn(&Uop) -> u32, factors, writes| {
-                    each_element(uops.iter().map(index), factors, &alu.loops, |element| {
+                    for_each_element(uops.iter().map(index), factors, &alu.loops, |element| {
                         self.access(Memory::Acc, element, module, clock, writes)
                     })
                 };
@@ -390,7 +390,7 @@ impl<'a> Checker<'a> {
 
 /// Calls `f` with each element that an operand accesses in loops. Iterations that access the same elements again count
 /// once, because the instruction is one access to each element.
-fn each_element(
+fn for_each_element(
     indices: impl Iterator<Item = u32> + Clone,
     factors: [u16; 2],
     loops: &Loops,
@@ -415,7 +415,7 @@ fn each_element(
 }
 
 /// Calls `f` with the accumulator of each step of a matrix instruction.
-fn each_sum(uops: &[Uop], gemm: &Gemm, mut f: impl FnMut(usize) -> Result<(), String>) -> Result<(), String> {
+fn for_each_sum(uops: &[Uop], gemm: &Gemm, mut f: impl FnMut(usize) -> Result<(), String>) -> Result<(), String> {
     let [outer, inner] = gemm.loops.iterations.map(u32::from);
     // Iterations without micro-operations have no steps, and callers bound the time by the number of steps.
     for y in 0..if uops.is_empty() { 0 } else { outer } {

@@ -227,7 +227,7 @@ impl Insn {
             Op::Store(transfer) => transfer.encode(&widths, true, &mut writer)?,
             Op::Gemm(gemm) => {
                 gemm.loops.encode(gemm.reset, &widths, &mut writer)?;
-                writer.next_word();
+                writer.start_second_word();
                 let factors =
                     [(gemm.dst, widths.acc, "dst"), (gemm.src, widths.inp, "src"), (gemm.wgt, widths.wgt, "wgt")];
                 for (factor, width, name) in factors {
@@ -237,7 +237,7 @@ impl Insn {
             }
             Op::Alu(alu) => {
                 alu.loops.encode(alu.reset, &widths, &mut writer)?;
-                writer.next_word();
+                writer.start_second_word();
                 for factor in [alu.dst, alu.src] {
                     writer.write_field("factor", u64::from(factor[0]), widths.acc)?;
                     writer.write_field("factor", u64::from(factor[1]), widths.acc)?;
@@ -272,7 +272,7 @@ impl Insn {
             }
             2 => {
                 let (reset, loops) = Loops::decode(&widths, &mut reader);
-                reader.next_word()?;
+                reader.start_second_word()?;
                 let mut read_pair = |width: u32| [reader.take(width) as u16, reader.take(width) as u16];
                 let (dst, src, wgt) = (read_pair(widths.acc), read_pair(widths.inp), read_pair(widths.wgt));
                 Op::Gemm(Gemm { reset, loops, dst, src, wgt })
@@ -280,7 +280,7 @@ impl Insn {
             3 => Op::Finish,
             4 => {
                 let (reset, loops) = Loops::decode(&widths, &mut reader);
-                reader.next_word()?;
+                reader.start_second_word()?;
                 let mut read_pair = || [reader.take(widths.acc) as u16, reader.take(widths.acc) as u16];
                 let (dst, src) = (read_pair(), read_pair());
                 let code = reader.take(widths.code);
@@ -305,7 +305,7 @@ impl Transfer {
         writer.write_field("memory_type", code, widths.code)?;
         writer.write_field("sram_base", u64::from(self.sram_base), 16)?;
         writer.write_field("dram_base", u64::from(self.dram_base), 32)?;
-        writer.next_word();
+        writer.start_second_word();
         writer.write_field("y_size", u64::from(self.y_size), 16)?;
         writer.write_field("x_size", u64::from(self.x_size), 16)?;
         writer.write_field("x_stride", u64::from(self.x_stride), 16)?;
@@ -320,7 +320,7 @@ impl Transfer {
         let code = reader.take(widths.code);
         let memory = *Memory::ALL.get(code as usize).ok_or(DecodeError::UnknownMemory(code))?;
         let (sram_base, dram_base) = (reader.take(16) as u16, reader.take(32) as u32);
-        reader.next_word()?;
+        reader.start_second_word()?;
         let (y_size, x_size, x_stride) = (reader.take(16) as u16, reader.take(16) as u16, reader.take(16) as u16);
         let mut read_pair = || [reader.take(4) as u8, reader.take(4) as u8];
         let (y_pad, x_pad) = (read_pair(), read_pair());

@@ -99,7 +99,7 @@ impl Epilogue {
     }
 
     /// Appends an operation with an immediate operand.
-    pub fn immediate(&mut self, op: AluOp, imm: i16) {
+    pub fn push_immediate(&mut self, op: AluOp, imm: i16) {
         self.push(ChannelStep::Immediate(op, imm));
     }
 
@@ -200,7 +200,7 @@ impl Epilogue {
         shifts_right(&amounts).into_iter().for_each(|step| self.push(step));
         for (op, bound) in bounds {
             // The bounds are 16-bit immediates, so they fit after the shift too.
-            self.immediate(op, ((bound + half_unit) >> shift) as i16);
+            self.push_immediate(op, ((bound + half_unit) >> shift) as i16);
         }
         true
     }
@@ -358,7 +358,7 @@ impl Epilogue {
             );
         }
         if amounts[0] > 0 {
-            self.immediate(AluOp::Shr, -amounts[0] as i16);
+            self.push_immediate(AluOp::Shr, -amounts[0] as i16);
         }
         Ok(())
     }
@@ -488,7 +488,7 @@ impl Epilogue {
         };
         let own_scale = shift(own_scale)?;
         if own_scale < 0 {
-            self.immediate(AluOp::Shr, own_scale as i16);
+            self.push_immediate(AluOp::Shr, own_scale as i16);
         } else if !self.scale_bounded(own_scale) {
             self.scale(&vec![own_scale; self.channels])?;
         }

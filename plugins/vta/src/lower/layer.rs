@@ -138,7 +138,7 @@ pub(super) fn zero_point(ir: &RegionIr<'_>, op: &Op<'_>, input: usize, name: &st
     }
 }
 
-fn layout(op: &Op<'_>, keys: &[(&str, &str)]) -> Result<(), CompileError> {
+fn check_layout(op: &Op<'_>, keys: &[(&str, &str)]) -> Result<(), CompileError> {
     for (key, expected) in keys {
         let layout = op.attrs().text(key);
         if layout != *expected && !(layout.is_empty() && *key == "out_layout") {
@@ -191,7 +191,7 @@ fn window(op: &Op<'_>) -> Result<([usize; 2], [[usize; 2]; 2]), CompileError> {
 }
 
 fn conv(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, CompileError> {
-    layout(op, &[("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")])?;
+    check_layout(op, &[("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")])?;
     let [batch, channels, height, width] = shape_of(ir, op.inputs[0], "data")?;
     let [kernels, group_channels, kernel_height, kernel_width] = shape_of(ir, op.inputs[1], "kernel")?;
     let groups = attribute(op, "groups", op.attrs().int("groups", 1))?;
@@ -245,7 +245,7 @@ pub fn pool(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<PoolShape, CompileError> {
         let hint = if dtype.is_float() { QUANTIZE } else { "" };
         return refuse_with_hint(RefusalCode::UnsupportedDtype, format!("input 0: expected int8, found {dtype}"), hint);
     }
-    layout(op, &[("layout", "NCHW"), ("out_layout", "NCHW")])?;
+    check_layout(op, &[("layout", "NCHW"), ("out_layout", "NCHW")])?;
     let [batch, channels, height, width] = shape_of(ir, op.inputs[0], "data")?;
     let [.., rows, columns] = shape_of::<4>(ir, op.outputs[0], "result")?;
     let (strides, pads) = window(op)?;

@@ -81,7 +81,7 @@ pub struct Network<'a> {
 /// If the device does not support an operator. The error is the refusal of the first such operator.
 pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<'a>, CompileError> {
     let ir = RegionIr::new(graph, constants)?;
-    ir.ops.iter().try_for_each(single_result)?;
+    ir.ops.iter().try_for_each(check_single_result)?;
     let mut lowering =
         Lowering { ir: &ir, is_fused: vec![false; ir.ops.len()], widened: BTreeMap::new(), nodes: Vec::new() };
     // Widening is done first, because an epilogue may add a value that is computed after its layer.
@@ -90,7 +90,7 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
     }
     for op_index in 0..ir.ops.len() {
         if !lowering.is_fused[op_index] {
-            lowering.node(op_index)?;
+            lowering.lower_node(op_index)?;
         }
     }
     let mut nodes = lowering.nodes;
@@ -110,7 +110,7 @@ struct Lowering<'i, 'a> {
 
 impl<'a> Lowering<'_, 'a> {
     /// Lowers the node that begins with operator `op_index`, and fuses subsequent operators.
-    fn node(&mut self, op_index: usize) -> Result<(), CompileError> {
+    fn lower_node(&mut self, op_index: usize) -> Result<(), CompileError> {
         let ir = self.ir;
         let op = &ir.ops[op_index];
         self.is_fused[op_index] = true;
@@ -182,7 +182,7 @@ impl<'a> Lowering<'_, 'a> {
             Some(widened) => {
                 let mut epilogue = Epilogue::of_tensor(DType::I32);
                 for (op, imm) in &widened.steps {
-                    epilogue.immediate(*op, *imm);
+                    epilogue.push_immediate(*op, *imm);
                 }
                 (widened.tensor, epilogue)
             }
@@ -209,7 +209,7 @@ fn comment(ops: &[&Op<'_>]) -> String {
 }
 
 /// Checks that an operator has operands and one result, as every supported operator does.
-fn single_result(op: &Op<'_>) -> Result<(), CompileError> {
+fn check_single_result(op: &Op<'_>) -> Result<(), CompileError> {
     match op.outputs.len() {
         1 if !op.inputs.is_empty() => Ok(()),
         n => refuse(RefusalCode::UnsupportedOp, format!("{}: expected operands and 1 result, found {n}", op.name)),

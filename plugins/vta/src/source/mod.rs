@@ -41,14 +41,14 @@ pub fn is_small(image: &Image) -> bool {
 /// If the simulator cannot run the region, or an instruction cannot be encoded.
 pub fn source(image: &Image, constants: &[Constant]) -> Result<String> {
     let mut text = String::new();
-    header(&mut text, image);
+    write_header(&mut text, image);
     text.push_str(PROGRAM);
     text.push_str(CHECK);
     let symbol = &image.symbol;
     let hashes = expected::hashes(image, constants)?;
-    array(&mut text, &format!("uint64_t {symbol}_expected[]"), hashes.iter().map(|hash| format!("{hash:#x}u")));
+    write_array(&mut text, &format!("uint64_t {symbol}_expected[]"), hashes.iter().map(|hash| format!("{hash:#x}u")));
     region(&mut text, image, constants, &format!("{symbol}_expected"))?;
-    functions(&mut text, image);
+    write_functions(&mut text, image);
     Ok(text)
 }
 
@@ -69,10 +69,10 @@ pub struct Exported {
 /// If an instruction cannot be encoded.
 pub fn export(image: &Image, constants: &[Constant]) -> Result<Exported> {
     let mut text = String::new();
-    exported_header(&mut text, image);
+    write_exported_header(&mut text, image);
     text.push_str(PROGRAM);
     let constant_bytes = region(&mut text, image, constants, "NULL")?;
-    exported_functions(&mut text, image);
+    write_exported_functions(&mut text, image);
     Ok(Exported { text, workspace: scratch_bytes(image), constant_bytes })
 }
 
@@ -86,10 +86,10 @@ fn scratch_bytes(image: &Image) -> usize {
 /// bytes.
 fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &str) -> Result<usize> {
     let held_bytes = buffers(text, image, constants)?;
-    stream(text, image)?;
+    write_stream(text, image)?;
     let symbol = &image.symbol;
     for (name, edges) in [("inputs", &image.inputs), ("outputs", &image.outputs)] {
-        array(text, &format!("struct vta_tensor {symbol}_{name}[]"), edges.iter().map(tensor));
+        write_array(text, &format!("struct vta_tensor {symbol}_{name}[]"), edges.iter().map(tensor));
     }
     let Image { symbol, config, .. } = image;
     let _ = writeln!(text, "static const struct vta_region {symbol}_region = {{");
@@ -116,7 +116,7 @@ fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &s
 }
 
 /// Writes the functions of the region.
-fn functions(text: &mut String, image: &Image) {
+fn write_functions(text: &mut String, image: &Image) {
     let symbol = &image.symbol;
     let (buffers, inputs, outputs) = (image.buffers.len(), image.inputs.len(), image.outputs.len());
     let _ = write!(
@@ -160,7 +160,7 @@ int main(void) {{
 }
 
 /// Writes the functions of a region in an exported program.
-fn exported_functions(text: &mut String, image: &Image) {
+fn write_exported_functions(text: &mut String, image: &Image) {
     let (symbol, buffers) = (&image.symbol, image.buffers.len());
     let _ = write!(
         text,
@@ -192,7 +192,7 @@ fn escape_comment(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c.is_control() || c == '\\' || c == '?', " ")
 }
 
-fn header(text: &mut String, image: &Image) {
+fn write_header(text: &mut String, image: &Image) {
     let Image { symbol, config, .. } = image;
     let _ = writeln!(
         text,
@@ -205,7 +205,7 @@ fn header(text: &mut String, image: &Image) {
     let _ =
         writeln!(text, " *   int {symbol}_check(void)                    runs one input, and checks its results\n *");
     let _ = writeln!(text, " * The functions return 0 for success.\n *");
-    tensors(text, image);
+    write_tensors(text, image);
     let _ =
         writeln!(text, " *\n * Requires VTA's driver.h, and a library with the functions that the header declares.");
     let _ = writeln!(text, " * main calls the last function; -DVTA_NO_MAIN omits it.\n *");
@@ -216,7 +216,7 @@ fn header(text: &mut String, image: &Image) {
     let _ = writeln!(text, "\n#include <vta/driver.h>\n");
 }
 
-fn exported_header(text: &mut String, image: &Image) {
+fn write_exported_header(text: &mut String, image: &Image) {
     let Image { symbol, config, .. } = image;
     let _ = writeln!(
         text,
@@ -227,7 +227,7 @@ fn exported_header(text: &mut String, image: &Image) {
         writeln!(text, " *   int {symbol}(in, out, constants, work)  runs the stream; the first run opens the device");
     let _ = writeln!(text, " *   void {symbol}_close(void)               closes the device\n *");
     let _ = writeln!(text, " * The function returns 0 for success. A device executes one run at a time.\n *");
-    tensors(text, image);
+    write_tensors(text, image);
     text.push_str(" *\n");
     write_costs(text, image);
     text.push_str("#include <string.h>\n\n");
@@ -236,7 +236,7 @@ fn exported_header(text: &mut String, image: &Image) {
 }
 
 /// Writes the tensors of a region as comment lines.
-fn tensors(text: &mut String, image: &Image) {
+fn write_tensors(text: &mut String, image: &Image) {
     for (kind, edges) in [("in", &image.inputs), ("out", &image.outputs)] {
         for (index, edge) in edges.iter().enumerate() {
             let dtype = if edge.int32 { "int32, little-endian" } else { "int8" };
@@ -255,7 +255,7 @@ fn write_costs(text: &mut String, image: &Image) {
 }
 
 /// Writes an array with eight elements per line.
-fn array(text: &mut String, declaration: &str, elements: impl Iterator<Item = impl Display>) {
+fn write_array(text: &mut String, declaration: &str, elements: impl Iterator<Item = impl Display>) {
     let _ = write!(text, "static const {declaration} = {{");
     for (index, element) in elements.enumerate() {
         let _ = write!(text, "{}{element},", if index % 8 == 0 { "\n    " } else { " " });
@@ -278,7 +278,7 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<u
         }
         held_bytes += content.len();
         let _ = writeln!(text, "/* Buffer {index}: {description}. */");
-        array(text, &format!("unsigned char {symbol}_buffer_{index}[]"), content.iter());
+        write_array(text, &format!("unsigned char {symbol}_buffer_{index}[]"), content.iter());
         rows.push(format!("{{{}, {symbol}_buffer_{index}}}, /* {index}: {description} */", buffer.bytes));
     }
     let _ = writeln!(text, "static const struct vta_buffer {symbol}_buffers[] = {{");
@@ -301,7 +301,7 @@ fn accessed_ranges(image: &Image) -> impl Iterator<Item = (usize, u32, usize)> {
 }
 
 /// Writes the stream, its transfers that need buffer addresses, and its runs.
-fn stream(text: &mut String, image: &Image) -> Result<()> {
+fn write_stream(text: &mut String, image: &Image) -> Result<()> {
     let symbol = &image.symbol;
     let _ = writeln!(text, "static const uint64_t {symbol}_stream[][2] = {{");
     for (index, insn) in image.stream.iter().enumerate() {
@@ -315,9 +315,9 @@ fn stream(text: &mut String, image: &Image) -> Result<()> {
     text.push_str("};\n\n");
     let rows =
         accessed_ranges(image).map(|(index, buffer, unit)| format!("{{{index}, {buffer}, {}}}", unit.trailing_zeros()));
-    array(text, &format!("struct vta_transfer {symbol}_transfers[]"), rows);
+    write_array(text, &format!("struct vta_transfer {symbol}_transfers[]"), rows);
     let runs = image.runs.iter().map(|run| format!("{{{}, {}}}", run.start, run.len()));
-    array(text, &format!("uint32_t {symbol}_runs[][2]"), runs);
+    write_array(text, &format!("uint32_t {symbol}_runs[][2]"), runs);
     Ok(())
 }
 

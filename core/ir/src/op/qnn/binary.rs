@@ -2,7 +2,7 @@
 
 use super::numerics::{range, rescale, saturate};
 use super::params::{
-    Kind, NARROW, PerAxis, axis_dim, default_requantization, one_of, parameter, scale, scales, zero_points,
+    Kind, NARROW, PerAxis, axis_dim, check_one_of, check_parameter, default_requantization, scale, scales, zero_points,
 };
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -57,16 +57,16 @@ binary! {
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
     let (lhs, rhs) = (relation.tensor(0)?, relation.tensor(1)?);
-    one_of(relation, "lhs", lhs.dtype, NARROW)?;
+    check_one_of(relation, "lhs", lhs.dtype, NARROW)?;
     relation.same_dtype(lhs.dtype, rhs.dtype)?;
     let is_mul = relation.def.name == "qnn.mul";
     for (attr, side, first_param) in [("lhs_axis", lhs, 2), ("rhs_axis", rhs, 4)] {
         let dim = if is_mul { None } else { axis_dim(relation, attr, side)? };
-        parameter(relation, first_param, Kind::Scale, dim.as_ref())?;
-        parameter(relation, first_param + 1, Kind::ZeroPoint, dim.as_ref())?;
+        check_parameter(relation, first_param, Kind::Scale, dim.as_ref())?;
+        check_parameter(relation, first_param + 1, Kind::ZeroPoint, dim.as_ref())?;
     }
-    parameter(relation, 6, Kind::Scale, None)?;
-    parameter(relation, 7, Kind::ZeroPoint, None)?;
+    check_parameter(relation, 6, Kind::Scale, None)?;
+    check_parameter(relation, 7, Kind::ZeroPoint, None)?;
     Ok(Type::tensor_of(lhs.dtype, broadcast_dims(relation, [lhs, rhs])?))
 }
 

@@ -1,7 +1,7 @@
 //! Concatenation of quantized tensors with different scales.
 
 use super::numerics::{range, rescale};
-use super::params::{Kind, NARROW, check, default_requantization, one_of, parameter, scale, zero_points};
+use super::params::{Kind, NARROW, check, check_one_of, check_parameter, default_requantization, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::op::concat;
@@ -29,7 +29,7 @@ inventory::submit! {
 fn relation(relation: &Relation<'_>) -> TypeResult {
     let ty = concat::concatenate_type(relation)?;
     let fields = relation.tensors(0)?;
-    one_of(relation, "data", fields[0].dtype, NARROW)?;
+    check_one_of(relation, "data", fields[0].dtype, NARROW)?;
     for (i, kind) in [(1, Kind::Scale), (2, Kind::ZeroPoint)] {
         let (name, fields_of_input) = (relation.def.inputs[i], relation.tensors(i)?);
         if fields_of_input.len() != fields.len() {
@@ -41,8 +41,8 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
             check(relation, &format!("{name}.{index}"), ty, None, kind, None)?;
         }
     }
-    parameter(relation, 3, Kind::Scale, None)?;
-    parameter(relation, 4, Kind::ZeroPoint, None)?;
+    check_parameter(relation, 3, Kind::Scale, None)?;
+    check_parameter(relation, 4, Kind::ZeroPoint, None)?;
     Ok(ty)
 }
 

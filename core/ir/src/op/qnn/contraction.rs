@@ -1,6 +1,6 @@
 //! Contractions: convolutions and matrix products of integers minus their zero points, with integer accumulators.
 
-use super::params::{Kind, NARROW, PerAxis, one_of, parameter, zero_points};
+use super::params::{Kind, NARROW, PerAxis, check_one_of, check_parameter, zero_points};
 use super::quantize::integers;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::Diagnostic;
@@ -33,7 +33,7 @@ inventory::submit! {
         attrs: &conv::attrs_2d(OUT_DTYPE),
         pattern: OpPattern::OutEWiseFusable,
         relation: |relation| {
-            contraction(relation, true)?;
+            check_contraction(relation, true)?;
             conv::conv_relation::<2>(relation)
         },
         reference: Some(|params, inputs, outputs| {
@@ -61,7 +61,7 @@ inventory::submit! {
         attrs: &conv::transpose_attrs_2d(OUT_DTYPE),
         pattern: OpPattern::OutEWiseFusable,
         relation: |relation| {
-            contraction(relation, true)?;
+            check_contraction(relation, true)?;
             conv::transpose_relation::<2>(relation)
         },
         reference: Some(|params, inputs, outputs| {
@@ -89,7 +89,7 @@ inventory::submit! {
         attrs: &[dense::UNITS, OUT_DTYPE],
         pattern: OpPattern::OutEWiseFusable,
         relation: |relation| {
-            contraction(relation, true)?;
+            check_contraction(relation, true)?;
             dense::matmul_relation(relation)
         },
         reference: Some(product),
@@ -109,7 +109,7 @@ inventory::submit! {
         attrs: &[OUT_DTYPE, dense::TRANSPOSE_A, dense::TRANSPOSE_B],
         pattern: OpPattern::OutEWiseFusable,
         relation: |relation| {
-            contraction(relation, false)?;
+            check_contraction(relation, false)?;
             dense::batch_relation(relation)
         },
         reference: Some(product),
@@ -120,20 +120,20 @@ inventory::submit! {
 
 /// Checks element types, scales and zero points; the shapes are checked elsewhere. If `per_channel`, the scale and the
 /// zero point of argument 1 may vary along its output channels.
-fn contraction(relation: &Relation<'_>, per_channel: bool) -> Result<(), Box<Diagnostic>> {
+fn check_contraction(relation: &Relation<'_>, per_channel: bool) -> Result<(), Box<Diagnostic>> {
     let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
-    one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
-    one_of(relation, relation.def.inputs[1], weight.dtype, NARROW)?;
+    check_one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
+    check_one_of(relation, relation.def.inputs[1], weight.dtype, NARROW)?;
     let out = relation.params.dtype("out_dtype").unwrap_or(DType::I32);
-    one_of(relation, "out_dtype", out, &[DType::I32, DType::I64])?;
+    check_one_of(relation, "out_dtype", out, &[DType::I32, DType::I64])?;
     let channels: Option<Dim> = match per_channel {
         true => Some(weight.dims.get(channel_axis(&relation.params, weight.dims.len())).cloned().unwrap_or(Dim::Any)),
         false => None,
     };
-    parameter(relation, 2, Kind::ZeroPoint, None)?;
-    parameter(relation, 3, Kind::ZeroPoint, channels.as_ref())?;
-    parameter(relation, 4, Kind::Scale, None)?;
-    parameter(relation, 5, Kind::Scale, channels.as_ref())
+    check_parameter(relation, 2, Kind::ZeroPoint, None)?;
+    check_parameter(relation, 3, Kind::ZeroPoint, channels.as_ref())?;
+    check_parameter(relation, 4, Kind::Scale, None)?;
+    check_parameter(relation, 5, Kind::Scale, channels.as_ref())
 }
 
 /// Returns the axis of the output channels of a kernel (the units of a dense weight).

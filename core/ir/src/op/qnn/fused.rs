@@ -2,7 +2,7 @@
 //! supports them. These operators are not part of Relay; the pass `fuse_requantize` creates them.
 
 use super::numerics::{range, rescale};
-use super::params::{Kind, PerAxis, check_choice, one_of, parameter, requantization, scales, zero_points};
+use super::params::{Kind, PerAxis, check_choice, check_one_of, check_parameter, requantization, scales, zero_points};
 use super::quantize::integers;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::Diagnostic;
@@ -63,7 +63,7 @@ inventory::submit! {
         relation: |relation| {
             let ty = conv::conv_relation::<2>(relation)?;
             let layout = relation.params.string("kernel_layout");
-            fused(relation, layout.find('O').unwrap_or(0))?;
+            check_fused(relation, layout.find('O').unwrap_or(0))?;
             Ok(ty)
         },
         reference: Some(|params, inputs, outputs| {
@@ -91,7 +91,7 @@ inventory::submit! {
         pattern: OpPattern::OutEWiseFusable,
         relation: |relation| {
             let ty = dense::matmul_relation(relation)?;
-            fused(relation, 0)?;
+            check_fused(relation, 0)?;
             Ok(ty)
         },
         reference: Some(|params, inputs, outputs| {
@@ -108,14 +108,14 @@ inventory::submit! {
 }
 
 /// Checks element types, scales, zero points and bias; `axis` of the weight holds the output channels.
-fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
+fn check_fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     let weight = relation.tensor(1)?;
-    one_of(relation, "data", relation.tensor(0)?.dtype, BYTES)?;
-    one_of(relation, "weight", weight.dtype, BYTES)?;
-    one_of(relation, "out_dtype", relation.params.dtype("out_dtype").unwrap_or(DType::I8), BYTES)?;
+    check_one_of(relation, "data", relation.tensor(0)?.dtype, BYTES)?;
+    check_one_of(relation, "weight", weight.dtype, BYTES)?;
+    check_one_of(relation, "out_dtype", relation.params.dtype("out_dtype").unwrap_or(DType::I8), BYTES)?;
     let channels = weight.dims.get(axis).cloned().unwrap_or(Dim::Any);
     let bias = relation.tensor(2)?;
-    one_of(relation, "bias", bias.dtype, &[DType::I32])?;
+    check_one_of(relation, "bias", bias.dtype, &[DType::I32])?;
     let [length] = &bias.dims[..] else {
         return Err(relation.mismatch(format!(
             "bias: expected a vector, found {}",
@@ -123,11 +123,11 @@ fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
         )));
     };
     relation.same_dim("bias and output channels", length, &channels)?;
-    parameter(relation, 3, Kind::ZeroPoint, None)?;
-    parameter(relation, 4, Kind::ZeroPoint, Some(&channels))?;
-    parameter(relation, 5, Kind::Scale, Some(&channels))?;
-    parameter(relation, 6, Kind::Scale, None)?;
-    parameter(relation, 7, Kind::ZeroPoint, None)?;
+    check_parameter(relation, 3, Kind::ZeroPoint, None)?;
+    check_parameter(relation, 4, Kind::ZeroPoint, Some(&channels))?;
+    check_parameter(relation, 5, Kind::Scale, Some(&channels))?;
+    check_parameter(relation, 6, Kind::Scale, None)?;
+    check_parameter(relation, 7, Kind::ZeroPoint, None)?;
     check_choice(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
     check_choice(relation, "compute_dtype", &["None", "int64", "float32"])
 }

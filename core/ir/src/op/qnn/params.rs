@@ -24,7 +24,7 @@ pub(super) enum Kind {
 }
 
 /// Checks that the element type of an argument is one of `wanted`.
-pub(super) fn one_of(relation: &Relation<'_>, subject: &str, actual: DType, expected: &[DType]) -> Result<()> {
+pub(super) fn check_one_of(relation: &Relation<'_>, subject: &str, actual: DType, expected: &[DType]) -> Result<()> {
     if expected.contains(&actual) {
         return Ok(());
     }
@@ -36,12 +36,12 @@ pub(super) fn one_of(relation: &Relation<'_>, subject: &str, actual: DType, expe
 
 /// Checks a scale or a zero point: its element type, its shape (a scalar or, along `dim`, a vector with one element per
 /// index), and its values where they are known.
-pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Result<()> {
+pub(super) fn check_parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Result<()> {
     let value = relation.values.get(i).copied().flatten();
     check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
 }
 
-/// Performs the checks of [`parameter`] on a given type, which need not be the type of an argument.
+/// Performs the checks of [`check_parameter`] on a given type, which need not be the type of an argument.
 pub(super) fn check(
     relation: &Relation<'_>,
     name: &str,
@@ -51,7 +51,7 @@ pub(super) fn check(
     dim: Option<&Dim>,
 ) -> Result<()> {
     let expected = if kind == Kind::Scale { DType::F32 } else { DType::I32 };
-    one_of(relation, name, ty.dtype, &[expected])?;
+    check_one_of(relation, name, ty.dtype, &[expected])?;
     match (&ty.dims[..], dim) {
         ([] | [Dim::Fixed(1)], _) => {}
         ([length], Some(dim)) => {

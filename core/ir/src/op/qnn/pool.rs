@@ -1,6 +1,6 @@
 //! Pooling of a quantized tensor.
 
-use super::params::{Kind, NARROW, one_of, parameter, scale, zero_points};
+use super::params::{Kind, NARROW, check_one_of, check_parameter, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::unary::quantized;
 use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -26,9 +26,9 @@ inventory::submit! {
 }
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
-    one_of(relation, "data", relation.tensor(0)?.dtype, NARROW)?;
+    check_one_of(relation, "data", relation.tensor(0)?.dtype, NARROW)?;
     for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
-        parameter(relation, i + 1, kind, None)?;
+        check_parameter(relation, i + 1, kind, None)?;
     }
     pool::pool_relation::<2>(relation)
 }

@@ -2,8 +2,8 @@
 
 use super::numerics::{Rounding, range, rescale, saturate};
 use super::params::{
-    AXIS, Kind, PerAxis, QUANTIZED, axis_dim, check_choice, one_of, parameter, requantization, rounding_of, scales,
-    zero_points,
+    AXIS, Kind, PerAxis, QUANTIZED, axis_dim, check_choice, check_one_of, check_parameter, requantization, rounding_of,
+    scales, zero_points,
 };
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::{Diagnostic, codes};
@@ -31,10 +31,10 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let data = relation.tensor(0)?;
-            one_of(relation, "data", data.dtype, REAL)?;
+            check_one_of(relation, "data", data.dtype, REAL)?;
             let dim = axis_dim(relation, "axis", data)?;
-            parameter(relation, 1, Kind::Scale, dim.as_ref())?;
-            parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
+            check_parameter(relation, 1, Kind::Scale, dim.as_ref())?;
+            check_parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
             check_choice(relation, "rounding", &["TONEAREST", "TOEVEN"])?;
             with_element_type(relation, out_dtype(relation, QUANTIZED)?)
         },
@@ -58,10 +58,10 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let data = relation.tensor(0)?;
-            one_of(relation, "data", data.dtype, QUANTIZED)?;
+            check_one_of(relation, "data", data.dtype, QUANTIZED)?;
             let dim = axis_dim(relation, "axis", data)?;
-            parameter(relation, 1, Kind::Scale, dim.as_ref())?;
-            parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
+            check_parameter(relation, 1, Kind::Scale, dim.as_ref())?;
+            check_parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
             with_element_type(relation, out_dtype(relation, REAL)?)
         },
         reference: Some(dequantize),
@@ -93,10 +93,10 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let data = relation.tensor(0)?;
-            one_of(relation, "data", data.dtype, QUANTIZED)?;
+            check_one_of(relation, "data", data.dtype, QUANTIZED)?;
             let dim = axis_dim(relation, "axis", data)?;
             for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
-                parameter(relation, i + 1, kind, dim.as_ref())?;
+                check_parameter(relation, i + 1, kind, dim.as_ref())?;
             }
             check_choice(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
             check_choice(relation, "compute_dtype", &["None", "int64", "float32"])?;
@@ -114,7 +114,7 @@ fn out_dtype(relation: &Relation<'_>, allowed: &[DType]) -> Result<DType, Box<Di
     let requested = requested.ok_or_else(|| {
         relation.error(codes::types::BAD_ATTRIBUTE, "out_dtype: expected an element type, found \"\"")
     })?;
-    one_of(relation, "out_dtype", requested, allowed)?;
+    check_one_of(relation, "out_dtype", requested, allowed)?;
     Ok(requested)
 }
 

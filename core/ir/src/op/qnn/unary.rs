@@ -1,7 +1,7 @@
 //! Functions of one quantized tensor: dequantization, the floating-point operator, quantization.
 
 use super::numerics::{Rounding, range};
-use super::params::{Kind, NARROW, one_of, parameter, scale, zero_points};
+use super::params::{Kind, NARROW, check_one_of, check_parameter, scale, zero_points};
 use super::quantize::{dequantized, quantize_f32};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{TensorType, Type};
@@ -61,9 +61,9 @@ pub fn real_operator(name: &str) -> Option<&'static OpDef> {
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
-    one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
+    check_one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
     for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
-        parameter(relation, i + 1, kind, None)?;
+        check_parameter(relation, i + 1, kind, None)?;
     }
     if let Some(real) = real_operator(relation.def.name) {
         let float = Type::Tensor(std::sync::Arc::new(TensorType { dtype: DType::F32, dims: data.dims.clone() }));

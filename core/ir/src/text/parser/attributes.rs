@@ -14,7 +14,7 @@ impl Parser<'_> {
     }
 
     /// Parses `name = value` pairs up to and including the closing parenthesis, and appends them to `self.attrs`.
-    pub(super) fn attributes(&mut self) -> Result<()> {
+    pub(super) fn parse_attributes(&mut self) -> Result<()> {
         let first = self.attrs.len();
         while !self.accept(Kind::CloseParen) {
             let token = self.peek();

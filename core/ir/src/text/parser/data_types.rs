@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 impl Parser<'_> {
     /// Parses `type Name[A] { Constructor(A), ... }` or `extern type Name[A]`.
-    pub(super) fn type_definition(&mut self) -> Result<()> {
+    pub(super) fn parse_type_definition(&mut self) -> Result<()> {
         let is_extern = self.is_at_word("extern");
         if is_extern {
             self.take();

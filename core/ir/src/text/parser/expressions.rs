@@ -62,7 +62,7 @@ impl Parser<'_> {
         let token = self.peek();
         if self.word(token) == Some("let") {
             self.take();
-            self.sequence();
+            self.push_sequence();
             let name = self.peek();
             if name.kind != Kind::Local {
                 return Err(self.unexpected(name, "a variable, as in `let %x = ...`"));
@@ -83,14 +83,14 @@ impl Parser<'_> {
         if token.kind == Kind::Graph && self.peek_second().kind == Kind::Equal {
             self.take();
             self.take();
-            self.sequence();
+            self.push_sequence();
             self.frames.push(ParseFrame::GraphValue { number: token });
         }
         Ok(State::Operand)
     }
 
     /// Pushes the frame of a sequence, unless the current item already has such a frame.
-    fn sequence(&mut self) {
+    fn push_sequence(&mut self) {
         if !matches!(self.frames.last(), Some(ParseFrame::Sequence { .. })) {
             self.frames.push(ParseFrame::Sequence { lets: self.lets.len() as u32, scope: self.names.scope() });
         }
@@ -247,7 +247,7 @@ impl Parser<'_> {
         if self.peek().kind != Kind::CloseParen && !self.is_at_attribute() {
             return Ok(State::Item);
         }
-        self.attributes()?;
+        self.parse_attributes()?;
         let Some(ParseFrame::Arguments { target, start, values, attrs }) = self.frames.pop() else {
             unreachable!("the frame of a call is on top when its arguments end");
         };
@@ -365,7 +365,7 @@ impl Parser<'_> {
             _ => {}
         }
         if self.peek().kind == Kind::Semicolon {
-            self.sequence();
+            self.push_sequence();
             let semicolon = self.take();
             let var = self.module.push(Expr::var("_", Type::Unknown), crate::ir::Origins::none());
             self.spans.push(semicolon.span);

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 impl Parser<'_> {
     /// Parses `def @name(...) { ... }`.
-    pub(super) fn definition(&mut self) -> Result<()> {
+    pub(super) fn parse_definition(&mut self) -> Result<()> {
         let start = self.take().span.start;
         let name = self.expect(Kind::Global)?;
         let head = self.head(start, Some(name))?;
@@ -31,7 +31,7 @@ impl Parser<'_> {
                 break;
             }
             if self.is_at_attribute() {
-                self.attributes()?;
+                self.parse_attributes()?;
                 break;
             }
             let token = self.peek();

@@ -20,7 +20,7 @@ struct Reference<'a> {
 impl<'a> Parser<'a> {
     /// Finds and reads the metadata section at the end of the text. The header found may be inside a comment, which is
     /// known only once the text before it has been parsed.
-    pub(super) fn metadata_section(&mut self) {
+    pub(super) fn parse_metadata_section(&mut self) {
         let Some(start) = self.source.rfind(HEADER) else { return };
         if start > 0 && !self.source[..start].trim_end_matches([' ', '\t', '\r']).ends_with('\n') {
             return;

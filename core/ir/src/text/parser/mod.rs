@@ -105,7 +105,7 @@ pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
         return Parsed { module: Module::new(), root: None, spans: IndexVec::new(), diagnostics: vec![diagnostic] };
     }
     let mut parser = Parser::new(source, options);
-    parser.text();
+    parser.parse_text();
     parser.diagnostics.sort_by_key(|d| d.labels.first().map_or(0, |label| label.span.start));
     Parsed { module: parser.module, root: parser.root, spans: parser.spans, diagnostics: parser.diagnostics }
 }
@@ -193,8 +193,8 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the whole text.
-    fn text(&mut self) {
-        self.metadata_section();
+    fn parse_text(&mut self) {
+        self.parse_metadata_section();
         let versioned = match self.version() {
             Ok(versioned) => versioned,
             Err(error) => {
@@ -289,9 +289,9 @@ impl<'a> Parser<'a> {
             _ => {}
         }
         match self.word(token) {
-            Some("def") => self.definition()?,
-            Some("type" | "extern") => self.type_definition()?,
-            Some("free_var") => self.free_variable()?,
+            Some("def") => self.parse_definition()?,
+            Some("type" | "extern") => self.parse_type_definition()?,
+            Some("free_var") => self.parse_free_variable()?,
             _ => {
                 if self.root.is_some() {
                     return Err(self.unexpected(token, "a definition or the end of the text"));
@@ -303,7 +303,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `free_var %x: T;`.
-    fn free_variable(&mut self) -> Result<()> {
+    fn parse_free_variable(&mut self) -> Result<()> {
         self.take();
         let token = self.expect(Kind::Local)?;
         let annotation = if self.accept(Kind::Colon) { self.ty()? } else { Type::Unknown };

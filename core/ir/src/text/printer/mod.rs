@@ -51,13 +51,13 @@ pub fn print(module: &Module, options: &PrintOptions<'_>) -> PrintedText {
         if i > 0 {
             printer.out.push('\n');
         }
-        printer.type_definition(name, def);
+        printer.write_type_definition(name, def);
     }
     for (i, (name, &id)) in module.globals.iter().enumerate() {
         if i > 0 || !module.types.is_empty() {
             printer.out.push('\n');
         }
-        printer.definition(name, id);
+        printer.write_definition(name, id);
     }
     printer.finish()
 }
@@ -94,7 +94,7 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
 /// Prints one expression, preceded by declarations of its free variables.
 pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> PrintedText {
     let mut printer = Printer::new(module, Layout::of_expr(module, root), options);
-    printer.free_variables();
+    printer.write_free_variables();
     printer.tasks.extend([Task::Newline, Task::Body { scope: Scopes::root(), root }]);
     printer.run();
     printer.finish()
@@ -188,10 +188,10 @@ impl<'a> Printer<'a> {
     }
 
     /// Writes `type Name[A] { ... }`.
-    fn type_definition(&mut self, name: &str, def: &TypeDef) {
+    fn write_type_definition(&mut self, name: &str, def: &TypeDef) {
         self.out.push_str(if def.is_extern { "extern type " } else { "type " });
         self.out.push_str(name);
-        self.type_params(&def.params);
+        self.write_type_params(&def.params);
         if !def.is_extern {
             self.out.push_str(" {\n");
             for Constructor { name, fields } in &def.constructors {
@@ -207,7 +207,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Writes `[A, B]`, unless there are none.
-    fn type_params(&mut self, params: &[Name]) {
+    fn write_type_params(&mut self, params: &[Name]) {
         for (i, param) in params.iter().enumerate() {
             let _ = write!(self.out, "{}{param}", if i == 0 { "[" } else { ", " });
         }
@@ -217,7 +217,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Writes `def @name(...) { ... }`.
-    fn definition(&mut self, name: &str, id: ExprId) {
+    fn write_definition(&mut self, name: &str, id: ExprId) {
         self.names.clear();
         self.out.push_str("def @");
         names::write_name(&mut self.out, name);
@@ -225,14 +225,14 @@ impl<'a> Printer<'a> {
             self.out.push_str(" // is not a function\n");
             return;
         };
-        self.note(id);
+        self.write_note(id);
         self.tasks.push(Task::Newline);
-        self.function(id, function);
+        self.write_function(id, function);
         self.run();
     }
 
     /// Writes the declarations of the free variables.
-    fn free_variables(&mut self) {
+    fn write_free_variables(&mut self) {
         let mut is_bound = vec![false; self.module.nodes.len()];
         for (id, node) in self.module.nodes.iter() {
             if self.layout.scopes.of[id].is_none() {
@@ -245,7 +245,7 @@ impl<'a> Printer<'a> {
                 self.out.push_str("free_var ");
                 self.declare(id);
                 self.out.push(';');
-                self.newline();
+                self.start_line();
             }
         }
     }
@@ -268,25 +268,25 @@ impl<'a> Printer<'a> {
                 Task::Lines { next: None, root } => match (self.layout.place[root], self.module.expr(root)) {
                     (Place::Body, Expr::Let { .. }) => self.tasks.push(Task::Let(root)),
                     (Place::Body, _) => self.tasks.extend([Task::Type(root), Task::Expr(root)]),
-                    _ => self.operand_in_full(root),
+                    _ => self.write_full_operand(root),
                 },
-                Task::Expr(id) => self.expression(id),
-                Task::Operand(id) => self.operand_in_full(id),
+                Task::Expr(id) => self.write_expression(id),
+                Task::Operand(id) => self.write_full_operand(id),
                 Task::EndLine(id) => {
-                    self.ty(id);
+                    self.write_type(id);
                     self.out.push(';');
-                    self.newline();
+                    self.start_line();
                     self.counter += 1;
                 }
                 Task::Let(id) => {
                     if let Expr::Let { var, value, .. } = self.module.expr(id) {
-                        self.note(id);
+                        self.write_note(id);
                         self.out.push_str("let ");
                         self.declare(*var);
                         self.out.push_str(" = ");
                         self.tasks.push(Task::LetBody(id));
                         match (self.layout.place[*value], self.module.expr(*value)) {
-                            (Place::Operand, Expr::Let { .. }) => self.operand_in_full(*value),
+                            (Place::Operand, Expr::Let { .. }) => self.write_full_operand(*value),
                             (Place::Operand, _) => self.tasks.extend([Task::Type(*value), Task::Expr(*value)]),
                             _ => self.tasks.push(Task::Operand(*value)),
                         }
@@ -294,7 +294,7 @@ impl<'a> Printer<'a> {
                 }
                 Task::LetBody(id) => {
                     self.out.push(';');
-                    self.newline();
+                    self.start_line();
                     if let (Expr::Let { body, .. }, Some(scope)) = (self.module.expr(id), self.layout.scopes.opened[id])
                     {
                         self.tasks.push(Task::Body { scope, root: *body });
@@ -304,17 +304,17 @@ impl<'a> Printer<'a> {
                 Task::Owned(text) => self.out.push_str(&text),
                 Task::Indent => {
                     self.indent += 1;
-                    self.newline();
+                    self.start_line();
                 }
                 Task::Dedent => {
                     self.indent -= 1;
-                    self.newline();
+                    self.start_line();
                 }
-                Task::Newline => self.newline(),
-                Task::Type(id) => self.ty(id),
+                Task::Newline => self.start_line(),
+                Task::Type(id) => self.write_type(id),
                 Task::Pattern(id, clause_index) => {
                     if let Expr::Match(m) = self.module.expr(id) {
-                        self.pattern(&m.clauses[clause_index].pattern);
+                        self.write_pattern(&m.clauses[clause_index].pattern);
                     }
                 }
             }
@@ -322,30 +322,30 @@ impl<'a> Printer<'a> {
     }
 
     /// Writes a line break, the notes on the finished line, and the indentation of the next line.
-    fn newline(&mut self) {
+    fn start_line(&mut self) {
         self.out.push('\n');
         for note in std::mem::take(&mut self.margin) {
             for line in note.lines() {
-                self.indentation();
+                self.write_indentation();
                 let _ = writeln!(self.out, "// {line}");
             }
         }
-        self.indentation();
+        self.write_indentation();
     }
 
-    fn indentation(&mut self) {
+    fn write_indentation(&mut self) {
         for _ in 0..self.indent.min(MAX_INDENT) {
             self.out.push_str("  ");
         }
     }
 
-    fn note(&mut self, id: ExprId) {
+    fn write_note(&mut self, id: ExprId) {
         if let Some(note) = self.options.notes.and_then(|notes| notes(id)) {
             self.margin.push(note);
         }
     }
 
-    fn ty(&mut self, id: ExprId) {
+    fn write_type(&mut self, id: ExprId) {
         let ty = self.module.ty(id);
         if self.options.types && *ty != Type::Unknown {
             let _ = write!(self.out, " /* ty={ty} */");
@@ -353,21 +353,21 @@ impl<'a> Printer<'a> {
     }
 
     /// Writes an expression.
-    fn expression(&mut self, id: ExprId) {
-        self.note(id);
+    fn write_expression(&mut self, id: ExprId) {
+        self.write_note(id);
         let begin = self.out.len();
         let module = self.module;
         match module.expr(id) {
             // Leaves are written where they are used; a let on a separate line is in parentheses.
-            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => self.operand(id),
-            Expr::Let { .. } => self.parenthesized(id),
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => self.write_operand(id),
+            Expr::Let { .. } => self.write_parenthesized(id),
             Expr::Function(function) => {
                 self.out.push_str("fn ");
-                self.function(id, function);
+                self.write_function(id, function);
             }
             Expr::If { cond, then, otherwise } => {
                 self.out.push_str("if (");
-                self.operand(*cond);
+                self.write_operand(*cond);
                 self.out.push_str(") {");
                 if let Some(then_scope) = self.layout.scopes.opened[id] {
                     let else_scope = ScopeId::new(then_scope.index() + 1);
@@ -385,53 +385,53 @@ impl<'a> Printer<'a> {
             }
             Expr::Tuple(fields) => {
                 self.out.push('(');
-                self.operands(fields);
+                self.write_operands(fields);
                 self.out.push_str(if fields.len() == 1 { ",)" } else { ")" });
             }
             Expr::Project { tuple, index } => {
-                self.operand(*tuple);
+                self.write_operand(*tuple);
                 let _ = write!(self.out, ".{index}");
             }
-            Expr::Match(m) => self.match_clauses(id, m),
+            Expr::Match(m) => self.write_match_clauses(id, m),
             // A constructor without fields is written without parentheses.
             Expr::Call(call) if call.args.is_empty() && call.attrs.is_empty() && self.is_bare(call.callee) => {
                 if let Callee::Expr(callee) = call.callee {
-                    self.operand(callee);
+                    self.write_operand(callee);
                 }
             }
             Expr::Call(call) => {
                 match call.callee {
                     Callee::Op(op) => self.out.push_str(op::get(op).name),
-                    Callee::Expr(callee) => self.operand(callee),
+                    Callee::Expr(callee) => self.write_operand(callee),
                 }
                 self.out.push('(');
-                self.operands(&call.args);
+                self.write_operands(&call.args);
                 let mut has_items = !call.args.is_empty();
                 match call.callee {
                     Callee::Op(op) => {
                         for attr in op::get(op).attrs {
                             if let Some(value) = call.attrs.get(attr.name) {
-                                self.attribute(attr.name, value, Some(attr.kind), &mut has_items);
+                                self.write_attribute(attr.name, value, Some(attr.kind), &mut has_items);
                             }
                         }
                     }
-                    Callee::Expr(_) => self.attributes(&call.attrs, &mut has_items),
+                    Callee::Expr(_) => self.write_attributes(&call.attrs, &mut has_items),
                 }
                 self.out.push(')');
             }
             Expr::RefNew(value) => {
                 self.out.push_str("ref(");
-                self.operand(*value);
+                self.write_operand(*value);
                 self.out.push(')');
             }
             Expr::RefRead(reference) => {
                 self.out.push_str("ref_read(");
-                self.operand(*reference);
+                self.write_operand(*reference);
                 self.out.push(')');
             }
             Expr::RefWrite { reference, value } => {
                 self.out.push_str("ref_write(");
-                self.operands(&[*reference, *value]);
+                self.write_operands(&[*reference, *value]);
                 self.out.push(')');
             }
         }
@@ -444,11 +444,11 @@ impl<'a> Printer<'a> {
     fn fill_holes(&mut self, begin: usize) {
         for (position, id) in std::mem::take(&mut self.holes).into_iter().rev() {
             self.tasks.push(Task::Owned(self.out.split_off(position.max(begin))));
-            self.parenthesized(id);
+            self.write_parenthesized(id);
         }
     }
 
-    fn parenthesized(&mut self, id: ExprId) {
+    fn write_parenthesized(&mut self, id: ExprId) {
         self.tasks.extend([Task::Text(")"), Task::Dedent, Task::Let(id), Task::Indent, Task::Text("(")]);
     }
 
@@ -464,9 +464,9 @@ impl<'a> Printer<'a> {
     }
 
     /// Writes `match (data) { pattern => { body }, ... }`.
-    fn match_clauses(&mut self, id: ExprId, m: &Match) {
+    fn write_match_clauses(&mut self, id: ExprId, m: &Match) {
         self.out.push_str(if m.complete { "match (" } else { "match? (" });
-        self.operand(m.data);
+        self.write_operand(m.data);
         self.out.push_str(") {");
         let Some(first) = self.layout.scopes.opened[id] else {
             self.out.push('}');
@@ -483,34 +483,34 @@ impl<'a> Printer<'a> {
     }
 
     /// Writes a pattern. Recursion is safe, as the nesting of patterns is limited.
-    fn pattern(&mut self, pattern: &ClausePattern) {
+    fn write_pattern(&mut self, pattern: &ClausePattern) {
         match pattern {
             ClausePattern::Any => self.out.push('_'),
             ClausePattern::Var(var) => self.declare(*var),
             ClausePattern::Constructor { name, fields } => {
                 self.out.push_str(name);
                 if !fields.is_empty() {
-                    self.patterns(fields, false);
+                    self.write_patterns(fields, false);
                 }
             }
-            ClausePattern::Tuple(fields) => self.patterns(fields, fields.len() == 1),
+            ClausePattern::Tuple(fields) => self.write_patterns(fields, fields.len() == 1),
         }
     }
 
-    fn patterns(&mut self, fields: &[ClausePattern], comma: bool) {
+    fn write_patterns(&mut self, fields: &[ClausePattern], comma: bool) {
         self.out.push('(');
         for (i, field) in fields.iter().enumerate() {
             if i > 0 {
                 self.out.push_str(", ");
             }
-            self.pattern(field);
+            self.write_pattern(field);
         }
         self.out.push_str(if comma { ",)" } else { ")" });
     }
 
     /// Writes `[A](params, attributes) -> type { body }`.
-    fn function(&mut self, id: ExprId, function: &Function) {
-        self.type_params(&function.type_params);
+    fn write_function(&mut self, id: ExprId, function: &Function) {
+        self.write_type_params(&function.type_params);
         self.out.push('(');
         let mut has_items = false;
         for &param in &function.params {
@@ -519,7 +519,7 @@ impl<'a> Printer<'a> {
             }
             self.declare(param);
         }
-        self.attributes(&function.attrs, &mut has_items);
+        self.write_attributes(&function.attrs, &mut has_items);
         self.out.push(')');
         if function.ret != Type::Unknown {
             let _ = write!(self.out, " -> {}", function.ret);
@@ -531,24 +531,24 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn operands(&mut self, ids: &[ExprId]) {
+    fn write_operands(&mut self, ids: &[ExprId]) {
         for (i, &id) in ids.iter().enumerate() {
             if i > 0 {
                 self.out.push_str(", ");
             }
-            self.operand(id);
+            self.write_operand(id);
         }
     }
 
     /// Writes an operand outside an expression, and fills its hole.
-    fn operand_in_full(&mut self, id: ExprId) {
+    fn write_full_operand(&mut self, id: ExprId) {
         let begin = self.out.len();
-        self.operand(id);
+        self.write_operand(id);
         self.fill_holes(begin);
     }
 
     /// Writes an operand: a leaf, `%N`, or a hole for a let.
-    fn operand(&mut self, id: ExprId) {
+    fn write_operand(&mut self, id: ExprId) {
         let module = self.module;
         let Some(node) = module.nodes.get(id) else {
             self.out.push_str("%missing");
@@ -556,20 +556,20 @@ impl<'a> Printer<'a> {
         };
         match &node.expr {
             Expr::Constant(tensor) => {
-                self.note(id);
-                self.constant(tensor);
+                self.write_note(id);
+                self.write_constant(tensor);
             }
             Expr::Var(var) => {
-                self.note(id);
+                self.write_note(id);
                 self.names.write(&mut self.out, id, &var.name);
             }
             Expr::Global(name) => {
-                self.note(id);
+                self.write_note(id);
                 self.out.push('@');
                 names::write_name(&mut self.out, name);
             }
             Expr::Constructor(name) => {
-                self.note(id);
+                self.write_note(id);
                 self.out.push_str(name);
             }
             Expr::Let { .. } if self.layout.place[id] == Place::Operand => self.holes.push((self.out.len(), id)),
@@ -586,7 +586,7 @@ impl<'a> Printer<'a> {
     fn declare(&mut self, id: ExprId) {
         match self.module.nodes.get(id).map(|node| &node.expr) {
             Some(Expr::Var(var)) => {
-                self.note(id);
+                self.write_note(id);
                 self.names.write(&mut self.out, id, &var.name);
                 if var.annotation != Type::Unknown {
                     let _ = write!(self.out, ": {}", var.annotation);
@@ -596,7 +596,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn constant(&mut self, tensor: &Arc<Tensor>) {
+    fn write_constant(&mut self, tensor: &Arc<Tensor>) {
         if write_scalar(tensor, &mut self.out) {
             return;
         }
@@ -608,14 +608,14 @@ impl<'a> Printer<'a> {
         let _ = write!(self.out, "meta[relay.Constant][{index}]");
     }
 
-    fn attributes(&mut self, attrs: &Attrs, has_items: &mut bool) {
+    fn write_attributes(&mut self, attrs: &Attrs, has_items: &mut bool) {
         for (key, value) in attrs.iter() {
-            self.attribute(key, value, None, has_items);
+            self.write_attribute(key, value, None, has_items);
         }
     }
 
     /// Writes `key=value`, in the syntax of the attribute's kind.
-    fn attribute(&mut self, key: &str, value: &AttrValue, kind: Option<AttrKind>, has_items: &mut bool) {
+    fn write_attribute(&mut self, key: &str, value: &AttrValue, kind: Option<AttrKind>, has_items: &mut bool) {
         if std::mem::replace(has_items, true) {
             self.out.push_str(", ");
         }

@@ -20,7 +20,7 @@ impl Writer {
         Ok(())
     }
 
-    pub(super) fn next_word(&mut self) {
+    pub(super) fn start_second_word(&mut self) {
         (self.word_index, self.bit) = (1, 0);
     }
 
@@ -48,7 +48,7 @@ impl Reader {
     }
 
     /// Continues with the second word. The unread bits of the first word must be 0.
-    pub(super) fn next_word(&mut self) -> Result<(), DecodeError> {
+    pub(super) fn start_second_word(&mut self) -> Result<(), DecodeError> {
         let unread_bits = self.words[0];
         self.word_index = 1;
         if unread_bits == 0 { Ok(()) } else { Err(DecodeError::ExtraBits) }

@@ -106,7 +106,7 @@ pub fn program(config: &Config, layers: &[(Layer, Tile)], auxiliary: Auxiliary, 
         if first_insn > start {
             recorder.no_op(Module::Load, POP_NEXT);
         }
-        Emitter { layer, tile: *tile, identity: auxiliary.identity, recorder: &mut recorder }.layer()?;
+        Emitter { layer, tile: *tile, identity: auxiliary.identity, recorder: &mut recorder }.emit_layer()?;
         let length = recorder.stream.len() - start;
         let per_layer = runs == Runs::PerLayer || length + (recorder.stream.len() - first_insn) > MAX_RUN;
         if layer_index + 1 == layers.len() || per_layer {
@@ -154,7 +154,7 @@ impl Elements {
 
 impl Emitter<'_, '_> {
     /// Emits the layer, including the instructions that pop the last tokens of STORE.
-    fn layer(&mut self) -> Result<()> {
+    fn emit_layer(&mut self) -> Result<()> {
         if !self.tile.fits(self.layer, self.recorder.config) {
             return Err(EmitError::DoesNotFit);
         }
