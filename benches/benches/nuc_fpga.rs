@@ -59,7 +59,7 @@ impl ProgramText {
     }
 
     /// Adds a quantized convolution, optionally followed by a ReLU.
-    fn conv(&mut self, x: &str, layer: &Layer, relu: bool) -> String {
+    fn conv(&mut self, x: &str, layer: &Layer, has_relu: bool) -> String {
         let Layer(_, channels, kernels, _, kernel, stride) = *layer;
         let w = self.param(&[kernels, channels, kernel, kernel]);
         let pad = kernel / 2;
@@ -69,7 +69,7 @@ impl ProgramText {
         ));
         let sum = self.line(&format!("add({sum}, 1000)"));
         let y = self.line(&format!("qnn.requantize({sum}, 0.0002f, 0, 0.05f, 0, out_dtype=\"int8\")"));
-        if relu { self.line(&format!("nn.relu({y})")) } else { y }
+        if has_relu { self.line(&format!("nn.relu({y})")) } else { y }
     }
 
     fn text(mut self, result: &str) -> String {

@@ -70,10 +70,10 @@ struct RefusesSomeOperators;
 
 impl Judge for RefusesSomeOperators {
     fn judge(&mut self, _: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
-        let refuse = |i: usize| matches!(question, Question::Operators) && i % 7 == 6;
+        let is_refused = |i: usize| matches!(question, Question::Operators) && i % 7 == 6;
         let refusal = || Refusal::new(RefusalCode::UnsupportedShape, "every seventh operator is refused");
         (0..candidates.len())
-            .map(|i| if refuse(i) { Verdict::Refused(refusal()) } else { Verdict::Supported })
+            .map(|i| if is_refused(i) { Verdict::Refused(refusal()) } else { Verdict::Supported })
             .collect()
     }
 }

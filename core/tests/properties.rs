@@ -320,9 +320,9 @@ fn mutated_texts_never_panic() {
         // Text that parses may still fail type inference or verification, but it can be printed.
         let roots: Vec<ExprId> = parsed.root.into_iter().collect();
         let is_typed = infer_type_in_place(&mut parsed.module, &roots).is_ok();
-        let verified = verify(&parsed.module).is_ok();
+        let is_valid = verify(&parsed.module).is_ok();
         let printed = print(&parsed.module, &PrintOptions { types: true, ..PrintOptions::default() });
-        if is_typed && verified {
+        if is_typed && is_valid {
             let reparsed = parse(&printed.text, &ParseOptions { constants: &printed.constants });
             assert_eq!(reparsed.diagnostics, [], "{}", printed.text);
         }

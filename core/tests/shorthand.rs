@@ -8,10 +8,10 @@ pub fn expand(text: &str, types: &[(&str, &str)]) -> String {
     let mut closers: Vec<Option<&str>> = Vec::new();
     let mut tail = text;
     while let Some(c) = tail.chars().next() {
-        let standalone = !out.chars().last().is_some_and(|p| p.is_ascii_alphanumeric() || "_.%@".contains(p));
+        let is_standalone = !out.chars().last().is_some_and(|p| p.is_ascii_alphanumeric() || "_.%@".contains(p));
         let expansion = [("B[", "annotation.compiler_begin("), ("E[", "annotation.compiler_end(")]
             .into_iter()
-            .find(|(short, _)| standalone && tail.starts_with(short));
+            .find(|(short, _)| is_standalone && tail.starts_with(short));
         if let Some((short, long)) = expansion
             && let Some(close) = tail.find("](")
         {
@@ -21,7 +21,7 @@ pub fn expand(text: &str, types: &[(&str, &str)]) -> String {
             continue;
         }
         let word_len = tail.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(tail.len());
-        if let Some((name, ty)) = types.iter().find(|(name, _)| standalone && *name == &tail[..word_len]) {
+        if let Some((name, ty)) = types.iter().find(|(name, _)| is_standalone && *name == &tail[..word_len]) {
             out.push_str(ty);
             tail = &tail[name.len()..];
             continue;

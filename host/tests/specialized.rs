@@ -50,10 +50,10 @@ fn inputs_run_on_the_program_of_their_sizes() {
             assert!(max_rel_err(found, expected) <= 1e-5);
         }
         let ports = &model.executor_for(&inputs).program().inputs;
-        let fixed = ports[0].ty.shape().is_some();
+        let is_fixed = ports[0].ty.shape().is_some();
         let shape = inputs[0].shape();
-        assert_eq!(fixed, [1, 2].contains(&shape[0]) && [7, 16].contains(&shape[1]), "{shape:?}");
-        specialized += usize::from(fixed);
+        assert_eq!(is_fixed, [1, 2].contains(&shape[0]) && [7, 16].contains(&shape[1]), "{shape:?}");
+        specialized += usize::from(is_fixed);
     }
     assert_eq!((specialized, dir.sets.len()), (2, 4));
 }

@@ -63,8 +63,8 @@ impl Signature {
                 return Err(format!("expected {} {kind}s, found {}", expected.len(), found.len()).into());
             }
             for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
-                let dims = expected.dims.iter().map(Dim::known).eq(found.dims.iter().map(Dim::known));
-                if expected.dtype != found.dtype || !dims {
+                let has_same_dims = expected.dims.iter().map(Dim::known).eq(found.dims.iter().map(Dim::known));
+                if expected.dtype != found.dtype || !has_same_dims {
                     return Err(format!("{kind} {i}: expected {expected}, found {found}").into());
                 }
             }

@@ -53,7 +53,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
 
 /// Runs the CI part of the suite: all cases on the host, all cases on `dnnl` if its library is available, and a
 /// fraction of the cases on `ccompiler`.
-pub fn run_in_ci(dnnl: bool) -> Result<(), String> {
+pub fn run_in_ci(has_dnnl: bool) -> Result<(), String> {
     let cases = match cases() {
         Ok(cases) => cases,
         Err(message) => {
@@ -62,7 +62,7 @@ pub fn run_in_ci(dnnl: bool) -> Result<(), String> {
         }
     };
     let mut runs = vec![(None, 1), (Some("ccompiler"), CCOMPILER_SHARE)];
-    if dnnl {
+    if has_dnnl {
         runs.insert(1, (Some("dnnl"), 1));
     }
     for (backend, every) in runs {
@@ -140,10 +140,10 @@ fn recorded_file() -> PathBuf {
 /// listed.
 fn compare(verdicts: &Verdicts) -> Result<(), String> {
     let text = std::fs::read_to_string(recorded_file()).map_err(|e| format!("{}: {e}", recorded_file().display()))?;
-    let passed = |case: &str| text.lines().any(|line| line.strip_suffix(" pass") == Some(case));
+    let has_passed = |case: &str| text.lines().any(|line| line.strip_suffix(" pass") == Some(case));
     let (mut regressions, mut gained) = (String::new(), Vec::new());
     for (case, verdict) in verdicts {
-        match (passed(case), verdict == "pass") {
+        match (has_passed(case), verdict == "pass") {
             (true, false) => {
                 let _ = writeln!(regressions, "  {case} {verdict}");
             }

@@ -20,8 +20,8 @@ pub fn install_if_possible() -> bool {
     if is_installed() {
         return true;
     }
-    let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
-    if !root {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    if !is_root {
         return false;
     }
     let arguments: Vec<&str> = INSTALL.split(' ').collect();

@@ -107,19 +107,19 @@ impl Scanner<'_> {
             _ => (Mark::Plain, &text[2..]),
         };
         let line_start = self.source[..self.offset].rsplit('\n').next().unwrap_or_default();
-        let own_line = line_start.trim().is_empty();
+        let is_own_line = line_start.trim().is_empty();
         let list = match kind {
             Mark::Plain => &mut self.texts.comments,
             Mark::Outer | Mark::Inner => &mut self.texts.doc_comments,
         };
         match (self.open_comment, list.last_mut()) {
-            (Some((open_kind, line)), Some(last)) if own_line && open_kind == kind && line + 1 == self.line => {
+            (Some((open_kind, line)), Some(last)) if is_own_line && open_kind == kind && line + 1 == self.line => {
                 last.text.push('\n');
                 last.text.push_str(text.trim());
             }
             _ => list.push(Piece { line: self.line, text: text.trim().to_owned() }),
         }
-        self.open_comment = own_line.then_some((kind, self.line));
+        self.open_comment = is_own_line.then_some((kind, self.line));
         self.advance(len);
     }
 

@@ -4,14 +4,14 @@ use crate::process::{self, cargo};
 use crate::{onednn, onnx_suite, opencl, package, python};
 
 /// Runs all tests: unit, file and property tests, tests of the plugins, and end-to-end tests of the binary.
-fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
+fn run_all(args: &[&str], is_blessing: bool) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
     let device = opencl::install_if_possible();
     // Plugins and binaries are built first: tests load the plugins and start the binary, but link neither.
     process::run(&mut cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]))?;
     let mut test = cargo(&["test", "--workspace"]);
     test.args(args).env("BYOC_TEST_BUILT", process::target_dir().join("debug"));
-    if bless {
+    if is_blessing {
         test.env("BYOC_BLESS", "1").env("INSTA_UPDATE", "always");
     }
     if let Some(library) = &library {
@@ -22,7 +22,7 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
         package::run()?;
     }
     let mut has_python = true;
-    if args.is_empty() && !bless {
+    if args.is_empty() && !is_blessing {
         has_python = python::test(library.as_deref())?;
         onnx_suite::run_in_ci(library.is_some())?;
     }

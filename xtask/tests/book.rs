@@ -43,12 +43,12 @@ fn contents_list_every_page() {
 /// Returns the link targets in a document, ignoring code.
 fn links(text: &str) -> Vec<String> {
     let mut targets_found = Vec::new();
-    let mut fenced = false;
+    let mut is_fenced = false;
     for line in text.lines() {
         if line.trim_start().starts_with("```") {
-            fenced = !fenced;
+            is_fenced = !is_fenced;
         }
-        if fenced {
+        if is_fenced {
             continue;
         }
         // Every second part is inline code.
@@ -72,9 +72,11 @@ fn links_lead_to_files_and_headings() {
     let mut pending = vec![root.to_owned()];
     let mut found = Vec::new();
     while let Some(dir) = pending.pop() {
-        let skipped = |path: &Path| ["target", "vendor", ".git", "templates"].iter().any(|name| path.ends_with(name));
+        let is_skipped =
+            |path: &Path| ["target", "vendor", ".git", "templates"].iter().any(|name| path.ends_with(name));
         let entries = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
-        let (subdirs, files): (Vec<_>, Vec<_>) = entries.filter(|path| !skipped(path)).partition(|path| path.is_dir());
+        let (subdirs, files): (Vec<_>, Vec<_>) =
+            entries.filter(|path| !is_skipped(path)).partition(|path| path.is_dir());
         pending.extend(subdirs);
         found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")));
     }

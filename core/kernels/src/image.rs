@@ -37,7 +37,7 @@ fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         return None;
     }
     let weights: Vec<f32> = cols.weight.iter().map(|&w| w as f32).collect();
-    let same_columns = cols.per_index == 1 && cols.index.iter().copied().eq(0..data.size[4]);
+    let has_same_columns = cols.per_index == 1 && cols.index.iter().copied().eq(0..data.size[4]);
     Some(Box::new(Resize {
         size: [data.size[3], data.size[4]],
         out: [out.size[3], out.size[4]],
@@ -45,7 +45,7 @@ fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         rows,
         cols,
         weights,
-        same_columns,
+        same_columns: has_same_columns,
     }))
 }
 

@@ -235,9 +235,9 @@ struct Softmax {
     log: bool,
 }
 
-fn make_softmax(spec: &Spec<'_>, log: bool) -> Option<Box<dyn Kernel>> {
+fn make_softmax(spec: &Spec<'_>, is_log: bool) -> Option<Box<dyn Kernel>> {
     let ([data], _) = f32_shapes(spec)?;
-    Some(Box::new(Softmax { view: AxisView::new(&data, spec.params().int("axis")), log }))
+    Some(Box::new(Softmax { view: AxisView::new(&data, spec.params().int("axis")), log: is_log }))
 }
 
 impl Kernel for Softmax {
@@ -314,7 +314,7 @@ multiversion! {
     }
 
     /// Computes the softmax down the columns of a block of rows of `inner` elements.
-    fn softmax_block(block: &mut [f32], inner: usize, log: bool) {
+    fn softmax_block(block: &mut [f32], inner: usize, is_log: bool) {
         for first in (0..inner).step_by(BLOCK_WIDTH) {
             let width = BLOCK_WIDTH.min(inner - first);
             let mut max = [f32::NEG_INFINITY; BLOCK_WIDTH];
@@ -330,11 +330,11 @@ multiversion! {
                 }
             }
             for t in &mut total[..width] {
-                *t = if log { t.ln() } else { 1.0 / *t };
+                *t = if is_log { t.ln() } else { 1.0 / *t };
             }
             for row in block.chunks_mut(inner) {
                 for ((t, m), v) in total.iter().zip(&max).zip(&mut row[first..first + width]) {
-                    *v = if log { *v - *m - *t } else { exp::<FMA>(*v - *m) * *t };
+                    *v = if is_log { *v - *m - *t } else { exp::<FMA>(*v - *m) * *t };
                 }
             }
         }

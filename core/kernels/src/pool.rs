@@ -95,13 +95,13 @@ fn make(spec: &Spec<'_>, reduction: Reduction) -> Option<Box<dyn Kernel>> {
         return None;
     }
     let (taps, window) = pool_window(&params, data.len() - 2);
-    let include = reduction == Reduction::Mean && params.bool("count_include_pad");
+    let includes_padding = reduction == Reduction::Mean && params.bool("count_include_pad");
     let unpadded = WindowParams { before: [0; 3], ..window };
     let axis = |i: usize| {
         let (size, out) = (shape.data.size[2 + i], shape.out.size[2 + i]);
         let padded = window.before[i] + size + window.after[i];
         let taps_at = |position: usize| window.taps_inside(i, position, taps[i], size);
-        let count = |position: usize| match include {
+        let count = |position: usize| match includes_padding {
             true => unpadded.taps_inside(i, position, taps[i], padded).len(),
             false => taps_at(position).len(),
         };
@@ -237,11 +237,11 @@ struct Global {
     max: bool,
 }
 
-fn make_global(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
+fn make_global(spec: &Spec<'_>, is_max: bool) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let shape = PoolShape::new(&spec.params(), &data, &out);
     let is_global = shape.out.spatial() == [1; 3] && !shape.data.size.contains(&0) && is_dense(&shape.data);
-    is_global.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), max }) as Box<dyn Kernel>)
+    is_global.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), max: is_max }) as Box<dyn Kernel>)
 }
 
 impl Kernel for Global {

@@ -173,11 +173,11 @@ impl Kernel for Reduce {
     }
 }
 
-fn make(spec: &Spec<'_>, fold: &'static Fold, mean: bool) -> Option<Box<dyn Kernel>> {
+fn make(spec: &Spec<'_>, fold: &'static Fold, is_mean: bool) -> Option<Box<dyn Kernel>> {
     if spec.inputs[0].dtype != DType::F32 {
         return None;
     }
-    Some(Box::new(Reduce { shape: Shape::new(spec)?, fold, mean }))
+    Some(Box::new(Reduce { shape: Shape::new(spec)?, fold, mean: is_mean }))
 }
 
 inventory::submit! { Offer { op: "sum", make: |spec| make(spec, &sum::FOLD, false) } }

@@ -21,8 +21,8 @@ pub(crate) fn level() -> Level {
     static LEVEL: LazyLock<Level> = LazyLock::new(|| {
         #[cfg(target_arch = "x86_64")]
         {
-            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-            if avx2
+            let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            if has_avx2
                 && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
@@ -30,7 +30,7 @@ pub(crate) fn level() -> Level {
             {
                 return Level::Avx512;
             }
-            if avx2 {
+            if has_avx2 {
                 return Level::Avx2;
             }
         }

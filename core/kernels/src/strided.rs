@@ -270,8 +270,8 @@ fn make_layout(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         }
         dims.extend(pieces.into_iter().rev());
     }
-    let complete = dims.iter().map(|d| d.size).product::<usize>() == out.iter().product::<usize>();
-    if complete { kernel(spec, 0, dims) } else { None }
+    let is_complete = dims.iter().map(|d| d.size).product::<usize>() == out.iter().product::<usize>();
+    if is_complete { kernel(spec, 0, dims) } else { None }
 }
 
 inventory::submit! { Offer { op: "transpose", make: make_transpose } }

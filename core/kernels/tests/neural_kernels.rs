@@ -73,8 +73,8 @@ fn close(name: &str, case: &str, actual: &[Tensor], expected: &[Tensor]) {
         let (actual, expected) = (actual.view().to_f64s(), expected.view().to_f64s());
         let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         for (i, (g, w)) in actual.iter().zip(&expected).enumerate() {
-            let fine = g == w || (g - w).abs() <= 1e-5 * largest;
-            assert!(fine, "{name} {case}: element {i} of {}: expected {w}, found {g}", expected.len());
+            let is_close = g == w || (g - w).abs() <= 1e-5 * largest;
+            assert!(is_close, "{name} {case}: element {i} of {}: expected {w}, found {g}", expected.len());
         }
     }
 }

@@ -444,8 +444,8 @@ fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> boo
 /// Returns true if the text format can express `name` as the name of a type, a constructor or a type parameter, which
 /// are never quoted.
 fn is_identifier(name: &str) -> bool {
-    let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    name.chars().all(part) && name.starts_with(|c: char| !c.is_ascii_digit())
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.chars().all(is_part) && name.starts_with(|c: char| !c.is_ascii_digit())
 }
 
 /// Describes the first type parameter that has the same name as an earlier type parameter.

@@ -291,9 +291,9 @@ impl<'a> Inference<'a> {
 
     /// If there are incomplete types, infers types repeatedly until none changes.
     fn fill_gaps(&mut self) {
-        let incomplete = |module: &Module, id: ExprId| !module.ty(id).is_complete();
-        let gaps = self.module.nodes.ids().any(|id| self.live[id] && incomplete(self.module, id));
-        if !gaps {
+        let is_incomplete = |module: &Module, id: ExprId| !module.ty(id).is_complete();
+        let has_gaps = self.module.nodes.ids().any(|id| self.live[id] && is_incomplete(self.module, id));
+        if !has_gaps {
             return;
         }
         self.collect_users();

@@ -33,7 +33,7 @@ pub(super) fn tokens(text: &str, start_offset: usize, end_offset: usize) -> Vec<
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
     let mut offset = start_offset;
-    let name_start = |b: u8| b.is_ascii_alphabetic() || b == b'_' || b == b'/';
+    let is_name_start = |b: u8| b.is_ascii_alphabetic() || b == b'_' || b == b'/';
     while offset < end_offset {
         let start = offset;
         let byte = bytes[offset];
@@ -48,14 +48,16 @@ pub(super) fn tokens(text: &str, start_offset: usize, end_offset: usize) -> Vec<
                 }
                 continue;
             }
-            b if name_start(b) => {
+            b if is_name_start(b) => {
                 loop {
-                    while offset < end_offset && (name_start(bytes[offset]) || bytes[offset].is_ascii_digit()) {
+                    while offset < end_offset && (is_name_start(bytes[offset]) || bytes[offset].is_ascii_digit()) {
                         offset += 1;
                     }
                     // A dot continues the name only if another part follows: `f.0` is a projection. The same rule
                     // applies to a hyphen, which may occur in the name of a target.
-                    if offset + 1 < end_offset && matches!(bytes[offset], b'.' | b'-') && name_start(bytes[offset + 1])
+                    if offset + 1 < end_offset
+                        && matches!(bytes[offset], b'.' | b'-')
+                        && is_name_start(bytes[offset + 1])
                     {
                         offset += 1;
                     } else {
@@ -69,13 +71,13 @@ pub(super) fn tokens(text: &str, start_offset: usize, end_offset: usize) -> Vec<
                 let follows_dot = tokens.last().is_some_and(|t: &SpannedToken<'_>| t.token == Token::Mark('.'));
                 offset += 1;
                 while offset < end_offset {
-                    let fraction = bytes[offset] == b'.'
+                    let is_fraction = bytes[offset] == b'.'
                         && !follows_dot
                         && offset + 1 < end_offset
                         && bytes[offset + 1].is_ascii_digit()
                         && !text[start..offset].contains('.');
-                    let sign = matches!(bytes[offset], b'+' | b'-') && matches!(bytes[offset - 1], b'e' | b'E');
-                    if bytes[offset].is_ascii_alphanumeric() || fraction || sign {
+                    let is_sign = matches!(bytes[offset], b'+' | b'-') && matches!(bytes[offset - 1], b'e' | b'E');
+                    if bytes[offset].is_ascii_alphanumeric() || is_fraction || is_sign {
                         offset += 1;
                     } else {
                         break;
@@ -129,8 +131,8 @@ pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
     for line in text.split_inclusive('\n') {
         let content = line.trim_end();
         let end = offset + content.len();
-        let begins = !line.starts_with([' ', '\t', '#']) && !content.is_empty();
-        if begins {
+        let is_beginning = !line.starts_with([' ', '\t', '#']) && !content.is_empty();
+        if is_beginning {
             entries.push((offset, end));
         } else if let Some(last) = entries.last_mut()
             && !content.trim_start().is_empty()

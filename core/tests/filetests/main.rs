@@ -58,12 +58,12 @@ const SEPARATOR: &str = "// ====\n";
 fn main() {
     let arguments = Arguments::from_args();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests");
-    let bless = std::env::var_os("BYOC_BLESS").is_some();
+    let is_blessing = std::env::var_os("BYOC_BLESS").is_some();
     let mut trials = Vec::new();
     for &(kind, run) in KINDS {
         for path in files(&root.join(kind)) {
             let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-            trials.push(Trial::test(format!("{kind}/{name}"), move || check_file(&path, run, bless)));
+            trials.push(Trial::test(format!("{kind}/{name}"), move || check_file(&path, run, is_blessing)));
         }
     }
     trials.push(Trial::test("every text and type code has a page and a case", move || check_codes(&root)));
@@ -99,9 +99,9 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Runs the cases of a file. A case passes if `run` returns its text unchanged; with `bless`, the returned texts are
+/// Runs the cases of a file. A case passes if `run` returns its text unchanged; with `is_blessing`, the returned texts are
 /// written to the file.
-fn check_file(path: &Path, run: fn(&str) -> Outcome, bless: bool) -> Result<(), Failed> {
+fn check_file(path: &Path, run: fn(&str) -> Outcome, is_blessing: bool) -> Result<(), Failed> {
     let source = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut failures = Vec::new();
     let mut blessed = Vec::new();
@@ -121,13 +121,13 @@ fn check_file(path: &Path, run: fn(&str) -> Outcome, bless: bool) -> Result<(), 
             }
         }
     }
-    if bless {
+    if is_blessing {
         let text = blessed.join(SEPARATOR);
         if text != source {
             std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
         }
     }
-    if failures.is_empty() || bless {
+    if failures.is_empty() || is_blessing {
         Ok(())
     } else {
         Err(format!("{}\n{}\nBYOC_BLESS=1 rewrites the expectations", path.display(), failures.join("\n")).into())

@@ -44,7 +44,7 @@ pub fn pass_case(case: &str) -> Outcome {
         Some(lines) => format!("{lines}{}", printed.text),
         None => printed.text,
     };
-    let empty = expected.trim().is_empty();
+    let is_empty = expected.trim().is_empty();
     let expected =
         if expected.trim() == "// unchanged" { Ok(module.clone()) } else { program(expected, &types, &constants) };
     let difference = match expected {
@@ -54,7 +54,7 @@ pub fn pass_case(case: &str) -> Outcome {
     match difference {
         // The expected text is retained if it is the same program in a different notation.
         None => Ok(case.to_owned()),
-        Some(_) if empty => {
+        Some(_) if is_empty => {
             let text = if structural_equal(&result, &module).is_ok() { "// unchanged\n".to_owned() } else { text };
             Ok(format!("{input}{SEPARATOR}{text}"))
         }

@@ -55,14 +55,14 @@ pub fn print_case(case: &str) -> Outcome {
     let (input, _) = case.split_once("// ----\n").unwrap_or((case, ""));
     let constants = constants(input)?;
     let mut parsed = read(input, &constants)?;
-    let types = input.lines().any(|line| line == "// types");
-    if types {
+    let has_types = input.lines().any(|line| line == "// types");
+    if has_types {
         let roots: Vec<ExprId> = parsed.root.into_iter().collect();
         infer_type_in_place(&mut parsed.module, &roots).map_err(|faults| format!("{faults:?}"))?;
     } else {
         check_round_trip(&parsed.module, parsed.root)?;
     }
-    let options = PrintOptions { types, ..PrintOptions::default() };
+    let options = PrintOptions { types: has_types, ..PrintOptions::default() };
     let text = printed(&parsed.module, parsed.root, &options).text;
     let separator = if input.ends_with('\n') { "// ----\n" } else { "\n// ----\n" };
     Ok(format!("{input}{separator}{text}"))

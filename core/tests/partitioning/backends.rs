@@ -104,8 +104,8 @@ impl Judge for RefusingJudge {
 }
 
 fn too_small(_: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
-    let small = matches!(question, Question::Regions) && candidate.nodes.len() < 3;
-    small.then(|| Refusal::new(RefusalCode::NotProfitable, "fewer than 3 operators"))
+    let is_small = matches!(question, Question::Regions) && candidate.nodes.len() < 3;
+    is_small.then(|| Refusal::new(RefusalCode::NotProfitable, "fewer than 3 operators"))
 }
 
 #[test]

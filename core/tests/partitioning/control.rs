@@ -308,13 +308,13 @@ fn program(choices: &[u8]) -> Module {
 }
 
 /// Returns the bit patterns of the results of `main`.
-fn outcome(module: &Module, cond: bool) -> Vec<Vec<u32>> {
+fn outcome(module: &Module, condition: bool) -> Vec<Vec<u32>> {
     let x: Vec<f32> = (0..8).map(|i| i as f32 * 0.25 - 1.0).collect();
     let y: Vec<f32> = (0..8).map(|i| 0.75 - i as f32 * 0.125).collect();
     let args = [
         Value::Tensor(Tensor::from_slice(&[4, 2], &x)),
         Value::Tensor(Tensor::from_slice(&[4, 2], &y)),
-        Value::Tensor(Tensor::from_bools(&[], &[cond])),
+        Value::Tensor(Tensor::from_bools(&[], &[condition])),
     ];
     let result = Evaluator::new(module).run("main", &args);
     let bits = |t: &Tensor| t.bytes().chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();

@@ -14,8 +14,8 @@ fn pattern(text: &str) -> Pattern {
 
 type Rule<'r> = dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<byoc_ir::diag::Diagnostic>> + 'r;
 
-fn rewrite_program(pattern: &Pattern, program: &str, once: bool, rule: &mut Rule<'_>) -> Module {
-    let callback = Callback { pattern, require_type: false, rewrite_once: once, function: rule };
+fn rewrite_program(pattern: &Pattern, program: &str, is_once: bool, rule: &mut Rule<'_>) -> Module {
+    let callback = Callback { pattern, require_type: false, rewrite_once: is_once, function: rule };
     rewrite(&mut [callback], &module(program)).unwrap_or_else(|d| panic!("{d}"))
 }
 

@@ -87,8 +87,8 @@ impl Generator<'_> {
         body
     }
 
-    /// Generates an expression. If `effects` is true, its lets may access the reference.
-    fn block(&mut self, depth: usize, effects: bool) -> ExprId {
+    /// Generates an expression. If `has_effects` is true, its lets may access the reference.
+    fn block(&mut self, depth: usize, has_effects: bool) -> ExprId {
         self.scope(|g| {
             for _ in 0..g.choose(5) {
                 let value = g.statement(depth, false);
@@ -96,13 +96,13 @@ impl Generator<'_> {
             }
             match g.choose(4) {
                 0 | 1 if depth > 0 => {
-                    let value = g.bound(depth - 1, effects);
+                    let value = g.bound(depth - 1, has_effects);
                     let ty = g.builder.module.ty(value).clone();
                     let var = g.builder.var("v", ty.clone());
                     if ty == g.kind.ty() {
                         g.values.push(var);
                     }
-                    let body = g.block(depth - 1, effects);
+                    let body = g.block(depth - 1, has_effects);
                     g.builder.push(Expr::Let { var, value, body }).unwrap()
                 }
                 _ => g.pick(),
@@ -111,20 +111,20 @@ impl Generator<'_> {
     }
 
     /// Generates the value of a let.
-    fn bound(&mut self, depth: usize, effects: bool) -> ExprId {
+    fn bound(&mut self, depth: usize, has_effects: bool) -> ExprId {
         match self.choose(5) {
-            0 if effects => {
+            0 if has_effects => {
                 let value = self.pick();
                 self.builder.push(Expr::RefWrite { reference: self.cell, value }).unwrap()
             }
-            1 if effects => self.builder.push(Expr::RefRead(self.cell)).unwrap(),
+            1 if has_effects => self.builder.push(Expr::RefRead(self.cell)).unwrap(),
             2 => self.constant(&SHAPE),
-            _ => self.statement(depth, effects),
+            _ => self.statement(depth, has_effects),
         }
     }
 
-    fn statement(&mut self, depth: usize, effects: bool) -> ExprId {
-        let float = self.kind == Kind::Float;
+    fn statement(&mut self, depth: usize, has_effects: bool) -> ExprId {
+        let is_float = self.kind == Kind::Float;
         match self.choose(if depth > 0 { 13 } else { 10 }) {
             0 => {
                 let x = self.pick();
@@ -138,8 +138,8 @@ impl Generator<'_> {
                 let name = ["add", "multiply", "subtract", "maximum"][self.choose(4)];
                 let (a, b) = (self.pick(), self.operand());
                 let args = if self.choose(2) == 0 { [a, b] } else { [b, a] };
-                let wild = name == "multiply" && !float;
-                self.op(if wild { "add" } else { name }, &args, Attrs::none())
+                let is_wild = name == "multiply" && !is_float;
+                self.op(if is_wild { "add" } else { name }, &args, Attrs::none())
             }
             3 => {
                 let (a, b) = (self.pick(), self.pick());
@@ -167,7 +167,7 @@ impl Generator<'_> {
                 let axis = [1i64, 2, -1][self.choose(3)];
                 self.op("nn.bias_add", &[x, bias], Attrs::new([("axis", axis.into())]))
             }
-            7 if float => {
+            7 if is_float => {
                 let x = self.pick();
                 let [gamma, beta, mean] = [(); 3].map(|()| self.constant(&[2]));
                 let var = self.builder.constant(Tensor::from_slice(&[2], &[0.5f32, 2.0]));
@@ -177,7 +177,7 @@ impl Generator<'_> {
                 let norm = self.op("nn.batch_norm", &[x, gamma, beta, mean, var], attrs);
                 self.builder.project(norm, 0).unwrap()
             }
-            8 if float => {
+            8 if is_float => {
                 let x = self.pick();
                 let dropout = self.op("nn.dropout", &[x], Attrs::none());
                 self.builder.project(dropout, 0).unwrap()
@@ -193,15 +193,15 @@ impl Generator<'_> {
                     0 => self.builder.constant(Tensor::from_bools(&[], &[false])),
                     _ => self.cond,
                 };
-                let then = self.block(depth - 1, effects);
-                let otherwise = self.block(depth - 1, effects);
+                let then = self.block(depth - 1, has_effects);
+                let otherwise = self.block(depth - 1, has_effects);
                 self.builder.push(Expr::If { cond, then, otherwise }).unwrap()
             }
             11 => {
                 let param = self.builder.var("p", self.kind.ty());
                 let body = self.scope(|g| {
                     g.values.push(param);
-                    g.block(depth - 1, effects)
+                    g.block(depth - 1, has_effects)
                 });
                 let attrs = match self.choose(2) {
                     0 => Attrs::new([("Compiler", AttrValue::from("t"))]),
@@ -211,7 +211,7 @@ impl Generator<'_> {
                 let arg = self.pick();
                 self.builder.call(function, &[arg]).unwrap()
             }
-            _ => self.block(depth - 1, effects),
+            _ => self.block(depth - 1, has_effects),
         }
     }
 }

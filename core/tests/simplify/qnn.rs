@@ -96,8 +96,8 @@ impl Case {
         Case { builder: Builder::default(), args: Vec::new(), params: Vec::new(), arguments: Vec::new() }
     }
 
-    fn leaf(&mut self, tensor: Tensor, constant: bool) -> ExprId {
-        if constant {
+    fn leaf(&mut self, tensor: Tensor, is_constant: bool) -> ExprId {
+        if is_constant {
             return self.builder.constant(tensor);
         }
         let var = self.builder.var(format!("p{}", self.params.len()), Type::tensor(tensor.dtype(), tensor.shape()));
@@ -111,8 +111,8 @@ impl Case {
         self.args.push(id);
     }
 
-    fn parameter(&mut self, tensor: Tensor, constant: bool) {
-        let id = self.leaf(tensor, constant);
+    fn parameter(&mut self, tensor: Tensor, is_constant: bool) {
+        let id = self.leaf(tensor, is_constant);
         self.args.push(id);
     }
 

@@ -89,11 +89,11 @@ fn root(options: &Options) -> Result<PathBuf, Diagnostic> {
     })
 }
 
-fn describe(ports: &[(&str, &Vec<Port>)], json: bool, stdout: &mut dyn Write) -> Result<(), Failure> {
+fn describe(ports: &[(&str, &Vec<Port>)], is_json: bool, stdout: &mut dyn Write) -> Result<(), Failure> {
     for (kind, ports) in ports {
         for port in *ports {
             let ty = Type::Tensor(Arc::new(port.ty.clone())).to_string();
-            let line = match json {
+            let line = match is_json {
                 true => json!({"kind": kind, "name": port.name, "type": ty}).to_string(),
                 false => format!("{kind:6}  {}  {ty}", escape::line(&port.name)),
             };

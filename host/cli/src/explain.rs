@@ -50,13 +50,13 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With `full`,
+/// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With `is_full`,
 /// each row contains the complete reasons.
-pub(crate) fn print(explanation: &Explanation, full: bool) {
+pub(crate) fn print(explanation: &Explanation, is_full: bool) {
     print_totals(explanation);
     print_operator_types(explanation);
-    print_regions(explanation, full);
-    if full {
+    print_regions(explanation, is_full);
+    if is_full {
         let mut rows = table::new(&["operator", "source", "flops", "where", "why not elsewhere"]);
         for node in &explanation.nodes {
             let reasons: Vec<String> = node.refusals.iter().map(reason).collect();
@@ -156,23 +156,23 @@ fn estimate_text(estimate: &Estimate) -> String {
     suffixes.join(", ")
 }
 
-fn print_regions(explanation: &Explanation, full: bool) {
+fn print_regions(explanation: &Explanation, is_full: bool) {
     if explanation.regions.is_empty() {
         return;
     }
     let mut header = vec!["region", "backend", "operators", "flops"];
-    let estimated = explanation.regions.iter().any(|region| region.estimate.is_some());
-    header.extend(estimated.then_some("estimate"));
-    header.extend(["inputs", "outputs"].into_iter().filter(|_| full));
+    let is_estimated = explanation.regions.iter().any(|region| region.estimate.is_some());
+    header.extend(is_estimated.then_some("estimate"));
+    header.extend(["inputs", "outputs"].into_iter().filter(|_| is_full));
     let rows = explanation.regions.iter().map(|region| {
         let (operators, flops) = (region.nodes.len().to_string(), count(region.flops));
         let mut row = vec![region.symbol.clone(), region.backend.clone(), operators, flops];
-        row.extend(estimated.then(|| region.estimate.as_ref().map_or_else(|| "-".to_owned(), estimate_text)));
+        row.extend(is_estimated.then(|| region.estimate.as_ref().map_or_else(|| "-".to_owned(), estimate_text)));
         let types = [region.inputs.join(", "), region.outputs.join(", ")];
-        row.extend(types.into_iter().filter(|_| full));
+        row.extend(types.into_iter().filter(|_| is_full));
         row
     });
-    table::print_lines(&header, &rows.collect::<Vec<_>>(), if full { &[] } else { &[0] });
+    table::print_lines(&header, &rows.collect::<Vec<_>>(), if is_full { &[] } else { &[0] });
     println!();
 }
 

@@ -129,18 +129,18 @@ fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// Writes all files of a project or none, then removes the stale files of an earlier export.
 fn write(dir: &Path, project: &Project, previous: &[PathBuf]) -> Result<(), Failure> {
-    let new = !dir.exists();
+    let is_new = !dir.exists();
     let write_error = |error: std::io::Error| {
         Failure::new(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", dir.display()))
     };
-    if new {
+    if is_new {
         std::fs::create_dir_all(dir).map_err(write_error)?;
     }
     let paths: Vec<PathBuf> = project.files.iter().map(|(name, _)| dir.join(name)).collect();
     let files: Vec<(&Path, &[u8])> =
         paths.iter().zip(&project.files).map(|(path, (_, text))| (path.as_path(), text.as_slice())).collect();
     if let Err(error) = io::write_together(&files) {
-        if new {
+        if is_new {
             let _ = std::fs::remove_dir(dir);
         }
         return Err(error.into());

@@ -11,12 +11,12 @@ pub fn log_to_stderr(verbose: u8) {
         _ => "debug",
     };
     let filter = EnvFilter::builder().with_env_var("BYOC_LOG").try_from_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let has_no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     // A second command in one process keeps the subscriber of the first command.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(!no_color && std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_ansi(!has_no_color && std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .without_time()
         .try_init();
 }

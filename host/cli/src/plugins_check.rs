@@ -99,8 +99,8 @@ fn describe_file(plugin_file: &PluginFile, file_facts: Option<&FileFacts>) {
     match &plugin_file.status {
         Status::Loaded(plugin) => {
             // A C plugin reports the header and its version, a Rust plugin the version of the crate.
-            let of_the_crate = plugin.api_version.starts_with(|c: char| c.is_ascii_digit());
-            println!("  built with  {}{}", if of_the_crate { "byoc-plugin-api " } else { "" }, plugin.api_version);
+            let is_rust_api = plugin.api_version.starts_with(|c: char| c.is_ascii_digit());
+            println!("  built with  {}{}", if is_rust_api { "byoc-plugin-api " } else { "" }, plugin.api_version);
             println!("  plugin      {} {}", plugin.name, plugin.version);
             let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
             println!("  registers   {}", names.join(", "));

@@ -36,8 +36,8 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
         out: args.out.clone(),
         reproduce_command: format!("byoc plugins test {}{}", file.display(), dirs.concat()),
     };
-    let quiet = args.talk.json || !std::io::stderr().is_terminal();
-    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+    let is_quiet = args.talk.json || !std::io::stderr().is_terminal();
+    let bar = if is_quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
     bar.enable_steady_tick(Duration::from_millis(120));
     let progress = |message: &str| bar.set_message(message.to_owned());

@@ -99,8 +99,8 @@ fn parse_keep(arguments: &[String]) -> Result<Keep, Failure> {
     if arguments.is_empty() {
         return Ok(Keep::default());
     }
-    let none = arguments.iter().any(|name| name == "none");
-    if none && arguments.len() > 1 {
+    let has_none = arguments.iter().any(|name| name == "none");
+    if has_none && arguments.len() > 1 {
         return Err(Diagnostic::error(
             codes::passes::UNKNOWN_LAYER,
             "--keep: expected \"none\" alone, found further layers",

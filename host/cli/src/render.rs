@@ -28,7 +28,7 @@ pub fn supports_color(stream: &impl IsTerminal) -> bool {
 }
 
 /// Formats a diagnostic; `source` is the name and the text of the source that the diagnostic's labels refer to.
-pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, color: bool) -> String {
+pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, is_colored: bool) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -54,7 +54,7 @@ pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, color: bool) 
     if let Some(help) = &diagnostic.help {
         group = group.element(Level::HELP.message(escape::lines(help)));
     }
-    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+    let renderer = if is_colored { Renderer::styled() } else { Renderer::plain() };
     renderer.render(&[group])
 }
 

@@ -6,8 +6,8 @@ use byoc::runtime::session::Session;
 use serde_json::Value;
 
 /// Returns the text of `byoc explain`.
-pub fn explanation_text(explanation: &Explanation, full: bool) -> String {
-    out::captured_text(|| explain::print(explanation, full))
+pub fn explanation_text(explanation: &Explanation, is_full: bool) -> String {
+    out::captured_text(|| explain::print(explanation, is_full))
 }
 
 /// Returns the page of `byoc explain --html`.

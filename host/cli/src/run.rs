@@ -110,7 +110,7 @@ fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
 }
 
 /// Prints the most probable classes of each row. An output that does not consist of probabilities is treated as logits.
-fn print_top_classes(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(), Failure> {
+fn print_top_classes(name: &str, tensor: &Tensor, labels: &[String], is_json: bool) -> Result<(), Failure> {
     let classes = tensor.shape().last().copied().unwrap_or(1);
     if classes != labels.len() || !tensor.dtype().is_float() {
         let ty = Type::tensor(tensor.dtype(), tensor.shape());
@@ -127,7 +127,7 @@ fn print_top_classes(name: &str, tensor: &Tensor, labels: &[String], json: bool)
         let mut order: Vec<usize> = (0..classes).collect();
         order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
         order.truncate(MAX_SHOWN_VALUES);
-        if json {
+        if is_json {
             let top: Vec<_> =
                 order.iter().map(|&c| json!({"label": labels[c], "probability": probabilities[c]})).collect();
             println!("{}", json!({"output": name, "row": row, "top": top}));
@@ -153,9 +153,9 @@ fn probabilities(values: &[f64]) -> Vec<f64> {
 }
 
 /// Prints the type, range, mean and first elements of an output.
-fn print_summary(name: &str, tensor: &Tensor, json: bool) {
+fn print_summary(name: &str, tensor: &Tensor, is_json: bool) {
     let summary = Summary::new(name, tensor);
-    if json {
+    if is_json {
         println!("{}", summary.to_json());
     } else {
         println!("{}", summary.to_line());

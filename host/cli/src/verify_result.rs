@@ -58,7 +58,7 @@ impl FolderResult {
     pub fn from_failure(failure: &Failure) -> FolderResult {
         let code = failure.diagnostics.first().map(|d| d.code);
         // A model that the frontend does not support counts as unsupported, not as an error.
-        let gap = code.is_some_and(|c| UNSUPPORTED.contains(&c));
+        let is_gap = code.is_some_and(|c| UNSUPPORTED.contains(&c));
         let message = |d: &Diagnostic| match d.code {
             // The notes name the operators.
             codes::frontends::UNSUPPORTED_OPERATOR => format!("{}: {}", d.message, d.notes.join("; ")),
@@ -66,7 +66,7 @@ impl FolderResult {
         };
         let messages: Vec<String> = failure.diagnostics.iter().map(message).collect();
         let result = FolderResult::failed(code.map(|c| c.to_string()), messages.join("; "));
-        if gap { FolderResult { status: Status::Unsupported, ..result } } else { result }
+        if is_gap { FolderResult { status: Status::Unsupported, ..result } } else { result }
     }
 
     /// Creates the result of a directory whose verification ended in an error.

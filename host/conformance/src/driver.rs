@@ -75,8 +75,8 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn run_case(&self, worker: &mut Supervisor, backend: &str, case: &Case, thorough: bool) -> Reply {
-        match self.request(backend, case, thorough, None) {
+    pub(super) fn run_case(&self, worker: &mut Supervisor, backend: &str, case: &Case, is_thorough: bool) -> Reply {
+        match self.request(backend, case, is_thorough, None) {
             Ok(request) => worker.send(&request),
             Err(reason) => Reply::Done(json!({ "invalid": reason })),
         }
@@ -142,8 +142,8 @@ impl Run<'_> {
         let file = self.options.out.join(format!("{backend}_{subject}_{}.relay", fault.kind));
         let command = format!("{} --case {}", self.options.reproduce_command, file.display());
         let notes = [fault.to_string(), command.clone()];
-        let written = std::fs::create_dir_all(&self.options.out).is_ok() && case.write(&file, &notes).is_ok();
-        written.then(|| (file.display().to_string(), command))
+        let is_written = std::fs::create_dir_all(&self.options.out).is_ok() && case.write(&file, &notes).is_ok();
+        is_written.then(|| (file.display().to_string(), command))
     }
 
     /// Runs one case from a file.
@@ -183,10 +183,11 @@ impl Run<'_> {
         let request = self.request(backend, case, false, None).ok()?;
         let reply = self.supervisor(Some(size + headroom)).send(&request);
         // A failed allocation aborts a Rust process; C libraries exit.
-        let orderly = matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
-        let wild = |kind| matches!(kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
+        let is_orderly =
+            matches!(&reply, Reply::Died { termination: Termination::ABORTED | Termination::Exited(_), .. });
+        let is_severe = |kind| matches!(kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
         // A worker that cannot even start reveals nothing about the plugin.
-        let fault = fault_in(&reply).filter(|fault| wild(fault.kind) && !orderly && fault.entry != "start");
+        let fault = fault_in(&reply).filter(|fault| is_severe(fault.kind) && !is_orderly && fault.entry != "start");
         let fault = fault.map(|fault| {
             let kind = if fault.kind == Kind::TimeLimit { Kind::MemoryHang } else { Kind::Memory };
             let message = format!("with {headroom} KiB of address space left: {}: {}", fault.kind, fault.message);

@@ -79,8 +79,8 @@ impl Harness<'_, '_> {
     }
 
     /// Adds the backend option and the device of the case to the options of an entry.
-    fn add_choices(&self, options: &mut Value, load: bool) {
-        if let Some((name, value)) = self.setting.option.as_ref().filter(|_| load || !self.setting.at_load) {
+    fn add_choices(&self, options: &mut Value, is_load: bool) {
+        if let Some((name, value)) = self.setting.option.as_ref().filter(|_| is_load || !self.setting.at_load) {
             options["backend_options"] = json!({ name: value });
         }
         if let Some(device) = &self.setting.device {
@@ -164,8 +164,8 @@ impl Harness<'_, '_> {
         }
         for (i, (output, expected)) in plan.outputs.iter().zip(&test_region.expected).enumerate() {
             let (dims, expected) = (&output.dims[..], expected.value.shape());
-            let bound = dims.len() == expected.len() && dims.iter().zip(expected).all(|(d, w)| d >= w);
-            if (output.exact && dims != expected) || !bound {
+            let is_bound = dims.len() == expected.len() && dims.iter().zip(expected).all(|(d, w)| d >= w);
+            if (output.exact && dims != expected) || !is_bound {
                 return shape_fault(format!("prepared output {i}: expected {expected:?}, found {dims:?}"));
             }
         }

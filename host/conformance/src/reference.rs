@@ -114,18 +114,18 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     let params = Params::new(def, attrs);
     let rule = error_model(def, &params);
     let shapes: Vec<&[usize]> = args.iter().flat_map(|(_, fields)| fields).map(|b| b.value.shape()).collect();
-    let inexact = args.iter().flat_map(|(_, fields)| fields).any(|b| !b.error.is_empty());
-    let floats = args.iter().flat_map(|(_, fields)| fields).any(|b| b.value.dtype().is_float());
+    let is_inexact = args.iter().flat_map(|(_, fields)| fields).any(|b| !b.error.is_empty());
+    let has_floats = args.iter().flat_map(|(_, fields)| fields).any(|b| b.value.dtype().is_float());
     let float64_attrs = binary64_attrs(attrs);
     let mut errors: Vec<Vec<f64>> = Vec::with_capacity(results.len());
     for result in &results {
         let n = term_count(def, &params, &shapes, result.shape());
         errors.push(operator_error(operator, &float64_attrs, args, rule, n, result, errors.len()));
     }
-    let stable = matches!(rule, ErrorModel::Stable(_) | ErrorModel::Logarithm(_)) && floats;
-    if inexact || stable {
+    let is_stable = matches!(rule, ErrorModel::Stable(_) | ErrorModel::Logarithm(_)) && has_floats;
+    if is_inexact || is_stable {
         let n = results.first().map_or(0, |r| term_count(def, &params, &shapes, r.shape()));
-        let backward = if stable { n + 8 } else { 0 };
+        let backward = if is_stable { n + 8 } else { 0 };
         for (error, changes) in errors.iter_mut().zip(perturbation_changes(operator, &float64_attrs, args, backward)) {
             if error.is_empty() {
                 *error = changes;
@@ -314,9 +314,12 @@ pub fn compare(actual: &Tensor, expected: &BoundedTensor) -> Result<f64, Mismatc
     for (i, (&a, &b)) in a.iter().zip(&b).enumerate() {
         let bound = expected.error.get(i).copied().unwrap_or(0.0);
         // Different 64-bit integers may be equal in binary64.
-        let integer = !actual.dtype().is_float() && bound == 0.0;
-        let is_equal =
-            if integer { bytes(actual, i) == bytes(&expected.value, i) } else { a == b || (a.is_nan() && b.is_nan()) };
+        let is_integer = !actual.dtype().is_float() && bound == 0.0;
+        let is_equal = if is_integer {
+            bytes(actual, i) == bytes(&expected.value, i)
+        } else {
+            a == b || (a.is_nan() && b.is_nan())
+        };
         if is_equal || bound == f64::INFINITY {
             continue;
         }

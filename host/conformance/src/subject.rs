@@ -240,8 +240,8 @@ impl Run<'_> {
                     }
                 }
                 // After a crash, a new worker must be started; a timeout takes the full time limit.
-                let costly = matches!(kind, Kind::Crash | Kind::TimeLimit);
-                let limit = if costly { 1 } else { MAX_FAULTS_PER_KIND };
+                let is_costly = matches!(kind, Kind::Crash | Kind::TimeLimit);
+                let limit = if is_costly { 1 } else { MAX_FAULTS_PER_KIND };
                 if tally.faults.iter().any(|(_, count)| *count >= limit) {
                     return ControlFlow::Break(());
                 }

@@ -198,10 +198,10 @@ fn check_second_load(
 
 /// Checks that a region with the same shapes but different constants does not produce stale results.
 fn check_other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), Fault> {
-    let weights = |tensor: &Tensor| tensor.len() > 1 && (tensor.dtype().is_float() || tensor.dtype().size() == 1);
-    let other = case.with_constants(|tensor| if weights(tensor) { reverse(tensor) } else { tensor.clone() });
+    let is_weight = |tensor: &Tensor| tensor.len() > 1 && (tensor.dtype().is_float() || tensor.dtype().size() == 1);
+    let other = case.with_constants(|tensor| if is_weight(tensor) { reverse(tensor) } else { tensor.clone() });
     let Ok(test_regions) = harness.partition(&other) else { return Ok(()) };
-    for test_region in test_regions.iter().filter(|test_region| test_region.tensors.iter().any(|t| weights(t))) {
+    for test_region in test_regions.iter().filter(|test_region| test_region.tensors.iter().any(|t| is_weight(t))) {
         let compiled = harness.compile(test_region, harness.cache_dir)?;
         let executable = harness.load(test_region, &compiled, &compiled.blob, harness.services)?;
         harness.rerun(

@@ -12,9 +12,9 @@ use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{Executable, Prepared};
 
 impl Harness<'_, '_> {
-    /// Tests a case. `thorough` includes the tests that concern the backend rather than the case: threads, repetition,
+    /// Tests a case. `is_thorough` includes the tests that concern the backend rather than the case: threads, repetition,
     /// concurrency, different constants, corrupt blobs.
-    pub fn try_case(&self, case: &Case, thorough: bool) -> CaseResult {
+    pub fn try_case(&self, case: &Case, is_thorough: bool) -> CaseResult {
         let test_regions = match self.partition(case) {
             Ok(test_regions) => test_regions,
             Err(outcome) => return outcome,
@@ -34,7 +34,7 @@ impl Harness<'_, '_> {
             }
             let tried = self.try_region(test_region).and_then(|(compiled, share)| {
                 max_share = max_share.max(share);
-                if thorough { super::thorough::try_region(self, case, test_region, &compiled) } else { Ok(()) }
+                if is_thorough { super::thorough::try_region(self, case, test_region, &compiled) } else { Ok(()) }
             });
             if let Err(fault) = tried {
                 return CaseResult::Failed(fault.in_region(&test_region.graph.symbol));

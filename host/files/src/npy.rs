@@ -58,8 +58,8 @@ impl Header {
         let shape: Shape = dims
             .map(|d| d.parse().map_err(|_| format!("expected a dimension, found \"{d}\"")))
             .collect::<Result<_, _>>()?;
-        let fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
-        Ok(Header { dtype, shape, is_swapped, fortran })
+        let is_fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
+        Ok(Header { dtype, shape, is_swapped, fortran: is_fortran })
     }
 
     /// Returns the total size of the elements in bytes.

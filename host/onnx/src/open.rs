@@ -255,13 +255,13 @@ fn reshape_codes(dims: &[Dim], target_dims: &[Dim]) -> Option<(Vec<i64>, bool)> 
 /// Encodes a reshape with fixed dimensions, copies of the dimension at the same index (0), and at most one -1.
 fn codes_by_index(dims: &[Dim], target_dims: &[Dim]) -> Option<Vec<i64>> {
     let mut has_remainder = false;
-    let zero = target_dims.contains(&Dim::Fixed(0));
+    let has_zero = target_dims.contains(&Dim::Fixed(0));
     target_dims
         .iter()
         .enumerate()
         .map(|(i, dim)| match dim {
             Dim::Fixed(n) => Some(*n as i64),
-            dim if !zero && *dim != Dim::Any && dims.get(i) == Some(dim) => Some(0),
+            dim if !has_zero && *dim != Dim::Any && dims.get(i) == Some(dim) => Some(0),
             _ => (!std::mem::replace(&mut has_remainder, true)).then_some(-1),
         })
         .collect()

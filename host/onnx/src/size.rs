@@ -168,12 +168,12 @@ fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
     let boolean = |value: bool| Some(Size::constant(i64::from(value)));
     let constant_values = a.as_constant().zip(b.as_constant());
     let (difference, reverse_difference) = (|| b.sub(a), || a.sub(b));
-    let never_negative = |size: Option<Size>| size.is_some_and(|size| size.is_non_negative());
+    let is_never_negative = |size: Option<Size>| size.is_some_and(|size| size.is_non_negative());
     let (is_less, is_greater) = (
-        || never_negative(difference().and_then(|d| d.offset(-1))),
-        || never_negative(reverse_difference().and_then(|d| d.offset(-1))),
+        || is_never_negative(difference().and_then(|d| d.offset(-1))),
+        || is_never_negative(reverse_difference().and_then(|d| d.offset(-1))),
     );
-    let (at_most, at_least) = (|| never_negative(difference()), || never_negative(reverse_difference()));
+    let (at_most, at_least) = (|| is_never_negative(difference()), || is_never_negative(reverse_difference()));
     let compare = |yes: bool, no: bool| if yes { boolean(true) } else { no.then(|| Size::constant(0)) };
     match (name, constant_values) {
         ("divide" | "trunc_divide", Some((x, y))) => x.checked_div(y).map(Size::constant),

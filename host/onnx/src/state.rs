@@ -282,12 +282,12 @@ impl<'m> ConversionState<'m> {
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
             let Some(id) = self.values.get(name).map(|binding| binding.value) else { continue };
             let module = &mut self.builder.module;
-            let large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= LARGE);
-            let mut read = !large || outputs.contains(&id) || self.retained_initializers.contains(&id);
+            let is_large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= LARGE);
+            let mut is_read = !is_large || outputs.contains(&id) || self.retained_initializers.contains(&id);
             for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first_id) {
-                node.expr.for_each_operand(|operand| read |= operand == id);
+                node.expr.for_each_operand(|operand| is_read |= operand == id);
             }
-            if read {
+            if is_read {
                 // This node still reads the initializer, so it must remain even if a later node folds it.
                 self.retained_initializers.insert(id);
                 continue;
@@ -301,8 +301,8 @@ impl<'m> ConversionState<'m> {
 
     /// Decodes a tensor of the model.
     pub fn decode(&self, proto: &TensorProto) -> Result<Tensor> {
-        let external = proto.data_location == super::proto::LOCATION_EXTERNAL;
-        let code = if external { codes::frontends::BAD_EXTERNAL_DATA } else { codes::frontends::BAD_TENSOR };
+        let is_external = proto.data_location == super::proto::LOCATION_EXTERNAL;
+        let code = if is_external { codes::frontends::BAD_EXTERNAL_DATA } else { codes::frontends::BAD_TENSOR };
         tensor::decode(proto, self.external).map_err(|reason| bad_tensor(&proto.name, &reason, code))
     }
 

@@ -168,12 +168,12 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
 /// Unpacks elements of fewer than 8 bits, the first in the lowest bits, to one byte per element.
 fn unpack(dtype: DType, shape: &[usize], packed_bytes: &[u8]) -> Result<Tensor, String> {
     let (bits, elements_per_byte) = (dtype.bits(), 8 / dtype.bits());
-    let signed = matches!(dtype, DType::I4 | DType::I2);
+    let is_signed = matches!(dtype, DType::I4 | DType::I2);
     let tensor = Tensor::build(dtype, shape, |bytes| {
         for (i, byte) in bytes.iter_mut().enumerate() {
             let shifted_byte = packed_bytes[i / elements_per_byte] << (8 - bits - i % elements_per_byte * bits);
             // An arithmetic shift extends the sign.
-            *byte = if signed { (shifted_byte as i8 >> (8 - bits)) as u8 } else { shifted_byte >> (8 - bits) };
+            *byte = if is_signed { (shifted_byte as i8 >> (8 - bits)) as u8 } else { shifted_byte >> (8 - bits) };
         }
     });
     tensor.map_err(|e| e.to_string())

@@ -203,8 +203,8 @@ fn check_port(location: &str, port: &PortInfo, dtype: DType, shape: &[usize]) ->
     }
     if let Some(dims) = &port.dims {
         let matches = |dim: &Dim, size: usize| dim.fixed().is_none_or(|n| n == size);
-        let same_rank = dims.len() == shape.len();
-        let is_rest_equal = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| matches(d, size));
+        let has_same_rank = dims.len() == shape.len();
+        let is_rest_equal = has_same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| matches(d, size));
         if !is_rest_equal {
             let help =
                 "reshape the entry to the dimensions of the input, with the number of samples as the first dimension";
@@ -366,9 +366,9 @@ fn random_samples(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples
     let mut inputs = Vec::new();
     for (index, port) in ports.iter().enumerate() {
         let seed = seed ^ index as u64;
-        let scalar = port.dims.as_ref().is_some_and(Vec::is_empty);
-        if scalar || has_mixed_batches && fixed_dim(port).is_some() {
-            let shape: Shape = if scalar { Shape::new() } else { sizes(port)?.into_iter().collect() };
+        let is_scalar = port.dims.as_ref().is_some_and(Vec::is_empty);
+        if is_scalar || has_mixed_batches && fixed_dim(port).is_some() {
+            let shape: Shape = if is_scalar { Shape::new() } else { sizes(port)?.into_iter().collect() };
             let value = io::random::try_tensor(port.dtype, &shape, seed).map_err(Diagnostic::from)?;
             inputs.push(Column::Broadcast(value));
             continue;
@@ -379,9 +379,9 @@ fn random_samples(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples
         let values = io::random::try_tensor(port.dtype, &shape, seed).map_err(Diagnostic::from)?;
         inputs.push(Column::Rows(values));
     }
-    let rows = inputs.iter().any(|column| matches!(column, Column::Rows(_)));
+    let has_rows = inputs.iter().any(|column| matches!(column, Column::Rows(_)));
     let fixed_batch = if has_mixed_batches { None } else { batch };
-    let (count, fixed_batch) = if rows { (count.max(fixed_batch.unwrap_or(1)), fixed_batch) } else { (1, Some(1)) };
+    let (count, fixed_batch) = if has_rows { (count.max(fixed_batch.unwrap_or(1)), fixed_batch) } else { (1, Some(1)) };
     let message = "calibration with random data: the ranges do not reflect real inputs";
     let warning = Diagnostic::warning(codes::frontends::CALIBRATION_MADE_UP, message)
         .help("for production, pass real samples with --calibrate FILE.npz or a directory of images");

@@ -95,8 +95,8 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
         Some(weight) if weight.is_empty() => Some("the weight has no elements".to_owned()),
         Some(weight) => {
             let terms = weight.len() / weight.shape()[layer.weight_axis];
-            let finite = weight.as_slice::<f32>().iter().all(|v| v.is_finite());
-            if !finite {
+            let is_finite = weight.as_slice::<f32>().iter().all(|v| v.is_finite());
+            if !is_finite {
                 Some("the weight contains NaN or infinite values".to_owned())
             } else if terms > MAX_TERMS {
                 Some(format!("an accumulator of {terms} products may overflow int32"))

@@ -203,11 +203,11 @@ fn assign(
     // Forward traversal: keeps the roles of operators whose operands are integers.
     for &id in always_evaluated_ids {
         let possible_role = roles[id].take();
-        let integer = |input: &ExprId| roles[*input].is_some();
+        let is_integer = |input: &ExprId| roles[*input].is_some();
         let holds = possible_role.as_ref().is_some_and(|role| match role {
             Role::Layer(_) => true,
-            Role::Add | Role::Concatenate => is_candidate[id] && inputs(module, id, role).iter().any(integer),
-            _ => is_candidate[id] && inputs(module, id, role).iter().all(integer),
+            Role::Add | Role::Concatenate => is_candidate[id] && inputs(module, id, role).iter().any(is_integer),
+            _ => is_candidate[id] && inputs(module, id, role).iter().all(is_integer),
         });
         roles[id] = match possible_role {
             Some(role) if holds => Some(role),
@@ -228,7 +228,7 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
     }
     let def = op::get(operator);
     let params = Params::new(def, &call.attrs);
-    let constant = |id: ExprId| module.expr(id).as_constant().is_some();
+    let is_constant = |id: ExprId| module.expr(id).as_constant().is_some();
     match def.name {
         "nn.relu" => Some(Role::Activation { lo: 0.0, hi: f64::INFINITY }),
         "clip" => Some(Role::Activation { lo: params.float("a_min"), hi: params.float("a_max") }),
@@ -240,9 +240,9 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
             let unit_dim = |axis: char| ty.dims.get(layout.find(axis)?)?.fixed().filter(|&n| n == 1);
             (unit_dim('H').and(unit_dim('W')).is_some()).then_some(Role::Mean(Some([size('H')?, size('W')?])))
         }
-        "add" => (!call.args.iter().any(|&arg| constant(arg))).then_some(Role::Add),
+        "add" => (!call.args.iter().any(|&arg| is_constant(arg))).then_some(Role::Add),
         "concatenate" => match module.expr(call.args[0]) {
-            Expr::Tuple(fields) if !fields.iter().any(|&f| constant(f)) => Some(Role::Concatenate),
+            Expr::Tuple(fields) if !fields.iter().any(|&f| is_constant(f)) => Some(Role::Concatenate),
             _ => None,
         },
         _ if def.properties.selects => (call.args.len() == 1).then_some(Role::Passthrough),

@@ -55,10 +55,10 @@ pub fn read(
 fn warning(source: &Source, values: &BTreeMap<String, Tensor>) -> Diagnostic {
     let names: Vec<&str> = values.keys().map(String::as_str).collect();
     let message = format!("weight inputs become constants of the quantized model: {}", names.join(", "));
-    let random = matches!(source, Source::Random(_));
-    let code = if random { codes::frontends::CALIBRATION_MADE_UP } else { codes::frontends::CALIBRATION_MISFIT };
+    let is_random = matches!(source, Source::Random(_));
+    let code = if is_random { codes::frontends::CALIBRATION_MADE_UP } else { codes::frontends::CALIBRATION_MISFIT };
     let warning = Diagnostic::warning(code, message);
-    if random {
+    if is_random {
         return warning
             .note("the weight values are random, like the calibration data")
             .help("for production, pass the real weights with --calibrate FILE.npz, one entry per weight");

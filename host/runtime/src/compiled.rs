@@ -100,8 +100,8 @@ impl Compiled {
                 .map_err(|message| contradiction(format!("region {}: {message}", region.symbol)))?;
         }
         self.variants.iter().try_for_each(|variant| {
-            let ports = |program: &Program| program.inputs.len() == self.program.inputs.len();
-            if !ports(&variant.compiled.program) {
+            let has_ports = |program: &Program| program.inputs.len() == self.program.inputs.len();
+            if !has_ports(&variant.compiled.program) {
                 return Err(contradiction(format!(
                     "specialized program: expected {} inputs, found {}",
                     self.program.inputs.len(),

@@ -85,9 +85,9 @@ pub(crate) fn load_regions(
     let loaded_regions = regions.iter().zip(&compiled.regions).filter(|(loaded_regions, _)| loaded_regions.is_some());
     let flags: Vec<bool> =
         loaded_regions.map(|(_, region)| region.as_ref().is_some_and(|r| is_set(r, OWN_THREADS))).collect();
-    let own_threads = !flags.is_empty() && flags.iter().all(|flag| *flag);
+    let has_own_threads = !flags.is_empty() && flags.iter().all(|flag| *flag);
     let Loading { spaces, warnings, .. } = loading;
-    Ok(LoadedRegions { regions, spaces, own_threads, warnings })
+    Ok(LoadedRegions { regions, spaces, own_threads: has_own_threads, warnings })
 }
 
 /// Returns the results that a program expects in the memory of an input, by region symbol.

@@ -272,8 +272,8 @@ fn load_program(
     let keeps_constants = |region: u32| regions[region as usize].as_ref().is_some_and(|region| !region.may_be_lost());
     let is_needed = needed_constants(&program, keeps_constants);
     let retain_needed = |((index, constant), is_needed): ((u32, Tensor), bool)| {
-        let retained = is_needed || retention == ConstantRetention::UntilReady;
-        (retained && !absent.contains(&index)).then_some(constant)
+        let is_retained = is_needed || retention == ConstantRetention::UntilReady;
+        (is_retained && !absent.contains(&index)).then_some(constant)
     };
     let constants = (0u32..).zip(compiled.constants).zip(is_needed).map(retain_needed).collect();
     memory::trim_heap();

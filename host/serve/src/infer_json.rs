@@ -335,7 +335,7 @@ pub struct HttpResponse {
 ///
 /// # Errors
 /// If the datatype of a JSON output has no JSON representation.
-pub fn write(response: &InferResponse, binary_output: bool) -> Result<HttpResponse> {
+pub fn write(response: &InferResponse, is_binary: bool) -> Result<HttpResponse> {
     let mut binary = Vec::new();
     let mut json = Vec::with_capacity(256);
     json.push(b'{');
@@ -351,7 +351,7 @@ pub fn write(response: &InferResponse, binary_output: bool) -> Result<HttpRespon
         write_field("datatype", &output.datatype.name().unwrap_or_default(), &mut json);
         write_field("shape", &output.shape, &mut json);
         match &output.data {
-            OutputData::Bytes(bytes) if output.binary.unwrap_or(binary_output) => {
+            OutputData::Bytes(bytes) if output.binary.unwrap_or(is_binary) => {
                 json.extend_from_slice(b"\"parameters\":{\"binary_data_size\":");
                 write_number(&bytes.len(), &mut json);
                 json.extend_from_slice(b"}}");

@@ -318,14 +318,20 @@ fn settings(engine: &Engine, config: &ModelConfig) -> Result<Settings> {
     })
 }
 
-fn run_warm_up(model: &Model, inputs: &[Spec], warm_up: &ModelWarmup, batched: bool, dir: Option<&Path>) -> Result<()> {
+fn run_warm_up(
+    model: &Model,
+    inputs: &[Spec],
+    warm_up: &ModelWarmup,
+    is_batched: bool,
+    dir: Option<&Path>,
+) -> Result<()> {
     let warm_up_error = |reason: &str| ServeError::repository(format!("model_warmup: {reason}"));
     let mut tensors = Vec::new();
     for spec in inputs {
         let mut shape: Vec<i64> = spec.shape.clone();
         let warm_up_input = warm_up.inputs.get(&spec.name);
         if let Some(warm_up_input) = warm_up_input {
-            let batch = usize::from(batched);
+            let batch = usize::from(is_batched);
             if warm_up_input.dims.len() + batch != shape.len() {
                 return Err(warm_up_error(&format!(
                     "input '{}': expected dims {}, found {}",
@@ -336,11 +342,11 @@ fn run_warm_up(model: &Model, inputs: &[Spec], warm_up: &ModelWarmup, batched: b
             }
             shape[batch..].copy_from_slice(&warm_up_input.dims);
         }
-        if batched && let Some(batch_dim) = shape.first_mut() {
+        if is_batched && let Some(batch_dim) = shape.first_mut() {
             *batch_dim = i64::from(warm_up.batch_size.max(1));
         }
         let shape: Vec<usize> = shape.iter().map(|&size| if size < 0 { 1 } else { size as usize }).collect();
-        let batch = usize::from(batched).min(shape.len());
+        let batch = usize::from(is_batched).min(shape.len());
         let inner = match &spec.reshape {
             None => Some(shape),
             Some(inner) => element_count(&shape).and_then(|count| resolve(inner, &shape[..batch], count)),

@@ -244,12 +244,12 @@ impl Repository {
     }
 
     /// Lists the models with their states.
-    pub fn index(&self, ready_only: bool) -> Vec<ModelIndex> {
+    pub fn index(&self, is_ready_only: bool) -> Vec<ModelIndex> {
         self.scan();
         let mut index = Vec::new();
         self.read(|entries| {
             for (name, entry) in entries {
-                if entry.versions.is_empty() && !ready_only {
+                if entry.versions.is_empty() && !is_ready_only {
                     index.push(ModelIndex { name: name.clone(), ..ModelIndex::default() });
                 }
                 for (version, state) in &entry.versions {
@@ -258,7 +258,7 @@ impl Repository {
                         State::Loading => ("LOADING", ""),
                         State::Unavailable(reason) => ("UNAVAILABLE", reason.as_str()),
                     };
-                    if state == "READY" || !ready_only {
+                    if state == "READY" || !is_ready_only {
                         index.push(ModelIndex {
                             name: name.clone(),
                             version: version.to_string(),

@@ -348,10 +348,10 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
 
     /// Records the estimates contained in verdicts.
     fn record_estimates(&mut self, query: Question<'_>, queries: &[Vec<ExprId>], verdicts: &[api::Verdict]) {
-        let of_region = matches!(query, Question::Regions);
+        let is_region = matches!(query, Question::Regions);
         for (outputs, verdict) in queries.iter().zip(verdicts) {
             if let Some(estimate) = verdict.estimate() {
-                self.estimates.insert((of_region, outputs.clone()), estimate);
+                self.estimates.insert((is_region, outputs.clone()), estimate);
             }
         }
     }

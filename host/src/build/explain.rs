@@ -115,9 +115,9 @@ pub fn explain(
             .cloned()
             .unwrap_or_else(|| folded(module, &live_exprs, computing, source, &exprs[source]));
         // Refusals of a backend that executes a part of the operator are listed only if some part runs on the host.
-        let on_host = merged.iter().any(|(_, part)| part.kind == PlacementKind::Host);
+        let is_on_host = merged.iter().any(|(_, part)| part.kind == PlacementKind::Host);
         let takes = |backend: &String| merged.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
-        refusals.retain(|r| placement.kind != PlacementKind::Folded && (on_host || !takes(&r.backend)));
+        refusals.retain(|r| placement.kind != PlacementKind::Folded && (is_on_host || !takes(&r.backend)));
         let merged = if merged.len() > 1 { merged.into_iter().map(|(_, part)| part).collect() } else { Vec::new() };
         explanation.nodes.push(NodeRow {
             id: source.index(),
@@ -135,12 +135,12 @@ pub fn explain(
             continue;
         }
         let is_placed_here = |placement: &Placement| placement.region.as_deref() == Some(&*region.symbol);
-        let nodes_here = |n: &&NodeRow| is_placed_here(&n.placement) || n.parts.iter().any(is_placed_here);
+        let is_here = |n: &&NodeRow| is_placed_here(&n.placement) || n.parts.iter().any(is_placed_here);
         let types = |ids: &[ExprId]| ids.iter().map(|&id| module.ty(id).to_string()).collect();
         explanation.regions.push(RegionRow {
             symbol: region.symbol.to_string(),
             backend: region.backend.to_string(),
-            nodes: explanation.nodes.iter().filter(nodes_here).map(|n| n.id).collect(),
+            nodes: explanation.nodes.iter().filter(is_here).map(|n| n.id).collect(),
             flops: region.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add),
             inputs: types(&region.inputs),
             outputs: types(&region.outputs),
@@ -148,8 +148,8 @@ pub fn explain(
         });
     }
     let is_open = |id: ExprId| matches!(module.ty(id), Type::Tensor(ty) if ty.shape().is_none());
-    let open_dims = module.nodes.ids().any(|id| live_exprs[id] && is_open(id));
-    explanation.totals = Totals { open_dims, ..totals(&explanation, flops_sum) };
+    let has_open_dims = module.nodes.ids().any(|id| live_exprs[id] && is_open(id));
+    explanation.totals = Totals { open_dims: has_open_dims, ..totals(&explanation, flops_sum) };
     explanation
 }
 

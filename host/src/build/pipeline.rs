@@ -382,8 +382,8 @@ fn simplify(
     // The first backend that requests a layout for an operator determines the layout.
     let mut pass_options = PassOptions::default();
     for layout in backends.iter().flat_map(|backend| &backend.layouts) {
-        let same_operator = |other: &DesiredLayout| other.operator == layout.operator;
-        if !pass_options.layouts.iter().any(same_operator) {
+        let is_same_operator = |other: &DesiredLayout| other.operator == layout.operator;
+        if !pass_options.layouts.iter().any(is_same_operator) {
             pass_options.layouts.push(layout.clone());
         }
     }

@@ -52,14 +52,14 @@ pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normaliz
     let std = per_channel("std", &normalization.std, 1.0)?;
 
     let pixels = read_scaled(path, layout)?;
-    let normalized = dtype.is_float();
+    let is_normalized = dtype.is_float();
     let tensor = Tensor::build(dtype, shape, |bytes| {
         with_dtype!(dtype, T => {
             let out = bytemuck::cast_slice_mut::<u8, T>(bytes);
             for (index, &value) in pixels.iter().enumerate() {
                 let (pixel, channel) = (index / layout.channels, index % layout.channels);
                 let value = f64::from(value);
-                let value = if normalized { (value / 255.0 - mean[channel]) / std[channel] } else { value };
+                let value = if is_normalized { (value / 255.0 - mean[channel]) / std[channel] } else { value };
                 let target = if layout.channels_last { index } else { channel * layout.height * layout.width + pixel };
                 out[target] = T::from_f64(value);
             }

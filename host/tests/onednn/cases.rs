@@ -894,8 +894,10 @@ pub fn masked_rows(case: &mut Case) {
     let x = case.input(&[batch, rows, columns]);
     let mask: Vec<f32> = (0..batch * rows)
         .flat_map(|row| {
-            let batch_norm = row == 0 || case.chance(3);
-            (0..columns).map(|_| if batch_norm || case.chance(4) { f32::NEG_INFINITY } else { 0.0 }).collect::<Vec<_>>()
+            let is_batch_norm = row == 0 || case.chance(3);
+            (0..columns)
+                .map(|_| if is_batch_norm || case.chance(4) { f32::NEG_INFINITY } else { 0.0 })
+                .collect::<Vec<_>>()
         })
         .collect();
     let mask = case.builder.constant(Tensor::from_slice(&[batch, rows, columns], &mask));

@@ -236,8 +236,8 @@ pub fn quantized_convolution(c: &mut Case) {
     let groups = c.pick(&[1, 1, 1, 2, 3]);
     let sizes =
         Sizes { groups, per_group: c.pick(&[1, 2, 3, 4, 8, 16, 33]), out_per_group: c.pick(&[1, 2, 4, 5, 8, 16, 40]) };
-    let channels_last = groups == 1 && c.chance(4);
-    let (accumulator, terms, axis) = convolve(c, None, &sizes, channels_last);
+    let is_channels_last = groups == 1 && c.chance(4);
+    let (accumulator, terms, axis) = convolve(c, None, &sizes, is_channels_last);
     let result = post_ops(c, accumulator, terms, axis);
     c.set_result(result);
 }

@@ -137,15 +137,15 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
             evaluate(module, *body, scope)?
         }
         Expr::If { cond, then, otherwise } => {
-            let taken = tensor(*cond)?.view().to_i64s() == Some(vec![1]);
-            evaluate(module, if taken { *then } else { *otherwise }, scope)?
+            let is_taken = tensor(*cond)?.view().to_i64s() == Some(vec![1]);
+            evaluate(module, if is_taken { *then } else { *otherwise }, scope)?
         }
         Expr::Call(call) => match call.callee {
             Callee::Op(op) => {
                 let args = call.args.iter().map(|&arg| plain(arg)).collect::<Result<Vec<_>, _>>()?;
                 let mut outputs = op::evaluate(op, &call.attrs, &args, 1 << 32)?;
-                let many = module.ty(id).as_tuple().is_some();
-                Data::Plain(if many { Value::Tuple(outputs) } else { Value::Tensor(outputs.remove(0)) })
+                let is_tuple = module.ty(id).as_tuple().is_some();
+                Data::Plain(if is_tuple { Value::Tuple(outputs) } else { Value::Tensor(outputs.remove(0)) })
             }
             Callee::Expr(callee) => {
                 let Data::Function(function, outer) = evaluate(module, callee, scope)? else {

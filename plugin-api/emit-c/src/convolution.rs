@@ -37,7 +37,7 @@ impl Lowering<'_, '_> {
         let tap_strides: Vec<i64> = l.kernel.iter().map(|&d| w.strides[d]).collect();
         let kernel: Vec<i64> = l.kernel.iter().map(|&d| weight_shape[d]).collect();
 
-        let program = self.machine().is_some();
+        let has_program = self.machine().is_some();
         let types = quantized::types(ir, op);
         let a_zero = if types == Types::FLOAT { 0 } else { quantized::zero_points(ir, op)? };
         // Guards taps that may read the padding of a program's data, which has no border.
@@ -46,12 +46,12 @@ impl Lowering<'_, '_> {
             // A single tap has no step.
             let step = if step == 0 { 1 } else { step };
             let guard = TapGuard { row: 1 + i, scale, base, step, size };
-            Some(guard).filter(|g| program && !g.is_idle(taps, out[l.spatial[i]]))
+            Some(guard).filter(|g| has_program && !g.is_idle(taps, out[l.spatial[i]]))
         };
         if depthwise {
             let guards = (0..axes).map(|i| guard(i, kernel[i], strides[i], -pads[i].0, dilation[i])).collect();
             let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
-            let channel = if program { x.strides[l.c] } else { 1 };
+            let channel = if has_program { x.strides[l.c] } else { 1 };
             let a_strides: Vec<i64> = std::iter::once(x.strides[l.n])
                 .chain((0..axes).map(|i| strides[i] * pixel[i]))
                 .chain([channel])
@@ -60,7 +60,7 @@ impl Lowering<'_, '_> {
             let a_view = View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset };
             let taps: Vec<(i64, i64, i64)> =
                 (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap_strides[i])).collect();
-            if program {
+            if has_program {
                 let contraction = Contraction {
                     parts: [0, body.domain.len() - 1],
                     body,
@@ -170,9 +170,9 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let a = self.resolve(op.inputs[0])?;
         let b = self.resolve(op.inputs[1])?;
-        let dense = op.name.ends_with(".dense");
-        let transpose_a = !dense && op.attrs().flag("transpose_a", false);
-        let transpose_b = dense || op.attrs().flag("transpose_b", false);
+        let is_dense = op.name.ends_with(".dense");
+        let transpose_a = !is_dense && op.attrs().flag("transpose_a", false);
+        let transpose_b = is_dense || op.attrs().flag("transpose_b", false);
         let rank = ir.shape(op.outputs[0]).len();
         let order: Vec<usize> = (0..rank).collect();
         let (body, _) = self.loop_body(group_index, Some(&order))?;

@@ -70,10 +70,10 @@ impl Lowering<'_, '_> {
         parts.extend(if has_guards { vec![1; rows] } else { vec![rows] });
         parts.push(1);
         let mut b_strides = vec![0; c.body.domain.len()];
-        let constant = matches!(c.b, Place::Constant(_));
+        let is_constant = matches!(c.b, Place::Constant(_));
         let mut packed_groups = 1;
         for d in (0..groups).rev().filter(|&d| c.b_groups[d] != 0) {
-            b_strides[d] = if constant { packed_groups } else { c.b_groups[d] };
+            b_strides[d] = if is_constant { packed_groups } else { c.b_groups[d] };
             packed_groups *= c.body.domain[d];
         }
         let (body, strides, lengths) = c.body.collapse(&[&c.a_view.strides, &b_strides], &parts);
@@ -94,25 +94,25 @@ impl Lowering<'_, '_> {
             .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rows - 1).map(|g| g.inside(taps, len)));
         let (low, high) = bounds.unwrap_or((0, len));
         // Vectors read whole panels, which are padded with zeros; plain code needs no padding.
-        let float = c.types == Types::FLOAT;
+        let is_float = c.types == Types::FLOAT;
         let panel_bytes = levels.iter().map(|l| l.0).product::<i64>() * 4 * machine.lanes;
-        let product = levels[0].0 == 1 && levels[1].0 == 1;
-        let vector_code = machine.vectors && float && (constant || (product && panel_bytes <= MAX_PANEL));
+        let is_product = levels[0].0 == 1 && levels[1].0 == 1;
+        let has_vector_code = machine.vectors && is_float && (is_constant || (is_product && panel_bytes <= MAX_PANEL));
         let (mr, vectors) =
             best_tile((high - low).max(1), round_up(columns, machine.lanes) / machine.lanes, machine.registers);
         let depth_of = |levels: &[(i64, i64); 3]| levels.iter().map(|l| l.0).product::<i64>();
-        let padded_columns = if vector_code { round_up(columns, machine.lanes) } else { columns };
+        let padded_columns = if has_vector_code { round_up(columns, machine.lanes) } else { columns };
         let mut nr = (vectors * machine.lanes).min(padded_columns);
-        while vector_code && !constant && nr > machine.lanes && depth_of(&levels) * 4 * nr > MAX_PANEL {
+        while has_vector_code && !is_constant && nr > machine.lanes && depth_of(&levels) * 4 * nr > MAX_PANEL {
             nr -= machine.lanes;
         }
         let b = self.operand(c, nr, padded_columns, packed_groups, &b_view, &vars)?;
-        let local_panel = vector_code && !b.panels;
+        let has_local_panel = has_vector_code && !b.panels;
 
         let (a_type, b_type) = (storage_type(c.types.a).unwrap_or("float"), storage_type(c.types.b).unwrap_or("float"));
         let sum_type = c_type(c.types.sum).unwrap_or("float");
-        let kernel = if vector_code { "byoc_vector_tile".to_owned() } else { tile_name(c.types.a, c.types.b) };
-        if !vector_code {
+        let kernel = if has_vector_code { "byoc_vector_tile".to_owned() } else { tile_name(c.types.a, c.types.b) };
+        if !has_vector_code {
             self.kernels.insert((c.types.a, c.types.b));
         }
         let name = self.phase_name();
@@ -120,7 +120,7 @@ impl Lowering<'_, '_> {
         let w = &mut code;
         w.push_str(&self.pointers_of(&body, &[(c.a, c.types.a), (b.place, c.types.b)]));
         let _ = writeln!(w, "    {sum_type} t[{}];", mr * nr);
-        if local_panel {
+        if has_local_panel {
             let _ = writeln!(w, "    float panel[{}];", depth_of(&levels) * nr);
         }
         let mut depth = 1;
@@ -137,8 +137,8 @@ impl Lowering<'_, '_> {
             open_loop(w, &mut depth, var, n);
         }
         let pad = "    ".repeat(depth);
-        let whole_panel = nr >= padded_columns;
-        if whole_panel {
+        let is_whole_panel = nr >= padded_columns;
+        if is_whole_panel {
             let _ = writeln!(w, "{pad}const int64_t column = 0;\n{pad}(void)column;");
         } else {
             let _ = writeln!(w, "{pad}for (int64_t column = 0; column < {padded_columns}; column += {nr}) {{");
@@ -156,7 +156,7 @@ impl Lowering<'_, '_> {
                 writeln!(w, "{pad}const int real = column + width <= {columns} ? width : (int)({columns} - column);");
             "real".to_owned()
         };
-        if local_panel {
+        if has_local_panel {
             let offset = b.offset.trim_start_matches(" + ");
             let _ = writeln!(w, "{pad}for (int64_t k = 0; k < {}; ++k)", levels[2].0);
             let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < width; ++j)");
@@ -197,7 +197,7 @@ impl Lowering<'_, '_> {
         index[last_row_dim] = "row".into();
         let mut a_at = address(&a_view, &index);
         let mut b_at = b.offset.clone();
-        if local_panel {
+        if has_local_panel {
             b_at = "0".to_owned();
         } else if b.panels {
             let depth: i64 = levels.iter().map(|l| l.0).product();
@@ -205,9 +205,9 @@ impl Lowering<'_, '_> {
         } else {
             b_at = format!("{b_at} + column * {}", b.column);
         }
-        let strides = if local_panel { [1, 1, 1] } else { b.strides };
+        let strides = if has_local_panel { [1, 1, 1] } else { b.strides };
         let times =
-            |stride: i64| if b.panels || local_panel { format!("{stride} * width") } else { stride.to_string() };
+            |stride: i64| if b.panels || has_local_panel { format!("{stride} * width") } else { stride.to_string() };
         let mut arguments = String::new();
         for (i, (n, stride)) in levels.into_iter().enumerate() {
             let guard = guards.get(i).copied().flatten();
@@ -220,10 +220,10 @@ impl Lowering<'_, '_> {
         }
         let zero = if c.types.sum == DType::F32 { String::new() } else { format!("{}, ", c.a_zero) };
         let _ = writeln!(w, "{pad}const {a_type} *a = {} + ({a_at});", c.a);
-        let b_source = if local_panel { "panel".to_owned() } else { b.place.to_string() };
+        let b_source = if has_local_panel { "panel".to_owned() } else { b.place.to_string() };
         let _ = writeln!(w, "{pad}const {b_type} *b = {b_source} + ({});", b_at.trim_start_matches(" + "));
         let row_stride = a_view.strides[last_row_dim];
-        let is_contiguous = b.column == 1 || local_panel;
+        let is_contiguous = b.column == 1 || has_local_panel;
         let remaining_rows = (high - low).max(0) % mr;
         let mut kinds = vec![mr];
         kinds.extend(

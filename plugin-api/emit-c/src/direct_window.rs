@@ -139,9 +139,9 @@ impl Lowering<'_, '_> {
     /// Returns the number of channels that full vectors cover in a depthwise convolution.
     fn vector_channels(&self, c: &Contraction) -> i64 {
         let channels = c.columns();
-        let contiguous = c.a_view.strides.last() == Some(&1) && c.types == Types::FLOAT;
+        let is_contiguous = c.a_view.strides.last() == Some(&1) && c.types == Types::FLOAT;
         match self.machine() {
-            Some(machine) if machine.vectors && contiguous => channels / machine.lanes * machine.lanes,
+            Some(machine) if machine.vectors && is_contiguous => channels / machine.lanes * machine.lanes,
             _ => 0,
         }
     }

@@ -102,9 +102,9 @@ pub fn is_elementwise(name: &str) -> bool {
 /// shapes do not match.
 pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
     let out = ir.shape(op.outputs[0]);
-    let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..))
+    let is_along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..))
         || (quantized::is_conversion(op.name) && i > 0 && view.shape.len() == 1 && view.shape[0] > 1);
-    if !along_axis {
+    if !is_along_axis {
         return view.broadcast(out);
     }
     let default = if quantized::is_conversion(op.name) { -1 } else { 1 };
@@ -122,28 +122,28 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
     let dtype = ir.val(*op.inputs.last()?).dtype;
     let dtype = computed(if op.name == "cast" { ir.val(op.inputs[0]).dtype } else { dtype });
     let out = computed(ir.val(op.outputs[0]).dtype);
-    let float = matches!(dtype, DType::F32 | DType::F64);
+    let is_float = matches!(dtype, DType::F32 | DType::F64);
     let is_single = dtype == DType::F32;
     let f = |name32: &str, name64: &str| if is_single { name32.to_owned() } else { name64.to_owned() };
     let (a, b) = (args.first()?, args.get(1).map_or("", String::as_str));
     c_type(dtype).and(c_type(out))?;
     if let Some((_, name32, name64)) = FUNCTIONS.iter().find(|entry| entry.0 == op.name) {
-        return float.then(|| format!("{}({a})", f(name32, name64)));
+        return is_float.then(|| format!("{}({a})", f(name32, name64)));
     }
     if let Some((_, name32, name64)) = ROUNDINGS.iter().find(|entry| entry.0 == op.name) {
-        return Some(if float { format!("{}({a})", f(name32, name64)) } else { a.clone() });
+        return Some(if is_float { format!("{}({a})", f(name32, name64)) } else { a.clone() });
     }
     if let Some((_, sign)) = INFIX.iter().find(|entry| entry.0 == op.name) {
         let is_bitwise = matches!(*sign, "&" | "|" | "^");
-        let arithmetic = matches!(*sign, "+" | "-" | "*");
-        if is_bitwise && float {
+        let is_arithmetic = matches!(*sign, "+" | "-" | "*");
+        if is_bitwise && is_float {
             return None;
         }
         return Some(match dtype {
-            DType::BOOL if arithmetic => format!("({a} {sign} {b}) != 0"),
+            DType::BOOL if is_arithmetic => format!("({a} {sign} {b}) != 0"),
             // Signed overflow wraps in Relay but is undefined in C, so the operation is unsigned.
-            DType::I32 if arithmetic => format!("(int32_t)((uint32_t){a} {sign} (uint32_t){b})"),
-            DType::I64 if arithmetic => format!("(int64_t)((uint64_t){a} {sign} (uint64_t){b})"),
+            DType::I32 if is_arithmetic => format!("(int32_t)((uint32_t){a} {sign} (uint32_t){b})"),
+            DType::I64 if is_arithmetic => format!("(int64_t)((uint64_t){a} {sign} (uint64_t){b})"),
             _ => format!("{a} {sign} {b}"),
         });
     }
@@ -153,13 +153,13 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
     let zero = literal(dtype, 0.0);
     let one = literal(dtype, 1.0);
     Some(match op.name {
-        "rsqrt" if float => format!("{one} / {}({a})", f("sqrtf", "sqrt")),
+        "rsqrt" if is_float => format!("{one} / {}({a})", f("sqrtf", "sqrt")),
         "nn.relu" => format!("{a} < {zero} ? {zero} : {a}"),
-        "nn.leaky_relu" if float => {
+        "nn.leaky_relu" if is_float => {
             format!("{a} > {zero} ? {a} : {} * {a}", literal(dtype, op.attrs().float("alpha", 0.25)))
         }
-        "nn.prelu" if float => format!("{a} > {zero} ? {a} : {b} * {a}"),
-        "nn.batch_norm" if float => {
+        "nn.prelu" if is_float => format!("{a} > {zero} ? {a} : {b} * {a}"),
+        "nn.batch_norm" if is_float => {
             let (beta, mean, variance) = (args.get(2)?, args.get(3)?, args.get(4)?);
             let epsilon = literal(dtype, op.attrs().float("epsilon", 1e-5));
             let scale = if op.attrs().flag("scale", true) { b } else { &one };
@@ -167,15 +167,15 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
             let root = f("sqrtf", "sqrt");
             format!("({a} - {mean}) * ({scale} / {root}({variance} + {epsilon})) + {shift}")
         }
-        "abs" if float => format!("{}({a})", f("fabsf", "fabs")),
+        "abs" if is_float => format!("{}({a})", f("fabsf", "fabs")),
         "abs" => format!("{a} < 0 ? -{a} : {a}"),
         "negative" if dtype != DType::BOOL => format!("-{a}"),
         "sign" => format!("{a} > {zero} ? {one} : {a} < {zero} ? -{one} : {a}"),
         "logical_not" => format!("{a} == {zero}"),
-        "isnan" if float => format!("{a} != {a}"),
+        "isnan" if is_float => format!("{a} != {a}"),
         "isnan" => "0".to_owned(),
-        "isinf" if float => format!("{}({a}) == INFINITY", f("fabsf", "fabs")),
-        "isfinite" if float => format!("{}({a}) < INFINITY", f("fabsf", "fabs")),
+        "isinf" if is_float => format!("{}({a}) == INFINITY", f("fabsf", "fabs")),
+        "isfinite" if is_float => format!("{}({a}) < INFINITY", f("fabsf", "fabs")),
         "isinf" => "0".to_owned(),
         "isfinite" => "1".to_owned(),
         "clip" => {
@@ -186,7 +186,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
                 bound.is_infinite()
                     || (dtype.size() < 4 && (bound < min || bound > max || bound == min || bound == max))
             };
-            let bounds = |name: &str, bound: f64| match (float, is_unneeded(bound)) {
+            let bounds = |name: &str, bound: f64| match (is_float, is_unneeded(bound)) {
                 (false, true) => None,
                 _ => Some(format!("{a} {name} {0} ? {0} : ", literal(dtype, bound))),
             };
@@ -194,22 +194,22 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
             format!("{low}{}{a}", bounds(">", high).unwrap_or_default())
         }
         "cast" => cast(dtype, out, a)?,
-        "divide" if float => format!("{a} / {b}"),
+        "divide" if is_float => format!("{a} / {b}"),
         "divide" if is_safe_division(ir, op) => format!("{a} / {b}"),
-        "mod" if float => format!("{}({a}, {b})", f("fmodf", "fmod")),
+        "mod" if is_float => format!("{}({a}, {b})", f("fmodf", "fmod")),
         "mod" if is_safe_division(ir, op) => format!("{a} % {b}"),
         "floor_divide" if is_single => format!("byoc_floor_divide({a}, {b})"),
-        "floor_divide" if float => format!("floor({a} / {b})"),
+        "floor_divide" if is_float => format!("floor({a} / {b})"),
         "floor_divide" if is_safe_division(ir, op) => {
             format!("{a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))")
         }
-        "floor_mod" if float => format!("{}({a}, {b})", f("byoc_floor_mod", "byoc_floor_mod64")),
+        "floor_mod" if is_float => format!("{}({a}, {b})", f("byoc_floor_mod", "byoc_floor_mod64")),
         "floor_mod" if is_safe_division(ir, op) => {
             format!("{a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)")
         }
-        "power" if float => power(ir, op, dtype, a, b),
-        "maximum" if float => format!("{a} != {a} || {a} > {b} ? {a} : {b}"),
-        "minimum" if float => format!("{a} != {a} || {a} < {b} ? {a} : {b}"),
+        "power" if is_float => power(ir, op, dtype, a, b),
+        "maximum" if is_float => format!("{a} != {a} || {a} > {b} ? {a} : {b}"),
+        "minimum" if is_float => format!("{a} != {a} || {a} < {b} ? {a} : {b}"),
         "maximum" => format!("{a} > {b} ? {a} : {b}"),
         "minimum" => format!("{a} < {b} ? {a} : {b}"),
         "logical_and" => format!("({a} != {zero}) & ({b} != {zero})"),

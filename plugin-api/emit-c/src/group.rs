@@ -72,13 +72,13 @@ impl Grouping {
             if is_view_op(op.name) {
                 continue;
             }
-            let elementwise = elementwise::is_elementwise(op.name) && !externals.contains(op.name);
-            if elementwise && grouping.fuse(ir, id, externals) {
+            let is_elementwise = elementwise::is_elementwise(op.name) && !externals.contains(op.name);
+            if is_elementwise && grouping.fuse(ir, id, externals) {
                 continue;
             }
             let domain = ir.shape(op.outputs[0]).to_vec();
             let index = BTreeMap::from([(op.outputs[0], View::dense(&domain))]);
-            let group = if elementwise {
+            let group = if is_elementwise {
                 Group { anchor: None, domain, members: vec![id], index }
             } else {
                 Group { anchor: Some(id), domain, members: Vec::new(), index }

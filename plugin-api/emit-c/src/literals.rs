@@ -101,10 +101,10 @@ pub fn int_literal(dtype: DType, value: i128) -> String {
 /// Returns a C expression for a conversion: from float to integer, it rounds toward zero, saturates, and maps NaN to 0.
 pub fn cast(from: DType, to: DType, a: &str) -> Option<String> {
     let target = c_type(to)?;
-    let float = |dtype: DType| matches!(dtype, DType::F32 | DType::F64);
+    let is_float = |dtype: DType| matches!(dtype, DType::F32 | DType::F64);
     Some(if to == DType::BOOL {
         format!("{a} != 0")
-    } else if float(from) && !float(to) {
+    } else if is_float(from) && !is_float(to) {
         // Values outside [`low`, `high`) saturate; both bounds are exactly representable in float32 and in float64.
         let bits = i32::from(to.bits);
         let (low, high) =

@@ -340,14 +340,14 @@ impl<'p, 'a> Lowering<'p, 'a> {
             // A program reads any layout in place and skips the taps in the padding.
             return Ok(storage);
         }
-        let innermost = storage.view.strides[channel] == 1 || storage.view.shape[channel] == 1;
+        let is_innermost = storage.view.strides[channel] == 1 || storage.view.shape[channel] == 1;
         let has_border = border.iter().zip(&storage.border).all(|(required_pads, existing_pads)| {
             required_pads.0 <= existing_pads.0 && required_pads.1 <= existing_pads.1
         });
         let has_nonzero_border = border.iter().any(|&b| b != (0, 0));
         // Only buffers in the workspace may be read past the end.
-        let readable = !past_the_end || matches!(storage.place, Place::Work(_));
-        if innermost && (has_border || !has_nonzero_border) && readable {
+        let is_readable = !past_the_end || matches!(storage.place, Place::Work(_));
+        if is_innermost && (has_border || !has_nonzero_border) && is_readable {
             return Ok(storage);
         }
         let mut order: Vec<usize> = (0..storage.view.shape.len()).filter(|&d| d != channel).collect();
@@ -430,10 +430,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
         let dtype = self.ir.val(value).dtype;
         let order = row_major_if_equal(&shape, order);
         // A program writes its results in place, whatever the memory order.
-        let row_major = self.form != Form::Tasks || order.windows(2).all(|w| w[0] < w[1]);
+        let is_row_major = self.form != Form::Tasks || order.windows(2).all(|w| w[0] < w[1]);
         let output = self.ir.outputs.iter().position(|&v| v == value);
         let dense = View::dense(&shape);
-        if let Some(i) = output.filter(|_| row_major && fits(&dense)) {
+        if let Some(i) = output.filter(|_| is_row_major && fits(&dense)) {
             let storage = Storage::new(Place::Output(i), dense);
             self.storage.insert(value, storage.clone());
             return Some(storage);

@@ -157,26 +157,26 @@ impl Lowering<'_, '_> {
         let data = self.resolve(op.inputs[0])?;
         let dtype = ir.val(op.inputs[0]).dtype;
         let rank = data.view.shape.len();
-        let channels_last = op.attrs().text("layout").ends_with('C');
-        let (c, y, x) = if channels_last { (rank - 1, 1, 2) } else { (1, 2, 3) };
+        let is_channels_last = op.attrs().text("layout").ends_with('C');
+        let (c, y, x) = if is_channels_last { (rank - 1, 1, 2) } else { (1, 2, 3) };
         let order = [0, y, x, c];
         let (body, _) = self.loop_body(group_index, Some(&order))?;
         let body = body.permute(&order);
         let view = data.view.permute(&order);
         let shape = ir.shape(op.inputs[0]).to_vec();
         let out = ir.shape(op.outputs[0]).to_vec();
-        let upsampling = op.name == "nn.upsampling";
+        let is_upsampling = op.name == "nn.upsampling";
         let method = op.attrs().text("method").to_owned();
-        let align_corners = upsampling && op.attrs().flag("align_corners", false);
+        let align_corners = is_upsampling && op.attrs().flag("align_corners", false);
         let transformation = match op.attrs().text("coordinate_transformation_mode") {
-            _ if upsampling && align_corners => "align_corners",
-            _ if upsampling => "asymmetric",
+            _ if is_upsampling && align_corners => "align_corners",
+            _ if is_upsampling => "asymmetric",
             "" => "half_pixel",
             mode => mode,
         }
         .to_owned();
-        let rounding = if upsampling { String::new() } else { op.attrs().text("rounding_method").to_owned() };
-        let nearest = method.starts_with("nearest");
+        let rounding = if is_upsampling { String::new() } else { op.attrs().text("rounding_method").to_owned() };
+        let is_nearest = method.starts_with("nearest");
         let source = |o: &str, source_size: i64, target_size: i64| {
             let ratio = format!("({source_size}.0f / {target_size}.0f)");
             match transformation.as_str() {
@@ -206,7 +206,7 @@ impl Lowering<'_, '_> {
                 let index = |variable: String, value: String| {
                     format!("const int64_t {variable} = {value};\n(void){variable};\n")
                 };
-                if nearest {
+                if is_nearest {
                     let rounded_source = round.replace("(s", &format!("(s{name}"));
                     let _ = writeln!(text, "(void)s{name};");
                     text.push_str(&index(format!("n{name}"), format!("(int64_t){rounded_source}")));
@@ -223,7 +223,7 @@ impl Lowering<'_, '_> {
                 let element = [vars[0].clone(), y.to_owned(), x.to_owned(), vars[3].clone()];
                 loaded(dtype, &format!("{}[{}]", data.place, address(&view, &element)))
             };
-            if nearest {
+            if is_nearest {
                 let _ = writeln!(text, "const float acc = {};", element("y_low", "x_low"));
             } else {
                 let _ = writeln!(

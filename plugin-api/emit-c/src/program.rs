@@ -323,9 +323,9 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
     if op.name.starts_with("qnn.") && kind != Anchor::Pool {
         return None;
     }
-    let any_dtype = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad | Anchor::Pool);
+    let accepts_any_dtype = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad | Anchor::Pool);
     let dtype = ir.val(op.inputs[0]).dtype;
-    if !any_dtype && computed(dtype) != DType::F32 {
+    if !accepts_any_dtype && computed(dtype) != DType::F32 {
         return refuse(format!("expected float32, found {dtype}"));
     }
     match crate::check::check_anchor(ir, op, kind) {
@@ -400,7 +400,7 @@ fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
     }
     for &(a, b) in tiles {
         let (a_type, b_type) = (storage_type(a).unwrap_or("float"), storage_type(b).unwrap_or("float"));
-        let float = computed(a) == DType::F32;
+        let is_float = computed(a) == DType::F32;
         let element = |text: &str| match a {
             DType::F32 | DType::F16 => loaded(a, text),
             _ => format!("((int32_t){text} - zero)"),
@@ -412,14 +412,14 @@ fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
         let tile = include_str!("prelude/plain_tile.c")
             .replace("BYOC_NAME_GUARD", &tile_name(a, b).to_uppercase())
             .replace("BYOC_NAME", &tile_name(a, b))
-            .replace("BYOC_ZERO ", if float { "" } else { "const int32_t zero, " })
+            .replace("BYOC_ZERO ", if is_float { "" } else { "const int32_t zero, " })
             .replace("BYOC_LOAD(x[r * row])", &element("x[r * row]"))
             .replace("BYOC_LOAD(x[k * s2])", &element("x[k * s2]"))
             .replace("BYOC_WEIGHT(w[c])", &weight("w[c]"))
             .replace("BYOC_WEIGHT(w[k * d2])", &weight("w[k * d2]"))
             .replace("BYOC_A", a_type)
             .replace("BYOC_B", b_type)
-            .replace("BYOC_SUM", if float { "float" } else { "int32_t" });
+            .replace("BYOC_SUM", if is_float { "float" } else { "int32_t" });
         shared_text.push_str(&tile);
         shared_text.push('\n');
     }

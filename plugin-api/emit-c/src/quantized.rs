@@ -239,8 +239,8 @@ pub fn multipliers(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Vec<Rescale>, Strin
     if pairs.iter().all(|(a, b)| a == b) {
         return Ok(vec![Rescale::Same]);
     }
-    let float = op.attrs().text("compute_dtype") == "float32";
-    pairs.into_iter().map(|(a, b)| if float { Ok(Rescale::Float(a / b)) } else { fixed_point(a, b) }).collect()
+    let is_float = op.attrs().text("compute_dtype") == "float32";
+    pairs.into_iter().map(|(a, b)| if is_float { Ok(Rescale::Float(a / b)) } else { fixed_point(a, b) }).collect()
 }
 
 /// Returns the ratio of two scales as a fixed-point multiplier: `multiplier * 2^-shift`, with 31 significant bits.

@@ -55,12 +55,12 @@ fn slice_starts(op: &Op<'_>, shape: &[i64]) -> Vec<(i64, i64)> {
     let begin = op.attrs().ints("begin").unwrap_or_default();
     let strides = op.attrs().ints("strides").unwrap_or_default();
     let axes = op.attrs().ints("axes").filter(|a| !a.is_empty()).unwrap_or_else(|| (0..begin.len() as i64).collect());
-    let by_size = op.attrs().text("slice_mode") == "size";
+    let is_by_size = op.attrs().text("slice_mode") == "size";
     let mut starts = vec![(0, 1); rank];
     for (i, axis) in axes.iter().enumerate() {
         let Some(axis) = normalize_axis(*axis, rank) else { continue };
         let (start, size) = (&mut starts[axis], shape[axis]);
-        let step = if by_size { 1 } else { strides.get(i).or(strides.last()).copied().unwrap_or(1) };
+        let step = if is_by_size { 1 } else { strides.get(i).or(strides.last()).copied().unwrap_or(1) };
         let requested_begin = begin.get(i).copied().unwrap_or(0);
         let begin_index = if requested_begin < 0 { requested_begin + size } else { requested_begin };
         *start = (if step < 0 { begin_index.clamp(-1, size - 1) } else { begin_index.clamp(0, size) }, step);

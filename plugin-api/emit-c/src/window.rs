@@ -184,12 +184,12 @@ impl Lowering<'_, '_> {
         } else {
             Pool::Average(op.attrs().flag("count_include_pad", false))
         };
-        let whole_window = op.name.contains("global") || op.name.contains("adaptive");
+        let is_whole_window = op.name.contains("global") || op.name.contains("adaptive");
         let (sizes, strides) = (op.attrs().per_axis("pool_size", axes, 1), op.attrs().per_axis("strides", axes, 1));
         let (dilation, pads) = (op.attrs().per_axis("dilation", axes, 1), op.attrs().padding(axes));
         let ranges: Vec<Range> = (0..axes)
             .map(|i| {
-                if whole_window {
+                if is_whole_window {
                     Range::Adaptive(out[spatial[i]])
                 } else {
                     Range::Window { size: sizes[i], stride: strides[i], dilation: dilation[i], pad: pads[i] }

@@ -140,8 +140,8 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
             return Err(Rejection::new(code::NOT_A_LIBRARY, format!("expected an ELF library, found {system}"))
                 .hint(format!("build the plugin for {}-unknown-linux-gnu", std::env::consts::ARCH)));
         }
-        let text = prefix.iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
-        let reason = if text {
+        let is_text = prefix.iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
+        let reason = if is_text {
             "expected a shared library, found a text file"
         } else {
             "expected a shared library, found a file without an ELF header"

@@ -70,18 +70,18 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     let Some(kind) = anchor(op.name) else {
         return refuse(RefusalCode::UnsupportedOp, "ccompiler does not support this operator".into());
     };
-    let moves = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad);
+    let is_move = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad);
     for (i, &value) in op.inputs.iter().enumerate() {
         let dtype = ir.val(value).dtype;
-        let index = kind == Anchor::Gather && i == 1;
-        if index && !matches!(dtype, DType::I32 | DType::I64) {
+        let is_index = kind == Anchor::Gather && i == 1;
+        if is_index && !matches!(dtype, DType::I32 | DType::I64) {
             return refuse(RefusalCode::UnsupportedDtype, format!("expected int32 or int64 indices, found {dtype}"));
         }
-        if !moves && dtype != DType::F32 {
+        if !is_move && dtype != DType::F32 {
             return refuse(RefusalCode::UnsupportedDtype, format!("input {i}: expected float32, found {dtype}"));
         }
     }
-    if !moves && ir.val(op.outputs[0]).dtype != DType::F32 {
+    if !is_move && ir.val(op.outputs[0]).dtype != DType::F32 {
         let detail = format!("expected a float32 result, found {}", ir.val(op.outputs[0]).dtype);
         return refuse(RefusalCode::UnsupportedDtype, detail);
     }
@@ -104,10 +104,10 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
     }
     let args: Vec<String> = (0..op.inputs.len()).map(|i| format!("x{i}")).collect();
     if expression(ir, op, &args).is_none() {
-        let division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
-        return if division {
-            let constant = op.inputs.get(1).is_some_and(|&divisor| ir.constant_ints(divisor).is_some());
-            let divisor = if constant { "a constant with 0 or -1" } else { "a runtime value" };
+        let is_division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
+        return if is_division {
+            let is_constant = op.inputs.get(1).is_some_and(|&divisor| ir.constant_ints(divisor).is_some());
+            let divisor = if is_constant { "a constant with 0 or -1" } else { "a runtime value" };
             let detail = format!("expected a constant {dtype} divisor other than 0 and -1, found {divisor}");
             refuse(RefusalCode::UnsupportedAttr, detail)
         } else {

@@ -174,8 +174,8 @@ impl Lowering<'_> {
                         match self.try_desc(sources, (alternatives.dtype, target.view()), &chain, bias.is_some(), make)
                         {
                             Ok(desc) if reference || !desc.is_reference() => {
-                                let bias = bias.is_some();
-                                return self.materialize(desc, sources, target, chain, bias, alternatives);
+                                let has_bias = bias.is_some();
+                                return self.materialize(desc, sources, target, chain, has_bias, alternatives);
                             }
                             Ok(_) => {}
                             Err(memory @ OneDnnError::OutOfMemory(_)) => return Err(memory.into()),
@@ -286,8 +286,8 @@ impl Lowering<'_> {
         let mut failure = None;
         'search: for fused_links in [links, &[]] {
             for order in &orders {
-                let as_is = x.view.is_packed() && x.view.order() == *order;
-                let source = match as_is {
+                let is_unchanged = x.view.is_packed() && x.view.order() == *order;
+                let source = match is_unchanged {
                     true => Source::as_is(ffi::ARG_SRC, &x),
                     false => Source::reordered(ffi::ARG_SRC, &x, order),
                 };
@@ -874,16 +874,16 @@ fn row_concat(operands: &[BufferView], axis: usize, order: &[usize], size: usize
     let rows = operands.first().map(|operand| count(&operand.view.shape) / columns(operand))?;
     let row_part = |operand: &BufferView| {
         let view = operand.view.permute(order).reshape(&[rows, columns(operand)])?;
-        let dense = columns(operand) == 1 || view.strides[1] == 1;
+        let is_dense = columns(operand) == 1 || view.strides[1] == 1;
         let (row, step) = (columns(operand) as usize * size, view.strides[0] as usize * size);
-        dense.then_some(Part { bytes: row, stride: step })
+        is_dense.then_some(Part { bytes: row, stride: step })
     };
     Some(RowConcat { rows: rows as usize, parts: operands.iter().map(row_part).collect::<Option<_>>()? })
 }
 
 /// Returns a convolution kernel in oneDNN's order: (G, O / G, I / G, spatial...), or (O, I, spatial...) if `groups` is
 /// 1.
-fn kernel(w: &BufferView, groups: i64, transposed: bool) -> Option<BufferView> {
+fn kernel(w: &BufferView, groups: i64, is_transposed: bool) -> Option<BufferView> {
     let mut view = w.view.clone();
     let rank = view.shape.len();
     if groups > 1 {
@@ -891,7 +891,7 @@ fn kernel(w: &BufferView, groups: i64, transposed: bool) -> Option<BufferView> {
         shape.extend_from_slice(&view.shape[1..]);
         view = view.reshape(&shape)?;
     }
-    if transposed {
+    if is_transposed {
         // Swaps (I, O, ...) to (O, I, ...).
         let input_axis = usize::from(groups > 1);
         let mut axes: Vec<usize> = (0..view.shape.len()).collect();

@@ -177,7 +177,7 @@ impl<'a> Attributes<'a> {
             Some(axes) => axes.iter().map(|&axis| normalize_axis(axis, shape.len())).collect::<Result<Vec<_>>>()?,
             None => (0..begin.len()).collect(),
         };
-        let by_size = self.0.0.text("slice_mode") == Some("size");
+        let is_by_size = self.0.0.text("slice_mode") == Some("size");
         let (mut starts, mut step, mut size) = (vec![0; shape.len()], vec![1; shape.len()], shape.to_vec());
         for (i, &axis) in axes.iter().enumerate() {
             let (Some(&begin_index), Some(&end_index), Some(&dim)) = (begin.get(i), end.get(i), shape.get(axis)) else {
@@ -186,7 +186,7 @@ impl<'a> Attributes<'a> {
                 )));
             };
             let step_of_axis = match strides.get(i).or(strides.last()) {
-                Some(&stride) if !by_size => stride,
+                Some(&stride) if !is_by_size => stride,
                 _ => 1,
             };
             if step_of_axis < 1 {
@@ -194,7 +194,7 @@ impl<'a> Attributes<'a> {
             }
             let clamp = |index: i64| (if index < 0 { index.saturating_add(dim) } else { index }).clamp(0, dim);
             let start = clamp(begin_index);
-            let end = match (by_size, end_index) {
+            let end = match (is_by_size, end_index) {
                 (false, _) => clamp(end_index),
                 (true, -1) => dim,
                 (true, _) => start.saturating_add(end_index).clamp(0, dim),

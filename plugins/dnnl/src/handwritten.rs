@@ -113,9 +113,9 @@ impl Lowering<'_> {
     /// Returns the Winograd kernel of a convolution, with the data's strides and the clamp range still unset. Returns
     /// `None` if Winograd does not apply or does not pay off.
     fn winograd_layer(&self, shape: &[i64], x: &BufferView, w: &BufferView, window: &Window) -> Option<Winograd> {
-        let dense = window.strides == [1, 1] && window.dilation == [1, 1] && window.kernel == [3, 3];
-        let floats = [x, w].iter().all(|tensor| self.dtype(tensor) == DType::F32);
-        if !(self.ir.options.winograd && cpu::has_avx512() && dense && floats && self.is_constant(w)) {
+        let is_dense_3x3 = window.strides == [1, 1] && window.dilation == [1, 1] && window.kernel == [3, 3];
+        let are_floats = [x, w].iter().all(|tensor| self.dtype(tensor) == DType::F32);
+        if !(self.ir.options.winograd && cpu::has_avx512() && is_dense_3x3 && are_floats && self.is_constant(w)) {
             return None;
         }
         let size = |stride: i64| usize::try_from(stride).ok();
@@ -155,10 +155,10 @@ impl Lowering<'_> {
         (a, b): (&BufferView, &BufferView),
         shape: &[i64],
     ) -> Result<Option<usize>> {
-        let floats = [a, b].iter().all(|tensor| self.dtype(tensor) == DType::F32);
+        let are_floats = [a, b].iter().all(|tensor| self.dtype(tensor) == DType::F32);
         let is_shared = self.matrices.is_shared(self.ir, op.inputs[1]);
         let (&[1, columns], &[_, inner_dim]) = (shape, &a.view.shape[..]) else { return Ok(None) };
-        if !(is_shared && floats && self.is_constant(b))
+        if !(is_shared && are_floats && self.is_constant(b))
             || b.view.strides.iter().any(|&stride| stride < 0)
             || a.view.strides[1] != 1
         {

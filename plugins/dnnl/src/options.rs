@@ -56,9 +56,9 @@ pub fn of_graph(graph: &Graph) -> (Options, Option<&'static str>) {
         Some(AttrValue::Bool(enabled)) => Some(*enabled),
         _ => None,
     };
-    let bf16 = flag(BF16) == Some(true);
-    let options = Options { bf16: bf16 && cpu::has_bf16(), winograd: flag(WINOGRAD) != Some(false) };
-    (options, (bf16 && !options.bf16).then_some(BF16_IGNORED))
+    let allows_bf16 = flag(BF16) == Some(true);
+    let options = Options { bf16: allows_bf16 && cpu::has_bf16(), winograd: flag(WINOGRAD) != Some(false) };
+    (options, (allows_bf16 && !options.bf16).then_some(BF16_IGNORED))
 }
 
 /// Warning for CPUs without bfloat16 dot-product instructions.

@@ -159,10 +159,10 @@ impl RegionIr {
         let is_interleaving = self.shape(interleaved_value).len() == operand_shape.len() + 1
             && operands.iter().all(|&operand| self.shape(operand)[axis + 1] == 1)
             && self.shape(interleaved_value)[axis] * groups == operand_shape[axis];
-        let whole_turns = begin[axis] % groups == 0 && shape[axis] % groups == 0 && step.iter().all(|&s| s == 1);
+        let is_whole_turns = begin[axis] % groups == 0 && shape[axis] % groups == 0 && step.iter().all(|&s| s == 1);
         let is_full_otherwise =
             (0..operand_shape.len()).all(|d| d == axis || (begin[d] == 0 && shape[d] == operand_shape[d]));
-        if !(is_interleaving && whole_turns && is_full_otherwise) {
+        if !(is_interleaving && is_whole_turns && is_full_otherwise) {
             return None;
         }
         let mut begin_of_slices = begin.to_vec();

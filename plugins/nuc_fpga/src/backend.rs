@@ -33,8 +33,8 @@ impl Codegen for NucFpga {
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         let symbol = region.graph.symbol.as_str();
-        let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if !symbol.chars().all(is_name_char) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             return Err(Error::new(format!("region symbol: expected a C identifier, found `{symbol}`")));
         }
         let list = lower::lower(region.graph, region.constants, &self.config)?;

@@ -325,7 +325,7 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
         return Ok(EpilogueOp::Bias { constant, per_channel: true });
     }
     // Broadcasting aligns shapes at the last dimension; every dimension except the channel axis must be 1.
-    let per_channel = shape.iter().product::<usize>() != 1;
+    let has_several_values = shape.iter().product::<usize>() != 1;
     let is_per_channel = shape.iter().rev().enumerate().all(|(i, &dim)| {
         let axis_index = rank.checked_sub(i + 1);
         dim == 1 || (dim == channels && axis_index == Some(axis))
@@ -334,7 +334,7 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
         let detail = format!("bias: expected one value per channel, or one for all, found {shape:?}");
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
-    Ok(EpilogueOp::Bias { constant, per_channel })
+    Ok(EpilogueOp::Bias { constant, per_channel: has_several_values })
 }
 
 fn clip(op: &Op<'_>, element: Element) -> Result<EpilogueOp, CompileError> {

@@ -241,9 +241,10 @@ fn check(program: &Program) -> std::result::Result<(), String> {
         }
     }
     for (index, kernel) in program.kernels.iter().enumerate() {
-        let identifier = !kernel.name.is_empty() && kernel.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let is_identifier =
+            !kernel.name.is_empty() && kernel.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let size = kernel.local.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
-        if !identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP) {
+        if !is_identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP) {
             return Err(format!("kernel {index}: expected a valid name and work-group size, found {kernel:?}"));
         }
     }

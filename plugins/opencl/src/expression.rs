@@ -110,8 +110,8 @@ pub fn is_elementwise(name: &str) -> bool {
 /// shapes do not match.
 pub fn operand_view(ir: &RegionIr<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
     let out = ir.shape(op.outputs[0]);
-    let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..));
-    if !along_axis {
+    let is_along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..));
+    if !is_along_axis {
         return view.broadcast(out);
     }
     let axis = op.attrs().axis("axis", 1, out.len())?;

@@ -211,8 +211,8 @@ impl State {
     /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. After an
     /// error, `enqueued` contains the commands enqueued before the error.
     fn enqueue(&mut self, operands: &[Operand], inputs: usize, enqueued: &mut EnqueuedCommands) -> Result<()> {
-        let on_host = |operand: &Operand| matches!(operand, Operand::Host);
-        for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| on_host(operand)) {
+        let is_on_host = |operand: &Operand| matches!(operand, Operand::Host);
+        for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| is_on_host(operand)) {
             let Some(own_buffer) = &edge.own_buffer else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it writes there again, and leaks
             // the memory if the device is lost.
@@ -221,7 +221,7 @@ impl State {
         for launch in &self.launches {
             enqueued.kernels.push(launch.enqueue()?);
         }
-        for (edge, _) in self.edges.iter_mut().zip(operands).skip(inputs).filter(|(_, operand)| on_host(operand)) {
+        for (edge, _) in self.edges.iter_mut().zip(operands).skip(inputs).filter(|(_, operand)| is_on_host(operand)) {
             let Some(own_buffer) = &edge.own_buffer else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it reads the result, and leaks
             // the memory if the device is lost.

@@ -61,8 +61,8 @@ pub fn check(ir: &RegionIr<'_>, op: &Op<'_>) -> Result {
     let Some(kind) = anchor(op.name) else {
         return refuse(RefusalCode::UnsupportedOp, format!("{}: opencl has no kernel for this operator", op.name));
     };
-    let moves = matches!(kind, Anchor::Concatenate | Anchor::Take);
-    for (i, &value) in op.inputs.iter().enumerate().filter(|_| !moves) {
+    let is_move = matches!(kind, Anchor::Concatenate | Anchor::Take);
+    for (i, &value) in op.inputs.iter().enumerate().filter(|_| !is_move) {
         let dtype = ir.val(value).dtype;
         if dtype != DType::F32 {
             let detail = format!("{}: input {i}: expected float32, found {dtype}", op.name);

@@ -51,12 +51,12 @@ fn slice(op: &Op<'_>, input: &View, out: &[i64]) -> Option<View> {
     let strides = op.attrs().ints("strides").unwrap_or_default();
     let axes = op.attrs().ints("axes").filter(|axes| !axes.is_empty());
     let axes = axes.unwrap_or_else(|| (0..begin.len() as i64).collect());
-    let by_size = op.attrs().text("slice_mode") == "size";
+    let is_by_size = op.attrs().text("slice_mode") == "size";
     let mut view = input.clone();
     for (i, axis) in axes.iter().enumerate() {
         let axis = normalize_axis(*axis, rank)?;
         let size = input.shape[axis];
-        let step = if by_size { 1 } else { strides.get(i).or(strides.last()).copied().unwrap_or(1) };
+        let step = if is_by_size { 1 } else { strides.get(i).or(strides.last()).copied().unwrap_or(1) };
         let requested_begin = begin.get(i).copied().unwrap_or(0);
         let begin_index = if requested_begin < 0 { requested_begin + size } else { requested_begin };
         let begin_index = if step < 0 { begin_index.clamp(-1, size - 1) } else { begin_index.clamp(0, size) };

@@ -104,8 +104,8 @@ impl Codegen for Vta {
 /// Returns the symbol of a region; fails unless it is a C identifier.
 fn symbol(graph: &Graph) -> Result<&str> {
     let symbol = graph.symbol.as_str();
-    let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !symbol.chars().all(is_name_char) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
         return Err(Error::new(format!("region symbol: expected a C identifier, found `{symbol}`")));
     }
     Ok(symbol)

@@ -200,12 +200,12 @@ fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -
 fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     match random_below(random, 12) {
         0..=6 => {
-            let mut comparable = true;
+            let mut is_comparable = true;
             for _ in 0..=random_below(random, 2) {
                 edit_json(entries, PROGRAM, |program| {
                     for path in json::mutate(program, random) {
                         let keys: Vec<&str> = path.iter().map(String::as_str).collect();
-                        comparable &= matches!(
+                        is_comparable &= matches!(
                             keys[..],
                             ["inputs" | "outputs", ..]
                                 | ["regions", _, "inputs" | "outputs", ..]
@@ -215,7 +215,7 @@ fn mutate_contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
                     }
                 })?;
             }
-            Some(comparable)
+            Some(is_comparable)
         }
         7..=8 => {
             edit_json(entries, MANIFEST, |manifest| drop(json::mutate(manifest, random)))?;
@@ -309,7 +309,7 @@ fn run(bytes: &[u8]) -> Result<(), String> {
         Err(diagnostic) => return check_diagnostics([&diagnostic]),
     };
     let compiled_program = artifact.into_compiled();
-    let comparable = compiled_program.options["fuzz"].is_null();
+    let is_comparable = compiled_program.options["fuzz"].is_null();
     let is_small = compiled_program.program.functions.iter().flat_map(|function| &function.registers).all(|register| {
         let elements = |ty: &byoc_ir::ir::TensorType| {
             let dims = ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2));
@@ -322,7 +322,7 @@ fn run(bytes: &[u8]) -> Result<(), String> {
     let reference = load_and_run(on_host, inputs.as_deref())?;
     let result = load_and_run(compiled_program, inputs.as_deref())?;
     match (reference, result) {
-        (Some(reference), Some(result)) if comparable => compare_outputs(&reference, &result),
+        (Some(reference), Some(result)) if is_comparable => compare_outputs(&reference, &result),
         _ => Ok(()),
     }
 }

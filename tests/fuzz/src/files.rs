@@ -109,11 +109,15 @@ pub const IMAGE: Target = Target {
     run: |bytes| {
         // The first byte selects the model input that the image is loaded for; the rest is the image.
         let (&selector, bytes) = bytes.split_first().unwrap_or((&0, &[]));
-        let png = bytes.starts_with(b"\x89P");
+        let is_png = bytes.starts_with(b"\x89P");
         let shape: &[usize] = [&[1, 3, 8, 8][..], &[8, 8, 1], &[4, 5, 3], &[7, 9], &[3]][usize::from(selector) % 5];
         let dtype = [DType::F32, DType::U8, DType::F16, DType::I64][usize::from(selector) / 8 % 4];
-        match image::load(&file(bytes, if png { "png" } else { "jpg" }), dtype, shape, &image::Normalization::default())
-        {
+        match image::load(
+            &file(bytes, if is_png { "png" } else { "jpg" }),
+            dtype,
+            shape,
+            &image::Normalization::default(),
+        ) {
             Ok(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => accept_tensor(&tensor),
             Ok(tensor) => Err(format!("expected a tensor of shape {shape:?}, found {tensor:?}")),
             Err(diagnostic) => check_diagnostics([&diagnostic]),

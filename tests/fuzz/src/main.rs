@@ -68,13 +68,13 @@ fn run(args: &[String]) -> Result<bool, String> {
     }
     if !files.is_empty() {
         let read = |file: &Path| std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()));
-        let mut all_passed = true;
+        let mut have_all_passed = true;
         for file in &files {
             let result = driver::execute(target, &read(file)?);
             println!("{}: {}", file.display(), result.as_ref().map_or_else(String::as_str, |()| "well"));
-            all_passed &= result.is_ok();
+            have_all_passed &= result.is_ok();
         }
-        return Ok(all_passed);
+        return Ok(have_all_passed);
     }
     if let Some(execution) = only_execution {
         let bytes = driver::input(target, &(target.seeds)(), options.seed, execution);

@@ -389,8 +389,8 @@ impl Executable for LoadedRegion {
         let completion = Work(Arc::default());
         let services = self.services.clone();
         let completion_of_run = completion.clone();
-        let on_device = call.inputs.iter().all(|t| t.raw().device.kind == EXTENSION);
-        let (is_early, is_unordered) = (self.config.fault == "early" && on_device, self.config.fault == "unordered");
+        let is_on_device = call.inputs.iter().all(|t| t.raw().device.kind == EXTENSION);
+        let (is_early, is_unordered) = (self.config.fault == "early" && is_on_device, self.config.fault == "unordered");
         if is_early {
             *completion.0.0.lock().unwrap() = Some(Ok(()));
         }

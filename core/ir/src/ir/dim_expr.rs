@@ -262,10 +262,10 @@ impl DimExpr {
         DimExpr::extremum(self, other, false)
     }
 
-    fn extremum(a: &DimExpr, b: &DimExpr, smallest: bool) -> Option<DimExpr> {
+    fn extremum(a: &DimExpr, b: &DimExpr, is_minimum: bool) -> Option<DimExpr> {
         let mut operands: Vec<DimExpr> = Vec::new();
         for operand in [a, b] {
-            match (&*operand.terms, smallest) {
+            match (&*operand.terms, is_minimum) {
                 ([Term { atoms, coefficient: 1 }], true) if let [Atom::Min(list)] = &atoms[..] => {
                     operands.extend(list.iter().cloned());
                 }
@@ -281,7 +281,7 @@ impl DimExpr {
         let mut essential: Vec<DimExpr> = Vec::with_capacity(operands.len());
         for (i, expr) in operands.iter().enumerate() {
             let decides = |other: &DimExpr| {
-                let (low, high) = if smallest { (other, expr) } else { (expr, other) };
+                let (low, high) = if is_minimum { (other, expr) } else { (expr, other) };
                 high.sub(low).is_some_and(|delta| delta.is_non_negative())
             };
             if !operands.iter().enumerate().any(|(j, other)| i != j && decides(other)) {
@@ -291,7 +291,7 @@ impl DimExpr {
         match &essential[..] {
             [one] => Some(one.clone()),
             _ => {
-                let expr = DimExpr::atom(if smallest { Atom::Min(essential) } else { Atom::Max(essential) });
+                let expr = DimExpr::atom(if is_minimum { Atom::Min(essential) } else { Atom::Max(essential) });
                 (expr.size() <= MAX_ATOMS).then_some(expr)
             }
         }

@@ -47,8 +47,8 @@ impl ConvShape {
 /// Returns the two channel letters of a kernel layout. For a 1-d or 3-d transposed convolution, Relay names the axes of
 /// the kernel after the convolution being transposed (whose result has the O channels); for a 2-d transposed
 /// convolution, after its own inputs and outputs.
-fn kernel_letters(axes: usize, transposed: bool) -> &'static str {
-    if transposed && axes == 2 { "IO" } else { "OI" }
+fn kernel_letters(axes: usize, is_transposed: bool) -> &'static str {
+    if is_transposed && axes == 2 { "IO" } else { "OI" }
 }
 
 const DATA_LAYOUT: &str = "order of the data's axes";
@@ -205,10 +205,10 @@ struct Operands {
     windows: Vec<Window>,
 }
 
-fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Operands, Box<Diagnostic>> {
+fn operands(relation: &Relation<'_>, axes: usize, is_transposed: bool) -> Result<Operands, Box<Diagnostic>> {
     let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
     let order = format!("NC{}", spatial::spatial(axes));
-    let kernel_order = format!("{}{}", kernel_letters(axes, transposed), spatial::spatial(axes));
+    let kernel_order = format!("{}{}", kernel_letters(axes, is_transposed), spatial::spatial(axes));
     let data_layout = relation.params.string("data_layout");
     let positions = spatial::layout(relation, "data_layout", &order, &order)?;
     let kernel_at = spatial::layout(relation, "kernel_layout", &kernel_order, &kernel_order)?;
@@ -329,10 +329,10 @@ fn check_divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Re
 }
 
 /// Returns the number of taps of the kernel times the channels on its second axis; 0 if unknown.
-fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, transposed: bool) -> u64 {
+fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, is_transposed: bool) -> u64 {
     let weight_volume = || {
         let mut shape = cost.args.get(1)?.as_tensor()?.shape()?;
-        let order = format!("{}{}", kernel_letters(AXES, transposed), spatial::spatial(AXES));
+        let order = format!("{}{}", kernel_letters(AXES, is_transposed), spatial::spatial(AXES));
         let mut layout = cost.params.string("kernel_layout");
         if let Some((source, target)) =
             BlockedCall::of(&cost.params).and_then(|blocked| blocked.inputs.into_iter().nth(1))

@@ -37,17 +37,17 @@ impl MatMulShape {
     pub fn new(params: &Params<'_>, a: &[usize], b: &[usize], out: &[usize]) -> MatMulShape {
         let transpose_a = params.bool("transpose_a");
         let transpose_b = is_dense(params.def().name) || params.bool("transpose_b");
-        let batched = params.def().name.ends_with(".batch_matmul");
+        let is_batched = params.def().name.ends_with(".batch_matmul");
         let (rows, cols) = (a.len().saturating_sub(2), a.len() - 1);
         let (n_at, k_at) = if transpose_b { (b.len() - 2, b.len() - 1) } else { (b.len() - 1, b.len() - 2) };
         let (n, k) = (b[n_at], b[k_at]);
-        let batch = if batched { out[0] } else { 1 };
-        let m = match (batched || transpose_a, transpose_a) {
+        let batch = if is_batched { out[0] } else { 1 };
+        let m = match (is_batched || transpose_a, transpose_a) {
             (true, true) => a[cols],
             (true, false) => a[rows],
             (false, _) => a[..cols].iter().product(),
         };
-        let step = |shape: &[usize], size: usize| if batched && shape[0] > 1 { size } else { 0 };
+        let step = |shape: &[usize], size: usize| if is_batched && shape[0] > 1 { size } else { 0 };
         MatMulShape {
             batch,
             m,
@@ -144,9 +144,9 @@ inventory::submit! {
 }
 
 /// Returns the row and column dimensions of an operand, after transposition.
-fn sides(dims: &[Dim], transposed: bool) -> (&Dim, &Dim) {
+fn sides(dims: &[Dim], is_transposed: bool) -> (&Dim, &Dim) {
     let (rows, cols) = (&dims[dims.len() - 2], &dims[dims.len() - 1]);
-    if transposed { (cols, rows) } else { (rows, cols) }
+    if is_transposed { (cols, rows) } else { (rows, cols) }
 }
 
 pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {

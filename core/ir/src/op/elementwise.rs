@@ -181,8 +181,8 @@ inventory::submit! {
             same_as_input(relation)
         },
         reference: Some(|_, inputs, outputs| {
-            let boolean = inputs[0].dtype == DType::Bool;
-            map_exact(inputs, outputs, &|x| x, &|x| if boolean { i128::from(x == 0) } else { !x });
+            let is_boolean = inputs[0].dtype == DType::Bool;
+            map_exact(inputs, outputs, &|x| x, &|x| if is_boolean { i128::from(x == 0) } else { !x });
             Ok(())
         }),
         flops: one_per_element,
@@ -359,9 +359,9 @@ fn cast(
     if dtype.is_small_float() {
         let x = Reader::new(&inputs[0]);
         let rounding = rounding(&params).ok_or("unknown round_mode")?;
-        let saturate = params.def().attr("saturate").is_none() || params.bool("saturate");
+        let is_saturating = params.def().attr("saturate").is_none() || params.bool("saturate");
         for (i, out) in outputs[0].data.iter_mut().enumerate() {
-            let code = small::encode(dtype, x.float(i), rounding, saturate);
+            let code = small::encode(dtype, x.float(i), rounding, is_saturating);
             *out = code.ok_or("not a small floating-point type")?;
         }
         return Ok(());

@@ -207,10 +207,10 @@ impl AxisTaps {
         size: usize,
         places: usize,
     ) -> Result<AxisTaps, ReferenceError> {
-        let upsampling = params.def().name.ends_with("nn.upsampling");
+        let is_upsampling = params.def().name.ends_with("nn.upsampling");
         let mode = match params.bool("align_corners") {
             true => "align_corners".to_owned(),
-            false if upsampling => "asymmetric".to_owned(),
+            false if is_upsampling => "asymmetric".to_owned(),
             false => params.string("coordinate_transformation_mode"),
         };
         let method = method(&params.string("method")).unwrap_or(Method::Linear);
@@ -255,9 +255,9 @@ impl AxisTaps {
                 }
             };
             let is_inside = |tap: usize| (0.0..size as f64).contains(&(start + tap as f64));
-            let exclude = method == Method::Cubic && params.int("cubic_exclude") != 0;
-            let kept_weight = |tap: usize| if exclude && !is_inside(tap) { 0.0 } else { weights[tap] };
-            let sum: f64 = if exclude { (0..per_index).map(kept_weight).sum() } else { 1.0 };
+            let excludes_outside = method == Method::Cubic && params.int("cubic_exclude") != 0;
+            let kept_weight = |tap: usize| if excludes_outside && !is_inside(tap) { 0.0 } else { weights[tap] };
+            let sum: f64 = if excludes_outside { (0..per_index).map(kept_weight).sum() } else { 1.0 };
             for tap in 0..per_index {
                 taps.index.push((start + tap as f64).clamp(0.0, size as f64 - 1.0) as usize);
                 taps.weight.push(kept_weight(tap) / sum);

@@ -97,8 +97,8 @@ impl Layout {
                 _ => return None,
             }
         }
-        let complete = size.is_none() && dims.iter().all(|(c, _)| dims.contains(&(*c, None)));
-        complete.then_some(Layout(dims))
+        let is_complete = size.is_none() && dims.iter().all(|(c, _)| dims.contains(&(*c, None)));
+        is_complete.then_some(Layout(dims))
     }
 
     /// Returns the product of the block sizes of an axis.

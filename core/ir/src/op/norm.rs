@@ -390,14 +390,14 @@ fn l2_reference(
     let shape = inputs[0].shape;
     let rank = shape.len() as i64;
     let axes: Vec<i64> = params.ints("axis").iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
-    let summed = |axis: usize| axes.is_empty() || axes.contains(&(axis as i64));
+    let is_summed = |axis: usize| axes.is_empty() || axes.contains(&(axis as i64));
     let mut x = inputs[0].to_f64s();
     // Elements that share a sum have the same index on every axis that is not reduced.
     let group_index = |mut i: usize| {
         let mut index = 0;
         let mut step = 1;
         for axis in (0..shape.len()).rev() {
-            if !summed(axis) {
+            if !is_summed(axis) {
                 index += i % shape[axis] * step;
                 step *= shape[axis];
             }
@@ -466,14 +466,14 @@ fn prelu_reference(
     Ok(())
 }
 
-fn softmax(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], log: bool) {
+fn softmax(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], is_log: bool) {
     let mut x = inputs[0].to_f64s();
     for line in AxisView::new(inputs[0].shape, params.int("axis")).lines() {
         let max = line.iter().map(|&i| x[i]).fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = line.iter().map(|&i| (x[i] - max).exp()).sum();
         for i in line {
             let shifted = x[i] - max;
-            x[i] = if log { shifted - sum.ln() } else { shifted.exp() / sum };
+            x[i] = if is_log { shifted - sum.ln() } else { shifted.exp() / sum };
         }
     }
     write(&x, &mut outputs[0]);

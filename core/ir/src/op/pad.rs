@@ -115,8 +115,8 @@ fn pad_relation(relation: &Relation<'_>) -> TypeResult {
 
 fn dynamic_pad_relation(relation: &Relation<'_>) -> TypeResult {
     let (rank, widths) = (relation.tensor(0)?.dims.len(), relation.tensor(1)?);
-    let is = |axis: usize, n: usize| widths.dims[axis].fixed().is_none_or(|size| size == n);
-    if !widths.dtype.is_int() || widths.dims.len() != 2 || !is(0, rank) || !is(1, 2) {
+    let has_size = |axis: usize, n: usize| widths.dims[axis].fixed().is_none_or(|size| size == n);
+    if !widths.dtype.is_int() || widths.dims.len() != 2 || !has_size(0, rank) || !has_size(1, 2) {
         let argument = &relation.args[1];
         return Err(relation.mismatch(format!("pad_width: expected integers of shape ({rank}, 2), found {argument}")));
     }
@@ -278,21 +278,21 @@ fn blocks_reference(
     let data = CanonicalDims::new(inputs[0].shape, &layout, "NC");
     let out = CanonicalDims::new(outputs[0].shape, &layout, "NC");
     let size = params.int("block_size") as usize;
-    let to_space = params.def().name == "nn.depth_to_space";
-    let crd = params.string("mode") == "CRD";
+    let is_to_space = params.def().name == "nn.depth_to_space";
+    let is_crd = params.string("mode") == "CRD";
     let bytes = inputs[0].dtype.size();
     // `deep_shape` is the tensor with more channels, `wide_shape` the tensor with the larger plane; the traversal follows `wide_shape`.
-    let (deep_shape, wide_shape) = if to_space { (&data, &out) } else { (&out, &data) };
+    let (deep_shape, wide_shape) = if is_to_space { (&data, &out) } else { (&out, &data) };
     let [batch, channels, _, height, width] = wide_shape.size;
     for n in 0..batch {
         for c in 0..channels {
             for h in 0..height {
                 for w in 0..width {
                     let in_block = h % size * size + w % size;
-                    let channel = if crd { c * size * size + in_block } else { in_block * channels + c };
+                    let channel = if is_crd { c * size * size + in_block } else { in_block * channels + c };
                     let in_deep = deep_shape.at(n, channel, [0, h / size, w / size]);
                     let in_wide = wide_shape.at(n, c, [0, h, w]);
-                    let (read_index, target) = if to_space { (in_deep, in_wide) } else { (in_wide, in_deep) };
+                    let (read_index, target) = if is_to_space { (in_deep, in_wide) } else { (in_wide, in_deep) };
                     let source = &inputs[0].data[read_index * bytes..][..bytes];
                     outputs[0].data[target * bytes..][..bytes].copy_from_slice(source);
                 }

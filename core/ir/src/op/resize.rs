@@ -296,8 +296,8 @@ fn reference(
     let mut values = inputs[0].to_f64s();
     let mut outside: Vec<(usize, Vec<bool>)> = Vec::new();
     for (&axis, resized) in axis_list.iter().zip(&resized) {
-        let crop = params.string("coordinate_transformation_mode") == "tf_crop_and_resize";
-        if resized.to == resized.from && resized.scale == 1.0 && (!crop || resized.roi == (0.0, 1.0)) {
+        let is_cropped = params.string("coordinate_transformation_mode") == "tf_crop_and_resize";
+        if resized.to == resized.from && resized.scale == 1.0 && (!is_cropped || resized.roi == (0.0, 1.0)) {
             continue;
         }
         let (outer, size, inner) = split_at_axis(&shape, axis);

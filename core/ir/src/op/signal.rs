@@ -100,9 +100,9 @@ fn dft_type(relation: &Relation<'_>) -> TypeResult {
     check_numbers(relation, 2)?;
     let data = relation.tensor(0)?;
     let rank = data.dims.len();
-    let real = relation.params.bool("inverse") && relation.params.bool("onesided");
+    let is_real = relation.params.bool("inverse") && relation.params.bool("onesided");
     let mut dims = data.dims.to_vec();
-    dims[rank - 1] = Dim::Fixed(if real { 1 } else { 2 });
+    dims[rank - 1] = Dim::Fixed(if is_real { 1 } else { 2 });
     match (known_int(relation, 1), known_int(relation, 2)) {
         (Some(length), Some(axis)) => {
             let axis = relation.axis(axis, rank)?;

@@ -20,7 +20,7 @@ const fn is_ascend(default: bool) -> AttrDef {
 
 /// Returns, for each row along the axis, the indices of its first `count` elements in sorted order. The rows are in
 /// row-major order.
-fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, count: usize) -> Vec<Vec<usize>> {
+fn ranking(input: &TensorView<'_>, axis: usize, is_ascending: bool, count: usize) -> Vec<Vec<usize>> {
     let (outer, size, inner) = split_at_axis(input.shape, axis);
     let mut rows = Vec::with_capacity(outer * inner);
     let data = Reader::new(input);
@@ -37,7 +37,7 @@ fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, count: usize) -
         let mut order: Vec<usize> = (0..size).collect();
         order.sort_by(|&a, &b| {
             let order = compare(base + a * inner, base + b * inner);
-            if ascending { order } else { order.reverse() }
+            if is_ascending { order } else { order.reverse() }
         });
         order.truncate(count);
         rows.push(order);

@@ -37,7 +37,7 @@ pub fn get(id: OpId) -> &'static OpDef {
 /// If an attribute is unknown, missing or of the wrong kind; the help suggests the nearest known name.
 pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<Diagnostic>> {
     let fail = |message: String| Diagnostic::error(codes::types::BAD_ATTRIBUTE, message);
-    let mut redundant = false;
+    let mut is_redundant = false;
     for (key, value) in attrs.iter() {
         let Some(attr) = def.attr(key) else {
             let mut diagnostic = fail(format!("{} has no attribute \"{key}\"", def.name));
@@ -57,14 +57,14 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
                 def.name, attr.kind
             ))));
         }
-        redundant |= attr.default != Default::Required && attr.default.value() == *value;
+        is_redundant |= attr.default != Default::Required && attr.default.value() == *value;
     }
     for attr in def.attrs {
         if attr.default == Default::Required && attrs.get(attr.name).is_none() {
             return Err(Box::new(fail(format!("{} needs the attribute \"{}\": {}", def.name, attr.name, attr.doc))));
         }
     }
-    if !redundant {
+    if !is_redundant {
         return Ok(attrs);
     }
     let non_default = attrs.iter().filter(|(key, value)| {
@@ -74,7 +74,7 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
 }
 
 fn accepts(attr: &AttrDef, value: &AttrValue) -> bool {
-    let ints = |v: &AttrValue| v.as_ints().is_some();
+    let is_ints = |v: &AttrValue| v.as_ints().is_some();
     match (attr.kind, value) {
         (_, AttrValue::None) => attr.default == Default::None,
         (AttrKind::Int, v) => v.as_int().is_some(),
@@ -82,8 +82,8 @@ fn accepts(attr: &AttrDef, value: &AttrValue) -> bool {
         (AttrKind::Bool, v) => v.as_int().is_some(),
         (AttrKind::Str, v) => v.as_str().is_some(),
         (AttrKind::DType, v) => v.as_dtype().is_some() || v.as_str() == Some(""),
-        (AttrKind::Ints, AttrValue::List(items)) => items.iter().all(|v| v.as_int().is_some() || ints(v)),
-        (AttrKind::Ints | AttrKind::IntOrInts, v) => ints(v),
+        (AttrKind::Ints, AttrValue::List(items)) => items.iter().all(|v| v.as_int().is_some() || is_ints(v)),
+        (AttrKind::Ints | AttrKind::IntOrInts, v) => is_ints(v),
         (AttrKind::Floats, AttrValue::List(items)) => items.iter().all(|v| v.as_float().is_some()),
         (AttrKind::Floats, v) => v.as_float().is_some(),
     }

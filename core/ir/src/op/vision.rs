@@ -413,8 +413,8 @@ fn suppression_reference(
                 }
                 let kept_rows = (0..i).filter(|&k| is_kept[k]).map(|k| row(order[k]));
                 let dropped = kept_rows.filter(|b| b[score] > 0.0 && id.is_none_or(|id| b[id] >= 0.0)).any(|b| {
-                    let compared = force || id.is_none_or(|id| a[id] == b[id]);
-                    compared && overlap(&a[first..first + 4], &b[first..first + 4]) >= threshold
+                    let is_compared = force || id.is_none_or(|id| a[id] == b[id]);
+                    is_compared && overlap(&a[first..first + 4], &b[first..first + 4]) >= threshold
                 });
                 is_kept[i] = !dropped;
                 kept_count += i64::from(!dropped);

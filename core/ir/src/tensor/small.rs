@@ -84,8 +84,8 @@ impl Format {
     }
 
     /// Returns the encoding of the nearest number, ties to even. A value beyond the largest finite number is encoded as
-    /// that number if `saturate` is true, otherwise as infinity, or as NaN in a format without infinities.
-    fn encode(self, value: f64, saturate: bool) -> u8 {
+    /// that number if `is_saturating` is true, otherwise as infinity, or as NaN in a format without infinities.
+    fn encode(self, value: f64, is_saturating: bool) -> u8 {
         if value.is_nan() {
             return self.nan();
         }
@@ -94,7 +94,7 @@ impl Format {
             (Special::NanAtNegativeZero, 0) => 0,
             _ => sign | magnitude,
         };
-        let overflow_code = || match (saturate || self.special == Special::None, self.special) {
+        let overflow_code = || match (is_saturating || self.special == Special::None, self.special) {
             (true, _) => signed(self.largest()),
             (false, Special::Ieee) => sign | self.infinity(),
             // Where NaN has the encoding of negative zero, the sign bit is part of the encoding.
@@ -138,10 +138,10 @@ pub enum PowerRounding {
 
 /// Returns the encoding in `float8_e8m0fnu`, which represents 2^(encoding - 127), and NaN as 255. A negative number has
 /// the encoding of its magnitude.
-pub fn encode_e8m0(value: f64, rounding: PowerRounding, saturate: bool) -> u8 {
+pub fn encode_e8m0(value: f64, rounding: PowerRounding, is_saturating: bool) -> u8 {
     const NAN: u8 = 255;
     let size = value.abs();
-    if value.is_nan() || (size.is_infinite() && !saturate) {
+    if value.is_nan() || (size.is_infinite() && !is_saturating) {
         return NAN;
     }
     if size.is_infinite() {
@@ -164,7 +164,7 @@ pub fn encode_e8m0(value: f64, rounding: PowerRounding, saturate: bool) -> u8 {
     };
     match exponent + 127 + i32::from(rounds_up) {
         code if code <= 254 => code as u8,
-        _ if saturate => NAN - 1,
+        _ if is_saturating => NAN - 1,
         _ => NAN,
     }
 }
@@ -174,14 +174,14 @@ fn decode_e8m0(code: u8) -> f64 {
 }
 
 /// Returns the encoding of a value in a small floating-point type; `None` for other types.
-pub fn encode(dtype: DType, value: f64, rounding: PowerRounding, saturate: bool) -> Option<u8> {
+pub fn encode(dtype: DType, value: f64, rounding: PowerRounding, is_saturating: bool) -> Option<u8> {
     match dtype {
-        DType::F8E4M3Fn => Some(E4M3FN.encode(value, saturate)),
-        DType::F8E4M3FnUz => Some(E4M3FNUZ.encode(value, saturate)),
-        DType::F8E5M2 => Some(E5M2.encode(value, saturate)),
-        DType::F8E5M2FnUz => Some(E5M2FNUZ.encode(value, saturate)),
-        DType::F8E8M0Fnu => Some(encode_e8m0(value, rounding, saturate)),
-        DType::F4E2M1Fn => Some(E2M1FN.encode(value, saturate)),
+        DType::F8E4M3Fn => Some(E4M3FN.encode(value, is_saturating)),
+        DType::F8E4M3FnUz => Some(E4M3FNUZ.encode(value, is_saturating)),
+        DType::F8E5M2 => Some(E5M2.encode(value, is_saturating)),
+        DType::F8E5M2FnUz => Some(E5M2FNUZ.encode(value, is_saturating)),
+        DType::F8E8M0Fnu => Some(encode_e8m0(value, rounding, is_saturating)),
+        DType::F4E2M1Fn => Some(E2M1FN.encode(value, is_saturating)),
         _ => None,
     }
 }

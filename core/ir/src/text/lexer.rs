@@ -183,16 +183,16 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Reads `%name`, `%"name"` or `%12` if `local` is true, otherwise `@name` or `@"name"`.
-    fn prefixed(&mut self, local: bool) -> Kind {
-        let kind = if local { Kind::Local } else { Kind::Global };
+    /// Reads `%name`, `%"name"` or `%12` if `is_local` is true, otherwise `@name` or `@"name"`.
+    fn prefixed(&mut self, is_local: bool) -> Kind {
+        let kind = if is_local { Kind::Local } else { Kind::Global };
         self.offset += 1;
         match self.peek(0) {
             b'"' => match self.string() {
                 Kind::Str => kind,
                 open => open,
             },
-            b'0'..=b'9' if local => {
+            b'0'..=b'9' if is_local => {
                 while self.peek(0).is_ascii_digit() {
                     self.offset += 1;
                 }

@@ -15,11 +15,11 @@ pub enum Number {
     Float(f64, DType),
 }
 
-/// Parses a literal (`42`, `42i16`, `1e-3f`), negated if `negative`.
+/// Parses a literal (`42`, `42i16`, `1e-3f`), negated if `is_negative`.
 ///
 /// # Errors
 /// If the suffix is missing or unknown, or the value does not fit the element type.
-pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
+pub fn parse(text: &str, is_negative: bool) -> Result<Number, String> {
     let bytes = text.as_bytes();
     let mut end = bytes.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(bytes.len());
     if bytes.get(end).is_some_and(|b| matches!(b, b'e' | b'E')) {
@@ -30,10 +30,10 @@ pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
         }
     }
     let (digits, suffix) = text.split_at(end);
-    let sign = if negative { "-" } else { "" };
-    let integral = digits.bytes().all(|b| b.is_ascii_digit());
+    let sign = if is_negative { "-" } else { "" };
+    let is_integral = digits.bytes().all(|b| b.is_ascii_digit());
     let dtype = match suffix {
-        "" if integral => None,
+        "" if is_integral => None,
         "" => return Err(format!("expected a float with a suffix such as {text}f, found {text}")),
         "i" | "i32" => Some(DType::I32),
         "i8" => Some(DType::I8),
@@ -54,12 +54,12 @@ pub fn parse(text: &str, negative: bool) -> Result<Number, String> {
         if value.is_infinite() {
             return Err(format!("{sign}{text} does not fit any float type"));
         }
-        return Ok(Number::Float(if negative { -value } else { value }, dtype));
+        return Ok(Number::Float(if is_negative { -value } else { value }, dtype));
     }
-    if !integral {
+    if !is_integral {
         return Err(format!("expected an integer before the suffix {suffix}, found {text}"));
     }
-    let value = digits.parse::<i128>().map(|v| if negative { -v } else { v });
+    let value = digits.parse::<i128>().map(|v| if is_negative { -v } else { v });
     let value = value.map_err(|_| format!("{sign}{text} does not fit any integer type"))?;
     let dtype = dtype.unwrap_or(if i32::try_from(value).is_ok() { DType::I32 } else { DType::I64 });
     let is_in_range = crate::with_dtype!(dtype, T => is_in_range::<T>(value));
@@ -76,7 +76,7 @@ fn is_in_range<T: Element>(value: i128) -> bool {
 }
 
 /// Parses `inff`, `nanf` and their forms with a width (`inff16`), which the lexer reads as names.
-pub fn special(text: &str, negative: bool) -> Option<Number> {
+pub fn special(text: &str, is_negative: bool) -> Option<Number> {
     let (value, suffix) = match text {
         _ if text.starts_with("inf") => (f64::INFINITY, &text[3..]),
         _ if text.starts_with("nan") || text.starts_with("NaN") => (f64::NAN, &text[3..]),
@@ -89,7 +89,7 @@ pub fn special(text: &str, negative: bool) -> Option<Number> {
         "bf16" => DType::BF16,
         _ => return None,
     };
-    Some(Number::Float(if negative { -value } else { value }, dtype))
+    Some(Number::Float(if is_negative { -value } else { value }, dtype))
 }
 
 impl Number {

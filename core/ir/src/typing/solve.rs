@@ -193,10 +193,10 @@ impl Solver {
         let mut resolved = ty.clone();
         // Each round replaces one level of holes with their types; there are at most as many levels as holes.
         for _ in 0..=self.holes {
-            let mut progress = false;
+            let mut has_progressed = false;
             resolved = map_params(&resolved, &mut |name| {
                 let filled = self.bound.get(name).cloned();
-                progress |= filled.is_some();
+                has_progressed |= filled.is_some();
                 if filled.is_none() {
                     visit(name);
                 }
@@ -205,7 +205,7 @@ impl Solver {
             if !resolved.is_within_limits() {
                 return None;
             }
-            if !progress {
+            if !has_progressed {
                 break;
             }
         }

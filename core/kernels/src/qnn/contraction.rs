@@ -106,13 +106,13 @@ fn make_product(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 }
 
 fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>> {
-    let byte = |i: usize| matches!(spec.inputs[i].dtype, DType::I8 | DType::U8);
-    let empty = spec.inputs[..2].iter().chain(spec.outputs).any(|t| t.len().is_none_or(|n| n == 0));
-    if !byte(0) || !byte(1) || empty {
+    let is_byte = |i: usize| matches!(spec.inputs[i].dtype, DType::I8 | DType::U8);
+    let is_empty = spec.inputs[..2].iter().chain(spec.outputs).any(|t| t.len().is_none_or(|n| n == 0));
+    if !is_byte(0) || !is_byte(1) || is_empty {
         return None;
     }
-    let fused = spec.def.name.ends_with("_requantize");
-    let requantize = match fused {
+    let is_fused = spec.def.name.ends_with("_requantize");
+    let requantize = match is_fused {
         false if spec.outputs[0].dtype != DType::I32 => return None,
         false => None,
         true => Some(Requantize { bias: 2, scaling: scaling(spec, engine.kernel.groups * engine.kernel.outputs)? }),
@@ -123,7 +123,7 @@ fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>
         pack(&engine.kernel, &weights.view(), &mut packed, &mut totals);
         (packed, totals)
     });
-    let zero_points = if fused { 3 } else { 2 };
+    let zero_points = if is_fused { 3 } else { 2 };
     let reference = fallback::make(spec)?;
     Some(Box::new(Contraction {
         engine,
@@ -149,8 +149,8 @@ fn scaling(spec: &Spec<'_>, channels: usize) -> Option<Scaling> {
     }
     let factors = requantization(&params, &source_scales, &result_scales);
     let bounds = fused_bounds(&params, range(out));
-    let finite = factors.iter().all(|factor| !matches!(factor, Rescale::Float(ratio, _) if !ratio.is_finite()));
-    finite.then(|| Scaling::new(&factors, channels, zero_point, (bounds.0 as i32, bounds.1 as i32)))
+    let is_finite = factors.iter().all(|factor| !matches!(factor, Rescale::Float(ratio, _) if !ratio.is_finite()));
+    is_finite.then(|| Scaling::new(&factors, channels, zero_point, (bounds.0 as i32, bounds.1 as i32)))
 }
 
 /// Parts of the scratch memory.

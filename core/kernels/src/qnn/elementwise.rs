@@ -37,12 +37,12 @@ struct Table {
 }
 
 fn make_table(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    let byte = |t: &TensorType| matches!(t.dtype, DType::I8 | DType::U8);
+    let is_byte = |t: &TensorType| matches!(t.dtype, DType::I8 | DType::U8);
     let out = spec.outputs.first()?.dtype;
     // Each parameter has one element, so the axis does not matter.
     let is_per_tensor = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
     let is_large = spec.inputs[0].len().is_some_and(|n| n >= MIN_TABLE_ELEMENTS);
-    if !byte(&spec.inputs[0]) || !matches!(out.size(), 1 | 4) || !is_per_tensor || !is_large {
+    if !is_byte(&spec.inputs[0]) || !matches!(out.size(), 1 | 4) || !is_per_tensor || !is_large {
         return None;
     }
     Some(Box::new(Table { def: spec.def, attrs: spec.attrs.without("axis"), reference: spec.def.reference?, out }))
@@ -146,8 +146,8 @@ fn make_requantize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let zero_points = constant(4)?.as_slice::<i32>();
     let out = spec.outputs.first()?.dtype;
     let factors = requantization(&params, &source_scales, &result_scales);
-    let finite = factors.iter().all(|factor| !matches!(factor, Rescale::Float(ratio, _) if !ratio.is_finite()));
-    if spec.inputs[0].dtype != DType::I32 || out.size() != 1 || !is_unshifted || zero_points.len() != 1 || !finite {
+    let is_finite = factors.iter().all(|factor| !matches!(factor, Rescale::Float(ratio, _) if !ratio.is_finite()));
+    if spec.inputs[0].dtype != DType::I32 || out.size() != 1 || !is_unshifted || zero_points.len() != 1 || !is_finite {
         return None;
     }
     let factors = PerAxis::new(factors, &spec.inputs[0].shape()?, params.int("axis"));

@@ -43,13 +43,13 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    pub fn new(tables: [[i32; 256]; 2], signed: bool) -> Sum {
+    pub fn new(tables: [[i32; 256]; 2], is_signed: bool) -> Sum {
         let is_small = tables.iter().flatten().all(|value| value.unsigned_abs() < 1 << 14);
         let planes = (is_small && can_look_up_in_registers()).then(|| {
             let plane = |table: usize, byte: usize| tables[table].map(|value| value.to_le_bytes()[byte]);
             Box::new([plane(0, 0), plane(0, 1), plane(1, 0), plane(1, 1)])
         });
-        Sum { tables, signed, planes }
+        Sum { tables, signed: is_signed, planes }
     }
 
     /// Computes `out[i]` from `a[i]` and `b[i]`.
@@ -90,10 +90,10 @@ fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
 
 /// Sums whole vectors and returns the number of bytes processed.
 #[cfg(target_arch = "x86_64")]
-fn sum_vectors(planes: &[[u8; 256]; 4], signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
+fn sum_vectors(planes: &[[u8; 256]; 4], is_signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
     // SAFETY: a `Sum` has planes only if `can_look_up_in_registers` found AVX-512 BW and VBMI, which imply the remaining
     // features.
-    unsafe { x86::sum_vectors(planes, signed, a, b, out) }
+    unsafe { x86::sum_vectors(planes, is_signed, a, b, out) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -140,7 +140,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    pub fn sum_vectors(planes: &[[u8; 256]; 4], signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
+    pub fn sum_vectors(planes: &[[u8; 256]; 4], is_signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
         let [a_low, a_high, b_low, b_high] =
             [registers(&planes[0]), registers(&planes[1]), registers(&planes[2]), registers(&planes[3])];
         let (a, b) = (a.as_chunks::<VECTOR>().0, b.as_chunks::<VECTOR>().0);
@@ -151,7 +151,7 @@ mod x86 {
             // The lower halves of all 128-bit lanes, then the upper halves: packing restores the order.
             let lower = _mm512_add_epi16(_mm512_unpacklo_epi8(al, ah), _mm512_unpacklo_epi8(bl, bh));
             let upper = _mm512_add_epi16(_mm512_unpackhi_epi8(al, ah), _mm512_unpackhi_epi8(bl, bh));
-            let sums = if signed { _mm512_packs_epi16(lower, upper) } else { _mm512_packus_epi16(lower, upper) };
+            let sums = if is_signed { _mm512_packs_epi16(lower, upper) } else { _mm512_packus_epi16(lower, upper) };
             store(out, sums);
         }
         a.len() * VECTOR

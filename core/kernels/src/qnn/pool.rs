@@ -20,10 +20,10 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let (data_shape, out_shape) = (data.shape()?, out.shape()?);
     let shape = PoolShape::new(&params, &data_shape, &out_shape);
     let (taps, window) = pool_window(&params, 2);
-    let byte = matches!(data.dtype, DType::I8 | DType::U8);
+    let is_byte = matches!(data.dtype, DType::I8 | DType::U8);
     // Every window contains data, as the padding before the data is smaller than a window.
-    let empty = data_shape.contains(&0) || out_shape.contains(&0);
-    if !byte || empty || shape.data.stride[4] != 1 && shape.data.stride[1] != 1 {
+    let is_empty = data_shape.contains(&0) || out_shape.contains(&0);
+    if !is_byte || is_empty || shape.data.stride[4] != 1 && shape.data.stride[1] != 1 {
         return None;
     }
     Some(Box::new(MaxPool { shape, taps, window, signed: data.dtype == DType::I8 }))
@@ -63,9 +63,9 @@ impl MaxPool {
 impl Kernel for MaxPool {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (s, x) = (&self.shape, inputs[0].data);
-        let channels_last = s.data.stride[1] == 1 && s.data.size[1] != 1 || s.data.stride[4] != 1;
+        let is_channels_last = s.data.stride[1] == 1 && s.data.size[1] != 1 || s.data.stride[4] != 1;
         // Channels last: a line has all channels. Otherwise lines have one channel each.
-        let channels = if channels_last { s.data.size[1] } else { 1 };
+        let channels = if is_channels_last { s.data.size[1] } else { 1 };
         let (height, width) = (s.out.size[3], s.out.size[4]);
         let lines = outputs[0].data.len() / (width * channels);
         let parts = split::threads(outputs[0].data.len().saturating_mul(self.taps[1])).min(lines);
@@ -75,7 +75,7 @@ impl Kernel for MaxPool {
             for (i, out) in out.chunks_exact_mut(width * channels).enumerate() {
                 let line = part * per_part + i;
                 let (plane, row) = (line / height, line % height);
-                let image_start = match channels_last {
+                let image_start = match is_channels_last {
                     true => plane * s.data.stride[0],
                     false => plane / s.data.size[1] * s.data.stride[0] + plane % s.data.size[1] * s.data.stride[1],
                 };

@@ -285,10 +285,10 @@ fn norms_of_windows_do_not_overflow() {
     let values = [3e30f32, 4e30, 3e-30, 4e-30, f32::INFINITY, 1.0];
     let data = Value::Tensor(Tensor::from_slice(&[1, 1, 3, 2], &values));
     let norm_with = |p| call("nn.contrib_lp_pool2d", &attrs(p), std::slice::from_ref(&data)).unwrap().swap_remove(0);
-    let close = |a: f32, b: f32| a == b || (a - b).abs() <= 1e-6 * b.abs();
+    let is_close = |a: f32, b: f32| a == b || (a - b).abs() <= 1e-6 * b.abs();
     for (p, expected) in [(1, [7e30, 7e-30, f32::INFINITY]), (2, [5e30, 5e-30, f32::INFINITY])] {
         let actual = norm_with(p);
-        assert!(actual.as_slice::<f32>().iter().zip(expected).all(|(&a, b)| close(a, b)), "{p}: {actual:?}");
+        assert!(actual.as_slice::<f32>().iter().zip(expected).all(|(&a, b)| is_close(a, b)), "{p}: {actual:?}");
     }
     let error = call("nn.contrib_lp_pool2d", &attrs(0), &[data]).unwrap_err();
     assert!(error.contains("p: expected an integer >= 1, found"), "{error}");

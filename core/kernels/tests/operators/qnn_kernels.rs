@@ -122,20 +122,20 @@ fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, 
         min_size + random.below(12)
     });
     let batch = 1 + random.below(2);
-    let channels_last = random.below(3) == 0;
-    let order = |shape: [usize; 4]| if channels_last { [shape[0], shape[2], shape[3], shape[1]] } else { shape };
+    let is_channels_last = random.below(3) == 0;
+    let order = |shape: [usize; 4]| if is_channels_last { [shape[0], shape[2], shape[3], shape[1]] } else { shape };
     let data = random.bytes_any(&order([batch, inputs, size[0], size[1]]));
-    let hwio = random.below(3) == 0;
+    let is_hwio = random.below(3) == 0;
     let (o, i) = (outputs, inputs / groups);
-    let weight = random.bytes_any(&if hwio { [kernel[0], kernel[1], i, o] } else { [o, i, kernel[0], kernel[1]] });
+    let weight = random.bytes_any(&if is_hwio { [kernel[0], kernel[1], i, o] } else { [o, i, kernel[0], kernel[1]] });
     let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
     let attrs = vec![
         ("strides", ints(&strides)),
         ("padding", ints(&pads)),
         ("dilation", ints(&dilation)),
         ("groups", AttrValue::Int(groups as i64)),
-        ("data_layout", (if channels_last { "NHWC" } else { "NCHW" }).into()),
-        ("kernel_layout", (if hwio { "HWIO" } else { "OIHW" }).into()),
+        ("data_layout", (if is_channels_last { "NHWC" } else { "NCHW" }).into()),
+        ("kernel_layout", (if is_hwio { "HWIO" } else { "OIHW" }).into()),
     ];
     (attrs, data, weight, outputs)
 }
@@ -285,20 +285,20 @@ fn elementwise() {
 fn max_pooling() {
     let mut random = Random(0x1122_3344_5566_7788);
     for round in 0..80 {
-        let channels_last = round % 3 == 0;
+        let is_channels_last = round % 3 == 0;
         let [channels, h, w] = [1 + random.below(5), 1 + random.below(9), 1 + random.below(9)];
         let (kernel, dilation) = ([1 + random.below(3), 1 + random.below(3)], 1 + random.below(2));
         let pads = [random.below(kernel[0]), random.below(kernel[1])];
         let min_size = |i: usize| (kernel[i] - 1) * dilation + 1;
         let (h, w) = (h + min_size(0), w + min_size(1));
-        let shape = if channels_last { [2, h, w, channels] } else { [2, channels, h, w] };
+        let shape = if is_channels_last { [2, h, w, channels] } else { [2, channels, h, w] };
         let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
         let pool_attrs = attrs([
             ("pool_size", ints(&kernel)),
             ("strides", ints(&[1 + random.below(2), 1 + random.below(2)])),
             ("padding", ints(&pads)),
             ("dilation", ints(&[dilation, dilation])),
-            ("layout", (if channels_last { "NHWC" } else { "NCHW" }).into()),
+            ("layout", (if is_channels_last { "NHWC" } else { "NCHW" }).into()),
             ("ceil_mode", AttrValue::Bool(random.below(2) == 0)),
         ]);
         check("nn.max_pool2d", &pool_attrs, &[&random.bytes_any(&shape)], &[], 1 + round % 3);

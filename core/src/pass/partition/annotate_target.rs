@@ -173,8 +173,8 @@ impl Annotator<'_> {
             }
             Expr::Function(function) => {
                 function.params.iter_mut().for_each(|p| *p = rebuild.get(*p));
-                let composite = function.attrs.get("Composite").is_some();
-                function.body = if composite || is_opaque(function) {
+                let is_composite = function.attrs.get("Composite").is_some();
+                function.body = if is_composite || is_opaque(function) {
                     rebuild.get(function.body)
                 } else {
                     self.wrap_in_end(rebuild, function.body)

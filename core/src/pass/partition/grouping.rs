@@ -202,13 +202,13 @@ impl<'m> Grouping<'m> {
         let ops = pattern.root_ops();
         // A match of a recursive pattern may be as large as the module, so roots inside an earlier match are skipped
         // before matching.
-        let one_by_one = pattern.is_recursive();
-        if self.is_stale && (one_by_one || ops == RootOps::Any) {
+        let is_one_by_one = pattern.is_recursive();
+        if self.is_stale && (is_one_by_one || ops == RootOps::Any) {
             self.number();
         }
         let mut roots = self.roots(ops);
         let mut matches: Vec<(ExprId, Match)> = Vec::new();
-        if !one_by_one {
+        if !is_one_by_one {
             let mut matcher = Matcher::new(&self.graph);
             matches.extend(roots.drain(..).filter_map(|root| Some((root, matcher.match_at(pattern, root)?))));
             if matches.len() > 1 && self.is_stale {
@@ -588,9 +588,9 @@ impl<'p> InputRules<'p> {
         let mut add = |input: ExprId, embeds: bool| {
             let expr = graph.expr(input);
             let is_embedded = embeds && matches!(expr, Some(Expr::Constant(_)));
-            let function = matches!(expr, Some(Expr::Function(_)));
+            let is_function = matches!(expr, Some(Expr::Function(_)));
             if !is_embedded
-                && !function
+                && !is_function
                 && !skipped.contains(&input)
                 && ids.insert(input)
                 && find_same_name(graph.module, &inputs, input).is_none()

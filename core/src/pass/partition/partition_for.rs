@@ -104,8 +104,8 @@ impl Partitioner<'_> {
             let mut inputs = Vec::new();
             let mut nodes = Vec::new();
             for &arg in &call.args {
-                let constant = matches!(self.module.expr(arg), Expr::Constant(_));
-                let list = if constant { &mut nodes } else { &mut inputs };
+                let is_constant = matches!(self.module.expr(arg), Expr::Constant(_));
+                let list = if is_constant { &mut nodes } else { &mut inputs };
                 if !list.contains(&arg) {
                     list.push(arg);
                 }

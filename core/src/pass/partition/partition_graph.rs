@@ -297,11 +297,11 @@ fn inputs(
             continue;
         }
         entry_states[source] = (stamp, inputs.len() as u32);
-        let constant = |id: ExprId| matches!(module.expr(id), Expr::Constant(_));
+        let is_constant = |id: ExprId| matches!(module.expr(id), Expr::Constant(_));
         let bound = bind_constants
             && match module.expr(source) {
-                Expr::Tuple(fields) => fields.iter().all(|&field| constant(field)),
-                _ => constant(source),
+                Expr::Tuple(fields) => fields.iter().all(|&field| is_constant(field)),
+                _ => is_constant(source),
             };
         let name = number.map_or_else(
             || {

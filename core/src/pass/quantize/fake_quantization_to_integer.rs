@@ -182,11 +182,11 @@ impl Representations {
             }
             _ => (0, rank(rebuild, data.value).saturating_sub(1)),
         };
-        let per_channel = !weight.is_single(rebuild);
+        let is_per_channel = !weight.is_single(rebuild);
         let is_supported = data.is_single(rebuild)
             && is_narrow(rebuild, data.value)
             && is_narrow(rebuild, weight.value)
-            && (!per_channel || weight.axis == weight_axis && name != "nn.batch_matmul");
+            && (!is_per_channel || weight.axis == weight_axis && name != "nn.batch_matmul");
         let (Some(input), Some(kernel)) = (floats(rebuild, data.scale), floats(rebuild, weight.scale)) else {
             return Ok(None);
         };
@@ -208,9 +208,9 @@ impl Representations {
     /// Builds the sum of accumulators and a bias of the same scale.
     fn bias(&self, rebuild: &mut Rebuild<'_>, call: &Call, data: Affine, axis: i64) -> Result<Option<Affine>> {
         let axis_of_data = resolve_axis(axis, rank(rebuild, data.value));
-        let zero = constant(rebuild, data.zero_point).is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0));
+        let is_zero = constant(rebuild, data.zero_point).is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0));
         if dtype(rebuild, data.value) != Some(DType::I32)
-            || !zero
+            || !is_zero
             || !data.is_single(rebuild) && data.axis != axis_of_data
         {
             return Ok(None);

@@ -164,8 +164,8 @@ fn merge_bounds(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Result<Op
     let own_bound = |key: &str, default: i64| fused.attrs.get(key).and_then(AttrValue::as_int).unwrap_or(default);
     let (was_low, was_high) = (own_bound("a_min", low), own_bound("a_max", high));
     let attrs = fused.attrs.with("a_min", was_low.clamp(a_min, a_max)).with("a_max", was_high.clamp(a_min, a_max));
-    let in_type = |v: i64| (low..=high).contains(&v);
-    if !in_type(was_low.clamp(a_min, a_max)) || !in_type(was_high.clamp(a_min, a_max)) {
+    let is_in_type = |v: i64| (low..=high).contains(&v);
+    if !is_in_type(was_low.clamp(a_min, a_max)) || !is_in_type(was_high.clamp(a_min, a_max)) {
         return Ok(None);
     }
     let origin = rebuild.new.module.nodes[producer].origin;

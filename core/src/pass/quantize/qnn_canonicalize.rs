@@ -392,9 +392,9 @@ impl<'a> Emitter<'a> {
         let mut operands = [self.args[0], self.args[1]];
         let reaches = [self.max_magnitude(self.args[2]), self.max_magnitude(self.args[3])];
         if reaches != [Some(0), Some(0)] {
-            let bytes = |i: usize| self.dtype(self.args[i]).size() == 1;
-            let small = reaches.iter().all(|r| r.is_some_and(|magnitude| magnitude <= 1 << 14));
-            let dtype = if small && bytes(0) && bytes(1) { DType::I16 } else { out };
+            let is_byte = |i: usize| self.dtype(self.args[i]).size() == 1;
+            let is_small = reaches.iter().all(|r| r.is_some_and(|magnitude| magnitude <= 1 << 14));
+            let dtype = if is_small && is_byte(0) && is_byte(1) { DType::I16 } else { out };
             for (i, axis) in [(0, -1), (1, channels)] {
                 let data = self.cast(self.args[i], dtype)?;
                 operands[i] = data;
@@ -416,12 +416,12 @@ impl<'a> Emitter<'a> {
             let Some(source_scales) = self.floats(2 + 2 * side) else { return Ok(None) };
             let (zero_point, to_zero_point) = (self.args[3 + 2 * side], self.args[7]);
             let factors = default_requantization(&source_scales, &result_scales);
-            let same_zero_point = zero_point == to_zero_point
+            let has_same_zero_point = zero_point == to_zero_point
                 || match (self.constant(zero_point), self.constant(to_zero_point)) {
                     (Some(a), Some(b)) => a.as_slice::<i32>().iter().all(|v| *v == b.as_slice::<i32>()[0]),
                     _ => false,
                 };
-            if factors.iter().all(|factor| *factor == Rescale::Same) && same_zero_point {
+            if factors.iter().all(|factor| *factor == Rescale::Same) && has_same_zero_point {
                 continue;
             }
             let axis = self.params().int(attr);

@@ -282,12 +282,12 @@ impl Converter<'_> {
             (params.string("data_layout"), params.string("kernel_layout"), params.string("out_layout"));
         let groups = params.int("groups");
         let inputs = kernel.find('I').zip(rebuild.old.ty(call.args[1]).as_tensor());
-        let depthwise = groups > 1 && inputs.is_some_and(|(axis_index, ty)| ty.dims[axis_index].fixed() == Some(1));
+        let is_depthwise = groups > 1 && inputs.is_some_and(|(axis_index, ty)| ty.dims[axis_index].fixed() == Some(1));
         let to_kernel = match (&rule.kernel, &*rule.data) {
             (Some(kernel), _) => kernel.to_string(),
             _ if *from == *rule.data => kernel.clone(),
             (None, "NCHW") => "OIHW".to_owned(),
-            (None, "NHWC") if depthwise => "HWOI".to_owned(),
+            (None, "NHWC") if is_depthwise => "HWOI".to_owned(),
             (None, "NHWC") => "HWIO".to_owned(),
             (None, data) if has_blocks(data) => format!("OIHW{0}i{0}o", block_size(data, 'C')),
             _ => kernel.clone(),

@@ -118,10 +118,10 @@ fn values_first(module: &Module) -> Vec<ExprId> {
 
 /// Returns true if an expression is a constant or a non-empty tuple of constants.
 fn is_known(module: &Module, id: ExprId) -> bool {
-    let constant = |id: ExprId| module.expr(id).as_constant().is_some();
+    let is_constant = |id: ExprId| module.expr(id).as_constant().is_some();
     match module.expr(id) {
-        Expr::Tuple(fields) => !fields.is_empty() && fields.iter().all(|&field| constant(field)),
-        _ => constant(id),
+        Expr::Tuple(fields) => !fields.is_empty() && fields.iter().all(|&field| is_constant(field)),
+        _ => is_constant(id),
     }
 }
 

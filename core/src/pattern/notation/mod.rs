@@ -494,15 +494,15 @@ impl<'a> Parser<'a> {
             return Ok(self.push(PatternNode::Tuple(None)));
         }
         let mut fields = Vec::new();
-        let mut comma = false;
+        let mut has_comma = false;
         while !self.take(')') {
-            if !fields.is_empty() && !comma {
+            if !fields.is_empty() && !has_comma {
                 return Err(self.unexpected("\",\" or \")\""));
             }
             fields.push(self.alternative()?);
-            comma = self.take(',');
+            has_comma = self.take(',');
         }
-        if fields.len() == 1 && !comma {
+        if fields.len() == 1 && !has_comma {
             return Ok(fields[0]);
         }
         Ok(self.push(PatternNode::Tuple(Some(fields.into()))))

@@ -341,8 +341,9 @@ fn tests_devices() {
     }
     let (_dir, file) = device(&json!({}));
     let (output, lines) = run_conformance(&file, &["--cases", "2", "--waive", "option fault=lost"]);
-    let no_memory = lines.iter().any(|line| line["fault"]["message"].as_str().is_some_and(|m| m.contains("memory")));
-    assert!(no_memory && output.code == 1, "{}", output.out);
+    let is_out_of_memory =
+        lines.iter().any(|line| line["fault"]["message"].as_str().is_some_and(|m| m.contains("memory")));
+    assert!(is_out_of_memory && output.code == 1, "{}", output.out);
 }
 
 /// Tests that the case written for a fault with open dimensions or with an option reproduces the fault.

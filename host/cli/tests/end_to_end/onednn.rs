@@ -226,8 +226,8 @@ fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sum_coun
     let count = |predicate: &dyn Fn(&serde_json::Value) -> bool| nodes.iter().filter(|node| predicate(node)).count();
     assert_eq!(count(&|node| node["placement"]["kind"] == "host"), 0, "{explanation}");
     let summed = count(&|node| {
-        let sum = node["op"] == "qnn.conv2d" || node["op"] == "qnn.dense";
-        sum && node["placement"]["backend"] == "dnnl"
+        let is_contraction = node["op"] == "qnn.conv2d" || node["op"] == "qnn.dense";
+        is_contraction && node["placement"]["backend"] == "dnnl"
     });
     assert_eq!(summed, sum_count, "{explanation}");
 

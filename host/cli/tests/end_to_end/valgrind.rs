@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 /// Runs the digits model, or an int8 convolution, on a backend under valgrind.
 #[expect(clippy::print_stderr, reason = "reports a skipped test")]
 fn assert_clean(name: &str, library: &Path) {
-    let installed = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok();
-    if !installed {
+    let is_installed = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !is_installed {
         eprintln!("skipped: valgrind is not installed (apt-get install valgrind)");
         return;
     }

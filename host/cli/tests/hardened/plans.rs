@@ -27,8 +27,8 @@ struct State {
 }
 
 impl Plans {
-    fn new(bytes: usize, shared: bool) -> Arc<Plans> {
-        Arc::new(Plans { state: Mutex::default(), bytes, shared })
+    fn new(bytes: usize, is_shared: bool) -> Arc<Plans> {
+        Arc::new(Plans { state: Mutex::default(), bytes, shared: is_shared })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

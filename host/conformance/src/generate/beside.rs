@@ -73,14 +73,14 @@ impl Generator {
                 Expr::Constant(tensor) => self.builder.constant((**tensor).clone()),
                 other => {
                     let mut expr = other.clone();
-                    let mut complete = true;
+                    let mut is_complete = true;
                     expr.map_operands(|operand| {
                         copies.get(&operand).copied().unwrap_or_else(|| {
-                            complete = false;
+                            is_complete = false;
                             operand
                         })
                     });
-                    if !complete {
+                    if !is_complete {
                         return None;
                     }
                     self.builder.push(expr).ok()?

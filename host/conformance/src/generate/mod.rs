@@ -209,8 +209,8 @@ impl Generator {
                 }
                 (Some(id), _) => Some(id),
                 (None, Argument::One(operand)) => {
-                    let constant = i > 0 && self.sampler.restrictions.constants;
-                    Some(self.operand(operand, constant))
+                    let is_constant = i > 0 && self.sampler.restrictions.constants;
+                    Some(self.operand(operand, is_constant))
                 }
                 (None, Argument::Tuple(fields)) => {
                     let fields: Vec<ExprId> = fields.iter().map(|field| self.operand(field, false)).collect();
@@ -259,10 +259,10 @@ impl Generator {
     }
 
     /// Generates a constant or a parameter for a proposed operand.
-    fn operand(&mut self, operand: &Operand, constant: bool) -> ExprId {
+    fn operand(&mut self, operand: &Operand, is_constant: bool) -> ExprId {
         let tensor = self.sampler.tensor(operand.dtype, &operand.shape, &operand.fill);
         let exactly = matches!(operand.fill, Fill::Exactly(_));
-        if constant || exactly || (operand.weight && self.constants) {
+        if is_constant || exactly || (operand.weight && self.constants) {
             return self.builder.constant(tensor);
         }
         let name = format!("x{}", self.params.len());

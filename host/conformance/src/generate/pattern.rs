@@ -120,10 +120,10 @@ impl PatternBuilder<'_> {
     }
 
     fn leaf(&mut self, id: PatternId, operand: &Operand) -> ExprId {
-        let constant = matches!(self.pattern.nodes[id], PatternNode::Constant);
-        let parameter = matches!(self.pattern.nodes[id], PatternNode::Var(_));
-        let operand = Operand { weight: operand.weight && !parameter, ..operand.clone() };
-        self.generator.operand(&operand, constant)
+        let is_constant = matches!(self.pattern.nodes[id], PatternNode::Constant);
+        let is_parameter = matches!(self.pattern.nodes[id], PatternNode::Var(_));
+        let operand = Operand { weight: operand.weight && !is_parameter, ..operand.clone() };
+        self.generator.operand(&operand, is_constant)
     }
 
     /// Returns true if the pattern node accepts an arbitrary operand, which is then generated from the recipe of the
@@ -131,8 +131,8 @@ impl PatternBuilder<'_> {
     fn is_open(&self, id: PatternId) -> bool {
         let leaf =
             matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);
-        let constant = matches!(self.pattern.nodes[id], PatternNode::Constant);
-        leaf && !self.built.contains_key(&id) && (constant || self.wildcard_exprs.is_empty())
+        let is_constant = matches!(self.pattern.nodes[id], PatternNode::Constant);
+        leaf && !self.built.contains_key(&id) && (is_constant || self.wildcard_exprs.is_empty())
     }
 
     fn build_typed(
@@ -169,8 +169,8 @@ impl PatternBuilder<'_> {
         let mut bound = vec![None; args.len()];
         // Either operand of an elementwise operator may determine the shape of the result.
         let combines = matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast);
-        let reversed = combines && self.generator.sampler.chance(2);
-        let order: Vec<usize> = if reversed { (0..args.len()).rev().collect() } else { (0..args.len()).collect() };
+        let is_reversed = combines && self.generator.sampler.chance(2);
+        let order: Vec<usize> = if is_reversed { (0..args.len()).rev().collect() } else { (0..args.len()).collect() };
         for i in order {
             let arg = args[i];
             if self.is_open(arg) {

@@ -25,8 +25,8 @@ struct Heads {
 
 /// Converts Attention. 16-bit floats are rounded after each step, as in the function that defines the operator.
 fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let flat = n.rank(n.input(0)?)? == 3;
-    let Heads { query, key: new_key, value: new_value } = heads(n, flat)?;
+    let is_flat = n.rank(n.input(0)?)? == 3;
+    let Heads { query, key: new_key, value: new_value } = heads(n, is_flat)?;
     let past_inputs = [n.optional_input(4), n.optional_input(5)];
     let (key, value) = match past_inputs {
         [None, None] => (new_key, new_value),
@@ -67,7 +67,7 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let weights = n.cast(weights, dtype)?;
     let repeated_value = n.cast(repeated_value, dtype)?;
     let mut result = matmul(n, weights, repeated_value, None)?;
-    if flat {
+    if is_flat {
         let dims = n.dims(result)?;
         let hidden_size = Dim::product(&[dims[1].clone(), dims[3].clone()]).unwrap_or(Dim::Any);
         let rows = n.transpose(result, &[0, 2, 1, 3])?;
@@ -92,17 +92,17 @@ fn visible_positions(n: &Node<'_, '_>) -> Result<Shown> {
     }
 }
 
-/// Returns the inputs Q, K and V; `flat` inputs (batch, sequence, heads * size) are split into heads.
-fn heads(n: &mut Node<'_, '_>, flat: bool) -> Result<Heads> {
+/// Returns the inputs Q, K and V; `is_flat` inputs (batch, sequence, heads * size) are split into heads.
+fn heads(n: &mut Node<'_, '_>, is_flat: bool) -> Result<Heads> {
     let inputs = [n.input(0)?, n.input(1)?, n.input(2)?];
-    let rank = if flat { 3 } else { 4 };
+    let rank = if is_flat { 3 } else { 4 };
     for (name, input) in ["Q", "K", "V"].into_iter().zip(inputs) {
         if n.rank(input)? != rank {
             return Err(n.invalid_node(format!("{name}: expected rank {rank}, found {}", n.ty(input)?)));
         }
     }
     let [query, key, value] = inputs;
-    if !flat {
+    if !is_flat {
         return Ok(Heads { query, key, value });
     }
     let (query_heads, key_heads) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
@@ -168,10 +168,10 @@ fn bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, dtype: DType) -> Resul
     let mut visible = visible_keys(n, query, key)?;
     let mut total_bias = None;
     if let Some(mask) = n.optional_input(3) {
-        let boolean = n.dtype(mask)? == DType::Bool;
-        let mask = if boolean { mask } else { n.cast(mask, dtype)? };
-        let mask = extend_mask(n, mask, key, boolean)?;
-        if boolean {
+        let is_boolean = n.dtype(mask)? == DType::Bool;
+        let mask = if is_boolean { mask } else { n.cast(mask, dtype)? };
+        let mask = extend_mask(n, mask, key, is_boolean)?;
+        if is_boolean {
             visible = Some(and(n, visible, mask)?);
         } else {
             total_bias = Some(mask);
@@ -196,7 +196,7 @@ fn and(n: &mut Node<'_, '_>, a: Option<ExprId>, b: ExprId) -> Result<ExprId> {
 /// Returns the Boolean mask of the keys visible to each query, based on positions (causal masks and windows) and
 /// sequence lengths; `None` if every query sees every key.
 fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Option<ExprId>> {
-    let causal = n.int_attr("is_causal", 0)? != 0;
+    let is_causal = n.int_attr("is_causal", 0)? != 0;
     let (left_window, right_window) = (n.int_attr("left_window_size", -1)?, n.int_attr("right_window_size", -1)?);
     let lengths = match n.optional_input(6) {
         Some(lengths) => {
@@ -211,7 +211,7 @@ fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Opti
         Some(lengths) => Some(n.op_without_attrs("less", &[columns, lengths])?),
         None => None,
     };
-    if !causal && left_window < 0 && right_window < 0 {
+    if !is_causal && left_window < 0 && right_window < 0 {
         return Ok(visible);
     }
     let rows = positions(n, query, 2)?;
@@ -233,7 +233,7 @@ fn visible_keys(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<Opti
         visible = Some(and(n, visible, is_inside)?);
         Ok(())
     };
-    if causal {
+    if is_causal {
         bound("less_equal", 0)?;
     }
     if right_window >= 0 {
@@ -266,7 +266,7 @@ fn positions(n: &mut Node<'_, '_>, x: ExprId, target_axis: usize) -> Result<Expr
 }
 
 /// Extends a mask whose last dimension is shorter than the number of keys: keys without a mask element are masked.
-fn extend_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId, boolean: bool) -> Result<ExprId> {
+fn extend_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId, is_boolean: bool) -> Result<ExprId> {
     let (dims, keys) = (n.dims(mask)?, n.dims(key)?[2].fixed());
     let (Some(query_length), Some(keys)) = (dims.last().and_then(Dim::fixed), keys) else { return Ok(mask) };
     if query_length >= keys {
@@ -274,7 +274,7 @@ fn extend_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId, boolean: bool) -
     }
     let mut width = vec![AttrValue::from([0i64, 0]); dims.len() - 1];
     width.push(AttrValue::from([0, (keys - query_length) as i64]));
-    let neg_infinity = n.scalar(n.dtype(mask)?, if boolean { 0.0 } else { f64::NEG_INFINITY });
+    let neg_infinity = n.scalar(n.dtype(mask)?, if is_boolean { 0.0 } else { f64::NEG_INFINITY });
     n.op("nn.pad", &[mask, neg_infinity], attrs![pad_width: AttrValue::List(width.into()), pad_mode: "constant"])
 }
 

@@ -111,9 +111,9 @@ pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: 
                     }
                 };
                 let (smaller, larger) = (total_padding as i64 / 2, total_padding as i64 - total_padding as i64 / 2);
-                let upper = padding_mode == AutoPad::SameUpper;
-                geometry.begin[axis] = if upper { smaller } else { larger };
-                geometry.end[axis] = if upper { larger } else { smaller };
+                let is_upper = padding_mode == AutoPad::SameUpper;
+                geometry.begin[axis] = if is_upper { smaller } else { larger };
+                geometry.end[axis] = if is_upper { larger } else { smaller };
             }
             let data = pad_open(n, data, &unresolved_axes, padding_mode, fill)?;
             return Ok(Windows { data, geometry });
@@ -301,9 +301,9 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
                     continue;
                 }
                 let (smaller, larger) = (total_padding / 2, total_padding - total_padding / 2);
-                let upper = mode == AutoPad::SameUpper;
-                window.begin[axis] = if upper { smaller } else { larger };
-                window.end[axis] = if upper { larger } else { smaller };
+                let is_upper = mode == AutoPad::SameUpper;
+                window.begin[axis] = if is_upper { smaller } else { larger };
+                window.end[axis] = if is_upper { larger } else { smaller };
             }
         }
         _ if mode == AutoPad::Not => {

@@ -342,8 +342,8 @@ fn gelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Computes x / 2 * (1 + erf(x / sqrt(2))), or its approximation by tanh.
-pub(super) fn gelu_of(n: &mut Node<'_, '_>, x: ExprId, approximate: bool) -> Result<ExprId> {
-    let inner = if approximate {
+pub(super) fn gelu_of(n: &mut Node<'_, '_>, x: ExprId, is_approximate: bool) -> Result<ExprId> {
+    let inner = if is_approximate {
         let square = n.op_without_attrs("multiply", &[x, x])?;
         let cube = n.op_without_attrs("multiply", &[square, x])?;
         let cubic_term = n.with_scalar("multiply", cube, 0.044715)?;

@@ -11,8 +11,8 @@ pub const ROWS: &[Row] = &[("RotaryEmbedding", 23, rotary_embedding), ("TensorSc
 fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let input_dims = n.dims(data)?;
-    let flat = input_dims.len() == 3;
-    let x = if flat {
+    let is_flat = input_dims.len() == 3;
+    let x = if is_flat {
         let heads = usize::try_from(n.int_attr("num_heads", 0)?).ok().filter(|&heads| heads > 0);
         let (Some(heads), Some(hidden_size)) = (heads, input_dims[2].fixed()) else {
             return Err(n.invalid_node(format!(
@@ -38,18 +38,23 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
         0 => size,
         part => usize::try_from(part).ok().filter(|&part| part <= size).unwrap_or(0),
     };
-    let angles = [angles(n, 1, flat)?, angles(n, 2, flat)?];
-    let interleaved = n.int_attr("interleaved", 0)? != 0;
-    let rotated_input = rotate_first(n, x, rotary_size, angles, interleaved)?;
+    let angles = [angles(n, 1, is_flat)?, angles(n, 2, is_flat)?];
+    let is_interleaved = n.int_attr("interleaved", 0)? != 0;
+    let rotated_input = rotate_first(n, x, rotary_size, angles, is_interleaved)?;
     single_output(n.reshape_to(rotated_input, &input_dims)?)
 }
 
 /// Rotates the leading elements of each head, two per cosine.
-pub(super) fn rotate_heads(n: &mut Node<'_, '_>, x: ExprId, angles: [ExprId; 2], interleaved: bool) -> Result<ExprId> {
+pub(super) fn rotate_heads(
+    n: &mut Node<'_, '_>,
+    x: ExprId,
+    angles: [ExprId; 2],
+    is_interleaved: bool,
+) -> Result<ExprId> {
     let half_size = n.dims(angles[0])?.last().and_then(Dim::fixed);
     let half_size =
         half_size.ok_or_else(|| n.invalid_node("expected a known number of angles, found an unknown dimension"))?;
-    rotate_first(n, x, 2 * half_size, angles, interleaved)
+    rotate_first(n, x, 2 * half_size, angles, is_interleaved)
 }
 
 /// Rotates the first `rotary_size` elements of each head, (batch, heads, sequence, size).
@@ -78,19 +83,25 @@ fn rotate_first(
 }
 
 /// Returns the cosines or sines of input `i` for each position, in a shape that broadcasts over the heads.
-fn angles(n: &mut Node<'_, '_>, i: usize, flat: bool) -> Result<ExprId> {
+fn angles(n: &mut Node<'_, '_>, i: usize, is_flat: bool) -> Result<ExprId> {
     let cache = n.input(i)?;
     let cache = match n.optional_input(3) {
         Some(positions) => n.op("take", &[cache, positions], attrs![axis: 0, mode: "fast"])?,
         None => cache,
     };
-    n.op("expand_dims", &[cache], attrs![axis: if flat { 2 } else { 1 }])
+    n.op("expand_dims", &[cache], attrs![axis: if is_flat { 2 } else { 1 }])
 }
 
-/// Rotates `size` elements in pairs: element i with element i + size / 2, or with its neighbor if `interleaved`.
-fn rotate(n: &mut Node<'_, '_>, x: ExprId, size: usize, [cos, sin]: [ExprId; 2], interleaved: bool) -> Result<ExprId> {
+/// Rotates `size` elements in pairs: element i with element i + size / 2, or with its neighbor if `is_interleaved`.
+fn rotate(
+    n: &mut Node<'_, '_>,
+    x: ExprId,
+    size: usize,
+    [cos, sin]: [ExprId; 2],
+    is_interleaved: bool,
+) -> Result<ExprId> {
     let half_size = size / 2;
-    let [first_half, second_half] = if interleaved {
+    let [first_half, second_half] = if is_interleaved {
         let end = size as i64;
         let mut every_other =
             |begin: i64| n.op("strided_slice", &[x], attrs![begin: [begin], end: [end], strides: [2], axes: [3]]);
@@ -103,7 +114,7 @@ fn rotate(n: &mut Node<'_, '_>, x: ExprId, size: usize, [cos, sin]: [ExprId; 2],
     let [c, d] = [product(sin, first_half)?, product(cos, second_half)?];
     let real_part = n.op_without_attrs("subtract", &[a, b])?;
     let imaginary = n.op_without_attrs("add", &[c, d])?;
-    if !interleaved {
+    if !is_interleaved {
         return n.concatenate(&[real_part, imaginary], 3);
     }
     let dims = n.dims(x)?;

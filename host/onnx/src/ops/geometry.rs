@@ -64,8 +64,8 @@ fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
     };
     let padding = n.str_attr("padding_mode", "zeros")?;
-    let aligned = n.int_attr("align_corners", 0)? != 0;
-    let attributes = attrs![method: method, layout: "NHWC", padding_mode: padding.as_str(), align_corners: aligned];
+    let is_aligned = n.int_attr("align_corners", 0)? != 0;
+    let attributes = attrs![method: method, layout: "NHWC", padding_mode: padding.as_str(), align_corners: is_aligned];
     single_output(n.op("image.grid_sample", &[data, grid], attributes)?)
 }
 
@@ -113,7 +113,7 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// centers of the corner elements; otherwise, they are the edges of the image.
 fn affine_grid(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (maps, size) = (n.input(0)?, n.input(1)?);
-    let aligned = n.int_attr("align_corners", 0)? != 0;
+    let is_aligned = n.int_attr("align_corners", 0)? != 0;
     let shape = n.shape(maps)?;
     let axes = match shape[..] {
         [_, 2, 3] => 2,
@@ -126,7 +126,7 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Result<Outputs> {
     for i in 0..axes {
         let count = n.slice(size, 0, 2 + axes - 1 - i, 3 + axes - 1 - i)?;
         let count = n.reshape(count, &[])?;
-        let line = position(n, count, dtype, aligned)?;
+        let line = position(n, count, dtype, is_aligned)?;
         let mut broadcast_shape = vec![1i64; axes + 1];
         broadcast_shape[axes - i] = -1;
         positions.push(n.op("reshape", &[line], attrs![newshape: AttrValue::from(broadcast_shape)])?);
@@ -154,13 +154,13 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Returns the positions of `count` elements in [-1, 1].
-fn position(n: &mut Node<'_, '_>, count: ExprId, dtype: DType, aligned: bool) -> Result<ExprId> {
+fn position(n: &mut Node<'_, '_>, count: ExprId, dtype: DType, is_aligned: bool) -> Result<ExprId> {
     let compute_dtype = if dtype == DType::F64 { dtype } else { DType::F32 };
     let count = n.cast(count, compute_dtype)?;
     let (zero, step) = (n.scalar(compute_dtype, 0.0), n.scalar(compute_dtype, 1.0));
     let index = n.op("arange", &[zero, count, step], attrs![dtype: compute_dtype])?;
     let doubled_index = n.with_scalar("multiply", index, 2.0)?;
-    let coordinate = if aligned {
+    let coordinate = if is_aligned {
         let last_index = n.with_scalar("subtract", count, 1.0)?;
         let last_index = n.op_without_attrs("maximum", &[last_index, step])?;
         n.op_without_attrs("divide", &[doubled_index, last_index])?

@@ -250,11 +250,11 @@ fn reverse_sequence_at_run_time(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn top_k_at_run_time(n: &mut Node<'_, '_>, k: ExprId) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
-    let ascending = n.int_attr("largest", 1)? == 0;
+    let is_ascending = n.int_attr("largest", 1)? == 0;
     let attributes = attrs![
         axis: axis as i64,
         ret_type: "both",
-        is_ascend: ascending,
+        is_ascend: is_ascending,
         dtype: AttrValue::from(DType::I64),
     ];
     let values_and_indices = n.op("dyn.topk", &[data, k], attributes)?;
@@ -275,12 +275,12 @@ fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Result<Outputs> {
         let indices = n.cast(empty_slice, DType::I64)?;
         return Ok(vec![empty_slice, indices]);
     }
-    let ascending = n.int_attr("largest", 1)? == 0;
+    let is_ascending = n.int_attr("largest", 1)? == 0;
     let attributes = attrs![
         k: k,
         axis: axis as i64,
         ret_type: "both",
-        is_ascend: ascending,
+        is_ascend: is_ascending,
         dtype: AttrValue::from(DType::I64),
     ];
     let values_and_indices = n.op("topk", &[data], attributes)?;

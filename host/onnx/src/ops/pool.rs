@@ -129,7 +129,7 @@ fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, windo
             "expected at most {MAX_TAPS} window elements for output Indices, found {windows} windows of {taps} elements"
         )));
     }
-    let column_major = n.int_attr("storage_order", 0)? != 0;
+    let is_column_major = n.int_attr("storage_order", 0)? != 0;
     // For each tap of each window: the row-major index of the element in the plane, and its index in the requested
     // storage order; -1 in the padding.
     let (mut elements, mut flat_indices) = (Vec::with_capacity(windows * taps), Vec::with_capacity(windows * taps));
@@ -148,7 +148,7 @@ fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, windo
                 flat_index += offset * size[..axis].iter().product::<usize>() as i64;
             }
             elements.push(element);
-            flat_indices.push(if column_major { flat_index } else { element });
+            flat_indices.push(if is_column_major { flat_index } else { element });
         }
     }
     let is_inside: Vec<i64> = elements.iter().map(|&element| i64::from(element >= 0)).collect();
@@ -258,7 +258,7 @@ enum Rounding {
 ///
 /// # Errors
 /// If the number of windows depends on an unknown dimension.
-fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_counts: bool) -> Result<Rounding> {
+fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], counts_padding: bool) -> Result<Rounding> {
     let mut extra_padding = vec![0i64; spatial.len()];
     let (mut has_extra, mut has_fewer) = (false, false);
     for (axis, dim) in spatial.iter().enumerate() {
@@ -273,12 +273,12 @@ fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_co
             continue;
         };
         let free_size = size as i64 + window.begin[axis] + window.end[axis] - window.extent(axis) as i64;
-        let incomplete = free_size >= 0 && free_size % stride != 0;
+        let is_incomplete = free_size >= 0 && free_size % stride != 0;
         let next_start = (free_size / stride + 1) * stride;
-        if incomplete && next_start < size as i64 + window.begin[axis] {
+        if is_incomplete && next_start < size as i64 + window.begin[axis] {
             extra_padding[axis] = next_start - free_size;
             has_extra = true;
-        } else if incomplete {
+        } else if is_incomplete {
             has_fewer = true;
         }
     }
@@ -288,7 +288,7 @@ fn round_up(n: &Node<'_, '_>, window: &mut Geometry, spatial: &[Dim], padding_co
                 "ceil_mode: expected known dimensions to round each axis separately, found an unknown dimension",
             ));
         }
-        if padding_counts {
+        if counts_padding {
             return Ok(Rounding::PerAxis(extra_padding.iter().map(|&padding| padding > 0).collect()));
         }
         for (end, extra_padding) in window.end.iter_mut().zip(extra_padding) {

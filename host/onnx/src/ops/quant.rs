@@ -373,8 +373,8 @@ pub(super) fn integer_matmul(
         is_plain |= !n.shape(zero)?.is_empty();
         zeros.push(zero);
     }
-    let scalars = n.shape(scales[0])?.is_empty() && n.shape(scales[1])?.is_empty();
-    if !is_plain && scalars {
+    let are_scalars = n.shape(scales[0])?.is_empty() && n.shape(scales[1])?.is_empty();
+    if !is_plain && are_scalars {
         return math::matmul(n, operands[0], operands[1], Some([zeros[0], zeros[1], scales[0], scales[1]]));
     }
     let data = subtract_zero_point(n, operands[0], zeros[0], 1)?;

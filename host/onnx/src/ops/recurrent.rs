@@ -77,8 +77,8 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let input = n.input(0)?;
     let dtype = n.dtype(input)?;
     let [data, weights, recurrent] = [n.widen(input)?, wide_input(n, 1)?, wide_input(n, 2)?];
-    let batch_first = n.int_attr("layout", 0)? != 0;
-    let data = if batch_first { n.transpose(data, &[1, 0, 2])? } else { data };
+    let is_batch_first = n.int_attr("layout", 0)? != 0;
+    let data = if is_batch_first { n.transpose(data, &[1, 0, 2])? } else { data };
     let (ty, w_shape, r_shape) = (n.ty(data)?, n.shape(weights)?, n.shape(recurrent)?);
     let (dims, gates) = (n.dims(data)?, kind.gates());
     let ([steps, batch, width], [directions, rows, columns], [_, _, hidden_size]) =
@@ -155,7 +155,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
         let initial_state = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>> {
             let Some(value) = n.optional_input(i) else { return Ok(None) };
             let value = n.widen(value)?;
-            let value = if batch_first { n.transpose(value, &[1, 0, 2])? } else { value };
+            let value = if is_batch_first { n.transpose(value, &[1, 0, 2])? } else { value };
             let value = n.slice(value, 0, d, d + 1)?;
             let value = n.reshape_to(value, &state_dims)?;
             Ok(Some(value).filter(|&v| !is_zero(n, v)))
@@ -197,21 +197,21 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
 
     let mut results = Vec::new();
     // The output has the shape (steps, directions, batch, hidden), or (batch, steps, directions, hidden) if
-    // `batch_first`.
+    // `is_batch_first`.
     let y = if directions == 1 {
         n.op("expand_dims", &[all_outputs[0]], attrs![axis: 1])?
     } else {
         let tuple = n.tuple(&all_outputs)?;
         n.op("stack", &[tuple], attrs![axis: 1])?
     };
-    results.push(if batch_first { n.transpose(y, &[2, 0, 1, 3])? } else { y });
+    results.push(if is_batch_first { n.transpose(y, &[2, 0, 1, 3])? } else { y });
     for (i, last_outputs) in [last_hidden, last_cell].into_iter().enumerate() {
         if last_outputs.is_empty() || !(i + 1..3).any(|output| n.has_output(output)) {
             break;
         }
         let tuple = n.tuple(&last_outputs)?;
-        // The last states have the shape (directions, batch, hidden), or (batch, directions, hidden) if `batch_first`.
-        results.push(n.op("stack", &[tuple], attrs![axis: i64::from(batch_first)])?);
+        // The last states have the shape (directions, batch, hidden), or (batch, directions, hidden) if `is_batch_first`.
+        results.push(n.op("stack", &[tuple], attrs![axis: i64::from(is_batch_first)])?);
     }
     results.into_iter().map(|result| n.cast(result, dtype)).collect()
 }

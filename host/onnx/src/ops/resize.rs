@@ -61,8 +61,8 @@ pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let axes = by_scales(n, &shape, &scales, &(0..shape.len()).collect::<Vec<_>>())?;
-    let nearest = n.str_attr("mode", "nearest")? == "nearest";
-    let shrinks = |axis: &ResizedAxis| nearest && axis.scale < 1.0;
+    let is_nearest = n.str_attr("mode", "nearest")? == "nearest";
+    let shrinks = |axis: &ResizedAxis| is_nearest && axis.scale < 1.0;
     let grown: Vec<ResizedAxis> =
         axes.iter().map(|axis| if shrinks(axis) { ResizedAxis::by_scale(axis.from, 1.0) } else { *axis }).collect();
     let leading_axes: Vec<ResizedAxis> =
@@ -90,9 +90,9 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None => (0..rank).collect(),
     };
     let has_computed_input = (1..=3).any(|i| n.computed_input(i).is_some());
-    let crop = mode.coordinates == "tf_crop_and_resize";
-    let planes = rank == 4 && axis_list.iter().all(|&axis| axis >= 2);
-    if has_computed_input || mode.antialias || (crop && !planes) || n.ty(data)?.shape().is_none() {
+    let is_cropped = mode.coordinates == "tf_crop_and_resize";
+    let is_planar = rank == 4 && axis_list.iter().all(|&axis| axis >= 2);
+    if has_computed_input || mode.antialias || (is_cropped && !is_planar) || n.ty(data)?.shape().is_none() {
         let scales = match n.optional_input(2) {
             Some(scales) if n.dims(scales)?.as_slice() != [Dim::Fixed(0)] => Some(scales),
             _ => None,
@@ -102,7 +102,7 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
             (None, Some(sizes)) => sizes,
             _ => return Err(n.invalid_node("expected either scales or sizes, found both or neither")),
         };
-        let roi = if crop { n.optional_input(1) } else { None };
+        let roi = if is_cropped { n.optional_input(1) } else { None };
         return resize_at_run_time(n, &mode, extent, roi, Some(&axis_list));
     }
     let shape = n.shape(data)?;
@@ -213,8 +213,8 @@ fn by_sizes(
 fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis]) -> Result<ExprId> {
     let resized_axes: Vec<usize> =
         (0..axes.len()).filter(|&i| axes[i].to != axes[i].from || axes[i].scale != 1.0).collect();
-    let crop = mode.coordinates == "tf_crop_and_resize";
-    if resized_axes.is_empty() && !crop {
+    let is_cropped = mode.coordinates == "tf_crop_and_resize";
+    if resized_axes.is_empty() && !is_cropped {
         return Ok(n.forward(data));
     }
     if axes.iter().any(|a| a.to == 0) {
@@ -224,10 +224,10 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
     if axes.iter().any(|a| a.from == 0) {
         return Err(n.invalid_node("expected elements to resize, found an empty axis"));
     }
-    let planar = axes.len() == 4 && resized_axes.iter().all(|&i| i >= 2);
+    let is_planar = axes.len() == 4 && resized_axes.iter().all(|&i| i >= 2);
     let is_exact = axes.iter().all(|a| (a.scale * a.from as f64 - a.to as f64).abs() < 1e-6 * a.to as f64);
     let has_exact_mode = !matches!(mode.coordinates.as_str(), "half_pixel_symmetric");
-    if planar && has_exact_mode && (is_exact || crop) {
+    if is_planar && has_exact_mode && (is_exact || is_cropped) {
         return resize_images(n, data, mode, axes);
     }
     // Spatial axes as in ONNX Runtime: two for two or four dimensions, three for three or five dimensions.

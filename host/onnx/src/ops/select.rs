@@ -36,9 +36,9 @@ fn non_max_suppression(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let max_boxes = scalar_input(2, 0.0, DType::I64);
     let (overlap, min_score) = (scalar_input(3, 0.0, DType::F32), scalar_input(4, f64::NEG_INFINITY, DType::F32));
-    let center = n.int_attr("center_point_box", 0)? != 0;
+    let is_center = n.int_attr("center_point_box", 0)? != 0;
     let arguments = [boxes, scores, max_boxes, overlap, min_score];
-    let attributes = attrs![center_point_box: center];
+    let attributes = attrs![center_point_box: is_center];
     let boxes_and_counts = n.op("vision.all_class_non_max_suppression", &arguments, attributes)?;
     let (rows, count) = (n.project(boxes_and_counts, 0)?, n.project(boxes_and_counts, 1)?);
     single_output(first_rows(n, rows, count)?)

@@ -15,8 +15,8 @@ pub const ROWS: &[Row] = &[
         single_output(n.forward(value))
     }),
     ("OptionalHasElement", 15, |n| {
-        let present = n.optional_input(0).is_some();
-        single_output(n.scalar(DType::Bool, f64::from(u8::from(present))))
+        let is_present = n.optional_input(0).is_some();
+        single_output(n.scalar(DType::Bool, f64::from(u8::from(is_present))))
     }),
     ("SequenceAt", 11, |n| {
         let sequence = n.input(0)?;
@@ -90,9 +90,9 @@ fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let elements = elements(n)?;
     let &first_element =
         elements.first().ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?;
-    let stacked = n.int_attr("new_axis", 0)? != 0;
-    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first_element)? + usize::from(stacked))? as i64;
-    if !stacked {
+    let is_stacked = n.int_attr("new_axis", 0)? != 0;
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first_element)? + usize::from(is_stacked))? as i64;
+    if !is_stacked {
         return single_output(n.concatenate(&elements, axis)?);
     }
     let tuple = n.tuple(&elements)?;

@@ -384,12 +384,12 @@ fn transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let upper = n.int_attr("upper", 1)? != 0;
+    let is_upper = n.int_attr("upper", 1)? != 0;
     let k = match n.optional_input(1) {
         Some(k) => n.reshape(k, &[])?,
         None => n.tensor(Tensor::scalar(0i64)),
     };
-    single_output(n.op("trilu", &[data, k], attrs![upper: upper])?)
+    single_output(n.op("trilu", &[data, k], attrs![upper: is_upper])?)
 }
 
 /// Converts Unsqueeze. The axes refer to the result.

@@ -367,7 +367,7 @@ impl Operands {
                 read_to = read_to.max(end);
             }
         }
-        let on_device = !footprints.is_empty();
+        let is_on_device = !footprints.is_empty();
         let single_footprint =
             (footprints.len() == 1 && !has_other_operands && arena_operands.is_empty()).then_some(footprints);
         Some(Operands {
@@ -375,7 +375,7 @@ impl Operands {
             outs: outs.into(),
             arena_operands: arena_operands.into(),
             footprint: single_footprint.and_then(|footprints| footprints.into_values().next()),
-            on_device,
+            on_device: is_on_device,
             in_place: in_place.into(),
             direct: [].into(),
         })

@@ -243,8 +243,8 @@ impl Loader<'_> {
             }
         };
         let (source, target) = (&regs[view_source.index()], &regs[out.index()]);
-        let in_arena = matches!(source.slot, Slot::Arena(_) | Slot::Device { .. });
-        let is_same_location = in_arena && source.slot == target.slot;
+        let is_in_arena = matches!(source.slot, Slot::Arena(_) | Slot::Device { .. });
+        let is_same_location = is_in_arena && source.slot == target.slot;
         let shape = result_types.outs.first().and_then(TensorType::shape);
         if is_same_location && shape.is_some() && source.bytes == target.bytes {
             return Ok(Step::Nop);

@@ -234,9 +234,9 @@ impl PreparedProgram {
     }
 
     /// Records after the first run of a program whether a step split its work.
-    pub fn learn_threading(&self, split: bool, complete: bool) {
-        if split || complete {
-            let _ = self.inline.set(!split);
+    pub fn learn_threading(&self, has_split: bool, is_complete: bool) {
+        if has_split || is_complete {
+            let _ = self.inline.set(!has_split);
         }
     }
 

@@ -68,9 +68,9 @@ impl Signature {
             check_count(kind, recorded_types.len(), claimed_types.len())?;
             for (i, (recorded_type, claimed_type)) in recorded_types.iter().zip(claimed_types).enumerate() {
                 let is_same_dim = |(a, b): (&Dim, &Dim)| a.fixed() == b.fixed();
-                let dims = recorded_type.dims.len() == claimed_type.dims.len()
+                let has_same_dims = recorded_type.dims.len() == claimed_type.dims.len()
                     && recorded_type.dims.iter().zip(&claimed_type.dims).all(is_same_dim);
-                if recorded_type.dtype != claimed_type.dtype || !dims {
+                if recorded_type.dtype != claimed_type.dtype || !has_same_dims {
                     return Err(format!(
                         "{kind} {i}: expected {}, found {}",
                         type_text(recorded_type),

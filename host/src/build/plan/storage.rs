@@ -284,7 +284,7 @@ fn insert_frees(function: &mut Function) {
         }
     }
     let mut freed_registers: Vec<Vec<Reg>> = vec![Vec::new(); function.code.len()];
-    let mut any = false;
+    let mut is_inserted = false;
     for (i, register) in function.registers.iter().enumerate() {
         let Some(position) = last_use[i] else { continue };
         let ends = |position: usize| {
@@ -305,10 +305,10 @@ fn insert_frees(function: &mut Function) {
             && !ends(position + 1)
         {
             freed_registers[position].push(Reg(i as u32));
-            any = true;
+            is_inserted = true;
         }
     }
-    if !any {
+    if !is_inserted {
         return;
     }
     let mut new_positions = Vec::with_capacity(function.code.len());

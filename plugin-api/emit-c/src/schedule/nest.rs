@@ -90,11 +90,11 @@ impl Reduction {
     pub fn new(x: &View, elements: i64) -> Reduction {
         let last_dim = x.shape.len() - 1;
         let len = x.shape[last_dim];
-        let across = x.strides[last_dim] == 1 && len >= 4;
-        let block = if across { len.min(128) } else { 1 };
+        let is_across = x.strides[last_dim] == 1 && len >= 4;
+        let block = if is_across { len.min(128) } else { 1 };
         let blocks = (len + block - 1) / block;
         let items = count(&x.shape[..last_dim]) * blocks;
-        Reduction { across, block, blocks, items, tasks: tasks(elements, 32_768, 16, items) }
+        Reduction { across: is_across, block, blocks, items, tasks: tasks(elements, 32_768, 16, items) }
     }
 }
 

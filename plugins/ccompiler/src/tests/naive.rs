@@ -113,20 +113,20 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
         let axis = node.int("axis").unwrap_or(default);
         (if axis < 0 { axis + rank as i64 } else { axis }) as usize
     };
-    let float = out.dtype == DType::F32;
+    let is_float = out.dtype == DType::F32;
     match name {
         "nn.conv2d" | "nn.conv1d" => {
             let axes = out_shape.len() - 2;
             let (strides, pads, dilation) = (ints(node, "strides"), ints(node, "padding"), ints(node, "dilation"));
             let groups = node.int("groups").unwrap() as usize;
-            let nhwc = node.text("data_layout").unwrap().ends_with('C');
-            let hwio = node.text("kernel_layout").unwrap().ends_with('O');
-            let wi = if hwio { args[1].shape[axes] } else { args[1].shape[1] };
-            let kernel: Vec<usize> = if hwio { args[1].shape[..axes].to_vec() } else { args[1].shape[2..].to_vec() };
+            let is_nhwc = node.text("data_layout").unwrap().ends_with('C');
+            let is_hwio = node.text("kernel_layout").unwrap().ends_with('O');
+            let wi = if is_hwio { args[1].shape[axes] } else { args[1].shape[1] };
+            let kernel: Vec<usize> = if is_hwio { args[1].shape[..axes].to_vec() } else { args[1].shape[2..].to_vec() };
             for index in indices(&out_shape) {
                 let (oc, pixel) =
-                    if nhwc { (index[axes + 1], index[1..=axes].to_vec()) } else { (index[1], index[2..].to_vec()) };
-                let channels = if nhwc { out_shape[axes + 1] } else { out_shape[1] };
+                    if is_nhwc { (index[axes + 1], index[1..=axes].to_vec()) } else { (index[1], index[2..].to_vec()) };
+                let channels = if is_nhwc { out_shape[axes + 1] } else { out_shape[1] };
                 let group = oc / (channels / groups);
                 let mut sum = 0.0;
                 for ic in 0..wi {
@@ -136,7 +136,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                             .collect();
                         let c = (group * wi + ic) as i64;
                         let mut x = vec![index[0] as i64];
-                        if nhwc {
+                        if is_nhwc {
                             x.extend(&position);
                             x.push(c);
                         } else {
@@ -144,7 +144,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                             x.extend(&position);
                         }
                         let mut w = tap.clone();
-                        if hwio {
+                        if is_hwio {
                             w.extend([ic, oc]);
                         } else {
                             w.splice(0..0, [oc, ic]);
@@ -393,22 +393,22 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
             }
         }
         "image.resize2d" => {
-            let linear = node.text("method") == Some("linear");
-            let asymmetric = node.text("coordinate_transformation_mode") == Some("asymmetric");
+            let is_linear = node.text("method") == Some("linear");
+            let is_asymmetric = node.text("coordinate_transformation_mode") == Some("asymmetric");
             for index in indices(&out_shape) {
                 let source = |d: usize| {
                     let ratio = args[0].shape[d] as f64 / out_shape[d] as f64;
-                    if asymmetric { index[d] as f64 * ratio } else { (index[d] as f64 + 0.5) * ratio - 0.5 }
+                    if is_asymmetric { index[d] as f64 * ratio } else { (index[d] as f64 + 0.5) * ratio - 0.5 }
                 };
                 let clamp = |d: usize, v: f64| v.clamp(0.0, args[0].shape[d] as f64 - 1.0) as usize;
                 let (y, x) = (source(2), source(3));
                 let value_at = |y: f64, x: f64| args[0].element(&[index[0], index[1], clamp(2, y), clamp(3, x)]);
-                out.data[flat_index(&out_shape, &index)] = if linear {
+                out.data[flat_index(&out_shape, &index)] = if is_linear {
                     let (fy, fx) = (y.floor(), x.floor());
                     let (dy, dx) = (y - fy, x - fx);
                     (value_at(fy, fx) * (1.0 - dx) + value_at(fy, fx + 1.0) * dx) * (1.0 - dy)
                         + (value_at(fy + 1.0, fx) * (1.0 - dx) + value_at(fy + 1.0, fx + 1.0) * dx) * dy
-                } else if asymmetric {
+                } else if is_asymmetric {
                     value_at(y.floor(), x.floor())
                 } else {
                     value_at((y + 0.5).floor(), (x + 0.5).floor())
@@ -434,7 +434,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
             for index in indices(&out_shape) {
                 let x: Vec<f64> = args.iter().map(|a| a.broadcast_element(&index)).collect();
                 let value = elementwise(name, node, &x);
-                out.data[flat_index(&out_shape, &index)] = if float { f64::from(value as f32) } else { value };
+                out.data[flat_index(&out_shape, &index)] = if is_float { f64::from(value as f32) } else { value };
             }
         }
     }

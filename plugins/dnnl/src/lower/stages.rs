@@ -194,8 +194,8 @@ impl EpilogueBuilder {
                 self.is_real = false;
             }
             Stage::Convert(out_dtype) => {
-                let to_real = *out_dtype == DType::F32;
-                match (self.is_real, to_real) {
+                let is_to_real = *out_dtype == DType::F32;
+                match (self.is_real, is_to_real) {
                     (true, true) => {}
                     (false, true) => self.ops.push(EpilogueOp::ToReal),
                     (true, false) => {
@@ -204,7 +204,7 @@ impl EpilogueBuilder {
                     }
                     (false, false) => self.ops.push(EpilogueOp::Wrap(*out_dtype)),
                 }
-                self.is_real = to_real;
+                self.is_real = is_to_real;
             }
             Stage::RealAdd(per_axis) => self.ops.push(EpilogueOp::RealAdd(AxisParam::new(&per_axis.values))),
             Stage::RealMultiply(per_axis) => self.ops.push(EpilogueOp::RealMultiply(AxisParam::new(&per_axis.values))),

@@ -46,12 +46,12 @@ pub enum Ratios {
 }
 
 impl Ratios {
-    /// Returns the ratio of each scale in `in_scales` to the scale `out_scale`, as floats if `floats` is set, otherwise
+    /// Returns the ratio of each scale in `in_scales` to the scale `out_scale`, as floats if `are_floats` is set, otherwise
     /// in fixed point. All scales must be finite and positive.
-    pub fn new(in_scales: &[f32], out_scale: f32, floats: bool) -> Ratios {
+    pub fn new(in_scales: &[f32], out_scale: f32, are_floats: bool) -> Ratios {
         if in_scales.iter().all(|&in_scale| in_scale == out_scale) {
             Ratios::Same
-        } else if floats {
+        } else if are_floats {
             Ratios::Float(in_scales.iter().map(|&in_scale| in_scale / out_scale).collect())
         } else {
             Ratios::Fixed(in_scales.iter().map(|&in_scale| Fixed::ratio(in_scale, out_scale)).collect())

@@ -11,7 +11,7 @@ use byoc_plugin_api::*;
 
 /// Returns a graph that applies `y = x w + b` `times` times to x of shape (rows, n); `w` is (n, n) in the layout of
 /// `nn.dense`.
-fn chain(rows: usize, n: usize, times: usize, bias: bool) -> (Graph, Vec<Constant>) {
+fn chain(rows: usize, n: usize, times: usize, has_bias: bool) -> (Graph, Vec<Constant>) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut graph = Graph::new("region_0");
     let mut y = ValueRef::of(graph.push_input("x", ty(&[rows, n])));
@@ -19,7 +19,7 @@ fn chain(rows: usize, n: usize, times: usize, bias: bool) -> (Graph, Vec<Constan
     let b = ValueRef::of(graph.push_constant(1, ty(&[n])));
     for _ in 0..times {
         y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [ty(&[rows, n])]));
-        if bias {
+        if has_bias {
             y = ValueRef::of(graph.push_op("nn.bias_add", [y, b], [Attr::new("axis", 1i64)], [ty(&[rows, n])]));
         }
     }

@@ -53,9 +53,9 @@ impl Sizes {
 }
 
 /// Compares the convolution with the direct formula. The convolution has a bias and an addend, which shares the
-/// result's memory if `in_place` is set. `threads` holds the number of threads with scratch memory and the number of
+/// result's memory if `is_in_place` is set. `threads` holds the number of threads with scratch memory and the number of
 /// threads that run.
-fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) {
+fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], is_in_place: bool) {
     let Some(library) = library() else { return };
     let Sizes { source, result, padding, filters, channels } = *sizes;
     let weights = Weights { size: [filters, channels], strides: [channels * 9, 9, 3, 1] };
@@ -78,7 +78,7 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     );
     weights.transform(&bytes, &mut packed_weights).unwrap();
     // The guard elements past the ends of result and scratch memory must not change.
-    let mut out = if in_place { addend.clone() } else { vec![f32::NAN; elements] };
+    let mut out = if is_in_place { addend.clone() } else { vec![f32::NAN; elements] };
     out.push(7.0);
     let mut scratch = vec![f32::NAN; layer.scratch() + 1];
     let mut tensors = vec![
@@ -88,7 +88,7 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
         (ffi::ARG_SCRATCHPAD, scratch.as_mut_ptr()),
         (ffi::ARG_DST, out.as_mut_ptr()),
     ];
-    tensors.push((ffi::ARG_SRC_1, if in_place { out.as_mut_ptr() } else { addend.as_mut_ptr() }));
+    tensors.push((ffi::ARG_SRC_1, if is_in_place { out.as_mut_ptr() } else { addend.as_mut_ptr() }));
     let argument = |(i, (arg, _)): (usize, &(i32, *mut f32))| Argument {
         arg: *arg,
         buffer: BufferId(i as u32),

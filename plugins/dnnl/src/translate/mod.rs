@@ -116,8 +116,8 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
     }
     for (i, &input) in inputs.iter().enumerate() {
         let value = ir.get(input);
-        let index = name == "take" && i == 1;
-        if value.dtype != DType::F32 && !index {
+        let is_index = name == "take" && i == 1;
+        if value.dtype != DType::F32 && !is_index {
             let detail = format!("input {i}: expected float32, found {}", value.dtype);
             return Err(with_name(CompileError::new(RefusalCode::UnsupportedDtype, detail)));
         }
@@ -128,8 +128,8 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
 }
 
 fn check_results(ir: &RegionIr, values: Vec<Val>) -> Result<Vec<Val>> {
-    let shapeless = |value: &Val| ir.shape(*value).iter().any(|&d| d < 1) || ir.shape(*value).len() > ffi::MAX_NDIMS;
-    if let Some(value) = values.iter().find(|value| shapeless(value)) {
+    let is_shapeless = |value: &Val| ir.shape(*value).iter().any(|&d| d < 1) || ir.shape(*value).len() > ffi::MAX_NDIMS;
+    if let Some(value) = values.iter().find(|value| is_shapeless(value)) {
         return Err(shape_error(format!(
             "result: expected a non-empty tensor of at most {} dimensions, found shape {:?}",
             ffi::MAX_NDIMS,
@@ -141,8 +141,8 @@ fn check_results(ir: &RegionIr, values: Vec<Val>) -> Result<Vec<Val>> {
 
 /// Returns true if the operator is quantized, or if its first operand or first result consists of integers.
 fn is_quantized(ir: &RegionIr, row: &Row, node: &Node, inputs: &[Val]) -> bool {
-    let integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
-    row.quantized || integer(ir.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
+    let is_integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
+    row.quantized || is_integer(ir.get(inputs[0]).dtype) || is_integer(node.outputs[0].dtype)
 }
 
 /// Graph operator under translation.
@@ -211,15 +211,15 @@ impl Translation<'_> {
         Ok(self.transpose(x, axes))
     }
 
-    fn convolution(&mut self, transposed: bool) -> Result<Val> {
+    fn convolution(&mut self, is_transposed: bool) -> Result<Val> {
         let Convolution { data, weight, window, groups, shape, order, out_layout } =
-            self.convolution_parts(transposed)?;
-        let result = self.ir.push(Kind::Conv { window, groups, transposed }, &[data, weight], shape);
+            self.convolution_parts(is_transposed)?;
+        let result = self.ir.push(Kind::Conv { window, groups, transposed: is_transposed }, &[data, weight], shape);
         self.convert_to_layout(result, &order, &out_layout)
     }
 
     /// Validates a convolution and returns its components.
-    pub fn convolution_parts(&mut self, transposed: bool) -> Result<Convolution> {
+    pub fn convolution_parts(&mut self, is_transposed: bool) -> Result<Convolution> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
         let axes = axes.ok_or_else(|| shape_error(format!("data: expected rank 3 to 5, found {}", self.rank(data))))?;
@@ -227,7 +227,7 @@ impl Translation<'_> {
         let order = format!("NC{spatial}");
         // The first letter of a transposed convolution's kernel layout denotes the data channels, whatever letter Relay
         // uses.
-        let letters = if transposed && axes == 2 { "IO" } else { "OI" };
+        let letters = if is_transposed && axes == 2 { "IO" } else { "OI" };
         let kernel_order = format!("{letters}{spatial}");
         let kernel_layout = match self.attrs.text("kernel_layout") {
             "" => kernel_order.as_str(),
@@ -250,7 +250,7 @@ impl Translation<'_> {
         }
         let groups = self.attrs.int("groups", 1);
         let window = self.attrs.window(axes, &w[2..])?;
-        let (in_channels, out_channels) = if transposed { (w[0], w[1] * groups) } else { (w[1] * groups, w[0]) };
+        let (in_channels, out_channels) = if is_transposed { (w[0], w[1] * groups) } else { (w[1] * groups, w[0]) };
         if groups < 1 || in_channels != x[1] || out_channels % groups != 0 || x[1] % groups != 0 {
             return Err(shape_error(format!(
                 "kernel: expected channels for data {x:?} in {groups} groups, found {w:?}"
@@ -261,7 +261,7 @@ impl Translation<'_> {
         let output_padding = self.attrs.per_axis("output_padding", axes, 0);
         for i in 0..axes {
             let extent = (w[2 + i] - 1) * window.dilation[i] + 1;
-            if transposed {
+            if is_transposed {
                 window.pad_after[i] -= output_padding[i];
                 shape.push((x[2 + i] - 1) * window.strides[i] + extent - window.pad_before[i] - window.pad_after[i]);
             } else {
@@ -401,13 +401,13 @@ impl Translation<'_> {
         dims.get(position)?.known().map(|size| size as i64)
     }
 
-    fn adaptive(&mut self, alg: i32, global: bool) -> Result<Val> {
+    fn adaptive(&mut self, alg: i32, is_global: bool) -> Result<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         let axes = x.len() - 2;
         let output_size = self.attrs.ints("output_size").unwrap_or_default();
         let size = |i: usize| {
-            if global { 1 } else { output_size.get(i).or(output_size.first()).copied().unwrap_or(x[2 + i]) }
+            if is_global { 1 } else { output_size.get(i).or(output_size.first()).copied().unwrap_or(x[2 + i]) }
         };
         let mut shape = vec![x[0], x[1]];
         let mut kernel = Vec::new();

@@ -223,8 +223,8 @@ impl Translation<'_> {
         let convolution = self.convolution_parts(false)?;
         let (mut data, zero, may_exceed) = self.data(convolution.data, &channel_sums)?;
         let mut window = convolution.window;
-        let padding = |pads: &[i64]| pads.iter().any(|&pad| pad > 0);
-        if zero != 0 && (padding(&window.pad_before) || padding(&window.pad_after)) {
+        let has_padding = |pads: &[i64]| pads.iter().any(|&pad| pad > 0);
+        if zero != 0 && (has_padding(&window.pad_before) || has_padding(&window.pad_after)) {
             let dtype = self.ir.get(data).dtype;
             let (low, high) = range(dtype);
             if !(low..=high).contains(&zero) {

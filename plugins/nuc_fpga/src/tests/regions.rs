@@ -49,8 +49,8 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     }
     let base_scale = [0.001f32, 0.5, 2.0, 3.7e-9, 0.015625][rng.random_below(5) as usize];
     let scales: Vec<f32> = (0..channels).map(|_| base_scale * (1.0 + rng.random_below(1000) as f32 / 500.0)).collect();
-    let per_channel = rng.random_below(2) == 0;
-    let in_scale = if per_channel { case.float32(&[channels], &scales) } else { case.float32(&[], &[base_scale]) };
+    let is_per_channel = rng.random_below(2) == 0;
+    let in_scale = if is_per_channel { case.float32(&[channels], &scales) } else { case.float32(&[], &[base_scale]) };
     let out_scale_value =
         [base_scale * 100.0, base_scale * 77.3, base_scale, base_scale * 0.3][rng.random_below(4) as usize];
     let to_zero = [0, 0, 3, -100][rng.random_below(4) as usize];

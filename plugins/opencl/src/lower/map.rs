@@ -26,12 +26,12 @@ pub fn grid(columns: i64, rows: i64) -> Grid {
 impl KernelText {
     /// Appends declarations of the work-item's position in the grid, and an early return for work-items past its end.
     pub fn write_positions(&mut self, grid: &Grid) {
-        let guard = |d: usize| !(grid.items[d] as usize).is_multiple_of(grid.local[d]);
+        let needs_guard = |d: usize| !(grid.items[d] as usize).is_multiple_of(grid.local[d]);
         self.line(1, "const int x = get_global_id(0);");
         if grid.items[1] > 1 {
             self.line(1, "const int m = get_global_id(1);");
         }
-        let conditions = [(guard(0), "x", 0), (guard(1), "m", 1)];
+        let conditions = [(needs_guard(0), "x", 0), (needs_guard(1), "m", 1)];
         let conditions: Vec<String> = conditions
             .iter()
             .filter(|condition| condition.0)
@@ -79,7 +79,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Adds a kernel that executes a body at each point of its index space.
-    pub fn map(&mut self, body: Body, float: bool, kind: &str, name: &str, comment: &str) {
+    pub fn map(&mut self, body: Body, is_float: bool, kind: &str, name: &str, comment: &str) {
         let Some(order) = body.stores.first().map(|store| memory_order(&store.view)) else { return };
         let body = body.permute(&order);
         let (domain, views) = collapse(&body.domain, &body.views());
@@ -91,7 +91,7 @@ impl Lowering<'_, '_> {
         let columns = body.domain[rank - 1];
         let rows: i64 = body.domain[..rank - 1].iter().product();
         let gathers = body.views().iter().filter(|view: &&&View| view.strides[rank - 1] > 1).count();
-        let width = if float && gathers == 0 { self.device.vector(columns) } else { 1 };
+        let width = if is_float && gathers == 0 { self.device.vector(columns) } else { 1 };
         let grid = grid((columns + width - 1) / width, rows);
         let mut text = KernelText::default();
         text.write_positions(&grid);

@@ -78,10 +78,10 @@ impl Lowering<'_, '_> {
         let dims = rows.shape.len();
         let columns = rows.shape[dims - 1];
         let innermost = summed_dims.last().map(|&d| (x.shape[d], x.strides[d]));
-        let across = rows.strides[dims - 1] == 1 && columns >= 4;
-        let width = if across { self.device.vector(columns) } else { 1 };
+        let is_across = rows.strides[dims - 1] == 1 && columns >= 4;
+        let width = if is_across { self.device.vector(columns) } else { 1 };
         let lanes = match innermost {
-            Some((size, 1)) if !across => self.device.vector(size),
+            Some((size, 1)) if !is_across => self.device.vector(size),
             _ => 1,
         };
         let mut text = KernelText::default();

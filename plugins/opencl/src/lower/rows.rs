@@ -102,9 +102,9 @@ impl Lowering<'_, '_> {
         let shape = data.view.shape.clone();
         let rank = shape.len();
         let axis = axis(op, -1, rank)?;
-        let norm = op.name == "nn.layer_norm";
+        let is_norm = op.name == "nn.layer_norm";
         let mut parameters = Vec::new();
-        for (i, flag) in ["scale", "center"].into_iter().enumerate().filter(|_| norm) {
+        for (i, flag) in ["scale", "center"].into_iter().enumerate().filter(|_| is_norm) {
             if op.attrs().flag(flag, true) {
                 let storage = self.resolve(op.inputs[1 + i])?;
                 parameters.push((["gamma", "beta"][i], storage));
@@ -129,7 +129,7 @@ impl Lowering<'_, '_> {
         let pointer = text.pointer(data.place, DType::F32, false);
         let row = Row { pointer: &pointer, view: &view, indices: &indices, size, width };
         let add = |a: &str, b: &str| format!("{a} + {b}");
-        let result: Box<dyn Fn(i64) -> String> = if norm {
+        let result: Box<dyn Fn(i64) -> String> = if is_norm {
             row.append_reduction(&mut text, "sum", 0.0, add, |_| "v".to_owned());
             text.line(1, &format!("const float mean = sum / {};", literal(size as f64, 1)));
             row.append_reduction(&mut text, "squares", 0.0, add, |_| "(v - mean) * (v - mean)".to_owned());

@@ -73,8 +73,8 @@ impl Lowering<'_, '_> {
         let rank = c.body.domain.len();
         let depth = c.b.depth();
         text.line(3, &format!("const int n = item + i * {};", ITEMS * ITEMS));
-        let by_rows = rank >= 2 && c.a_view.strides[rank - 2] == 1 && c.k.1 != 1;
-        let (row, k) = if by_rows {
+        let is_by_rows = rank >= 2 && c.a_view.strides[rank - 2] == 1 && c.k.1 != 1;
+        let (row, k) = if is_by_rows {
             (format!("n % {SIDE}"), format!("n / {SIDE}"))
         } else {
             (format!("n / {DEPTH}"), format!("n % {DEPTH}"))

@@ -52,13 +52,13 @@ impl Lowering<'_, '_> {
         let body = self.body(group_index, Some(&order))?.permute(&order);
         let (sizes, strides) = (op.attrs().per_axis("pool_size", axes, 1), op.attrs().per_axis("strides", axes, 1));
         let (dilation, pads) = (op.attrs().per_axis("dilation", axes, 1), op.attrs().padding(axes));
-        let whole_window = op.name.contains("global") || op.name.contains("adaptive");
+        let is_whole_window = op.name.contains("global") || op.name.contains("adaptive");
         let axis = |(i, &d): (usize, &usize)| Axis {
             // 0 marks global and adaptive windows, whose bounds the kernel computes.
-            taps: if whole_window { 0 } else { sizes[i] },
+            taps: if is_whole_window { 0 } else { sizes[i] },
             stride: strides[i],
-            dilation: if whole_window { 1 } else { dilation[i] },
-            pad: if whole_window { (0, 0) } else { pads[i] },
+            dilation: if is_whole_window { 1 } else { dilation[i] },
+            pad: if is_whole_window { (0, 0) } else { pads[i] },
             size: shape[d],
             outputs: out[d],
             step: data.view.strides[d],
@@ -181,9 +181,9 @@ fn write_window_bounds(text: &mut KernelText, i: usize, axis: &Axis, index: &str
 }
 
 /// Formats the number of elements in a window, with or without the padding.
-fn window_count(i: usize, axis: &Axis, include: bool) -> String {
+fn window_count(i: usize, axis: &Axis, includes_padding: bool) -> String {
     let dilation = axis.dilation;
-    if axis.taps != 0 && include {
+    if axis.taps != 0 && includes_padding {
         // Elements past the end of the padding do not count.
         let limit = axis.size + axis.pad.1;
         return format!("min({}, ({limit} - at{i} + {}) / {dilation})", axis.taps, dilation - 1);

@@ -59,7 +59,7 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
     let mut clocks: [Clock; MODULES] = Default::default();
     let mut produced_tokens: [VecDeque<Clock>; QUEUES] = Default::default();
     loop {
-        let mut progress = false;
+        let mut has_progressed = false;
         for module in [Module::Load, Module::Compute, Module::Store] {
             let module_index = module as usize;
             let Some(&index) = queues[module_index].get(heads[module_index]) else { continue };
@@ -86,9 +86,9 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
                 }
             }
             heads[module_index] += 1;
-            progress = true;
+            has_progressed = true;
         }
-        if !progress {
+        if !has_progressed {
             break;
         }
     }
@@ -161,14 +161,14 @@ struct Accesses {
 impl Accesses {
     /// Records an access. Returns false if an earlier conflicting access does not happen before it.
     fn record(&mut self, module: Module, clock: Clock, writes: bool) -> bool {
-        let after_write = self.write.is_none_or(|(writer, time)| clock[writer as usize] >= time);
-        let after_reads = !writes || self.reads.iter().zip(clock).all(|(read, clock)| clock >= *read);
+        let is_after_write = self.write.is_none_or(|(writer, time)| clock[writer as usize] >= time);
+        let is_after_reads = !writes || self.reads.iter().zip(clock).all(|(read, clock)| clock >= *read);
         if writes {
             *self = Accesses { write: Some((module, clock[module as usize])), reads: [0; MODULES] };
         } else {
             self.reads[module as usize] = clock[module as usize];
         }
-        after_write && after_reads
+        is_after_write && is_after_reads
     }
 }
 

@@ -201,8 +201,8 @@ impl Config {
 
     /// Tests for a device that loads bytes into accumulators, as the functional simulator and the OpenCL design do.
     pub fn has_acc_8bit(&self) -> bool {
-        let of_target = ["sim", "intelfocl"].contains(&self.target.as_str());
-        self.revision() == Revision::Second && self.acc_8bit.unwrap_or(of_target)
+        let is_of_target = ["sim", "intelfocl"].contains(&self.target.as_str());
+        self.revision() == Revision::Second && self.acc_8bit.unwrap_or(is_of_target)
     }
 
     /// Returns the instruction set revision.

@@ -71,7 +71,7 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
     let mut token_times: [VecDeque<f64>; QUEUES] = Default::default();
     let mut timing = Timing { ends: vec![0.0; stream.len()], ..Timing::default() };
     loop {
-        let mut progress = false;
+        let mut has_progressed = false;
         for module in [Module::Load, Module::Compute, Module::Store] {
             while let Some(&index) = queues[module as usize].get(heads[module as usize]) {
                 let insn = &stream[index];
@@ -91,10 +91,10 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
                 timing.ends[index] = end;
                 timing.total = timing.total.max(end);
                 heads[module as usize] += 1;
-                progress = true;
+                has_progressed = true;
             }
         }
-        if !progress {
+        if !has_progressed {
             break;
         }
     }

@@ -296,9 +296,9 @@ impl Insn {
 }
 
 impl Transfer {
-    fn encode(&self, widths: &Widths, store: bool, writer: &mut Writer) -> Result<(), EncodeError> {
+    fn encode(&self, widths: &Widths, is_store: bool, writer: &mut Writer) -> Result<(), EncodeError> {
         let mut code = Memory::ALL.iter().position(|memory| *memory == self.memory).unwrap_or_default() as u64;
-        if widths.code == 2 && store && self.memory == Memory::Out {
+        if widths.code == 2 && is_store && self.memory == Memory::Out {
             // The first revision has no code for OUT, the only memory that a store can name.
             code = 0;
         }
@@ -344,8 +344,8 @@ impl Transfer {
 }
 
 impl Loops {
-    fn encode(&self, reset: bool, widths: &Widths, writer: &mut Writer) -> Result<(), EncodeError> {
-        writer.write_field("reset", u64::from(reset), 1)?;
+    fn encode(&self, is_reset: bool, widths: &Widths, writer: &mut Writer) -> Result<(), EncodeError> {
+        writer.write_field("reset", u64::from(is_reset), 1)?;
         writer.write_field("uop_begin", u64::from(self.uop_begin), widths.uop)?;
         writer.write_field("uop_end", u64::from(self.uop_end), widths.uop + 1)?;
         writer.write_field("iter_out", u64::from(self.iterations[0]), 14)?;

@@ -71,8 +71,8 @@ fn loops(steps: usize) -> Loops {
     Loops { uop_begin: 0, uop_end: 1, iterations: [(steps / 49).max(1) as u16, steps.min(49) as u16] }
 }
 
-fn gemm(reset: bool, steps: usize) -> Op {
-    Op::Gemm(Gemm { reset, loops: loops(steps), dst: [0; 2], src: [0; 2], wgt: [0; 2] })
+fn gemm(is_reset: bool, steps: usize) -> Op {
+    Op::Gemm(Gemm { reset: is_reset, loops: loops(steps), dst: [0; 2], src: [0; 2], wgt: [0; 2] })
 }
 
 fn alu(steps: usize) -> Op {

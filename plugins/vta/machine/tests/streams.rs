@@ -127,12 +127,15 @@ impl Runtime {
     }
 
     /// Emits a matrix instruction with up to two loops of (count, dst, src, wgt).
-    fn gemm(&mut self, reset: bool, loops: &[[u16; 4]], uops: &[[u32; 3]]) {
-        let (uop_begin, uop_end) = self.kernel(format!("{reset} {loops:?} {uops:?}"), uops);
+    fn gemm(&mut self, is_reset: bool, loops: &[[u16; 4]], uops: &[[u32; 3]]) {
+        let (uop_begin, uop_end) = self.kernel(format!("{is_reset} {loops:?} {uops:?}"), uops);
         let [outer, inner] = [0, 1].map(|i| loops.get(i).copied().unwrap_or([1, 0, 0, 0]));
         let level_pair = |i: usize| [outer[i], inner[i]];
         let loops = Loops { uop_begin, uop_end, iterations: level_pair(0) };
-        self.emit(1, Op::Gemm(Gemm { reset, loops, dst: level_pair(1), src: level_pair(2), wgt: level_pair(3) }));
+        self.emit(
+            1,
+            Op::Gemm(Gemm { reset: is_reset, loops, dst: level_pair(1), src: level_pair(2), wgt: level_pair(3) }),
+        );
     }
 
     /// Emits a vector instruction with one loop of (count, dst, src).

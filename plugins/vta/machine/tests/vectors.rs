@@ -28,8 +28,8 @@ fn alu(flags: &str, op: AluOp, imm: Option<i16>, loops: Loops, dst: [u16; 2], sr
     Insn { deps: deps(flags), op: Op::Alu(Alu { reset: false, loops, dst, src, op, use_imm, imm }) }
 }
 
-fn gemm(flags: &str, reset: bool, loops: Loops, [dst, src, wgt]: [[u16; 2]; 3]) -> Insn {
-    Insn { deps: deps(flags), op: Op::Gemm(Gemm { reset, loops, dst, src, wgt }) }
+fn gemm(flags: &str, is_reset: bool, loops: Loops, [dst, src, wgt]: [[u16; 2]; 3]) -> Insn {
+    Insn { deps: deps(flags), op: Op::Gemm(Gemm { reset: is_reset, loops, dst, src, wgt }) }
 }
 
 fn first_revision() -> Config {
@@ -209,8 +209,8 @@ proptest! {
 
     #[test]
     fn decodes_what_it_encodes(config in configs(), kind in 0..4usize, flags in 0..16u8, r in any::<[u32; 12]>()) {
-        let bit = |i: u8| flags >> i & 1 == 1;
-        let deps = Deps { pop_prev: bit(0), pop_next: bit(1), push_prev: bit(2), push_next: bit(3) };
+        let is_set = |i: u8| flags >> i & 1 == 1;
+        let deps = Deps { pop_prev: is_set(0), pop_next: is_set(1), push_prev: is_set(2), push_next: is_set(3) };
         let random_below = |i: usize, memory| (r[i] as usize % config.depth(memory)) as u16;
         let memories = [Memory::Uop, Memory::Wgt, Memory::Inp, Memory::Acc];
         let transfer = Transfer {

@@ -96,12 +96,12 @@ impl Tile {
         let depth_per_thread = |memory| config.depth(memory) / threads;
         let results = self.outputs * self.size[0] * self.size[1];
         let tensor_count = layer.added_tensors();
-        let vectors = layer.steps().iter().any(|step| matches!(step, Step::Vector(..)));
-        let epilogue = results * tensor_count.min(1) + if vectors { self.outputs } else { 0 };
+        let has_vectors = layer.steps().iter().any(|step| matches!(step, Step::Vector(..)));
+        let epilogue = results * tensor_count.min(1) + if has_vectors { self.outputs } else { 0 };
         // Tensors pass through the activation memory if the device cannot load bytes into accumulators.
         let through = |tensors: usize| if config.has_acc_8bit() { 0 } else { tensors };
         let can_iterate = results <= MAX_ITERATIONS;
-        let uops = |kernels: usize| kernels + self.size[1] + 16 <= config.uop_entries();
+        let has_room_for = |kernels: usize| kernels + self.size[1] + 16 <= config.uop_entries();
         match layer {
             Layer::Conv(conv) => {
                 let [rows, columns] = self.data(conv.kernel, conv.strides);
@@ -110,7 +110,7 @@ impl Tile {
                     && data <= depth_per_thread(Memory::Inp)
                     && self.outputs * self.inputs * conv.kernel[0] * conv.kernel[1] <= depth_per_thread(Memory::Wgt)
                     && results + epilogue <= depth_per_thread(Memory::Acc)
-                    && uops(self.uops(conv))
+                    && has_room_for(self.uops(conv))
             }
             Layer::Pool(pool) => {
                 let [rows, columns] = self.pool_data(pool);
@@ -119,13 +119,13 @@ impl Tile {
                     && data <= MAX_ITERATIONS
                     && data * through(1) + results * through(tensor_count) <= depth_per_thread(Memory::Inp)
                     && results + data.max(epilogue) <= depth_per_thread(Memory::Acc)
-                    && uops(pool.kernel[0] * pool.kernel[1])
+                    && has_room_for(pool.kernel[0] * pool.kernel[1])
             }
             Layer::Elementwise(_) => {
                 can_iterate
                     && results * through(1 + tensor_count) <= depth_per_thread(Memory::Inp)
                     && results + epilogue <= depth_per_thread(Memory::Acc)
-                    && uops(0)
+                    && has_room_for(0)
             }
         }
     }

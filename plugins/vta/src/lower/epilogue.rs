@@ -188,8 +188,8 @@ impl Epilogue {
             i32::try_from(*addend).is_ok() && range[0] + addend >= INT32[0] && range[1] + addend <= INT32[1]
         });
         let sum = addition(&addends);
-        let vector = matches!(sum, ChannelStep::Vector(..)) && self.axis == ChannelAxis::None;
-        if !is_in_range || vector || amounts.iter().any(|amount| *amount > 2 * MAX_SHIFT) {
+        let is_vector = matches!(sum, ChannelStep::Vector(..)) && self.axis == ChannelAxis::None;
+        if !is_in_range || is_vector || amounts.iter().any(|amount| *amount > 2 * MAX_SHIFT) {
             return false;
         }
         let bounds: Vec<(AluOp, i64)> = self.steps[end + shifts..].iter().filter_map(immediate_of).collect();

@@ -53,8 +53,8 @@ pub fn scale(ranges: &[Range], shifts: &[i64]) -> Result<Vec<ChannelStep>, Scale
         (Some(min), Some(max)) => (*min, *max),
         _ => (0, 0),
     };
-    let constant = ranges.iter().any(|range| range[0] == range[1]);
-    if min == max && min < 0 && !constant {
+    let has_constant = ranges.iter().any(|range| range[0] == range[1]);
+    if min == max && min < 0 && !has_constant {
         return left_shifts(ranges, -min);
     }
     let left_shift = (-min).max(0);

@@ -118,15 +118,15 @@ inventory::submit! {
     }
 }
 
-/// Checks element types, scales and zero points; the shapes are checked elsewhere. If `per_channel`, the scale and the
+/// Checks element types, scales and zero points; the shapes are checked elsewhere. If `is_per_channel`, the scale and the
 /// zero point of argument 1 may vary along its output channels.
-fn check_contraction(relation: &Relation<'_>, per_channel: bool) -> Result<(), Box<Diagnostic>> {
+fn check_contraction(relation: &Relation<'_>, is_per_channel: bool) -> Result<(), Box<Diagnostic>> {
     let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
     check_one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
     check_one_of(relation, relation.def.inputs[1], weight.dtype, NARROW)?;
     let out = relation.params.dtype("out_dtype").unwrap_or(DType::I32);
     check_one_of(relation, "out_dtype", out, &[DType::I32, DType::I64])?;
-    let channels: Option<Dim> = match per_channel {
+    let channels: Option<Dim> = match is_per_channel {
         true => Some(weight.dims.get(channel_axis(&relation.params, weight.dims.len())).cloned().unwrap_or(Dim::Any)),
         false => None,
     };

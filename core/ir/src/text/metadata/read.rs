@@ -103,16 +103,16 @@ impl Metadata {
             let Some(written) = attrs.get(def.name) else { continue };
             let text = written.as_str().ok_or_else(|| format!("the attribute {} is not a string", def.name))?;
             let invalid = || format!("attribute {}: invalid value {text:?}", def.name);
-            let optional = matches!(def.default, AttrDefault::None);
+            let is_optional = matches!(def.default, AttrDefault::None);
             let value = match def.kind {
-                AttrKind::Str | AttrKind::DType if optional && text_index(written).is_some() => {
+                AttrKind::Str | AttrKind::DType if is_optional && text_index(written).is_some() => {
                     self.value(written, 0)?
                 }
                 AttrKind::Str | AttrKind::DType => AttrValue::from(text),
                 AttrKind::Bool => AttrValue::Bool(text.parse::<i64>().map_err(|_| invalid())? != 0),
-                AttrKind::Float if !optional => AttrValue::Float(text.parse().map_err(|_| invalid())?),
+                AttrKind::Float if !is_optional => AttrValue::Float(text.parse().map_err(|_| invalid())?),
                 // An optional number is stored as an object, a required number inline.
-                AttrKind::Int if !optional => AttrValue::Int(text.parse().map_err(|_| invalid())?),
+                AttrKind::Int if !is_optional => AttrValue::Int(text.parse().map_err(|_| invalid())?),
                 _ => self.value(written, 0)?,
             };
             // The null object denotes the default.

@@ -98,15 +98,15 @@ impl Parser<'_> {
     /// Parses a number preceded by zero or more minus signs.
     pub(super) fn number(&mut self) -> Result<Number> {
         let start = self.peek().span;
-        let mut negative = false;
+        let mut is_negative = false;
         while self.accept(Kind::Minus) {
-            negative = !negative;
+            is_negative = !is_negative;
         }
         let token = self.peek();
         let text = self.text_of(token);
         let number = match token.kind {
-            Kind::Number => number::parse(text, negative),
-            Kind::Ident => match number::special(text, negative) {
+            Kind::Number => number::parse(text, is_negative),
+            Kind::Ident => match number::special(text, is_negative) {
                 Some(number) => Ok(number),
                 None => return Err(self.unexpected(token, "a number")),
             },

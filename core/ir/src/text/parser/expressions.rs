@@ -230,9 +230,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Begins a call; if `word` is true, consumes the name of the callee first.
-    fn arguments(&mut self, target: Target, start: u32, word: bool) -> Result<State> {
-        if word {
+    /// Begins a call; if `is_word` is true, consumes the name of the callee first.
+    fn arguments(&mut self, target: Target, start: u32, is_word: bool) -> Result<State> {
+        if is_word {
             self.take();
         }
         self.expect(Kind::OpenParen)?;

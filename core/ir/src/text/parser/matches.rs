@@ -10,19 +10,20 @@ impl Parser<'_> {
     /// Parses `match (` or `match? (`.
     pub(super) fn match_data(&mut self, start: u32) -> Result<State> {
         self.take();
-        let complete = !self.accept(Kind::Question);
+        let is_complete = !self.accept(Kind::Question);
         self.expect(Kind::OpenParen)?;
-        self.frames.push(ParseFrame::MatchData { start, complete });
+        self.frames.push(ParseFrame::MatchData { start, complete: is_complete });
         Ok(State::Item)
     }
 
     /// Parses `) {` and begins the first clause.
-    pub(super) fn open_match(&mut self, start: u32, complete: bool, data: ExprId) -> Result<State> {
+    pub(super) fn open_match(&mut self, start: u32, is_complete: bool, data: ExprId) -> Result<State> {
         self.expect(Kind::CloseParen)?;
         self.expect(Kind::OpenBrace)?;
         self.frames.pop();
         let scope = self.names.scope();
-        let frame = OpenMatch { start, data, complete, clauses: Vec::new(), pattern: None, braces: false, scope };
+        let frame =
+            OpenMatch { start, data, complete: is_complete, clauses: Vec::new(), pattern: None, braces: false, scope };
         self.frames.push(ParseFrame::Clause(Box::new(frame)));
         self.next_clause()
     }

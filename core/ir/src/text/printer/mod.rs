@@ -497,7 +497,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn write_patterns(&mut self, fields: &[ClausePattern], comma: bool) {
+    fn write_patterns(&mut self, fields: &[ClausePattern], has_comma: bool) {
         self.out.push('(');
         for (i, field) in fields.iter().enumerate() {
             if i > 0 {
@@ -505,7 +505,7 @@ impl<'a> Printer<'a> {
             }
             self.write_pattern(field);
         }
-        self.out.push_str(if comma { ",)" } else { ")" });
+        self.out.push_str(if has_comma { ",)" } else { ")" });
     }
 
     /// Writes `[A](params, attributes) -> type { body }`.

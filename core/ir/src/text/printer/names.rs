@@ -60,11 +60,11 @@ pub(super) fn write_name(out: &mut String, name: &str) {
 
 fn is_plain(name: &str) -> bool {
     let bytes = name.as_bytes();
-    let part = |i: usize| bytes.get(i).is_some_and(|&b| is_name_part(b));
+    let is_part = |i: usize| bytes.get(i).is_some_and(|&b| is_name_part(b));
     let start = match bytes.first() {
-        Some(b'/') => part(1),
+        Some(b'/') => is_part(1),
         Some(&first) => is_name_start(first),
         None => false,
     };
-    start && (0..bytes.len()).all(|i| part(i) || (bytes[i] == b'/' && part(i + 1)))
+    start && (0..bytes.len()).all(|i| is_part(i) || (bytes[i] == b'/' && is_part(i + 1)))
 }

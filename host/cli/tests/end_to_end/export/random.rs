@@ -204,8 +204,8 @@ impl Graph {
 
     fn convolution(&mut self) {
         let x = self.of_rank(4);
-        let channels_last = self.random.below(3) == 0;
-        let (c, h, w) = if channels_last { (3, 1, 2) } else { (1, 2, 3) };
+        let is_channels_last = self.random.below(3) == 0;
+        let (c, h, w) = if is_channels_last { (3, 1, 2) } else { (1, 2, 3) };
         let channels = x.shape[c];
         let Some((kernel, strides, padding, dilation, out)) = self.window([x.shape[h], x.shape[w]], 4) else { return };
         let groups = match self.random.below(3) {
@@ -219,7 +219,7 @@ impl Graph {
         }
         let inputs = channels / groups;
         let scale = 2f32.powi(-((inputs * kernel[0] * kernel[1]) as f32).log2().ceil() as i32 / 2);
-        let (shape, layouts) = match channels_last {
+        let (shape, layouts) = match is_channels_last {
             true => ([kernel[0], kernel[1], inputs, groups * of_group], "data_layout=\"NHWC\", kernel_layout=\"HWIO\""),
             false => {
                 ([groups * of_group, inputs, kernel[0], kernel[1]], "data_layout=\"NCHW\", kernel_layout=\"OIHW\"")
@@ -266,8 +266,8 @@ impl Graph {
 
     fn pool(&mut self) {
         let x = self.of_rank(4);
-        let channels_last = self.random.below(3) == 0;
-        let (h, w) = if channels_last { (1, 2) } else { (2, 3) };
+        let is_channels_last = self.random.below(3) == 0;
+        let (h, w) = if is_channels_last { (1, 2) } else { (2, 3) };
         let Some((kernel, strides, mut padding, dilation, _)) = self.window([x.shape[h], x.shape[w]], 3) else {
             return;
         };
@@ -291,7 +291,7 @@ impl Graph {
             "{name}({}, pool_size={kernel:?}, strides={strides:?}, padding={padding:?}, dilation={dilation:?}, \
              layout=\"{}\"{include})",
             x.name,
-            if channels_last { "NHWC" } else { "NCHW" }
+            if is_channels_last { "NHWC" } else { "NCHW" }
         );
         let mut result = x.shape.clone();
         (result[h], result[w]) = (out[0], out[1]);

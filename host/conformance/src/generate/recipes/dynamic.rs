@@ -48,8 +48,9 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
         }
         "reinterpret" => {
             let (dtype, shape) = first_argument(sampler, constraints, 0, 4);
-            let same_width = |target_dtype: &&DType| target_dtype.bits() == dtype.bits() && !target_dtype.is_float();
-            let target_dtype = DType::COMPUTED.iter().find(same_width).copied()?;
+            let has_same_width =
+                |target_dtype: &&DType| target_dtype.bits() == dtype.bits() && !target_dtype.is_float();
+            let target_dtype = DType::COMPUTED.iter().find(has_same_width).copied()?;
             recipe([unconstrained(dtype, shape)], attrs([("dtype", target_dtype.into())]))
         }
         "image.grid_sample" => {

@@ -48,8 +48,8 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
         "fixed_point_multiply" => {
             let (dtype, shape) =
                 argument_type(constraints, 0).unwrap_or_else(|| (DType::I32, sampler.shape_of_rank(0, 4)));
-            let power_of_two = sampler.scheme.is_some_and(|scheme| scheme.power_of_two);
-            let multiplier = if power_of_two { 1 << 30 } else { sampler.int(1 << 30, (1 << 31) - 1) };
+            let is_power_of_two = sampler.scheme.is_some_and(|scheme| scheme.power_of_two);
+            let multiplier = if is_power_of_two { 1 << 30 } else { sampler.int(1 << 30, (1 << 31) - 1) };
             let shift = sampler.int(-12, 6);
             let pairs = [("multiplier", AttrValue::Int(multiplier)), ("shift", AttrValue::Int(shift))];
             recipe([operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0))], attrs(pairs))

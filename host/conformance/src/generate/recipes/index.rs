@@ -25,8 +25,8 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
             let rank = if sampler.restrictions.scalars { 0 } else { 2 };
             let indices = argument_type(constraints, 1).unwrap_or_else(|| (index, sampler.shape_of_rank(0, rank)));
             let mode = if sampler.common_attrs { "clip" } else { sampler.pick(&["clip", "wrap", "fast"]) };
-            let flat = !sampler.common_attrs && sampler.chance(4);
-            let size = if flat { shape.iter().product() } else { size };
+            let is_flat = !sampler.common_attrs && sampler.chance(4);
+            let size = if is_flat { shape.iter().product() } else { size };
             // Includes out-of-range indices if the mode defines them.
             let fill = match mode {
                 _ if sampler.common_attrs => indices_below(size),
@@ -34,7 +34,7 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
                 _ => Fill::Within(-(size as f64), 2.0 * size as f64),
             };
             let mut pairs = vec![("mode", AttrValue::from(mode))];
-            if !flat {
+            if !is_flat {
                 pairs.push(("axis", axis.into()));
             }
             recipe([data, operand(indices.0, indices.1, fill)], Attrs::new(pairs))

@@ -49,8 +49,8 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
 
 /// Draws the `out_dtype` of a convolution or matrix product.
 fn out_dtype(sampler: &mut Sampler, dtype: DType) -> Vec<(&'static str, AttrValue)> {
-    let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
-    if narrow && (sampler.common_attrs || !sampler.chance(4)) {
+    let is_narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
+    if is_narrow && (sampler.common_attrs || !sampler.chance(4)) {
         vec![("out_dtype", AttrValue::from(DType::I32))]
     } else {
         Vec::new()
@@ -58,13 +58,13 @@ fn out_dtype(sampler: &mut Sampler, dtype: DType) -> Vec<(&'static str, AttrValu
 }
 
 fn matmul(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
-    let batched = def.name == "nn.batch_matmul";
-    let (ta, tb) = (sampler.chance(3), if batched { !sampler.chance(3) } else { sampler.chance(3) });
+    let is_batched = def.name == "nn.batch_matmul";
+    let (ta, tb) = (sampler.chance(3), if is_batched { !sampler.chance(3) } else { sampler.chance(3) });
     let flag = |name, value: bool| (name, AttrValue::Bool(value));
     let (dtype, a) = argument_type(constraints, 0).unwrap_or_else(|| {
         let (rows, terms) = (sampler.spatial_dim(), sampler.dim());
         let mut shape = if ta { vec![terms, rows] } else { vec![rows, terms] };
-        if batched {
+        if is_batched {
             shape.insert(0, sampler.batch());
         }
         (sampler.theme.dtype, shape)
@@ -73,14 +73,14 @@ fn matmul(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]
     let (w, b) = argument_type(constraints, 1).unwrap_or_else(|| {
         let columns = sampler.dim();
         let mut shape = if tb { vec![columns, terms] } else { vec![terms, columns] };
-        if batched {
+        if is_batched {
             shape.insert(0, if sampler.chance(3) { 1 } else { a[0] });
         }
         (dtype, shape)
     });
     let mut pairs = out_dtype(sampler, dtype);
     pairs.extend([flag("transpose_a", ta), flag("transpose_b", tb)]);
-    let b = if batched { operand(w, b, Fill::Factors) } else { weight(w, b, Fill::Factors) };
+    let b = if is_batched { operand(w, b, Fill::Factors) } else { weight(w, b, Fill::Factors) };
     recipe([operand(dtype, a, Fill::Terms), b], Attrs::new(pairs))
 }
 

@@ -112,8 +112,8 @@ fn scale_fill(sampler: &Sampler) -> Fill {
 }
 
 fn zero_point_fill(sampler: &mut Sampler) -> Fill {
-    let symmetric = sampler.restrictions.symmetric || sampler.scheme.is_some_and(|scheme| scheme.symmetric);
-    if symmetric || sampler.chance(3) { Fill::Within(0.0, 0.0) } else { Fill::Within(0.0, 9.0) }
+    let is_symmetric = sampler.restrictions.symmetric || sampler.scheme.is_some_and(|scheme| scheme.symmetric);
+    if is_symmetric || sampler.chance(3) { Fill::Within(0.0, 0.0) } else { Fill::Within(0.0, 9.0) }
 }
 
 fn concatenate(sampler: &mut Sampler, narrow: DType, constraints: &[Constraint]) -> Option<Recipe> {

@@ -158,13 +158,13 @@ fn concatenation(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Cons
     };
     let input_type = fields.iter().flatten().next().cloned();
     let (dtype, shape) = input_type.unwrap_or_else(|| (sampler.theme.dtype, sampler.shape_of_rank(1, 4)));
-    let stack = def.name == "stack";
-    let axis = sampler.axis(shape.len() + usize::from(stack));
+    let is_stack = def.name == "stack";
+    let axis = sampler.axis(shape.len() + usize::from(is_stack));
     let index = axis.rem_euclid(shape.len().max(1) as i64) as usize;
     let operands = fields.into_iter().map(|field| {
         let (dtype, shape) = field.unwrap_or_else(|| {
             let mut shape = shape.clone();
-            if !stack && let Some(dim) = shape.get_mut(index) {
+            if !is_stack && let Some(dim) = shape.get_mut(index) {
                 *dim = sampler.below(*dim + 2);
             }
             (dtype, shape)

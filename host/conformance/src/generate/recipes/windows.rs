@@ -7,8 +7,8 @@ use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
 
 pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
-    let pool = def.name.contains("pool");
-    if pool {
+    let is_pool = def.name.contains("pool");
+    if is_pool {
         let axes = if def.name.ends_with("1d") {
             1
         } else if def.name.ends_with("2d") {

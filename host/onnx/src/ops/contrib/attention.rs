@@ -253,15 +253,15 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
                 n.op_without_attrs("add", &[start, steps])?
             }
         };
-        let interleaved = n.int_attr("rotary_interleaved", 0)? != 0;
+        let is_interleaved = n.int_attr("rotary_interleaved", 0)? != 0;
         let mut angles = |i: usize| {
             let cache = n.input(i)?;
             let rows = n.op("take", &[cache, positions], attrs![axis: 0, mode: "fast"])?;
             n.op("expand_dims", &[rows], attrs![axis: 1])
         };
         let angles = [angles(7)?, angles(8)?];
-        query = rotate_heads(n, query, angles, interleaved)?;
-        key = rotate_heads(n, key, angles, interleaved)?;
+        query = rotate_heads(n, query, angles, is_interleaved)?;
+        key = rotate_heads(n, key, angles, is_interleaved)?;
     }
     let (key, value) = match (n.optional_input(3), n.optional_input(4)) {
         (Some(past_key), Some(past_value)) => {
@@ -381,7 +381,7 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
         n.op("expand_dims", &[rows], attrs![axis: 1])
     };
     let angles = [angles(2)?, angles(3)?];
-    let interleaved = n.int_attr("interleaved", 0)? != 0;
-    let rotated = rotate_heads(n, x, angles, interleaved)?;
+    let is_interleaved = n.int_attr("interleaved", 0)? != 0;
+    let rotated = rotate_heads(n, x, angles, is_interleaved)?;
     single_output(if flat { join_heads(n, rotated)? } else { rotated })
 }

@@ -8,7 +8,7 @@ use byoc_vta_machine::isa::{Deps, Memory, Module};
 impl Emitter<'_, '_> {
     pub(super) fn elementwise(&mut self, layer: &Elementwise) -> Result<()> {
         let tiles: Vec<(usize, usize)> = tiles_of(layer.elements, self.tile.size[1]).collect();
-        let through_loads = !self.recorder.config.has_acc_8bit();
+        let is_through_loads = !self.recorder.config.has_acc_8bit();
         let tensor_count = self.layer.added_tensors();
         for group in tiles.chunks(self.tile.threads.count()) {
             let results: Vec<Results> = group
@@ -26,7 +26,7 @@ impl Emitter<'_, '_> {
                 .collect();
             for tile in &results {
                 self.recorder.no_op(Module::Compute, POP_NEXT);
-                if through_loads {
+                if is_through_loads {
                     self.recorder.push_token(false);
                     let base = self.first_of_thread(Memory::Inp, tile.thread);
                     let data = Elements::run(base, tile.first, tile.count());
@@ -38,7 +38,7 @@ impl Emitter<'_, '_> {
             }
             self.pop_unused_tokens(group.len());
             for tile in &results {
-                if through_loads {
+                if is_through_loads {
                     let source = self.first_of_thread(Memory::Inp, tile.thread);
                     self.copy(POP_PREV, tile.thread, source, tile.base, tile.count())?;
                     if tensor_count == 0 {
@@ -50,7 +50,7 @@ impl Emitter<'_, '_> {
                 }
                 self.apply_steps(tile, tile.count())?;
                 self.recorder.push_token(true);
-                if through_loads {
+                if is_through_loads {
                     self.recorder.no_op(Module::Load, POP_NEXT);
                 }
             }

@@ -108,8 +108,8 @@ pub fn program(config: &Config, layers: &[(Layer, Tile)], auxiliary: Auxiliary, 
         }
         Emitter { layer, tile: *tile, identity: auxiliary.identity, recorder: &mut recorder }.emit_layer()?;
         let length = recorder.stream.len() - start;
-        let per_layer = runs == Runs::PerLayer || length + (recorder.stream.len() - first_insn) > MAX_RUN;
-        if layer_index + 1 == layers.len() || per_layer {
+        let is_per_layer = runs == Runs::PerLayer || length + (recorder.stream.len() - first_insn) > MAX_RUN;
+        if layer_index + 1 == layers.len() || is_per_layer {
             recorder.push(Deps::default(), Op::Finish);
             recorder.forget_kernels();
             program.runs.push(start..recorder.stream.len());

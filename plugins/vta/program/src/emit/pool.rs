@@ -31,11 +31,11 @@ impl Emitter<'_, '_> {
                 .map(|(thread, (image, spans))| self.window_tile(layer, thread, *image, *spans))
                 .collect();
             let results: Vec<Results> = tile_parts.iter().map(|(results, ..)| *results).collect();
-            let through_loads = !self.recorder.config.has_acc_8bit();
+            let is_through_loads = !self.recorder.config.has_acc_8bit();
             for (results, data, image) in &tile_parts {
                 self.reset(POP_NEXT, results.base, results.count())?;
                 self.immediate(AluOp::Min, LEAST, results.base, results.count())?;
-                if through_loads {
+                if is_through_loads {
                     self.recorder.push_token(false);
                     let base = self.first_of_thread(Memory::Inp, results.thread);
                     self.move_elements(POP_NEXT, Memory::Inp, layer.data, elements(layer, data, *image, base));
@@ -46,7 +46,7 @@ impl Emitter<'_, '_> {
             self.pop_unused_tokens(group.len());
             for (results, data, image) in &tile_parts {
                 let (count, area) = (data.size[0] * data.size[1], results.base + results.count());
-                if through_loads {
+                if is_through_loads {
                     self.copy(
                         POP_PREV,
                         results.thread,
