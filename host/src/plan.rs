@@ -22,10 +22,10 @@ impl Plan<'_> {
     /// Returns the plan as JSON.
     ///
     /// `{"entry", "arena_bytes", "functions": [{"name", "params", "results", "arena_bytes", "registers", "steps"}]}`.
-    /// A register has `dtype` and `dims` (an integer, a name, or null) unless it holds no tensor, and a `place`: `"value"`,
-    /// `"arena"`, `"constant"` or `"device"`, with `offset` and `bytes` in an arena, and `constant`. A step has `index`
-    /// (of its instruction), `kind`, `name`, `backend`, `origins` (operators of the model), `flops`, `inputs` and
-    /// `outputs` (registers).
+    /// A register has `dtype` and `dims` (an integer, a name, or null) unless it holds no tensor, and a `place`:
+    /// `"value"`, `"arena"`, `"constant"` or `"device"`, with `offset` and `bytes` in an arena, and `constant`. A step
+    /// has `index` (of its instruction), `kind`, `name`, `backend`, `origins` (operators of the model), `flops`,
+    /// `inputs` and `outputs` (registers).
     pub fn to_json(&self) -> Value {
         let functions = self.program.functions.iter().zip(self.functions);
         let functions: Vec<Value> = functions.map(|(function, steps)| self.function(function, steps)).collect();

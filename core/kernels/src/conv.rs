@@ -208,8 +208,8 @@ impl Kernel for ChannelsFirst {
             let first = index * group_out + run.start;
             assert!(first + (p.out_channels - 1) * positions + run.len() <= total, "every run lies within the result");
             let size = (p.out_channels, run.len(), terms);
-            // SAFETY: the assertion keeps the rectangle inside the result, and `for_each_run` passes each run of positions
-            // to one call, so no other thread accesses the rectangle.
+            // SAFETY: the assertion keeps the rectangle inside the result, and `for_each_run` passes each run of
+            // positions to one call, so no other thread accesses the rectangle.
             unsafe { gemm_at(threads, size, weight, columns, shared_out.get().add(first), positions) };
         });
         Ok(())
@@ -280,8 +280,8 @@ impl Kernel for ChannelsLast {
             let first = (image * positions + run.start) * p.out_channels;
             assert!(first + run.len() * p.out_channels <= total, "every run lies within the result");
             let size = (run.len(), p.out_channels, terms);
-            // SAFETY: the assertion keeps the rows inside the result, and `for_each_run` passes each run of positions to
-            // one call, so no other thread accesses the rows.
+            // SAFETY: the assertion keeps the rows inside the result, and `for_each_run` passes each run of positions
+            // to one call, so no other thread accesses the rows.
             unsafe { gemm_at(threads, size, columns, weight, shared_out.get().add(first), p.out_channels) };
         });
         Ok(())

@@ -26,7 +26,7 @@ struct Resize {
     /// Interpolation weights of the columns, rounded to `f32`.
     weights: Vec<f32>,
     /// True if resizing keeps the columns of the data unchanged.
-    same_columns: bool,
+    has_same_columns: bool,
 }
 
 fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -45,7 +45,7 @@ fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         rows,
         cols,
         weights,
-        same_columns: has_same_columns,
+        has_same_columns,
     }))
 }
 
@@ -67,7 +67,7 @@ impl Resize {
             }
         };
         match self.cols.per_index {
-            _ if self.same_columns => out.copy_from_slice(row),
+            _ if self.has_same_columns => out.copy_from_slice(row),
             1 => out.iter_mut().zip(&self.cols.index).for_each(|(o, &i)| *o = row[i]),
             n => {
                 let taps = self.cols.index.chunks(n).zip(self.weights.chunks(n));

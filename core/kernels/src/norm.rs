@@ -232,12 +232,12 @@ impl Kernel for GroupNorm {
 
 struct Softmax {
     view: AxisView,
-    log: bool,
+    is_log: bool,
 }
 
 fn make_softmax(spec: &Spec<'_>, is_log: bool) -> Option<Box<dyn Kernel>> {
     let ([data], _) = f32_shapes(spec)?;
-    Some(Box::new(Softmax { view: AxisView::new(&data, spec.params().int("axis")), log: is_log }))
+    Some(Box::new(Softmax { view: AxisView::new(&data, spec.params().int("axis")), is_log }))
 }
 
 impl Kernel for Softmax {
@@ -254,7 +254,7 @@ impl Kernel for Softmax {
         let AxisView { len, inner, .. } = self.view;
         let out = outputs[0].as_mut_slice::<f32>();
         let work = 2 * out.len();
-        split::each_chunk(out, len * inner, work, |_, block| match (inner, self.log) {
+        split::each_chunk(out, len * inner, work, |_, block| match (inner, self.is_log) {
             (1, false) => {
                 let max = largest_of(block);
                 let total = exp_each(block, max);
@@ -265,7 +265,7 @@ impl Kernel for Softmax {
                 let total = sum_of_exp(block, max);
                 subtract(block, max, total.ln());
             }
-            _ => softmax_block(block, inner, self.log),
+            _ => softmax_block(block, inner, self.is_log),
         });
         Ok(())
     }

@@ -234,14 +234,14 @@ impl Kernel for Pool {
 /// Reduction of a whole plane to one element.
 struct Global {
     plane: usize,
-    max: bool,
+    is_max: bool,
 }
 
 fn make_global(spec: &Spec<'_>, is_max: bool) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let shape = PoolShape::new(&spec.params(), &data, &out);
     let is_global = shape.out.spatial() == [1; 3] && !shape.data.size.contains(&0) && is_dense(&shape.data);
-    is_global.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), max: is_max }) as Box<dyn Kernel>)
+    is_global.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), is_max }) as Box<dyn Kernel>)
 }
 
 impl Kernel for Global {
@@ -249,7 +249,7 @@ impl Kernel for Global {
         let x = inputs[0].as_slice::<f32>();
         split::each_chunk(outputs[0].as_mut_slice::<f32>(), 1, x.len() / 4, |i, out| {
             let plane = &x[i * self.plane..][..self.plane];
-            out[0] = if self.max { largest_of(plane) } else { sum(plane) / self.plane as f32 };
+            out[0] = if self.is_max { largest_of(plane) } else { sum(plane) / self.plane as f32 };
         });
         Ok(())
     }

@@ -129,7 +129,7 @@ struct Fold {
 struct Reduce {
     shape: Shape,
     fold: &'static Fold,
-    mean: bool,
+    is_mean: bool,
 }
 
 impl Kernel for Reduce {
@@ -137,7 +137,7 @@ impl Kernel for Reduce {
         let (data, out) = (inputs[0].as_slice::<f32>(), outputs[0].as_mut_slice::<f32>());
         let Shape { kept_axes, folded, inner } = &self.shape;
         let (size, rows) = (inner.0, count(folded));
-        let divisor = if self.mean { self.shape.group() as f64 } else { 1.0 };
+        let divisor = if self.is_mean { self.shape.group() as f64 } else { 1.0 };
         let work = data.len();
         if inner.1 {
             // Small groups share a chunk.
@@ -164,7 +164,7 @@ impl Kernel for Reduce {
                     let position = base + offset(folded, r);
                     (self.fold.into)(out, &data[position..position + out.len()]);
                 }
-                if self.mean {
+                if self.is_mean {
                     out.iter_mut().for_each(|v| *v = (f64::from(*v) / divisor) as f32);
                 }
             });
@@ -177,7 +177,7 @@ fn make(spec: &Spec<'_>, fold: &'static Fold, is_mean: bool) -> Option<Box<dyn K
     if spec.inputs[0].dtype != DType::F32 {
         return None;
     }
-    Some(Box::new(Reduce { shape: Shape::new(spec)?, fold, mean: is_mean }))
+    Some(Box::new(Reduce { shape: Shape::new(spec)?, fold, is_mean }))
 }
 
 inventory::submit! { Offer { op: "sum", make: |spec| make(spec, &sum::FOLD, false) } }

@@ -83,13 +83,13 @@ impl StridedCopy {
         });
     }
 
-    /// Copies square blocks of two dimensions: `transposed_axis`, along which the input is contiguous, and the innermost
-    /// dimension, along which the output is contiguous.
+    /// Copies square blocks of two dimensions: `transposed_axis`, along which the input is contiguous, and the
+    /// innermost dimension, along which the output is contiguous.
     fn transpose<T: bytemuck::Pod + Send + Sync>(&self, transposed_axis: usize, input: &[T], output: &mut [T]) {
         let last = self.dims.len() - 1;
         let inner = self.dims[last];
-        // A slab consists of the dimensions from `transposed_axis` inwards; between `transposed_axis` and the innermost dimension lie
-        // `middle` rows of the output.
+        // A slab consists of the dimensions from `transposed_axis` inwards; between `transposed_axis` and the innermost
+        // dimension lie `middle` rows of the output.
         let slab: usize = self.dims[transposed_axis..].iter().map(|d| d.size).product();
         let row_step: usize = self.dims[transposed_axis + 1..].iter().map(|d| d.size).product();
         let middle = row_step / inner.size.max(1);

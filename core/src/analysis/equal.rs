@@ -266,22 +266,27 @@ fn effective_type<'t>(annotation: &'t Type, inferred: &'t Type) -> &'t Type {
     if *annotation == Type::Unknown { inferred } else { annotation }
 }
 
+/// Formats a count and a noun, as in `1 clause` and `2 clauses`.
+fn plural(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
 fn describe(expr: &Expr) -> String {
     match expr {
         Expr::Constant(tensor) => format!("a constant {}", Type::tensor(tensor.dtype(), tensor.shape())),
         Expr::Var(var) => format!("%{}", var.name),
         Expr::Global(name) => format!("@{name}"),
         Expr::Constructor(name) => name.to_string(),
-        Expr::Match(m) => format!("a match with {} clauses", m.clauses.len()),
+        Expr::Match(m) => format!("a match with {}", plural(m.clauses.len(), "clause")),
         Expr::Tuple(fields) => format!("a tuple of {}", fields.len()),
         Expr::Project { index, .. } => format!("field {index} of a tuple"),
         Expr::Call(call) => match call.callee {
-            Callee::Op(id) => format!("{} with {} arguments", op::get(id).name, call.args.len()),
-            Callee::Expr(_) => format!("a call of a function with {} arguments", call.args.len()),
+            Callee::Op(id) => format!("{} with {}", op::get(id).name, plural(call.args.len(), "argument")),
+            Callee::Expr(_) => format!("a call of a function with {}", plural(call.args.len(), "argument")),
         },
         Expr::Let { .. } => "a let".to_owned(),
         Expr::If { .. } => "an if".to_owned(),
-        Expr::Function(function) => format!("a function of {} parameters", function.params.len()),
+        Expr::Function(function) => format!("a function of {}", plural(function.params.len(), "parameter")),
         Expr::RefNew(_) => "ref".to_owned(),
         Expr::RefRead(_) => "ref_read".to_owned(),
         Expr::RefWrite { .. } => "ref_write".to_owned(),

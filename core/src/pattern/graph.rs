@@ -170,7 +170,8 @@ impl<'m> Graph<'m> {
     }
 
     /// Returns the expressions through which the value of `id` flows into `root`, in ascending order and without `id`
-    /// and `root`; `None` if the value also flows elsewhere, or through an expression that `is_allowed` does not contain.
+    /// and `root`; `None` if the value also flows elsewhere, or through an expression that `is_allowed` does not
+    /// contain.
     pub fn between(&self, id: ExprId, root: ExprId, is_allowed: impl Fn(ExprId) -> bool) -> Option<Vec<ExprId>> {
         let mut visited = BTreeSet::new();
         let mut stack = vec![id];

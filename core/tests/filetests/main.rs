@@ -99,8 +99,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Runs the cases of a file. A case passes if `run` returns its text unchanged; with `is_blessing`, the returned texts are
-/// written to the file.
+/// Runs the cases of a file. A case passes if `run` returns its text unchanged; with `is_blessing`, the returned texts
+/// are written to the file.
 fn check_file(path: &Path, run: fn(&str) -> Outcome, is_blessing: bool) -> Result<(), Failed> {
     let source = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut failures = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::args::BenchArgs;
 use super::interrupt::cancel_on_interrupt;
-use super::{escape, output, ready};
+use super::{escape, output, ready, render};
 use byoc::runtime::error::Failure;
 use byoc::trace::Trace;
 use serde_json::{Map, Value, json};
@@ -65,9 +65,10 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", percentile(0.5), percentile(0.9), times[0]);
     println!("  compile {:.3} s   load {:.3} s", model_run.compile.as_secs_f64(), model_run.load.as_secs_f64());
     println!(
-        "  {} regions with {:.1} % of the FLOPs, {host_steps} steps on the host",
-        model_run.model.regions,
-        100.0 * model_run.model.offload_share
+        "  {} with {:.1} % of the FLOPs, {} on the host",
+        render::plural(model_run.model.regions, "region"),
+        100.0 * model_run.model.offload_share,
+        render::plural(host_steps, "step")
     );
     if let Some(peak) = peak_rss_bytes() {
         println!("  peak memory {:.1} MiB", peak as f64 / f64::from(1 << 20));

@@ -47,10 +47,10 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
             size = std::fs::metadata(path).map_or(0, |m| m.len());
         }
         eprintln!(
-            "wrote {} ({:.1} KiB): {} regions with {:.1} % of the FLOPs",
+            "wrote {} ({:.1} KiB): {} with {:.1} % of the FLOPs",
             if to_stdout { "standard output".into() } else { path.display().to_string() },
             size as f64 / 1024.0,
-            totals.regions,
+            render::plural(totals.regions, "region"),
             100.0 * totals.offload_share
         );
         report_packed_constants(&build_output.compiled);

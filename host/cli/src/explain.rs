@@ -50,8 +50,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With `is_full`,
-/// each row contains the complete reasons.
+/// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With
+/// `is_full`, each row contains the complete reasons.
 pub(crate) fn print(explanation: &Explanation, is_full: bool) {
     print_totals(explanation);
     print_operator_types(explanation);

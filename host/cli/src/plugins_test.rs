@@ -1,7 +1,7 @@
 //! `byoc plugins test`: the conformance run and its worker process.
 
 use super::args::{DiagnosticArgs, PluginsTestArgs, TestWorkerArgs};
-use super::table;
+use super::{render, table};
 use byoc::runtime::error::Failure;
 use byoc::runtime::program;
 use byoc::runtime::session::Session;
@@ -199,14 +199,15 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
         println!("{}  {name}", if *passed { "ok   " } else { "FAULT" });
     }
     for claim in &report.claims {
-        println!("{}  {}: {} cases", if claim.tested > 0 { "ok   " } else { "NONE " }, claim.claim, claim.tested);
+        let status = if claim.tested > 0 { "ok   " } else { "NONE " };
+        println!("{status}  {}: {}", claim.claim, render::plural(claim.tested, "case"));
     }
     for waived in &report.waived {
         println!("waived  {}: {}", waived.subject, waived.fault);
     }
     let shown_count = report.faults.len() + report.failures.len();
     if shown_count > 0 {
-        println!("\n{shown_count} faults:");
+        println!("\n{}:", render::plural(shown_count, "fault"));
     }
     for fault in &report.faults {
         println!("\n* {fault}");

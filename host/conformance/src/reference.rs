@@ -79,8 +79,8 @@ impl Exclusions {
         Exclusions { finite_math: description.finite_math, flush_to_zero: description.flush_to_zero }
     }
 
-    /// Returns the reason why results are not guaranteed for these values, including intermediate results; `None` if they
-    /// are.
+    /// Returns the reason why results are not guaranteed for these values, including intermediate results; `None` if
+    /// they are.
     pub fn reason(self, values: &Values) -> Option<&'static str> {
         let floats = || values.values().flatten().filter(|tensor| tensor.value.dtype().is_float());
         let floats_of = |tensor: &BoundedTensor| tensor.value.view().to_f64s();

@@ -12,8 +12,8 @@ use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{Executable, Prepared};
 
 impl Harness<'_, '_> {
-    /// Tests a case. `is_thorough` includes the tests that concern the backend rather than the case: threads, repetition,
-    /// concurrency, different constants, corrupt blobs.
+    /// Tests a case. `is_thorough` includes the tests that concern the backend rather than the case: threads,
+    /// repetition, concurrency, different constants, corrupt blobs.
     pub fn try_case(&self, case: &Case, is_thorough: bool) -> CaseResult {
         let test_regions = match self.partition(case) {
             Ok(test_regions) => test_regions,

@@ -21,7 +21,7 @@ pub struct Header {
     /// True if the elements are big-endian.
     is_swapped: bool,
     /// True if the elements are column-major.
-    fortran: bool,
+    is_fortran: bool,
 }
 
 /// Maximum length of a header in bytes; NumPy typically writes 128.
@@ -59,7 +59,7 @@ impl Header {
             .map(|d| d.parse().map_err(|_| format!("expected a dimension, found \"{d}\"")))
             .collect::<Result<_, _>>()?;
         let is_fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
-        Ok(Header { dtype, shape, is_swapped, fortran: is_fortran })
+        Ok(Header { dtype, shape, is_swapped, is_fortran })
     }
 
     /// Returns the total size of the elements in bytes.
@@ -99,7 +99,7 @@ impl Header {
         if file.read(&mut [0]).map_err(|e| ReadError::File(e.to_string()))? != 0 {
             return Err(ReadError::File(format!("expected {size} bytes of data, found more")));
         }
-        if !self.fortran {
+        if !self.is_fortran {
             return Ok(tensor);
         }
         Ok(Tensor::build(dtype, shape, |bytes| copy_row_major(tensor.bytes(), shape, dtype.size(), bytes))?)

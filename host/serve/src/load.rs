@@ -363,7 +363,8 @@ fn run_warm_up(
     Ok(())
 }
 
-/// Returns the input of a warm-up run: zeros, random values, or the contents of a file in the model's `warmup` directory.
+/// Returns the input of a warm-up run: zeros, random values, or the contents of a file in the model's `warmup`
+/// directory.
 fn warm_up_tensor(
     spec: &Spec,
     shape: &[usize],

@@ -1,9 +1,9 @@
 //! Shared memory of a client, mapped into the server, so that a tensor needs no copy.
 //!
-//! A client can shrink an object while the server uses it. An access past the new end raises SIGBUS. The handler of this
-//! module then replaces the mapping with zeros and marks it as lost: the run continues on zeros, and the request fails
-//! afterwards. A client can also change an input during a run. Only tensors of floating-point elements are mapped,
-//! whose values no kernel uses as addresses.
+//! A client can shrink an object while the server uses it. An access past the new end raises SIGBUS. The handler of
+//! this module then replaces the mapping with zeros and marks it as lost: the run continues on zeros, and the request
+//! fails afterwards. A client can also change an input during a run. Only tensors of floating-point elements are
+//! mapped, whose values no kernel uses as addresses.
 //!
 //! Within the server, a range is borrowed as in Rust: by several readers or one writer.
 
@@ -92,14 +92,14 @@ impl Mapping {
         ENTRIES[self.entry].is_lost.load(Ordering::Acquire)
     }
 
-    /// Borrows `size` bytes from `offset` on for reading. `None` if the range is misaligned for a tensor, outside of the
-    /// mapping, or borrowed for writing.
+    /// Borrows `size` bytes from `offset` on for reading. `None` if the range is misaligned for a tensor, outside of
+    /// the mapping, or borrowed for writing.
     pub fn read(self: &Arc<Mapping>, offset: usize, size: usize) -> Option<Span> {
         self.borrow(offset, size, false)
     }
 
-    /// Borrows `size` bytes from `offset` on for writing. `None` if the range is misaligned for a tensor, outside of the
-    /// mapping, or borrowed.
+    /// Borrows `size` bytes from `offset` on for writing. `None` if the range is misaligned for a tensor, outside of
+    /// the mapping, or borrowed.
     pub fn write(self: &Arc<Mapping>, offset: usize, size: usize) -> Option<WritableSpan> {
         self.borrow(offset, size, true).map(WritableSpan)
     }

@@ -74,7 +74,8 @@ impl<'a> Attributes<'a> {
         Some(is_reduced)
     }
 
-    /// Returns the `axes` of a transpose, which reverses the dimensions by default; `None` if they are not a permutation.
+    /// Returns the `axes` of a transpose, which reverses the dimensions by default; `None` if they are not a
+    /// permutation.
     pub fn permutation(self, rank: usize) -> Option<Vec<usize>> {
         let Some(listed_axes) = self.ints("axes").filter(|axes| !axes.is_empty()) else {
             return Some((0..rank).rev().collect());

@@ -3,6 +3,7 @@
 use crate::epilogue::{Element, EpilogueOp, Factor, MAX_SHIFT};
 use crate::layer::Layer;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Maximum workspace size of a command list in bytes.
 const MAX_WORKSPACE: u64 = 1 << 36;
@@ -49,6 +50,17 @@ pub enum Place {
     Constant(usize),
     /// Workspace, from a byte offset.
     Work(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Input(index) => write!(f, "input {index}"),
+            Place::Output(index) => write!(f, "output {index}"),
+            Place::Constant(index) => write!(f, "constant {index}"),
+            Place::Work(offset) => write!(f, "workspace at byte {offset}"),
+        }
+    }
 }
 
 /// Device call with its epilogue.
@@ -203,12 +215,15 @@ impl CommandList {
                 return Ok(());
             }
             Place::Input(_) | Place::Constant(_) => {
-                return Err(format!("{place:?}: expected a writable tensor, found a read-only one"));
+                return Err(format!("{place}: expected a writable tensor, found a read-only one"));
             }
         };
-        let Some(port) = port else { return Err(format!("{place:?} does not exist")) };
+        let Some(port) = port else { return Err(format!("{place} does not exist")) };
         if port.element != element || port.bytes() != Some(count * element.size() as u64) {
-            return Err(format!("{place:?}: expected {count} elements of {element:?}, found {port:?}"));
+            let Port { shape, element: port_element } = port;
+            return Err(format!(
+                "{place}: expected {count} elements of {element}, found shape {shape:?} of {port_element}"
+            ));
         }
         Ok(())
     }

@@ -16,6 +16,7 @@
 
 use byoc_plugin_api::{DType, Result, Services};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Maximum right shift; beyond it every product rounds to zero.
 pub const MAX_SHIFT: u32 = 62;
@@ -33,6 +34,16 @@ pub enum Element {
     Uint8,
     /// Signed 32-bit integer.
     Int32,
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Element::Int8 => "int8",
+            Element::Uint8 => "uint8",
+            Element::Int32 => "int32",
+        })
+    }
 }
 
 impl Element {

@@ -341,7 +341,7 @@ fn clip(op: &Op<'_>, element: Element) -> Result<EpilogueOp, CompileError> {
     let (low, high) = (op.node.float("a_min").unwrap_or(f64::NAN), op.node.float("a_max").unwrap_or(f64::NAN));
     let [min, max] = element.range().map(f64::from);
     if low.is_nan() || high.is_nan() || low > high || low.trunc() > max || high.trunc() < min {
-        let detail = format!("clip: expected a range that contains {element:?} values, found {low} to {high}");
+        let detail = format!("clip: expected a range that contains {element} values, found {low} to {high}");
         return refuse(RefusalCode::UnsupportedAttr, detail);
     }
     // Clipping an integer to a fractional bound truncates the bound.

@@ -237,7 +237,10 @@ fn check(program: &Program) -> std::result::Result<(), String> {
     for (index, buffer) in program.buffers.iter().enumerate() {
         let is_inside = buffer.offset.checked_add(buffer.bytes).is_some_and(|end| end <= program.arena);
         if !is_inside || !buffer.offset.is_multiple_of(ALIGNMENT) || buffer.bytes == 0 {
-            return Err(format!("buffer {index}: expected an aligned range in the arena, found {buffer:?}"));
+            return Err(format!(
+                "buffer {index}: expected an aligned range in the arena, found {} bytes at offset {}",
+                buffer.bytes, buffer.offset
+            ));
         }
     }
     for (index, kernel) in program.kernels.iter().enumerate() {
@@ -245,7 +248,10 @@ fn check(program: &Program) -> std::result::Result<(), String> {
             !kernel.name.is_empty() && kernel.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let size = kernel.local.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
         if !is_identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP) {
-            return Err(format!("kernel {index}: expected a valid name and work-group size, found {kernel:?}"));
+            return Err(format!(
+                "kernel {index}: expected a valid name and work-group size, found {:?} and {:?}",
+                kernel.name, kernel.local
+            ));
         }
     }
     for (index, launch) in program.launches.iter().enumerate() {

@@ -72,8 +72,8 @@ pub fn memory_order(view: &View) -> Vec<usize> {
     order
 }
 
-/// Returns `operand`, which has the dimensions of `index`, as a view of shape `domain`; `None` if there is no such view.
-/// `index` maps each tensor element one to one to its position in the row-major order of `domain`.
+/// Returns `operand`, which has the dimensions of `index`, as a view of shape `domain`; `None` if there is no such
+/// view. `index` maps each tensor element one to one to its position in the row-major order of `domain`.
 pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
     if index.shape == domain && index.is_dense() {
         return Some(operand.clone());

@@ -260,7 +260,10 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
         let mut end = 0;
         for range in ranges {
             if range.start != end || range.end < range.start {
-                return Err(format!("{name}: expected a range that starts at instruction {end}, found {range:?}"));
+                return Err(format!(
+                    "{name}: expected a range that starts at instruction {end}, found {} to {}",
+                    range.start, range.end
+                ));
             }
             end = range.end;
         }
@@ -284,7 +287,10 @@ fn edge_bytes(header: &Header, edge: Option<&Edge>, index: usize) -> std::result
         edge.ok_or_else(|| format!("buffer {index}: expected the buffer of an input or output, found another one"))?;
     let count = edge.shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
     if edge.buffer as usize != index || edge.shape.contains(&0) || count.is_none_or(|count| count > MAX_BYTES) {
-        return Err(format!("buffer {index}: expected a separate non-empty tensor, found {edge:?}"));
+        return Err(format!(
+            "buffer {index}: expected a separate non-empty tensor, found shape {:?} in buffer {}",
+            edge.shape, edge.buffer
+        ));
     }
     Ok(edge.bytes(&header.device))
 }

@@ -94,7 +94,8 @@ impl Dim {
         })
     }
 
-    /// Divides the product of `numerator` by the product of `denominator`; [`Dim::Any`] unless the quotient is provably an integer.
+    /// Divides the product of `numerator` by the product of `denominator`; [`Dim::Any`] unless the quotient is provably
+    /// an integer.
     pub fn quotient<'a>(
         numerator: impl IntoIterator<Item = &'a Dim>,
         denominator: impl IntoIterator<Item = &'a Dim>,

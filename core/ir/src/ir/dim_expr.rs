@@ -186,7 +186,8 @@ impl DimExpr {
         (remainder.as_constant() == Some(0)).then_some(quotient)
     }
 
-    /// Divides polynomials: `self = quotient * divisor + remainder`, where the leading term of `divisor` divides no term of `remainder`.
+    /// Divides polynomials: `self = quotient * divisor + remainder`, where the leading term of `divisor` divides no
+    /// term of `remainder`.
     fn divide(&self, divisor: &DimExpr) -> Option<(DimExpr, DimExpr)> {
         let first = divisor.terms.first()?;
         let (mut quotient, mut remainder) = (DimExpr::constant(0), self.clone());

@@ -83,7 +83,8 @@ impl Properties {
         layout: LayoutRule::Fixed,
         error: ErrorModel::Exact,
     };
-    /// Properties of an exact operator whose result elements depend on the elements of the arguments at the same position.
+    /// Properties of an exact operator whose result elements depend on the elements of the arguments at the same
+    /// position.
     pub const POINTWISE: Properties = Properties::EXACT.layout(LayoutRule::Pointwise);
     /// Properties of an operator that only moves or selects elements of argument 0.
     pub const SELECTS: Properties = Properties { selects: true, ..Properties::EXACT };

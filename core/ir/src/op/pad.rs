@@ -281,7 +281,8 @@ fn blocks_reference(
     let is_to_space = params.def().name == "nn.depth_to_space";
     let is_crd = params.string("mode") == "CRD";
     let bytes = inputs[0].dtype.size();
-    // `deep_shape` is the tensor with more channels, `wide_shape` the tensor with the larger plane; the traversal follows `wide_shape`.
+    // `deep_shape` is the tensor with more channels, `wide_shape` the tensor with the larger plane; the traversal
+    // follows `wide_shape`.
     let (deep_shape, wide_shape) = if is_to_space { (&data, &out) } else { (&out, &data) };
     let [batch, channels, _, height, width] = wide_shape.size;
     for n in 0..batch {

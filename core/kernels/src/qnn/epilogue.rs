@@ -233,8 +233,8 @@ impl Scaling {
 type Rows = [[u8; TILE_CHANNELS]; TILE_POSITIONS];
 
 multiversion! {
-    /// Adds the offsets of the channels to the first `positions` rows of `accumulators`, and requantizes these rows to 8-bit
-    /// integers.
+    /// Adds the offsets of the channels to the first `positions` rows of `accumulators`, and requantizes these rows to
+    /// 8-bit integers.
     fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, positions: usize, accumulators: &Accumulators, rows_out: &mut Rows) {
         let Some(offsets) = offsets.first_chunk::<TILE_CHANNELS>() else { return };
         let rows = accumulators.0.iter().zip(rows_out).take(positions);

@@ -37,7 +37,7 @@ pub(super) fn look_up_each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
 pub(super) struct Sum {
     tables: [[i32; 256]; 2],
     /// True if the result is `int8`; otherwise it is `uint8`.
-    signed: bool,
+    is_signed: bool,
     /// Low and high bytes of both tables, if the entries and their sums fit 16 bits.
     planes: Option<Box<[[u8; 256]; 4]>>,
 }
@@ -49,17 +49,17 @@ impl Sum {
             let plane = |table: usize, byte: usize| tables[table].map(|value| value.to_le_bytes()[byte]);
             Box::new([plane(0, 0), plane(0, 1), plane(1, 0), plane(1, 1)])
         });
-        Sum { tables, signed: is_signed, planes }
+        Sum { tables, is_signed, planes }
     }
 
     /// Computes `out[i]` from `a[i]` and `b[i]`.
     pub fn look_up_each(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
         let work = if self.planes.is_some() { a.len() / 4 } else { 2 * a.len() };
-        let (low, high) = if self.signed { (-128, 127) } else { (0, 255) };
+        let (low, high) = if self.is_signed { (-128, 127) } else { (0, 255) };
         split::each_chunk(out, CHUNK, work, |i, out| {
             let (a, b) = (&a[i * CHUNK..][..out.len()], &b[i * CHUNK..][..out.len()]);
             let finished = match &self.planes {
-                Some(planes) => sum_vectors(planes, self.signed, a, b, out),
+                Some(planes) => sum_vectors(planes, self.is_signed, a, b, out),
                 None => 0,
             };
             for ((out, a), b) in out[finished..].iter_mut().zip(&a[finished..]).zip(&b[finished..]) {
@@ -91,8 +91,8 @@ fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
 /// Sums whole vectors and returns the number of bytes processed.
 #[cfg(target_arch = "x86_64")]
 fn sum_vectors(planes: &[[u8; 256]; 4], is_signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
-    // SAFETY: a `Sum` has planes only if `can_look_up_in_registers` found AVX-512 BW and VBMI, which imply the remaining
-    // features.
+    // SAFETY: a `Sum` has planes only if `can_look_up_in_registers` found AVX-512 BW and VBMI, which imply the
+    // remaining features.
     unsafe { x86::sum_vectors(planes, is_signed, a, b, out) }
 }
 

@@ -11,7 +11,7 @@ struct MaxPool {
     shape: PoolShape,
     taps: [usize; 3],
     window: WindowParams,
-    signed: bool,
+    is_signed: bool,
 }
 
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -26,7 +26,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     if !is_byte || is_empty || shape.data.stride[4] != 1 && shape.data.stride[1] != 1 {
         return None;
     }
-    Some(Box::new(MaxPool { shape, taps, window, signed: data.dtype == DType::I8 }))
+    Some(Box::new(MaxPool { shape, taps, window, is_signed: data.dtype == DType::I8 }))
 }
 
 /// Minimum byte of the type, after the comparison has flipped signed bytes.
@@ -43,7 +43,7 @@ impl MaxPool {
     /// Computes result row `row` of an image, for one channel or for all channels; `rows` is scratch memory for a row
     /// of data.
     fn line(&self, x: &[u8], image_start: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
-        let flip = if self.signed { 0x80 } else { 0 };
+        let flip = if self.is_signed { 0x80 } else { 0 };
         rows.fill(MIN_BYTE);
         for column_in in self.valid_indices(1, row) {
             let data = &x[image_start + column_in * self.shape.data.stride[3]..][..rows.len()];

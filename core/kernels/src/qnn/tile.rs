@@ -195,8 +195,8 @@ mod x86 {
                 let mut w = first * 4;
                 for tap in tile.taps {
                     for word in 0..tile.word_count {
-                        // SAFETY: the caller guarantees that `word_count` words follow every tap of each position, and that
-                        // each word has `width` times 4 bytes of weights.
+                        // SAFETY: the caller guarantees that `word_count` words follow every tap of each position, and
+                        // that each word has `width` times 4 bytes of weights.
                         let (x, weights) = unsafe {
                             let x = tile.data.as_ptr().add(position + tap + 4 * word).cast::<i32>().read_unaligned();
                             let w = tile.weights.as_ptr().add(w);

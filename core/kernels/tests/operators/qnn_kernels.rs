@@ -71,8 +71,8 @@ fn scale_tensor(scale: f32) -> Tensor {
     Tensor::scalar(scale)
 }
 
-/// Runs the kernel of a call in a pool of `threads` threads, with the inputs in `constant_inputs` as constants. Asserts that the
-/// output is bitwise equal to the output of the reference.
+/// Runs the kernel of a call in a pool of `threads` threads, with the inputs in `constant_inputs` as constants. Asserts
+/// that the output is bitwise equal to the output of the reference.
 fn check(name: &str, attrs: &Attrs, args: &[&Tensor], constant_inputs: &[usize], threads: usize) {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);

@@ -45,8 +45,8 @@ fn unknown_operator(target: &str, name: &str) -> Box<Diagnostic> {
     })
 }
 
-/// Annotates a module; `accepts` returns the index of the target to which an operator call is assigned, or `None` for the
-/// target `default`.
+/// Annotates a module; `accepts` returns the index of the target to which an operator call is assigned, or `None` for
+/// the target `default`.
 ///
 /// # Errors
 /// If the module is ill-typed.

@@ -13,8 +13,8 @@ use byoc_ir::ir::{ExprId, Module};
 
 /// Applies a pattern table.
 ///
-/// `record_refusal` is called for each expression of a candidate that cannot be grouped or that the judge refuses. The id
-/// refers to `module`, or to the last rebuild after a pattern that looks into functions.
+/// `record_refusal` is called for each expression of a candidate that cannot be grouped or that the judge refuses. The
+/// id refers to `module`, or to the last rebuild after a pattern that looks into functions.
 ///
 /// # Errors
 /// If the module is ill-typed.

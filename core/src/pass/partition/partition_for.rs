@@ -247,8 +247,8 @@ impl Partitioner<'_> {
         Some(parts)
     }
 
-    /// Merges the expressions of `is_assigned` into regions as large as possible without creating a cycle, and appends the
-    /// regions.
+    /// Merges the expressions of `is_assigned` into regions as large as possible without creating a cycle, and appends
+    /// the regions.
     fn merge_regions(&mut self, order: &[ExprId], is_assigned: &IndexVec<ExprId, bool>, backend_index: u32) {
         // One graph node per existing region, and one per expression outside regions.
         let mut nodes = 0;
@@ -426,8 +426,8 @@ impl Partitioner<'_> {
         nodes
     }
 
-    /// Records a reason for each operator that the backend neither accepted nor refused. `free_operators` holds the operators
-    /// that were free before the backend gave its verdicts.
+    /// Records a reason for each operator that the backend neither accepted nor refused. `free_operators` holds the
+    /// operators that were free before the backend gave its verdicts.
     fn record_missing_refusals(&mut self, backend_index: u32, backend: &Backend<'_>, free_operators: &[ExprId]) {
         let region_of = self.region_of_each();
         let mut entries_of: HashMap<OpId, Vec<&Entry>> = HashMap::new();

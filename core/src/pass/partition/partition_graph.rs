@@ -406,8 +406,8 @@ fn order(
     Ok(order)
 }
 
-/// Builds a region's function and the call to it. `inner_values` is scratch memory for the values of expressions inside the
-/// function; all of its entries are `None` before and after the call.
+/// Builds a region's function and the call to it. `inner_values` is scratch memory for the values of expressions inside
+/// the function; all of its entries are `None` before and after the call.
 fn build_function(
     rebuild: &mut Rebuild<'_>,
     cache: &mut OutlineCache,

@@ -376,8 +376,9 @@ impl Order {
         }
     }
 
-    /// Inserts nodes between `anchor` and its successor. The new labels are close to the label of `anchor` if `close` is true,
-    /// otherwise close to the label of the successor; either way, most of the gap is left for later insertions.
+    /// Inserts nodes between `anchor` and its successor. The new labels are close to the label of `anchor` if `close`
+    /// is true, otherwise close to the label of the successor; either way, most of the gap is left for later
+    /// insertions.
     fn insert(&mut self, nodes: &[u32], anchor: u32, close: bool) {
         let end = self.end();
         let next = self.next[anchor as usize];

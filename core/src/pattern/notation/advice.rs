@@ -148,8 +148,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns help for `p ? op(..)`: the complete entry, with a name bound to `p` and the operator applied to that name.
-    /// `inner` is the byte range of `p`, `operator` the byte offset of the operator; the current token opens its
+    /// Returns help for `p ? op(..)`: the complete entry, with a name bound to `p` and the operator applied to that
+    /// name. `inner` is the byte range of `p`, `operator` the byte offset of the operator; the current token opens its
     /// arguments.
     pub(super) fn optional_with_arguments(&self, inner: Range<usize>, operator: usize) -> String {
         let open = self.span().start as usize;

@@ -79,7 +79,8 @@ pub fn parse_table(text: &str, checks: Checks) -> Parsed {
     table
 }
 
-/// Returns the name of the entry around byte `offset` of a table, for the location of a diagnostic; empty if there is none.
+/// Returns the name of the entry around byte `offset` of a table, for the location of a diagnostic; empty if there is
+/// none.
 pub fn entry_name(table: &str, offset: usize) -> &str {
     let entry = entries(table).into_iter().find(|&(start, end)| start <= offset && offset <= end);
     entry.map_or("", |(start, end)| table[start..end].split(':').next().unwrap_or_default().trim())

@@ -15,7 +15,7 @@ struct Plans {
     state: Mutex<State>,
     bytes: usize,
     /// True if all dimensions share one plan.
-    shared: bool,
+    is_shared: bool,
 }
 
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct State {
 
 impl Plans {
     fn new(bytes: usize, is_shared: bool) -> Arc<Plans> {
-        Arc::new(Plans { state: Mutex::default(), bytes, shared: is_shared })
+        Arc::new(Plans { state: Mutex::default(), bytes, is_shared })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -39,7 +39,7 @@ impl Plans {
 impl Region for Plans {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         let mut state = self.state();
-        let plan = if self.shared { 0 } else { state.created };
+        let plan = if self.is_shared { 0 } else { state.created };
         state.created += 1;
         state.alive.insert(plan, inputs[0].to_vec());
         state.peak = state.peak.max(state.alive.len());
@@ -50,7 +50,7 @@ impl Region for Plans {
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         let dims = self.state().alive.get(&call.plan).cloned();
         let dims = dims.unwrap_or_else(|| panic!("plan {} was released", call.plan));
-        assert!(self.shared || dims == call.inputs[0].shape);
+        assert!(self.is_shared || dims == call.inputs[0].shape);
         // Lets a concurrent run attempt to release the plan.
         std::thread::yield_now();
         assert!(self.state().alive.contains_key(&call.plan), "plan {} was released during a run", call.plan);

@@ -210,7 +210,8 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             break;
         }
         let tuple = n.tuple(&last_outputs)?;
-        // The last states have the shape (directions, batch, hidden), or (batch, directions, hidden) if `is_batch_first`.
+        // The last states have the shape (directions, batch, hidden), or (batch, directions, hidden) if
+        // `is_batch_first`.
         results.push(n.op("stack", &[tuple], attrs![axis: i64::from(is_batch_first)])?);
     }
     results.into_iter().map(|result| n.cast(result, dtype)).collect()

@@ -38,7 +38,8 @@ impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
         Some(entry.value.clone())
     }
 
-    /// Removes all values and returns them. Dropping a value may call a plugin, so the caller must release its lock first.
+    /// Removes all values and returns them. Dropping a value may call a plugin, so the caller must release its lock
+    /// first.
     #[must_use]
     pub fn clear(&mut self) -> Vec<V> {
         self.bytes = 0;

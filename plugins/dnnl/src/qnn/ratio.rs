@@ -46,8 +46,8 @@ pub enum Ratios {
 }
 
 impl Ratios {
-    /// Returns the ratio of each scale in `in_scales` to the scale `out_scale`, as floats if `are_floats` is set, otherwise
-    /// in fixed point. All scales must be finite and positive.
+    /// Returns the ratio of each scale in `in_scales` to the scale `out_scale`, as floats if `are_floats` is set,
+    /// otherwise in fixed point. All scales must be finite and positive.
     pub fn new(in_scales: &[f32], out_scale: f32, are_floats: bool) -> Ratios {
         if in_scales.iter().all(|&in_scale| in_scale == out_scale) {
             Ratios::Same

@@ -1,7 +1,7 @@
 //! Lowers a region to a program: tensor storage, kernels, and the launch list.
 //!
-//! Results of convolutions and pools are stored with the channels innermost, so that channels fill vectors. Every tensor
-//! is a strided view of a buffer, so transposes, slices and most reshapes cost nothing.
+//! Results of convolutions and pools are stored with the channels innermost, so that channels fill vectors. Every
+//! tensor is a strided view of a buffer, so transposes, slices and most reshapes cost nothing.
 
 mod body;
 mod contraction;

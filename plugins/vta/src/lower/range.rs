@@ -114,7 +114,8 @@ fn channel_scale(range: Range, shift: i64, left_shift: i64, common_shift: i64) -
     Err(overflow)
 }
 
-/// Returns the operations that multiply by `2^left_shift` without overflow; products outside the int8 range stay outside.
+/// Returns the operations that multiply by `2^left_shift` without overflow; products outside the int8 range stay
+/// outside.
 fn left_shifts(ranges: &[Range], left_shift: i64) -> Result<Vec<ChannelStep>, ScaleError> {
     // Every nonzero integer times 2^8 is outside the int8 range.
     let left_shift = left_shift.min(8);

@@ -118,8 +118,8 @@ inventory::submit! {
     }
 }
 
-/// Checks element types, scales and zero points; the shapes are checked elsewhere. If `is_per_channel`, the scale and the
-/// zero point of argument 1 may vary along its output channels.
+/// Checks element types, scales and zero points; the shapes are checked elsewhere. If `is_per_channel`, the scale and
+/// the zero point of argument 1 may vary along its output channels.
 fn check_contraction(relation: &Relation<'_>, is_per_channel: bool) -> Result<(), Box<Diagnostic>> {
     let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
     check_one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
