@@ -10,10 +10,12 @@
 //! # let folder = std::env::temp_dir().join(format!("byoc-doc-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder).unwrap();
 //! # let file = folder.join("relu.relay");
-//! # std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x)
-//! }\n").unwrap(); let session = Session::builder().threads(2).build()?; let model = Model::compile(&session, &file,
-//! &CompileOptions::new())?; let x = Tensor::from_slice(&[1, 4], &[-1.0f32, 2.0, -3.0, 4.0]); let outputs =
-//! model.run([("x", &x)])?; assert_eq!(outputs[0].as_slice::<f32>(), [0.0, 2.0, 0.0, 4.0]);
+//! # std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }\n").unwrap();
+//! let session = Session::builder().threads(2).build()?;
+//! let model = Model::compile(&session, &file, &CompileOptions::new())?;
+//! let x = Tensor::from_slice(&[1, 4], &[-1.0f32, 2.0, -3.0, 4.0]);
+//! let outputs = model.run([("x", &x)])?;
+//! assert_eq!(outputs[0].as_slice::<f32>(), [0.0, 2.0, 0.0, 4.0]);
 //! # std::fs::remove_dir_all(&folder).unwrap();
 //! # Ok(())
 //! # }
@@ -52,8 +54,7 @@
 //! # let folder = std::env::temp_dir().join(format!("byoc-doc-b-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder).unwrap();
 //! # let file = folder.join("relu.relay");
-//! # std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x)
-//! }\n").unwrap();
+//! # std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }\n").unwrap();
 //! # let session = Session::builder().build()?;
 //! # let model = Model::compile(&session, &file, &CompileOptions::new())?;
 //! let input = [-1.0f32, 2.0, -3.0, 4.0];

@@ -67,8 +67,7 @@
 //!     services: &services,
 //! })?;
 //! let Prepared { workspace, plan, .. } = executable.prepare(&[inputs[0].shape()])?;
-//! executable.run(Call { inputs, outputs, workspace: &mut vec![0; workspace], plan })?; // aligned to 64 bytes, in a
-//! real host
+//! executable.run(Call { inputs, outputs, workspace: &mut vec![0; workspace], plan })?; // aligned to 64 bytes, in a real host
 //! # Ok(()) }
 //! ```
 //!

@@ -30,7 +30,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
         let message = format!("expected a model, found the compiled artifact {}", args.model.display());
         return Err(Failure::new(codes::plugins::BACKEND_MISPLACED, message));
     }
-    crate::log::to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.talk.verbose);
     let session = Session::new(&args.plugins.plugin_dirs, args.threads.map_or(0, usize::from))?;
     let normalization = image::Normalization { mean: args.mean.clone(), std: args.std.clone() };
     let options = Options {

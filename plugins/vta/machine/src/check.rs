@@ -116,7 +116,7 @@ pub const MIN_DISTANCE: usize = 4;
 ///
 /// # Errors
 /// If an instruction has such a hazard. The error is the first violation.
-pub fn hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(), Violation> {
+pub fn check_hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(), Violation> {
     let mut checker = Checker::new(config, segments);
     for (index, insn) in stream.iter().enumerate() {
         let violation_at = |message| Violation { instruction: Some(index), message };

@@ -1,6 +1,6 @@
 //! Streams at the bounds of the checker: the simulators execute every stream that it accepts.
 
-use byoc_vta_machine::check::{Segment, check, hazards};
+use byoc_vta_machine::check::{Segment, check, check_hazards};
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Alu, AluOp, Deps, Gemm, Insn, Loops, Memory, Op, Transfer};
 use byoc_vta_machine::sim::{Dram, Mode, Options, run};
@@ -50,7 +50,7 @@ fn checker_rejects_micro_operations_in_several_rows() {
         let message = violation(&[Op::Load(transfer)]);
         assert!(message.starts_with("instruction 0: UOP: expected one row without padding, found "), "{message}");
         assert!(message.contains(expected_message), "{message}");
-        let hazard = hazards(&Config::default(), &stream(&[Op::Load(transfer)]), &segments());
+        let hazard = check_hazards(&Config::default(), &stream(&[Op::Load(transfer)]), &segments());
         assert_eq!(hazard.unwrap_err().to_string(), message);
     }
 }
@@ -81,7 +81,7 @@ fn loops_without_micro_operations_take_no_time() {
     let alu = Op::Alu(Alu { reset: false, loops, dst: [1; 2], src: [1; 2], op: AluOp::Max, use_imm: true, imm: 0 });
     let ops = [gemm, alu].repeat(5000);
     assert_eq!(check(&Config::default(), &stream(&ops), &segments()), Ok(()));
-    assert_eq!(hazards(&Config::default(), &stream(&ops), &segments()), Ok(()));
+    assert_eq!(check_hazards(&Config::default(), &stream(&ops), &segments()), Ok(()));
     assert_eq!(simulate(&ops), Ok(()));
 }
 

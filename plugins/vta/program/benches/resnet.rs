@@ -9,7 +9,7 @@ mod memory;
 #[path = "../tests/resnet/mod.rs"]
 mod resnet;
 
-use byoc_vta_machine::check::{check, hazards};
+use byoc_vta_machine::check::{check, check_hazards};
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::cycles;
 use byoc_vta_machine::isa::Insn;
@@ -100,7 +100,7 @@ fn verify(criterion: &mut Criterion, config: &Config, cases: &[Case]) {
     let mut group = criterion.benchmark_group("verify");
     bench_each(&mut group, cases, "check", |case| check(config, &case.preparation.stream, &case.preparation.segments));
     bench_each(&mut group, cases, "hazards", |case| {
-        hazards(config, &case.preparation.stream, &case.preparation.segments)
+        check_hazards(config, &case.preparation.stream, &case.preparation.segments)
     });
     bench_each(&mut group, cases, "cycles", |case| cycles::time(config, &case.preparation.stream));
 }

@@ -9,7 +9,7 @@ mod seeds;
 
 use crate::{Target, count_accepted};
 use byoc::io::random::Random;
-use byoc_vta_machine::check::{Segment, check, hazards};
+use byoc_vta_machine::check::{Segment, check, check_hazards};
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::cycles;
 use byoc_vta_machine::isa::{Insn, Op, Uop};
@@ -59,7 +59,7 @@ fn run(input: &Input) -> Result<(), String> {
     let case = Case { config, uops: &input.uops, stream };
     let segments = case.segments();
     let safe = check(&case.config, &case.stream, &segments);
-    let hazard = hazards(&case.config, &case.stream, &segments);
+    let hazard = check_hazards(&case.config, &case.stream, &segments);
     let timing = cycles::time(&case.config, &case.stream);
     if let Some(violation) = [&safe, &hazard].into_iter().find_map(|result| result.as_ref().err())
         && violation.to_string().is_empty()

@@ -1,6 +1,6 @@
 //! Buffers with random contents, and the simulation of a layer on them.
 
-use byoc_vta_machine::check::{Segment, Violation, check, hazards};
+use byoc_vta_machine::check::{Segment, Violation, check, check_hazards};
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Insn, Memory as Kind};
 use byoc_vta_machine::sim::{Counters, Dram, Mode, Options, SimError, run};
@@ -130,7 +130,9 @@ pub fn prepare(config: &Config, layers: &[(Layer, Tile)], memory: &Memory) -> Re
 impl Prepared {
     /// Returns the first violation that the checker finds in a stream on this memory.
     pub fn violation(&self, stream: &[Insn]) -> Option<Violation> {
-        check(&self.config, stream, &self.segments).and_then(|()| hazards(&self.config, stream, &self.segments)).err()
+        check(&self.config, stream, &self.segments)
+            .and_then(|()| check_hazards(&self.config, stream, &self.segments))
+            .err()
     }
 
     /// Returns the initial memory contents.
