@@ -182,12 +182,13 @@ impl Compilation {
             let mut load = LoadOptions { dims: bound.clone(), open: open_dims, open_unbound, ..LoadOptions::default() };
             load.dims.extend(dims.clone());
             let variant = build::build(session, read(&source, &load)?, &build, &mut |_| {})?;
-            output.compiled.add_variant(dims, variant.compiled);
+            output.add_variant(dims, variant);
         }
+        let warnings = output.warnings().cloned().collect();
         Ok(Compilation {
             compiled: Arc::new(output.compiled),
             explanation: Arc::new(output.explanation),
-            warnings: Arc::new(output.warnings),
+            warnings: Arc::new(warnings),
             progress: build.progress,
         })
     }

@@ -58,7 +58,7 @@ const SEPARATOR: &str = "// ====\n";
 fn main() {
     let arguments = Arguments::from_args();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests");
-    let is_blessing = std::env::var_os("BYOC_BLESS").is_some();
+    let is_blessing = is_blessing();
     let mut trials = Vec::new();
     for &(kind, run) in KINDS {
         for path in files(&root.join(kind)) {
@@ -97,6 +97,11 @@ fn files(dir: &Path) -> Vec<PathBuf> {
         entries.filter(|path| path.extension().is_some_and(|e| e == "relay" || e == "patterns")).collect();
     files.sort();
     files
+}
+
+/// Returns true if the run rewrites the expectations.
+fn is_blessing() -> bool {
+    std::env::var_os("BYOC_BLESS").is_some()
 }
 
 /// Runs the cases of a file. A case passes if `run` returns its text unchanged; with `is_blessing`, the returned texts

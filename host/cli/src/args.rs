@@ -351,6 +351,7 @@ pub struct BenchArgs {
 
 /// Arguments of `byoc opt`.
 #[derive(Args, Debug)]
+#[command(after_help = super::opt::pass_list())]
 pub struct OptArgs {
     /// Relay module.
     pub file: PathBuf,

@@ -3,6 +3,7 @@
 use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
 use super::inspect::only_in_blobs;
 use super::{escape, output, ready, render};
+use byoc::build::explanation::Totals;
 use byoc::build::{Compiled, CompiledRegion, export};
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
@@ -47,15 +48,23 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
             size = std::fs::metadata(path).map_or(0, |m| m.len());
         }
         eprintln!(
-            "wrote {} ({:.1} KiB): {} with {:.1} % of the FLOPs",
+            "wrote {} ({:.1} KiB): {}",
             if to_stdout { "standard output".into() } else { path.display().to_string() },
             size as f64 / 1024.0,
-            render::plural(totals.regions, "region"),
-            100.0 * totals.offload_share
+            summary(totals)
         );
+        for (variant, totals) in build_output.compiled.variants.iter().zip(&build_output.variant_totals) {
+            let dims: Vec<String> = variant.dims.iter().map(|(name, size)| format!("{name}={size}")).collect();
+            eprintln!("  {}: {}", escape::line(&dims.join(", ")), summary(totals));
+        }
         report_packed_constants(&build_output.compiled);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the number of regions of a program and their share of its FLOPs.
+fn summary(totals: &Totals) -> String {
+    format!("{} with {:.1} % of the FLOPs", render::plural(totals.regions, "region"), 100.0 * totals.offload_share)
 }
 
 /// Warns if an artifact cannot run without its plugins because some constants are stored only in packed form in their

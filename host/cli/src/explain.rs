@@ -11,7 +11,6 @@ use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;
 use byoc_conformance::report::exclusions;
-use byoc_ir::diag::codes;
 use byoc_plugin_api::Estimate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -30,12 +29,10 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
     let mut build_output = ready::compile(&args.model, &args.build, &session, &inputs)?;
     if !args.build.talk.json {
-        // The table already lists the reasons that the notes of this warning repeat.
-        for warning in build_output.warnings.iter_mut().filter(|warning| warning.code == codes::plugins::TOOK_NOTHING) {
-            warning.notes.clear();
-        }
+        // The table already lists the reasons that the notes of these warnings repeat.
+        build_output.unused.iter_mut().for_each(|backend| backend.warning.notes.clear());
     }
-    build_output.warnings.iter().for_each(render::print_diagnostic);
+    build_output.warnings().for_each(render::print_diagnostic);
     let explanation = &build_output.explanation;
     if let Some(path) = &args.html {
         let page = explain_page::page(&ready::name_of(&args.model), explanation);

@@ -162,7 +162,10 @@ fn shape_of(port: &Port) -> Result<Shape, Failure> {
             codes::runtime::INPUT_SHAPE,
             format!("input \"{}\": expected a type with known dimensions, found {ty}", port.name),
         )
-        .help(format!("pass a file: --input {}=FILE.npy", port.name))
+        .help(format!(
+            "pass a file: --input {}=FILE.npy, or compile the model for known dimensions: --dim NAME=N",
+            port.name
+        ))
         .into()
     })
 }

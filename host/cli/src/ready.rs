@@ -99,7 +99,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
 /// Reads and builds a model, which must not be an artifact, and prints the warnings.
 pub fn build(path: &Path, args: &BuildArgs, session: &Session, inputs: &InputSources) -> Result<BuildOutput, Failure> {
     let output = compile(path, args, session, inputs)?;
-    output.warnings.iter().for_each(render::print_diagnostic);
+    output.warnings().for_each(render::print_diagnostic);
     Ok(output)
 }
 
@@ -154,7 +154,7 @@ pub fn compile(
             load.dims.extend(dims.clone());
             let model = frontend::load(path, &load)?;
             let variant = build::build(session, model, &options, &mut print_line)?;
-            output.compiled.add_variant(dims, variant.compiled);
+            output.add_variant(dims, variant);
         }
         output
     };
@@ -168,9 +168,8 @@ pub fn compile(
         )
     });
     if offload.is_err() {
-        // Warnings with the code of the error are omitted, as the error lists the same reasons.
-        let other_warnings = output.warnings.iter().filter(|warning| warning.code != codes::plugins::TOOK_NOTHING);
-        other_warnings.for_each(render::print_diagnostic);
+        // Warnings about unused backends are omitted, as the error lists the same reasons.
+        output.warnings.iter().for_each(render::print_diagnostic);
     }
     offload.map(|()| output)
 }

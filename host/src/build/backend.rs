@@ -363,8 +363,8 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let dynamic_node = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
             if let Some(&id) = dynamic_node {
                 let detail = format!("expected dimensions known at compile time, found {}", module.ty(id));
-                let hint = "bind the dimensions with --dim NAME=N".to_owned();
-                return Some(Refusal { hint, ..Refusal::new(RefusalCode::DynamicDim, detail) });
+                let hint = "bind the dimensions with --dim NAME=N, or add a program per size with --dim NAME=N,N..";
+                return Some(Refusal { hint: hint.to_owned(), ..Refusal::new(RefusalCode::DynamicDim, detail) });
             }
         }
         if let Question::Regions = query {

@@ -12,6 +12,8 @@ mod progress;
 mod specialize;
 
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
-pub use pipeline::{BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, build, refusal_headline, refusal_summary};
+pub use pipeline::{
+    BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, refusal_headline, refusal_summary,
+};
 pub use progress::{Progress, Stage};
 pub use specialize::combinations;

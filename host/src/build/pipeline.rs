@@ -3,7 +3,7 @@
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use super::codegen::{CompileError, RegionCompiler, takes_part};
 use super::explain::{Operators, copies, explain};
-use super::explanation::Explanation;
+use super::explanation::{Explanation, Totals};
 use super::progress::{Progress, Stage};
 use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
@@ -79,8 +79,39 @@ pub struct BuildOutput {
     pub explanation: Explanation,
     /// Inputs and outputs as declared by the model file.
     pub signature: Signature,
-    /// Non-fatal diagnostics.
+    /// Non-fatal diagnostics, except those about unused backends.
     pub warnings: Vec<Diagnostic>,
+    /// Backends without a region in any program of the model.
+    pub unused: Vec<UnusedBackend>,
+    /// Totals of the specialized programs, in the order of [`Compiled::variants`].
+    pub variant_totals: Vec<Totals>,
+}
+
+/// Backend that accepted no operator of a model.
+#[derive(Clone, Debug)]
+pub struct UnusedBackend {
+    /// Name of the backend.
+    pub name: String,
+    /// Warning with the most frequent reasons.
+    pub warning: Diagnostic,
+}
+
+impl BuildOutput {
+    /// Returns all non-fatal diagnostics.
+    pub fn warnings(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.warnings.iter().chain(self.unused.iter().map(|backend| &backend.warning))
+    }
+
+    /// Adds a program for fixed values of symbolic dimensions. A backend that has regions only in this program is used
+    /// as well.
+    pub fn add_variant(&mut self, dims: BTreeMap<String, usize>, variant: BuildOutput) {
+        self.unused.retain(|backend| variant.unused.iter().any(|unused| unused.name == backend.name));
+        let new_warnings: Vec<Diagnostic> =
+            variant.warnings.into_iter().filter(|warning| !self.warnings.contains(warning)).collect();
+        self.warnings.extend(new_warnings);
+        self.variant_totals.push(variant.explanation.totals);
+        self.compiled.add_variant(dims, variant.compiled);
+    }
 }
 
 /// Builds a model. `print_line` receives the output of `print_after` and `time_passes`.
@@ -218,13 +249,14 @@ pub fn build(
     let reasons = refusal_summary(&explanation);
     // A model may already contain regions, on which no backend returns a verdict.
     let has_region_for = |name: &str| compiled_for.iter().any(|backend| backend == name);
+    let mut unused = Vec::new();
     for backend in &backends {
         if !has_region_for(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
             let reasons: Vec<&RefusalSummary> = reasons.iter().filter(|r| r.backend == backend.name).collect();
             let message = format!("{} accepted no operator of the model{}", backend.name, refusal_headline(&reasons));
             let mut diagnostic = Diagnostic::warning(codes::plugins::TOOK_NOTHING, message);
             diagnostic.notes = reasons.iter().map(|reason| reason.to_string()).collect();
-            warnings.push(diagnostic);
+            unused.push(UnusedBackend { name: backend.name.clone(), warning: diagnostic });
         }
     }
     let compiled = Compiled {
@@ -239,7 +271,9 @@ pub fn build(
         from_file: false,
         variants: Vec::new(),
     };
-    Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature: model.signature, warnings })
+    let signature = model.signature;
+    let variant_totals = Vec::new();
+    Ok(BuildOutput { compiled, simplified, partitioned, explanation, signature, warnings, unused, variant_totals })
 }
 
 /// Returns the warning about regions that run on the host because their backend failed.

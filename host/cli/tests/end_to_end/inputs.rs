@@ -35,6 +35,25 @@ fn reports_unbound_dimension() {
         .stderr_contains(&["did you mean \"batch\"?"]);
 }
 
+/// Tests that a backend that needs known dimensions is not reported as unused if a specialized program uses it.
+#[test]
+fn reports_regions_of_each_specialized_program() {
+    let model = data_text("digits/digits.onnx");
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let dir = tempfile::tempdir().unwrap();
+    let artifact = dir.path().join("a.byoc").display().to_string();
+    let plugin_dir = plugins.path().display().to_string();
+    let compile = |dim: &str| {
+        let args =
+            ["compile", &model, "--dim", dim, "--backend", "ccompiler", "--plugin-dir", &plugin_dir, "--no-cache"];
+        byoc([&args[..], &["-o", &artifact]].concat()).ok()
+    };
+    let fragments = ["0 regions with 0.0 %", "  batch=1: 1 region with 100.0 %", "  batch=3: 1 region with 100.0 %"];
+    let specialized = compile("batch=1,3").stderr_contains(&fragments);
+    assert!(!specialized.err.contains("E0404"), "{}", specialized.err);
+    compile("batch=?").stderr_contains(&["E0404", "--dim NAME=N,N.."]);
+}
+
 #[test]
 fn checks_product_of_dimensions() {
     use byoc_ir::tensor::{DType, Tensor};

@@ -97,6 +97,14 @@ fn reports_three_mistakes_in_pattern_file() {
 }
 
 #[test]
+fn help_lists_passes() {
+    let help = byoc(["opt", "--help"]).ok().out;
+    for pass in byoc_core::pass::manager::PASSES {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(pass.name)), "expected {} in\n{help}", pass.name);
+    }
+}
+
+#[test]
 fn rejects_unknown_passes_operators_and_functions() {
     let files = Files::new();
     files.opt(&["--pass", "annotate_targets"]).fails_with("E0301").stderr_contains(&["\"annotate_target\""]);
