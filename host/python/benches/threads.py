@@ -24,7 +24,10 @@ def resident() -> int:
 
 
 def main() -> int:
-    """Runs the test; returns 1 if a result differs, or memory grows by more than 1 %."""
+    """Runs the test; returns 1 if a result differs or memory grows by more than 1 %."""
+    if len(sys.argv) != 2:
+        print("usage: threads.py MODEL.onnx", file=sys.stderr)
+        return 2
     model = byoc.compile(sys.argv[1])
     rng = np.random.default_rng(0)
     feeds = {
