@@ -1,6 +1,7 @@
 //! Command line: the commands and their options.
 
 use byoc::runtime::limits::parse_size;
+use byoc_core::pass::manager::PASSES;
 use byoc_quantize::method::Method;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -351,7 +352,7 @@ pub struct BenchArgs {
 
 /// Arguments of `byoc opt`.
 #[derive(Args, Debug)]
-#[command(after_help = super::opt::pass_list())]
+#[command(after_help = pass_list())]
 pub struct OptArgs {
     /// Relay module.
     pub file: PathBuf,
@@ -712,6 +713,13 @@ fn parse_device(text: &str) -> Result<(String, String), String> {
         Some((name, id)) if !name.is_empty() && !id.is_empty() => Ok((name.to_owned(), id.to_owned())),
         _ => Err(format!("expected NAME=ID with a backend and one of its devices, found \"{text}\"")),
     }
+}
+
+/// Returns the names and descriptions of all passes, for the help text.
+fn pass_list() -> String {
+    let width = PASSES.iter().map(|pass| pass.name.len()).max().unwrap_or_default();
+    let rows = PASSES.iter().map(|pass| format!("  {:width$}  {}", pass.name, pass.doc));
+    format!("Passes:\n{}", rows.collect::<Vec<_>>().join("\n"))
 }
 
 fn parse_annotation(text: &str) -> Result<(String, String), String> {

@@ -15,13 +15,6 @@ use byoc_ir::text::{PrintOptions, print};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Returns the names and descriptions of all passes, for the help text.
-pub fn pass_list() -> String {
-    let width = manager::PASSES.iter().map(|pass| pass.name.len()).max().unwrap_or_default();
-    let rows = manager::PASSES.iter().map(|pass| format!("  {:width$}  {}", pass.name, pass.doc));
-    format!("Passes:\n{}", rows.collect::<Vec<_>>().join("\n"))
-}
-
 /// Runs the passes on a module, and prints the result or compares it with the expected module.
 pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     crate::log::log_to_stderr(args.talk.verbose);
