@@ -209,9 +209,8 @@ impl Target {
         macro_rules! store {
             ($ty:ty) => {{
                 // SAFETY: the caller guarantees bounds, alignment and exclusive access.
-                let destination =
-                    unsafe { std::slice::from_raw_parts_mut(self.0.cast::<$ty>().add(offset), values.len()) };
-                for (slot, &value) in destination.iter_mut().zip(values) {
+                let target = unsafe { std::slice::from_raw_parts_mut(self.0.cast::<$ty>().add(offset), values.len()) };
+                for (slot, &value) in target.iter_mut().zip(values) {
                     *slot = value as $ty;
                 }
             }};
