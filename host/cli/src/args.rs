@@ -717,9 +717,22 @@ fn parse_device(text: &str) -> Result<(String, String), String> {
 
 /// Returns the names and descriptions of all passes, for the help text.
 fn pass_list() -> String {
-    let width = PASSES.iter().map(|pass| pass.name.len()).max().unwrap_or_default();
-    let rows = PASSES.iter().map(|pass| format!("  {:width$}  {}", pass.name, pass.doc));
-    format!("Passes:\n{}", rows.collect::<Vec<_>>().join("\n"))
+    /// Maximum length of a line, so that clap does not wrap it without its indentation.
+    const WIDTH: usize = 90;
+    let mut text = "Passes:".to_owned();
+    for pass in PASSES {
+        text += &format!("\n  {}\n     ", pass.name);
+        let mut column = 5;
+        for word in pass.doc.split(' ') {
+            if column + 1 + word.len() > WIDTH {
+                text += "\n     ";
+                column = 5;
+            }
+            text += &format!(" {word}");
+            column += 1 + word.len();
+        }
+    }
+    text
 }
 
 fn parse_annotation(text: &str) -> Result<(String, String), String> {
