@@ -1,13 +1,13 @@
 //! Lowering of anchors: the primitives for each kind of operator, and the order in which alternatives are tried.
 
+mod copies;
+
 use crate::argument::BufferId;
-use crate::concat::{MAX_PARTS, Part, RowConcat};
 use crate::dim_map::DimMap;
 use crate::fuse::Link;
 use crate::ir::{CompileError, EltwiseParams, Kind, Op, Result, Val};
 use crate::library::{Attr, Conv, Desc, OneDnnError, PrimitiveDesc, Window, ffi};
 use crate::lower::{BufferView, Chain, Lowering};
-use crate::plan::Operation;
 use crate::shape::channels_last;
 use crate::sum_requirement::SumRequirement;
 use byoc_plugin_api::{DType, RefusalCode};
@@ -792,93 +792,6 @@ impl Lowering<'_> {
         let selection = best_selection.ok_or_else(|| unsupported_shape("oneDNN has no implementation"))?;
         self.emit(op, links, selection, Vec::new(), "reduction")
     }
-
-    fn concat(&mut self, op: &Op, axis: usize) -> Result<usize> {
-        let shape = self.ir.shape(op.output).to_vec();
-        let dtype = self.ir.get(op.output).dtype;
-        let operands: Vec<BufferView> = op.inputs.iter().map(|&operand| self.placement(operand)).collect();
-        let order =
-            operands.iter().max_by_key(|operand| count(&operand.view.shape)).map(|operand| operand.view.order());
-        let mut order = order.unwrap_or_default();
-        let are_singletons = operands.iter().all(|operand| operand.view.shape[axis] == 1);
-        if let Some(outer_axis) = axis.checked_sub(1).filter(|&d| are_singletons && shape[d] > 1) {
-            // The parts are interleaved: `axis` is placed directly inside `outer_axis` in memory, in
-            // preparation for merging the two.
-            order.retain(|&d| d != axis);
-            let position = order.iter().position(|&d| d == outer_axis).map_or(order.len(), |position| position + 1);
-            order.insert(position, axis);
-            let result = self.scratch_of(dtype, View::in_order(&shape, &order));
-            for (i, operand) in operands.iter().enumerate() {
-                let slice = BufferView { view: result.view.slice(axis, i as i64, 1, 1), ..result.clone() };
-                self.copy(operand, &slice, "interleaving")?;
-            }
-            self.put_after_chain(op, &[], 0, result, &DimMap::plain(&shape, &shape))?;
-            return Ok(0);
-        }
-        let result = self.scratch_of(dtype, View::in_order(&shape, &order));
-        if let Some(row_join) = row_concat(&operands, axis, &order, dtype.size()) {
-            let sources =
-                operands.into_iter().enumerate().map(|(i, operand)| (ffi::ARG_MULTIPLE_SRC + i as i32, operand));
-            let tensors = sources.chain([(ffi::ARG_DST, result.clone())]).collect();
-            self.handwritten_step(Operation::Concat(row_join), tensors, "concatenation")?;
-            self.put_after_chain(op, &[], 0, result, &DimMap::plain(&shape, &shape))?;
-            return Ok(0);
-        }
-        // The primitive copies each operand anyway, so operands of any layout are read in place. The library's
-        // primitive cache ignores the strides of unit dimensions, but its concatenation uses them.
-        let normalize =
-            |operand: BufferView| BufferView { view: operand.view.normalize_unit_strides(&order), ..operand };
-        let operands: Vec<BufferView> = operands.into_iter().map(normalize).collect();
-        let descs = operands.iter().map(|operand| self.desc_of(operand)).collect::<Result<Vec<_>, OneDnnError>>()?;
-        let dst = self.desc_of(&result)?;
-        let attr = self.attr(&[])?;
-        let desc_refs: Vec<&Desc> = descs.iter().collect();
-        let desc = PrimitiveDesc::concat(self.library, axis, &desc_refs, &dst, &attr)?;
-        let mut tensors: Vec<(i32, BufferView, Desc)> = operands
-            .into_iter()
-            .zip(descs)
-            .enumerate()
-            .map(|(i, (operand, desc))| (ffi::ARG_MULTIPLE_SRC + i as i32, operand, desc))
-            .collect();
-        tensors.push((ffi::ARG_DST, result.clone(), dst));
-        self.step(desc, tensors, "concatenation")?;
-        let dim_map = DimMap::plain(&shape, &shape);
-        self.put_after_chain(op, &[], 0, result, &dim_map)?;
-        Ok(0)
-    }
-
-    /// Lowers a padding: fills a tensor with the byte `value` and copies the data into it.
-    fn pad(&mut self, op: &Op, pad_before: &[i64], value: u8) -> Result<usize> {
-        let x = self.placement(op.inputs[0]);
-        let shape = self.ir.shape(op.output).to_vec();
-        let result = self.scratch_of(self.dtype(&x), View::in_order(&shape, &x.view.order()));
-        let mut interior = result.clone();
-        for (axis, (&begin, &size)) in pad_before.iter().zip(&x.view.shape).enumerate() {
-            interior.view = interior.view.slice(axis, begin, 1, size);
-        }
-        self.fill(&result, value)?;
-        self.copy(&x, &interior, "padding")?;
-        let dim_map = DimMap::plain(&shape, &shape);
-        self.put_after_chain(op, &[], 0, result, &dim_map)?;
-        Ok(0)
-    }
-}
-
-/// Returns the row-wise form of a concatenation, if `axis` is innermost in `order`, the memory order of the result, and
-/// every part can be read as rows of that order.
-fn row_concat(operands: &[BufferView], axis: usize, order: &[usize], size: usize) -> Option<RowConcat> {
-    if order.last() != Some(&axis) || operands.len() > MAX_PARTS {
-        return None;
-    }
-    let columns = |operand: &BufferView| operand.view.shape[axis];
-    let rows = operands.first().map(|operand| count(&operand.view.shape) / columns(operand))?;
-    let row_part = |operand: &BufferView| {
-        let view = operand.view.permute(order).reshape(&[rows, columns(operand)])?;
-        let is_dense = columns(operand) == 1 || view.strides[1] == 1;
-        let (row, step) = (columns(operand) as usize * size, view.strides[0] as usize * size);
-        is_dense.then_some(Part { bytes: row, stride: step })
-    };
-    Some(RowConcat { rows: rows as usize, parts: operands.iter().map(row_part).collect::<Option<_>>()? })
 }
 
 /// Returns a convolution kernel in oneDNN's order: (G, O / G, I / G, spatial...), or (O, I, spatial...) if `groups` is
