@@ -1,10 +1,11 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `conformance`, `package`,
-//! `capi`, `wheel`, `test-python`, `test-torch`, `test-ray`, `test-serve`, `bench serve`, `bench scaling`, `bench ray`,
-//! `soak`, `words`, `dist`, `test-arm`.
+//! `capi`, `wheel`, `test-python`, `test-torch`, `test-ray`, `test-serve`, `bench calls`, `bench serve`, `bench scaling`,
+//! `bench ray`, `soak`, `words`, `dist`, `test-arm`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
+mod calls;
 mod capi;
 mod conformance;
 mod demo;
@@ -52,6 +53,8 @@ usage: cargo xtask <task>
                           [--backend NAME,...] [--threads N] [--rounds N] [--runs N]
                           [--exported: full-size models from torchvision and transformers (fetched); all of them if
                           no MODEL is given]
+  bench calls             Compare a call through the C interface with one through the Rust interface, on a program of
+                          one nn.relu
   bench serve [overhead|processor|peers] [--rounds N] [--seconds S]
                           Compare the inference server with an echo server on the same libraries, measure the CPU
                           time of a request, and compare with KServe and MLServer on ONNX Runtime (fetched)
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         ["test-ray"] => python::test_ray(onednn::fetch_if_possible().as_deref()),
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
+        ["bench", "calls"] => calls::bench(),
         ["bench", "serve", rest @ ..] => serve::bench(rest),
         ["bench", "scaling", rest @ ..] => python::bench("scaling.py", rest, onednn::fetch_if_possible().as_deref()),
         ["bench", "ray", rest @ ..] => python::bench("ray_workers.py", rest, onednn::fetch_if_possible().as_deref()),
