@@ -3,7 +3,7 @@
 //! Archives are reproducible: source paths are identical in every checkout, entries are sorted, and their timestamps
 //! and owners are fixed.
 
-use crate::process::{self, cargo, root, target_dir};
+use crate::process::{self, cargo, release_flags, root, target_dir};
 use crate::wheel::{PLUGINS, place_plugins};
 use crate::{capi, licenses};
 use std::fs;
@@ -62,14 +62,14 @@ pub fn run() -> Result<(), String> {
     for package in programs.into_iter().chain(PLUGINS.map(|(package, _)| package)) {
         build.args(["--package", package]);
     }
-    process::run(build.env("RUSTFLAGS", stable_paths()?))?;
+    process::run(build.env("RUSTFLAGS", release_flags()?))?;
     // The profile directory is also the archive directory.
     let dist = target_dir().join("dist");
     let build_dir = dist.clone();
-    let staged = dist.join("archives");
-    let _ = fs::remove_dir_all(&staged);
+    let staging_dir = dist.join("archives");
+    let _ = fs::remove_dir_all(&staging_dir);
     let name = |product: &str| format!("{product}-{}-{}", env!("CARGO_PKG_VERSION"), TARGET.1);
-    let dirs = [name("byoc"), name("libbyoc"), name("byoc-serve")].map(|name| staged.join(name));
+    let dirs = [name("byoc"), name("libbyoc"), name("byoc-serve")].map(|name| staging_dir.join(name));
     let [byoc, library, server] = &dirs;
     for program in ["byoc", "byoc-run"] {
         copy(&build_dir.join(program), &byoc.join(program))?;
@@ -107,22 +107,6 @@ pub fn run() -> Result<(), String> {
     }
     let mut test = cargo(&["test", "--package", "xtask", "--test", "dist", "--", "--ignored", "--nocapture"]);
     process::run(test.env("BYOC_DIST", &dist))
-}
-
-/// Returns compiler flags that keep local paths out of the executables.
-fn stable_paths() -> Result<String, String> {
-    let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let cargo_home =
-        cargo_home.or_else(|| std::env::var_os("HOME").map(|cargo_home| PathBuf::from(cargo_home).join(".cargo")));
-    let cargo_home = cargo_home.ok_or("expected HOME or CARGO_HOME in the environment, found neither")?;
-    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    Ok(format!(
-        "{flags} --remap-path-prefix={}=/byoc --remap-path-prefix={}=/cargo",
-        root().display(),
-        cargo_home.display()
-    )
-    .trim()
-    .to_owned())
 }
 
 fn file_name(path: &Path) -> String {

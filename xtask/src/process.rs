@@ -20,6 +20,23 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// Returns compiler flags that strip the executables and keep local paths out of them. (Cargo does not apply `strip` of a
+/// profile to packages for which the profile has a section.)
+pub fn release_flags() -> Result<String, String> {
+    let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo_home =
+        cargo_home.or_else(|| std::env::var_os("HOME").map(|cargo_home| PathBuf::from(cargo_home).join(".cargo")));
+    let cargo_home = cargo_home.ok_or("expected HOME or CARGO_HOME in the environment, found neither")?;
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    Ok(format!(
+        "{flags} -Cstrip=symbols --remap-path-prefix={}=/byoc --remap-path-prefix={}=/cargo",
+        root().display(),
+        cargo_home.display()
+    )
+    .trim()
+    .to_owned())
+}
+
 /// Runs a command to completion.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|e| format!("{} cannot be started: {e}", name(command)))?;

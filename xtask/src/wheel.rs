@@ -1,6 +1,6 @@
 //! Builds the Python wheel, which contains the plugins, for old systems, and checks it.
 
-use crate::process::{self, cargo, install_packages, root, target_dir};
+use crate::process::{self, cargo, install_packages, release_flags, root, target_dir};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,7 +52,7 @@ pub fn build() -> Result<(), String> {
     maturin.args(["build", "--zig", "--profile", "dist", "--target", TRIPLE, "--quiet"]);
     maturin.args(["--compatibility", PLATFORM, "--interpreter", "python3"]);
     maturin.arg("--manifest-path").arg(manifest).arg("--out").arg(&wheels);
-    process::run(with_tools(&mut maturin, &tools))?;
+    process::run(with_tools(&mut maturin, &tools).env("RUSTFLAGS", release_flags()?))?;
     let wheel = only_file(&wheels)?;
     check(&tools, &wheel)?;
     println!("{}", wheel.display());
@@ -65,7 +65,7 @@ fn build_plugins(tools: &Path) -> Result<(), String> {
     for (package, _) in PLUGINS {
         build.args(["--package", package]);
     }
-    process::run(with_tools(&mut build, tools))?;
+    process::run(with_tools(&mut build, tools).env("RUSTFLAGS", release_flags()?))?;
     let build_dir = target_dir().join(TRIPLE).join("dist");
     place_plugins(&build_dir, &sources().join("python/byoc/plugins"))
 }
