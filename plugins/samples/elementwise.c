@@ -84,6 +84,10 @@ static const char *side(byoc_json node) { return byoc_json_there(byoc_json_get(n
 static const char *refusal(byoc_json node, char *detail, size_t size) {
     int number = 0;
     byoc_json type = byoc_json_first(byoc_json_get(node, "outputs"));
+    if (byoc_json_there(byoc_json_get(node, "composite"))) {
+        snprintf(detail, size, "expected operators, found a match of a pattern, whose body this backend does not read");
+        return BYOC_UNSUPPORTED_OP;
+    }
     for (; byoc_json_there(type); type = byoc_json_next(type), number++) {
         size_t rank = byoc_json_count(byoc_json_get(type, "dims"));
         if (!byoc_json_is(byoc_json_get(type, "dtype"), "float32")) {

@@ -98,10 +98,10 @@ fn template_rejects_foreign_blobs() {
         load("f", constant.as_bytes()),
         "plugin template: load: graph f, node 1: constant 0 is out of range 0..0"
     );
-    let mut no_outputs = single_op_graph("f", "nn.relu", &[2]);
-    no_outputs.outputs.clear();
+    let mut graph_without_outputs = single_op_graph("f", "nn.relu", &[2]);
+    graph_without_outputs.outputs.clear();
     let message = "plugin template: load: graph f: expected at least one output, found none";
-    assert_eq!(load("f", no_outputs.to_json().as_bytes()), message);
+    assert_eq!(load("f", graph_without_outputs.to_json().as_bytes()), message);
     let softmax = single_op_graph("f", "nn.softmax", &[2]).to_json();
     assert_eq!(load("f", softmax.as_bytes()), "plugin template: load: host: reference: this host has no nn.softmax");
 }
@@ -148,10 +148,10 @@ fn minimal_runs_relu_and_refuses_int8() {
     let (plugin, _, services) = load(&byoc_test_support::test_plugin("minimal"));
     let codegen = plugin.codegen("minimal").unwrap();
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
-    let valid = Candidate::new(CandidateKind::Operator, "nn.relu", single_op_graph("x", "nn.relu", &[2]));
-    let mut invalid = valid.clone();
-    invalid.graph.inputs[0].ty.dtype = DType::I8;
-    let verdicts = codegen.judge_batch(&[valid, invalid]).unwrap();
+    let valid_candidate = Candidate::new(CandidateKind::Operator, "nn.relu", single_op_graph("x", "nn.relu", &[2]));
+    let mut invalid_candidate = valid_candidate.clone();
+    invalid_candidate.graph.inputs[0].ty.dtype = DType::I8;
+    let verdicts = codegen.judge_batch(&[valid_candidate, invalid_candidate]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
     let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected a refusal of int8, found support") };
     assert_eq!(
@@ -175,11 +175,13 @@ fn minimal_runs_relu_and_refuses_int8() {
 }
 
 #[test]
-fn guide_quotes_the_minimal_backend() {
+fn guide_quotes_the_backends_in_rust() {
     let read = |path: &str| std::fs::read_to_string(byoc_test_support::workspace().join(path)).unwrap();
     let code = read("tests/plugins/examples/minimal.rs");
     assert!(code.lines().count() < 80, "expected a minimal backend of fewer than 80 lines");
-    assert!(read("docs/writing-a-backend.md").contains(&format!("```rust,ignore\n{code}```\n")));
+    for code in [code, read("tests/plugins/examples/dense.rs")] {
+        assert!(read("docs/writing-a-backend.md").contains(&format!("```rust,ignore\n{code}```\n")), "{code}");
+    }
 }
 
 #[test]

@@ -102,10 +102,10 @@ impl Codegen for Backend {
     }
 
     fn accept_region(&self, region: &Candidate) -> Verdict {
-        let max = self.0.max_operators;
+        let max_operators = self.0.max_operators;
         let operators = region.graph.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_))).count();
-        if max > 0 && operators > max {
-            return Verdict::split(max);
+        if max_operators > 0 && operators > max_operators {
+            return Verdict::split(max_operators);
         }
         match self.0.estimates == "region" {
             true => Verdict::estimated(&self.estimate(operators as u64)),
@@ -265,15 +265,15 @@ impl DeviceMemory for OwnMemory {
         drop(unsafe { Box::from_raw(buffer.as_ptr().cast::<Buffer>()) });
     }
 
-    fn copy_in(&self, to: Transfer, from: &[u8]) -> Result<()> {
+    fn copy_in(&self, destination: Transfer, source: &[u8]) -> Result<()> {
         // SAFETY: the host checks the range, and orders the copy after the runs that use the buffer.
-        unsafe { OwnMemory::bytes(to).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        unsafe { OwnMemory::bytes(destination).copy_from_nonoverlapping(source.as_ptr(), source.len()) };
         Ok(())
     }
 
-    fn copy_out(&self, from: Transfer, to: &mut [u8]) -> Result<()> {
+    fn copy_out(&self, source: Transfer, destination: &mut [u8]) -> Result<()> {
         // SAFETY: the host checks the range, and orders the copy after the runs that write it.
-        unsafe { to.as_mut_ptr().copy_from_nonoverlapping(OwnMemory::bytes(from), to.len()) };
+        unsafe { destination.as_mut_ptr().copy_from_nonoverlapping(OwnMemory::bytes(source), destination.len()) };
         Ok(())
     }
 }
@@ -385,7 +385,7 @@ impl Executable for LoadedRegion {
             self.services.counter("device.in_place", 1);
         }
         let work = self.work(inputs, outputs);
-        let dependencies_before: Vec<Work> = dependencies(&self.services).own::<Work>().cloned().collect();
+        let preceding_work: Vec<Work> = dependencies(&self.services).own::<Work>().cloned().collect();
         let completion = Work(Arc::default());
         let services = self.services.clone();
         let completion_of_run = completion.clone();
@@ -396,12 +396,12 @@ impl Executable for LoadedRegion {
         }
         std::thread::spawn(move || {
             // Work that later runs depend on takes longer than those runs, so that it overwrites their results.
-            if is_early || (is_unordered && dependencies_before.is_empty()) {
+            if is_early || (is_unordered && preceding_work.is_empty()) {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            let dependencies_before = if is_unordered { Vec::new() } else { dependencies_before };
+            let preceding_work = if is_unordered { Vec::new() } else { preceding_work };
             let dependencies_result =
-                dependencies_before.iter().try_for_each(|dependency| dependency.wait(Duration::MAX).map(|_| ()));
+                preceding_work.iter().try_for_each(|dependency| dependency.wait(Duration::MAX).map(|_| ()));
             let start = now();
             let outcome = dependencies_result.and_then(|()| work());
             let end = now();

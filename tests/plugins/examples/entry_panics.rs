@@ -17,24 +17,24 @@ struct Panicking;
 
 impl Codegen for Panicking {
     fn describe(&self) -> Result<Description> {
-        panic!("in describe")
+        panic!("deliberate panic in describe")
     }
 
     fn judge(&self, candidate: &Candidate) -> Verdict {
-        panic!("in judge of {}", candidate.name)
+        panic!("deliberate panic in judge of {}", candidate.name)
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         let symbol = region.graph.symbol.as_str();
         if symbol == "compile" {
-            panic!("in compile");
+            panic!("deliberate panic in compile");
         }
         Ok(CompiledRegion::new(symbol, "entry_panics", symbol))
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
         if key == "panic" {
-            panic!("in query");
+            panic!("deliberate panic in query");
         }
         Ok(None)
     }
@@ -43,7 +43,7 @@ impl Codegen for Panicking {
 impl Loader for Panicking {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         if region.symbol == "load" {
-            panic!("in load");
+            panic!("deliberate panic in load");
         }
         Ok(Box::new(PanickingRegion { panic_site: region.symbol.to_owned(), services: region.services.clone() }))
     }
@@ -57,7 +57,7 @@ struct PanickingRegion {
 impl Executable for PanickingRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         if self.panic_site == "prepare" {
-            panic!("in prepare");
+            panic!("deliberate panic in prepare");
         }
         Ok(Prepared::exact(inputs))
     }
@@ -67,14 +67,14 @@ impl Executable for PanickingRegion {
             return Ok(());
         }
         if self.panic_site == "task" {
-            return self.services.parallel_for(8, |index| assert!(index != 3, "in task {index}"));
+            return self.services.parallel_for(8, |index| assert!(index != 3, "deliberate panic in task {index}"));
         }
-        panic!("in run")
+        panic!("deliberate panic in run")
     }
 }
 
 impl Drop for PanickingRegion {
     fn drop(&mut self) {
-        assert!(self.panic_site != "drop", "in drop");
+        assert!(self.panic_site != "drop", "deliberate panic in drop");
     }
 }

@@ -60,11 +60,11 @@ impl Executable for Relu {
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        let from = call.inputs[0].as_slice::<f32>();
-        let to = call.outputs[0].as_mut_slice::<f32>();
-        for (to, from) in to.iter_mut().zip(from) {
+        let x = call.inputs[0].as_slice::<f32>();
+        let y = call.outputs[0].as_mut_slice::<f32>();
+        for (y, x) in y.iter_mut().zip(x) {
             // Propagates NaN, which `f32::max` does not.
-            *to = if *from < 0.0 { 0.0 } else { *from };
+            *y = if *x < 0.0 { 0.0 } else { *x };
         }
         Ok(())
     }

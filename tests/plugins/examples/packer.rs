@@ -22,7 +22,7 @@ byoc_plugin_api::register!(|context, registry| {
     let text = if path.exists() { std::fs::read_to_string(&path)? } else { "{}".to_owned() };
     let config: Config = serde_json::from_str(&text)?;
     registry.codegen("packer", Backend(config.clone()));
-    registry.loader("packer", PackerLoader { config, engines: Mutex::default(), running: &RUNNING });
+    registry.loader("packer", PackerLoader { config, engines: Mutex::default(), running_count: &RUNNING_COUNT });
     Ok(())
 });
 
@@ -151,10 +151,11 @@ impl Codegen for Backend {
         if key != LINK_KEY {
             return Ok(None);
         }
-        if self.0.fault == "link" {
-            return Err(Error::new("expected at most 1 region, found more").hint("use a larger device"));
-        }
         let request = LinkRequest::parse(data)?;
+        if self.0.fault == "link" {
+            let message = format!("expected at most 1 region, found {}", request.regions.len());
+            return Err(Error::new(message).hint("use a larger device"));
+        }
         let (mut shared_bytes, mut offsets): (Vec<u8>, HashMap<Vec<u8>, usize>) = (Vec::new(), HashMap::new());
         let mut response = Linked::default();
         for region in &request.regions {
@@ -204,10 +205,10 @@ struct PackerLoader {
     /// Live engines, keyed by the digest of the shared data.
     engines: Mutex<HashMap<String, Weak<Engine>>>,
     /// Number of runs in progress.
-    running: &'static AtomicI64,
+    running_count: &'static AtomicI64,
 }
 
-static RUNNING: AtomicI64 = AtomicI64::new(0);
+static RUNNING_COUNT: AtomicI64 = AtomicI64::new(0);
 
 impl PackerLoader {
     /// Returns the engine of a model.
@@ -216,7 +217,7 @@ impl PackerLoader {
         if let Some(engine) = engines.get(&shared_constant.digest()).and_then(Weak::upgrade) {
             return engine;
         }
-        let message = format!("an engine with {} bytes", shared_constant.bytes().len());
+        let message = format!("created an engine of {} bytes", shared_constant.bytes().len());
         region.services.log(Level::INFO, "packer", &message);
         let engine = Arc::new(Engine(shared_constant.bytes().to_vec()));
         engines.insert(shared_constant.digest(), Arc::downgrade(&engine));
@@ -280,10 +281,10 @@ impl Loader for PackerLoader {
         Ok(Box::new(WatchedRegion {
             reference,
             runs: AtomicI64::new(0),
-            running: self.running,
-            own_running: AtomicI64::new(0),
+            running_count: self.running_count,
+            own_running_count: AtomicI64::new(0),
             max_running: max_runs,
-            state,
+            is_stateful: state,
         }))
     }
 
@@ -306,11 +307,11 @@ struct WatchedRegion {
     /// Number of runs so far: the state.
     runs: AtomicI64,
     /// Number of runs in progress, over all regions.
-    running: &'static AtomicI64,
+    running_count: &'static AtomicI64,
     /// Number of runs of this region in progress: regions with separate states run concurrently.
-    own_running: AtomicI64,
+    own_running_count: AtomicI64,
     max_running: i64,
-    state: bool,
+    is_stateful: bool,
 }
 
 impl Executable for WatchedRegion {
@@ -319,12 +320,12 @@ impl Executable for WatchedRegion {
     }
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
-        let running = if self.state { &self.own_running } else { self.running };
-        let concurrent_runs = running.fetch_add(1, Ordering::SeqCst) + 1;
+        let running_count = if self.is_stateful { &self.own_running_count } else { self.running_count };
+        let concurrent_runs = running_count.fetch_add(1, Ordering::SeqCst) + 1;
         std::thread::sleep(Duration::from_millis(20));
         let Call { inputs, ref mut outputs, plan, .. } = call;
         let result = self.reference.run(Call { inputs, outputs, workspace: &mut [], plan });
-        running.fetch_sub(1, Ordering::SeqCst);
+        running_count.fetch_sub(1, Ordering::SeqCst);
         result?;
         if concurrent_runs > self.max_running {
             return Err(Error::new(format!(
@@ -332,7 +333,7 @@ impl Executable for WatchedRegion {
                 self.max_running
             )));
         }
-        if self.state {
+        if self.is_stateful {
             let previous_runs = self.runs.fetch_add(1, Ordering::SeqCst);
             call.outputs[0].as_mut_slice::<f32>().iter_mut().for_each(|value| *value += previous_runs as f32);
         }
@@ -351,8 +352,8 @@ impl Executable for WatchedRegion {
 struct UnpreparedRegion;
 
 impl Executable for UnpreparedRegion {
-    fn prepare(&self, _: &[&[usize]]) -> Result<Prepared> {
-        Err(Error::new("expected smaller dimensions"))
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        Err(Error::new(format!("expected smaller dimensions, found {inputs:?}")))
     }
 
     fn run(&self, _: Call<'_, '_>) -> Result<()> {

@@ -67,7 +67,8 @@ impl Executable for TalkingRegion {
     /// Returns the sum of the integers below the first dimension of the input as an int64, computed by tasks.
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.workspace.len() != 100 || self.services.num_threads() != 4 {
-            return Err("expected a workspace of 100 bytes and 4 threads, found other resources".into());
+            let (bytes, threads) = (call.workspace.len(), self.services.num_threads());
+            return Err(format!("expected a workspace of 100 bytes and 4 threads, found {bytes} and {threads}").into());
         }
         let sum = AtomicUsize::new(0);
         self.services.parallel_for(call.plan as usize, |index| {

@@ -14,66 +14,66 @@ struct Mistake {
     kinds: &'static [&'static str],
 }
 
-const fn case_of(name: &'static str, subject: &'static str, kinds: &'static [&'static str]) -> Mistake {
+const fn mistake(name: &'static str, subject: &'static str, kinds: &'static [&'static str]) -> Mistake {
     Mistake { name, only: subject, kinds }
 }
 
-const WRONG: &[&str] = &["wrong-result"];
+const WRONG_RESULT: &[&str] = &["wrong-result"];
 
 const MISTAKES: &[Mistake] = &[
-    case_of("padding_off_by_one", "nn.conv2d", WRONG),
-    case_of("swapped_strides", "nn.conv2d", WRONG),
-    case_of("dilation_ignored", "nn.conv2d", WRONG),
-    case_of("wrong_group", "nn.conv2d", WRONG),
-    case_of("kernel_transposed", "nn.conv2d", WRONG),
-    case_of("sums_in_half", "nn.conv2d", WRONG),
-    case_of("layout_ignored", "nn.conv2d", &["wrong-result", "panic"]),
-    case_of("stale_weights", "nn.conv2d", &["stale-constants"]),
-    case_of("bias_ignored", "conv_bias", WRONG),
-    case_of("nan_lost", "nn.relu", WRONG),
-    case_of("denormals_flushed", "nn.relu", WRONG),
-    case_of("saturates", "operator add", WRONG),
-    case_of("wrong_axis", "nn.softmax", WRONG),
-    case_of("concatenates_memory", "concatenate", WRONG),
-    case_of("zero_size", "nn.relu", &["load-failed"]),
-    case_of("tail_of_odd_sizes", "nn.relu", &["reads-unset"]),
-    case_of("reads_past_end", "nn.relu", &["reads-outside"]),
-    case_of("writes_past_end", "nn.relu", &["writes-outside"]),
-    case_of("writes_before_start", "nn.relu", &["writes-outside"]),
-    case_of("writes_past_workspace", "nn.relu", &["writes-outside"]),
-    case_of("writes_input", "nn.relu", &["writes-input"]),
-    case_of("adds_to_output", "nn.relu", &["reads-unset"]),
-    case_of("aliases_wrong", "operator add", &["aliasing"]),
-    case_of("shared_scratch", "nn.relu", &["not-reentrant"]),
-    case_of("shared_by_regions", "nn.relu", &["not-reentrant"]),
-    case_of("one_thread_forgotten", "nn.relu", &["threads"]),
-    case_of("second_run_differs", "nn.relu", &["not-repeatable"]),
-    case_of("threads_lose_the_rest", "nn.relu", &["reads-unset"]),
-    case_of("race", "nn.relu", &["not-repeatable", "reads-unset", "wrong-result"]),
-    case_of("claims_then_refuses", "nn.conv2d", &["claim-not-kept"]),
-    case_of("time_in_the_blob", "nn.relu", &["not-deterministic"]),
-    case_of("other_symbol", "nn.relu", &["missing-symbol"]),
-    case_of("other_loader", "nn.relu", &["wrong-loader"]),
-    case_of("damaged_blob_accepted", "nn.softmax", &["damaged-blob"]),
-    case_of("wrong_shape", "nn.relu", &["wrong-shape"]),
-    case_of("one_output_more", "nn.relu", &["wrong-shape"]),
-    case_of("answers_everything", "nn.relu", &["query"]),
-    case_of("query_is_an_error", "nn.relu", &["query"]),
-    case_of("noise_after_unload", "nn.relu", &["works-after-unload"]),
-    case_of("two_descriptions", "nn.relu", &["bad-description"]),
-    case_of("three_bad_patterns", "nn.relu", &["bad-description"]),
-    case_of("no_verdict", "nn.relu", &["judge-failed"]),
-    case_of("panic_judge", "nn.relu", &["panic"]),
-    case_of("panic_compile", "nn.relu", &["panic"]),
-    case_of("panic_load", "nn.relu", &["panic"]),
-    case_of("panic_prepare", "nn.relu", &["panic"]),
-    case_of("panic_run", "nn.relu", &["panic"]),
-    case_of("panic_query", "nn.relu", &["panic"]),
-    case_of("panic_describe", "nn.relu", &["panic"]),
-    case_of("crash_run", "nn.relu", &["crash"]),
-    case_of("crash_compile", "nn.relu", &["crash"]),
-    case_of("endless_run", "nn.relu", &["time-limit"]),
-    case_of("endless_compile", "nn.relu", &["time-limit"]),
+    mistake("padding_off_by_one", "nn.conv2d", WRONG_RESULT),
+    mistake("swapped_strides", "nn.conv2d", WRONG_RESULT),
+    mistake("dilation_ignored", "nn.conv2d", WRONG_RESULT),
+    mistake("wrong_group", "nn.conv2d", WRONG_RESULT),
+    mistake("kernel_transposed", "nn.conv2d", WRONG_RESULT),
+    mistake("sums_in_half", "nn.conv2d", WRONG_RESULT),
+    mistake("layout_ignored", "nn.conv2d", &["wrong-result", "panic"]),
+    mistake("stale_weights", "nn.conv2d", &["stale-constants"]),
+    mistake("bias_ignored", "conv_bias", WRONG_RESULT),
+    mistake("nan_lost", "nn.relu", WRONG_RESULT),
+    mistake("denormals_flushed", "nn.relu", WRONG_RESULT),
+    mistake("saturates", "operator add", WRONG_RESULT),
+    mistake("wrong_axis", "nn.softmax", WRONG_RESULT),
+    mistake("concatenates_memory", "concatenate", WRONG_RESULT),
+    mistake("zero_size", "nn.relu", &["load-failed"]),
+    mistake("tail_of_odd_sizes", "nn.relu", &["reads-unset"]),
+    mistake("reads_past_end", "nn.relu", &["reads-outside"]),
+    mistake("writes_past_end", "nn.relu", &["writes-outside"]),
+    mistake("writes_before_start", "nn.relu", &["writes-outside"]),
+    mistake("writes_past_workspace", "nn.relu", &["writes-outside"]),
+    mistake("writes_input", "nn.relu", &["writes-input"]),
+    mistake("adds_to_output", "nn.relu", &["reads-unset"]),
+    mistake("aliases_wrong", "operator add", &["aliasing"]),
+    mistake("shared_scratch", "nn.relu", &["not-reentrant"]),
+    mistake("shared_by_regions", "nn.relu", &["not-reentrant"]),
+    mistake("one_thread_forgotten", "nn.relu", &["threads"]),
+    mistake("second_run_differs", "nn.relu", &["not-repeatable"]),
+    mistake("threads_lose_the_rest", "nn.relu", &["reads-unset"]),
+    mistake("race", "nn.relu", &["not-repeatable", "reads-unset", "wrong-result"]),
+    mistake("claims_then_refuses", "nn.conv2d", &["claim-not-kept"]),
+    mistake("time_in_the_blob", "nn.relu", &["not-deterministic"]),
+    mistake("other_symbol", "nn.relu", &["missing-symbol"]),
+    mistake("other_loader", "nn.relu", &["wrong-loader"]),
+    mistake("damaged_blob_accepted", "nn.softmax", &["damaged-blob"]),
+    mistake("wrong_shape", "nn.relu", &["wrong-shape"]),
+    mistake("one_output_more", "nn.relu", &["wrong-shape"]),
+    mistake("answers_everything", "nn.relu", &["query"]),
+    mistake("query_is_an_error", "nn.relu", &["query"]),
+    mistake("noise_after_unload", "nn.relu", &["works-after-unload"]),
+    mistake("two_descriptions", "nn.relu", &["bad-description"]),
+    mistake("three_bad_patterns", "nn.relu", &["bad-description"]),
+    mistake("no_verdict", "nn.relu", &["judge-failed"]),
+    mistake("panic_judge", "nn.relu", &["panic"]),
+    mistake("panic_compile", "nn.relu", &["panic"]),
+    mistake("panic_load", "nn.relu", &["panic"]),
+    mistake("panic_prepare", "nn.relu", &["panic"]),
+    mistake("panic_run", "nn.relu", &["panic"]),
+    mistake("panic_query", "nn.relu", &["panic"]),
+    mistake("panic_describe", "nn.relu", &["panic"]),
+    mistake("crash_run", "nn.relu", &["crash"]),
+    mistake("crash_compile", "nn.relu", &["crash"]),
+    mistake("endless_run", "nn.relu", &["time-limit"]),
+    mistake("endless_compile", "nn.relu", &["time-limit"]),
 ];
 
 /// Runs the conformance test; returns its output, unparsed and as JSON values.
@@ -96,7 +96,14 @@ fn correct_backends_pass() {
     let dir = temporary_folder();
     let right = dir.path().join("right.so");
     copy(&test_plugin("faulty"), &right);
-    let plugins = [plugin("template"), right, sample("elementwise"), sample("conv_int8"), plugin("ccompiler")];
+    let plugins = [
+        plugin("template"),
+        right,
+        test_plugin("dense"),
+        sample("elementwise"),
+        sample("conv_int8"),
+        plugin("ccompiler"),
+    ];
     for file in plugins {
         // `cargo xtask conformance` tests ccompiler, which starts a C compiler for each case, with the default number.
         let cases: &[&str] = if file.ends_with("libbyoc_ccompiler.so") { &["--cases", "8"] } else { &[] };
@@ -131,20 +138,21 @@ fn skips_and_reports_values_without_guarantee() {
 fn finds_every_mistake() {
     let library = test_plugin("faulty");
     let dir = temporary_folder();
-    let remaining = Mutex::new(MISTAKES.iter());
+    let mistakes = Mutex::new(MISTAKES.iter());
     let missed_mistakes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                while let Some(mistake) = { remaining.lock().unwrap().next() } {
+                while let Some(mistake) = { mistakes.lock().unwrap().next() } {
                     let file = dir.path().join(format!("faulty_{}.so", mistake.name));
                     copy(&library, &file);
                     let (output, lines) =
                         run_conformance(&file, &["--cases", "16", "--only", mistake.only, "--time-limit", "3"]);
-                    let found = kinds(&lines);
-                    let is_reported = found.iter().any(|kind| mistake.kinds.contains(kind));
+                    let kinds_reported = kinds(&lines);
+                    let is_reported = kinds_reported.iter().any(|kind| mistake.kinds.contains(kind));
                     if !is_reported || output.code != 1 || !output.err.contains("error[E0441]") {
-                        let context = format!("{}: {found:?}, code {}: {}", mistake.name, output.code, output.err);
+                        let context =
+                            format!("{}: {kinds_reported:?}, code {}: {}", mistake.name, output.code, output.err);
                         missed_mistakes.lock().unwrap().push(context);
                     }
                 }
@@ -154,7 +162,7 @@ fn finds_every_mistake() {
     let missed_mistakes = missed_mistakes.into_inner().unwrap();
     assert!(
         missed_mistakes.is_empty(),
-        "{} of {} contract violations were not detected:\n{}",
+        "expected every contract violation to be detected, found {} of {} undetected:\n{}",
         missed_mistakes.len(),
         MISTAKES.len(),
         missed_mistakes.join("\n")
@@ -181,9 +189,9 @@ fn shrinks_failing_case_and_reproduces_it() {
     // The case is also an ordinary model.
     byoc(["run", &case, "--input", "x0=random"]).ok();
     // A backend without the violation passes the case.
-    let right = temp_dir.path().join("right.so");
-    copy(&test_plugin("faulty"), &right);
-    let output = byoc(["plugins", "test", &right.display().to_string(), "--case", &case]).ok();
+    let correct_plugin = temp_dir.path().join("right.so");
+    copy(&test_plugin("faulty"), &correct_plugin);
+    let output = byoc(["plugins", "test", &correct_plugin.display().to_string(), "--case", &case]).ok();
     assert!(output.out.contains("passed"), "{}", output.out);
     // The same seed produces the same case, byte for byte.
     let second_dir = temp_dir.path().join("again");
@@ -312,10 +320,10 @@ fn tests_devices() {
         (dir, file)
     };
     // Device 1 has no memory, and the option fault=lost loses device 0.
-    let waived = ["--waive", "device 1", "--waive", "option fault=lost"];
+    let waive_args = ["--waive", "device 1", "--waive", "option fault=lost"];
     for one_run in [false, true] {
         let (_dir, file) = device(&json!({ "one_run": one_run }));
-        let (output, lines) = run_conformance(&file, &[&waived[..], &["--cases", "8"]].concat());
+        let (output, lines) = run_conformance(&file, &[&waive_args[..], &["--cases", "8"]].concat());
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
         for claim in ["device memory", "device 0", "unfinished runs", "option wide=true"] {
             let tested_count = lines.iter().find(|line| line["claim"] == claim).unwrap()["tested"].as_u64();
@@ -326,7 +334,7 @@ fn tests_devices() {
         assert!(option_subject["passed"].as_u64() >= Some(4), "{}", output.out);
         output.ok();
     }
-    for (fault, kinds_found) in [
+    for (fault, expected_kinds) in [
         ("early", &["wrong-result", "not-repeatable"][..]),
         ("unordered", &["not-repeatable"]),
         ("past_end", &["writes-outside"]),
@@ -334,9 +342,13 @@ fn tests_devices() {
         ("lost", &["run-failed"]),
     ] {
         let (_dir, file) = device(&json!({ "fault": fault, "milliseconds": 1 }));
-        let (output, lines) = run_conformance(&file, &[&waived[..], &["--cases", "2"]].concat());
-        let found = kinds(&lines);
-        assert!(found.iter().any(|kind| kinds_found.contains(kind)), "{fault}: {found:?}: {}", output.out);
+        let (output, lines) = run_conformance(&file, &[&waive_args[..], &["--cases", "2"]].concat());
+        let kinds_reported = kinds(&lines);
+        assert!(
+            kinds_reported.iter().any(|kind| expected_kinds.contains(kind)),
+            "{fault}: {kinds_reported:?}: {}",
+            output.out
+        );
         assert_eq!(output.code, 1);
     }
     let (_dir, file) = device(&json!({}));
@@ -431,6 +443,6 @@ fn show_marks_refused_entries() {
     let config = r#"{"name": "mychip", "patterns": ["a: nn.relu(*)", "b: nn.relu(nn.conv2d(*, const) ? nn.bias_add(*, const))"]}"#;
     std::fs::write(dir.path().join("libbyoc_template.json"), config).unwrap();
     let text = byoc(["plugins", "show", "mychip", "--plugin-dir", &dir.path().display().to_string()]).ok().out;
-    let marked = "^ refused: expected \"?\", \"|\" or the end of the pattern, found \"(\"\n    write let p0 = nn.conv2d(*, const); ";
-    assert!(text.contains(marked) && text.matches("refused").count() == 1, "{text}");
+    let marked_line = "^ refused: expected \"?\", \"|\" or the end of the pattern, found \"(\"\n    write let p0 = nn.conv2d(*, const); ";
+    assert!(text.contains(marked_line) && text.matches("refused").count() == 1, "{text}");
 }

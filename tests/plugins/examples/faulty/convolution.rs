@@ -7,12 +7,12 @@ pub fn convolution(mistake: &str, node: &Node, args: &[&Value], out: &[usize]) -
     let (x, w) = (args[0].floats(), args[1].floats());
     let [_, channels, height, width] = args[0].dims[..] else { return Vec::new() };
     let [filters, per_group, rows, columns] = args[1].dims[..] else { return Vec::new() };
-    let two = |key: &str| {
+    let pair_attribute = |key: &str| {
         let values = node.ints(key).unwrap_or_default();
         [values.first().copied().unwrap_or(1), values.get(1).or(values.first()).copied().unwrap_or(1)]
     };
-    let (mut strides, mut dilation) = (two("strides"), two("dilation"));
-    let mut pads = two("padding");
+    let (mut strides, mut dilation) = (pair_attribute("strides"), pair_attribute("dilation"));
+    let mut pads = pair_attribute("padding");
     match mistake {
         "swapped_strides" => strides.reverse(),
         "dilation_ignored" => dilation = [1, 1],

@@ -45,8 +45,11 @@ impl Codegen for Faulty {
         }
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let about =
-            if self.has_mistake("two_descriptions") { format!("asked {count} times") } else { "one mistake".into() };
+        let about = if self.has_mistake("two_descriptions") {
+            format!("described {count} times before")
+        } else {
+            "one mistake".into()
+        };
         Ok(Description { about, patterns, operators: OPERATORS.map(String::from).to_vec(), ..Description::default() })
     }
 
@@ -69,36 +72,41 @@ impl Codegen for Faulty {
                 );
             }
             let layouts = [("data_layout", "NCHW"), ("kernel_layout", "OIHW")];
-            let unsupported_operator =
-                layouts.iter().any(|(key, supported)| node.text(key).is_some_and(|layout| layout != *supported));
-            if unsupported_operator && !self.has_mistake("layout_ignored") {
+            for (key, supported_layout) in layouts {
+                let layout = node.text(key).unwrap_or(supported_layout);
+                if layout != supported_layout && !self.has_mistake("layout_ignored") {
+                    return Verdict::refused(
+                        RefusalCode::UnsupportedLayout,
+                        format!("attribute {key}: expected {supported_layout}, found {layout}"),
+                    );
+                }
+            }
+            let out_layout = node.text("out_layout").unwrap_or_default();
+            if !out_layout.is_empty() {
                 return Verdict::refused(
                     RefusalCode::UnsupportedLayout,
-                    "expected the layouts NCHW and OIHW, found others",
+                    format!("attribute out_layout: expected none, found {out_layout}"),
                 );
             }
-            if node.text("out_layout").is_some_and(|layout| !layout.is_empty()) {
-                return Verdict::refused(
-                    RefusalCode::UnsupportedLayout,
-                    "attribute out_layout: expected none, found a layout",
-                );
-            }
-            if node.text("out_dtype").is_some_and(|dtype| !dtype.is_empty() && dtype != "float32") {
+            let out_dtype = node.text("out_dtype").unwrap_or_default();
+            if !["", "float32"].contains(&out_dtype) {
                 return Verdict::refused(
                     RefusalCode::UnsupportedDtype,
-                    "attribute out_dtype: expected float32, found another type",
+                    format!("attribute out_dtype: expected float32, found {out_dtype}"),
                 );
             }
             if name == "add" && types[0] != types[1] {
                 return Verdict::refused(
                     RefusalCode::UnsupportedShape,
-                    "expected operands of equal types, found different types",
+                    format!("expected operands of equal types, found {} and {}", types[0], types[1]),
                 );
             }
-            if name == "nn.bias_add" && node.int("axis") != Some(1) {
+            let axis = node.int("axis");
+            if name == "nn.bias_add" && axis != Some(1) {
+                let axis = axis.map_or_else(|| "none".to_owned(), |axis| axis.to_string());
                 return Verdict::refused(
                     RefusalCode::UnsupportedAttr,
-                    "attribute axis: expected 1, found another axis",
+                    format!("attribute axis: expected 1, found {axis}"),
                 );
             }
         }
@@ -124,8 +132,11 @@ impl Codegen for Faulty {
         }
         if self.has_mistake("claims_then_refuses") {
             for (name, node, _) in region.graph.operators() {
-                if node.ints("strides").is_some_and(|strides| strides.iter().any(|&s| s > 1)) {
-                    return Err(format!("{name}: attribute strides: expected 1, found a larger stride").into());
+                let strides = node.ints("strides").unwrap_or_default();
+                if strides.iter().any(|&s| s > 1) {
+                    return Err(
+                        format!("{name}: attribute strides: expected 1 along each axis, found {strides:?}").into()
+                    );
                 }
             }
         }
@@ -174,12 +185,13 @@ impl Loader for Faulty {
                 .into());
             }
         };
-        misbehavior::noise_after_unload(&self.mistake, region.services);
+        misbehavior::log_after_unload(&self.mistake, region.services);
         let mut constants: Vec<Value> = region.constants.iter().map(Value::of_constant).collect();
         if self.has_mistake("stale_weights") {
             // Simulates a cache of packed weights with the shape as its only key.
-            static PACKED: OnceLock<Mutex<Vec<Value>>> = OnceLock::new();
-            let mut packed_constants = PACKED.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
+            static PACKED_CONSTANTS: OnceLock<Mutex<Vec<Value>>> = OnceLock::new();
+            let mut packed_constants =
+                PACKED_CONSTANTS.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
             for constant in &mut constants {
                 match packed_constants.iter().find(|existing| existing.dims == constant.dims) {
                     Some(existing) => constant.bytes.clone_from(&existing.bytes),
@@ -248,11 +260,11 @@ impl Executable for LoadedRegion {
             unsafe { *address ^= 1 };
         }
         // A per-region lock does not protect data shared by all regions.
-        let _busy = self
+        let _scratch_guard = self
             .has_mistake("shared_by_regions")
             .then(|| self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         let inputs = match self.mistake.as_str() {
-            "shared_scratch" | "shared_scratch_one_at_a_time" | "shared_by_regions" => through_scratch(inputs),
+            "shared_scratch" | "shared_scratch_one_at_a_time" | "shared_by_regions" => copy_through_scratch(inputs),
             _ => inputs,
         };
         let results = evaluate(&self.mistake, &self.graph, &inputs, &self.constants)?;
@@ -265,7 +277,8 @@ impl Executable for LoadedRegion {
                     unsafe { input.raw().data.add(input.bytes().len()).cast::<f32>().read_unaligned() };
                 let last_offset = bytes.len() - 4;
                 let value =
-                    f32::from_ne_bytes(bytes[last_offset..].try_into().expect("expected four bytes")) + value_past_end;
+                    f32::from_ne_bytes(bytes[last_offset..].try_into().expect("expected a last element of 4 bytes"))
+                        + value_past_end;
                 bytes[last_offset..].copy_from_slice(&value.to_ne_bytes());
             }
             if self.has_mistake("second_run_differs") && run == 1 && !bytes.is_empty() {
@@ -319,13 +332,13 @@ impl LoadedRegion {
         if self.has_mistake("threads_lose_the_rest") {
             let threads = self.services.num_threads();
             let part_size = bytes.len() / size_of::<f32>() / threads * size_of::<f32>();
-            return self.in_parts(target, bytes, threads, part_size, |part| part);
+            return self.write_in_parts(target, bytes, threads, part_size, |part| part);
         }
         if self.has_mistake("race") {
             // Each task claims the next part; because of the race, two tasks may claim the same part.
             let next_part = AtomicU64::new(0);
             let part_size = bytes.len().div_ceil(8);
-            return self.in_parts(target, bytes, 8, part_size, |_| {
+            return self.write_in_parts(target, bytes, 8, part_size, |_| {
                 let claimed_part = next_part.load(Ordering::Relaxed);
                 std::thread::sleep(std::time::Duration::from_micros(50));
                 next_part.store(claimed_part + 1, Ordering::Relaxed);
@@ -336,7 +349,7 @@ impl LoadedRegion {
         Ok(())
     }
 
-    fn in_parts(
+    fn write_in_parts(
         &self,
         target: &mut [u8],
         bytes: &[u8],
@@ -362,7 +375,7 @@ impl LoadedRegion {
 }
 
 /// Passes the inputs of a region through one scratch buffer shared by all regions.
-fn through_scratch(inputs: Vec<Value>) -> Vec<Value> {
+fn copy_through_scratch(inputs: Vec<Value>) -> Vec<Value> {
     static SCRATCH: Mutex<Vec<u8>> = Mutex::new(Vec::new());
     let lock = || SCRATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let value_of = |input: Value| {

@@ -44,7 +44,7 @@ pub fn init(mistake: &str) -> Result<()> {
 }
 
 /// Keeps calling host services after the region and the plugin are released.
-pub fn noise_after_unload(mistake: &str, services: &Services) {
+pub fn log_after_unload(mistake: &str, services: &Services) {
     if mistake == "noise_after_unload" {
         let services = services.clone();
         std::thread::spawn(move || {
