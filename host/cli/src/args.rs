@@ -1,5 +1,6 @@
 //! Command line: the commands and their options.
 
+use super::wrap::wrap;
 use byoc::runtime::limits::parse_size;
 use byoc_core::pass::manager::PASSES;
 use byoc_quantize::method::Method;
@@ -142,7 +143,7 @@ pub struct BuildArgs {
     pub plugins: PluginDirArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Sources of the input values of a run.
@@ -248,7 +249,7 @@ pub struct BundleArgs {
     pub plugins: PluginDirArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc export`.
@@ -401,7 +402,7 @@ pub struct OptArgs {
     pub limits: LimitArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc source`.
@@ -434,7 +435,7 @@ pub struct InspectArgs {
     pub plugins: PluginDirArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins`.
@@ -448,7 +449,7 @@ pub struct PluginsArgs {
     pub plugins: PluginDirArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Subcommands of `byoc plugins`.
@@ -477,7 +478,7 @@ pub struct PluginsListArgs {
     pub plugins: PluginDirArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins show`.
@@ -490,7 +491,7 @@ pub struct PluginsShowArgs {
     pub plugins: PluginDirArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins check`.
@@ -500,7 +501,7 @@ pub struct PluginsCheckArgs {
     pub file: PathBuf,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins new`.
@@ -551,7 +552,7 @@ pub struct PluginsTestArgs {
     pub plugins: PluginDirArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc plugins test-worker`.
@@ -574,7 +575,7 @@ pub struct OpsArgs {
     pub name: Option<String>,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc error`.
@@ -639,7 +640,7 @@ pub struct QuantizeArgs {
     pub plugins: PluginDirArgs,
     /// Diagnostic output options.
     #[command(flatten)]
-    pub talk: DiagnosticArgs,
+    pub diagnostics: DiagnosticArgs,
 }
 
 /// Arguments of `byoc zoo`.
@@ -719,17 +720,12 @@ fn parse_device(text: &str) -> Result<(String, String), String> {
 fn pass_list() -> String {
     /// Maximum length of a line, so that clap does not wrap it without its indentation.
     const WIDTH: usize = 90;
+    const INDENT: usize = 6;
     let mut text = "Passes:".to_owned();
     for pass in PASSES {
-        text += &format!("\n  {}\n     ", pass.name);
-        let mut column = 5;
-        for word in pass.doc.split(' ') {
-            if column + 1 + word.len() > WIDTH {
-                text += "\n     ";
-                column = 5;
-            }
-            text += &format!(" {word}");
-            column += 1 + word.len();
+        text += &format!("\n  {}", pass.name);
+        for line in wrap(pass.doc, WIDTH - INDENT) {
+            text += &format!("\n{:INDENT$}{line}", "");
         }
     }
     text
@@ -786,8 +782,11 @@ fn parse_named_dim(text: &str) -> Result<(String, DimChoice), String> {
         .map(|size| size.trim().parse().map_err(|_| format!("expected NAME=N with an integer N, found {value}")))
         .collect();
     let sizes = sizes?;
-    let bound = !value.contains(',');
-    Ok((name, if let (true, [size]) = (bound, &sizes[..]) { DimChoice::Fixed(*size) } else { DimChoice::Open(sizes) }))
+    let is_bound = !value.contains(',');
+    Ok((
+        name,
+        if let (true, [size]) = (is_bound, &sizes[..]) { DimChoice::Fixed(*size) } else { DimChoice::Open(sizes) },
+    ))
 }
 
 fn parse_named_number(text: &str) -> Result<(String, usize), String> {

@@ -28,7 +28,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
     let mut build_output = ready::compile(&args.model, &args.build, &session, &inputs)?;
-    if !args.build.talk.json {
+    if !args.build.diagnostics.json {
         // The table already lists the reasons that the notes of these warnings repeat.
         build_output.unused.iter_mut().for_each(|backend| backend.warning.notes.clear());
     }
@@ -38,7 +38,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         let page = explain_page::page(&ready::name_of(&args.model), explanation);
         output::write(path, |file| file.write_all(page.as_bytes()))?;
     }
-    if args.build.talk.json {
+    if args.build.diagnostics.json {
         println!("{}", serde_json::json!(explanation));
     } else {
         print(explanation, args.full);
@@ -57,7 +57,7 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
         let mut rows = table::new(&["operator", "source", "flops", "where", "why not elsewhere"]);
         for node in &explanation.nodes {
             let reasons: Vec<String> = node.refusals.iter().map(reason).collect();
-            let location = locations(node).join(", ");
+            let location = placement_names(node).join(", ");
             rows.add_row([node.op.clone(), node.source.clone(), count(node.flops), location, reasons.join("; ")]);
         }
         table::print(&rows);
@@ -66,7 +66,7 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
     let reasons = Reasons::of(explanation);
     let header = ["operator", "source", "flops", "where", "why not elsewhere"];
     let rows = explanation.nodes.iter().map(|node| {
-        let location = match &locations(node)[..] {
+        let location = match &placement_names(node)[..] {
             [only] => only.clone(),
             [first_place, second_place] => format!("{first_place}, {second_place}"),
             // The host is always listed, as it is the most important placement for the user; the others are only
@@ -80,10 +80,10 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
         vec![node.op.clone(), node.source.clone(), count(node.flops), location, reasons.reason_numbers(node)]
     });
     table::print_lines(&header, &rows.collect::<Vec<_>>(), &[0, 1, 3]);
-    if !reasons.by_number.is_empty() {
+    if !reasons.ranked_refusals.is_empty() {
         println!();
         println!("WHY NOT ELSEWHERE");
-        for (i, (refusal, operators)) in reasons.by_number.iter().enumerate() {
+        for (i, (refusal, operators)) in reasons.ranked_refusals.iter().enumerate() {
             let text = format!("{}: {}", plural(*operators, "operator"), reason(refusal));
             table::print_wrapped(&format!("[{}] ", i + 1), &text);
         }
@@ -102,6 +102,12 @@ fn print_totals(explanation: &Explanation) {
         100.0 * totals.offload_share,
         count(totals.flops)
     );
+    let is_split = |node: &&NodeRow| node.parts.iter().any(|part| part.kind == PlacementKind::Host);
+    let split_count =
+        explanation.nodes.iter().filter(|n| n.placement.kind == PlacementKind::Region).filter(is_split).count();
+    if split_count > 0 {
+        println!("{} in regions with a part on the host", plural(split_count, "operator"));
+    }
     for copies in &explanation.copies {
         println!(
             "copies per run: {} ({} bytes) to the device of {}, {} ({} bytes) from the device",
@@ -119,14 +125,14 @@ fn print_totals(explanation: &Explanation) {
 }
 
 fn print_operator_types(explanation: &Explanation) {
-    let mut by_operator: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
+    let mut counts_by_operator: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for node in &explanation.nodes {
-        let row = by_operator.entry(&node.op).or_default();
+        let row = counts_by_operator.entry(&node.op).or_default();
         let column = PlacementKind::ALL.iter().position(|kind| *kind == node.placement.kind).unwrap_or(1);
         row[column] += 1;
         row[3] = node.flops.saturating_add(row[3]);
     }
-    let rows = by_operator.into_iter().map(|(op, [regions, host, folded, flops])| {
+    let rows = counts_by_operator.into_iter().map(|(op, [regions, host, folded, flops])| {
         vec![op.to_owned(), regions.to_string(), host.to_string(), folded.to_string(), count(flops)]
     });
     let header = ["operator", "in regions", "on host", "folded", "flops"];
@@ -136,9 +142,9 @@ fn print_operator_types(explanation: &Explanation) {
 
 /// Formats an estimate, as in `1.5 ms, 3 launches, 4096 bytes`.
 fn estimate_text(estimate: &Estimate) -> String {
-    let mut suffixes = Vec::new();
+    let mut parts = Vec::new();
     if let Some(nanoseconds) = estimate.nanoseconds {
-        suffixes.push(match nanoseconds {
+        parts.push(match nanoseconds {
             0..1_000 => format!("{nanoseconds} ns"),
             1_000..1_000_000 => format!("{:.1} us", nanoseconds as f64 / 1e3),
             1_000_000..1_000_000_000 => format!("{:.1} ms", nanoseconds as f64 / 1e6),
@@ -146,11 +152,11 @@ fn estimate_text(estimate: &Estimate) -> String {
         });
     }
     if let Some(launches) = estimate.launches {
-        suffixes.push(format!("{launches} launch{}", if launches == 1 { "" } else { "es" }));
+        parts.push(format!("{launches} launch{}", if launches == 1 { "" } else { "es" }));
     }
-    suffixes.extend(estimate.bytes.map(|bytes| format!("{} bytes", count(bytes))));
-    suffixes.extend(estimate.further.iter().map(|(name, value)| format!("{name} {value}")));
-    suffixes.join(", ")
+    parts.extend(estimate.bytes.map(|bytes| format!("{} bytes", count(bytes))));
+    parts.extend(estimate.further.iter().map(|(name, value)| format!("{name} {value}")));
+    parts.join(", ")
 }
 
 fn print_regions(explanation: &Explanation, is_full: bool) {
@@ -158,13 +164,13 @@ fn print_regions(explanation: &Explanation, is_full: bool) {
         return;
     }
     let mut header = vec!["region", "backend", "operators", "flops"];
-    let is_estimated = explanation.regions.iter().any(|region| region.estimate.is_some());
-    header.extend(is_estimated.then_some("estimate"));
+    let has_estimates = explanation.regions.iter().any(|region| region.estimate.is_some());
+    header.extend(has_estimates.then_some("estimate"));
     header.extend(["inputs", "outputs"].into_iter().filter(|_| is_full));
     let rows = explanation.regions.iter().map(|region| {
         let (operators, flops) = (region.nodes.len().to_string(), count(region.flops));
         let mut row = vec![region.symbol.clone(), region.backend.clone(), operators, flops];
-        row.extend(is_estimated.then(|| region.estimate.as_ref().map_or_else(|| "-".to_owned(), estimate_text)));
+        row.extend(has_estimates.then(|| region.estimate.as_ref().map_or_else(|| "-".to_owned(), estimate_text)));
         let types = [region.inputs.join(", "), region.outputs.join(", ")];
         row.extend(types.into_iter().filter(|_| is_full));
         row
@@ -179,8 +185,8 @@ fn print_guarantees(explanation: &Explanation, registry: &Registry) -> Result<()
     let mut notes = Vec::new();
     for name in backends {
         let description = &Backend::find(registry, name)?.description;
-        let notes_of = exclusions(description.finite_math, description.flush_to_zero);
-        notes.extend(notes_of.map(|note| format!("{name}: {note}")));
+        let backend_notes = exclusions(description.finite_math, description.flush_to_zero);
+        notes.extend(backend_notes.map(|note| format!("{name}: {note}")));
     }
     if !notes.is_empty() {
         println!();
@@ -191,8 +197,8 @@ fn print_guarantees(explanation: &Explanation, registry: &Registry) -> Result<()
 
 /// Distinct refusal reasons, most frequent first.
 struct Reasons<'a> {
-    by_number: Vec<(&'a RefusalRow, usize)>,
-    number_of: BTreeMap<&'a RefusalRow, usize>,
+    ranked_refusals: Vec<(&'a RefusalRow, usize)>,
+    numbers: BTreeMap<&'a RefusalRow, usize>,
 }
 
 impl<'a> Reasons<'a> {
@@ -201,16 +207,16 @@ impl<'a> Reasons<'a> {
         for refusal in explanation.nodes.iter().flat_map(|node| &node.refusals) {
             *counts.entry(refusal).or_default() += 1;
         }
-        let mut by_number: Vec<(&RefusalRow, usize)> = counts.into_iter().collect();
+        let mut ranked_refusals: Vec<(&RefusalRow, usize)> = counts.into_iter().collect();
         // The sort is stable, so equally frequent reasons stay sorted by backend and code.
-        by_number.sort_by_key(|(_, operators)| std::cmp::Reverse(*operators));
-        let number_of = by_number.iter().enumerate().map(|(i, (refusal, _))| (*refusal, i + 1)).collect();
-        Reasons { by_number, number_of }
+        ranked_refusals.sort_by_key(|(_, operators)| std::cmp::Reverse(*operators));
+        let numbers = ranked_refusals.iter().enumerate().map(|(i, (refusal, _))| (*refusal, i + 1)).collect();
+        Reasons { ranked_refusals, numbers }
     }
 
     /// Formats the numbers of an operator's reasons, as in `[1] [3]`.
     fn reason_numbers(&self, node: &NodeRow) -> String {
-        let mut indices: Vec<usize> = node.refusals.iter().filter_map(|r| self.number_of.get(r).copied()).collect();
+        let mut indices: Vec<usize> = node.refusals.iter().filter_map(|r| self.numbers.get(r).copied()).collect();
         indices.sort_unstable();
         let indices: Vec<String> = indices.iter().map(|n| format!("[{n}]")).collect();
         indices.join(" ")
@@ -218,12 +224,12 @@ impl<'a> Reasons<'a> {
 }
 
 /// Returns the placements of an operator, the main placement first.
-fn locations(node: &NodeRow) -> Vec<String> {
+fn placement_names(node: &NodeRow) -> Vec<String> {
     let other_parts = node.parts.iter().filter(|part| **part != node.placement);
-    std::iter::once(&node.placement).chain(other_parts).map(location).collect()
+    std::iter::once(&node.placement).chain(other_parts).map(placement_name).collect()
 }
 
-fn location(placement: &Placement) -> String {
+fn placement_name(placement: &Placement) -> String {
     match (&placement.region, &placement.into) {
         (Some(region), _) => region.clone(),
         (None, Some(target)) => format!("folded into {target}"),

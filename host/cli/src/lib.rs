@@ -35,6 +35,7 @@ mod table;
 mod verify;
 mod verify_isolated;
 mod verify_result;
+mod wrap;
 mod zoo;
 
 use args::{Cli, Command, LimitArgs, ServeArgs};
@@ -51,7 +52,7 @@ use std::time::{Duration, Instant};
 
 /// Runs the command of the process.
 ///
-/// Exit codes: 0 success, 1 user error (a diagnostic with a code), 2 wrong usage, 101 bug in byoc.
+/// Exit codes: 0 success, 1 user error (a diagnostic with a code), 2 usage error, 101 bug in byoc.
 pub fn main() -> ExitCode {
     main_with(|args| serve::run(args).unwrap_or_else(|failure| report_failure(&failure)))
 }

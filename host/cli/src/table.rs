@@ -1,5 +1,6 @@
 //! Tables on standard output: aligned columns without frames, readable and easy to process with tools such as `cut`.
 
+use super::wrap::wrap;
 use super::{escape, out};
 use comfy_table::{Cell, ContentArrangement, presets};
 
@@ -85,20 +86,11 @@ pub fn print_wrapped(prefix: &str, text: &str) {
     let text = escape::line(text);
     let width = if out::is_terminal() { out::width() } else { None };
     let text_width = width.map_or(usize::MAX, |width| usize::from(width).saturating_sub(prefix.len()).max(MIN_COLUMN));
-    let mut line = String::new();
     let mut indent = prefix.to_owned();
-    for word in text.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > text_width {
-            println!("{indent}{line}");
-            indent = " ".repeat(prefix.len());
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
+    for line in wrap(&text, text_width) {
+        println!("{indent}{line}");
+        indent = " ".repeat(prefix.len());
     }
-    println!("{indent}{line}");
 }
 
 #[cfg(test)]
