@@ -19,10 +19,10 @@ use std::path::Path;
 
 fn main() {
     let mut criterion = byoc_benches::criterion();
-    loading(&mut criterion);
+    bench_loading(&mut criterion);
     regions(&mut criterion);
-    convolutions(&mut criterion);
-    loops(&mut criterion);
+    bench_convolutions(&mut criterion);
+    bench_loops(&mut criterion);
     criterion.final_summary();
 }
 
@@ -75,7 +75,7 @@ fn conv2d(number: usize) -> Graph {
 
 /// Benches plugin loading, from a fresh copy of the library in each iteration, because a process maps a library only
 /// once.
-fn loading(criterion: &mut Criterion) {
+fn bench_loading(criterion: &mut Criterion) {
     let session = Session::without_plugins(1).expect("cannot start threads");
     let mut group = criterion.benchmark_group("load");
     for (name, library) in [
@@ -106,12 +106,12 @@ fn loading(criterion: &mut Criterion) {
 
 /// Benches the same calls to a Rust plugin and to a C plugin, both of which support `nn.relu`.
 fn regions(criterion: &mut Criterion) {
-    region_calls(criterion, "rust", "minimal", &byoc_test_support::test_plugin("minimal"));
-    region_calls(criterion, "c", "elementwise", &byoc_test_support::sample("elementwise"));
+    bench_region_calls(criterion, "rust", "minimal", &byoc_test_support::test_plugin("minimal"));
+    bench_region_calls(criterion, "c", "elementwise", &byoc_test_support::sample("elementwise"));
 }
 
 /// Benches `judge` only with supported candidates, since the cost of a refusal depends on the plugin's message.
-fn judging(
+fn bench_judging(
     group: &mut BenchmarkGroup<'_, WallTime>,
     codegen: &dyn Codegen,
     operator: &str,
@@ -127,24 +127,24 @@ fn judging(
 }
 
 /// Benches `judge` of the C++ sample, with candidates of twice the JSON size. Batches are judged on the host's threads.
-fn convolutions(criterion: &mut Criterion) {
+fn bench_convolutions(criterion: &mut Criterion) {
     for threads in [1, 2] {
         let session = Session::without_plugins(threads).expect("cannot start threads");
         let mut group = criterion.benchmark_group(format!("c++, {threads} threads"));
         let plugin = byoc_plugin_api::host::load(&byoc_test_support::sample("conv_int8"), &session.services);
         let codegen = plugin.expect("cannot load the plugin").codegen("conv_int8").expect("expected a code generator");
-        judging(&mut group, &*codegen, "nn.conv2d", candidates("nn.conv2d", 10_000, conv2d));
+        bench_judging(&mut group, &*codegen, "nn.conv2d", candidates("nn.conv2d", 10_000, conv2d));
         group.finish();
     }
 }
 
-fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Path) {
+fn bench_region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Path) {
     let session = Session::without_plugins(1).expect("cannot start threads");
     let plugin = byoc_plugin_api::host::load(library, &session.services).expect("cannot load the plugin");
     let codegen = plugin.codegen(name).expect("expected a code generator");
 
     let mut group = criterion.benchmark_group(group);
-    judging(&mut group, &*codegen, "nn.relu", candidates("nn.relu", 10_000, |number| relu(16 + number)));
+    bench_judging(&mut group, &*codegen, "nn.relu", candidates("nn.relu", 10_000, |number| relu(16 + number)));
 
     let graph = relu(1);
     let region = Region { graph: &graph, constants: &[], options: &json!({}) };
@@ -190,7 +190,7 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
     group.finish();
 }
 
-fn loops(criterion: &mut Criterion) {
+fn bench_loops(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parallel_for");
     for threads in [1, 2] {
         let pool = Pool::new(threads).expect("cannot start threads");

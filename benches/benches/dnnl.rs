@@ -57,14 +57,14 @@ fn check_memory_growth(session: &Session) {
     let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
     let run = || drop(model.run(&inputs).expect("the run failed"));
     (0..RUNS / 10).for_each(|_| run());
-    let before = resident();
+    let initial_bytes = resident_bytes();
     (0..RUNS).for_each(|_| run());
-    let after = resident();
-    println!("resident memory before and after {RUNS} runs: {before} and {after} bytes");
+    let final_bytes = resident_bytes();
+    println!("resident memory before and after {RUNS} runs: {initial_bytes} and {final_bytes} bytes");
     assert!(
-        after <= before + MAX_GROWTH,
+        final_bytes <= initial_bytes + MAX_GROWTH,
         "expected at most {MAX_GROWTH} bytes of growth in {RUNS} runs, found {}",
-        after - before
+        final_bytes - initial_bytes
     );
 }
 
@@ -75,10 +75,10 @@ fn measure_spin(session: &Session) {
     const SERIES: u32 = 10;
     let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
     let cost = |runs: u32| {
-        let before = worker_time();
+        let initial_time = worker_time();
         (0..runs).for_each(|_| drop(model.run(&inputs).expect("the run failed")));
         std::thread::sleep(PAUSE);
-        worker_time().saturating_sub(before)
+        worker_time().saturating_sub(initial_time)
     };
     cost(SERIES);
     let after_one = |_| {
@@ -109,7 +109,7 @@ fn worker_time() -> Duration {
 }
 
 /// Returns the resident memory of this process in bytes.
-fn resident() -> u64 {
+fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or_default() * 4096
 }

@@ -143,10 +143,12 @@ fn write(file: &Path, text: &str) {
 /// Prints the metrics of the hardware model for one run.
 #[expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 fn print_hardware_metrics(session: &Session, name: &str, run: impl FnOnce()) {
-    let before = session.metrics.snapshot();
+    let initial_metrics = session.metrics.snapshot();
     run();
-    let after = session.metrics.snapshot();
-    let counter = |name: &str| (after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0)) as f64;
+    let final_metrics = session.metrics.snapshot();
+    let counter = |name: &str| {
+        (final_metrics.get(name).copied().unwrap_or(0) - initial_metrics.get(name).copied().unwrap_or(0)) as f64
+    };
     println!(
         "{name}: {} calls, {} cycles ({:.3} ms at 200 MHz), utilization {:.1} %, {:.2} MB moved",
         counter("nuc_fpga.calls"),

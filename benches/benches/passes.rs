@@ -26,10 +26,10 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     let values_of = |flag: &str| args.iter().position(|arg| arg == flag).map(|index| &args[index + 1..]);
     if let Some([program, size, ..]) = values_of("--one") {
-        return print_run(program, size.parse().expect("expected a number of operators"));
+        return print_run(program, size.parse().expect("expected an integer number of operators"));
     }
     if let Some([program, size, ..]) = values_of("--one-four") {
-        return print_passes_run(program, size.parse().expect("expected a number of operators"));
+        return print_passes_run(program, size.parse().expect("expected an integer number of operators"));
     }
     for (flag, table) in [("--scale", print_runs as fn(&dyn Fn(&str) -> bool, &[usize])), ("--four", print_passes_runs)]
     {
@@ -40,7 +40,7 @@ fn main() {
         }
     }
     let mut criterion = byoc_benches::criterion();
-    stages(&mut criterion);
+    bench_stages(&mut criterion);
     criterion.final_summary();
     // The tables are skipped if a filter selects benches, and under `cargo test --benches`, which only checks that
     // benches run.
@@ -51,9 +51,9 @@ fn main() {
 }
 
 fn parse_module(text: &str) -> Module {
-    let parsed = parse(text, &ParseOptions::default());
-    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-    parsed.module
+    let parse_result = parse(text, &ParseOptions::default());
+    assert!(parse_result.diagnostics.is_empty(), "{:?}", parse_result.diagnostics);
+    parse_result.module
 }
 
 fn infer_types(mut module: Module) -> Module {
@@ -62,19 +62,19 @@ fn infer_types(mut module: Module) -> Module {
 }
 
 /// Benches each stage separately.
-fn stages(criterion: &mut Criterion) {
+fn bench_stages(criterion: &mut Criterion) {
     let table = backends::table();
     for program in programs::PROGRAMS {
         let mut group = criterion.benchmark_group(program.name);
         for size in [1_000, 100_000] {
             let (text, operators) = (program.text)(size);
-            let untyped = parse_module(&text);
-            let module = infer_types(untyped.clone());
+            let untyped_module = parse_module(&text);
+            let module = infer_types(untyped_module.clone());
             group.throughput(Throughput::Elements(operators as u64));
             let id = |stage: &str| BenchmarkId::new(stage, size);
             group.bench_function(id("parse"), |b| b.iter_with_large_drop(|| parse_module(&text)));
             group.bench_function(id("infer_type"), |b| {
-                b.iter_batched(|| untyped.clone(), infer_types, BatchSize::PerIteration);
+                b.iter_batched(|| untyped_module.clone(), infer_types, BatchSize::PerIteration);
             });
             group.bench_function(id("verify"), |b| b.iter(|| verify(&module).is_ok()));
             group.bench_function(id("print"), |b| {
@@ -89,8 +89,8 @@ fn stages(criterion: &mut Criterion) {
             let rules = backends::rules();
             let annotate = || pass::annotate_target(&composites, &rules, true).expect("cannot annotate the module");
             group.bench_function(id("annotate_target"), |b| b.iter_with_large_drop(annotate));
-            let annotated = annotate();
-            let regions = || pass::merge_compiler_regions(&annotated).expect("cannot merge regions");
+            let annotated_module = annotate();
+            let regions = || pass::merge_compiler_regions(&annotated_module).expect("cannot merge regions");
             group.bench_function(id("merge_compiler_regions"), |b| b.iter_with_large_drop(regions));
             let merged = regions();
             group.bench_function(id("partition_graph"), |b| {
@@ -110,7 +110,7 @@ fn stages(criterion: &mut Criterion) {
 }
 
 /// Prints the table of pipeline runs, each in a separate single-threaded process; times are CPU times.
-fn print_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
+fn print_runs(is_selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>8} {:>8} {:>9} {:>9}  {:>7} {:>7}  {:>8} {:>8} {:>8}",
         "text to three",
@@ -125,21 +125,21 @@ fn print_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
         "verify",
         "print"
     );
-    run_rows("--one", selected, sizes);
+    run_rows("--one", is_selected, sizes);
 }
 
 /// Prints the table of the four partitioning passes.
-fn print_passes_runs(selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
+fn print_passes_runs(is_selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>9} {:>9} {:>9} {:>9} {:>9}  {:>7} {:>9}",
         "four passes", "operators", "composite", "annotate", "merge", "partition", "total", "µs/op", "functions"
     );
-    run_rows("--one-four", selected, sizes);
+    run_rows("--one-four", is_selected, sizes);
 }
 
-fn run_rows(flag: &str, selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
+fn run_rows(flag: &str, is_selected: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     let executable = std::env::current_exe().expect("cannot get the path of this executable");
-    for program in programs::PROGRAMS.iter().filter(|program| selected(program.name)) {
+    for program in programs::PROGRAMS.iter().filter(|program| is_selected(program.name)) {
         for size in sizes {
             let output = Command::new(&executable)
                 .args([flag, program.name, &size.to_string()])
@@ -160,65 +160,65 @@ fn milliseconds(time: Duration) -> String {
 
 /// Prints one row of the table of the four partitioning passes.
 fn print_passes_run(program: &str, size: usize) {
-    let (text, operators) = (programs::find(program).expect("expected a program of that name").text)(size);
+    let (text, operators) = (programs::find(program).unwrap_or_else(|| panic!("unknown program {program}")).text)(size);
     let (table, rules) = (backends::table(), backends::rules());
     let module = infer_types(parse_module(&text));
     let start = thread_time();
     let composites = pass::merge_composite(&module, &table, &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
         .expect("cannot merge composites");
     let after_composites = thread_time() - start;
-    let annotated = pass::annotate_target(&composites, &rules, true).expect("cannot annotate the module");
+    let annotated_module = pass::annotate_target(&composites, &rules, true).expect("cannot annotate the module");
     let after_annotate = thread_time() - start;
-    let merged_module = pass::merge_compiler_regions(&annotated).expect("cannot merge regions");
+    let merged_module = pass::merge_compiler_regions(&annotated_module).expect("cannot merge regions");
     let after_merge = thread_time() - start;
     let partitioned = pass::partition_graph(&merged_module, "default", true).expect("cannot partition the module");
-    let total = thread_time() - start;
+    let total_time = thread_time() - start;
     assert!(verify(&partitioned).is_ok(), "expected a valid partitioned module");
     println!(
         "{program:<13} {operators:>9}  {:>9} {:>9} {:>9} {:>9} {:>9}  {:>7.2} {:>9}",
         milliseconds(after_composites),
         milliseconds(after_annotate - after_composites),
         milliseconds(after_merge - after_annotate),
-        milliseconds(total - after_merge),
-        milliseconds(total),
-        total.as_secs_f64() * 1e6 / operators as f64,
+        milliseconds(total_time - after_merge),
+        milliseconds(total_time),
+        total_time.as_secs_f64() * 1e6 / operators as f64,
         partitioned.globals.len(),
     );
 }
 
 /// Prints one row of the table of pipeline runs.
 fn print_run(program: &str, size: usize) {
-    let (text, operators) = (programs::find(program).expect("expected a program of that name").text)(size);
+    let (text, operators) = (programs::find(program).unwrap_or_else(|| panic!("unknown program {program}")).text)(size);
     let table = backends::table();
-    let before = process::resident();
+    let initial_bytes = process::resident_bytes();
     let start = thread_time();
-    let untyped = parse_module(&text);
+    let untyped_module = parse_module(&text);
     let after_parse = thread_time() - start;
-    let module = infer_types(untyped);
+    let module = infer_types(untyped_module);
     let after_infer = thread_time() - start;
     let (partitioned, report) = backends::partition(&module, &table);
-    let total = thread_time() - start;
-    let bytes = process::peak().saturating_sub(before) as f64 / operators as f64;
+    let total_time = thread_time() - start;
+    let bytes = process::peak_resident_bytes().saturating_sub(initial_bytes) as f64 / operators as f64;
     let ms = milliseconds;
     let check = thread_time();
-    let verified = verify(&partitioned);
+    let verify_result = verify(&partitioned);
     let check = thread_time() - check;
     assert!(
-        verified.is_ok(),
+        verify_result.is_ok(),
         "expected a valid partitioned module, found {:?}",
-        verified.err().map(|faults| faults[0].clone())
+        verify_result.err().map(|faults| faults[0].clone())
     );
     let write = thread_time();
-    let printed = print(&partitioned, &PrintOptions::default());
+    let printed_text = print(&partitioned, &PrintOptions::default());
     let write = thread_time() - write;
-    assert!(!printed.text.is_empty());
+    assert!(!printed_text.text.is_empty());
     println!(
         "{program:<13} {operators:>9}  {:>8} {:>8} {:>9} {:>9}  {:>7.2} {bytes:>7.0}  {:>8} {:>8} {:>8}",
         ms(after_parse),
         ms(after_infer - after_parse),
-        ms(total - after_infer),
-        ms(total),
-        total.as_secs_f64() * 1e6 / operators as f64,
+        ms(total_time - after_infer),
+        ms(total_time),
+        total_time.as_secs_f64() * 1e6 / operators as f64,
         report.regions.len(),
         ms(check),
         ms(write),

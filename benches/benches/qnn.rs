@@ -85,7 +85,7 @@ fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, PreparedCal
     }
 }
 
-fn convolutions(criterion: &mut Criterion) {
+fn bench_convolutions(criterion: &mut Criterion) {
     for (name, inputs, outputs, size, taps, stride) in LAYERS {
         let (x, w) = ([1, inputs, size, size], [outputs, inputs, taps, taps]);
         let pad = (taps / 2) as i64;
@@ -101,7 +101,7 @@ fn convolutions(criterion: &mut Criterion) {
         let ratios = Tensor::from_slice(&[outputs], &vec![0.001f32; outputs]);
         let bias = random_tensor(DType::I32, &[outputs]);
         let fused_args = vec![data, weight, bias, zero(128), zero(0), ratios, scale(1.0), zero(128)];
-        let fused = attrs().with("out_dtype", "uint8");
+        let fused_attrs = attrs().with("out_dtype", "uint8");
         let cases = vec![
             (
                 "float32".to_owned(),
@@ -110,25 +110,25 @@ fn convolutions(criterion: &mut Criterion) {
             ("int8 into int32".to_owned(), prepare("qnn.conv2d", attrs(), dense_args)),
             (
                 "int8, fixed point".to_owned(),
-                prepare("qnn.contrib_conv2d_requantize", fused.clone(), fused_args.clone()),
+                prepare("qnn.contrib_conv2d_requantize", fused_attrs.clone(), fused_args.clone()),
             ),
             (
                 "int8, float32 ratio".to_owned(),
-                prepare("qnn.contrib_conv2d_requantize", fused.with("compute_dtype", "float32"), fused_args),
+                prepare("qnn.contrib_conv2d_requantize", fused_attrs.with("compute_dtype", "float32"), fused_args),
             ),
         ];
         bench(criterion, name, cases);
     }
 }
 
-fn other_operators(criterion: &mut Criterion) {
+fn bench_other_operators(criterion: &mut Criterion) {
     let scalars = || [Tensor::scalar(0.5f32), Tensor::scalar(3i32)];
     let [s, z] = scalars();
     let shape = [1, 256, 56, 56];
     let bytes = || random_tensor(DType::I8, &shape);
-    let reals = || random_tensor(DType::F32, &shape);
+    let random_input = || random_tensor(DType::F32, &shape);
     let cases = vec![
-        ("add, float32".to_owned(), prepare("add", Attrs::none(), vec![reals(), reals()])),
+        ("add, float32".to_owned(), prepare("add", Attrs::none(), vec![random_input(), random_input()])),
         (
             "qnn.add".to_owned(),
             prepare(
@@ -137,7 +137,7 @@ fn other_operators(criterion: &mut Criterion) {
                 vec![bytes(), bytes(), s.clone(), z.clone(), Tensor::scalar(0.3f32), z.clone(), s.clone(), z.clone()],
             ),
         ),
-        ("qnn.quantize".to_owned(), prepare("qnn.quantize", Attrs::none(), vec![reals(), s.clone(), z.clone()])),
+        ("qnn.quantize".to_owned(), prepare("qnn.quantize", Attrs::none(), vec![random_input(), s.clone(), z.clone()])),
         ("qnn.dequantize".to_owned(), prepare("qnn.dequantize", Attrs::none(), vec![bytes(), s.clone(), z.clone()])),
         (
             "qnn.requantize from int32".to_owned(),
@@ -181,7 +181,7 @@ fn other_operators(criterion: &mut Criterion) {
 
 fn main() {
     let mut criterion = byoc_benches::criterion();
-    convolutions(&mut criterion);
-    other_operators(&mut criterion);
+    bench_convolutions(&mut criterion);
+    bench_other_operators(&mut criterion);
     criterion.final_summary();
 }

@@ -140,18 +140,18 @@ pub const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
 /// Serializes a message with the gRPC prefix: compression flag and length.
 pub fn frame(message: &impl prost::Message) -> Bytes {
-    let mut framed = BytesMut::new();
-    framed.put_u8(0);
-    framed.put_u32(message.encoded_len() as u32);
-    framed.extend_from_slice(&message.encode_to_vec());
-    framed.freeze()
+    let mut frame_bytes = BytesMut::new();
+    frame_bytes.put_u8(0);
+    frame_bytes.put_u32(message.encoded_len() as u32);
+    frame_bytes.extend_from_slice(&message.encode_to_vec());
+    frame_bytes.freeze()
 }
 
 impl Grpc {
     /// Connects to a server.
     pub fn connect(address: SocketAddr) -> crate::Result<Grpc> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
-        let connected = runtime.block_on(async {
+        let connection_result = runtime.block_on(async {
             let stream = tokio::net::TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
             let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -160,7 +160,7 @@ impl Grpc {
             tokio::spawn(connection);
             io::Result::Ok(sender)
         });
-        Ok(Grpc { runtime, sender: connected.map_err(|e| e.to_string())?, address })
+        Ok(Grpc { runtime, sender: connection_result.map_err(|e| e.to_string())?, address })
     }
 
     /// Calls a method. An error contains the gRPC status and message.

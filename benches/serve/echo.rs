@@ -28,8 +28,8 @@ pub fn run() -> Result<()> {
             tokio::spawn(serve(listener, router));
         }
         println!("{}", json!({"http": addresses[0], "grpc": addresses[1]}));
-        let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-        ended.await.map(drop).map_err(|e| e.to_string())
+        let stdin_end = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+        stdin_end.await.map(drop).map_err(|e| e.to_string())
     })
 }
 

@@ -98,9 +98,9 @@ pub fn clients(
         let run = |number: usize| {
             let barrier = &barrier;
             move || {
-                let opened = Connection::open(server, exchange);
+                let connection_result = Connection::open(server, exchange);
                 barrier.wait();
-                let (mut connection, mut latencies, start) = (opened?, Vec::new(), Instant::now());
+                let (mut connection, mut latencies, start) = (connection_result?, Vec::new(), Instant::now());
                 let mut deadline = start + interval.unwrap_or_default().mul_f64(number as f64 / count as f64);
                 while start.elapsed() < time {
                     let now = Instant::now();

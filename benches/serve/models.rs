@@ -52,15 +52,15 @@ pub fn relus() -> Result<Vec<Model>> {
 
 /// Returns ResNet-50 from `byoc zoo`, and the digits network.
 pub fn networks() -> Result<Vec<Model>> {
-    let resnet = work_dir()?.join("resnet50.onnx");
-    if !resnet.is_file() {
-        let status = Command::new(sibling("byoc")?).args(["zoo", "resnet50", "-o"]).arg(&resnet).status();
+    let resnet_file = work_dir()?.join("resnet50.onnx");
+    if !resnet_file.is_file() {
+        let status = Command::new(sibling("byoc")?).args(["zoo", "resnet50", "-o"]).arg(&resnet_file).status();
         if !status.is_ok_and(|status| status.success()) {
             return Err("byoc zoo resnet50 failed".into());
         }
     }
     let digits = workspace().join("tests/digits/digits.onnx");
-    [("digits", digits), ("resnet50", resnet)]
+    [("digits", digits), ("resnet50", resnet_file)]
         .into_iter()
         .map(|(name, file)| {
             let signature = byoc::frontend::signature(&file).map_err(|e| format!("{}: {e:?}", file.display()))?;

@@ -68,11 +68,11 @@ fn shared_request(model: &Model, size: usize) -> Vec<u8> {
 }
 
 fn relu(data: &[u8]) -> Vec<u8> {
-    let positive = |chunk: &[u8]| {
+    let relu_bytes = |chunk: &[u8]| {
         let value = f32::from_le_bytes(chunk.try_into().unwrap_or_default());
         value.max(0.0).to_le_bytes()
     };
-    data.chunks_exact(4).flat_map(positive).collect()
+    data.chunks_exact(4).flat_map(relu_bytes).collect()
 }
 
 /// Runs the measurement.
@@ -140,7 +140,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     measure_at_load(&server, &echo, &cases)?;
     drop(echo);
-    println!("\nresident memory {:.1} MB (model and executable)", server.resident()? as f64 / 1e6);
+    println!("\nresident memory {:.1} MB (model and executable)", server.resident_bytes()? as f64 / 1e6);
     tritonclient(&server, &models)
 }
 
@@ -165,22 +165,23 @@ fn print_table(cases: &[Case], rounds: usize) {
         }
         let [echo50, echo99] = cells(&case.echo);
         let echo = column(&case.echo, 0);
-        let over: Vec<f64> = byoc.iter().zip(&echo).map(|(byoc, echo)| byoc - echo).collect();
+        let excess: Vec<f64> = byoc.iter().zip(&echo).map(|(byoc, echo)| byoc - echo).collect();
         let ratio: Vec<f64> = byoc.iter().zip(&echo).map(|(byoc, echo)| byoc / echo).collect();
-        let (over, ratio) = (median(&over), median(&ratio));
+        let (excess, ratio) = (median(&excess), median(&ratio));
         let (limit, is_met) = match case.label {
             label if label.contains("602") => (format!("{MAX_RATIO} times"), ratio <= MAX_RATIO),
-            label if label.starts_with("HTTP") => (format!("{MAX_HTTP} µs"), over <= MAX_HTTP),
-            _ => (format!("{MAX_GRPC} µs"), over <= MAX_GRPC),
+            label if label.starts_with("HTTP") => (format!("{MAX_HTTP} µs"), excess <= MAX_HTTP),
+            _ => (format!("{MAX_GRPC} µs"), excess <= MAX_GRPC),
         };
         let result = verdict(is_met);
         println!(
-            "| {} | {echo50} | {echo99} | {byoc50} | {byoc99} | {over:+.0} µs, {ratio:.2} times | at most {limit}: {result} |",
+            "| {} | {echo50} | {echo99} | {byoc50} | {byoc99} | {excess:+.0} µs, {ratio:.2} times | at most {limit}: {result} |",
             case.label
         );
     }
-    if let [small, large] = &shared_differences[..] {
-        let growth: Vec<f64> = large.iter().zip(small).map(|(large, small)| large - small).collect();
+    if let [small_differences, large_differences] = &shared_differences[..] {
+        let growth: Vec<f64> =
+            large_differences.iter().zip(small_differences).map(|(large, small)| large - small).collect();
         let result = verdict(median(&growth) <= MAX_SHARED);
         println!("\nshared memory: 602 kB over 16 B {} µs, at most {MAX_SHARED}: {result}", format_range(&growth, 0));
     }
@@ -197,17 +198,17 @@ fn measure_at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()>
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for count in [1, 4] {
         for case in cases {
-            let (mut byoc_load, mut echo_load) = (AtLoad::default(), AtLoad::default());
+            let (mut byoc_load, mut echo_load) = (LoadRounds::default(), LoadRounds::default());
             for _ in 0..ROUNDS {
-                byoc_load.round(server, &case.exchange, count)?;
+                byoc_load.run_round(server, &case.exchange, count)?;
                 if case.has_echo {
-                    echo_load.round(echo, &case.exchange, count)?;
+                    echo_load.run_round(echo, &case.exchange, count)?;
                 }
             }
             let result = verdict(median(&byoc_load.ratios) <= 2.0);
-            let beside = if case.has_echo { echo_load.cells() } else { "| |".into() };
+            let echo_cells = if case.has_echo { echo_load.cells() } else { "| |".into() };
             println!(
-                "| {count} | {} | {:.0} | {} | at most 2: {result} | {beside} |",
+                "| {count} | {} | {:.0} | {} | at most 2: {result} | {echo_cells} |",
                 case.label,
                 median(&byoc_load.rates),
                 byoc_load.cells()
@@ -219,15 +220,15 @@ fn measure_at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()>
 
 /// Measurements of a server under load, one per round.
 #[derive(Default)]
-struct AtLoad {
+struct LoadRounds {
     rates: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
     ratios: Vec<f64>,
 }
 
-impl AtLoad {
-    fn round(&mut self, server: &Server, exchange: &Exchange, count: usize) -> Result<()> {
+impl LoadRounds {
+    fn run_round(&mut self, server: &Server, exchange: &Exchange, count: usize) -> Result<()> {
         let highest = clients(server, exchange, count, Duration::from_secs(1), None)?.rate;
         let interval = Duration::from_secs_f64(count as f64 / (0.7 * highest));
         let latencies = clients(server, exchange, count, Duration::from_secs(2), Some(interval))?.latencies;

@@ -61,14 +61,14 @@ pub fn run(options: &Options) -> Result<()> {
                     });
                     table.entry((model_index, form, count)).or_default().push(rates);
                 }
-                let best = table[&(model_index, form, 4)]
+                let best_rate = table[&(model_index, form, 4)]
                     .iter()
                     .flatten()
                     .copied()
                     .filter(|rate| *rate > 0.0)
                     .fold(f64::INFINITY, f64::min);
                 let p99 = measure_each(&servers, round, |server| {
-                    rate(server, model, form, 4, time, Some(0.8 * best)).map(|m| m.1)
+                    rate(server, model, form, 4, time, Some(0.8 * best_rate)).map(|m| m.1)
                 });
                 table.entry((model_index, form, 0)).or_default().push(p99);
             }
@@ -77,7 +77,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     print_table(&models, &servers, &table);
     for server in &servers {
-        println!("{}: resident {:.0} MB", server.name, server.resident()? as f64 / 1e6);
+        println!("{}: resident {:.0} MB", server.name, server.resident_bytes()? as f64 / 1e6);
     }
     Ok(())
 }
@@ -117,16 +117,16 @@ fn start(options: &Options, models: &[Model]) -> Result<Vec<Server>> {
     flags.extend(crate::models::model_flags(models));
     let mut servers = vec![start_byoc(&flags.iter().map(String::as_str).collect::<Vec<_>>())?];
     if let Some(python) = options.text("kserve") {
-        servers.push(peer("kserve", python, "kserve_model.py", models, 18_080)?);
+        servers.push(start_peer("kserve", python, "kserve_model.py", models, 18_080)?);
     }
     if let Some(python) = options.text("mlserver") {
-        servers.push(peer("mlserver", python, "mlserver_model.py", models, 18_090)?);
+        servers.push(start_peer("mlserver", python, "mlserver_model.py", models, 18_090)?);
     }
     Ok(servers)
 }
 
 /// Starts a Python server, which accepts ports and models as arguments.
-fn peer(name: &str, python: &str, script: &str, models: &[Model], port: u16) -> Result<Server> {
+fn start_peer(name: &str, python: &str, script: &str, models: &[Model], port: u16) -> Result<Server> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve/peers").join(script);
     let mut command = Command::new(python);
     command.arg(script).arg(port.to_string()).arg((port + 1).to_string());
@@ -147,12 +147,12 @@ fn peer(name: &str, python: &str, script: &str, models: &[Model], port: u16) -> 
     server.wait_until_ready()?;
     for model in models {
         let path = format!("/v2/models/{}/ready", model.name);
-        let mut tries = 0;
+        let mut attempts = 0;
         while Http::connect(server.http).and_then(|mut client| client.get(&path)).is_ok_and(|status| status != 200) {
             std::thread::sleep(Duration::from_millis(100));
-            tries += 1;
-            if tries == 600 {
-                return Err(format!("expected {} to be ready in {name}", model.name));
+            attempts += 1;
+            if attempts == 600 {
+                return Err(format!("expected {} to be ready in {name} within a minute, found a timeout", model.name));
             }
         }
     }
@@ -175,8 +175,8 @@ fn rate(
     let exchange = Exchange::Grpc { message };
     Connection::open(server, &exchange)?.exchange()?;
     let interval = limit.map(|limit| Duration::from_secs_f64(count as f64 / limit));
-    let measured = clients(server, &exchange, count, time, interval)?;
-    Ok((measured.rate, percentile(&measured.latencies, 0.99) / 1e3))
+    let measurement = clients(server, &exchange, count, time, interval)?;
+    Ok((measurement.rate, percentile(&measurement.latencies, 0.99) / 1e3))
 }
 
 fn run_hey(

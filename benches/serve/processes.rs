@@ -47,15 +47,15 @@ pub fn start_byoc_early(flags: &[&str]) -> Result<Server> {
     let mut child = command.spawn().map_err(|e| e.to_string())?;
     let stderr = child.stderr.take().ok_or("expected a pipe to the server log")?;
     let mut lines = BufReader::new(stderr).lines().map_while(std::result::Result::ok);
-    let mut seen = Vec::new();
+    let mut printed_lines = Vec::new();
     let listening = lines.by_ref().find_map(|line| {
         let event: Option<Value> = serde_json::from_str(&line).ok();
-        seen.push(line);
+        printed_lines.push(line);
         event.filter(|event| event["http"].is_string())
     });
     let Some(listening) = listening else {
         let _ = child.wait();
-        return Err(format!("the server did not start: {}", seen.join("\n")));
+        return Err(format!("the server did not start: {}", printed_lines.join("\n")));
     };
     // Drain the log, because the server would block on a full pipe.
     std::thread::spawn(move || lines.for_each(drop));
@@ -74,8 +74,8 @@ pub fn start_echo() -> Result<Server> {
     let mut line = String::new();
     let stdout = child.stdout.take().ok_or("expected a pipe to the echo server output")?;
     BufReader::new(stdout).read_line(&mut line).map_err(|e| e.to_string())?;
-    let listening: Value = serde_json::from_str(&line).map_err(|e| format!("the echo server did not start: {e}"))?;
-    Ok(Server { name: "echo".into(), child, http: address(&listening, "http")?, grpc: address(&listening, "grpc")? })
+    let event: Value = serde_json::from_str(&line).map_err(|e| format!("the echo server did not start: {e}"))?;
+    Ok(Server { name: "echo".into(), child, http: address(&event, "http")?, grpc: address(&event, "grpc")? })
 }
 
 fn address(fields: &Value, name: &str) -> Result<SocketAddr> {
@@ -98,7 +98,7 @@ impl Server {
     }
 
     /// Returns the resident memory of the server in bytes.
-    pub fn resident(&self) -> Result<u64> {
+    pub fn resident_bytes(&self) -> Result<u64> {
         let status = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(&status).map_err(|e| format!("{status}: {e}"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("expected VmRSS")?;
@@ -158,15 +158,15 @@ impl Processors {
 
     /// Returns the first CPU.
     pub fn first(&self) -> CpuSet {
-        Processors::one((0..CpuSet::MAX_CPU).find(|number| self.0.is_set(*number)))
+        Processors::single_cpu_set((0..CpuSet::MAX_CPU).find(|number| self.0.is_set(*number)))
     }
 
     /// Returns the last CPU.
     pub fn last(&self) -> CpuSet {
-        Processors::one((0..CpuSet::MAX_CPU).rev().find(|number| self.0.is_set(*number)))
+        Processors::single_cpu_set((0..CpuSet::MAX_CPU).rev().find(|number| self.0.is_set(*number)))
     }
 
-    fn one(number: Option<usize>) -> CpuSet {
+    fn single_cpu_set(number: Option<usize>) -> CpuSet {
         let mut set = CpuSet::new();
         number.into_iter().for_each(|number| set.set(number));
         set

@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<()> {
             model.name
         );
     }
-    restart(models.iter().find(|model| model.name == "resnet50").ok_or("expected ResNet-50 among the models")?)
+    measure_restart(models.iter().find(|model| model.name == "resnet50").ok_or("expected ResNet-50 among the models")?)
 }
 
 fn flags(model: &Model) -> Result<Vec<String>> {
@@ -80,26 +80,26 @@ fn compare(model: &Model, rounds: usize, processors: &Processors) -> Result<(f64
     }
     let (mut runs, mut echoes, mut served) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let before = processor_time("self");
+        let initial_time = processor_time("self");
         for _ in 0..count {
             model_in_process.run(vec![input.clone()]).map_err(|e| e.to_string())?;
         }
-        runs.push(micros(processor_time("self") - before) / count as f64);
+        runs.push(micros(processor_time("self") - initial_time) / count as f64);
         for (side, samples) in [(&echo, &mut echoes), (&server, &mut served)] {
             let mut connection = Connection::open(side, &exchange)?;
             connection.latencies(count / 10 + 1)?;
-            let before = side.processor_time();
+            let initial_time = side.processor_time();
             connection.latencies(count)?;
-            samples.push(micros(side.processor_time() - before) / count as f64);
+            samples.push(micros(side.processor_time() - initial_time) / count as f64);
         }
     }
     processors.restrict(&processors.all())?;
     let baseline: Vec<f64> = runs.iter().zip(&echoes).map(|(run, echo)| run + echo).collect();
-    let over: Vec<f64> = served.iter().zip(&baseline).map(|(served, baseline)| served - baseline).collect();
+    let excess: Vec<f64> = served.iter().zip(&baseline).map(|(served, baseline)| served - baseline).collect();
     let ratio: Vec<f64> = served.iter().zip(&baseline).map(|(served, baseline)| served / baseline).collect();
     let (limit, is_met) = match model.name {
         "resnet50" => (format!("{MAX_RATIO} times"), median(&ratio) <= MAX_RATIO),
-        _ => (format!("{MAX_ABOVE} µs above"), median(&over) <= MAX_ABOVE),
+        _ => (format!("{MAX_ABOVE} µs above"), median(&excess) <= MAX_ABOVE),
     };
     println!(
         "| {} | {} | {} | {} | {} | {} | at most {limit}: {} |",
@@ -107,15 +107,15 @@ fn compare(model: &Model, rounds: usize, processors: &Processors) -> Result<(f64
         format_range(&runs, 0),
         format_range(&echoes, 0),
         format_range(&served, 0),
-        format_range(&over, 0),
+        format_range(&excess, 0),
         format_range(&ratio, 3),
         verdict(is_met)
     );
-    Ok((alone_resident(model)?, server.resident()? as f64 / 1e6))
+    Ok((standalone_resident(model)?, server.resident_bytes()? as f64 / 1e6))
 }
 
 /// Returns the resident memory of a process that has loaded the model and run it once, in MB.
-fn alone_resident(model: &Model) -> Result<f64> {
+fn standalone_resident(model: &Model) -> Result<f64> {
     let executable = std::env::current_exe().map_err(|e| e.to_string())?;
     let output = std::process::Command::new(executable)
         .args(["resident", "--model", model.name])
@@ -133,7 +133,7 @@ pub fn print_resident_after_run(options: &Options) -> Result<()> {
     let model = models
         .iter()
         .find(|model| model.name == name)
-        .ok_or("--model: expected resnet50 or digits, found another name")?;
+        .ok_or_else(|| format!("--model: expected resnet50 or digits, found {name}"))?;
     let plugins = backend()?;
     let session = Session::builder().threads(1).plugin_dir(&plugins[3]).build().map_err(|e| format!("{e:?}"))?;
     let artifact = work_dir()?.join(format!("{name}.byoc"));
@@ -163,33 +163,33 @@ pub fn print_artifact_resident(options: &Options) -> Result<()> {
         let input = byoc::io::random::tensor(byoc::DType::F32, &shape, 1);
         model.run(vec![input]).map_err(|e| e.to_string())?;
     }
-    println!("{}", byoc_benches::process::resident());
+    println!("{}", byoc_benches::process::resident_bytes());
     Ok(())
 }
 
 /// Measures the time from the start of a process to its first response, with the compiled model in the cache.
-fn restart(model: &Model) -> Result<()> {
+fn measure_restart(model: &Model) -> Result<()> {
     const STARTS: usize = 5;
     let data = model.data();
     let exchange = Exchange::Http { request: binary_request(model.name, &model.input, &model.shape, &data).into() };
     // The first start populates the cache.
-    let before = Instant::now();
+    let start_time = Instant::now();
     drop(start(model)?);
-    let first = before.elapsed().as_secs_f64();
+    let first = start_time.elapsed().as_secs_f64();
     let flags = flags(model)?;
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut times = Vec::new();
     for _ in 0..STARTS {
-        let before = Instant::now();
+        let start_time = Instant::now();
         let server = start_byoc_early(&flags)?;
         // The port is open before the model is loaded; until then requests are rejected with a hint.
         while Connection::open(&server, &exchange)?.exchange().is_err() {
-            if before.elapsed() > Duration::from_secs(60) {
+            if start_time.elapsed() > Duration::from_secs(60) {
                 return Err("expected a response within 60 s, found a timeout".into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        times.push(before.elapsed().as_secs_f64());
+        times.push(start_time.elapsed().as_secs_f64());
     }
     let result = verdict(median(&times) <= MAX_START);
     println!(

@@ -70,20 +70,20 @@ pub fn run(options: &Options) -> Result<()> {
     println!("7 clients for {:.1} minutes", time.as_secs_f64() / 60.0);
     let (samples, outcomes) = std::thread::scope(|scope| {
         let (server, counts, repository) = (&server, &counts, repository.as_path());
-        let work: Vec<Box<dyn FnOnce() -> Result<()> + Send + '_>> = vec![
-            Box::new(move || binary(server, counts, 1, 8)),
-            Box::new(move || binary(server, counts, 2, 8)),
-            Box::new(move || text(server, counts)),
-            Box::new(move || grpc(server, counts)),
-            Box::new(move || digit(server, counts, digits)),
+        let workloads: Vec<Box<dyn FnOnce() -> Result<()> + Send + '_>> = vec![
+            Box::new(move || check_binary(server, counts, 1, 8)),
+            Box::new(move || check_binary(server, counts, 2, 8)),
+            Box::new(move || check_json(server, counts)),
+            Box::new(move || check_grpc(server, counts)),
+            Box::new(move || check_digits(server, counts, digits)),
             Box::new(move || reload(server, counts, repository)),
             Box::new(move || send_bad_requests(server, counts)),
         ];
-        let threads: Vec<_> = work
+        let threads: Vec<_> = workloads
             .into_iter()
-            .map(|work| {
+            .map(|workload| {
                 scope.spawn(move || {
-                    let outcome = work();
+                    let outcome = workload();
                     // The first failing client ends the run.
                     counts.ended.store(true, Ordering::Relaxed);
                     outcome
@@ -120,9 +120,9 @@ fn sample(server: &Server, counts: &Counts, time: Duration) -> Result<Vec<f64>> 
     let start = Instant::now();
     let mut samples = Vec::new();
     while start.elapsed() < time && counts.is_running() {
-        samples.push(server.resident()? as f64);
+        samples.push(server.resident_bytes()? as f64);
         if samples.len() % 60 == 0 {
-            println!("{:>4} s  {:.2} MB", samples.len(), server.resident()? as f64 / 1e6);
+            println!("{:>4} s  {:.2} MB", samples.len(), server.resident_bytes()? as f64 / 1e6);
         }
         std::thread::sleep(Duration::from_secs(1));
     }
@@ -132,7 +132,7 @@ fn sample(server: &Server, counts: &Counts, time: Duration) -> Result<Vec<f64>> 
 fn report(samples: &[f64]) -> Result<()> {
     let quarter = samples.len() / 4;
     if quarter == 0 {
-        return Err("expected at least four samples, found fewer".into());
+        return Err(format!("expected at least 4 samples, found {}", samples.len()));
     }
     println!("\n| quarter | resident memory, mean MB | lowest | highest |\n|---|---|---|---|");
     let mut averages = Vec::new();
@@ -150,7 +150,11 @@ fn report(samples: &[f64]) -> Result<()> {
         100.0 * MAX_GROWTH,
         verdict(is_met)
     );
-    if is_met { Ok(()) } else { Err("expected stable resident memory, found growth beyond the limit".into()) }
+    if is_met {
+        return Ok(());
+    }
+    let (limit, growth) = (100.0 * MAX_GROWTH, 100.0 * growth);
+    Err(format!("resident memory: expected a change of at most {limit:.0} %, found {growth:+.2} %"))
 }
 
 fn values(random: &mut Random, count: usize) -> Vec<f32> {
@@ -165,20 +169,20 @@ fn positive(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.max(0.0).to_le_bytes()).collect()
 }
 
-fn io(error: std::io::Error) -> String {
+fn io_error(error: std::io::Error) -> String {
     error.to_string()
 }
 
-fn binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> {
+fn check_binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> {
     let mut random = Random::new(seed);
     while counts.is_running() {
         // Each connection is replaced after 200 requests.
-        let mut client = Http::connect(server.http).map_err(io)?;
+        let mut client = Http::connect(server.http).map_err(io_error)?;
         for _ in 0..200 {
             let rows = 1 + random.next_u64() % rows;
             let values = values(&mut random, rows as usize * 4);
             let request = binary_request("relu", "x", &[rows as i64, 4], &bytes(&values));
-            let reply = client.exchange(&request).map_err(io)?;
+            let reply = client.exchange(&request).map_err(io_error)?;
             if reply.status != 200 || client.data(reply) != positive(&values) {
                 return Err(format!(
                     "binary: expected the positive part of the input, found {}",
@@ -191,14 +195,15 @@ fn binary(server: &Server, counts: &Counts, seed: u64, rows: u64) -> Result<()> 
     Ok(())
 }
 
-fn text(server: &Server, counts: &Counts) -> Result<()> {
+fn check_json(server: &Server, counts: &Counts) -> Result<()> {
     let mut random = Random::new(3);
-    let mut client = Http::connect(server.http).map_err(io)?;
+    let mut client = Http::connect(server.http).map_err(io_error)?;
     while counts.is_running() {
         let values = values(&mut random, 8);
         let body = json!({"id": "t", "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 4], "data": values}]})
             .to_string();
-        let reply = client.exchange(&request("POST", "/v2/models/relu/infer", &[], body.as_bytes())).map_err(io)?;
+        let reply =
+            client.exchange(&request("POST", "/v2/models/relu/infer", &[], body.as_bytes())).map_err(io_error)?;
         let response: Value = serde_json::from_slice(client.body(reply)).map_err(|e| e.to_string())?;
         let expected: Vec<f32> = values.iter().map(|value| value.max(0.0)).collect();
         if response["outputs"][0]["data"] != json!(expected) {
@@ -209,7 +214,7 @@ fn text(server: &Server, counts: &Counts) -> Result<()> {
     Ok(())
 }
 
-fn grpc(server: &Server, counts: &Counts) -> Result<()> {
+fn check_grpc(server: &Server, counts: &Counts) -> Result<()> {
     let mut random = Random::new(4);
     while counts.is_running() {
         let mut client = Grpc::connect(server.grpc)?;
@@ -227,21 +232,22 @@ fn grpc(server: &Server, counts: &Counts) -> Result<()> {
     Ok(())
 }
 
-fn digit(server: &Server, counts: &Counts, model: &crate::models::Model) -> Result<()> {
+fn check_digits(server: &Server, counts: &Counts, model: &crate::models::Model) -> Result<()> {
     let session = byoc::Session::builder().threads(1).build().map_err(|e| format!("{e:?}"))?;
     let options = byoc::CompileOptions::new().open_unbound_dims();
     let local_model = byoc::Model::compile(&session, &model.file, &options).map_err(|e| e.to_string())?;
     let shape: Vec<usize> = model.shape.iter().map(|size| *size as usize).collect();
     let count = shape.iter().product();
     let mut random = Random::new(5);
-    let mut client = Http::connect(server.http).map_err(io)?;
+    let mut client = Http::connect(server.http).map_err(io_error)?;
     while counts.is_running() {
         let values: Vec<f32> = (0..count).map(|_| (random.next_u64() % 256) as f32 / 255.0).collect();
         let input = byoc::Tensor::from_bytes(byoc::DType::F32, &shape, &bytes(&values))
             .ok_or("expected data of the input's size")?;
         let expected = local_model.run(vec![input]).map_err(|e| e.to_string())?.into_tensors();
-        let reply =
-            client.exchange(&binary_request("digits", &model.input, &model.shape, &bytes(&values))).map_err(io)?;
+        let reply = client
+            .exchange(&binary_request("digits", &model.input, &model.shape, &bytes(&values)))
+            .map_err(io_error)?;
         let actual = client.data(reply);
         let expected: Vec<f64> = expected.first().map(|tensor| tensor.view().to_f64s()).unwrap_or_default();
         let floats = actual.chunks_exact(4).map(|chunk| f32::from_le_bytes(chunk.try_into().unwrap_or_default()));
@@ -262,18 +268,18 @@ fn digit(server: &Server, counts: &Counts, model: &crate::models::Model) -> Resu
 
 /// Replaces a model repeatedly, and sends requests to both versions.
 fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
-    let mut client = Http::connect(server.http).map_err(io)?;
+    let mut client = Http::connect(server.http).map_err(io_error)?;
     let mut value = 0;
     while counts.is_running() {
         value = (value + 1) % 1000;
         write_model(repository, "changing", &format!("add(%x, {value}f)"))?;
         let load = request("POST", "/v2/repository/models/changing/load", &[], b"{}");
-        let reply = client.exchange(&load).map_err(io)?;
+        let reply = client.exchange(&load).map_err(io_error)?;
         if reply.status != 200 {
             return Err(format!("load: {}", String::from_utf8_lossy(client.body(reply))));
         }
         let request = binary_request("changing", "x", &[1, 4], &bytes(&[1.0; 4]));
-        let reply = client.exchange(&request).map_err(io)?;
+        let reply = client.exchange(&request).map_err(io_error)?;
         if client.data(reply) != bytes(&[value as f32 + 1.0; 4]) {
             return Err(format!("changing: expected {}, found different data", value + 1));
         }
@@ -287,7 +293,7 @@ fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
 fn send_bad_requests(server: &Server, counts: &Counts) -> Result<()> {
     let key = format!("byoc_soak_{}", std::process::id());
     let object = Path::new("/dev/shm").join(&key);
-    std::fs::write(&object, vec![0; 4096]).map_err(io)?;
+    std::fs::write(&object, vec![0; 4096]).map_err(io_error)?;
     let outcome = send_bad_request(server, counts, &key);
     let _ = std::fs::remove_file(object);
     outcome
@@ -315,9 +321,9 @@ fn send_bad_request(server: &Server, counts: &Counts, key: &str) -> Result<()> {
         ("POST", "/v2/models/relu/infer", shared_request.to_string(), 404),
     ];
     while counts.is_running() {
-        let mut client = Http::connect(server.http).map_err(io)?;
+        let mut client = Http::connect(server.http).map_err(io_error)?;
         for (method, path, body, expected) in &requests {
-            let reply = client.exchange(&request(method, path, &[], body.as_bytes())).map_err(io)?;
+            let reply = client.exchange(&request(method, path, &[], body.as_bytes())).map_err(io_error)?;
             if reply.status != *expected {
                 let body = String::from_utf8_lossy(client.body(reply)).into_owned();
                 return Err(format!("{method} {path}: expected status {expected}, found {}: {body}", reply.status));
@@ -327,7 +333,7 @@ fn send_bad_request(server: &Server, counts: &Counts, key: &str) -> Result<()> {
         // An incomplete request, and a request whose response is not read.
         let request = binary_request("digits", "none", &[1], &[0; 4]);
         for part in [&request[..40], &request[..]] {
-            TcpStream::connect(server.http).and_then(|mut stream| stream.write_all(part)).map_err(io)?;
+            TcpStream::connect(server.http).and_then(|mut stream| stream.write_all(part)).map_err(io_error)?;
         }
         let _ = Grpc::connect(server.grpc)?
             .exchange("/inference.GRPCInferenceService/TraceSetting", frame(&byoc_serve::proto::Empty {}));

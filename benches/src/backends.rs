@@ -46,15 +46,15 @@ pub fn table() -> Vec<Entry> {
             }
         }
     }
-    let parsed = parse_table(&text, Checks::Allowed);
-    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
-    assert_eq!(parsed.entries.len(), 95);
-    parsed.entries
+    let parse_result = parse_table(&text, Checks::Allowed);
+    assert!(parse_result.diagnostics.is_empty(), "{:?}", parse_result.diagnostics);
+    assert_eq!(parse_result.entries.len(), 95);
+    parse_result.entries
 }
 
-const FIRST: &[&str] = &["nn.relu", "tanh", "nn.conv2d", "nn.dense", "maximum"];
-const SECOND: &[&str] = &["sigmoid", "add", "multiply", "nn.relu"];
-const THIRD: &[&str] = &["sqrt", "concatenate", "sum"];
+const FIRST_OPERATORS: &[&str] = &["nn.relu", "tanh", "nn.conv2d", "nn.dense", "maximum"];
+const SECOND_OPERATORS: &[&str] = &["sigmoid", "add", "multiply", "nn.relu"];
+const THIRD_OPERATORS: &[&str] = &["sqrt", "concatenate", "sum"];
 
 /// Returns the single operators that each backend supports, in priority order: the rules of `annotate_target`.
 pub fn rules() -> Vec<TargetRule> {
@@ -62,13 +62,13 @@ pub fn rules() -> Vec<TargetRule> {
         target: target.into(),
         operators: operators.iter().map(|&op| op.into()).collect(),
     };
-    vec![rule("first", FIRST), rule("second", SECOND), rule("third", THIRD)]
+    vec![rule("first", FIRST_OPERATORS), rule("second", SECOND_OPERATORS), rule("third", THIRD_OPERATORS)]
 }
 
 /// Judge that refuses every seventh single operator, so reports contain refusals.
-struct RefusesSomeOperators;
+struct RefusingJudge;
 
-impl Judge for RefusesSomeOperators {
+impl Judge for RefusingJudge {
     fn judge(&mut self, _: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         let is_refused = |i: usize| matches!(question, Question::Operators) && i % 7 == 6;
         let refusal = || Refusal::new(RefusalCode::UnsupportedShape, "every seventh operator is refused");
@@ -82,10 +82,10 @@ impl Judge for RefusesSomeOperators {
 /// supports the remaining operators.
 pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
     let names = |operators: &[&str]| operators.iter().map(|&op| op.to_owned()).collect::<Vec<String>>();
-    let (first, second, third) = (names(FIRST), names(SECOND), names(THIRD));
+    let (first, second, third) = (names(FIRST_OPERATORS), names(SECOND_OPERATORS), names(THIRD_OPERATORS));
     let mut backends = [
         Backend { name: Name::from("first"), table, operators: &first, judge: &mut AcceptAll },
-        Backend { name: Name::from("second"), table: &[], operators: &second, judge: &mut RefusesSomeOperators },
+        Backend { name: Name::from("second"), table: &[], operators: &second, judge: &mut RefusingJudge },
         Backend { name: Name::from("third"), table: &[], operators: &third, judge: &mut AcceptAll },
     ];
     partition_for(module, &mut backends, "default").expect("cannot partition the module")

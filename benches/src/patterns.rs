@@ -133,16 +133,16 @@ const ACTIVATIONS: &[(&str, fn(&mut NetBuilder, ExprId) -> ExprId)] = &[
         n.op("multiply", &[x, gate], &[])
     }),
     ("mish", |n, x| {
-        let power = n.op("exp", &[x], &[]);
-        let shifted = n.op_scalar("add", power, 1.0);
-        let log = n.op("log", &[shifted], &[]);
+        let exp = n.op("exp", &[x], &[]);
+        let sum = n.op_scalar("add", exp, 1.0);
+        let log = n.op("log", &[sum], &[]);
         let gate = n.op("tanh", &[log], &[]);
         n.op("multiply", &[x, gate], &[])
     }),
     ("gelu", |n, x| {
-        let scaled = n.op_scalar("divide", x, std::f32::consts::SQRT_2);
-        let curve = n.op("erf", &[scaled], &[]);
-        let gate = n.op_scalar("add", curve, 1.0);
+        let quotient = n.op_scalar("divide", x, std::f32::consts::SQRT_2);
+        let erf = n.op("erf", &[quotient], &[]);
+        let gate = n.op_scalar("add", erf, 1.0);
         let product = n.op("multiply", &[x, gate], &[]);
         n.op_scalar("multiply", product, 0.5)
     }),
@@ -150,9 +150,9 @@ const ACTIVATIONS: &[(&str, fn(&mut NetBuilder, ExprId) -> ExprId)] = &[
         let cube = n.op_scalar("power", x, 3.0);
         let cube = n.op_scalar("multiply", cube, 0.044_715);
         let sum = n.op("add", &[x, cube], &[]);
-        let scaled = n.op_scalar("multiply", sum, (2.0 / std::f32::consts::PI).sqrt());
-        let curve = n.op("tanh", &[scaled], &[]);
-        let gate = n.op_scalar("add", curve, 1.0);
+        let scaled_sum = n.op_scalar("multiply", sum, (2.0 / std::f32::consts::PI).sqrt());
+        let tanh = n.op("tanh", &[scaled_sum], &[]);
+        let gate = n.op_scalar("add", tanh, 1.0);
         let half_x = n.op_scalar("multiply", x, 0.5);
         n.op("multiply", &[half_x, gate], &[])
     }),
@@ -321,21 +321,22 @@ fn lstm_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: O
     let g = n.op("tanh", &[parts[3]], &[]);
     let mut cell = n.op("multiply", &[i, g], &[]);
     if let Some([_, previous]) = state {
-        let retained = n.op("multiply", &[f, previous], &[]);
-        cell = n.op("add", &[retained, cell], &[]);
+        let retained_state = n.op("multiply", &[f, previous], &[]);
+        cell = n.op("add", &[retained_state, cell], &[]);
     }
-    let curve = n.op("tanh", &[cell], &[]);
-    [n.op("multiply", &[o, curve], &[]), cell]
+    let tanh = n.op("tanh", &[cell], &[]);
+    [n.op("multiply", &[o, tanh], &[]), cell]
 }
 
-/// Adds `(1 - z) n + z h`.
+/// Adds the operators of a GRU's state update (ONNX, operator GRU): `(1 - z) n + z h`, where `z` is the update gate, `n`
+/// the candidate and `h` the previous state.
 fn blend_states(n: &mut NetBuilder, update: ExprId, candidate: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let unit = n.number(1.0);
     let complement = n.op("subtract", &[unit, update], &[]);
     let mut new_state = n.op("multiply", &[complement, candidate], &[]);
     if let Some([previous, _]) = state {
-        let retained = n.op("multiply", &[update, previous], &[]);
-        new_state = n.op("add", &[new_state, retained], &[]);
+        let retained_state = n.op("multiply", &[update, previous], &[]);
+        new_state = n.op("add", &[new_state, retained_state], &[]);
     }
     [new_state; 2]
 }

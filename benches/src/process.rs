@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Returns the peak resident memory of this process in bytes; 0 if the kernel does not report it.
-pub fn peak() -> u64 {
+pub fn peak_resident_bytes() -> u64 {
     status("VmHWM:")
 }
 
 /// Returns the current resident memory of this process in bytes; 0 if the kernel does not report it.
-pub fn resident() -> u64 {
+pub fn resident_bytes() -> u64 {
     status("VmRSS:")
 }
 

@@ -66,48 +66,48 @@ const HEADER: &str = "def @main(%x: Tensor[(1, 64), float32])";
 /// Returns a chain of operators, which forms one huge region.
 fn chain(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
-    let mut last = "%x".to_owned();
+    let mut last_value = "%x".to_owned();
     while body.operators < operators {
-        last = body.op(format_args!("nn.relu({last})"));
+        last_value = body.op(format_args!("nn.relu({last_value})"));
     }
-    body.end(&last)
+    body.end(&last_value)
 }
 
 /// Returns a sequence of diamonds: two paths from each value to the next.
 fn diamonds(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
-    let mut last = "%x".to_owned();
+    let mut last_value = "%x".to_owned();
     while body.operators < operators {
-        let relu = body.op(format_args!("nn.relu({last})"));
-        let tanh = body.op(format_args!("tanh({last})"));
-        last = body.op(format_args!("add({relu}, {tanh})"));
+        let relu = body.op(format_args!("nn.relu({last_value})"));
+        let tanh = body.op(format_args!("tanh({last_value})"));
+        last_value = body.op(format_args!("add({relu}, {tanh})"));
     }
-    body.end(&last)
+    body.end(&last_value)
 }
 
 /// Returns layers of a thousand operators on one value, each followed by a concatenation.
 fn wide(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
-    let mut last = "%x".to_owned();
+    let mut last_value = "%x".to_owned();
     while body.operators < operators {
-        let fields: Vec<String> = (0..1000).map(|_| body.op(format_args!("nn.relu({last})"))).collect();
+        let fields: Vec<String> = (0..1000).map(|_| body.op(format_args!("nn.relu({last_value})"))).collect();
         let tuple = body.line(format_args!("({})", fields.join(", ")));
         let concat = body.op(format_args!("concatenate({tuple})"));
-        last = body.op(format_args!("sum({concat}, axis=[0], keepdims=True)"));
+        last_value = body.op(format_args!("sum({concat}, axis=[0], keepdims=True)"));
     }
-    body.end(&last)
+    body.end(&last_value)
 }
 
 /// Returns operators that alternate between three backends and the host, which form many small regions.
 fn alternating(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
-    let mut last = "%x".to_owned();
+    let mut last_value = "%x".to_owned();
     while body.operators < operators {
         for op in ["nn.relu", "sigmoid", "tanh", "exp", "sqrt"] {
-            last = body.op(format_args!("{op}({last})"));
+            last_value = body.op(format_args!("{op}({last_value})"));
         }
     }
-    body.end(&last)
+    body.end(&last_value)
 }
 
 /// Returns blocks that match the long patterns, which form one huge region of composites.
@@ -116,15 +116,16 @@ fn convolutions(operators: usize) -> (String, usize) {
         "def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32], \
          %b: Tensor[(8, 1, 1), float32])",
     );
-    let mut last = "%x".to_owned();
+    let mut last_value = "%x".to_owned();
     while body.operators < operators {
-        let sum = body.op(format_args!("nn.conv2d({last}, %w, padding=[1, 1, 1, 1], channels=8, kernel_size=[3, 3])"));
+        let sum =
+            body.op(format_args!("nn.conv2d({last_value}, %w, padding=[1, 1, 1, 1], channels=8, kernel_size=[3, 3])"));
         let sum = body.op(format_args!("add({sum}, %b)"));
         let gate = body.op(format_args!("sigmoid({sum})"));
-        let gated = body.op(format_args!("multiply({sum}, {gate})"));
-        last = body.op(format_args!("add({gated}, {last})"));
+        let gated_sum = body.op(format_args!("multiply({sum}, {gate})"));
+        last_value = body.op(format_args!("add({gated_sum}, {last_value})"));
     }
-    body.end(&last)
+    body.end(&last_value)
 }
 
 /// Returns two chains on different backends with edges in both directions: each merge must be checked for cycles.
@@ -157,25 +158,25 @@ fn fan(operators: usize) -> (String, usize) {
 /// Returns a chain in which each operator also reads the value halfway back to the beginning.
 fn skips(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
-    let mut last = body.op(format_args!("nn.relu(%x)"));
+    let mut last_value = body.op(format_args!("nn.relu(%x)"));
     while body.operators < operators {
         let half = body.lines / 2;
         let op = ["add", "maximum", "subtract"][body.lines % 3];
-        last = body.op(format_args!("{op}({last}, %{half})"));
+        last_value = body.op(format_args!("{op}({last_value}, %{half})"));
     }
-    body.end(&last)
+    body.end(&last_value)
 }
 
 /// Returns operators bound by nested lets.
 fn lets(operators: usize) -> (String, usize) {
     let mut text = format!("#[version = \"0.0.5\"]\n{HEADER} {{\n");
-    let mut last = "%x".to_owned();
+    let mut last_value = "%x".to_owned();
     for i in 0..operators {
         let op = ["nn.relu", "sigmoid"][i % 2];
-        let _ = writeln!(text, "  let %v{i}: Tensor[(1, 64), float32] = {op}({last});");
-        last = format!("%v{i}");
+        let _ = writeln!(text, "  let %v{i}: Tensor[(1, 64), float32] = {op}({last_value});");
+        last_value = format!("%v{i}");
     }
-    let _ = writeln!(text, "  {last}\n}}");
+    let _ = writeln!(text, "  {last_value}\n}}");
     (text, operators)
 }
 

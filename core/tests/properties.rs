@@ -29,10 +29,10 @@ impl Generator<'_> {
 
     /// Picks a value of the given type among the values in scope.
     fn pick(&mut self, expected: &Type) -> ExprId {
-        let fitting: Vec<ExprId> =
+        let candidates: Vec<ExprId> =
             self.values.iter().copied().filter(|&v| self.builder.module.ty(v) == expected).collect();
-        let index = self.choose(fitting.len());
-        fitting[index]
+        let index = self.choose(candidates.len());
+        candidates[index]
     }
 
     fn push(&mut self, expr: Expr) -> ExprId {
@@ -87,12 +87,12 @@ impl Generator<'_> {
                 self.push(Expr::Tuple(fields.into()))
             }
             6 => {
-                let tuples = |module: &Module, v: ExprId| module.ty(v).as_tuple().map_or(0, <[Type]>::len);
+                let field_count = |module: &Module, v: ExprId| module.ty(v).as_tuple().map_or(0, <[Type]>::len);
                 let module = &self.builder.module;
-                let found = self.values.iter().rev().copied().find(|&v| tuples(module, v) > 0);
+                let found = self.values.iter().rev().copied().find(|&v| field_count(module, v) > 0);
                 match found {
                     Some(tuple) => {
-                        let fields = tuples(&self.builder.module, tuple);
+                        let fields = field_count(&self.builder.module, tuple);
                         let index = self.choose(fields) as u32;
                         self.push(Expr::Project { tuple, index })
                     }
@@ -196,16 +196,20 @@ proptest! {
     #[test]
     fn another_program_is_not_equal(choices in prop::collection::vec(any::<u8>(), 20..400), at in any::<usize>()) {
         let module = program(&choices);
-        let mut changed = module.clone();
-        let live = changed.live();
+        let mut changed_module = module.clone();
+        let live = changed_module.live();
         let calls: Vec<ExprId> =
-            changed.nodes.ids().filter(|&id| live[id] && changed.expr(id).as_op_call().is_some()).collect();
+            changed_module
+                .nodes
+                .ids()
+                .filter(|&id| live[id] && changed_module.expr(id).as_op_call().is_some())
+                .collect();
         prop_assume!(!calls.is_empty());
-        if let Expr::Call(call) = &mut changed.nodes[calls[at % calls.len()]].expr {
+        if let Expr::Call(call) = &mut changed_module.nodes[calls[at % calls.len()]].expr {
             let op = if call.args.len() == 1 { "log" } else { "divide" };
             call.callee = Callee::Op(byoc_ir::op::lookup(op).unwrap());
         }
-        prop_assert!(structural_equal(&module, &changed).is_err());
+        prop_assert!(structural_equal(&module, &changed_module).is_err());
     }
 }
 
@@ -329,12 +333,12 @@ fn mutated_texts_never_panic() {
     }
     assert!(
         parsed_count > 100 && rejected_count > 1_000,
-        "expected both outcomes, found {parsed_count} accepted, {rejected_count} rejected"
+        "expected more than 100 accepted and 1000 rejected texts, found {parsed_count} and {rejected_count}"
     );
 }
 
 /// Parses, types, verifies and prints a module; asserts that the printed text parses to an equal module.
-fn whole_way(text: &str) -> Module {
+fn round_trip(text: &str) -> Module {
     let parsed = parse(text, &ParseOptions::default());
     assert_eq!(parsed.diagnostics, []);
     let mut module = parsed.module;
@@ -356,7 +360,7 @@ fn a_chain_of_a_million_operators() {
         let _ = writeln!(text, "  %{i} = nn.relu(%{});", i - 1);
     }
     text.push_str("  nn.relu(%999999)\n}\n");
-    let module = whole_way(&text);
+    let module = round_trip(&text);
     assert_eq!(module.nodes.len(), 1_000_000 + 3);
     assert_eq!(print(&module, &PrintOptions::default()).text, text);
 }
@@ -366,7 +370,7 @@ fn a_hundred_thousand_levels() {
     const LEVELS: usize = 100_000;
     let nested = |open: &str, inner: &str, close: &str| {
         let (open, close) = (open.repeat(LEVELS), close.repeat(LEVELS));
-        whole_way(&format!("{HEAD}{open}{inner}{close}\n}}\n"))
+        round_trip(&format!("{HEAD}{open}{inner}{close}\n}}\n"))
     };
     let lets = nested("let %x = nn.relu(%x);\n", "%x", "");
     assert_eq!(lets.nodes.len(), 3 * LEVELS + 2);

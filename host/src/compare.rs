@@ -101,10 +101,10 @@ mod tests {
     #[test]
     fn nan_equals_nan_and_nothing_else() {
         let nan = Tensor::from_slice(&[2], &[f32::NAN, 1.0]);
-        let close = Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 };
-        assert_eq!(compare(&nan, &nan, close).difference, None);
+        let close_tolerance = Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 };
+        assert_eq!(compare(&nan, &nan, close_tolerance).difference, None);
         let numbers_tensor = Tensor::from_slice(&[2], &[0.0f32, 1.0]);
-        assert!(compare(&numbers_tensor, &nan, close).difference.is_some());
+        assert!(compare(&numbers_tensor, &nan, close_tolerance).difference.is_some());
         assert!(compare(&nan, &numbers_tensor, Tolerance::MaxRelative(1.0)).difference.is_some());
     }
 

@@ -15,12 +15,12 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Threads that execute runs. They belong to a model, are started on demand, and terminate with the model.
 pub(crate) struct Executors {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     limit: usize,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -88,7 +88,7 @@ impl Drop for Executors {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn work(&self) {
         let mut queue = lock(&self.queue);
         loop {

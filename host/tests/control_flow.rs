@@ -65,7 +65,7 @@ fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
 }
 
 /// Prepends the list library to a module and runs `@main`.
-fn ints(main: &str, inputs: &[i32]) -> Vec<i32> {
+fn run_ints(main: &str, inputs: &[i32]) -> Vec<i32> {
     let inputs: Vec<Tensor> = inputs.iter().map(|&i| Tensor::scalar(i)).collect();
     let results = run(&module(&format!("{LIST}{main}")), &inputs).unwrap();
     results.iter().map(|tensor| tensor.as_slice::<i32>()[0]).collect()
@@ -75,14 +75,14 @@ fn ints(main: &str, inputs: &[i32]) -> Vec<i32> {
 fn runs_list_functions() {
     let sum = "fn (%a: int32, %b: int32) { %a + %b }";
     let text = format!("def @main(%n: int32) {{ @foldl({sum}, 0, @map(fn (%x) {{ %x * %x }}, @upto(%n, Nil))) }}");
-    assert_eq!(ints(&text, &[10]), [385]);
-    assert_eq!(ints(&text, &[0]), [0]);
+    assert_eq!(run_ints(&text, &[10]), [385]);
+    assert_eq!(run_ints(&text, &[0]), [0]);
     let text = "def @digits(%xs: List[int32]) -> int32 { @foldl(fn (%a: int32, %x: int32) { %a * 10 + %x }, 0, %xs) }
 def @main(%n: int32) {
   let %xs = @upto(%n, Nil);
   (@digits(%xs), @digits(@rev(%xs)), @digits(@append(%xs, %xs)), @length(@append(@rev(%xs), %xs)))
 }";
-    assert_eq!(ints(text, &[3]), [123, 321, 123_123, 6]);
+    assert_eq!(run_ints(text, &[3]), [123, 321, 123_123, 6]);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn instantiates_type_parameter_with_any_type() {
   (%f, @foldl(fn (%a: int32, %l: List[int32]) { %a + @length(%l) }, 0, %lists))
 }";
     // The sum of 2x² + x for x from 1 to 3, and 1 + 2 + 3.
-    assert_eq!(ints(text, &[3]), [28 + 6, 6]);
+    assert_eq!(run_ints(text, &[3]), [28 + 6, 6]);
     let text = format!(
         "{LIST}def @main(%x: Tensor[(2), float32]) {{
   let %xs = Cons(%x, Cons(nn.relu(%x), Nil));
@@ -111,8 +111,8 @@ fn runs_options_trees_and_constructor_values() {
     let text = "def @main(%n: int32, %k: int32) {
   match (@find(fn (%x) { %x > %k }, @upto(%n, Nil))) { Some(%x) => %x, No => -1 }
 }";
-    assert_eq!(ints(text, &[9, 4]), [5]);
-    assert_eq!(ints(text, &[9, 9]), [-1]);
+    assert_eq!(run_ints(text, &[9, 4]), [5]);
+    assert_eq!(run_ints(text, &[9, 9]), [-1]);
     let text = "def @main(%n: int32) {
   let %leaf = fn (%x: int32) { Rose(%x, Nil) };
   let %t = Rose(%n, Cons(%leaf(1), Cons(Rose(2, Cons(%leaf(3), Nil)), Nil)));
@@ -120,7 +120,7 @@ fn runs_options_trees_and_constructor_values() {
   let %some = @foldl(fn (%a: int32, %o: Option[int32]) { match (%o) { Some(%x) => %a + %x, No => %a } }, 0, %options);
   (@tsum(%t), @tsum(@tmap(fn (%x) { %x * 10 }, %t)), %some)
 }";
-    assert_eq!(ints(text, &[4]), [10, 100, 10]);
+    assert_eq!(run_ints(text, &[4]), [10, 100, 10]);
 }
 
 /// Returns the diagnostic for a module whose type parameters cannot be instantiated.
@@ -142,7 +142,7 @@ fn instantiates_closures_at_several_types() {
   let %s = %0(%id(%n), %id((%n, 2f)));
   (%id(%n), %f, %s.0.0 + %s.1, (fn [A](%x: A) -> A { %x })(%n), @length(%id(Cons(%s, Nil))))
 }";
-    assert_eq!(ints(text, &[7]), [7, 1, 14, 7, 1]);
+    assert_eq!(run_ints(text, &[7]), [7, 1, 14, 7, 1]);
     // A recursive polymorphic closure, applied to a closure that captures a parameter.
     let text = "def @main(%n: int32) {
   let %repeat = fn [A](%f: fn (A) -> A, %x: A, %i: int32) -> A { if (%i < 1) { %x } else { %repeat(%f, %f(%x), %i - 1) } };
@@ -150,7 +150,7 @@ fn instantiates_closures_at_several_types() {
   let %pair = %repeat(fn (%p: (int32, float32)) { (%p.0 * 2, %p.1 + 1f) }, (1, 0f), %n);
   (%repeat(%add, 0, %n), %pair.0, cast(%pair.1, dtype=\"int32\"))
 }";
-    assert_eq!(ints(text, &[5]), [25, 32, 5]);
+    assert_eq!(run_ints(text, &[5]), [25, 32, 5]);
     // Nested closures with separate type parameters, which capture enclosing variables.
     let text = "def @twice[T](%x: T) -> (T, T) {
   let %outer = fn [A](%a: A) -> (A, (T, T)) {
@@ -163,7 +163,7 @@ fn instantiates_closures_at_several_types() {
   %r.1
 }
 def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
-    assert_eq!(ints(text, &[9]), [9, 9]);
+    assert_eq!(run_ints(text, &[9]), [9, 9]);
     // A polymorphic closure as a value: as an argument, as the result of an `if`, and under a second name.
     let text = "def @main(%n: int32) {
   let %wrap = fn [A](%x: A) -> Option[A] { Some(%x) };
@@ -172,8 +172,8 @@ def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
   let %sum = fn (%a: int32, %o: Option[int32]) { match (%o) { Some(%x) => %a + %x, No => %a } };
   (@foldl(%sum, 0, @map(%wrap, @upto(%n, Nil))), @foldl(%sum, 0, @map(%chosen, @upto(%n, Nil))), @length(@map(%again, Cons(1f, Nil))))
 }";
-    assert_eq!(ints(text, &[2]), [3, 3, 1]);
-    assert_eq!(ints(text, &[3]), [6, -6, 1]);
+    assert_eq!(run_ints(text, &[2]), [3, 3, 1]);
+    assert_eq!(run_ints(text, &[3]), [6, -6, 1]);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn instantiates_polymorphic_recursion_of_closure() {
   let %down = fn [A, B](%a: A, %b: B, %i: int32) -> int32 { if (%i < 1) { 0 } else { 1 + %down(%b, %a, %i - 1) } };
   %down(1, 2f, %n)
 }";
-    assert_eq!(ints(text, &[6]), [6]);
+    assert_eq!(run_ints(text, &[6]), [6]);
     let text = "def @main(%n: int32) {
   let %grow = fn [A](%a: A, %i: int32) -> int32 { if (%i < 1) { 0 } else { %grow(Cons(%a, Nil), %i - 1) } };
   %grow(1, %n)
@@ -208,10 +208,10 @@ fn runs_loop_over_data_type_in_constant_memory() {
   match (%o) { Some((%i, %sum)) => if (%i < 1) { %sum } else { @count(Some((%i - 1, %sum + 1))) }, No => 0 }
 }
 def @main(%n: int32) { @count(Some((%n, 0))) }";
-    assert_eq!(ints(text, &[1_000_000]), [1_000_000]);
+    assert_eq!(run_ints(text, &[1_000_000]), [1_000_000]);
     // A list of a million elements, built and consumed by loops, and dropped without recursion.
     let text = "def @main(%n: int32) { @foldl(fn (%a: int32, %x: int32) { %a + 1 }, 0, @upto(%n, Nil)) }";
-    assert_eq!(ints(text, &[1_000_000]), [1_000_000]);
+    assert_eq!(run_ints(text, &[1_000_000]), [1_000_000]);
 }
 
 #[test]
@@ -247,8 +247,8 @@ fn evaluates_only_selected_clause_and_shared_code_once() {
   let %z = match (@upto(%n, Nil)) { Cons(_, _) => %y + 1, Nil => %y + 2 };
   (%y, %z, ref_read(%r))
 }";
-    assert_eq!(ints(text, &[3])[..2], [7, 8]);
-    assert_eq!(ints(text, &[0])[..2], [7, 9]);
+    assert_eq!(run_ints(text, &[3])[..2], [7, 8]);
+    assert_eq!(run_ints(text, &[0])[..2], [7, 9]);
 }
 
 #[test]
@@ -262,7 +262,7 @@ def @main(%n: int32) {
   let %again = %sum;
   (@even(%b), @odd(%b), %again(%b, 0))
 }";
-    assert_eq!(ints(text, &[100_001]), [0, 1, 705_182_705]);
+    assert_eq!(run_ints(text, &[100_001]), [0, 1, 705_182_705]);
 }
 
 #[test]

@@ -32,14 +32,12 @@ fn decodes_64_tokens_like_pytorch() {
     assert_eq!((steps, tokens.len()), (65, PROMPT + 64));
 
     let mut cache = vec![Tensor::from_slice::<f32>(&[1, 2, 0, 16], &[]); 4];
-    let mut total_error = 0;
+    let mut position = 0;
     for step in 0..steps {
-        let ids = if step == 0 { &tokens[..PROMPT] } else { &tokens[total_error..=total_error] };
-        total_error += ids.len();
-        let mut inputs = vec![
-            Tensor::from_slice(&[1, ids.len()], ids),
-            Tensor::from_slice(&[1, total_error], &vec![1i64; total_error]),
-        ];
+        let ids = if step == 0 { &tokens[..PROMPT] } else { &tokens[position..=position] };
+        position += ids.len();
+        let mut inputs =
+            vec![Tensor::from_slice(&[1, ids.len()], ids), Tensor::from_slice(&[1, position], &vec![1i64; position])];
         inputs.append(&mut cache);
         let mut outputs = model.run(&inputs).unwrap_or_else(|e| panic!("step {step}: {e}"));
         cache = outputs.split_off(1);
@@ -48,6 +46,6 @@ fn decodes_64_tokens_like_pytorch() {
         let expected = &logits.as_slice::<f32>()[step * vocabulary..(step + 1) * vocabulary];
         let error = max_rel_err(&last_logits, &Tensor::from_slice(&[vocabulary], expected));
         assert!(error <= 5e-4, "step {step}: {error:e}");
-        assert_eq!(cache[0].shape(), [1, 2, total_error, 16]);
+        assert_eq!(cache[0].shape(), [1, 2, position, 16]);
     }
 }

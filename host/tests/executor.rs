@@ -65,7 +65,7 @@ mod plus_one {
     }
 }
 
-fn f32s(shape: &[usize]) -> Type {
+fn float_type(shape: &[usize]) -> Type {
     Type::tensor(DType::F32, shape)
 }
 
@@ -91,10 +91,10 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
     let mut random = Random(seed);
     let mut b = Builder::default();
     let shapes: [&[usize]; 3] = [&[24], &[4, 6], &[2, 3, 4]];
-    let inputs: Vec<ExprId> = (0..3).map(|i| b.var(format!("x{i}"), f32s(shapes[i]))).collect();
+    let inputs: Vec<ExprId> = (0..3).map(|i| b.var(format!("x{i}"), float_type(shapes[i]))).collect();
     let mut values = inputs.clone();
     values.push(b.constant(floats(&mut random, &[4, 6])));
-    let flat = |b: &mut Builder, x: ExprId, shape: &[usize]| {
+    let flatten = |b: &mut Builder, x: ExprId, shape: &[usize]| {
         let dims: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
         b.op("reshape", &[x], Attrs::new([("newshape", dims.into())])).unwrap()
     };
@@ -109,16 +109,16 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
             0 => op(&mut b, "nn.relu", &[x]),
             1 | 2 => op(&mut b, "test.plus_one", &[x]),
             3 | 4 => {
-                let (x, y) = (flat(&mut b, x, shapes[1]), flat(&mut b, y, shapes[1]));
+                let (x, y) = (flatten(&mut b, x, shapes[1]), flatten(&mut b, y, shapes[1]));
                 op(&mut b, ["add", "subtract", "maximum"][random.below(3)], &[x, y])
             }
-            5 => flat(&mut b, x, shapes[random.below(3)]),
+            5 => flatten(&mut b, x, shapes[random.below(3)]),
             6 => {
-                let (x, y) = (flat(&mut b, x, &[12, 2]), flat(&mut b, y, &[12, 2]));
-                let joined = b.tuple(&[x, y]).unwrap();
-                let joined = b.op("concatenate", &[joined], Attrs::new([("axis", 1i64.into())])).unwrap();
+                let (x, y) = (flatten(&mut b, x, &[12, 2]), flatten(&mut b, y, &[12, 2]));
+                let pair = b.tuple(&[x, y]).unwrap();
+                let concatenation = b.op("concatenate", &[pair], Attrs::new([("axis", 1i64.into())])).unwrap();
                 let attrs = Attrs::new([("indices_or_sections", 2i64.into()), ("axis", 0i64.into())]);
-                let halves = b.op("split", &[joined], attrs).unwrap();
+                let halves = b.op("split", &[concatenation], attrs).unwrap();
                 values.push(b.project(halves, 1).unwrap());
                 b.project(halves, 0).unwrap()
             }
@@ -162,7 +162,7 @@ fn random_graphs_match_naive_evaluation() {
 #[test]
 fn chain_computes_in_place() {
     let mut b = Builder::default();
-    let x = b.var("x", f32s(&[1000]));
+    let x = b.var("x", float_type(&[1000]));
     let mut y = x;
     for _ in 0..10 {
         y = op(&mut b, "test.plus_one", &[y]);
@@ -179,7 +179,7 @@ fn chain_computes_in_place() {
 #[test]
 fn plans_and_runs_long_chain_without_recursion() {
     let mut b = Builder::default();
-    let x = b.var("x", f32s(&[2]));
+    let x = b.var("x", float_type(&[2]));
     let mut y = x;
     for _ in 0..1_000_000 {
         y = op(&mut b, "nn.relu", &[y]);
@@ -192,20 +192,20 @@ fn plans_and_runs_long_chain_without_recursion() {
 /// Builds `fn (n, total) { if (n <= 0) { total } else { f(n - 1, total + n) } }` as a let-bound closure.
 fn loop_module(is_captured: bool) -> Module {
     let mut b = Builder::default();
-    let i32s = Type::scalar(DType::I32);
-    let n = b.var("n", i32s.clone());
-    let step = b.var("step", i32s.clone());
+    let int_type = Type::scalar(DType::I32);
+    let n = b.var("n", int_type.clone());
+    let step = b.var("step", int_type.clone());
     let one = if is_captured { step } else { b.constant(Tensor::scalar(1i32)) };
     let zero = b.constant(Tensor::scalar(0i32));
-    let func = Type::func(byoc_ir::ir::FuncType::new(vec![i32s.clone(); 2], i32s.clone()));
+    let func = Type::func(byoc_ir::ir::FuncType::new(vec![int_type.clone(); 2], int_type.clone()));
     let f = b.var("loop", func);
-    let (i, total) = (b.var("i", i32s.clone()), b.var("total", i32s.clone()));
+    let (i, total) = (b.var("i", int_type.clone()), b.var("total", int_type.clone()));
     let cond = op(&mut b, "less_equal", &[i, zero]);
-    let decremented = op(&mut b, "subtract", &[i, one]);
-    let incremented = op(&mut b, "add", &[total, one]);
-    let next_call = b.call(f, &[decremented, incremented]).unwrap();
+    let difference = op(&mut b, "subtract", &[i, one]);
+    let sum = op(&mut b, "add", &[total, one]);
+    let next_call = b.call(f, &[difference, sum]).unwrap();
     let body = push(&mut b, Expr::If { cond, then: total, otherwise: next_call });
-    let literal = function(&mut b, &[i, total], body, i32s);
+    let literal = function(&mut b, &[i, total], body, int_type);
     let start = b.call(f, &[n, zero]).unwrap();
     let main = push(&mut b, Expr::Let { var: f, value: literal, body: start });
     b.define("main", &[n, step], main).unwrap();
@@ -225,21 +225,21 @@ fn runs_tail_recursion_in_constant_memory() {
 fn limits_recursion_that_is_not_tail_recursive() {
     // fn @sum(n) { if (n <= 0) { 0 } else { n + @sum(n - 1) } }
     let mut b = Builder::default();
-    let i32s = Type::scalar(DType::I32);
-    let n = b.var("n", i32s.clone());
+    let int_type = Type::scalar(DType::I32);
+    let n = b.var("n", int_type.clone());
     let (zero, one) = (b.constant(Tensor::scalar(0i32)), b.constant(Tensor::scalar(1i32)));
     let cond = op(&mut b, "less_equal", &[n, zero]);
-    let decremented = op(&mut b, "subtract", &[n, one]);
+    let difference = op(&mut b, "subtract", &[n, one]);
     let recursive_ref = b.module.push_typed(
         Expr::Global("sum".into()),
-        Type::func(byoc_ir::ir::FuncType::new([i32s.clone()], i32s.clone())),
+        Type::func(byoc_ir::ir::FuncType::new([int_type.clone()], int_type.clone())),
         byoc_ir::ir::Origins::none(),
     );
-    let recursive_call = b.call(recursive_ref, &[decremented]).unwrap();
+    let recursive_call = b.call(recursive_ref, &[difference]).unwrap();
     let sum = op(&mut b, "add", &[n, recursive_call]);
     let body = push(&mut b, Expr::If { cond, then: zero, otherwise: sum });
     b.define("sum", &[n], body).unwrap();
-    let x = b.var("x", i32s);
+    let x = b.var("x", int_type);
     let result = b.call(recursive_ref, &[x]).unwrap();
     b.define("main", &[x], result).unwrap();
     let executor = executor(&b.module);
@@ -304,9 +304,9 @@ fn closures_capture_and_are_selected_at_run_time() {
     let applied_once = b.call(f, &[u]).unwrap();
     let applied_twice = b.call(f, &[applied_once]).unwrap();
     let apply = function(&mut b, &[f, u], applied_twice, f32);
-    let applied = b.var("apply", b.module.ty(apply).clone());
-    let call = b.call(applied, &[function_choice, x]).unwrap();
-    let inner = push(&mut b, Expr::Let { var: applied, value: apply, body: call });
+    let apply_var = b.var("apply", b.module.ty(apply).clone());
+    let call = b.call(apply_var, &[function_choice, x]).unwrap();
+    let inner = push(&mut b, Expr::Let { var: apply_var, value: apply, body: call });
     let body = push(&mut b, Expr::Let { var: named_function, value: add, body: inner });
     b.define("main", &[c, x], body).unwrap();
     let executor = executor(&b.module);
@@ -326,8 +326,8 @@ fn nested_closure_calls_outer_closure() {
     let ty = Type::func(byoc_ir::ir::FuncType::new([f32.clone()], f32.clone()));
     let (f, g) = (b.var("f", ty.clone()), b.var("g", ty));
     let (n, m) = (b.var("n", f32.clone()), b.var("m", f32.clone()));
-    let decremented = op(&mut b, "subtract", &[m, one]);
-    let recursive_call = b.call(f, &[decremented]).unwrap();
+    let difference = op(&mut b, "subtract", &[m, one]);
+    let recursive_call = b.call(f, &[difference]).unwrap();
     let sum = op(&mut b, "add", &[recursive_call, k]);
     let inner = function(&mut b, &[m], sum, f32.clone());
     let cond = op(&mut b, "less_equal", &[n, zero]);
@@ -349,8 +349,8 @@ fn handles_deep_ifs_lets_and_tuples_without_recursion() {
     let one = scalar(&mut b, 1.0);
     let mut y = x;
     for _ in 0..10_000 {
-        let incremented = op(&mut b, "add", &[y, one]);
-        y = push(&mut b, Expr::If { cond: c, then: incremented, otherwise: y });
+        let sum = op(&mut b, "add", &[y, one]);
+        y = push(&mut b, Expr::If { cond: c, then: sum, otherwise: y });
     }
     // Each `if` is in a branch of the next, in addition to the sequence above.
     let mut nested_tuple = y;
@@ -383,8 +383,8 @@ fn runs_with_sizes_known_only_at_run_time() {
     let y = op(&mut b, "nn.relu", &[x]);
     let z = op(&mut b, "add", &[x, y]);
     let pair = b.tuple(&[z, y]).unwrap();
-    let joined = b.op("concatenate", &[pair], Attrs::new([("axis", 0i64.into())])).unwrap();
-    let row = b.op("reshape", &[joined], Attrs::new([("newshape", [1i64, -1].into())])).unwrap();
+    let concatenation = b.op("concatenate", &[pair], Attrs::new([("axis", 0i64.into())])).unwrap();
+    let row = b.op("reshape", &[concatenation], Attrs::new([("newshape", [1i64, -1].into())])).unwrap();
     b.define("main", &[x], row).unwrap();
     let executor = executor(&b.module);
     let mut random = Random(3);
@@ -463,7 +463,7 @@ fn region_module(dims: Type) -> Module {
 
 #[test]
 fn runs_regions_on_backend_or_host() {
-    for dims in [f32s(&[3]), Type::tensor_of(DType::F32, [Dim::Any])] {
+    for dims in [float_type(&[3]), Type::tensor_of(DType::F32, [Dim::Any])] {
         let module = region_module(dims);
         let lowered_program = plan(&module, &[], &[]).unwrap();
         let region = &lowered_program.program.regions[0];
@@ -520,7 +520,7 @@ fn reports_expected_and_found_inputs() {
 #[test]
 fn flattens_tuples_of_inputs_and_outputs() {
     let mut b = Builder::default();
-    let x = b.var("x", Type::tuple([f32s(&[1]), Type::tuple([f32s(&[2])])]));
+    let x = b.var("x", Type::tuple([float_type(&[1]), Type::tuple([float_type(&[2])])]));
     let inner = b.project(x, 1).unwrap();
     let result = b.tuple(&[inner, x]).unwrap();
     b.define("main", &[x], result).unwrap();
@@ -534,9 +534,9 @@ fn flattens_tuples_of_inputs_and_outputs() {
 #[test]
 fn inlined_composite_is_part_of_caller() {
     let mut b = Builder::default();
-    let x = b.var("x", f32s(&[4]));
+    let x = b.var("x", float_type(&[4]));
     let y = op(&mut b, "test.plus_one", &[x]);
-    let p = b.var("p", f32s(&[4]));
+    let p = b.var("p", float_type(&[4]));
     let body = op(&mut b, "nn.relu", &[p]);
     let body = op(&mut b, "negative", &[body]);
     let attrs = Attrs::new([("Composite", "test.relu_negative".into())]);
@@ -554,7 +554,7 @@ fn inlined_composite_is_part_of_caller() {
 #[test]
 fn returns_ids_of_constants() {
     let mut b = Builder::default();
-    let x = b.var("x", f32s(&[2]));
+    let x = b.var("x", float_type(&[2]));
     let c = b.constant(Tensor::from_slice(&[2], &[1.0f32, 2.0]));
     let y = op(&mut b, "add", &[x, c]);
     b.define("main", &[x], y).unwrap();
@@ -648,7 +648,7 @@ fn cancels_one_run_only() {
         let error = run.join().unwrap();
         assert_eq!(error.code, codes::runtime::CANCELLED, "{error}");
         // The step reached depends on the scheduler.
-        assert!(error.notes[0].contains("the run was at step"), "{error}");
+        assert!(error.notes[0].contains("was at step"), "{error}");
     });
     assert_eq!(executor.run_under(&small_inputs, None, &cancel).unwrap_err().code, codes::runtime::CANCELLED);
     let deadline_cancel = Cancel::default().part(Some(std::time::Duration::from_millis(50)));

@@ -49,7 +49,8 @@ fn literals(text: &str) -> Vec<String> {
         } else {
             let hashes = prefix.len() - prefix.trim_end_matches('#').len();
             let is_raw = prefix.trim_end_matches('#').ends_with('r');
-            let (literal, tail) = if is_raw { raw(&suffix[1..], hashes) } else { escaped(&suffix[1..]) };
+            let (literal, tail) =
+                if is_raw { raw_literal(&suffix[1..], hashes) } else { escaped_literal(&suffix[1..]) };
             literals.push(literal);
             remaining = tail;
         }
@@ -58,14 +59,14 @@ fn literals(text: &str) -> Vec<String> {
 }
 
 /// Splits text that begins inside a raw literal into the rest of the literal and the text after it.
-fn raw(text: &str, hashes: usize) -> (String, &str) {
+fn raw_literal(text: &str, hashes: usize) -> (String, &str) {
     let end = format!("\"{}", "#".repeat(hashes));
     let (literal, tail) = text.split_once(&end).unwrap_or((text, ""));
     (literal.to_owned(), tail)
 }
 
 /// Splits text that begins inside a literal into the rest of the literal and the text after it.
-fn escaped(text: &str) -> (String, &str) {
+fn escaped_literal(text: &str) -> (String, &str) {
     let mut literal = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -73,7 +74,7 @@ fn escaped(text: &str) -> (String, &str) {
             '"' => break,
             '\\' => match chars.next() {
                 Some('\n') => chars = chars.as_str().trim_start().chars(),
-                Some(escaped) => literal.push(escaped),
+                Some(character) => literal.push(character),
                 None => break,
             },
             c => literal.push(c),
@@ -83,7 +84,7 @@ fn escaped(text: &str) -> (String, &str) {
 }
 
 /// Replaces the arguments of a format string, `{}` and `{variable}`, with `NAME`.
-fn with_arguments_replaced(literal: &str) -> String {
+fn replace_arguments(literal: &str) -> String {
     let mut text = String::new();
     let mut rest = literal;
     while let Some((before, after)) = rest.split_once('{') {
@@ -125,10 +126,10 @@ fn every_option_in_a_message_has_a_name_in_each_interface() {
         collect_sources(&workspace().join(part), &mut files);
     }
     assert!(files.len() > 200, "{}", files.len());
-    let (mut literal_count, mut remaining) = (0, Vec::new());
+    let (mut literal_count, mut unmatched_texts) = (0, Vec::new());
     for file in files {
         for literal in literals(&std::fs::read_to_string(&file).unwrap()) {
-            let text = with_arguments_replaced(&literal);
+            let text = replace_arguments(&literal);
             if !names_an_option(&text) || OTHERS.iter().any(|other| text.contains(other)) || text.starts_with("-Wl") {
                 continue;
             }
@@ -136,12 +137,16 @@ fn every_option_in_a_message_has_a_name_in_each_interface() {
             // The library has no quantization function, so messages name the command.
             let reworded = Interface::Python.words(&text).replace("`byoc compile --emit", "");
             if names_an_option(&reworded) && !reworded.starts_with("arguments=") && !reworded.contains("arguments=[") {
-                remaining.push(format!("{}: {text}: {reworded}", file.display()));
+                unmatched_texts.push(format!("{}: {text}: {reworded}", file.display()));
             }
             assert_eq!(Interface::CommandLine.words(&text), text);
         }
     }
-    assert!(remaining.is_empty(), "no row of core/ir/src/diag/wording.rs matches:\n{}", remaining.join("\n"));
+    assert!(
+        unmatched_texts.is_empty(),
+        "no row of core/ir/src/diag/wording.rs matches:\n{}",
+        unmatched_texts.join("\n")
+    );
     assert!(literal_count > 15, "{literal_count}");
 }
 
@@ -150,19 +155,19 @@ fn errors_name_the_calls_of_the_interface() {
     let session = Session::builder().threads(1).build().unwrap();
     let digits = workspace().join("tests/digits/digits.onnx");
     let help = |error: Error, interface| error.in_interface(interface).help().unwrap_or_default().to_owned();
-    let unbound = || Model::compile(&session, &digits, &CompileOptions::new()).unwrap_err();
-    assert!(unbound().help().unwrap().contains("CompileOptions::dim(\"batch\", N)"), "{}", unbound());
-    assert!(help(unbound(), Interface::C).contains("byoc_dim{\"batch\", N}"));
-    assert!(help(unbound(), Interface::Python).contains("dims={\"batch\": N}"));
-    assert!(help(unbound(), Interface::CommandLine).contains("--dim batch=N"));
+    let unbound_error = || Model::compile(&session, &digits, &CompileOptions::new()).unwrap_err();
+    assert!(unbound_error().help().unwrap().contains("CompileOptions::dim(\"batch\", N)"), "{}", unbound_error());
+    assert!(help(unbound_error(), Interface::C).contains("byoc_dim{\"batch\", N}"));
+    assert!(help(unbound_error(), Interface::Python).contains("dims={\"batch\": N}"));
+    assert!(help(unbound_error(), Interface::CommandLine).contains("--dim batch=N"));
     // A conversion to the C interface and back restores the original texts.
-    let round_trip = unbound().in_interface(Interface::C).in_interface(Interface::Rust);
-    assert_eq!(round_trip.to_string(), unbound().to_string());
+    let round_trip = unbound_error().in_interface(Interface::C).in_interface(Interface::Rust);
+    assert_eq!(round_trip.to_string(), unbound_error().to_string());
 
     let missing_options =
         Model::compile(&session, &digits, &CompileOptions::new().dim("batch", 1).backend("dnnl")).unwrap_err();
     assert!(missing_options.help().unwrap().contains("SessionBuilder::plugin_dir(DIR)"), "{missing_options}");
-    for error in [unbound(), missing_options] {
+    for error in [unbound_error(), missing_options] {
         assert!(!error.to_string().contains("--"), "{error}");
     }
 }

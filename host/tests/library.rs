@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 /// Allocator that counts the allocations of each thread.
-struct Counting;
+struct CountingAllocator;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -26,7 +26,7 @@ thread_local! {
 
 // SAFETY: every method forwards its arguments unchanged to the system allocator, which satisfies the contract of
 // `GlobalAlloc`.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, which is also that of `System::alloc`.
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const RELU: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }\n";
 const SUM: &str = "#[version = \"0.0.5\"]\n\
@@ -82,11 +82,11 @@ fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return value;
         }
-        let mut woken = signal.0.lock().unwrap();
-        while !*woken {
-            woken = signal.1.wait(woken).unwrap();
+        let mut is_woken = signal.0.lock().unwrap();
+        while !*is_woken {
+            is_woken = signal.1.wait(is_woken).unwrap();
         }
-        *woken = false;
+        *is_woken = false;
     }
 }
 
@@ -144,7 +144,7 @@ fn digits_allocate_nothing_after_the_first_runs() {
     model.release_memory();
     run();
     let allocations_after = ALLOCATIONS.get();
-    assert!(allocations_after > allocations_before, "expected allocations after the release");
+    assert!(allocations_after > allocations_before, "expected allocations after release_memory, found none");
     (0..100).for_each(|_| run());
     assert_eq!(ALLOCATIONS.get(), allocations_after, "expected no allocations in 100 further runs");
     assert_eq!(result, expected[0].as_slice::<f32>());
@@ -205,8 +205,8 @@ fn results_of_unknown_size_need_memory_of_the_right_size() {
     let mut result = [9.0f32; 6];
     model.run_into([&x, &x], &mut [TensorViewMut::of(&[3, 2], &mut result)], &RunOptions::default()).unwrap();
     assert_eq!(result, [0.0; 6]);
-    let mut long = [0.0f32; 8];
-    let outputs = &mut [TensorViewMut::of(&[4, 2], &mut long)];
+    let mut long_values = [0.0f32; 8];
+    let outputs = &mut [TensorViewMut::of(&[4, 2], &mut long_values)];
     let error = model.run_into([&x, &x], outputs, &RunOptions::default()).unwrap_err();
     assert_eq!(error.code().to_string(), "E0621", "{error}");
     assert!(error.info().message.contains("[3, 2]") && error.help().is_some(), "{error}");
@@ -221,8 +221,8 @@ fn errors_have_a_kind_a_code_and_help() {
     assert!(matches!(error, Error::Input(_)), "{error}");
     assert_eq!((error.code().to_string().as_str(), error.info().context.is_empty()), ("E0602", false));
     assert!(matches!(model.run([&x]).unwrap_err(), Error::Input(_)));
-    let long = Tensor::from_slice(&[1, 3], &[0.0f32; 3]);
-    assert_eq!(model.run([&x, &long]).unwrap_err().code().to_string(), "E0605");
+    let long_input = Tensor::from_slice(&[1, 3], &[0.0f32; 3]);
+    assert_eq!(model.run([&x, &long_input]).unwrap_err().code().to_string(), "E0605");
 
     let error = Model::compile(&session, "missing.onnx", &CompileOptions::new()).unwrap_err();
     assert!(matches!(error, Error::Model(_)), "{error}");
@@ -254,9 +254,11 @@ fn bytes_and_artifacts_give_the_same_results_as_the_file() {
     let shape = file.inputs()[0].ty.shape().unwrap();
     let x = random::tensor(DType::F32, &shape, 7);
     let expected = Model::of(&session, file).unwrap().run([&x]).unwrap();
-    let from_bytes = Model::load(&session, bytes.to_bytes().unwrap()).unwrap();
-    assert_eq!(from_bytes.run([&x]).unwrap()[0], expected[0]);
-    assert!(from_bytes.plan().functions[from_bytes.plan().entry].iter().any(|step| step.name == "nn.conv2d"));
+    let model_from_bytes = Model::load(&session, bytes.to_bytes().unwrap()).unwrap();
+    assert_eq!(model_from_bytes.run([&x]).unwrap()[0], expected[0]);
+    assert!(
+        model_from_bytes.plan().functions[model_from_bytes.plan().entry].iter().any(|step| step.name == "nn.conv2d")
+    );
 }
 
 #[test]
@@ -277,8 +279,8 @@ fn a_session_searches_the_named_folders_alone() {
     let session_with_dir = Session::builder().plugin_dir(temp_dir.path()).build().unwrap();
     let dirs: Vec<_> = session_with_dir.registry.dirs.iter().map(|dir| dir.path.as_path()).collect();
     assert_eq!(dirs, [temp_dir.path()]);
-    let searched = Session::builder().plugin_dir(temp_dir.path()).search_default_dirs().build().unwrap();
-    assert!(searched.registry.dirs.len() > 1 && searched.registry.dirs[0].path == temp_dir.path());
+    let default_session = Session::builder().plugin_dir(temp_dir.path()).search_default_dirs().build().unwrap();
+    assert!(default_session.registry.dirs.len() > 1 && default_session.registry.dirs[0].path == temp_dir.path());
 }
 
 #[test]
@@ -327,37 +329,37 @@ fn a_cancelled_compilation_leaves_the_session() {
 /// Waker that blocks until the woken future has been polled, like a waker that acquires a lock held by the polling
 /// thread.
 struct WaitingWaker {
-    woken: Mutex<Sender<()>>,
+    wake_sender: Mutex<Sender<()>>,
     poll_receiver: Mutex<Receiver<()>>,
-    gave_up: AtomicBool,
+    has_timed_out: AtomicBool,
 }
 
 impl Wake for WaitingWaker {
     fn wake(self: Arc<Self>) {
-        self.woken.lock().unwrap().send(()).unwrap();
-        let poll_receiver = self.poll_receiver.lock().unwrap().recv_timeout(Duration::from_secs(10));
-        self.gave_up.store(poll_receiver.is_err(), SeqCst);
+        self.wake_sender.lock().unwrap().send(()).unwrap();
+        let poll_result = self.poll_receiver.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        self.has_timed_out.store(poll_result.is_err(), SeqCst);
     }
 }
 
 #[test]
 fn wakers_may_wait_for_a_poll() {
     let endless_model = compile(&session(), ENDLESS, &CompileOptions::new()).unwrap();
-    let (woken, wait) = channel();
-    let (poll_receiver, receive) = channel();
-    let (woken, receive) = (Mutex::new(woken), Mutex::new(receive));
-    let waiting_waker = Arc::new(WaitingWaker { woken, poll_receiver: receive, gave_up: AtomicBool::new(false) });
+    let (wake_sender, wake_receiver) = channel();
+    let (poll_sender, poll_receiver) = channel();
+    let (wake_sender, poll_receiver) = (Mutex::new(wake_sender), Mutex::new(poll_receiver));
+    let waiting_waker = Arc::new(WaitingWaker { wake_sender, poll_receiver, has_timed_out: AtomicBool::new(false) });
     let waker = Waker::from(waiting_waker.clone());
     let options = RunOptions { timeout: Some(Duration::from_millis(50)), ..RunOptions::default() };
     let start_value = Tensor::scalar(1i32);
     let mut future = pin!(endless_model.run_async([&start_value], &options).unwrap());
     let mut context = Context::from_waker(&waker);
     assert!(future.as_mut().poll(&mut context).is_pending());
-    wait.recv_timeout(Duration::from_secs(30)).unwrap();
+    wake_receiver.recv_timeout(Duration::from_secs(30)).unwrap();
     let poll = future.as_mut().poll(&mut context);
     // A poll that waits for the waker returns once the waker times out.
-    assert!(!waiting_waker.gave_up.load(SeqCst));
-    poll_receiver.send(()).unwrap();
+    assert!(!waiting_waker.has_timed_out.load(SeqCst));
+    poll_sender.send(()).unwrap();
     assert!(matches!(poll, Poll::Ready(Err(Error::TimedOut(_)))));
 }
 
@@ -416,14 +418,14 @@ fn a_small_model_runs_on_the_calling_thread() {
     let session = Session::builder().threads(2).build().unwrap();
     let model = compile(&session, RELU, &CompileOptions::new()).unwrap();
     let x = Tensor::from_slice(&[1, 4], &[1.0f32; 4]);
-    struct Seen(AtomicBool, std::thread::ThreadId);
-    impl byoc::runtime::exec::Observer for Seen {
+    struct StepObserver(AtomicBool, std::thread::ThreadId);
+    impl byoc::runtime::exec::Observer for StepObserver {
         fn step(&self, _: &byoc::runtime::exec::StepEvent<'_>) {
             self.0.store(std::thread::current().id() == self.1, SeqCst);
         }
     }
     model.run([&x]).unwrap();
-    let stages_seen = Seen(AtomicBool::new(false), std::thread::current().id());
-    model.run_observed([&x], &stages_seen).unwrap();
-    assert!(stages_seen.0.load(SeqCst), "expected the second run on a pool thread");
+    let observer = StepObserver(AtomicBool::new(false), std::thread::current().id());
+    model.run_observed([&x], &observer).unwrap();
+    assert!(observer.0.load(SeqCst), "expected the second run on a pool thread");
 }

@@ -50,14 +50,15 @@ fn model(nodes: Vec<NodeProto>, initializer: Vec<TensorProto>) -> ModelProto {
 }
 
 fn error(model: ModelProto) -> Diagnostic {
-    convert_model(model, &LoadOptions::default(), None).map(|_| ()).expect_err("expected an error").remove(0)
+    convert_model(model, &LoadOptions::default(), None).map(|_| ()).expect_err("expected an invalid model").remove(0)
 }
 
 fn code_of_bytes(bytes: &[u8]) -> Code {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.onnx");
     std::fs::write(&path, bytes).unwrap();
-    frontend::load(&path, &LoadOptions::default()).map(|_| ()).expect_err("expected an error").diagnostics[0].code
+    frontend::load(&path, &LoadOptions::default()).map(|_| ()).expect_err("expected an invalid file").diagnostics[0]
+        .code
 }
 
 #[test]
@@ -74,12 +75,12 @@ fn rejects_files_that_are_not_models() {
 
 #[test]
 fn reports_all_unknown_operators_at_once() {
-    let mut foreign = node("Attention", &["b"], &["c"]);
-    foreign.domain = "com.microsoft".into();
+    let mut foreign_node = node("Attention", &["b"], &["c"]);
+    foreign_node.domain = "com.microsoft".into();
     let nodes = vec![
         node("Relux", &["x"], &["a"]),
         node("Relux", &["a"], &["b"]),
-        foreign,
+        foreign_node,
         node("TfIdfVectorizer", &["c"], &["y"]),
     ];
     let error = error(model(nodes, vec![]));
@@ -133,11 +134,11 @@ fn rejects_tensors_of_wrong_size() {
     let valid_tensor = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
     assert!(convert_model(model(sum(), vec![valid_tensor.clone()]), &LoadOptions::default(), None).is_ok());
     for dims in [vec![3], vec![-2], vec![1 << 40, 1 << 40], vec![i64::MAX], vec![0]] {
-        let false_tensor = TensorProto { dims, ..valid_tensor.clone() };
-        assert_eq!(error(model(sum(), vec![false_tensor])).code, frontends::BAD_TENSOR);
+        let inconsistent_tensor = TensorProto { dims, ..valid_tensor.clone() };
+        assert_eq!(error(model(sum(), vec![inconsistent_tensor])).code, frontends::BAD_TENSOR);
     }
-    let strings = TensorProto { data_type: 8, ..valid_tensor };
-    assert_eq!(error(model(sum(), vec![strings])).code, frontends::BAD_TENSOR);
+    let string_tensor = TensorProto { data_type: 8, ..valid_tensor };
+    assert_eq!(error(model(sum(), vec![string_tensor])).code, frontends::BAD_TENSOR);
 }
 
 #[test]
@@ -171,8 +172,8 @@ fn does_not_fold_large_tensors() {
     assert!(resident_bytes < 1 << 20);
 
     let one_tensor = encode("one", &Tensor::from_slice(&[1, 1], &[1f32]));
-    let expand = vec![node("Expand", &["one", "big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
-    assert!(convert_model(model(expand, vec![one_tensor, big_tensor]), &LoadOptions::default(), None).is_ok());
+    let expand_nodes = vec![node("Expand", &["one", "big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
+    assert!(convert_model(model(expand_nodes, vec![one_tensor, big_tensor]), &LoadOptions::default(), None).is_ok());
 
     // Each node doubles the size of its predecessor, up to 2^40 elements.
     let mut nodes = vec![node("Concat", &["w", "w"], &["c0"])];
@@ -215,11 +216,11 @@ fn inlines_functions() {
     let mut bomb = model(vec![NodeProto { domain: "own".into(), ..node("F23", &["x"], &["y"]) }], vec![]);
     bomb.functions.push(FunctionProto { name: "F0".into(), ..twice_function.clone() });
     for i in 1..24 {
-        let inner = |input_name: &str, output_name: &str| NodeProto {
+        let call_node = |input_name: &str, output_name: &str| NodeProto {
             domain: "own".into(),
             ..node(&format!("F{}", i - 1), &[input_name], &[output_name])
         };
-        let node = vec![inner("a", "t"), inner("t", "b")];
+        let node = vec![call_node("a", "t"), call_node("t", "b")];
         bomb.functions.push(FunctionProto { name: format!("F{i}"), node, ..twice_function.clone() });
     }
     assert_eq!(error(bomb).code, frontends::BROKEN_MODEL);
@@ -251,10 +252,10 @@ fn restricts_external_data_to_folder_of_model() {
     let loaded_model = load(&[("location", "w.bin"), ("offset", "4"), ("length", "8")]).unwrap();
     let actual = support::run(&loaded_model.module, &[Tensor::from_slice(&[2], &[0f32, 0.0])]).unwrap();
     assert_eq!(actual[0].as_slice::<f32>(), [2.0, 3.0]);
-    let absolute = outer.path().join("secret.bin").display().to_string();
+    let absolute_path = outer.path().join("secret.bin").display().to_string();
     for entries in [
         &[("location", "../secret.bin"), ("length", "8")][..],
-        &[("location", &absolute), ("length", "8")],
+        &[("location", &absolute_path), ("length", "8")],
         &[("location", "missing.bin"), ("length", "8")],
         &[("location", "w.bin"), ("offset", "8"), ("length", "8")],
         &[("location", "w.bin"), ("offset", "18446744073709551615"), ("length", "8")],
@@ -278,22 +279,23 @@ fn restricts_external_data_to_folder_of_model() {
         assert!(error.to_string().contains("expected a data file below the model's directory"), "{error}");
     }
     // A directory of symlinks into a file store is permitted.
-    let links = outer.path().join("links");
-    std::fs::create_dir(&links).unwrap();
+    let links_dir = outer.path().join("links");
+    std::fs::create_dir(&links_dir).unwrap();
     load(&[("location", "w.bin"), ("length", "8"), ("offset", "0")]).unwrap();
-    symlink("../model/m.onnx", links.join("m.onnx")).unwrap();
-    symlink("../model/w.bin", links.join("w.bin")).unwrap();
-    frontend::load(&links.join("m.onnx"), &LoadOptions::default()).unwrap();
+    symlink("../model/m.onnx", links_dir.join("m.onnx")).unwrap();
+    symlink("../model/w.bin", links_dir.join("w.bin")).unwrap();
+    frontend::load(&links_dir.join("m.onnx"), &LoadOptions::default()).unwrap();
 }
 
 /// Returns a randomly mutated copy of a model's bytes.
-fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut bytes = original.to_vec();
+fn mutate(original_bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = original_bytes.to_vec();
     let random_offset = |random: &mut Random, len: usize| (random.next_u64() % len.max(1) as u64) as usize;
     match random.next_u64() % 4 {
-        0 => bytes.truncate(random_offset(random, original.len())),
+        0 => bytes.truncate(random_offset(random, original_bytes.len())),
         1 => {
-            let (source, target) = (random_offset(random, original.len()), random_offset(random, original.len()));
+            let (source, target) =
+                (random_offset(random, original_bytes.len()), random_offset(random, original_bytes.len()));
             let part = bytes[source.min(target)..source.max(target).min(source.min(target) + 64)].to_vec();
             let offset = random_offset(random, bytes.len());
             bytes.splice(offset..offset, part);
@@ -316,9 +318,9 @@ fn ten_thousand_mutations_never_panic() {
     for (name, rounds) in
         [("models/unet_small/model.onnx", 5000), ("models/gru/model.onnx", 2500), ("models/vit_small/model.onnx", 2500)]
     {
-        let mut stripped = ModelProto::decode(Bytes::from(std::fs::read(test_data(name)).unwrap())).unwrap();
+        let mut stripped_model = ModelProto::decode(Bytes::from(std::fs::read(test_data(name)).unwrap())).unwrap();
         // Only the first nodes and their inputs are kept, to concentrate the mutations on structure.
-        let graph = stripped.graph.as_mut().unwrap();
+        let graph = stripped_model.graph.as_mut().unwrap();
         if name.contains("vit") {
             graph.node.truncate(60);
             let last_output = graph.node.last().unwrap().output[0].clone();
@@ -326,9 +328,9 @@ fn ten_thousand_mutations_never_panic() {
             let used_names: Vec<String> = graph.node.iter().flat_map(|n| n.input.clone()).collect();
             graph.initializer.retain(|t| used_names.contains(&t.name));
         }
-        let original = stripped.encode_to_vec();
+        let original_bytes = stripped_model.encode_to_vec();
         for _ in 0..rounds {
-            let bytes = mutated(&original, &mut random);
+            let bytes = mutate(&original_bytes, &mut random);
             let Ok(model) = ModelProto::decode(Bytes::from(bytes)) else {
                 refused_count += 1;
                 continue;

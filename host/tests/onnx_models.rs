@@ -24,8 +24,8 @@ fn types_of_models_match_recorded_outputs() {
             Type::Tuple(fields) => fields.to_vec(),
             other => vec![other.clone()],
         };
-        let wanted: Vec<Type> = outputs.iter().map(|t| Type::tensor(t.dtype(), t.shape())).collect();
-        assert_eq!(types, wanted, "{}", dir.name);
+        let expected_types: Vec<Type> = outputs.iter().map(|t| Type::tensor(t.dtype(), t.shape())).collect();
+        assert_eq!(types, expected_types, "{}", dir.name);
         assert!(loaded.warnings.is_empty(), "{}: {:?}", dir.name, loaded.warnings);
     }
 }
@@ -36,11 +36,11 @@ fn models_match_pytorch() {
         let dir = TestFolder::open(&path).unwrap();
         let loaded = dir.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", dir.name));
         let inputs = dir.sets[0].read_inputs(&loaded.signature.inputs).unwrap();
-        let wanted = dir.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
-        let got = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e:?}", dir.name));
-        assert_eq!(got.len(), wanted.len());
-        for (got, wanted) in got.iter().zip(&wanted) {
-            let error = max_rel_err(got, wanted);
+        let expected = dir.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
+        let actual = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e:?}", dir.name));
+        assert_eq!(actual.len(), expected.len());
+        for (actual, expected) in actual.iter().zip(&expected) {
+            let error = max_rel_err(actual, expected);
             assert!(error <= MAX_REL_ERR, "{}: {error:e}", dir.name);
         }
     }
@@ -50,11 +50,12 @@ fn models_match_pytorch() {
 fn folds_shape_arithmetic() {
     let dir = TestFolder::open(&test_data("models/swin_small")).unwrap();
     let loaded = dir.load(&LoadOptions::default()).unwrap();
-    let live = loaded.module.live();
-    let calls = loaded.module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| node.expr.as_op_call());
+    let live_exprs = loaded.module.live();
+    let calls =
+        loaded.module.nodes.iter().filter(|(id, _)| live_exprs[*id]).filter_map(|(_, node)| node.expr.as_op_call());
     let names: Vec<&str> = calls.map(|(op, _)| byoc_ir::op::get(op).name).collect();
-    for gone in ["shape_of", "full", "broadcast_to", "arange", "floor_mod", "scatter_nd", "equal"] {
-        assert!(!names.contains(&gone), "expected no {gone}, found one among {} calls", names.len());
+    for folded_op in ["shape_of", "full", "broadcast_to", "arange", "floor_mod", "scatter_nd", "equal"] {
+        assert!(!names.contains(&folded_op), "expected no {folded_op}, found one among {} calls", names.len());
     }
     assert!(names.len() < 400, "expected fewer than 400 calls of 2317 nodes, found {}", names.len());
 }
@@ -65,20 +66,21 @@ fn every_operator_of_file_is_an_origin() {
         let dir = TestFolder::open(&path).unwrap();
         let loaded = dir.load(&LoadOptions::default()).unwrap();
         let module = &loaded.module;
-        let live = module.live();
-        let mut seen = std::collections::BTreeSet::new();
-        for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+        let live_exprs = module.live();
+        let mut seen_sources = std::collections::BTreeSet::new();
+        for (id, node) in module.nodes.iter().filter(|(id, _)| live_exprs[*id]) {
             let is_call = matches!(module.expr(id), Expr::Call(_));
             assert!(
                 !is_call || !module.origins.get(node.origin).is_empty(),
                 "{}: expected an origin for every call",
                 dir.name
             );
-            seen.extend(module.origins.get(node.origin).iter().copied());
+            seen_sources.extend(module.origins.get(node.origin).iter().copied());
         }
         let sources = module.origins.sources().iter();
-        let missing: Vec<&str> = sources.filter(|(id, _)| !seen.contains(id)).map(|(_, s)| &*s.name).collect();
-        assert!(missing.is_empty(), "{}: {missing:?}", dir.name);
+        let missing_names: Vec<&str> =
+            sources.filter(|(id, _)| !seen_sources.contains(id)).map(|(_, s)| &*s.name).collect();
+        assert!(missing_names.is_empty(), "{}: {missing_names:?}", dir.name);
     }
 }
 
@@ -86,21 +88,23 @@ fn every_operator_of_file_is_an_origin() {
 fn classifies_digits_like_pytorch() {
     let path = test_data("digits/digits.onnx");
     let arrays = byoc::io::npz::read(&test_data("digits/test.npz")).unwrap();
-    let array =
-        |wanted: &str| &arrays.iter().find(|(name, _)| name == wanted).expect("expected an array of that name").1;
+    let array = |array_name: &str| {
+        let entry = arrays.iter().find(|(name, _)| name == array_name);
+        &entry.unwrap_or_else(|| panic!("expected an array \"{array_name}\", found none")).1
+    };
     let (images, labels) = (array("image"), array("label"));
     let mut options = LoadOptions::default();
     options.dims.insert("batch".into(), images.shape()[0]);
     let loaded = frontend::load(&path, &options).unwrap();
     let logits: &Tensor = &run(&loaded.module, std::slice::from_ref(images)).unwrap()[0];
-    let classes = logits.shape()[1];
-    let right = logits
+    let class_count = logits.shape()[1];
+    let correct_count = logits
         .as_slice::<f32>()
-        .chunks(classes)
+        .chunks(class_count)
         .zip(labels.view().to_i64s().unwrap())
-        .filter(|(row, label)| (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])) == Some(*label as usize))
+        .filter(|(row, label)| (0..class_count).max_by(|&a, &b| row[a].total_cmp(&row[b])) == Some(*label as usize))
         .count();
-    assert_eq!(right, 357, "expected 357 correct predictions for {} images", images.shape()[0]);
+    assert_eq!(correct_count, 357, "expected 357 correct predictions for {} images", images.shape()[0]);
 }
 
 /// A GRU that resets its state before the matrix product reads two parts of the recurrent weights. If every step sliced
@@ -113,6 +117,6 @@ fn slices_recurrent_weights_once() {
     let of = |shape: &[usize]| {
         module.nodes.iter().filter(|(id, _)| *module.ty(*id) == Type::tensor(DType::F32, shape)).count()
     };
-    // Four steps of 5 hidden elements.
+    // 4 steps with a hidden size of 5: the recurrent weights of two gates are [10, 5], those of the third [5, 5].
     assert_eq!((of(&[10, 5]), of(&[5, 5])), (1, 1));
 }

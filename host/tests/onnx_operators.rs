@@ -8,27 +8,27 @@ use support::{max_rel_err, run, test_data};
 
 #[test]
 fn operators_match_recorded_results() {
-    let mut failed = Vec::new();
+    let mut failures = Vec::new();
     let entries = std::fs::read_dir(test_data("operators")).unwrap().map(|e| e.unwrap().path());
     let mut dirs: Vec<_> = entries.filter(|p| p.is_dir()).collect();
     dirs.sort();
-    assert!(dirs.len() >= 130, "expected at least 130 directories, found {}", dirs.len());
+    assert!(dirs.len() >= 130, "expected at least 130 directories of operator tests, found {}", dirs.len());
     for path in dirs {
         let dir = TestFolder::open(&path).unwrap();
         let outcome = || -> Result<f64, String> {
             let loaded =
                 dir.load(&LoadOptions::default()).map_err(|e| byoc::runtime::error::Failure::from(e).to_string())?;
             let inputs = dir.sets[0].read_inputs(&loaded.signature.inputs).map_err(|e| e.to_string())?;
-            let wanted = dir.sets[0].read_outputs(&loaded.signature.outputs).map_err(|e| e.to_string())?;
-            let got = run(&loaded.module, &inputs)?;
-            assert_eq!(got.len(), wanted.len(), "{}", dir.name);
-            Ok(got.iter().zip(&wanted).map(|(g, w)| max_rel_err(g, w)).fold(0.0, f64::max))
+            let expected = dir.sets[0].read_outputs(&loaded.signature.outputs).map_err(|e| e.to_string())?;
+            let actual = run(&loaded.module, &inputs)?;
+            assert_eq!(actual.len(), expected.len(), "{}", dir.name);
+            Ok(actual.iter().zip(&expected).map(|(g, w)| max_rel_err(g, w)).fold(0.0, f64::max))
         };
         match outcome() {
             Ok(error) if error <= 1e-5 => {}
-            Ok(error) => failed.push(format!("{}: {error:e}", dir.name)),
-            Err(reason) => failed.push(format!("{}: {reason}", dir.name)),
+            Ok(error) => failures.push(format!("{}: {error:e}", dir.name)),
+            Err(reason) => failures.push(format!("{}: {reason}", dir.name)),
         }
     }
-    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }

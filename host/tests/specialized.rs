@@ -29,31 +29,34 @@ fn inputs_run_on_the_program_of_their_sizes() {
         let variant = build(&session, &dir, &dims);
         compiled.add_variant(dims, variant);
     }
-    let scratch = tempfile::tempdir().unwrap();
-    let path = scratch.path().join("bert.byoc");
+    let temp_dir = tempfile::tempdir().unwrap();
+    let path = temp_dir.path().join("bert.byoc");
     artifact::write(&path, &compiled).unwrap();
     let opened = artifact::open(&path).unwrap();
-    let weights: usize = compiled.constants.iter().map(|constant| constant.bytes().len()).sum();
+    let weight_bytes: usize = compiled.constants.iter().map(|constant| constant.bytes().len()).sum();
     let entry = opened.manifest.entries.iter().find(|entry| entry.name == "weights.safetensors").unwrap();
-    let stored = entry.bytes as usize;
-    assert!(stored < weights * 3 / 2, "expected weights to be stored once, found {stored} bytes for {weights}");
+    let stored_bytes = entry.bytes as usize;
+    assert!(
+        stored_bytes < weight_bytes * 3 / 2,
+        "expected weights to be stored once, found {stored_bytes} bytes for {weight_bytes} bytes of weights"
+    );
     let opened = opened.into_compiled();
     assert_eq!(opened.variants.len(), 4);
     let (model, _) = Model::load(&session, opened, None).unwrap();
-    let mut specialized = 0;
+    let mut fixed_count = 0;
     for set in &dir.sets {
         let loaded = dir.load(&LoadOptions::default()).unwrap();
         let inputs = set.read_inputs(&loaded.signature.inputs).unwrap();
         let expected = set.read_outputs(&loaded.signature.outputs).unwrap();
-        let found = model.run(&inputs).unwrap();
-        for (found, expected) in found.iter().zip(&expected) {
-            assert!(max_rel_err(found, expected) <= 1e-5);
+        let actual = model.run(&inputs).unwrap();
+        for (actual, expected) in actual.iter().zip(&expected) {
+            assert!(max_rel_err(actual, expected) <= 1e-5);
         }
         let ports = &model.executor_for(&inputs).program().inputs;
         let is_fixed = ports[0].ty.shape().is_some();
         let shape = inputs[0].shape();
         assert_eq!(is_fixed, [1, 2].contains(&shape[0]) && [7, 16].contains(&shape[1]), "{shape:?}");
-        specialized += usize::from(is_fixed);
+        fixed_count += usize::from(is_fixed);
     }
-    assert_eq!((specialized, dir.sets.len()), (2, 4));
+    assert_eq!((fixed_count, dir.sets.len()), (2, 4));
 }

@@ -41,8 +41,8 @@ impl Subscriber for Bridge {
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        span::Id::from_u64(NEXT.fetch_add(1, Ordering::Relaxed))
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        span::Id::from_u64(NEXT_ID.fetch_add(1, Ordering::Relaxed))
     }
 
     fn record(&self, _: &span::Id, _: &span::Record<'_>) {}

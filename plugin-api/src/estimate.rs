@@ -77,7 +77,7 @@ mod tests {
         let sum = estimate.plus(&Estimate { nanoseconds: Some(7), bytes: Some(1), ..Estimate::default() });
         assert_eq!(sum, Estimate { nanoseconds: Some(12), ..Estimate::default() });
         assert!(Estimate::default().is_empty() && !estimate.is_empty());
-        let with_cycles: Estimate = serde_json::from_str(r#"{"cycles": 9, "bytes": 4}"#).unwrap();
-        assert_eq!((with_cycles.bytes, &with_cycles.further["cycles"]), (Some(4), &9.into()));
+        let cycle_estimate: Estimate = serde_json::from_str(r#"{"cycles": 9, "bytes": 4}"#).unwrap();
+        assert_eq!((cycle_estimate.bytes, &cycle_estimate.further["cycles"]), (Some(4), &9.into()));
     }
 }

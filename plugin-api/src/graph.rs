@@ -248,9 +248,11 @@ impl Graph {
                             return invalid(format!("input {index} is out of range 0..{}", graph.inputs.len()));
                         }
                         Some(input) if node.outputs[..] != [input.ty.clone()] => {
+                            let types: Vec<String> = node.outputs.iter().map(ToString::to_string).collect();
                             return invalid(format!(
-                                "input {index}: expected one output of type {}, found others",
-                                input.ty
+                                "input {index}: expected one output of type {}, found [{}]",
+                                input.ty,
+                                types.join(", ")
                             ));
                         }
                         Some(_) => {}
@@ -263,7 +265,13 @@ impl Graph {
                     }
                     NodeKind::Composite(Composite { body, .. }) => {
                         if body.inputs.len() != node.inputs.len() || body.outputs.len() != node.outputs.len() {
-                            return invalid("expected the composite's input and output counts, found others".into());
+                            return invalid(format!(
+                                "composite: expected {} inputs and {} outputs, found {} and {}",
+                                body.inputs.len(),
+                                body.outputs.len(),
+                                node.inputs.len(),
+                                node.outputs.len()
+                            ));
                         }
                         worklist.push(body);
                     }
@@ -277,8 +285,8 @@ impl Graph {
                 let node = graph.nodes.get(value.node as usize);
                 if node.is_none_or(|node| value.index as usize >= node.outputs.len()) {
                     return Err(format!(
-                        "graph {symbol}: expected an existing output, found {}.{}",
-                        value.node, value.index
+                        "graph {symbol}: expected an existing output, found output {} of node {}",
+                        value.index, value.node
                     ));
                 }
             }
@@ -525,7 +533,7 @@ mod tests {
         graph.inputs[0].ty.dtype = DType::I8;
         assert_eq!(
             graph.check(4).unwrap_err(),
-            "graph f, node 0: input 0: expected one output of type Tensor[(2,), int8], found others"
+            "graph f, node 0: input 0: expected one output of type Tensor[(2,), int8], found [Tensor[(2,), float32]]"
         );
         graph.inputs[0].ty.dtype = DType::F32;
         graph.push_op("f", [ValueRef { node: x, index: 1 }], [], [ty.clone()]);
@@ -538,8 +546,6 @@ mod tests {
         assert!(graph.check(4).unwrap_err().starts_with("graph f: expected at least one output"));
         graph.outputs.push(ValueRef::of(x));
         graph.push(Node::composite("c", Graph::new("c"), [ValueRef::of(x)]));
-        assert!(
-            graph.check(4).unwrap_err().ends_with("expected the composite's input and output counts, found others")
-        );
+        assert!(graph.check(4).unwrap_err().ends_with("composite: expected 0 inputs and 0 outputs, found 1 and 0"));
     }
 }

@@ -331,8 +331,10 @@ pub(crate) fn read_type(value: &Value) -> Result<TensorType> {
 }
 
 fn read_dtype_code(parts: &[Value]) -> Result<DType> {
-    let malformed_dtype =
-        || Error::new("expected an element type as a name or [code, bits, lanes], found another form");
+    let malformed_dtype = || {
+        let found = abbreviate(&Value::from(parts));
+        Error::new(format!("expected an element type as a name or [code, bits, lanes], found {found}"))
+    };
     let [code, bits, lanes] = parts else { return Err(malformed_dtype()) };
     let byte = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| malformed_dtype());
     let lanes = u16::try_from(read_number(lanes)?).map_err(|_| malformed_dtype())?;
@@ -521,19 +523,19 @@ mod tests {
         let graph = |inputs: &str, nodes: &str, outputs: &str| {
             format!(r#"{{"version": 1, "symbol": "f", "inputs": {inputs}, "nodes": {nodes}, "outputs": {outputs}}}"#)
         };
-        let f32s = r#"{"dtype": "float32", "dims": [2]}"#;
+        let vector_type = r#"{"dtype": "float32", "dims": [2]}"#;
         expect_error(&graph("[]", "[{}]", "[]"), "expected an input, a constant, an op or a composite, found {}");
         expect_error(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
         expect_error(&graph("[]", "[]", "[]"), "graph f: expected at least one output");
-        expect_error(&graph("[]", "[]", "[[0, 0]]"), "graph f: expected an existing output, found 0.0");
+        expect_error(&graph("[]", "[]", "[[0, 0]]"), "graph f: expected an existing output, found output 0 of node 0");
         expect_error(&graph("[]", "[]", "[[0]]"), "expected a value [node, output], found [0]");
         expect_error(
-            &graph("[]", &format!(r#"[{{"input": 0, "outputs": [{f32s}]}}]"#), "[]"),
+            &graph("[]", &format!(r#"[{{"input": 0, "outputs": [{vector_type}]}}]"#), "[]"),
             "input 0 is out of range 0..0",
         );
-        let forward = format!(r#"[{{"op": "f", "inputs": [[0, 0]], "outputs": [{f32s}]}}]"#);
+        let forward_reference = format!(r#"[{{"op": "f", "inputs": [[0, 0]], "outputs": [{vector_type}]}}]"#);
         expect_error(
-            &graph("[]", &forward, "[]"),
+            &graph("[]", &forward_reference, "[]"),
             "graph f, node 0: expected an earlier node as operand, found node 0",
         );
         let deep_list = "[".repeat(100_000);

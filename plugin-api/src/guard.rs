@@ -54,12 +54,12 @@ fn install_hook() {
 /// Returns true for panics that abort the process even inside `catch_unwind`; their messages must not be suppressed.
 /// The standard library does not expose this property.
 fn is_fatal(message: &str) -> bool {
-    const FATAL: [&str; 5] = [
+    const FATAL_PREFIXES: [&str; 5] = [
         "panic in a ",
         "unsafe precondition(s) violated",
         "misaligned pointer dereference",
         "null pointer dereference",
         "trying to construct an enum from an invalid value",
     ];
-    FATAL.iter().any(|prefix| message.starts_with(prefix))
+    FATAL_PREFIXES.iter().any(|prefix| message.starts_with(prefix))
 }

@@ -108,9 +108,9 @@ impl Linked {
             }
         }
         for note in array(&head, "notes")? {
-            response
-                .notes
-                .push(note.as_str().ok_or_else(|| invalid(format!("expected a string, found {note}")))?.to_owned());
+            response.notes.push(
+                note.as_str().ok_or_else(|| invalid(format!("notes: expected strings, found {note}")))?.to_owned(),
+            );
         }
         Ok(response)
     }
@@ -169,7 +169,7 @@ fn split(bytes: &[u8]) -> Result<(Value, &[u8])> {
     let head: Value = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
     match head.is_object() {
         true => Ok((head, data)),
-        false => Err(invalid("expected a JSON object, found another JSON value")),
+        false => Err(invalid(format!("expected a JSON object, found {head}"))),
     }
 }
 

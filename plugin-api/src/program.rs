@@ -118,14 +118,21 @@ fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
     let dtype = row["dtype"]
         .as_str()
         .and_then(DType::parse)
-        .ok_or("constant: expected an element type, found another value")?;
-    let dims = row["dims"].as_array().ok_or("constant: expected a list of dimensions, found another value")?;
+        .ok_or_else(|| Error::new(format!("constant: expected an element type, found {}", row["dtype"])))?;
+    let malformed_dims = || Error::new(format!("constant: expected a list of dimensions >= 0, found {}", row["dims"]));
+    let dims = row["dims"].as_array().ok_or_else(malformed_dims)?;
     let dims: Option<Vec<usize>> = dims.iter().map(|dim| dim.as_u64()?.try_into().ok()).collect();
-    let dims = dims.ok_or("constant: expected dimensions >= 0, found another value")?;
+    let dims = dims.ok_or_else(malformed_dims)?;
     let count = dims.iter().try_fold(dtype.size(), |n, &dim| n.checked_mul(dim));
     let size = row["size"].as_u64().and_then(|size| usize::try_from(size).ok());
     let size = size.filter(|size| count == Some(*size) && *size <= rest.len());
-    let size = size.ok_or_else(|| Error::new(format!("constant: expected {count:?} bytes, found {}", row["size"])))?;
+    let size = size.ok_or_else(|| {
+        let remaining = rest.len();
+        Error::new(format!(
+            "constant: expected the byte size of {dtype}{dims:?} within {remaining} bytes of data, found {}",
+            row["size"]
+        ))
+    })?;
     let (bytes, remaining) = rest.split_at(size);
     *rest = remaining;
     Ok(Constant::new("", dtype, &dims, HeldBytes::new(bytes, row["digest"].as_str().unwrap_or_default())))
@@ -232,8 +239,8 @@ mod tests {
         for answer in [Answer::Program(program), refusal] {
             assert_eq!(Answer::read(&answer.to_json()).unwrap(), answer);
         }
-        let short = Answer::read(br#"{"source": "x"}"#).unwrap();
-        assert_eq!(short, Answer::Program(Program { source: "x".into(), ..Program::default() }));
+        let minimal_answer = Answer::read(br#"{"source": "x"}"#).unwrap();
+        assert_eq!(minimal_answer, Answer::Program(Program { source: "x".into(), ..Program::default() }));
         for invalid in ["", "[]", "{}", r#"{"source": 1}"#, r#"{"source": "", "workspace": -1}"#] {
             assert!(Answer::read(invalid.as_bytes()).is_err(), "{invalid}");
         }

@@ -319,7 +319,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
     fn parallel_for(&self, count: usize, task: Task) -> RResult<(), Error> {
         // A task also runs on other threads, where it is recorded under the entry that called `parallel_for`.
         #[cfg(feature = "host")]
-        let site = crate::entries::current();
+        let site = crate::entries::current_site();
         let body = move |index| {
             let task = task;
             // SAFETY: the caller keeps `context` alive until this entry has returned.

@@ -318,7 +318,7 @@ fn describe(dtype: DType, shape: *const usize, ndim: usize, data: *const u8) -> 
 }
 
 fn check<T: Element>(dtype: DType, bytes: &[u8]) {
-    assert!(T::can_view(dtype), "cannot view a tensor of {dtype} as {}", std::any::type_name::<T>());
+    assert!(T::can_view(dtype), "expected a tensor of {}, found {dtype}", std::any::type_name::<T>());
     assert!(
         bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(align_of::<T>()),
         "expected a tensor aligned to {} bytes, found one at {:p}",
@@ -364,7 +364,7 @@ mod tests {
         // SAFETY: `memory` and `shape` outlive the view, which covers six of the twelve elements.
         let view = unsafe { TensorRef::from_raw(raw) };
         assert_eq!(view.as_slice::<i32>(), [2, 3, 4, 5, 6, 7]);
-        assert!(panic_message(|| view.as_slice::<f32>()).contains("cannot view a tensor of int32 as f32"));
+        assert!(panic_message(|| view.as_slice::<f32>()).contains("expected a tensor of f32, found int32"));
 
         // SAFETY: `memory`, `shape` and `strides` outlive the view, and `bytes` rejects the strides before any access.
         let strided_tensor = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };

@@ -14,8 +14,8 @@ pub fn install(prefix: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies headers and libraries below `prefix`, and writes the pkg-config file, which names the prefix as `named`.
-pub fn place(build_dir: &Path, prefix: &Path, named: &str) -> Result<Vec<PathBuf>, String> {
+/// Copies headers and libraries below `prefix`, and writes the pkg-config file, in which the prefix is `prefix_text`.
+pub fn place(build_dir: &Path, prefix: &Path, prefix_text: &str) -> Result<Vec<PathBuf>, String> {
     let sources = root().join("host/capi");
     let mut files = Vec::new();
     for (source, target) in [
@@ -33,7 +33,7 @@ pub fn place(build_dir: &Path, prefix: &Path, named: &str) -> Result<Vec<PathBuf
     let file = prefix.join("lib/pkgconfig/byoc.pc");
     let text =
         std::fs::read_to_string(sources.join("byoc.pc.in")).map_err(|e| format!("cannot read byoc.pc.in: {e}"))?;
-    let text = text.replace("@PREFIX@", named).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    let text = text.replace("@PREFIX@", prefix_text).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
     let result = std::fs::create_dir_all(prefix.join("lib/pkgconfig")).and_then(|()| std::fs::write(&file, text));
     result.map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     files.push(file);

@@ -49,13 +49,13 @@ pub fn run() -> Result<(), String> {
     let source = demo.join("digits.c");
     let cache = display(&demo.join("cache"));
     let model = "tests/digits/digits.onnx";
-    let build = ["--dim", "batch=1", "--backend", BACKEND, "--plugin-dir", &plugin_dir, "--cache-dir", &cache];
+    let build_flags = ["--dim", "batch=1", "--backend", BACKEND, "--plugin-dir", &plugin_dir, "--cache-dir", &cache];
     step(&format!("compile {model} for the backend"));
     let start = Instant::now();
-    process::run(&mut byoc(&[&["compile", model, "-o", &artifact], &build[..]].concat()))?;
-    let code = output(&mut byoc(&[&["source", model], &build[..]].concat()))?;
+    process::run(&mut byoc(&[&["compile", model, "-o", &artifact], &build_flags[..]].concat()))?;
+    let code = output(&mut byoc(&[&["source", model], &build_flags[..]].concat()))?;
     std::fs::write(&source, code).map_err(|e| format!("{}: {e}", source.display()))?;
-    let compiled = start.elapsed();
+    let compile_time = start.elapsed();
 
     step("classify ten pictures with the compiled artifact");
     let start = Instant::now();
@@ -75,21 +75,21 @@ pub fn run() -> Result<(), String> {
         let top_line = stdout.lines().find(|line| line.trim_start().starts_with('1')).unwrap_or_default();
         println!("  {picture}  {}", top_line.trim());
     }
-    let classified = start.elapsed();
+    let classification_time = start.elapsed();
 
     step("list the backend of each operator");
-    process::run(&mut byoc(&[&["explain", model], &build[..]].concat()))?;
+    process::run(&mut byoc(&[&["explain", model], &build_flags[..]].concat()))?;
 
     for backend in quantized::BACKENDS {
-        let int8 = display(&demo.join(format!("digits_{backend}.relay")));
-        let build = ["--backend", backend, "--plugin-dir", &plugin_dir];
+        let quantized_model = display(&demo.join(format!("digits_{backend}.relay")));
+        let build_flags = ["--backend", backend, "--plugin-dir", &plugin_dir];
         step(&format!("quantize {model} to int8, with the scheme that {backend} declares"));
-        let calibrate = ["quantize", model, "--calibrate", "tests/digits/calibration.npz", "-o", &int8];
-        process::run(&mut byoc(&[&calibrate, &build[..]].concat()))?;
+        let quantize_args = ["quantize", model, "--calibrate", "tests/digits/calibration.npz", "-o", &quantized_model];
+        process::run(&mut byoc(&[&quantize_args, &build_flags[..]].concat()))?;
         step(&format!("classify all 360 test pictures at once on the software model of {backend}"));
         let (pictures, trace) = (root().join("tests/digits/test.npz"), trace(backend));
-        let build = [&build[..], &["--cache-dir", &cache, "--require-offload=0.9"]].concat();
-        quantized::classify(byoc, &int8, &build, &pictures, &trace)?;
+        let build_flags = [&build_flags[..], &["--cache-dir", &cache, "--require-offload=0.9"]].concat();
+        quantized::classify(byoc, &quantized_model, &build_flags, &pictures, &trace)?;
     }
 
     if let Some(dnnl_lib) = onednn::fetch_if_possible() {
@@ -107,7 +107,11 @@ pub fn run() -> Result<(), String> {
     }
 
     println!();
-    println!("compiled in {:.2} s, classified in {:.2} s", compiled.as_secs_f64(), classified.as_secs_f64());
+    println!(
+        "compiled in {:.2} s, classified in {:.2} s",
+        compile_time.as_secs_f64(),
+        classification_time.as_secs_f64()
+    );
     println!("artifact     {artifact}   (inspect it with `{} inspect {artifact}`)", display(&release.join("byoc")));
     println!("generated C  {}", display(&source));
     for backend in quantized::BACKENDS {

@@ -13,7 +13,7 @@ pub fn run(names: &[&str]) -> Result<(), String> {
     process::run(&mut cargo(&["build", "--package", "byoc-cli", "--package", "byoc-ccompiler"]))?;
     let target = machine();
     println!("| model | ccompiler | {target} | ratio | generic | ratio |\n|---|---|---|---|---|---|");
-    let mut slower = Vec::new();
+    let mut slow_models = Vec::new();
     for (name, model, dims) in models(names)? {
         let (mut region, mut native, mut generic) = (f64::INFINITY, f64::INFINITY, f64::INFINITY);
         let programs = [program(&name, &model, &dims, target)?, program(&name, &model, &dims, "generic")?];
@@ -28,11 +28,11 @@ pub fn run(names: &[&str]) -> Result<(), String> {
             generic / region
         );
         if native > 1.25 * region {
-            slower.push(name);
+            slow_models.push(name);
         }
     }
-    let slower = if slower.is_empty() { "none".to_owned() } else { slower.join(", ") };
-    println!("\nabove 1.25 times ccompiler on {target}: {slower}");
+    let slow_models = if slow_models.is_empty() { "none".to_owned() } else { slow_models.join(", ") };
+    println!("\nabove 1.25 times ccompiler on {target}: {slow_models}");
     Ok(())
 }
 

@@ -25,11 +25,11 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     process::run(python("exports.py").args(names))?;
     process::run(&mut cargo(&["build", "--workspace"]))?;
     let byoc = target_dir().join("debug").join("byoc");
-    let mut failed = Vec::new();
+    let mut failed_targets = Vec::new();
     for backend in std::iter::once(None).chain(backends.into_iter().map(Some)) {
         if process::run(python("exports_check.py").arg(&byoc).args(backend)).is_err() {
-            failed.push(backend.unwrap_or("host"));
+            failed_targets.push(backend.unwrap_or("host"));
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(format!("exports failed on {}", failed.join(", "))) }
+    if failed_targets.is_empty() { Ok(()) } else { Err(format!("exports failed on {}", failed_targets.join(", "))) }
 }

@@ -27,7 +27,7 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
             let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes: expected a number, found {minutes}"))?;
             (minutes * 60.0).round() as u64
         }
-        _ => return Err("expected `TARGET --minutes N`, found other arguments".into()),
+        _ => return Err(format!("expected `TARGET --minutes N`, found `{}`", args.join(" "))),
     };
     onednn::fetch_if_possible();
     if process::exists("cargo-fuzz") {
@@ -65,7 +65,7 @@ pub fn sanitize(args: &[&str]) -> Result<(), String> {
             let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes: expected a number, found {minutes}"))?;
             driver(target, (minutes * 60.0).round() as u64)
         }
-        _ => return Err("expected no arguments or `TARGET --minutes N`, found other arguments".into()),
+        _ => return Err(format!("expected no arguments or `TARGET --minutes N`, found `{}`", args.join(" "))),
     };
     if let Some(library) = &library {
         command.env("BYOC_DNNL_LIB", library);

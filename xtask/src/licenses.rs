@@ -26,14 +26,14 @@ pub fn third_party(packages: &[&str], target: &str) -> Result<String, String> {
             texts.entry(text).or_default().insert(name.clone());
         }
     }
-    let mut all = format!(
+    let mut license_text = format!(
         "Third-party crates of this program, with their licenses. Rust standard library: MIT OR Apache-2.0.\n\n{list}"
     );
     for (text, crates) in texts {
         let crates: Vec<String> = crates.into_iter().collect();
-        let _ = write!(all, "\n{0}\n{1}\n{0}\n\n{2}\n", "-".repeat(80), crates.join(", "), text.trim_end());
+        let _ = write!(license_text, "\n{0}\n{1}\n{0}\n\n{2}\n", "-".repeat(80), crates.join(", "), text.trim_end());
     }
-    Ok(all)
+    Ok(license_text)
 }
 
 fn text_of(value: &Value) -> &str {
@@ -44,13 +44,14 @@ fn text_of(value: &Value) -> &str {
 /// dependencies and dev-dependencies.
 fn dependencies<'a>(metadata: &'a Value, packages: &[&str]) -> Result<Vec<&'a Value>, String> {
     let items_of = |list: &'a Value| list.as_array().map(Vec::as_slice).unwrap_or_default();
-    let all: BTreeMap<&str, &Value> = items_of(&metadata["packages"]).iter().map(|p| (text_of(&p["id"]), p)).collect();
+    let packages_by_id: BTreeMap<&str, &Value> =
+        items_of(&metadata["packages"]).iter().map(|p| (text_of(&p["id"]), p)).collect();
     let nodes: BTreeMap<&str, &Value> =
         items_of(&metadata["resolve"]["nodes"]).iter().map(|node| (text_of(&node["id"]), node)).collect();
     let members: BTreeSet<&str> = items_of(&metadata["workspace_members"]).iter().map(text_of).collect();
     let mut pending: Vec<&str> = Vec::new();
     for name in packages {
-        let member = members.iter().find(|id| all.get(**id).is_some_and(|p| text_of(&p["name"]) == *name));
+        let member = members.iter().find(|id| packages_by_id.get(**id).is_some_and(|p| text_of(&p["name"]) == *name));
         pending.push(member.ok_or_else(|| format!("expected a package {name} in the workspace, found none"))?);
     }
     let mut visited: BTreeSet<&str> = pending.iter().copied().collect();
@@ -64,7 +65,7 @@ fn dependencies<'a>(metadata: &'a Value, packages: &[&str]) -> Result<Vec<&'a Va
         }
     }
     let mut crates: Vec<&Value> =
-        visited.iter().filter(|id| !members.contains(**id)).filter_map(|id| all.get(*id).copied()).collect();
+        visited.iter().filter(|id| !members.contains(**id)).filter_map(|id| packages_by_id.get(*id).copied()).collect();
     crates.sort_by_key(|package| (text_of(&package["name"]), text_of(&package["version"])));
     Ok(crates)
 }

@@ -3,7 +3,7 @@
 //! The runtimes run in separate processes with the same number of threads, one after the other in each of several
 //! rounds, so drift in machine speed affects all runtimes equally. The ratio of a round is the median latency of a
 //! runtime divided by that of the fastest peer in the same round; the table shows the median of the ratios and their
-//! spread. A failure counts as [`FAILED`].
+//! spread. A failure counts as [`FAILURE_RATIO`].
 
 use crate::onednn;
 use crate::process::{self, cargo, environment, output, root, target_dir};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Ratio that represents a failure.
-const FAILED: f64 = 10.0;
+const FAILURE_RATIO: f64 = 10.0;
 const PEERS: [&str; 2] = ["onnxruntime", "openvino"];
 
 struct Options {
@@ -79,8 +79,8 @@ impl Measurements {
     /// Prints the row of the runtime in the table and returns the median of its ratios.
     fn print_row(&self, model: &str, peers: &[Measurements]) -> f64 {
         if let Some(Err(error)) = self.times.iter().find(|time| time.is_err()) {
-            println!("{model:<24} {:<24} {:>11} {FAILED:>8.2}  {error}", self.label, "failed");
-            return FAILED;
+            println!("{model:<24} {:<24} {:>11} {FAILURE_RATIO:>8.2}  {error}", self.label, "failed");
+            return FAILURE_RATIO;
         }
         let times: Vec<f64> = self.times.iter().flatten().copied().collect();
         let fastest = |round: usize| {

@@ -39,7 +39,7 @@ pub fn classify(
     let text = std::fs::read_to_string(trace).map_err(|e| format!("{}: {e}", trace.display()))?;
     let trace = parse(&text)?;
     let events = trace["traceEvents"].as_array().map(Vec::as_slice).unwrap_or_default();
-    println!("  {:<16} {:>10} {:>12} {:>8}  arguments", "call", "cycles", "utilisation", "MB");
+    println!("  {:<16} {:>10} {:>12} {:>8}  arguments", "call", "cycles", "utilization", "MB");
     let mut calls = 0;
     for event in events.iter().filter(|event| event["cat"] == "plugin" && event["ph"] == "i") {
         let (name, fields) = (event["name"].as_str().unwrap_or_default(), &event["args"]);
@@ -77,8 +77,9 @@ fn labels(archive: &Path) -> Result<Vec<i64>, String> {
     // Layout: magic and version (eight bytes), length of the header (two bytes), header, elements.
     let header = bytes.get(8..10).map(|b| usize::from(b[0]) | usize::from(b[1]) << 8);
     let text = header.and_then(|length| bytes.get(10..10 + length)).unwrap_or_default();
-    if !String::from_utf8_lossy(text).contains("'<i8'") {
-        return Err(error("expected label to be an array of 64-bit integers, found another type".into()));
+    let header_text = String::from_utf8_lossy(text);
+    if !header_text.contains("'<i8'") {
+        return Err(error(format!("label: expected an array of 64-bit integers, found {}", header_text.trim())));
     }
     Ok(bytes[10 + text.len()..].as_chunks().0.iter().map(|&b| i64::from_le_bytes(b)).collect())
 }

@@ -177,10 +177,10 @@ fn attribute_len(text: &str) -> usize {
 /// Returns the length of the string or character literal that `text` begins with, and the content of a string.
 fn literal(text: &str) -> Option<(usize, Option<&str>)> {
     let prefix = ["br", "cr", "r", "b", "c", ""].into_iter().find(|prefix| {
-        let quoted = text.strip_prefix(prefix).unwrap_or_default();
-        let hashes = quoted.trim_start_matches('#');
-        quoted.starts_with(['"', '\'']) && !(prefix.ends_with(['r', 'c']) && quoted.starts_with('\''))
-            || prefix.ends_with('r') && hashes.len() < quoted.len() && hashes.starts_with('"')
+        let suffix = text.strip_prefix(prefix).unwrap_or_default();
+        let hashes = suffix.trim_start_matches('#');
+        suffix.starts_with(['"', '\'']) && !(prefix.ends_with(['r', 'c']) && suffix.starts_with('\''))
+            || prefix.ends_with('r') && hashes.len() < suffix.len() && hashes.starts_with('"')
     })?;
     let tail = &text[prefix.len()..];
     if prefix.ends_with('r') {
@@ -188,8 +188,8 @@ fn literal(text: &str) -> Option<(usize, Option<&str>)> {
         let body = &tail[hashes + 1..];
         let terminator = format!("\"{}", &tail[..hashes]);
         let len = body.find(&terminator).unwrap_or(body.len());
-        let total = (prefix.len() + hashes + 1 + len + terminator.len()).min(text.len());
-        return Some((total, Some(&body[..len])));
+        let literal_len = (prefix.len() + hashes + 1 + len + terminator.len()).min(text.len());
+        return Some((literal_len, Some(&body[..len])));
     }
     if tail.starts_with('\'') {
         return character_len(tail).map(|len| (prefix.len() + len, None));

@@ -62,25 +62,25 @@ pub fn bench(args: &[&str]) -> Result<(), String> {
 
 /// Runs `cargo xtask export`: every model as a C program.
 pub fn export() -> Result<(), String> {
-    let programs = ["test", "--package", "byoc-cli", "--test", "end_to_end", "export::"];
-    process::run(&mut cargo(&[&programs[..], &["--", "--include-ignored", "--nocapture"]].concat()))
+    let test_args = ["test", "--package", "byoc-cli", "--test", "end_to_end", "export::"];
+    process::run(&mut cargo(&[&test_args[..], &["--", "--include-ignored", "--nocapture"]].concat()))
 }
 
 /// Runs `cargo xtask export --random FIRST,COUNT`: random graphs as C programs under sanitizers.
 pub fn export_random(seeds: &str) -> Result<(), String> {
-    let programs = ["test", "--package", "byoc-cli", "--test", "end_to_end", "random_graphs_match_the_host"];
-    let mut command = cargo(&[&programs[..], &["--", "--include-ignored", "--nocapture"]].concat());
+    let test_args = ["test", "--package", "byoc-cli", "--test", "end_to_end", "random_graphs_match_the_host"];
+    let mut command = cargo(&[&test_args[..], &["--", "--include-ignored", "--nocapture"]].concat());
     process::run(command.env("BYOC_EXPORT_SEEDS", seeds))
 }
 
 /// Runs `cargo xtask vta`: the vta tests that take minutes.
 pub fn vta() -> Result<(), String> {
     const END: [&str; 3] = ["--", "--ignored", "--nocapture"];
-    let streams = ["test", "--release", "--package", "byoc-vta-program", "--test", "layers", "whole_resnet"];
-    process::run(&mut cargo(&[&streams[..], &END].concat()))?;
+    let stream_test_args = ["test", "--release", "--package", "byoc-vta-program", "--test", "layers", "whole_resnet"];
+    process::run(&mut cargo(&[&stream_test_args[..], &END].concat()))?;
     let artifact = process::target_dir().join("vta_resnet18.byoc");
-    let network = ["test", "--release", "--package", "byoc-cli", "--test", "end_to_end", "vta::full_size"];
-    process::run(cargo(&[&network[..], &END].concat()).env("BYOC_VTA_ARTIFACT", &artifact))?;
-    let tokens = ["test", "--release", "--package", "byoc-vta", "--lib", "every_token"];
-    process::run(cargo(&[&tokens[..], &END].concat()).env("BYOC_VTA_ARTIFACT", &artifact))
+    let network_test_args = ["test", "--release", "--package", "byoc-cli", "--test", "end_to_end", "vta::full_size"];
+    process::run(cargo(&[&network_test_args[..], &END].concat()).env("BYOC_VTA_ARTIFACT", &artifact))?;
+    let token_test_args = ["test", "--release", "--package", "byoc-vta", "--lib", "every_token"];
+    process::run(cargo(&[&token_test_args[..], &END].concat()).env("BYOC_VTA_ARTIFACT", &artifact))
 }

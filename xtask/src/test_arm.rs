@@ -35,14 +35,14 @@ pub fn run() -> Result<(), String> {
     process::run(build.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER))?;
     let build_dir = target_dir().join(TARGET).join("debug");
     let dir = target_dir().join("test-arm");
-    let cannot = |error: std::io::Error| format!("{}: {error}", dir.display());
-    fs::create_dir_all(dir.join("plugins")).map_err(cannot)?;
+    let dir_error = |error: std::io::Error| format!("{}: {error}", dir.display());
+    fs::create_dir_all(dir.join("plugins")).map_err(dir_error)?;
     let plugin = build_dir.join("libbyoc_ccompiler.so");
     fs::copy(&plugin, dir.join("plugins/libbyoc_ccompiler.so"))
         .map_err(|error| format!("cannot copy {}: {error}", plugin.display()))?;
     let compiler = dir.join("cc");
-    fs::write(&compiler, NATIVE).map_err(cannot)?;
-    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(cannot)?;
+    fs::write(&compiler, NATIVE).map_err(dir_error)?;
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(dir_error)?;
     let models = models()?;
     let plugins = dir.join("plugins").display().to_string();
     for backend in [&["--backend", "none"][..], &["--backend", "ccompiler", "--require-offload=0.9"]] {
@@ -59,7 +59,7 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// Returns an error that lists all missing tools, with the commands that install them.
+/// Returns an error if tools are missing: a list of them, with the commands that install them.
 fn check_tools() -> Result<(), String> {
     let mut missing_tools = Vec::new();
     if !exists(COMPILER) || !exists(EMULATOR) || !Path::new(LIBRARIES).is_dir() {

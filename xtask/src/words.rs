@@ -25,7 +25,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     let seed = match args {
         [] => None,
         ["--seed", seed] => Some(seed.parse().map_err(|_| format!("--seed: expected an integer, found \"{seed}\""))?),
-        _ => return Err("words: expected no arguments or `--seed N`, found other arguments".into()),
+        _ => return Err(format!("words: expected no arguments or `--seed N`, found `{}`", args.join(" "))),
     };
     let files = files(Path::new("."))?;
     if let Some(seed) = seed {
@@ -107,7 +107,7 @@ fn check(counts: &Counts) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "expected less than {} % of doc comments to open with a relative clause, found {relative} of {total_count}",
+        "expected fewer than {} % of doc comments to open with a relative clause, found {relative} of {total_count}",
         100.0 * MAX_SHARE
     ))
 }

@@ -21,8 +21,12 @@ fn contents_list_every_page() {
         }
         for page in pages(&dir) {
             let text = std::fs::read_to_string(&page).unwrap();
-            let title =
-                text.lines().next().and_then(|line| line.strip_prefix("# ")).expect("expected a title line").to_owned();
+            let title = text
+                .lines()
+                .next()
+                .and_then(|line| line.strip_prefix("# "))
+                .unwrap_or_else(|| panic!("{}: expected a title line", page.display()))
+                .to_owned();
             let name = page.file_name().unwrap().to_string_lossy().into_owned();
             expected.push(format!("- [{title}]({prefix}{name})"));
         }
@@ -35,7 +39,7 @@ fn contents_list_every_page() {
     let unexpected: Vec<&String> = entries.iter().filter(|line| !expected.contains(line)).collect();
     assert!(
         missing.is_empty() && unexpected.is_empty(),
-        "docs/SUMMARY.md: expected also {missing:#?}, found unexpected {unexpected:#?}"
+        "docs/SUMMARY.md: expected entries that are missing: {missing:#?}\nfound entries without a page: {unexpected:#?}"
     );
     assert_eq!(entries.len(), expected.len(), "expected docs/SUMMARY.md to list each page once");
 }
@@ -80,26 +84,26 @@ fn links_lead_to_files_and_headings() {
         pending.extend(subdirs);
         found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md")));
     }
-    let mut broken = Vec::new();
-    let mut checked = 0;
+    let mut broken_links = Vec::new();
+    let mut link_count = 0;
     for page in found {
         let text = std::fs::read_to_string(&page).unwrap();
         for link in links(&text) {
             if link.contains("://") {
                 continue;
             }
-            checked += 1;
+            link_count += 1;
             let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
             let target = if file.is_empty() { page.clone() } else { page.with_file_name("").join(file) };
             let exists = target.exists();
-            let headed = heading.is_empty()
+            let has_heading = heading.is_empty()
                 || std::fs::read_to_string(&target)
                     .is_ok_and(|text| text.lines().any(|line| line.starts_with('#') && anchor(line) == heading));
-            if !exists || !headed {
-                broken.push(format!("{}: {link}", page.display()));
+            if !exists || !has_heading {
+                broken_links.push(format!("{}: {link}", page.display()));
             }
         }
     }
-    assert!(checked > 200, "expected more than 200 links, found {checked}");
-    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(link_count > 200, "expected more than 200 links, found {link_count}");
+    assert!(broken_links.is_empty(), "{broken_links:#?}");
 }

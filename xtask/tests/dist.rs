@@ -19,10 +19,13 @@ fn unpack(product: &str, dir: &Path) -> PathBuf {
     };
     let archives: Vec<&PathBuf> = files.iter().filter(is_archive).collect();
     let [archive] = archives[..] else {
-        panic!("{}: expected one archive {start}*, found {archives:?}", dist.display())
+        panic!("{}: expected one archive {start}*, found {}", dist.display(), archives.len())
     };
-    let listing =
-        ok(Command::new("tar").args(["-tvJf"]).arg(archive).args(["--utc", "--full-time", "--numeric-owner"]));
+    let listing = successful_output(Command::new("tar").args(["-tvJf"]).arg(archive).args([
+        "--utc",
+        "--full-time",
+        "--numeric-owner",
+    ]));
     let names: Vec<&str> = listing
         .lines()
         .filter_map(|line| line.split_once(" 0/0 ")?.1.split_once(" 1980-01-01 00:00:00 "))
@@ -30,20 +33,22 @@ fn unpack(product: &str, dir: &Path) -> PathBuf {
         .collect();
     assert!(
         names.len() == listing.lines().count() && names.is_sorted(),
-        "expected fixed owners and times, sorted:\n{listing}"
+        "expected sorted entries with fixed owners and times, found:\n{listing}"
     );
-    ok(Command::new("tar").args(["-xJf"]).arg(archive).arg("-C").arg(dir));
+    successful_output(Command::new("tar").args(["-xJf"]).arg(archive).arg("-C").arg(dir));
     let name = archive.file_name().unwrap().to_str().unwrap().strip_suffix(".tar.xz").unwrap();
     let archive_dir = dir.join(name);
     for file in ["licenses/LICENSE-MIT", "licenses/LICENSE-APACHE", "licenses/THIRD-PARTY.txt", "CHANGELOG.md"] {
-        assert!(archive_dir.join(file).is_file(), "expected {file} in {product}");
+        assert!(archive_dir.join(file).is_file(), "{product}: expected {file}, found none");
     }
-    ok(Command::new("sha256sum").args(["--check", "--strict", "--quiet", "SHA256SUMS"]).current_dir(&archive_dir));
+    successful_output(
+        Command::new("sha256sum").args(["--check", "--strict", "--quiet", "SHA256SUMS"]).current_dir(&archive_dir),
+    );
     archive_dir
 }
 
 #[track_caller]
-fn ok(command: &mut Command) -> String {
+fn successful_output(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{command:?}\n{out}{err}");
@@ -52,7 +57,7 @@ fn ok(command: &mut Command) -> String {
 
 /// Returns the symbol and debug sections of an ELF file, which stripping removes.
 fn symbols(file: &Path) -> String {
-    ok(Command::new("readelf").args(["--sections", "--wide"]).arg(file))
+    successful_output(Command::new("readelf").args(["--sections", "--wide"]).arg(file))
         .lines()
         .filter(|line| line.contains(".symtab") || line.contains(".debug_info"))
         .collect()
@@ -67,8 +72,9 @@ fn command_line_runs_from_its_archive() {
         assert_eq!(symbols(&archive_dir.join(file)), "", "{file}");
     }
     assert!(archive_dir.join("include/byoc_plugin.h").is_file());
-    let byoc =
-        |args: &[&str]| ok(Command::new(archive_dir.join("byoc")).args(args).env_clear().current_dir(other_dir.path()));
+    let byoc = |args: &[&str]| {
+        successful_output(Command::new(archive_dir.join("byoc")).args(args).env_clear().current_dir(other_dir.path()))
+    };
     let plugins = byoc(&["plugins", "list", "--json"]);
     for line in plugins.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -78,21 +84,21 @@ fn command_line_runs_from_its_archive() {
     let model = root().join("tests/digits/digits.onnx").display().to_string();
     let sample = root().join("tests/digits/samples/7.png").display().to_string();
     let labels = root().join("tests/digits/labels.txt").display().to_string();
-    let on = ["--dim", "batch=1", "--backend", "ccompiler", "--require-offload=0.9", "--no-cache"];
-    let classified = |out: &str| out.lines().nth(1).unwrap().trim_start().starts_with("1  7 ");
-    let output = byoc(&[&["run", &model, "--image", &sample, "--labels", &labels], &on[..]].concat());
-    assert!(classified(&output), "{output}");
-    let explained = byoc(&[&["explain", &model], &on[..]].concat());
-    assert!(explained.contains("ccompiler"), "{explained}");
+    let flags = ["--dim", "batch=1", "--backend", "ccompiler", "--require-offload=0.9", "--no-cache"];
+    let is_classified = |out: &str| out.lines().nth(1).unwrap().trim_start().starts_with("1  7 ");
+    let output = byoc(&[&["run", &model, "--image", &sample, "--labels", &labels], &flags[..]].concat());
+    assert!(is_classified(&output), "{output}");
+    let explanation = byoc(&[&["explain", &model], &flags[..]].concat());
+    assert!(explanation.contains("ccompiler"), "{explanation}");
     let artifact = other_dir.path().join("digits.byoc").display().to_string();
-    byoc(&[&["compile", &model, "-o", &artifact], &on[..]].concat());
-    assert!(classified(&byoc(&["run", &artifact, "--image", &sample, "--labels", &labels])));
+    byoc(&[&["compile", &model, "-o", &artifact], &flags[..]].concat());
+    assert!(is_classified(&byoc(&["run", &artifact, "--image", &sample, "--labels", &labels])));
     // The archive contains the bundle runner, and the licenses that are copied into bundles.
     let bundle = other_dir.path().join("bundle");
     byoc(&["bundle", &artifact, "-o", &bundle.display().to_string()]);
     assert!(bundle.join("licenses/THIRD-PARTY.txt").is_file());
-    let described = ok(Command::new(bundle.join("run")).arg("--describe").env_clear());
-    assert!(described.contains("image"), "{described}");
+    let description = successful_output(Command::new(bundle.join("run")).arg("--describe").env_clear());
+    assert!(description.contains("image"), "{description}");
 }
 
 #[test]
@@ -107,12 +113,12 @@ fn c_program_builds_against_the_library_of_its_archive() {
     let mut compile = Command::new("cc");
     compile.args(["-O1", "-Wall", "-Werror", "-I"]).arg(archive_dir.join("include")).arg("-o").arg(&program);
     compile.arg(root().join("host/capi/examples/digits.c")).arg("-L").arg(&lib).arg("-lbyoc");
-    ok(compile.arg(format!("-Wl,-rpath,{}", lib.display())));
+    successful_output(compile.arg(format!("-Wl,-rpath,{}", lib.display())));
     let picture = dir.path().join("picture");
     std::fs::write(&picture, "0.5 ".repeat(64)).unwrap();
     let mut run = Command::new(&program);
     run.arg(root().join("tests/digits/digits.onnx")).env_clear().stdin(std::fs::File::open(&picture).unwrap());
-    let digit: u32 = ok(&mut run).trim().parse().unwrap();
+    let digit: u32 = successful_output(&mut run).trim().parse().unwrap();
     assert!(digit < 10);
 }
 
@@ -121,6 +127,6 @@ fn c_program_builds_against_the_library_of_its_archive() {
 fn server_starts_from_its_archive() {
     let dir = tempfile::tempdir().unwrap();
     let archive_dir = unpack("byoc-serve", dir.path());
-    let help = ok(Command::new(archive_dir.join("byoc-serve")).arg("--help").env_clear());
+    let help = successful_output(Command::new(archive_dir.join("byoc-serve")).arg("--help").env_clear());
     assert!(help.contains("--http"), "{help}");
 }

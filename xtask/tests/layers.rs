@@ -180,7 +180,7 @@ fn paths(code: &str) -> Vec<String> {
 /// Returns the module that `path`, used in `module`, refers to.
 fn target(module: &ModulePath, path: &str, files: &BTreeMap<ModulePath, PathBuf>) -> Option<ModulePath> {
     let mut segments: Vec<&str> = path.split("::").map(str::trim).collect();
-    let mut absolute: ModulePath = match *segments.first()? {
+    let mut absolute_path: ModulePath = match *segments.first()? {
         "crate" => Vec::new(),
         "self" | "super" => module.clone(),
         first => {
@@ -192,16 +192,16 @@ fn target(module: &ModulePath, path: &str, files: &BTreeMap<ModulePath, PathBuf>
     while let Some(&first) = segments.first() {
         match first {
             "crate" | "self" => {}
-            "super" => _ = absolute.pop(),
+            "super" => _ = absolute_path.pop(),
             _ => break,
         }
         segments.remove(0);
     }
-    absolute.extend(segments.into_iter().map(str::to_owned));
-    while !absolute.is_empty() && !files.contains_key(&absolute) {
-        absolute.pop();
+    absolute_path.extend(segments.into_iter().map(str::to_owned));
+    while !absolute_path.is_empty() && !files.contains_key(&absolute_path) {
+        absolute_path.pop();
     }
-    (!absolute.is_empty()).then_some(absolute)
+    (!absolute_path.is_empty()).then_some(absolute_path)
 }
 
 /// Dependencies between sibling modules by parent, each with a path in the code that causes it.
@@ -227,14 +227,14 @@ fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
 
 /// Repeatedly removes dependencies on modules without dependencies. The remaining dependencies are on a cycle or lead
 /// to a cycle.
-fn cyclic(arrows: &BTreeMap<(String, String), String>) -> BTreeSet<(String, String)> {
-    let mut remaining: BTreeSet<(String, String)> = arrows.keys().cloned().collect();
+fn cyclic_arrows(arrows: &BTreeMap<(String, String), String>) -> BTreeSet<(String, String)> {
+    let mut remaining_arrows: BTreeSet<(String, String)> = arrows.keys().cloned().collect();
     loop {
-        let users: BTreeSet<String> = remaining.iter().map(|(source, _)| source.clone()).collect();
-        let previous_len = remaining.len();
-        remaining.retain(|(_, target)| users.contains(target));
-        if remaining.len() == previous_len {
-            return remaining;
+        let users: BTreeSet<String> = remaining_arrows.iter().map(|(source, _)| source.clone()).collect();
+        let previous_len = remaining_arrows.len();
+        remaining_arrows.retain(|(_, target)| users.contains(target));
+        if remaining_arrows.len() == previous_len {
+            return remaining_arrows;
         }
     }
 }
@@ -259,11 +259,11 @@ fn modules_use_lower_layers_and_form_no_cycle() {
         }
         let files = modules(&source);
         let levels = documented.get(&dir).cloned().unwrap_or_default();
-        let top: BTreeSet<&String> = files.keys().filter_map(|module| module.first()).collect();
-        for name in top.iter().filter(|name| !levels.contains_key(**name)) {
+        let top_modules: BTreeSet<&String> = files.keys().filter_map(|module| module.first()).collect();
+        for name in top_modules.iter().filter(|name| !levels.contains_key(**name)) {
             let _ = writeln!(errors, "{dir}: module {name} is missing from the page");
         }
-        for name in levels.keys().filter(|name| !top.contains(name)) {
+        for name in levels.keys().filter(|name| !top_modules.contains(name)) {
             let _ = writeln!(errors, "{dir}: {name} on the page is not a module");
         }
         for (parent, arrows) in arrows(&files) {
@@ -274,7 +274,7 @@ fn modules_use_lower_layers_and_form_no_cycle() {
                     }
                 }
             }
-            for arrow in cyclic(&arrows) {
+            for arrow in cyclic_arrows(&arrows) {
                 let (source, target) = &arrow;
                 let parent_path = parent.join("::");
                 let _ = writeln!(
@@ -299,7 +299,7 @@ fn reads_paths_and_cycles() {
     );
     let arrow = |source: &str, target: &str| ((source.to_owned(), target.to_owned()), String::new());
     let chain = BTreeMap::from([arrow("a", "b"), arrow("b", "c")]);
-    assert!(cyclic(&chain).is_empty());
+    assert!(cyclic_arrows(&chain).is_empty());
     let ring = BTreeMap::from([arrow("a", "b"), arrow("b", "c"), arrow("c", "b")]);
-    assert_eq!(cyclic(&ring).len(), 3);
+    assert_eq!(cyclic_arrows(&ring).len(), 3);
 }

@@ -41,13 +41,13 @@ fn count(text: &str) -> usize {
         let previous_char = code[..index].chars().next_back();
         let tail = code[index + word.len()..].trim_start();
         let is_function = |tail: &str| tail.starts_with("fn ");
-        let after_abi =
+        let text_after_abi =
             tail.strip_prefix("extern").map(|tail| tail.trim_start().trim_start_matches("\"C\"").trim_start());
-        let opens = tail.starts_with(['{'])
+        let opens_block = tail.starts_with(['{'])
             || tail.starts_with("impl")
             || is_function(tail)
-            || after_abi.is_some_and(is_function);
-        total += usize::from(opens && previous_char.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '"'));
+            || text_after_abi.is_some_and(is_function);
+        total += usize::from(opens_block && previous_char.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '"'));
     }
     total
 }

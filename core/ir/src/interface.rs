@@ -88,10 +88,10 @@ pub fn bind(
     options: &LoadOptions,
 ) -> Result<(Vec<Type>, BTreeMap<String, usize>), Vec<Diagnostic>> {
     let mut errors = Vec::new();
-    let invalid = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
+    let binding_error = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
     let symbols = signature.symbols();
     for name in options.dims.keys().chain(&options.open).filter(|name| !symbols.contains(name)) {
-        let mut diagnostic = invalid(format!("the model has no symbolic dimension \"{name}\""));
+        let mut diagnostic = binding_error(format!("the model has no symbolic dimension \"{name}\""));
         diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
             (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
             (None, []) => diagnostic.note("all dimensions of the model are fixed"),
@@ -101,7 +101,7 @@ pub fn bind(
     }
     for name in options.input_shapes.keys().filter(|name| !signature.inputs.iter().any(|i| i.name == **name)) {
         let names: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
-        let mut diagnostic = invalid(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
+        let mut diagnostic = binding_error(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
             [] => "the model has no inputs".to_owned(),
             names => format!("the inputs are {}", names.join(", ")),
         });
@@ -132,7 +132,8 @@ pub fn bind(
                 .filter_map(|name| sizes.get(&**name).map(|size| format!("{name} = {size}")))
                 .collect();
             let expected = Type::tensor_of(input.dtype, dims.iter().cloned());
-            let mut diagnostic = invalid(format!("input \"{}\": expected {expected}, found {shape:?}", input.name));
+            let mut diagnostic =
+                binding_error(format!("input \"{}\": expected {expected}, found {shape:?}", input.name));
             if !bindings.is_empty() {
                 diagnostic = diagnostic.note(format!("where {}", bindings.join(", ")));
             }
@@ -145,11 +146,11 @@ pub fn bind(
 
     let mut identifiers = Identifiers::default();
     let unbound_symbols = symbols.iter().filter(|name| options.open_unbound && !bound.contains_key(*name));
-    let left_open: BTreeSet<&str> = options.open.iter().chain(unbound_symbols).map(String::as_str).collect();
+    let open_names: BTreeSet<&str> = options.open.iter().chain(unbound_symbols).map(String::as_str).collect();
     let dims_of_symbol: BTreeMap<&str, Dim> =
-        left_open.into_iter().map(|name| (name, Dim::symbol(identifiers.unique(name)))).collect();
+        open_names.into_iter().map(|name| (name, Dim::symbol(identifiers.unique(name)))).collect();
     let mut types = Vec::new();
-    let mut unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut inputs_of_unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for input in &signature.inputs {
         let shape_option = options.input_shapes.get(&input.name);
         let shape: Option<Vec<Dim>> = match (&input.dims, shape_option) {
@@ -172,7 +173,7 @@ pub fn bind(
                     Dim::Symbolic(_) => {
                         for name in dim.symbols() {
                             if !dims_of_symbol.contains_key(&**name) && !bound.contains_key(&**name) {
-                                unbound.entry(name.to_string()).or_default().push(&input.name);
+                                inputs_of_unbound.entry(name.to_string()).or_default().push(&input.name);
                             }
                         }
                         let size_of = |name: &str| bound.get(name).map(|&n| Dim::Fixed(n));
@@ -185,14 +186,14 @@ pub fn bind(
         };
         let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
         if ty.unaddressable().is_some() {
-            errors.push(invalid(format!(
+            errors.push(binding_error(format!(
                 "input \"{}\": expected a tensor within the address space, found {ty}",
                 input.name
             )));
         }
         types.push(ty);
     }
-    for (name, inputs) in unbound {
+    for (name, inputs) in inputs_of_unbound {
         let inputs: Vec<String> = inputs.iter().map(|i| format!("\"{i}\"")).collect();
         errors.push(
             Diagnostic::error(
@@ -216,17 +217,17 @@ pub struct Identifiers {
 impl Identifiers {
     /// Returns `name` as an identifier, with a numeric suffix if the identifier is taken.
     pub fn unique(&mut self, name: &str) -> String {
-        let mut sanitized: String =
+        let mut stem: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
-        if !sanitized.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-            sanitized.insert(0, '_');
+        if !stem.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            stem.insert(0, '_');
         }
-        let mut unique = sanitized.clone();
+        let mut candidate = stem.clone();
         let mut n = 1;
-        while !self.used.insert(unique.clone()) {
-            unique = format!("{sanitized}_{n}");
+        while !self.used.insert(candidate.clone()) {
+            candidate = format!("{stem}_{n}");
             n += 1;
         }
-        unique
+        candidate
     }
 }

@@ -19,8 +19,8 @@ enum Input {
 
 struct LayoutWrapped {
     inputs: Vec<Input>,
-    plain: Box<dyn Kernel>,
-    relayout: Box<dyn Kernel>,
+    plain_kernel: Box<dyn Kernel>,
+    relayout_kernel: Box<dyn Kernel>,
     /// Properties of the plain result.
     dtype: DType,
     shape: Shape,
@@ -42,7 +42,7 @@ pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel
             inputs.push(Input::Unchanged);
             continue;
         };
-        let (plain, shape) = plain_type(ty, source)?;
+        let (plain_ty, shape) = plain_type(ty, source)?;
         let attrs = transform_attrs(source, target);
         inputs.push(match spec.constants.get(i).copied().flatten() {
             Some(tensor) => {
@@ -50,11 +50,13 @@ pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel
                 let value = [Value::Tensor(tensor.clone())];
                 Input::Constant(op::evaluate(op, &attrs, &value, usize::MAX).ok()?.pop()?)
             }
-            None => {
-                Input::Transformed { transform: layout_transform(&attrs, ty, &plain)?, shape, bytes: size(&plain)? }
-            }
+            None => Input::Transformed {
+                transform: layout_transform(&attrs, ty, &plain_ty)?,
+                shape,
+                bytes: size(&plain_ty)?,
+            },
         });
-        types[i] = plain;
+        types[i] = plain_ty;
     }
     let (target, source) = &call.output;
     let (result, shape) = plain_type(spec.outputs.first()?, target)?;
@@ -69,11 +71,11 @@ pub(super) fn layout_wrapped(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel
         .collect();
     let results = [result];
     let inner = Spec { def: spec.def, attrs: &call.attrs, inputs: &types, outputs: &results, constants: &constants };
-    let plain = make(op, &inner)?;
+    let plain_kernel = make(op, &inner)?;
     let [result] = results;
-    let relayout = layout_transform(&transform_attrs(source, target), &result, spec.outputs.first()?)?;
+    let relayout_kernel = layout_transform(&transform_attrs(source, target), &result, spec.outputs.first()?)?;
     let (dtype, bytes) = (result.dtype, size(&result)?);
-    Some(Box::new(LayoutWrapped { inputs, plain, relayout, dtype, shape, bytes }))
+    Some(Box::new(LayoutWrapped { inputs, plain_kernel, relayout_kernel, dtype, shape, bytes }))
 }
 
 fn transform_attrs(source: &str, target: &str) -> Attrs {
@@ -87,7 +89,7 @@ fn layout_transform(attrs: &Attrs, source: &TensorType, target: &TensorType) -> 
 }
 
 /// Rounds a buffer size up, so that every buffer is aligned for any element type.
-fn padded(bytes: usize) -> usize {
+fn aligned_size(bytes: usize) -> usize {
     bytes.next_multiple_of(64)
 }
 
@@ -95,7 +97,7 @@ impl LayoutWrapped {
     /// Returns the size in bytes of the inputs that every run transforms.
     fn buffers(&self) -> usize {
         let bytes = self.inputs.iter().map(|input| match input {
-            Input::Transformed { bytes, .. } => padded(*bytes),
+            Input::Transformed { bytes, .. } => aligned_size(*bytes),
             _ => 0,
         });
         bytes.sum()
@@ -108,8 +110,9 @@ impl Kernel for LayoutWrapped {
             Input::Transformed { transform, .. } => transform.workspace(),
             _ => 0,
         });
-        let scratch = transforms.chain([self.plain.workspace(), self.relayout.workspace()]).max().unwrap_or(0);
-        self.buffers() + padded(self.bytes) + scratch
+        let scratch =
+            transforms.chain([self.plain_kernel.workspace(), self.relayout_kernel.workspace()]).max().unwrap_or(0);
+        self.buffers() + aligned_size(self.bytes) + scratch
     }
 
     fn scratch(&self) -> usize {
@@ -117,7 +120,7 @@ impl Kernel for LayoutWrapped {
             Input::Transformed { transform, .. } => transform.scratch(),
             _ => 0,
         });
-        transforms.chain([self.plain.scratch(), self.relayout.scratch()]).max().unwrap_or(0)
+        transforms.chain([self.plain_kernel.scratch(), self.relayout_kernel.scratch()]).max().unwrap_or(0)
     }
 
     fn run(
@@ -127,14 +130,14 @@ impl Kernel for LayoutWrapped {
         workspace: &mut [u8],
     ) -> Result<(), String> {
         let (mut buffers, inner_workspace) = workspace.split_at_mut(self.buffers());
-        let (result, scratch) = inner_workspace.split_at_mut(padded(self.bytes));
+        let (result, scratch) = inner_workspace.split_at_mut(aligned_size(self.bytes));
         let mut views: Vec<TensorView<'_>> = Vec::with_capacity(inputs.len());
         for (input, original) in self.inputs.iter().zip(inputs) {
             views.push(match input {
                 Input::Unchanged => *original,
                 Input::Constant(tensor) => tensor.view(),
                 Input::Transformed { transform, shape, bytes } => {
-                    let (buffer, remainder) = buffers.split_at_mut(padded(*bytes));
+                    let (buffer, remainder) = buffers.split_at_mut(aligned_size(*bytes));
                     buffers = remainder;
                     let data = &mut buffer[..*bytes];
                     let view = TensorViewMut { dtype: original.dtype, shape, data };
@@ -145,8 +148,8 @@ impl Kernel for LayoutWrapped {
         }
         let result = &mut result[..self.bytes];
         let view = TensorViewMut { dtype: self.dtype, shape: &self.shape, data: result };
-        self.plain.run(&views, &mut [view], scratch)?;
+        self.plain_kernel.run(&views, &mut [view], scratch)?;
         let result = TensorView { dtype: self.dtype, shape: &self.shape, data: result };
-        self.relayout.run(&[result], outputs, scratch)
+        self.relayout_kernel.run(&[result], outputs, scratch)
     }
 }

@@ -32,7 +32,7 @@ impl Kernel for Concat {
         let out = &mut *outputs[0].data;
         let row = out.len().checked_div(self.outer_len).unwrap_or(0);
         let work = out.len() / BYTES_PER_OPERATION;
-        split::each_chunk(out, row, work, |i, mut out| {
+        split::for_each_chunk(out, row, work, |i, mut out| {
             for input in inputs {
                 let size = input.data.len() / self.outer_len;
                 let (chunk, tail) = out.split_at_mut(size);
@@ -61,7 +61,7 @@ impl Kernel for Split {
         for output in outputs {
             let size = output.data.len().checked_div(self.outer_len).unwrap_or(0);
             let work = output.data.len() / BYTES_PER_OPERATION;
-            split::each_chunk(output.data, size, work, |i, out| {
+            split::for_each_chunk(output.data, size, work, |i, out| {
                 let start = i * row + begin;
                 out.copy_from_slice(&data[start..start + size]);
             });
@@ -116,7 +116,7 @@ impl Take {
             (0..count).try_for_each(|i| self.mode.resolve(indices(i), self.size).map(|_| ()))?;
         }
         let work = out.len() / BYTES_PER_OPERATION;
-        split::each_chunk(out, self.block, work, |i, out| {
+        split::for_each_chunk(out, self.block, work, |i, out| {
             let (row, position) = (i / self.per_batch, i % self.per_batch);
             let index = indices(row / self.outer_len * self.per_batch + position);
             let start = (row * self.size + self.mode.resolve(index, self.size).unwrap_or(0)) * self.block;

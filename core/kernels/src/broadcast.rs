@@ -48,15 +48,15 @@ impl<const N: usize> LoopNest<N> {
     }
 
     /// Calls `row(offsets, out)` for every chunk of the output, with the offsets of the operands.
-    pub fn each_row<T: Send>(&self, out: &mut [T], cost: usize, row: impl Fn([usize; N], &mut [T]) + Sync) {
+    pub fn for_each_row<T: Send>(&self, out: &mut [T], cost: usize, row: impl Fn([usize; N], &mut [T]) + Sync) {
         let (size, steps) = self.inner;
         let work = out.len() * cost;
         if self.outer.is_empty() {
-            return split::each_chunk(out, CHUNK, work, |i, out| row(steps.map(|s| i * CHUNK * s), out));
+            return split::for_each_chunk(out, CHUNK, work, |i, out| row(steps.map(|s| i * CHUNK * s), out));
         }
         // Several rows per chunk amortize the computation of the index of the first row.
         let rows = (CHUNK / size.max(1)).max(1);
-        split::each_chunk(out, rows * size, work, |i, out| {
+        split::for_each_chunk(out, rows * size, work, |i, out| {
             let mut index: SmallVec<[usize; 4]> = smallvec::smallvec![0; self.outer.len()];
             let mut offsets = [0; N];
             let mut row_index = i * rows;
@@ -111,7 +111,7 @@ impl<O: Element> Kernel for Binary<O> {
 
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (a, b) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
-        self.walk.each_row(outputs[0].as_mut_slice::<O>(), 1, |[i, j], out| match self.walk.inner.1 {
+        self.walk.for_each_row(outputs[0].as_mut_slice::<O>(), 1, |[i, j], out| match self.walk.inner.1 {
             [0, _] => (self.loops.left)(a[i], &b[j..j + out.len()], out),
             [_, 0] => (self.loops.right)(&a[i..i + out.len()], b[j], out),
             _ => (self.loops.slices)(&a[i..i + out.len()], &b[j..j + out.len()], out),
@@ -124,7 +124,7 @@ impl<O: Element> Kernel for Binary<O> {
             return Err("this call does not compute in place".into());
         };
         let operand = inputs[0].as_slice::<f32>();
-        self.walk.each_row(outputs[0].as_mut_slice::<f32>(), 1, |offsets, out| {
+        self.walk.for_each_row(outputs[0].as_mut_slice::<f32>(), 1, |offsets, out| {
             let offset = offsets[1 - full_operand];
             match (full_operand, self.walk.inner.1[1 - full_operand]) {
                 (0, 0) => (loops.left_number)(out, operand[offset]),
@@ -273,7 +273,7 @@ impl<T: bytemuck::Pod + Send + Sync> Kernel for Select<T> {
         let condition = inputs[0].data;
         let (x, y): (&[T], &[T]) = (bytemuck::cast_slice(inputs[1].data), bytemuck::cast_slice(inputs[2].data));
         let [c, s, t] = self.walk.inner.1;
-        self.walk.each_row(bytemuck::cast_slice_mut(outputs[0].data), 2, |[i, j, k], out: &mut [T]| {
+        self.walk.for_each_row(bytemuck::cast_slice_mut(outputs[0].data), 2, |[i, j, k], out: &mut [T]| {
             if (c, s, t) == (1, 1, 1) {
                 let (condition, x, y) = (&condition[i..], &x[j..], &y[k..]);
                 for (((out, &c), &x), &y) in out.iter_mut().zip(condition).zip(x).zip(y) {

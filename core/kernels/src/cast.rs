@@ -14,7 +14,7 @@ struct Cast<S, D> {
 impl<S: Element, D: Element> Kernel for Cast<S, D> {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let x = inputs[0].as_slice::<S>();
-        split::each_chunk(outputs[0].as_mut_slice::<D>(), CHUNK, x.len(), |i, out| {
+        split::for_each_chunk(outputs[0].as_mut_slice::<D>(), CHUNK, x.len(), |i, out| {
             (self.convert)(&x[i * CHUNK..i * CHUNK + out.len()], out);
         });
         Ok(())

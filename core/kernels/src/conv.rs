@@ -103,12 +103,12 @@ fn for_each_run(
     scratch: &mut [f32],
     f: impl Fn(usize, usize, usize, Range<usize>, &mut [f32]) + Send + Sync,
 ) {
-    let per_image = plane.positions().div_ceil(tile);
-    let runs = plane.batch * plane.groups * per_image;
+    let runs_per_image = plane.positions().div_ceil(tile);
+    let runs = plane.batch * plane.groups * runs_per_image;
     let slot = if plane.is_direct() { 0 } else { plane.terms() * tile };
     let run = |threads: usize, i: usize, columns: &mut [f32]| {
-        let (image, within_image) = (i / (plane.groups * per_image), i % (plane.groups * per_image));
-        let (group, first) = (within_image / per_image, within_image % per_image * tile);
+        let (image, within_image) = (i / (plane.groups * runs_per_image), i % (plane.groups * runs_per_image));
+        let (group, first) = (within_image / runs_per_image, within_image % runs_per_image * tile);
         f(threads, image, group, first..(first + tile).min(plane.positions()), columns);
     };
     let threads = split::threads(plane.work() * plane.batch * plane.groups).min(SLOTS);
@@ -119,11 +119,11 @@ fn for_each_run(
     }
     let parts = threads.min(runs);
     let shared_scratch = SharedPtr::new(scratch);
-    let available = scratch.len();
-    split::each_part(parts, |part| {
-        assert!((part + 1) * slot <= available, "the scratch memory has a slot for each part");
-        // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once, so no
-        // other thread accesses the slot.
+    let scratch_len = scratch.len();
+    split::for_each_part(parts, |part| {
+        assert!((part + 1) * slot <= scratch_len, "the scratch memory has a slot for each part");
+        // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `for_each_part` runs each part once,
+        // so no other thread accesses the slot.
         let columns = unsafe { std::slice::from_raw_parts_mut(shared_scratch.get().add(part * slot), slot) };
         split::part(runs, 1, part, parts).for_each(|i| run(1, i, columns));
     });
@@ -152,8 +152,8 @@ impl ChannelsFirst {
                 let end = (position - w + p.out[1]).min(positions.end);
                 let row_out = &mut row_out[position - positions.start..end - positions.start];
                 position = end;
-                let last = w + row_out.len();
-                let (first_in, last_in) = (inside_w.start.clamp(w, last), inside_w.end.clamp(w, last));
+                let row_end = w + row_out.len();
+                let (first_in, last_in) = (inside_w.start.clamp(w, row_end), inside_w.end.clamp(w, row_end));
                 if !inside_h.contains(&h) || first_in >= last_in {
                     row_out.fill(0.0);
                     continue;
@@ -169,7 +169,7 @@ impl ChannelsFirst {
             rows.chunks_mut(width).enumerate().for_each(|(i, row_out)| row(i, row_out));
         } else {
             let work = rows.len();
-            split::each_chunk(rows, width, work, row);
+            split::for_each_chunk(rows, width, work, row);
         }
     }
 }
@@ -190,13 +190,13 @@ impl Kernel for ChannelsFirst {
         let w = self.packed.as_deref().unwrap_or(w);
         let out = outputs[0].as_mut_slice::<f32>();
         let (positions, terms) = (p.positions(), p.terms());
-        let group_in = p.channels * p.size[0] * p.size[1];
-        let group_out = p.out_channels * positions;
-        let total = out.len();
+        let group_input_len = p.channels * p.size[0] * p.size[1];
+        let group_output_len = p.out_channels * positions;
+        let out_len = out.len();
         let shared_out = SharedPtr::new(out);
         for_each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
             let index = image * p.groups + group;
-            let data = &x[index * group_in..][..group_in];
+            let data = &x[index * group_input_len..][..group_input_len];
             let weight =
                 Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
             let columns = if p.is_direct() {
@@ -205,8 +205,11 @@ impl Kernel for ChannelsFirst {
                 self.gather(data, run.clone(), threads, columns);
                 Matrix { data: columns, row: run.len(), col: 1 }
             };
-            let first = index * group_out + run.start;
-            assert!(first + (p.out_channels - 1) * positions + run.len() <= total, "every run lies within the result");
+            let first = index * group_output_len + run.start;
+            assert!(
+                first + (p.out_channels - 1) * positions + run.len() <= out_len,
+                "every run lies within the result"
+            );
             let size = (p.out_channels, run.len(), terms);
             // SAFETY: the assertion keeps the rectangle inside the result, and `for_each_run` passes each run of
             // positions to one call, so no other thread accesses the rectangle.
@@ -245,7 +248,7 @@ impl ChannelsLast {
             rows.chunks_mut(p.terms()).enumerate().for_each(|(i, row_out)| row(i, row_out));
         } else {
             let work = rows.len();
-            split::each_chunk(rows, p.terms(), work, row);
+            split::for_each_chunk(rows, p.terms(), work, row);
         }
     }
 }
@@ -266,11 +269,11 @@ impl Kernel for ChannelsLast {
         let weight = Matrix { data: self.packed.as_deref().unwrap_or(w), row: p.out_channels, col: 1 };
         let out = outputs[0].as_mut_slice::<f32>();
         let (positions, terms) = (p.positions(), p.terms());
-        let image_in = p.channels * p.size[0] * p.size[1];
-        let total = out.len();
+        let image_input_len = p.channels * p.size[0] * p.size[1];
+        let out_len = out.len();
         let shared_out = SharedPtr::new(out);
         for_each_run(p, self.tile, split::scratch(workspace), |threads, image, _, run, columns| {
-            let data = &x[image * image_in..][..image_in];
+            let data = &x[image * image_input_len..][..image_input_len];
             let columns = if p.is_direct() {
                 Matrix { data: &data[run.start * terms..], row: terms, col: 1 }
             } else {
@@ -278,7 +281,7 @@ impl Kernel for ChannelsLast {
                 Matrix { data: columns, row: terms, col: 1 }
             };
             let first = (image * positions + run.start) * p.out_channels;
-            assert!(first + run.len() * p.out_channels <= total, "every run lies within the result");
+            assert!(first + run.len() * p.out_channels <= out_len, "every run lies within the result");
             let size = (run.len(), p.out_channels, terms);
             // SAFETY: the assertion keeps the rows inside the result, and `for_each_run` passes each run of positions
             // to one call, so no other thread accesses the rows.

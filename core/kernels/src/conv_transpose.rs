@@ -106,9 +106,9 @@ impl Kernel for ConvTranspose {
             "every run lies within the scratch memory and the result"
         );
         let (scratch, out) = (SharedPtr::new(scratch), SharedPtr::new(out));
-        split::each_part(parts, |part| {
-            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
-            // so no other thread accesses the slot.
+        split::for_each_part(parts, |part| {
+            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `for_each_part` runs each part
+            // once, so no other thread accesses the slot.
             let contributions = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
             for run in split::part(runs, 1, part, parts) {
                 let (index, first) = (run / blocks, run % blocks * self.block);

@@ -47,12 +47,12 @@ impl Kernel for Product {
         // The constants scale multiply-adds to the unit of work of [`split`]: a blocked product needs less time per
         // multiply-add than the dot products of a result with few rows.
         let work = s.m * s.n * s.k / if s.m > 4 { 8 } else { 2 };
-        if s.batch < 2 * split::available() {
+        if s.batch < 2 * split::available_threads() {
             for (i, out) in out.chunks_mut(s.m * s.n).enumerate() {
                 multiply_one(split::threads(work), i, out);
             }
         } else {
-            split::each_chunk(out, s.m * s.n, s.batch * work, |i, out| multiply_one(1, i, out));
+            split::for_each_chunk(out, s.m * s.n, s.batch * work, |i, out| multiply_one(1, i, out));
         }
         Ok(())
     }
@@ -69,9 +69,9 @@ impl Bias {
     fn add(&self, bias: &[f32], out: &mut [f32]) {
         let (AxisView { len, inner, .. }, work) = (self.0, out.len() / 4);
         if inner == 1 {
-            split::each_chunk(out, len, work, |_, row| add_each(row, bias));
+            split::for_each_chunk(out, len, work, |_, row| add_each(row, bias));
         } else {
-            split::each_chunk(out, inner, work, |i, line| add_one(line, bias[i % len]));
+            split::for_each_chunk(out, inner, work, |i, line| add_one(line, bias[i % len]));
         }
     }
 }

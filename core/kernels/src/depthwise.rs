@@ -36,8 +36,8 @@ impl DepthwiseConv {
         let mut taps = Vec::new();
         for kh in 0..p.kernel[0] {
             for kw in 0..p.kernel[1] {
-                let column = kw * p.dilation[1];
-                taps.push(kh * p.dilation[0] * step * row + column % step * row + column / step);
+                let column_offset = kw * p.dilation[1];
+                taps.push(kh * p.dilation[0] * step * row + column_offset % step * row + column_offset / step);
             }
         }
         DepthwiseConv { packed, row, rows, taps, plane }
@@ -57,16 +57,16 @@ impl DepthwiseConv {
                 lines.fill(0.0);
                 continue;
             };
-            let line_in = &channel[y * p.size[1]..][..p.size[1]];
+            let source_line = &channel[y * p.size[1]..][..p.size[1]];
             for (c, line) in lines.chunks_mut(self.row).enumerate() {
                 // Element i of the line is column i * step + c - before of the data.
                 let first = p.before[1].saturating_sub(c).div_ceil(step).min(line.len());
                 let source = (first * step + c).saturating_sub(p.before[1]);
-                let count = line_in.len().saturating_sub(source).div_ceil(step).min(line.len() - first);
+                let count = source_line.len().saturating_sub(source).div_ceil(step).min(line.len() - first);
                 line[..first].fill(0.0);
                 line[first + count..].fill(0.0);
                 if count > 0 {
-                    copy_every(&mut line[first..first + count], &line_in[source..], step);
+                    copy_every(&mut line[first..first + count], &source_line[source..], step);
                 }
             }
         }
@@ -90,17 +90,17 @@ impl Kernel for DepthwiseConv {
         let (positions, taps, channels) = (p.positions(), self.taps.len(), p.batch * p.groups);
         let scratch = split::scratch(workspace);
         let out = outputs[0].as_mut_slice::<f32>();
-        let per_channel = p.out_channels * positions;
+        let outputs_per_channel = p.out_channels * positions;
         let parts = split::threads(out.len() * taps / 8).min(SLOTS).min(channels);
         let slot = self.slot();
         assert!(
-            parts * slot <= scratch.len() && channels * per_channel <= out.len(),
+            parts * slot <= scratch.len() && channels * outputs_per_channel <= out.len(),
             "every part lies within the buffers"
         );
         let (scratch, out) = (SharedPtr::new(scratch), SharedPtr::new(out));
-        split::each_part(parts, |part| {
-            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
-            // so no other thread accesses the slot.
+        split::for_each_part(parts, |part| {
+            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `for_each_part` runs each part
+            // once, so no other thread accesses the slot.
             let planes = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
             for channel in split::part(channels, 1, part, parts) {
                 let size = p.size[0] * p.size[1];
@@ -108,7 +108,9 @@ impl Kernel for DepthwiseConv {
                 let first = channel % p.groups * p.out_channels;
                 // SAFETY: the assertion keeps the results of the channel inside the output, and `split::part` assigns
                 // each channel to one part, so no other thread accesses them.
-                let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(channel * per_channel), per_channel) };
+                let out = unsafe {
+                    std::slice::from_raw_parts_mut(out.get().add(channel * outputs_per_channel), outputs_per_channel)
+                };
                 for (i, out) in out.chunks_mut(positions).enumerate() {
                     let weight = &w[(first + i) * taps..][..taps];
                     let phase_stride = self.row * p.stride[1] * p.stride[0];

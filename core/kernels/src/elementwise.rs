@@ -24,7 +24,7 @@ impl Kernel for Map {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let x = inputs[0].as_slice::<f32>();
         let out = outputs[0].as_mut_slice::<f32>();
-        split::each_chunk(out, CHUNK, x.len() * self.cost, |i, out| {
+        split::for_each_chunk(out, CHUNK, x.len() * self.cost, |i, out| {
             (self.out_of_place)(&x[i * CHUNK..i * CHUNK + out.len()], out);
         });
         Ok(())
@@ -33,7 +33,7 @@ impl Kernel for Map {
     fn run_in_place(&self, _: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         let out = outputs[0].as_mut_slice::<f32>();
         let work = out.len() * self.cost;
-        split::each_chunk(out, CHUNK, work, |_, out| (self.in_place)(out));
+        split::for_each_chunk(out, CHUNK, work, |_, out| (self.in_place)(out));
         Ok(())
     }
 }
@@ -132,14 +132,14 @@ scalar_maps! {
 multiversion! {
     fn clip_out_of_place(input: &[f32], output: &mut [f32], low: f32, high: f32) {
         for (out, &x) in output.iter_mut().zip(input) {
-            let raised = if x < low { low } else { x };
-            *out = if raised > high { high } else { raised };
+            let raised_value = if x < low { low } else { x };
+            *out = if raised_value > high { high } else { raised_value };
         }
     }
     fn clip_in_place(data: &mut [f32], low: f32, high: f32) {
         for out in data {
-            let raised = if *out < low { low } else { *out };
-            *out = if raised > high { high } else { raised };
+            let raised_value = if *out < low { low } else { *out };
+            *out = if raised_value > high { high } else { raised_value };
         }
     }
     fn leaky_out_of_place(input: &[f32], output: &mut [f32], alpha: f32, _unused: f32) {
@@ -168,7 +168,7 @@ impl Kernel for ParameterMap {
 
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (x, (a, b)) = (inputs[0].as_slice::<f32>(), self.numbers);
-        split::each_chunk(outputs[0].as_mut_slice::<f32>(), CHUNK, x.len(), |i, out| {
+        split::for_each_chunk(outputs[0].as_mut_slice::<f32>(), CHUNK, x.len(), |i, out| {
             (self.out_of_place)(&x[i * CHUNK..i * CHUNK + out.len()], out, a, b);
         });
         Ok(())
@@ -177,7 +177,7 @@ impl Kernel for ParameterMap {
     fn run_in_place(&self, _: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         let (out, (a, b)) = (outputs[0].as_mut_slice::<f32>(), self.numbers);
         let work = out.len();
-        split::each_chunk(out, CHUNK, work, |_, out| (self.in_place)(out, a, b));
+        split::for_each_chunk(out, CHUNK, work, |_, out| (self.in_place)(out, a, b));
         Ok(())
     }
 }

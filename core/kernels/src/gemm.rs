@@ -78,7 +78,7 @@ pub(super) unsafe fn gemm_at(
     let shared_out = SharedPtr::at(out);
     let by_rows = m > n;
     let parts = if by_rows { threads.min(m.div_ceil(8)) } else { threads.min(n.div_ceil(16)) };
-    split::each_part(parts, |i| {
+    split::for_each_part(parts, |i| {
         let rows = if by_rows { split::part(m, 8, i, parts) } else { 0..m };
         let cols = if by_rows { 0..n } else { split::part(n, 16, i, parts) };
         if rows.is_empty() || cols.is_empty() {

@@ -50,20 +50,20 @@ fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 }
 
 impl Resize {
-    fn row(&self, plane: &[f32], h: usize, blended: &mut [f32], out: &mut [f32]) {
+    fn row(&self, plane: &[f32], h: usize, blended_line: &mut [f32], out: &mut [f32]) {
         let width = self.size[1];
         let taps = h * self.rows.per_index..(h + 1) * self.rows.per_index;
         let line = |tap: usize| &plane[self.rows.index[tap] * width..][..width];
-        let mut nonzero = taps.clone().filter(|&tap| self.rows.weight[tap] != 0.0);
-        let row = match (nonzero.next(), nonzero.next()) {
+        let mut nonzero_taps = taps.clone().filter(|&tap| self.rows.weight[tap] != 0.0);
+        let row = match (nonzero_taps.next(), nonzero_taps.next()) {
             // A single row with a weight of 1 is used directly.
             (Some(only), None) if self.rows.weight[only] == 1.0 => line(only),
             _ => {
-                blended.fill(0.0);
+                blended_line.fill(0.0);
                 for tap in taps.filter(|&tap| self.rows.weight[tap] != 0.0) {
-                    blend(blended, line(tap), self.rows.weight[tap] as f32);
+                    blend(blended_line, line(tap), self.rows.weight[tap] as f32);
                 }
-                blended
+                blended_line
             }
         };
         match self.cols.per_index {
@@ -72,8 +72,9 @@ impl Resize {
             n => {
                 let taps = self.cols.index.chunks(n).zip(self.weights.chunks(n));
                 for (o, (index, weight)) in out.iter_mut().zip(taps) {
-                    let weighted = index.iter().zip(weight).map(|(&i, &w)| if w == 0.0 { 0.0 } else { row[i] * w });
-                    *o = weighted.sum();
+                    let weighted_pixels =
+                        index.iter().zip(weight).map(|(&i, &w)| if w == 0.0 { 0.0 } else { row[i] * w });
+                    *o = weighted_pixels.sum();
                 }
             }
         }
@@ -106,17 +107,17 @@ impl Kernel for Resize {
         let parts = split::threads(out.len() * self.rows.per_index).min(SLOTS).min(lines);
         assert!(parts * slot <= scratch.len() && lines * width <= out.len(), "every part lies within the buffers");
         let (scratch, out) = (SharedPtr::new(scratch), SharedPtr::new(out));
-        split::each_part(parts, |part| {
-            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `each_part` runs each part once,
-            // so no other thread accesses the slot.
-            let blended = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
+        split::for_each_part(parts, |part| {
+            // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `for_each_part` runs each part
+            // once, so no other thread accesses the slot.
+            let blended_line = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
             for line in split::part(lines, 1, part, parts) {
                 let (plane, h) = (line / self.out[0], line % self.out[0]);
                 let size = self.size[0] * self.size[1];
                 // SAFETY: the assertion keeps the line inside the result, and `split::part` assigns each line to one
                 // part, so no other thread accesses it.
                 let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(line * width), width) };
-                self.row(&x[plane * size..][..size], h, blended, out);
+                self.row(&x[plane * size..][..size], h, blended_line, out);
             }
         });
         Ok(())
@@ -151,7 +152,7 @@ impl Kernel for Pad {
         let inside = left_pad.clamp(0, width as i64) as usize..(size as i64 + left_pad).clamp(0, width as i64) as usize;
         let inside = inside.start..inside.end.max(inside.start);
         let work = outputs[0].data.len() / 16;
-        split::each_chunk(outputs[0].data, width * bytes, work, |row, out| {
+        split::for_each_chunk(outputs[0].data, width * bytes, work, |row, out| {
             let (mut remaining_index, mut offset, mut step) = (row, Some(0), 1);
             for axis in (0..last).rev() {
                 let i = (remaining_index % self.out[axis]) as i64 - self.widths[axis].0;

@@ -26,9 +26,9 @@ pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let (t, z) = (x.abs(), x * x);
     let p =
         polynomial::<FMA, 5>(z, [-5.528_624_6e-3, 2.048_330_6e-2, -5.369_296_3e-2, 1.333_089_9e-1, -3.333_326_3e-1]);
-    let small = mul_add::<FMA>(x * z, p, x);
+    let small_result = mul_add::<FMA>(x * z, p, x);
     let large_result = (1.0 - 2.0 / (exp::<FMA>(2.0 * t) + 1.0)).copysign(x);
-    if t < 0.65 { small } else { large_result }
+    if t < 0.65 { small_result } else { large_result }
 }
 
 /// Computes the error function: x + x p(x^2) below 0.92, 1 - e^(-t - t q(t)) with t = |x| above; 1 from 4 on.
@@ -39,7 +39,7 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
         z,
         [8.215_423e-5, -8.105_965e-4, 5.197_797e-3, -2.685_810_4e-2, 1.128_367_3e-1, -3.761_263_2e-1, 1.283_791_7e-1],
     );
-    let small = mul_add::<FMA>(x, p, x);
+    let small_result = mul_add::<FMA>(x, p, x);
     let t = x.abs();
     let clamped = if t > 4.0 { 4.0 } else { t };
     let q = polynomial::<FMA, 7>(
@@ -55,7 +55,7 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
         ],
     );
     let large_result = (1.0 - exp::<FMA>(mul_add::<FMA>(clamped, q, -clamped))).copysign(x);
-    if t < 0.92 { small } else { large_result }
+    if t < 0.92 { small_result } else { large_result }
 }
 
 /// Splits x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); returns n, f and log(1 + f) - f. `x` must be positive,
@@ -63,9 +63,9 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
 #[inline(always)]
 fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     // A denormal is scaled into the normal range first.
-    let tiny = x < f32::MIN_POSITIVE;
-    let normal = if tiny { x * 8_388_608.0 } else { x };
-    let bits = normal.to_bits() as i32;
+    let is_tiny = x < f32::MIN_POSITIVE;
+    let normal_value = if is_tiny { x * 8_388_608.0 } else { x };
+    let bits = normal_value.to_bits() as i32;
     // 0x3f3504f3 is the bit pattern of sqrt(1/2), so the shifted difference is the exponent of x / sqrt(1/2), rounded
     // down.
     let n = bits.wrapping_sub(0x3f35_04f3) >> 23;
@@ -86,7 +86,7 @@ fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     );
     let z = f * f;
     let correction = mul_add::<FMA>(z * f, p, -0.5 * z);
-    (n as f32 - if tiny { 23.0 } else { 0.0 }, f, correction)
+    (n as f32 - if is_tiny { 23.0 } else { 0.0 }, f, correction)
 }
 
 /// Handles the arguments for which a logarithm is not finite.

@@ -76,9 +76,11 @@ impl BatchNorm {
         let (factors, addends) = coefficients.split_at(len);
         let work = out.len() / 4;
         if inner == 1 {
-            split::each_chunk(out, len, work, |_, row| scale_each(row, factors, addends));
+            split::for_each_chunk(out, len, work, |_, row| scale_and_shift_each(row, factors, addends));
         } else {
-            split::each_chunk(out, inner, work, |i, line| scale_line(line, factors[i % len], addends[i % len]));
+            split::for_each_chunk(out, inner, work, |i, line| {
+                scale_and_shift_line(line, factors[i % len], addends[i % len])
+            });
         }
     }
 }
@@ -120,13 +122,13 @@ impl Kernel for BatchNorm {
 }
 
 multiversion! {
-    fn scale_each(row: &mut [f32], factors: &[f32], addends: &[f32]) {
+    fn scale_and_shift_each(row: &mut [f32], factors: &[f32], addends: &[f32]) {
         for ((v, f), a) in row.iter_mut().zip(factors).zip(addends) {
             *v = mul_add::<FMA>(*v, *f, *a);
         }
     }
 
-    fn scale_line(line: &mut [f32], factor: f32, addend: f32) {
+    fn scale_and_shift_line(line: &mut [f32], factor: f32, addend: f32) {
         for v in line {
             *v = mul_add::<FMA>(*v, factor, addend);
         }
@@ -177,7 +179,7 @@ impl Kernel for LayerNorm {
         let (gamma, beta) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
         let out = outputs[0].as_mut_slice::<f32>();
         let work = out.len();
-        split::each_chunk(out, self.len, work, |_, row| {
+        split::for_each_chunk(out, self.len, work, |_, row| {
             let (mean, factor) = statistics(row, self.affine.epsilon);
             normalize_each(row, mean, factor, gamma, beta);
         });
@@ -189,7 +191,7 @@ impl Kernel for LayerNorm {
 struct GroupNorm {
     /// Number of channels in total, and per group.
     channels: usize,
-    per_group: usize,
+    channels_per_group: usize,
     /// Number of elements of a channel.
     inner: usize,
     affine: Affine,
@@ -205,8 +207,8 @@ fn make_group(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         return None;
     }
     let groups = params.opt_int("num_groups").map_or(view.len, |g| g as usize);
-    let per_group = view.len / groups;
-    Some(Box::new(GroupNorm { channels: view.len, per_group, inner: view.inner, affine: Affine::new(spec) }))
+    let channels_per_group = view.len / groups;
+    Some(Box::new(GroupNorm { channels: view.len, channels_per_group, inner: view.inner, affine: Affine::new(spec) }))
 }
 
 impl Kernel for GroupNorm {
@@ -218,10 +220,10 @@ impl Kernel for GroupNorm {
         let (gamma, beta) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
         let out = outputs[0].as_mut_slice::<f32>();
         let work = out.len();
-        split::each_chunk(out, self.per_group * self.inner, work, |i, group| {
+        split::for_each_chunk(out, self.channels_per_group * self.inner, work, |i, group| {
             let (mean, factor) = statistics(group, self.affine.epsilon);
             for (j, line) in group.chunks_mut(self.inner).enumerate() {
-                let c = (i * self.per_group + j) % self.channels;
+                let c = (i * self.channels_per_group + j) % self.channels;
                 let factor = factor * self.affine.gamma(gamma, c);
                 normalize_line(line, mean, factor, self.affine.beta(beta, c));
             }
@@ -254,11 +256,11 @@ impl Kernel for Softmax {
         let AxisView { len, inner, .. } = self.view;
         let out = outputs[0].as_mut_slice::<f32>();
         let work = 2 * out.len();
-        split::each_chunk(out, len * inner, work, |_, block| match (inner, self.is_log) {
+        split::for_each_chunk(out, len * inner, work, |_, block| match (inner, self.is_log) {
             (1, false) => {
                 let max = largest_of(block);
                 let total = exp_each(block, max);
-                scale_line(block, 1.0 / total, 0.0);
+                scale_and_shift_line(block, 1.0 / total, 0.0);
             }
             (1, true) => {
                 let max = largest_of(block);
@@ -371,9 +373,9 @@ impl Kernel for Prelu {
         let out = outputs[0].as_mut_slice::<f32>();
         let work = out.len() / 4;
         if inner == 1 {
-            split::each_chunk(out, len, work, |_, row| leak_each(row, alpha));
+            split::for_each_chunk(out, len, work, |_, row| leak_each(row, alpha));
         } else {
-            split::each_chunk(out, inner, work, |i, line| leak(line, alpha[i % len]));
+            split::for_each_chunk(out, inner, work, |i, line| leak(line, alpha[i % len]));
         }
         Ok(())
     }

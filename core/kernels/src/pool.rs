@@ -96,13 +96,13 @@ fn make(spec: &Spec<'_>, reduction: Reduction) -> Option<Box<dyn Kernel>> {
     }
     let (taps, window) = pool_window(&params, data.len() - 2);
     let includes_padding = reduction == Reduction::Mean && params.bool("count_include_pad");
-    let unpadded = WindowParams { before: [0; 3], ..window };
+    let unpadded_window = WindowParams { before: [0; 3], ..window };
     let axis = |i: usize| {
         let (size, out) = (shape.data.size[2 + i], shape.out.size[2 + i]);
-        let padded = window.before[i] + size + window.after[i];
+        let padded_size = window.before[i] + size + window.after[i];
         let taps_at = |position: usize| window.taps_inside(i, position, taps[i], size);
         let count = |position: usize| match includes_padding {
-            true => unpadded.taps_inside(i, position, taps[i], padded).len(),
+            true => unpadded_window.taps_inside(i, position, taps[i], padded_size).len(),
             false => taps_at(position).len(),
         };
         let mut ranges: Vec<Range<usize>> = Vec::new();
@@ -139,7 +139,7 @@ impl Pool {
                     let first = columns.start * cols.stride + kw * cols.dilation - cols.before;
                     let row = &mut row[columns];
                     match self.reduction {
-                        Reduction::Max => largest(row, &line[first..], cols.stride),
+                        Reduction::Max => update_maxima(row, &line[first..], cols.stride),
                         Reduction::Mean => add(row, &line[first..], cols.stride),
                         Reduction::Norm1 => add_magnitudes(row, &line[first..], cols.stride),
                         Reduction::Norm2 => add_squares(row, &line[first..], cols.stride),
@@ -183,15 +183,15 @@ const SAFE_SQUARES: Range<f32> = 1e-24..1e38;
 
 multiversion! {
     /// Replaces each `row[i]` by the maximum of `row[i]` and `x[i * step]`; NaN propagates.
-    fn largest(row: &mut [f32], x: &[f32], step: usize) {
+    fn update_maxima(row: &mut [f32], x: &[f32], step: usize) {
         #[inline(always)]
-        fn larger(a: &mut f32, b: f32) {
+        fn keep_larger(a: &mut f32, b: f32) {
             *a = if b > *a || b.is_nan() { b } else { *a };
         }
         match step {
-            1 => row.iter_mut().zip(x).for_each(|(r, v)| larger(r, *v)),
-            2 => row.iter_mut().zip(x.chunks(2)).for_each(|(r, v)| larger(r, v[0])),
-            _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| larger(r, *v)),
+            1 => row.iter_mut().zip(x).for_each(|(r, v)| keep_larger(r, *v)),
+            2 => row.iter_mut().zip(x.chunks(2)).for_each(|(r, v)| keep_larger(r, v[0])),
+            _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| keep_larger(r, *v)),
         }
     }
 
@@ -226,7 +226,7 @@ impl Kernel for Pool {
         let taps = rows.taps.min(rows.size) * cols.taps.min(cols.size);
         let work = out.len().saturating_mul(taps) / 4;
         let size = rows.size * cols.size;
-        split::each_chunk(out, rows.out * cols.out, work, |i, out| self.plane(&x[i * size..][..size], out));
+        split::for_each_chunk(out, rows.out * cols.out, work, |i, out| self.plane(&x[i * size..][..size], out));
         Ok(())
     }
 }
@@ -247,7 +247,7 @@ fn make_global(spec: &Spec<'_>, is_max: bool) -> Option<Box<dyn Kernel>> {
 impl Kernel for Global {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let x = inputs[0].as_slice::<f32>();
-        split::each_chunk(outputs[0].as_mut_slice::<f32>(), 1, x.len() / 4, |i, out| {
+        split::for_each_chunk(outputs[0].as_mut_slice::<f32>(), 1, x.len() / 4, |i, out| {
             let plane = &x[i * self.plane..][..self.plane];
             out[0] = if self.is_max { largest_of(plane) } else { sum(plane) / self.plane as f32 };
         });

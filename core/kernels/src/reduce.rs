@@ -15,7 +15,7 @@ struct Shape {
     /// Kept axes without the innermost axis, outermost first.
     kept_axes: SmallVec<[Axis; 4]>,
     /// Reduced axes without the innermost axis, outermost first.
-    folded: SmallVec<[Axis; 4]>,
+    folded_axes: SmallVec<[Axis; 4]>,
     /// Dimension of the innermost axis, and true if that axis is reduced.
     inner: (usize, bool),
 }
@@ -25,25 +25,25 @@ impl Shape {
         let shape = spec.inputs[0].shape()?;
         let mask = reduced(&spec.params(), shape.len())?;
         let mut merged: SmallVec<[(usize, bool); 6]> = SmallVec::new();
-        for (&size, &folded) in shape.iter().zip(&mask).filter(|(size, _)| **size != 1) {
+        for (&size, &is_folded) in shape.iter().zip(&mask).filter(|(size, _)| **size != 1) {
             match merged.last_mut() {
-                Some(last) if last.1 == folded => last.0 *= size,
-                _ => merged.push((size, folded)),
+                Some(last) if last.1 == is_folded => last.0 *= size,
+                _ => merged.push((size, is_folded)),
             }
         }
         let inner = merged.pop().unwrap_or((1, true));
-        let (mut kept_axes, mut folded) = (SmallVec::new(), SmallVec::new());
+        let (mut kept_axes, mut folded_axes) = (SmallVec::new(), SmallVec::new());
         let mut stride = inner.0;
         for (size, is_folded) in merged.into_iter().rev() {
-            if is_folded { &mut folded } else { &mut kept_axes }.insert(0, (size, stride));
+            if is_folded { &mut folded_axes } else { &mut kept_axes }.insert(0, (size, stride));
             stride *= size;
         }
-        Some(Shape { kept_axes, folded, inner })
+        Some(Shape { kept_axes, folded_axes, inner })
     }
 
     /// Returns the number of input elements per output element.
     fn group(&self) -> usize {
-        count(&self.folded) * if self.inner.1 { self.inner.0 } else { 1 }
+        count(&self.folded_axes) * if self.inner.1 { self.inner.0 } else { 1 }
     }
 }
 
@@ -99,14 +99,14 @@ macro_rules! folds {
                 pub(super) fn row(row: &[f32]) -> f32 {
                     fold_row!(row, $first, |$a, $x| $fold)
                 }
-                pub(super) fn into(out: &mut [f32], row: &[f32]) {
+                pub(super) fn fold_into(out: &mut [f32], row: &[f32]) {
                     for (out, &$x) in out.iter_mut().zip(row) {
                         let $a = *out;
                         *out = $fold;
                     }
                 }
             }
-            pub(super) static FOLD: Fold = Fold { first: $first, row, into, combine: |$a: f64, $x: f64| $fold };
+            pub(super) static FOLD: Fold = Fold { first: $first, row, fold_into, combine: |$a: f64, $x: f64| $fold };
         }
     )*};
 }
@@ -122,7 +122,7 @@ folds! {
 struct Fold {
     first: f32,
     row: fn(&[f32]) -> f32,
-    into: fn(&mut [f32], &[f32]),
+    fold_into: fn(&mut [f32], &[f32]),
     combine: fn(f64, f64) -> f64,
 }
 
@@ -135,20 +135,20 @@ struct Reduce {
 impl Kernel for Reduce {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (data, out) = (inputs[0].as_slice::<f32>(), outputs[0].as_mut_slice::<f32>());
-        let Shape { kept_axes, folded, inner } = &self.shape;
-        let (size, rows) = (inner.0, count(folded));
+        let Shape { kept_axes, folded_axes, inner } = &self.shape;
+        let (size, rows) = (inner.0, count(folded_axes));
         let divisor = if self.is_mean { self.shape.group() as f64 } else { 1.0 };
         let work = data.len();
         if inner.1 {
             // Small groups share a chunk.
             let chunk = (BLOCK / self.shape.group().max(1)).max(1);
-            split::each_chunk(out, chunk, work, |c, out| {
+            split::for_each_chunk(out, chunk, work, |c, out| {
                 let first = c * chunk;
                 for (i, out) in out.iter_mut().enumerate() {
                     let base = offset(kept_axes, first + i);
                     let mut total = f64::from(self.fold.first);
                     for r in 0..rows {
-                        let position = base + offset(folded, r);
+                        let position = base + offset(folded_axes, r);
                         for block in data[position..position + size].chunks(BLOCK) {
                             total = (self.fold.combine)(total, f64::from((self.fold.row)(block)));
                         }
@@ -157,12 +157,12 @@ impl Kernel for Reduce {
                 }
             });
         } else {
-            split::each_chunk(out, size, work, |i, out| {
+            split::for_each_chunk(out, size, work, |i, out| {
                 let base = offset(kept_axes, i);
                 out.fill(self.fold.first);
                 for r in 0..rows {
-                    let position = base + offset(folded, r);
-                    (self.fold.into)(out, &data[position..position + out.len()]);
+                    let position = base + offset(folded_axes, r);
+                    (self.fold.fold_into)(out, &data[position..position + out.len()]);
                 }
                 if self.is_mean {
                     out.iter_mut().for_each(|v| *v = (f64::from(*v) / divisor) as f32);
@@ -188,9 +188,9 @@ inventory::submit! { Offer { op: "min", make: |spec| make(spec, &minimum::FOLD, 
 
 /// Returns the number of elements per row, at least 1, if whole rows are reduced: every kept axis is outside every
 /// reduced axis.
-fn whole_rows(spec: &Spec<'_>) -> Option<usize> {
+fn whole_row_len(spec: &Spec<'_>) -> Option<usize> {
     let shape = Shape::new(spec)?;
-    (spec.inputs[0].dtype == DType::F32 && shape.folded.is_empty() && shape.inner.1 && shape.inner.0 > 0)
+    (spec.inputs[0].dtype == DType::F32 && shape.folded_axes.is_empty() && shape.inner.1 && shape.inner.0 > 0)
         .then_some(shape.inner.0)
 }
 
@@ -203,7 +203,7 @@ struct ArgReduce {
 impl Kernel for ArgReduce {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let data = inputs[0].as_slice::<f32>();
-        split::each_chunk(outputs[0].as_mut_slice::<i32>(), 1, data.len(), |i, out| {
+        split::for_each_chunk(outputs[0].as_mut_slice::<i32>(), 1, data.len(), |i, out| {
             let row = &data[i * self.row..(i + 1) * self.row];
             let best = (self.best)(row);
             let index = row.iter().position(|&x| x == best || (best.is_nan() && x.is_nan()));
@@ -214,7 +214,7 @@ impl Kernel for ArgReduce {
 }
 
 fn make_arg_reduce(spec: &Spec<'_>, best: fn(&[f32]) -> f32) -> Option<Box<dyn Kernel>> {
-    let row = whole_rows(spec).filter(|&n| i32::try_from(n).is_ok() && !spec.params().bool("select_last_index"))?;
+    let row = whole_row_len(spec).filter(|&n| i32::try_from(n).is_ok() && !spec.params().bool("select_last_index"))?;
     Some(Box::new(ArgReduce { row, best }))
 }
 
@@ -223,7 +223,7 @@ inventory::submit! { Offer { op: "argmin", make: |spec| make_arg_reduce(spec, mi
 
 multiversion! {
     /// Returns the sum of (x - mean)^2.
-    fn squares(row: &[f32], mean: f32) -> f32 {
+    fn squared_deviations(row: &[f32], mean: f32) -> f32 {
         let mut lanes = [0f32; LANES];
         let (blocks, tail) = row.as_chunks::<LANES>();
         for block in blocks {
@@ -247,9 +247,9 @@ struct Variance {
 impl Kernel for Variance {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (data, mean) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
-        split::each_chunk(outputs[0].as_mut_slice::<f32>(), 1, data.len(), |i, out| {
+        split::for_each_chunk(outputs[0].as_mut_slice::<f32>(), 1, data.len(), |i, out| {
             let row = &data[i * self.row..(i + 1) * self.row];
-            let total: f64 = row.chunks(BLOCK).map(|block| f64::from(squares(block, mean[i]))).sum();
+            let total: f64 = row.chunks(BLOCK).map(|block| f64::from(squared_deviations(block, mean[i]))).sum();
             out[0] = (total / self.divisor) as f32;
         });
         Ok(())
@@ -260,12 +260,12 @@ inventory::submit! {
     Offer {
         op: "variance",
         make: |spec| {
-            let row = whole_rows(spec)?;
+            let row = whole_row_len(spec)?;
             let (data, mean) = (spec.inputs[0].shape()?, spec.inputs[1].shape()?);
             let mask = reduced(&spec.params(), data.len())?;
-            let kept_dims = data.iter().zip(mask).map(|(&n, folded)| if folded { 1 } else { n });
-            let unbiased = if spec.params().bool("unbiased") { 1.0 } else { 0.0 };
-            let kernel = Variance { row, divisor: row as f64 - unbiased };
+            let kept_dims = data.iter().zip(mask).map(|(&n, is_folded)| if is_folded { 1 } else { n });
+            let correction = if spec.params().bool("unbiased") { 1.0 } else { 0.0 };
+            let kernel = Variance { row, divisor: row as f64 - correction };
             mean.iter().copied().eq(kept_dims).then(|| Box::new(kernel) as Box<dyn Kernel>)
         },
     }

@@ -44,14 +44,14 @@ pub fn take_split() -> bool {
 }
 
 /// Returns the number of threads that a kernel may use.
-pub(super) fn available() -> usize {
+pub(super) fn available_threads() -> usize {
     if is_inline() { 1 } else { rayon::current_num_threads() }
 }
 
 /// Returns the number of threads for a job: one if it is too small to split. `work` counts simple operations on
 /// elements; waking another thread costs about as much as 30,000 of them.
 pub(super) fn threads(work: usize) -> usize {
-    match available() {
+    match available_threads() {
         1 => 1,
         n => n.min(work / 30_000 + 1),
     }
@@ -64,7 +64,7 @@ pub(super) fn part(total: usize, unit: usize, i: usize, parts: usize) -> Range<u
 }
 
 /// Calls `f(i)` for every i below `parts`, on at most `parts` threads.
-pub(super) fn each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
+pub(super) fn for_each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
     if parts <= 1 {
         (0..parts).for_each(f);
     } else {
@@ -73,7 +73,7 @@ pub(super) fn each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
 }
 
 /// Calls `f(i, chunk)` for every chunk of `size` elements; adjacent chunks go to one thread.
-pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+pub(super) fn for_each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if size == 0 {
         return;
     }
@@ -91,11 +91,11 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
         return run_chunk(0, data);
     }
     // Several runs per thread, so that one delayed thread does not delay the whole job.
-    let per_run = data.len().div_ceil(size).div_ceil(4 * parts).max(1);
-    let runs: Vec<Mutex<&mut [T]>> = data.chunks_mut(per_run * size).map(Mutex::new).collect();
+    let chunks_per_run = data.len().div_ceil(size).div_ceil(4 * parts).max(1);
+    let runs: Vec<Mutex<&mut [T]>> = data.chunks_mut(chunks_per_run * size).map(Mutex::new).collect();
     run_parts(runs.len(), usize::MAX, &|i| {
         let mut run = runs[i].lock().unwrap_or_else(PoisonError::into_inner);
-        run_chunk(i * per_run, &mut run);
+        run_chunk(i * chunks_per_run, &mut run);
     });
 }
 

@@ -72,11 +72,11 @@ impl StridedCopy {
         let work = output.len();
         let rows = (MIN_CHUNK / last_step.size.max(1)).max(1);
         if self.dims.len() == 1 {
-            return split::each_chunk(output, MIN_CHUNK, work, |i, out| {
+            return split::for_each_chunk(output, MIN_CHUNK, work, |i, out| {
                 copy_row(input, self.start + (i * MIN_CHUNK) as isize * last_step.stride, last_step.stride, out);
             });
         }
-        split::each_chunk(output, rows * last_step.size, work, |i, out| {
+        split::for_each_chunk(output, rows * last_step.size, work, |i, out| {
             for (r, out) in out.chunks_mut(last_step.size).enumerate() {
                 copy_row(input, self.row_start(i * rows + r, 1), last_step.stride, out);
             }
@@ -90,7 +90,7 @@ impl StridedCopy {
         let inner = self.dims[last];
         // A slab consists of the dimensions from `transposed_axis` inwards; between `transposed_axis` and the innermost
         // dimension lie `middle` rows of the output.
-        let slab: usize = self.dims[transposed_axis..].iter().map(|d| d.size).product();
+        let slab_len: usize = self.dims[transposed_axis..].iter().map(|d| d.size).product();
         let row_step: usize = self.dims[transposed_axis + 1..].iter().map(|d| d.size).product();
         let middle = row_step / inner.size.max(1);
         let middle_start = |mut m: usize| {
@@ -102,9 +102,9 @@ impl StridedCopy {
             offset
         };
         // A band of BLOCK indices of `transposed_axis` is contiguous in the output: the unit of work of a thread.
-        let band = BLOCK * row_step;
+        let band_len = BLOCK * row_step;
         let work = 4 * output.len();
-        let each_band = |slab_start: isize, first: usize, out: &mut [T]| {
+        let copy_band = |slab_start: isize, first: usize, out: &mut [T]| {
             let row_count = out.len() / row_step;
             for m in 0..middle {
                 let source = slab_start + middle_start(m) + first as isize;
@@ -122,14 +122,14 @@ impl StridedCopy {
         };
         if self.dims[transposed_axis].size <= BLOCK {
             // One band per slab: adjacent slabs go to one thread.
-            return split::each_chunk(output, slab, work, |s, out| {
-                each_band(self.slab_start(s, transposed_axis), 0, out)
+            return split::for_each_chunk(output, slab_len, work, |s, out| {
+                copy_band(self.slab_start(s, transposed_axis), 0, out)
             });
         }
-        let slab_work = 4 * slab;
-        for (s, out) in output.chunks_mut(slab.max(1)).enumerate() {
+        let slab_work = 4 * slab_len;
+        for (s, out) in output.chunks_mut(slab_len.max(1)).enumerate() {
             let start = self.slab_start(s, transposed_axis);
-            split::each_chunk(out, band, slab_work, |i, out| each_band(start, i * BLOCK, out));
+            split::for_each_chunk(out, band_len, slab_work, |i, out| copy_band(start, i * BLOCK, out));
         }
     }
 

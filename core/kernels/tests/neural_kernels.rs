@@ -43,14 +43,14 @@ fn run_kernel(
     let mut results: Vec<AlignedBytes> =
         expected.iter().map(|t| AlignedBytes::copy_of(&vec![0xff; t.bytes().len()]).unwrap()).collect();
     let write = |results: &mut [AlignedBytes], run: &mut dyn FnMut(&mut [TensorViewMut<'_>])| {
-        let mut outs: Vec<TensorViewMut<'_>> = results
+        let mut output_views: Vec<TensorViewMut<'_>> = results
             .iter_mut()
             .zip(expected)
             .map(|(bytes, t)| TensorViewMut { dtype: t.dtype(), shape: t.shape(), data: bytes.as_mut() })
             .collect();
-        run(&mut outs);
+        run(&mut output_views);
     };
-    write(&mut results, &mut |outs| kernel.run(&views, outs, workspace.as_mut()).unwrap());
+    write(&mut results, &mut |output_views| kernel.run(&views, output_views, workspace.as_mut()).unwrap());
     let tensors = |results: &[AlignedBytes]| -> Vec<Tensor> {
         let result_of =
             |(b, t): (&AlignedBytes, &Tensor)| Tensor::from_bytes(t.dtype(), t.shape(), b.as_ref()).unwrap();
@@ -61,14 +61,14 @@ fn run_kernel(
         results[0].as_mut().copy_from_slice(args[input].bytes());
         let constant_views: Vec<TensorView<'_>> =
             views.iter().enumerate().filter(|(i, _)| *i != input).map(|(_, v)| *v).collect();
-        write(&mut results, &mut |outs| kernel.run_in_place(&constant_views, outs).unwrap());
-        assert_eq!(tensors(&results)[0], results_in_place[0], "{name} computed in place");
+        write(&mut results, &mut |output_views| kernel.run_in_place(&constant_views, output_views).unwrap());
+        assert_eq!(tensors(&results)[0], results_in_place[0], "{name}: expected the same result in place");
     }
     results_in_place
 }
 
 #[track_caller]
-fn close(name: &str, case: &str, actual: &[Tensor], expected: &[Tensor]) {
+fn assert_close(name: &str, case: &str, actual: &[Tensor], expected: &[Tensor]) {
     for (actual, expected) in actual.iter().zip(expected) {
         let (actual, expected) = (actual.view().to_f64s(), expected.view().to_f64s());
         let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
@@ -91,7 +91,7 @@ fn check_values(name: &str, pairs: &[(&str, AttrValue)], args: &[Tensor]) {
     for threads in [1, 2] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let actual = pool.install(|| run_kernel(name, &attrs, args, &constants, &expected));
-        close(name, &format!("{case} on {threads} threads"), &actual, &expected);
+        assert_close(name, &format!("{case} on {threads} threads"), &actual, &expected);
     }
 }
 
@@ -158,12 +158,16 @@ fn depthwise_convolution() {
 fn convolution_in_other_layouts() {
     let channels_last =
         |kernel: &'static str| [("data_layout", AttrValue::from("NHWC")), ("kernel_layout", kernel.into())];
-    let with = |kernel: &'static str, more: &[(&'static str, AttrValue)]| [&channels_last(kernel), more].concat();
+    let layout_and = |kernel: &'static str, more: &[(&'static str, AttrValue)]| [&channels_last(kernel), more].concat();
     let pads = ("padding", ints([1, 0, 2, 1]));
     check("nn.conv2d", &channels_last("HWIO"), &[&[2, 6, 5, 8], &[1, 1, 8, 12]]);
     check("nn.conv2d", &channels_last("OIHW"), &[&[1, 9, 9, 3], &[5, 3, 1, 1]]);
-    check("nn.conv2d", &with("HWIO", &[pads.clone(), ("strides", ints([2, 1]))]), &[&[2, 9, 8, 5], &[3, 2, 5, 7]]);
-    check("nn.conv2d", &with("OHWI", &[pads, ("dilation", ints([2, 2]))]), &[&[1, 30, 31, 16], &[20, 3, 3, 16]]);
+    check(
+        "nn.conv2d",
+        &layout_and("HWIO", &[pads.clone(), ("strides", ints([2, 1]))]),
+        &[&[2, 9, 8, 5], &[3, 2, 5, 7]],
+    );
+    check("nn.conv2d", &layout_and("OHWI", &[pads, ("dilation", ints([2, 2]))]), &[&[1, 30, 31, 16], &[20, 3, 3, 16]]);
     check("nn.conv2d", &[("kernel_layout", "HWIO".into())], &[&[1, 4, 6, 6], &[3, 3, 4, 5]]);
 }
 
@@ -196,8 +200,8 @@ fn transposed_convolution() {
     let strides = |v: i64| ("strides", ints([v, v]));
     check("nn.conv2d_transpose", &[], &[&[1, 5, 6, 7], &[5, 4, 3, 3]]);
     check("nn.conv2d_transpose", &[strides(2)], &[&[2, 16, 9, 8], &[16, 10, 2, 2]]);
-    let uneven = [strides(3), ("padding", ints([1, 0, 2, 3])), ("output_padding", ints([1, 2]))];
-    check("nn.conv2d_transpose", &uneven, &[&[1, 6, 5, 7], &[6, 9, 4, 5]]);
+    let uneven_attrs = [strides(3), ("padding", ints([1, 0, 2, 3])), ("output_padding", ints([1, 2]))];
+    check("nn.conv2d_transpose", &uneven_attrs, &[&[1, 6, 5, 7], &[6, 9, 4, 5]]);
     let groups = [("groups", AttrValue::Int(2)), ("dilation", ints([2, 3])), ("padding", ints([3, 3]))];
     check("nn.conv2d_transpose", &groups, &[&[2, 8, 7, 7], &[8, 3, 3, 3]]);
     check("nn.conv2d_transpose", &[strides(2), ("padding", ints([1, 1]))], &[&[1, 64, 32, 32], &[64, 48, 4, 4]]);
@@ -214,18 +218,18 @@ fn pooling() {
         check(name, &[pool([3, 2]), ("padding", ints([2, 0, 1, 1])), ("dilation", ints([2, 3]))], &[&[1, 2, 9, 8]]);
         check(name, &[pool([5, 5]), strides([3, 1]), ("padding", ints([4, 4]))], &[&[1, 2, 3, 2]]);
     }
-    let include = ("count_include_pad", AttrValue::Bool(true));
-    check("nn.avg_pool2d", &[pool([3, 3]), ("padding", ints([1, 0, 2, 1])), include.clone()], &[&[2, 3, 8, 9]]);
-    let ceil = [pool([3, 3]), strides([2, 2]), ("ceil_mode", AttrValue::Bool(true)), include];
-    check("nn.avg_pool2d", &ceil, &[&[1, 2, 8, 6]]);
+    let include_padding = ("count_include_pad", AttrValue::Bool(true));
+    check("nn.avg_pool2d", &[pool([3, 3]), ("padding", ints([1, 0, 2, 1])), include_padding.clone()], &[&[2, 3, 8, 9]]);
+    let ceil_attrs = [pool([3, 3]), strides([2, 2]), ("ceil_mode", AttrValue::Bool(true)), include_padding];
+    check("nn.avg_pool2d", &ceil_attrs, &[&[1, 2, 8, 6]]);
     check("nn.max_pool1d", &[("pool_size", ints([3])), ("strides", ints([2]))], &[&[2, 3, 31]]);
     check("nn.avg_pool1d", &[("pool_size", ints([4]))], &[&[2, 3, 31]]);
     for p in [1, 2] {
-        let norm = ("p", AttrValue::Int(p));
+        let norm_order = ("p", AttrValue::Int(p));
         let stride = ("strides", ints([2, 1]));
         let padding = ("padding", ints([1, 0, 2, 1]));
-        check("nn.contrib_lp_pool2d", &[pool([3, 2]), padding, stride, norm.clone()], &[&[2, 3, 8, 9]]);
-        check("nn.contrib_lp_pool1d", &[("pool_size", ints([3])), norm], &[&[2, 3, 17]]);
+        check("nn.contrib_lp_pool2d", &[pool([3, 2]), padding, stride, norm_order.clone()], &[&[2, 3, 8, 9]]);
+        check("nn.contrib_lp_pool1d", &[("pool_size", ints([3])), norm_order], &[&[2, 3, 17]]);
     }
     for name in ["nn.global_max_pool2d", "nn.global_avg_pool2d"] {
         check(name, &[], &[&[2, 65, 7, 7]]);
@@ -244,9 +248,9 @@ fn maximum_keeps_nan() {
         let op = op::lookup(name).unwrap();
         let expected = op::evaluate(op, &attrs, &[Value::Tensor(x.clone())], 1 << 20).unwrap();
         let actual = run_kernel(name, &attrs, std::slice::from_ref(&x), &[None], &expected);
-        let nan = |t: &Tensor| t.as_slice::<f32>().iter().map(|v| v.is_nan()).collect::<Vec<_>>();
-        assert_eq!(nan(&actual[0]), nan(&expected[0]), "{name}");
-        assert!(nan(&expected[0]).contains(&true), "{name}: expected a NaN in the reference result");
+        let nan_mask = |t: &Tensor| t.as_slice::<f32>().iter().map(|v| v.is_nan()).collect::<Vec<_>>();
+        assert_eq!(nan_mask(&actual[0]), nan_mask(&expected[0]), "{name}");
+        assert!(nan_mask(&expected[0]).contains(&true), "{name}: expected a NaN in the reference result");
     }
 }
 
@@ -271,19 +275,19 @@ fn normalization() {
         check("nn.group_norm", &[("num_groups", AttrValue::Int(2))], &[&shape, &c, &c]);
     }
     let statistics = random(&[4], 3);
-    let variable = [
+    let batch_norm_args = [
         random(&[2, 4, 3], 1),
         random(&[4], 2),
         statistics.clone(),
         statistics.clone(),
         Tensor::from_slice(&[4], &[0.5f32; 4]),
     ];
-    let values: Vec<Value> = variable.iter().cloned().map(Value::Tensor).collect();
+    let values: Vec<Value> = batch_norm_args.iter().cloned().map(Value::Tensor).collect();
     let expected = op::evaluate(op::lookup("nn.batch_norm").unwrap(), &Attrs::none(), &values, 1 << 20).unwrap();
-    close(
+    assert_close(
         "nn.batch_norm",
         "of values",
-        &run_kernel("nn.batch_norm", &Attrs::none(), &variable, &[None; 5], &expected),
+        &run_kernel("nn.batch_norm", &Attrs::none(), &batch_norm_args, &[None; 5], &expected),
         &expected,
     );
 }
@@ -314,9 +318,9 @@ fn resizing_and_padding() {
             }
         }
     }
-    let doubled = [("scale_h", AttrValue::Float(2.0)), ("scale_w", AttrValue::Float(2.0))];
-    check("nn.upsampling", &doubled, &[&[1, 16, 32, 33]]);
-    check("nn.upsampling", &[&doubled[..], &[("method", "bilinear".into())]].concat(), &[&[1, 16, 32, 33]]);
+    let doubled_scales = [("scale_h", AttrValue::Float(2.0)), ("scale_w", AttrValue::Float(2.0))];
+    check("nn.upsampling", &doubled_scales, &[&[1, 16, 32, 33]]);
+    check("nn.upsampling", &[&doubled_scales[..], &[("method", "bilinear".into())]].concat(), &[&[1, 16, 32, 33]]);
     let pads = |widths: &[[i64; 2]]| ("pad_width", AttrValue::List(widths.iter().map(|&w| ints(w)).collect()));
     for mode in ["constant", "edge", "reflect"] {
         let mode = || ("pad_mode", mode.into());

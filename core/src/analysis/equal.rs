@@ -43,16 +43,16 @@ impl fmt::Display for Difference {
 /// # Errors
 /// If the modules differ; the error is the first difference.
 pub fn structural_equal(a: &Module, b: &Module) -> Result<(), Difference> {
-    let of_modules = |message| Difference { function: None, left: None, right: None, message };
+    let module_difference = |message| Difference { function: None, left: None, right: None, message };
     for name in a.globals.keys() {
         if !b.globals.contains_key(name) {
-            return Err(of_modules(format!("@{name} is only on the left side")));
+            return Err(module_difference(format!("@{name} is only on the left side")));
         }
     }
     if let Some(name) = b.globals.keys().find(|name| !a.globals.contains_key(*name)) {
-        return Err(of_modules(format!("@{name} is only on the right side")));
+        return Err(module_difference(format!("@{name} is only on the right side")));
     }
-    compare_types(a, b).map_err(of_modules)?;
+    compare_types(a, b).map_err(module_difference)?;
     let mut comparison = Comparison::new(a, b);
     for (name, &left) in &a.globals {
         comparison.function = Some(name.clone());
@@ -63,14 +63,14 @@ pub fn structural_equal(a: &Module, b: &Module) -> Result<(), Difference> {
 
 /// Compares the type definitions, matching type parameters by position.
 fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
-    for (sides, x, y) in [("left", a, b), ("right", b, a)] {
+    for (side, x, y) in [("left", a, b), ("right", b, a)] {
         if let Some((name, _)) = x.types.iter().find(|(name, _)| y.types.get(name).is_none()) {
-            return Err(format!("type {name} is only on the {sides} side"));
+            return Err(format!("type {name} is only on the {side} side"));
         }
     }
     for (name, left) in a.types.iter() {
         let Some(right) = b.types.get(name) else { continue };
-        let by_place = |ty: &Type, params: &[Name]| {
+        let by_position = |ty: &Type, params: &[Name]| {
             map_params(ty, &mut |p| params.iter().position(|q| q == p).map(|i| Type::param(format!("?{i}"))))
         };
         let is_same = left.is_extern == right.is_extern
@@ -82,7 +82,7 @@ fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
                     && p.fields
                         .iter()
                         .zip(&q.fields)
-                        .all(|(s, t)| by_place(s, &left.params) == by_place(t, &right.params))
+                        .all(|(s, t)| by_position(s, &left.params) == by_position(t, &right.params))
             });
         if !is_same {
             return Err(format!("type {name} is defined differently"));
@@ -271,14 +271,14 @@ fn plural(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-fn describe(expr: &Expr) -> String {
+pub(super) fn describe(expr: &Expr) -> String {
     match expr {
         Expr::Constant(tensor) => format!("a constant {}", Type::tensor(tensor.dtype(), tensor.shape())),
         Expr::Var(var) => format!("%{}", var.name),
         Expr::Global(name) => format!("@{name}"),
         Expr::Constructor(name) => name.to_string(),
         Expr::Match(m) => format!("a match with {}", plural(m.clauses.len(), "clause")),
-        Expr::Tuple(fields) => format!("a tuple of {}", fields.len()),
+        Expr::Tuple(fields) => format!("a tuple of {}", plural(fields.len(), "field")),
         Expr::Project { index, .. } => format!("field {index} of a tuple"),
         Expr::Call(call) => match call.callee {
             Callee::Op(id) => format!("{} with {}", op::get(id).name, plural(call.args.len(), "argument")),

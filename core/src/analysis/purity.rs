@@ -39,7 +39,7 @@ impl Purities {
         let purity = &mut self.cache;
         while purity.len() < module.nodes.len() {
             let expr = module.expr(ExprId::new(purity.len()));
-            let mut own = match expr {
+            let mut own_purity = match expr {
                 Expr::RefNew(_) | Expr::RefRead(_) => Purity::Timed,
                 Expr::RefWrite { .. } => Purity::Effect,
                 Expr::Call(call) => match call.callee {
@@ -53,9 +53,9 @@ impl Purities {
                 _ => Purity::Value,
             };
             if !matches!(expr, Expr::Function(_)) {
-                expr.for_each_operand(|operand| own = own.max(purity[operand]));
+                expr.for_each_operand(|operand| own_purity = own_purity.max(purity[operand]));
             }
-            purity.push(own);
+            purity.push(own_purity);
         }
     }
 }

@@ -12,7 +12,7 @@ pub fn is_opaque(function: &Function) -> bool {
 }
 
 /// Returns the live expressions outside opaque functions.
-pub fn touchable(module: &Module) -> IndexVec<ExprId, bool> {
+pub fn touchable_exprs(module: &Module) -> IndexVec<ExprId, bool> {
     let mut is_touchable = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
         is_touchable[root] = true;
@@ -127,7 +127,7 @@ impl<'m> Captures<'m> {
         let mut stack = vec![function];
         while let Some(id) = stack.pop() {
             let expr = module.expr(id);
-            let is_outside = || scopes.of[id].is_some_and(|scope| !scopes.is_inside(scope, body));
+            let is_outside = || scopes.scope_of[id].is_some_and(|scope| !scopes.is_inside(scope, body));
             match expr {
                 Expr::Var(_) => variables.push(id),
                 _ if id != function && !expr.is_closed_leaf() && is_outside() => captured.push(id),
@@ -161,6 +161,6 @@ impl Bodies {
 
     /// Returns true if two expressions are evaluated in the same body.
     pub fn are_in_same_body(&self, a: ExprId, b: ExprId) -> bool {
-        self.scopes.of[a] == self.scopes.of[b]
+        self.scopes.scope_of[a] == self.scopes.scope_of[b]
     }
 }

@@ -30,6 +30,7 @@
 //!
 //! Checking all rules takes O(n log n) time; only the scope checks contribute the logarithm.
 
+use super::equal::describe;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::{
     AttrValue, Attrs, Callee, ClausePattern, Expr, ExprId, Fault, Id, IndexVec, Module, Name, ScopeId, Scopes, Type,
@@ -98,7 +99,7 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
         let binder_scopes = verifier.check_binders(&scopes);
         verifier.check_type_defs();
         for (id, node) in module.nodes.iter() {
-            if scopes.of[id].is_some() {
+            if scopes.scope_of[id].is_some() {
                 if !globals[id] {
                     verifier.check_owner(&scopes, id, &node.expr);
                 }
@@ -117,12 +118,12 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
 /// Returns the global function that an expression belongs to.
 fn enclosing_global<'m>(module: &'m Module, scopes: &Scopes, id: ExprId) -> Option<&'m Name> {
     let mut global = id;
-    let mut scope = *scopes.of.get(id)?;
+    let mut scope = *scopes.scope_of.get(id)?;
     while let Some(enclosing) = scope
         && let Some(opener) = scopes.tree[enclosing].opener
     {
         global = opener;
-        scope = scopes.of[opener];
+        scope = scopes.scope_of[opener];
     }
     module.globals.iter().find(|(_, root)| **root == global).map(|(name, _)| name)
 }
@@ -143,7 +144,11 @@ impl Verifier<'_> {
         for (id, node) in self.module.nodes.iter() {
             node.expr.for_each_operand(|operand| {
                 if operand >= id {
-                    let message = format!("{id:?} has the operand {operand:?}, which does not precede it");
+                    let message = format!(
+                        "expression {}: expected operands that precede it, found expression {}",
+                        id.index(),
+                        operand.index()
+                    );
                     self.report_fault(id, message);
                 }
             });
@@ -153,7 +158,7 @@ impl Verifier<'_> {
         }
         for (name, &id) in &self.module.globals {
             if self.module.nodes.get(id).is_none() {
-                let message = format!("@{name} refers to {id:?}, which does not exist");
+                let message = format!("@{name}: expected an existing expression, found expression {}", id.index());
                 let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, message);
                 self.faults.push(Fault { at: None, diagnostic });
             }
@@ -165,7 +170,10 @@ impl Verifier<'_> {
         let mut is_global: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
         for (name, &id) in &self.module.globals {
             if !matches!(self.module.expr(id), Expr::Function(_)) {
-                self.report_fault(id, format!("@{name} is not a function"));
+                self.report_fault(
+                    id,
+                    format!("@{name}: expected a function, found {}", describe(self.module.expr(id))),
+                );
             }
             if scopes.uses[id] > 0 {
                 self.report_fault(
@@ -174,7 +182,12 @@ impl Verifier<'_> {
                 );
             }
             if std::mem::replace(&mut is_global[id], true) {
-                self.report_fault(id, format!("@{name} shares its function with another global"));
+                let first =
+                    self.module.globals.iter().find(|(_, other)| **other == id).map_or("", |(first, _)| &**first);
+                self.report_fault(
+                    id,
+                    format!("@{name}: expected a function of its own, found the function of @{first}"),
+                );
             }
             self.check_text(id, "the name of a function", name);
         }
@@ -188,7 +201,10 @@ impl Verifier<'_> {
             let Some(scope) = scopes.opened[id] else { continue };
             let mut bind = |var: ExprId, scope: ScopeId| {
                 if !matches!(self.module.expr(var), Expr::Var(_)) {
-                    self.report_fault(id, format!("expected a variable as binder, found {var:?}"));
+                    self.report_fault(
+                        id,
+                        format!("expected a variable as binder, found {}", describe(self.module.expr(var))),
+                    );
                 } else if binder_scopes[var].replace(scope).is_some() {
                     self.report_fault(id, format!("%{} is bound twice", self.var_name(var)));
                 }
@@ -209,7 +225,7 @@ impl Verifier<'_> {
 
     /// Checks rule 6.
     fn check_owner(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
-        if !expr.is_leaf() && scopes.of[id] == Some(Scopes::root()) {
+        if !expr.is_leaf() && scopes.scope_of[id] == Some(Scopes::root()) {
             self.report_fault(
                 id,
                 "expected an expression of one global function, found an expression shared by several",
@@ -260,8 +276,8 @@ impl Verifier<'_> {
             return Some(signature.params.len());
         }
         let mut diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, format!("undefined constructor {name}"));
-        if let Some(near) = nearest(name, self.module.types.constructor_names()) {
-            diagnostic = diagnostic.help(format!("did you mean {near}?"));
+        if let Some(suggestion) = nearest(name, self.module.types.constructor_names()) {
+            diagnostic = diagnostic.help(format!("did you mean {suggestion}?"));
         }
         self.faults.push(Fault { at: Some(id), diagnostic });
         None
@@ -291,10 +307,11 @@ impl Verifier<'_> {
             let constructors = def.constructors.iter().map(|constructor| &constructor.name);
             let mut names = constructors.chain(&def.params).chain([name]);
             let mut messages: Vec<String> = find_duplicate(&def.params).into_iter().collect();
-            messages
-                .extend(names.find(|name| !is_identifier(name)).map(|name| format!("\"{name}\" is not an identifier")));
+            messages.extend(
+                names.find(|name| !is_identifier(name)).map(|name| format!("expected an identifier, found \"{name}\"")),
+            );
             for field in def.constructors.iter().flat_map(|constructor| &constructor.fields) {
-                messages.extend(wrong_name(self.module, field, &mut |name| def.params.contains(name)));
+                messages.extend(name_fault(self.module, field, &mut |name| def.params.contains(name)));
             }
             for message in messages {
                 let message = format!("type {name}: {message}");
@@ -319,8 +336,8 @@ impl Verifier<'_> {
         if matches!(ty, Type::Tensor(_) | Type::Unknown) {
             return;
         }
-        let start_scope = if expr.scopes() > 0 { scopes.opened[id] } else { scopes.of[id] };
-        let mut in_scope = |name: &Name| {
+        let start_scope = if expr.scopes() > 0 { scopes.opened[id] } else { scopes.scope_of[id] };
+        let mut is_in_scope = |name: &Name| {
             let mut at = start_scope;
             while let Some(scope) = at
                 && let Some(opener) = scopes.tree[scope].opener
@@ -334,7 +351,7 @@ impl Verifier<'_> {
             }
             false
         };
-        if let Some(message) = wrong_name(self.module, ty, &mut in_scope) {
+        if let Some(message) = name_fault(self.module, ty, &mut is_in_scope) {
             self.report_fault(id, message);
         }
     }
@@ -345,8 +362,8 @@ impl Verifier<'_> {
             Expr::Global(name) if !self.module.globals.contains_key(name) => {
                 let mut diagnostic =
                     Diagnostic::error(codes::types::BAD_STRUCTURE, format!("no function @{name} is defined"));
-                if let Some(near) = nearest(name, self.module.globals.keys().map(|k| &**k)) {
-                    diagnostic = diagnostic.help(format!("did you mean @{near}?"));
+                if let Some(suggestion) = nearest(name, self.module.globals.keys().map(|k| &**k)) {
+                    diagnostic = diagnostic.help(format!("did you mean @{suggestion}?"));
                 }
                 self.faults.push(Fault { at: Some(id), diagnostic });
             }
@@ -359,11 +376,17 @@ impl Verifier<'_> {
                 if let Callee::Op(op) = call.callee {
                     match op::normalize_attrs(op::get(op), call.attrs.clone()) {
                         Ok(normal) if normal.len() == call.attrs.len() => {}
-                        Ok(_) => {
-                            let name = op::get(op).name;
+                        Ok(normal) => {
+                            let defaults: Vec<String> = call
+                                .attrs
+                                .iter()
+                                .filter(|(key, _)| normal.get(key).is_none())
+                                .map(|(key, value)| format!("{key}={value}"))
+                                .collect();
+                            let (name, defaults) = (op::get(op).name, defaults.join(", "));
                             self.report_fault(
                                 id,
-                                format!("{name}: expected no attribute equal to its default, found one or more"),
+                                format!("{name}: expected no attribute equal to its default, found {defaults}"),
                             );
                         }
                         Err(diagnostic) => self.faults.push(Fault { at: Some(id), diagnostic: *diagnostic }),
@@ -416,11 +439,11 @@ impl Verifier<'_> {
 }
 
 /// Returns a description of an unknown or out-of-scope name in a type.
-fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> bool) -> Option<String> {
+fn name_fault(module: &Module, ty: &Type, is_in_scope: &mut dyn FnMut(&Name) -> bool) -> Option<String> {
     let mut invalid_name = None;
     ty.walk(&mut |part, own| {
         let message = match part {
-            Type::Param(name) if own.iter().any(|names| names.contains(name)) || in_scope(name) => None,
+            Type::Param(name) if own.iter().any(|names| names.contains(name)) || is_in_scope(name) => None,
             Type::Param(name) => Some(format!("type parameter {name} is used outside its scope")),
             Type::Adt(adt) => match module.types.get(&adt.name) {
                 None => Some(format!("no type {} is defined", adt.name)),
@@ -457,14 +480,14 @@ fn find_duplicate(params: &[Name]) -> Option<String> {
 /// Checks rules 12 to 14.
 fn check_types(module: &Module, faults: &mut Vec<Fault>) {
     let live = module.live();
-    let mut untyped = None;
+    let mut first_untyped = None;
     let mut count = 0usize;
     for (id, node) in module.nodes.iter() {
         if !live[id] {
             continue;
         }
         if !node.ty.is_complete() {
-            untyped = untyped.or(Some(id));
+            first_untyped = first_untyped.or(Some(id));
             count += 1;
             continue;
         }
@@ -484,7 +507,7 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
         };
         faults.push(Fault { at: Some(id), diagnostic });
     }
-    if let Some(id) = untyped {
+    if let Some(id) = first_untyped {
         let ty = module.ty(id);
         let detail = if *ty == Type::Unknown { "no type".to_owned() } else { format!("the incomplete type {ty}") };
         let diagnostic = Diagnostic::error(
@@ -532,15 +555,17 @@ mod tests {
 
     #[test]
     fn operands_come_first() {
-        check("ExprId(0) has the operand ExprId(1), which does not precede it", |module| {
+        check("expression 0: expected operands that precede it, found expression 1", |module| {
             push(module, Expr::Tuple([ExprId::new(1)].into()), Type::Unknown)
         });
     }
 
     #[test]
     fn globals_are_distinct_functions() {
-        check("@main is not a function", |module| push(module, Expr::Tuple([].into()), Type::unit()));
-        check("@main shares its function with another global", |module| {
+        check("@main: expected a function, found a tuple of 0 fields", |module| {
+            push(module, Expr::Tuple([].into()), Type::unit())
+        });
+        check("@main: expected a function of its own, found the function of @a", |module| {
             let x = push(module, Expr::var("x", int()), int());
             let f = push(module, function(&[x], x), func(&[int()], int()));
             module.globals.insert("a".into(), f);
@@ -564,7 +589,7 @@ mod tests {
             let x = push(module, Expr::var("x", int()), int());
             push(module, function(&[x, x], x), func(&[int(), int()], int()))
         });
-        check("expected a variable as binder, found ExprId(0)", |module| {
+        check("expected a variable as binder, found a tuple of 0 fields", |module| {
             let unit = push(module, Expr::Tuple([].into()), Type::unit());
             push(module, function(&[unit], unit), func(&[Type::unit()], Type::unit()))
         });

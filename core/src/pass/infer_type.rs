@@ -257,8 +257,8 @@ impl<'a> Inference<'a> {
     /// conflict is reported not here but at the expression where the two types meet.
     fn refine(&mut self, id: ExprId, ty: &Type) {
         // Variables may be bound to variables, in a chain.
-        let mut todo = vec![(id, ty.clone())];
-        while let Some((id, ty)) = todo.pop() {
+        let mut pending = vec![(id, ty.clone())];
+        while let Some((id, ty)) = pending.pop() {
             let node = &self.module.nodes[id];
             let is_incomplete = match &node.expr {
                 Expr::Var(var) => !var.annotation.is_complete(),
@@ -275,7 +275,7 @@ impl<'a> Inference<'a> {
                 self.module.nodes[id].ty = refined.clone();
                 self.wake_users(id);
                 // The types of the variables bound to this expression, and of its operands, may become more precise.
-                todo.extend(self.lets.vars(id).map(|var| (var, refined.clone())));
+                pending.extend(self.lets.vars(id).map(|var| (var, refined.clone())));
                 if !self.users.is_empty() {
                     self.worklist.insert(id);
                 }

@@ -173,7 +173,7 @@ pub fn find(name: &str) -> Result<&'static Pass, Box<Diagnostic>> {
     PASSES.iter().find(|pass| pass.name == name).ok_or_else(|| {
         let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_PASS, format!("unknown pass \"{name}\""));
         Box::new(match nearest(name, PASSES.iter().map(|pass| pass.name)) {
-            Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
+            Some(suggestion) => diagnostic.help(format!("did you mean \"{suggestion}\"?")),
             None => {
                 let names: Vec<_> = PASSES.iter().map(|pass| pass.name).collect();
                 diagnostic.note(format!("available passes: {}", names.join(", ")))
@@ -190,7 +190,7 @@ pub struct RunOptions<'a> {
     /// Maximum number of passes to run. Bisecting this limit finds the pass that breaks a module.
     pub step_limit: Option<usize>,
     /// Callback after each pass, with its name and the resulting module.
-    pub after: Option<&'a mut dyn FnMut(&str, &Module)>,
+    pub after_pass: Option<&'a mut dyn FnMut(&str, &Module)>,
 }
 
 /// Running time of a pass.
@@ -310,8 +310,8 @@ pub fn run_steps(
         // The module is incomplete if the pass ended early because of a cancellation.
         cancel::check(|| format!("stopped during pass {name}")).map_err(|d| PassError::of(name, d))?;
         check(name, &module)?;
-        if let Some(after) = &mut run.after {
-            after(name, &module);
+        if let Some(after_pass) = &mut run.after_pass {
+            after_pass(name, &module);
         }
     }
     Ok(PassRun { module: module.into_owned(), timings, warnings })

@@ -45,7 +45,7 @@ impl Pattern {
         check: &mut dyn FnMut(&Module, ExprId) -> bool,
         warnings: &mut Vec<Diagnostic>,
     ) -> Result<Module, Box<Diagnostic>> {
-        if let Some(warning) = self.is_bare_function("without a name") {
+        if let Some(warning) = self.bare_function_warning("without a name") {
             warnings.push(warning);
             return Ok(module.clone());
         }
@@ -53,7 +53,7 @@ impl Pattern {
     }
 
     /// Returns a warning if the pattern is a bare function.
-    pub(crate) fn is_bare_function(&self, name: &str) -> Option<Diagnostic> {
+    pub(crate) fn bare_function_warning(&self, name: &str) -> Option<Diagnostic> {
         matches!(self.nodes[self.root], PatternNode::Function { .. }).then(|| {
             let message = format!("pattern {name}: expected a call of a function, found a bare function");
             Diagnostic::warning(codes::passes::PATTERN_FUNCTION, message)
@@ -134,8 +134,8 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
             }
             current = rewritten;
             if current.nodes.len() > limit {
-                return Err(not_terminating(format!(
-                    "rewriting creates more than {limit} expressions from {}",
+                return Err(endless_rewriting_error(format!(
+                    "rewriting {} expressions: expected at most {limit} expressions, found more",
                     module.nodes.len()
                 )));
             }
@@ -144,10 +144,10 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
             return Ok(current);
         }
     }
-    Err(not_terminating(format!("the module still changes after {MAX_ROUNDS} rounds of rewriting")))
+    Err(endless_rewriting_error(format!("the module still changes after {MAX_ROUNDS} rounds of rewriting")))
 }
 
-fn not_terminating(message: String) -> Box<Diagnostic> {
+fn endless_rewriting_error(message: String) -> Box<Diagnostic> {
     Box::new(
         Diagnostic::error(codes::passes::REWRITE_WITHOUT_END, message)
             .help("return a match unchanged if it is already rewritten, or set rewrite_once"),

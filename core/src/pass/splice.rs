@@ -80,7 +80,8 @@ fn copy(
         replacements.insert(id, copied);
     }
     if module.nodes.len() > limit {
-        let message = format!("inlining creates more than {limit} expressions from {}", rebuild.old.nodes.len());
+        let count = rebuild.old.nodes.len();
+        let message = format!("inlining {count} expressions: expected at most {limit} expressions, found more");
         return Err(Box::new(
             Diagnostic::error(codes::passes::INLINE_TOO_LARGE, message)
                 .help("inline fewer functions: each call becomes a copy of the body, including inlined calls"),
@@ -91,8 +92,8 @@ fn copy(
 
 /// Creates a module whose `main` is a copy of a function of another module, without the attributes of the function.
 pub(super) fn extract(module: &Module, function: ExprId) -> Module {
-    let mut module_out = Module::new();
-    module_out.origins = module.origins.clone();
+    let mut extracted_module = Module::new();
+    extracted_module.origins = module.origins.clone();
     let mut replacements: HashMap<ExprId, ExprId> = HashMap::new();
     for id in module.post_order(function, |_, _| true) {
         let mut node = module.nodes[id].clone();
@@ -102,10 +103,10 @@ pub(super) fn extract(module: &Module, function: ExprId) -> Module {
         {
             function.attrs = byoc_ir::ir::Attrs::none();
         }
-        replacements.insert(id, module_out.nodes.push(node));
+        replacements.insert(id, extracted_module.nodes.push(node));
     }
-    module_out.globals.insert("main".into(), replacements[&function]);
-    module_out
+    extracted_module.globals.insert("main".into(), replacements[&function]);
+    extracted_module
 }
 
 /// Appends a copy of an expression of another module. The copied calls get the origin `origin`; with `None` they keep

@@ -80,7 +80,7 @@ impl<'m> Graph<'m> {
     }
 
     /// Returns the inputs of the collapsed group with the given root.
-    pub fn collapsed(&self, root: ExprId) -> Option<&[ExprId]> {
+    pub fn collapsed_inputs(&self, root: ExprId) -> Option<&[ExprId]> {
         self.groups.get((self.collapsed[root] as usize).checked_sub(1)?).map(|inputs| &**inputs)
     }
 
@@ -91,7 +91,7 @@ impl<'m> Graph<'m> {
 
     /// Calls `visit` with each operand in evaluation order, or with each input of a collapsed group.
     pub fn for_each_operand(&self, id: ExprId, visit: impl FnMut(ExprId)) {
-        match self.collapsed(id) {
+        match self.collapsed_inputs(id) {
             Some(inputs) => inputs.iter().copied().for_each(visit),
             None => self.module.expr(id).for_each_operand(visit),
         }
@@ -101,11 +101,9 @@ impl<'m> Graph<'m> {
     pub fn users(&self, id: ExprId) -> impl Iterator<Item = ExprId> + '_ {
         let initial_users = &self.users[self.first_user[id.index()] as usize..self.first_user[id.index() + 1] as usize];
         let added_users = self.more_users.get(&id).map(Vec::as_slice).unwrap_or_default();
-        initial_users
-            .iter()
-            .chain(added_users)
-            .copied()
-            .filter(move |&user| self.is_live(user) && self.collapsed(user).is_none_or(|inputs| inputs.contains(&id)))
+        initial_users.iter().chain(added_users).copied().filter(move |&user| {
+            self.is_live(user) && self.collapsed_inputs(user).is_none_or(|inputs| inputs.contains(&id))
+        })
     }
 
     /// Collapses the group with the given root into a call to an opaque function on `inputs`.
@@ -114,11 +112,11 @@ impl<'m> Graph<'m> {
             self.more_users.entry(input).or_default().push(root);
             self.acquire(input);
         }
-        let mut released = Vec::new();
-        self.for_each_operand(root, |operand| released.push(operand));
+        let mut released_ids = Vec::new();
+        self.for_each_operand(root, |operand| released_ids.push(operand));
         self.groups.push(inputs);
         self.collapsed[root] = self.groups.len() as u32;
-        self.release(released);
+        self.release(released_ids);
     }
 
     /// Drops the user table; operands remain available.
@@ -172,7 +170,7 @@ impl<'m> Graph<'m> {
     /// Returns the expressions through which the value of `id` flows into `root`, in ascending order and without `id`
     /// and `root`; `None` if the value also flows elsewhere, or through an expression that `is_allowed` does not
     /// contain.
-    pub fn between(&self, id: ExprId, root: ExprId, is_allowed: impl Fn(ExprId) -> bool) -> Option<Vec<ExprId>> {
+    pub fn exprs_between(&self, id: ExprId, root: ExprId, is_allowed: impl Fn(ExprId) -> bool) -> Option<Vec<ExprId>> {
         let mut visited = BTreeSet::new();
         let mut stack = vec![id];
         while let Some(current) = stack.pop() {

@@ -413,11 +413,11 @@ impl<'g, 'm> Matcher<'g, 'm> {
     fn form(&mut self, pattern: &Pattern, node: NodeRef<'_>, at: Callee, form: u32) -> Option<PatternId> {
         let (callee, arg_patterns) = node.call()?;
         let &[first, second] = arg_patterns? else { return None };
-        let outer = self.op_name(pattern, callee)?;
+        let outer_name = self.op_name(pattern, callee)?;
         let call = self.expr(at)?.as_call()?;
         let Callee::Op(called) = call.callee else { return None };
         let has_arg = |name: &str| call.args.iter().any(|&arg| self.called_op(arg) == Some(name));
-        match (outer, op::get(called).name) {
+        match (outer_name, op::get(called).name) {
             ("divide", "multiply") if has_arg("divide") && form < 2 => {
                 let (multiply, inner) = self.call_of(pattern, first, "multiply")?;
                 let i = form as usize;
@@ -479,7 +479,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         };
         Next::Answer(match (parent_match, frame.at) {
             (Some(Callee::Expr(parent_match)), Callee::Expr(root)) if *is_free => {
-                self.graph.between(parent_match, root, |id| walk.on_path.contains(&id)).is_some()
+                self.graph.exprs_between(parent_match, root, |id| walk.on_path.contains(&id)).is_some()
             }
             (Some(Callee::Expr(parent_match)), Callee::Expr(root)) => self.graph.flows_into(parent_match, root),
             _ => false,

@@ -39,10 +39,11 @@ pub fn verifier_case(case: &str) -> Outcome {
     }
     let is_typed = !headers(case, "typed").is_empty();
     if is_typed && let Err(faults) = infer_type_in_place(&mut parsed.module, &[]) {
-        return Err(format!("type inference failed: {faults:?}").into());
+        return Err(format!("type inference failed: {}", faults[0].diagnostic).into());
     }
     for line in headers(case, "break") {
-        damage(&mut parsed.module, line).ok_or_else(|| format!("invalid break line: {line}"))?;
+        damage(&mut parsed.module, line)
+            .ok_or_else(|| format!("break: expected a known form of damage, found {line}"))?;
     }
     let module = &parsed.module;
     let faults = if is_typed { verifier::faults(module) } else { verifier::structure_faults(module) };

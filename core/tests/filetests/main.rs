@@ -81,7 +81,8 @@ fn check_codes(root: &Path) -> Result<(), Failed> {
     for &(code, title) in codes::text::ALL.iter().chain(codes::types::ALL) {
         let page = std::fs::read_to_string(pages.join(format!("{code}.md"))).unwrap_or_default();
         if !page.starts_with(&format!("# {code}: {title}\n")) {
-            return Err(format!("docs/errors/{code}.md should begin with \"# {code}: {title}\"").into());
+            let first = page.lines().next().unwrap_or_default();
+            return Err(format!("docs/errors/{code}.md: expected \"# {code}: {title}\", found \"{first}\"").into());
         }
         // This error requires source text of more than 1 GiB, which is too large for a test file.
         if code != codes::text::TOO_LARGE && !texts.contains(&format!("// error: {code} ")) {
@@ -109,7 +110,7 @@ fn is_blessing() -> bool {
 fn check_file(path: &Path, run: fn(&str) -> Outcome, is_blessing: bool) -> Result<(), Failed> {
     let source = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut failures = Vec::new();
-    let mut blessed = Vec::new();
+    let mut blessed_cases = Vec::new();
     for (i, case) in source.split(SEPARATOR).enumerate() {
         match run(case) {
             Ok(actual) => {
@@ -118,16 +119,16 @@ fn check_file(path: &Path, run: fn(&str) -> Outcome, is_blessing: bool) -> Resul
                     let diff = diff.unified_diff().header("expected", "actual").to_string();
                     failures.push(format!("case {i}:\n{diff}"));
                 }
-                blessed.push(actual);
+                blessed_cases.push(actual);
             }
             Err(failed) => {
                 failures.push(format!("case {i}: {}", failed.message().unwrap_or("failed")));
-                blessed.push(case.to_owned());
+                blessed_cases.push(case.to_owned());
             }
         }
     }
     if is_blessing {
-        let text = blessed.join(SEPARATOR);
+        let text = blessed_cases.join(SEPARATOR);
         if text != source {
             std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
         }
@@ -149,7 +150,11 @@ fn headers<'c>(case: &'c str, key: &str) -> Vec<&'c str> {
 fn constants(case: &str) -> Result<Vec<Arc<Tensor>>, Failed> {
     headers(case, "constant")
         .into_iter()
-        .map(|line| constant(line).map(Arc::new).ok_or_else(|| Failed::from(format!("invalid constant: {line}"))))
+        .map(|line| {
+            constant(line)
+                .map(Arc::new)
+                .ok_or_else(|| Failed::from(format!("constant: expected DTYPE (DIMS): VALUES, found {line}")))
+        })
         .collect()
 }
 

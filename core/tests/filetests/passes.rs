@@ -29,9 +29,8 @@ pub fn pass_case(case: &str) -> Outcome {
     let passes: Vec<&str> =
         headers(input, "pass").into_iter().flat_map(|line| line.split(',')).map(str::trim).collect();
     let result = match run(&module, &passes, &options, &checks(input)?) {
-        Ok(result) => {
-            infer_type(&result).map_err(|faults| format!("type inference failed on the result: {faults:?}"))?
-        }
+        Ok(result) => infer_type(&result)
+            .map_err(|faults| format!("type inference failed on the result: {}", faults[0].diagnostic))?,
         Err(error) => {
             let lines: Vec<String> =
                 error.diagnostics.iter().map(|d| format!("// error: {} {}\n", d.code, d.message)).collect();
@@ -40,7 +39,7 @@ pub fn pass_case(case: &str) -> Outcome {
     };
     check_round_trip(&result, None)?;
     let printed = print(&result, &PrintOptions::default());
-    let text = match printed.constants.iter().map(|tensor| declared(tensor)).collect::<Option<String>>() {
+    let text = match printed.constants.iter().map(|tensor| constant_line(tensor)).collect::<Option<String>>() {
         Some(lines) => format!("{lines}{}", printed.text),
         None => printed.text,
     };
@@ -79,14 +78,14 @@ fn run(
     for pass in passes {
         let mut run = RunOptions { verify_each: true, ..RunOptions::default() };
         current = if *pass == "merge_composite" && !checks.is_empty() {
-            let judged = merge_composite(
+            let merge_result = merge_composite(
                 &current,
                 &options.patterns,
                 &mut CheckingJudge { checks },
                 &mut |_, _| {},
                 &mut Vec::new(),
             );
-            judged.map_err(|d| PassError { pass: (*pass).to_owned(), diagnostics: vec![*d] })?
+            merge_result.map_err(|d| PassError { pass: (*pass).to_owned(), diagnostics: vec![*d] })?
         } else {
             manager::run(current, &[pass], options, &mut run)?.module
         };
@@ -120,12 +119,15 @@ fn checks(input: &str) -> Result<BTreeMap<Name, Pattern>, Failed> {
 }
 
 fn types(input: &str) -> Result<Vec<(&str, &str)>, Failed> {
-    let pairs = headers(input, "type").into_iter().map(|line| line.split_once(" = "));
-    pairs.map(|pair| pair.ok_or_else(|| Failed::from("expected the line type: NAME = type"))).collect()
+    let pair = |line: &str| format!("type: expected NAME = TYPE, found {line}");
+    headers(input, "type")
+        .into_iter()
+        .map(|line| line.split_once(" = ").ok_or_else(|| Failed::from(pair(line))))
+        .collect()
 }
 
 /// Returns the line that declares a constant, if the constant has at most 64 elements.
-fn declared(tensor: &Tensor) -> Option<String> {
+fn constant_line(tensor: &Tensor) -> Option<String> {
     let shape: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
     let values: Vec<String> = tensor.view().to_f64s().iter().map(f64::to_string).collect();
     let line = format!("// constant: {} ({}): {}\n", tensor.dtype().name(), shape.join(", "), values.join(" "));
@@ -134,7 +136,8 @@ fn declared(tensor: &Tensor) -> Option<String> {
 
 fn read_typed(source: &str, constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
     let parsed = read(source, constants)?;
-    infer_type(&parsed.module).map_err(|faults| format!("type inference failed: {faults:?}\n{source}").into())
+    infer_type(&parsed.module)
+        .map_err(|faults| format!("type inference failed: {}\n{source}", faults[0].diagnostic).into())
 }
 
 fn options(input: &str) -> Result<PassOptions, Failed> {
@@ -145,7 +148,8 @@ fn options(input: &str) -> Result<PassOptions, Failed> {
     }
     options.patterns = table.entries;
     for line in headers(input, "annotate") {
-        let (target, operators) = line.split_once('=').ok_or("annotate: target=op,op")?;
+        let (target, operators) =
+            line.split_once('=').ok_or_else(|| format!("annotate: expected TARGET=OP,OP, found {line}"))?;
         options.annotate.push(TargetRule {
             target: target.trim().into(),
             operators: operators.split(',').map(str::trim).filter(|op| !op.is_empty()).map(Into::into).collect(),
@@ -158,9 +162,10 @@ fn options(input: &str) -> Result<PassOptions, Failed> {
         options.module_name = name.to_owned();
     }
     for line in headers(input, "layout") {
-        let (operator, layouts) = line.split_once('=').ok_or("layout: operator=data,kernel")?;
+        let (operator, layouts) =
+            line.split_once('=').ok_or_else(|| format!("layout: expected OPERATOR=DATA,KERNEL, found {line}"))?;
         let mut layouts = layouts.split(',').map(|layout| layout.trim().into());
-        let data = layouts.next().ok_or("layout: operator=data,kernel")?;
+        let data = layouts.next().ok_or_else(|| format!("layout: expected OPERATOR=DATA,KERNEL, found {line}"))?;
         options.layouts.push(DesiredLayout { operator: operator.trim().into(), data, kernel: layouts.next() });
     }
     options.compiler = headers(input, "compiler").first().map(|&t| t.to_owned());

@@ -10,7 +10,8 @@ pub fn match_case(case: &str) -> Outcome {
     let constants = constants(case)?;
     let mut parsed = read(case, &constants)?;
     let root = parsed.root.ok_or("expected an expression to match, found a module")?;
-    infer_type_in_place(&mut parsed.module, &[root]).map_err(|faults| format!("type inference failed: {faults:?}"))?;
+    infer_type_in_place(&mut parsed.module, &[root])
+        .map_err(|faults| format!("type inference failed: {}", faults[0].diagnostic))?;
     let line = |line: &str| -> Result<String, String> {
         let Some(text) = line.strip_prefix("// yes: ").or_else(|| line.strip_prefix("// no: ")) else {
             return Ok(line.to_owned());
@@ -28,16 +29,16 @@ const SEPARATOR: &str = "# ----\n";
 pub fn table_case(case: &str) -> Outcome {
     let (table, _) = case.split_once(SEPARATOR).unwrap_or((case, ""));
     let parsed = parse_table(table, Checks::Refused);
-    let mut said = String::new();
+    let mut report = String::new();
     for diagnostic in &parsed.diagnostics {
         let offset = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
-        let preceding = &table[..offset];
+        let preceding_text = &table[..offset];
         let (line, column) =
-            (preceding.matches('\n').count() + 1, offset - preceding.rfind('\n').map_or(0, |n| n + 1) + 1);
-        let kind = if diagnostic.severity == Severity::Error { "error" } else { "warning" };
-        said.push_str(&format!("# {line}:{column}: {kind} {} {}\n", diagnostic.code, diagnostic.message));
+            (preceding_text.matches('\n').count() + 1, offset - preceding_text.rfind('\n').map_or(0, |n| n + 1) + 1);
+        let severity = if diagnostic.severity == Severity::Error { "error" } else { "warning" };
+        report.push_str(&format!("# {line}:{column}: {severity} {} {}\n", diagnostic.code, diagnostic.message));
     }
     let names: Vec<&str> = parsed.entries.iter().map(|entry| &*entry.name).collect();
-    said.push_str(&format!("# read: {}\n", names.join(", ")));
-    Ok(format!("{table}{SEPARATOR}{said}"))
+    report.push_str(&format!("# read: {}\n", names.join(", ")));
+    Ok(format!("{table}{SEPARATOR}{report}"))
 }

@@ -19,7 +19,7 @@ pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
 }
 
 /// Prints the expression of the text, or the module if the text has no expression.
-fn printed(module: &Module, root: Option<ExprId>, options: &PrintOptions<'_>) -> PrintedText {
+fn print_root(module: &Module, root: Option<ExprId>, options: &PrintOptions<'_>) -> PrintedText {
     match root {
         Some(root) => print_expr(module, root, options),
         None => print(module, options),
@@ -35,14 +35,14 @@ pub fn parse_case(case: &str) -> Outcome {
 
 /// Checks that the printed text parses to an equal module, and that this module is printed as the same text.
 pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Failed> {
-    let text = printed(module, root, &PrintOptions::default());
+    let text = print_root(module, root, &PrintOptions::default());
     let reparsed = read(&text.text, &text.constants)?;
     let equal = match (root, reparsed.root) {
         (Some(a), Some(b)) => structural_equal_exprs((module, a), (&reparsed.module, b)),
         _ => structural_equal(module, &reparsed.module),
     };
     equal.map_err(|difference| format!("the text does not round-trip: {difference}\n{}", text.text))?;
-    let reprinted = printed(&reparsed.module, reparsed.root, &PrintOptions::default());
+    let reprinted = print_root(&reparsed.module, reparsed.root, &PrintOptions::default());
     if reprinted.text != text.text {
         return Err(
             format!("expected the same text from both printings, found\n{}\n{}", text.text, reprinted.text).into()
@@ -58,12 +58,13 @@ pub fn print_case(case: &str) -> Outcome {
     let has_types = input.lines().any(|line| line == "// types");
     if has_types {
         let roots: Vec<ExprId> = parsed.root.into_iter().collect();
-        infer_type_in_place(&mut parsed.module, &roots).map_err(|faults| format!("{faults:?}"))?;
+        infer_type_in_place(&mut parsed.module, &roots)
+            .map_err(|faults| format!("type inference failed: {}", faults[0].diagnostic))?;
     } else {
         check_round_trip(&parsed.module, parsed.root)?;
     }
     let options = PrintOptions { types: has_types, ..PrintOptions::default() };
-    let text = printed(&parsed.module, parsed.root, &options).text;
+    let text = print_root(&parsed.module, parsed.root, &options).text;
     let separator = if input.ends_with('\n') { "// ----\n" } else { "\n// ----\n" };
     Ok(format!("{input}{separator}{text}"))
 }

@@ -147,8 +147,8 @@ const LAWS: &[&str] = &[
 fn annotation_is_idempotent() {
     for non_call in [true, false] {
         let options = targets(&[("t", &["abs", "split", "add"])], non_call);
-        for program in LAWS {
-            let annotated = passes(&module(program), &["annotate_target"], &options);
+        for source in LAWS {
+            let annotated = passes(&module(source), &["annotate_target"], &options);
             assert_equal(&passes(&annotated, &["annotate_target"], &options), &annotated);
         }
     }
@@ -157,9 +157,9 @@ fn annotation_is_idempotent() {
 #[test]
 fn annotation_composes_in_order() {
     let (a, b): (&[&str], &[&str]) = (&["abs", "split"], &["exp", "abs", "concatenate", "add"]);
-    for program in LAWS {
-        let annotated = passes(&module(program), &["annotate_target"], &targets(&[("a", a), ("b", b)], true));
-        let first = passes(&module(program), &["annotate_target"], &targets(&[("a", a)], true));
+    for source in LAWS {
+        let annotated = passes(&module(source), &["annotate_target"], &targets(&[("a", a), ("b", b)], true));
+        let first = passes(&module(source), &["annotate_target"], &targets(&[("a", a)], true));
         assert_equal(&passes(&first, &["annotate_target"], &targets(&[("b", b)], true)), &annotated);
     }
 }

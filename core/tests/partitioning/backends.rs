@@ -34,8 +34,8 @@ fn test_backend<'a>(name: &'a str, patterns: &str, operators: &[&str]) -> TestBa
     TestBackend { name, table: table(patterns), operators, judge: Box::new(AcceptAll) }
 }
 
-fn partition(program: &str, test_backends: &mut [TestBackend<'_>]) -> (Module, Module, Report) {
-    let before = module(program);
+fn partition(source: &str, test_backends: &mut [TestBackend<'_>]) -> (Module, Module, Report) {
+    let before = module(source);
     let mut backends: Vec<Backend<'_>> = test_backends
         .iter_mut()
         .map(|g| Backend { name: g.name.into(), table: &g.table, operators: &g.operators, judge: &mut *g.judge })
@@ -103,17 +103,17 @@ impl Judge for RefusingJudge {
     }
 }
 
-fn too_small(_: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
+fn size_refusal(_: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
     let is_small = matches!(question, Question::Regions) && candidate.nodes.len() < 3;
     is_small.then(|| Refusal::new(RefusalCode::NotProfitable, "fewer than 3 operators"))
 }
 
 #[test]
 fn a_refused_region_goes_to_the_next_backend_or_the_host() {
-    let program = "def @main(%a: T) { exp(tanh(nn.relu(abs(%a)))) }";
+    let source = "def @main(%a: T) { exp(tanh(nn.relu(abs(%a)))) }";
     let mut backend = test_backend("p", "p.x: nn.relu(abs(*))", &["exp"]);
-    backend.judge = Box::new(RefusingJudge(too_small));
-    let (before, _, report) = partition(program, &mut [backend, test_backend("q", "", &["abs", "exp"])]);
+    backend.judge = Box::new(RefusingJudge(size_refusal));
+    let (before, _, report) = partition(source, &mut [backend, test_backend("q", "", &["abs", "exp"])]);
     assert_eq!(
         places(&before, &report),
         [
@@ -125,8 +125,8 @@ fn a_refused_region_goes_to_the_next_backend_or_the_host() {
     );
     assert_eq!(report.operators[1].refusals[0].1.detail, "NotProfitable: fewer than 3 operators");
     let mut backend = test_backend("p", "p.x: nn.relu(abs(*))", &["exp"]);
-    backend.judge = Box::new(RefusingJudge(too_small));
-    let (before, after, report) = partition(program, &mut [backend]);
+    backend.judge = Box::new(RefusingJudge(size_refusal));
+    let (before, after, report) = partition(source, &mut [backend]);
     assert_equal(&after, &before);
     assert!(report.regions.is_empty());
 }
@@ -147,7 +147,7 @@ impl Judge for AtMost {
 
 #[test]
 fn a_region_is_split_at_the_size_that_its_backend_asks_for() {
-    let program = "def @main(%a: T, %b: T) {
+    let source = "def @main(%a: T, %b: T) {
         %0 = abs(%a); %1 = split(%0, indices_or_sections=2); %2 = exp(%1.0); %3 = exp(%1.1);
         %4 = concatenate((%2, %3, %0)); %5 = tanh(%4); (%5, %1.0)
     }";
@@ -155,7 +155,7 @@ fn a_region_is_split_at_the_size_that_its_backend_asks_for() {
     for (size, regions) in [(1, 6), (2, 3), (3, 2), (4, 2), (5, 2), (6, 1)] {
         let mut backend = test_backend("p", "", &operators);
         backend.judge = Box::new(AtMost(size));
-        let (before, after, report) = partition(program, &mut [backend]);
+        let (before, after, report) = partition(source, &mut [backend]);
         assert_eq!(report.regions.len(), regions, "{size}: {:?}", places(&before, &report));
         assert!(report.operators.iter().all(|row| row.region.is_some()), "{size}: {:?}", places(&before, &report));
         for region in &report.regions {
@@ -163,9 +163,9 @@ fn a_region_is_split_at_the_size_that_its_backend_asks_for() {
             assert!(function.params.iter().all(|&p| after.ty(p).as_tensor().is_some()), "{}", print_module(&after));
         }
     }
-    let mut endless = test_backend("p", "", &operators);
-    endless.judge = Box::new(AtMost(0));
-    let (before, _, report) = partition(program, &mut [endless]);
+    let mut endless_backend = test_backend("p", "", &operators);
+    endless_backend.judge = Box::new(AtMost(0));
+    let (before, _, report) = partition(source, &mut [endless_backend]);
     assert!(report.regions.is_empty(), "{:?}", places(&before, &report));
     assert!(report.operators[0].refusals[0].1.detail.contains("expected parts smaller than the region"));
 }
@@ -243,7 +243,7 @@ fn operators_keep_their_origins() {
 }
 
 /// Reassembles a partitioned program: inlines functions, and resolves tuple projections.
-fn undo(module: &Module) -> Module {
+fn inline_regions(module: &Module) -> Module {
     let names: Vec<String> =
         module.globals.keys().filter(|name| ***name != *"main").map(|name| name.to_string()).collect();
     let inlined = byoc_core::pass::inline_compiler_functions_bound_to(module, &names).unwrap();
@@ -260,8 +260,8 @@ fn undo(module: &Module) -> Module {
 
 #[test]
 fn random_programs_survive_partitioning_and_inlining() {
-    let unary = ["abs", "exp", "log", "tanh", "nn.relu", "sigmoid"];
-    let binary = ["add", "subtract", "multiply", "maximum"];
+    let unary_ops = ["abs", "exp", "log", "tanh", "nn.relu", "sigmoid"];
+    let binary_ops = ["add", "subtract", "multiply", "maximum"];
     let mut state = 3u64;
     let mut random = |bound: usize| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -273,14 +273,14 @@ fn random_programs_survive_partitioning_and_inlining() {
         let count = 4 + trial % 40;
         let mut values = vec!["%a".to_owned(), "%b".to_owned()];
         for i in 0..count {
-            let recent = |random: &mut dyn FnMut(usize) -> usize, values: &[String]| {
+            let recent_value = |random: &mut dyn FnMut(usize) -> usize, values: &[String]| {
                 values[values.len() - 1 - random(values.len().min(6))].clone()
             };
             let call = match random(5) {
-                0..=2 => format!("{}({})", unary[random(unary.len())], recent(&mut random, &values)),
+                0..=2 => format!("{}({})", unary_ops[random(unary_ops.len())], recent_value(&mut random, &values)),
                 _ => {
-                    let (l, r) = (recent(&mut random, &values), recent(&mut random, &values));
-                    format!("{}({l}, {r})", binary[random(binary.len())])
+                    let (l, r) = (recent_value(&mut random, &values), recent_value(&mut random, &values));
+                    format!("{}({l}, {r})", binary_ops[random(binary_ops.len())])
                 }
             };
             text.push_str(&format!("%{i} = {call};\n"));
@@ -306,15 +306,19 @@ fn random_programs_survive_partitioning_and_inlining() {
                 let live = module.live();
                 module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some()).count()
             };
-            count(&undo(&after)) > count(&before)
+            count(&inline_regions(&after)) > count(&before)
         };
         if !computed_twice {
-            assert_equal(&undo(&after), &byoc_core::pass::infer_type(&before).unwrap());
+            assert_equal(&inline_regions(&after), &byoc_core::pass::infer_type(&before).unwrap());
         }
-        let at_home = report.operators.iter().filter(|row| row.region.is_none() && row.refusals.is_empty()).count();
-        assert_eq!(at_home, 0, "expected a reason for every operator on the host");
+        let unexplained_count =
+            report.operators.iter().filter(|row| row.region.is_none() && row.refusals.is_empty()).count();
+        assert_eq!(unexplained_count, 0, "expected a reason for every operator on the host");
     }
-    assert!(regions > 1000 && composites > 200, "{regions} regions, {composites} composites");
+    assert!(
+        regions > 1000 && composites > 200,
+        "expected more than 1000 regions and 200 composites, found {regions} and {composites}"
+    );
 }
 
 #[test]
@@ -323,7 +327,7 @@ fn inlines_functions_of_a_backend() {
         "def @main(%a: T, %b: T) { abs(nn.relu(add(%a, %b))) }",
         &mut [test_backend("c", "c.add_relu: nn.relu(add(*, *))", &["abs"])],
     );
-    assert_equal(&undo(&after), &before);
+    assert_equal(&inline_regions(&after), &before);
     let wrong = byoc_core::pass::inline_compiler_functions_bound_to(&after, &["@tvmgen_default_c_main_1".into()]);
     let error = wrong.unwrap_err();
     assert_eq!(error.code.to_string(), "E0340");
@@ -336,9 +340,12 @@ fn functions_of_a_backend_are_marked_as_external() {
         "def @main(%a: T) { abs(exp(%a)) }",
         &mut [test_backend("c", "", &["abs"]), test_backend("d", "", &["exp"])],
     );
-    let marked = byoc_core::pass::mark_compiler_functions_extern(&after, Some("c")).unwrap();
+    let marked_module = byoc_core::pass::mark_compiler_functions_extern(&after, Some("c")).unwrap();
     let attrs = |module: &Module, i: usize| module.function(&report.regions[i].symbol).unwrap().attrs.clone();
     let region_of = |name: &str| report.regions.iter().position(|region| &*region.backend == name).unwrap();
-    assert_eq!(attrs(&marked, region_of("c")), byoc_ir::ir::Attrs::new([("Extern", byoc_ir::ir::AttrValue::Int(1))]));
-    assert_eq!(attrs(&marked, region_of("d")), attrs(&after, region_of("d")));
+    assert_eq!(
+        attrs(&marked_module, region_of("c")),
+        byoc_ir::ir::Attrs::new([("Extern", byoc_ir::ir::AttrValue::Int(1))])
+    );
+    assert_eq!(attrs(&marked_module, region_of("d")), attrs(&after, region_of("d")));
 }

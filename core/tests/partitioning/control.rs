@@ -3,8 +3,8 @@
 
 use super::evaluate::{Evaluator, Value, tensors};
 use super::laws::{
-    BINARY, PASSES, Pass, UNARY, annotation_laws, cases, check_idempotence, regions_need_each_other, rules, step,
-    table, verified,
+    BINARY, PASSES, Pass, UNARY, annotation_laws, cases, check_idempotence, expect_verified, regions_need_each_other,
+    rules, step, table,
 };
 use super::print_module;
 use byoc_core::analysis::structural_equal;
@@ -321,7 +321,7 @@ fn outcome(module: &Module, condition: bool) -> Vec<Vec<u32>> {
     tensors(&result).iter().map(bits).collect()
 }
 
-fn same_numbers(before: &Module, after: &Module) -> Result<(), TestCaseError> {
+fn check_same_results(before: &Module, after: &Module) -> Result<(), TestCaseError> {
     for cond in [true, false] {
         prop_assert_eq!(
             outcome(before, cond),
@@ -357,14 +357,14 @@ proptest! {
         let rules = rules(&owners);
         let steps = run_four_passes(&module, &rules, non_call);
         for step in &steps {
-            same_numbers(&module, step)?;
+            check_same_results(&module, step)?;
         }
         let partitioned = &steps[3];
         prop_assert!(!regions_need_each_other(partitioned), "{}", print_module(partitioned));
         prop_assert_eq!(print_module(partitioned), print_module(&run_four_passes(&module, &rules, non_call)[3]));
         let names: Vec<String> =
             partitioned.globals.keys().map(|name| name.to_string()).filter(|name| name.starts_with("tvmgen_")).collect();
-        same_numbers(&module, &verified(inline_compiler_functions_bound_to(partitioned, &names)))?;
+        check_same_results(&module, &expect_verified(inline_compiler_functions_bound_to(partitioned, &names)))?;
     }
 
     #[test]
@@ -390,7 +390,7 @@ proptest! {
             step("partition_for", &module, |module| partition_for(module, &mut backends, "default").map(|(made, _)| made))
         };
         let partitioned = partition();
-        same_numbers(&module, &partitioned)?;
+        check_same_results(&module, &partitioned)?;
         prop_assert!(!regions_need_each_other(&partitioned), "{}", print_module(&partitioned));
         prop_assert_eq!(print_module(&partitioned), print_module(&partition()));
     }
@@ -423,10 +423,10 @@ proptest! {
         let steps = run_four_passes(&module, &rules(&owners), non_call);
         for step in std::iter::once(&module).chain(&steps) {
             let printed = print(step, &PrintOptions::default());
-            let again = parse(&printed.text, &ParseOptions { constants: &printed.constants });
-            prop_assert_eq!(&again.diagnostics, &[], "{}", printed.text);
-            let again = infer_type(&again.module).unwrap_or_else(|faults| panic!("{faults:?}\n{}", printed.text));
-            prop_assert_eq!(structural_equal(step, &again), Ok(()), "{}", printed.text);
+            let reparsed = parse(&printed.text, &ParseOptions { constants: &printed.constants });
+            prop_assert_eq!(&reparsed.diagnostics, &[], "{}", printed.text);
+            let reparsed = infer_type(&reparsed.module).unwrap_or_else(|faults| panic!("{faults:?}\n{}", printed.text));
+            prop_assert_eq!(structural_equal(step, &reparsed), Ok(()), "{}", printed.text);
         }
     }
 }

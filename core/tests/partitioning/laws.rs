@@ -100,10 +100,11 @@ fn program(choices: &[u8]) -> Module {
 /// Assigns each operator to one of three targets or to none.
 pub fn rules(owners: &[u8]) -> Vec<TargetRule> {
     let names = UNARY.iter().chain(&BINARY).chain(&["split", "concatenate"]);
-    let owned: Vec<(&str, u8)> =
+    let owner_by_operator: Vec<(&str, u8)> =
         names.zip(owners.iter().chain(std::iter::repeat(&3))).map(|(&n, &o)| (n, o % 5)).collect();
-    let operators_of =
-        |target: u8| owned.iter().filter(|(_, owner)| *owner == target).map(|(name, _)| (*name).into()).collect();
+    let operators_of = |target: u8| {
+        owner_by_operator.iter().filter(|(_, owner)| *owner == target).map(|(name, _)| (*name).into()).collect()
+    };
     ["a", "b", "c"]
         .iter()
         .zip(0..)
@@ -120,7 +121,7 @@ pub fn table() -> Vec<Entry> {
     .entries
 }
 
-pub fn verified(module: Result<Module, Box<Diagnostic>>) -> Module {
+pub fn expect_verified(module: Result<Module, Box<Diagnostic>>) -> Module {
     let module = module.unwrap_or_else(|d| panic!("{d}"));
     if let Err(faults) = verify(&module) {
         panic!("{faults:?}\n{}", print_module(&module));
@@ -129,10 +130,11 @@ pub fn verified(module: Result<Module, Box<Diagnostic>>) -> Module {
 }
 
 fn four_passes(module: &Module, rules: &[TargetRule], non_call: bool) -> Module {
-    let composites = verified(merge_composite(module, &table(), &mut AcceptAll, &mut |_, _| {}, &mut Vec::new()));
-    let annotated = verified(annotate_target(&composites, rules, non_call));
-    let merged = verified(merge_compiler_regions(&annotated));
-    verified(partition_graph(&merged, "default", true))
+    let composites =
+        expect_verified(merge_composite(module, &table(), &mut AcceptAll, &mut |_, _| {}, &mut Vec::new()));
+    let annotated = expect_verified(annotate_target(&composites, rules, non_call));
+    let merged = expect_verified(merge_compiler_regions(&annotated));
+    expect_verified(partition_graph(&merged, "default", true))
 }
 
 /// Returns true if regions could depend on each other: a function is called more than once, or a region calls a
@@ -182,7 +184,7 @@ fn resolve(module: &Module) -> Module {
             _ => None,
         })
     });
-    verified(resolved)
+    expect_verified(resolved)
 }
 
 fn operators(module: &Module) -> usize {
@@ -204,18 +206,18 @@ pub const PASSES: [(&str, Pass); 4] = [
 /// Checks that annotating for one target after the other equals annotating for both, and that annotation is
 /// idempotent. Returns the annotated program.
 pub fn annotation_laws(module: &Module, rules: &[TargetRule], non_call: bool) -> Result<Module, TestCaseError> {
-    let annotated = verified(annotate_target(module, rules, non_call));
-    let first = verified(annotate_target(module, &rules[..1], non_call));
-    let in_turn = verified(annotate_target(&first, &rules[1..], non_call));
+    let annotated = expect_verified(annotate_target(module, rules, non_call));
+    let first = expect_verified(annotate_target(module, &rules[..1], non_call));
+    let annotated_in_turn = expect_verified(annotate_target(&first, &rules[1..], non_call));
     prop_assert_eq!(
-        structural_equal(&annotated, &in_turn),
+        structural_equal(&annotated, &annotated_in_turn),
         Ok(()),
         "{}\n{}\n{}",
         print_module(module),
         print_module(&annotated),
-        print_module(&in_turn)
+        print_module(&annotated_in_turn)
     );
-    let again = verified(annotate_target(&annotated, rules, non_call));
+    let again = expect_verified(annotate_target(&annotated, rules, non_call));
     prop_assert_eq!(
         structural_equal(&annotated, &again),
         Ok(()),
@@ -246,7 +248,7 @@ pub fn check_idempotence(module: &Module, passes: &[(&str, Pass)]) -> Result<(),
 /// Runs a pass. On failure, the message shows the input program.
 pub fn step(name: &str, before: &Module, pass: impl FnOnce(&Module) -> Result<Module, Box<Diagnostic>>) -> Module {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pass(before))) {
-        Ok(Ok(module)) => verified(Ok(module)),
+        Ok(Ok(module)) => expect_verified(Ok(module)),
         Ok(Err(diagnostic)) => panic!("{name}: {diagnostic}\n{}", print_module(before)),
         Err(_) => panic!("{name} panics on\n{}", print_module(before)),
     }
@@ -273,7 +275,7 @@ proptest! {
         non_call in any::<bool>(),
     ) {
         let module = program(&choices);
-        let annotated = verified(annotate_target(&module, &rules(&owners), non_call));
+        let annotated = expect_verified(annotate_target(&module, &rules(&owners), non_call));
         check_idempotence(&annotated, &PASSES)?;
         check_idempotence(&annotated, &[("inline", |module| inline(&partition_graph(&merge_compiler_regions(module)?, "default", true)?))])?;
     }
@@ -291,13 +293,13 @@ proptest! {
         prop_assert_eq!(print_module(&partitioned), print_module(&four_passes(&module, &rules, non_call)));
         let names: Vec<String> =
             partitioned.globals.keys().map(|name| name.to_string()).filter(|name| name.starts_with("tvmgen_")).collect();
-        let back = resolve(&verified(inline_compiler_functions_bound_to(&partitioned, &names)));
+        let inlined_module = resolve(&expect_verified(inline_compiler_functions_bound_to(&partitioned, &names)));
         // A value that escapes from a composite and flows back into it is computed twice.
-        let (back, before) = (resolve(&back), resolve(&module));
-        if operators(&back) == operators(&before) {
-            assert_equal(&back, &before);
+        let (inlined_module, before) = (resolve(&inlined_module), resolve(&module));
+        if operators(&inlined_module) == operators(&before) {
+            assert_equal(&inlined_module, &before);
         } else {
-            prop_assert!(operators(&back) > operators(&before));
+            prop_assert!(operators(&inlined_module) > operators(&before));
         }
     }
 }

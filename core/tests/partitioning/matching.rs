@@ -135,7 +135,7 @@ fn attributes() {
     };
     let is_match = |pattern: &str, program: &Module| matches_in(pattern, program, program.main().unwrap().body);
     let conv_call = conv("");
-    assert!(is_match("nn.conv2d{groups=1}(*, *)", &conv_call), "a default matches an explicit value");
+    assert!(is_match("nn.conv2d{groups=1}(*, *)", &conv_call), "expected a default to match an explicit value");
     assert!(is_match("nn.conv2d{strides=[1, 1], data_layout=\"NCHW\"}(*, *)", &conv_call));
     assert!(!is_match("nn.conv2d{groups=2}(*, *)", &conv_call));
     assert!(!is_match("nn.conv2d{channels=4}(*, *)", &conv_call));
@@ -200,7 +200,7 @@ fn dominators() {
         .map(byoc_ir::ir::Id::new)
         .find(|&id: &ExprId| escaping.expr(id).as_op_call().is_some_and(|(op, _)| byoc_ir::op::get(op).name == "add"))
         .unwrap();
-    assert!(!matches_in(pattern, &escaping, add), "the parent's value escapes");
+    assert!(!matches_in(pattern, &escaping, add), "expected no match: the parent's value escapes");
 }
 
 /// Tests `post_dominates`: operands off the paths are unconstrained, but the parent's value must not leave the paths.
@@ -232,7 +232,7 @@ fn post_dominators() {
         .map(byoc_ir::ir::Id::new)
         .find(|&id: &ExprId| escaping.expr(id).as_op_call().is_some_and(|(op, _)| byoc_ir::op::get(op).name == "add"))
         .unwrap();
-    assert!(!matches_in(pattern, &escaping, add), "the parent's value escapes");
+    assert!(!matches_in(pattern, &escaping, add), "expected no match: the parent's value escapes");
 }
 
 /// Tests that the help of a mistake shows a form that parses.
@@ -349,10 +349,10 @@ fn reports_every_error_of_a_file_with_its_place() {
 
 #[test]
 fn parser_survives_malformed_input() {
-    let deep = |n: usize| format!("x: {}*{}", "nn.relu(".repeat(n), ")".repeat(n));
-    assert!(!parse_table(&deep(90), Checks::Allowed).has_errors());
+    let deep_pattern = |n: usize| format!("x: {}*{}", "nn.relu(".repeat(n), ")".repeat(n));
+    assert!(!parse_table(&deep_pattern(90), Checks::Allowed).has_errors());
     for malformed in [
-        deep(100_000),
+        deep_pattern(100_000),
         format!("x: *{}", " ? nn.relu".repeat(100_000)),
         format!("x: *{}", ".0".repeat(100_000)),
         format!("x: nn.relu{{a={}", "[".repeat(100_000)),

@@ -37,21 +37,21 @@ fn a_diamond_of_one_target_is_one_region() {
 
 #[test]
 fn siblings_that_share_an_input_do_not_merge() {
-    let program = "def @main(%x: T) { (E[t](abs(B[t](%x))), E[t](exp(B[t](%x)))) }";
-    merge(program, program);
+    let source = "def @main(%x: T) { (E[t](abs(B[t](%x))), E[t](exp(B[t](%x)))) }";
+    merge(source, source);
 }
 
 #[test]
 fn no_cycle_through_a_branch() {
     // The first region computes the condition, and the branch feeds the last region: a merged region would depend on
     // itself.
-    let program = "def @main(%x: T, %y: float32) {
+    let source = "def @main(%x: T, %y: float32) {
         %0 = abs(B[t](%y));
         %1 = equal(B[default](E[t](%0)), B[default](1f));
         %2 = if (E[default](%1)) { %x } else { E[default](exp(B[default](%x))) };
         E[t](add(B[t](%2), B[t](E[t](%0))))
     }";
-    merge(program, program);
+    merge(source, source);
 }
 
 #[test]
@@ -80,23 +80,23 @@ fn no_cycle_through_a_region_that_grew_later() {
 
 #[test]
 fn regions_of_a_loop_body_stay_in_it() {
-    let program = "def @main(%x: T) {
+    let source = "def @main(%x: T) {
         %0 = abs(B[t](%x));
         let %f = fn (%y: T) { E[t](add(B[t](%y), B[t](E[t](%0)))) };
         %f(E[t](%0))
     }";
-    merge(program, program);
+    merge(source, source);
 }
 
 #[test]
 fn rejects_inconsistent_annotations() {
-    for (program, excerpt) in [
+    for (source, excerpt) in [
         ("def @main(%x: T) { E[t](abs(%x)) }", "in no region"),
         ("def @main(%x: T) { E[u](abs(B[t](%x))) }", "in a region of \"t\""),
         ("def @main(%x: T) { E[t](add(B[t](%x), B[u](%x))) }", "found \"t\" and \"u\""),
     ] {
         let result =
-            run(module(program), &["merge_compiler_regions"], &PassOptions::default(), &mut RunOptions::default());
+            run(module(source), &["merge_compiler_regions"], &PassOptions::default(), &mut RunOptions::default());
         let error = result.unwrap_err();
         assert_eq!(error.diagnostics[0].code.to_string(), "E0330");
         assert!(error.diagnostics[0].message.contains(excerpt), "{}", error.diagnostics[0]);

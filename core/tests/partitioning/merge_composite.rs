@@ -7,8 +7,8 @@ fn merge(table: &str, before: &str, after: &str) {
     check(&["merge_composite"], &patterns(table), before, after);
 }
 
-fn unchanged(table: &str, program: &str) {
-    merge(table, program, program);
+fn assert_unchanged(table: &str, source: &str) {
+    merge(table, source, source);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn m9_judge_sees_the_original_call() {
         let mut refusals = Vec::new();
         let after = merge_composite(&before, &table, &mut judge, &mut |_, refusal| refusals.push(refusal), &mut vec![])
             .unwrap();
-        assert_eq!(judge.1, 1, "one batch for the entry");
+        assert_eq!(judge.1, 1, "expected one batch for the entry");
         let text = print_module(&after);
         assert_eq!(text.contains("PartitionedFromPattern=\"nn.conv2d_nn.bias_add_nn.relu_\""), is_accepted, "{text}");
         assert_eq!(refusals.is_empty(), is_accepted);
@@ -159,7 +159,7 @@ fn m9_judge_sees_the_original_call() {
 
 #[test]
 fn m13_escaping_value() {
-    unchanged(
+    assert_unchanged(
         "conv_relu: nn.relu(nn.conv2d(*, *))",
         "def @main(%i: Tensor[(1, 3, 7, 7), float32], %w: Tensor[(3, 3, 1, 1), float32]) {
             %0 = nn.conv2d(%i, %w, kernel_size=[1, 1]); %1 = nn.relu(%0); add(%1, %0)
@@ -199,7 +199,7 @@ fn overlapping_matches_go_to_the_later_root() {
 
 #[test]
 fn the_result_of_the_function_is_an_escape() {
-    unchanged("pair: nn.relu(abs(*))", "def @main(%a: T) { %0 = abs(%a); %1 = nn.relu(%0); (%0, %1) }");
+    assert_unchanged("pair: nn.relu(abs(*))", "def @main(%a: T) { %0 = abs(%a); %1 = nn.relu(%0); (%0, %1) }");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn commutative_arguments_keep_the_order_of_the_pattern() {
             %1(%a)
         }"#,
     );
-    unchanged("first: subtract(nn.relu(*), *)", "def @main(%a: T, %b: T) { subtract(%b, nn.relu(%a)) }");
+    assert_unchanged("first: subtract(nn.relu(*), *)", "def @main(%a: T, %b: T) { subtract(%b, nn.relu(%a)) }");
 }
 
 #[test]

@@ -10,14 +10,14 @@ const PROGRAM: &str = "def @main(%x: T) { E[b](exp(B[b](E[a](abs(B[a](%x)))))) }
 
 type HookResult = Result<Option<Module>, Box<Diagnostic>>;
 
-fn optimized(optimize: &mut dyn FnMut(&str, &Module) -> HookResult) -> Result<Module, Box<Diagnostic>> {
+fn run_optimizer(optimize: &mut dyn FnMut(&str, &Module) -> HookResult) -> Result<Module, Box<Diagnostic>> {
     partition_graph_with(&module(PROGRAM), "default", true, optimize)
 }
 
 #[test]
 fn a_backend_rewrites_its_own_functions() {
     let mut names = Vec::new();
-    let result = optimized(&mut |target, region| {
+    let result = run_optimizer(&mut |target, region| {
         names.push(target.to_owned());
         assert_eq!(region.globals.len(), 1);
         assert!(region.main().is_some_and(|main| main.attrs.is_empty()));
@@ -42,15 +42,15 @@ fn rejects_invalid_results_of_the_hook() {
     let cases = [
         ("without main", "def @other(%x: T) { exp(%x) }"),
         ("changed the type of", "def @main(%x: T, %y: T) { exp(%x) }"),
-        ("needs @f", "def @f(%x: T) -> T { exp(%x) } def @main(%x: T) -> T { @f(%x) }"),
+        ("found a reference to @f", "def @f(%x: T) -> T { exp(%x) } def @main(%x: T) -> T { @f(%x) }"),
     ];
     for (reason, hook_result) in cases {
-        let error = optimized(&mut |_, _| Ok(Some(module(hook_result)))).expect_err(reason);
+        let error = run_optimizer(&mut |_, _| Ok(Some(module(hook_result)))).expect_err(reason);
         assert_eq!(error.code.to_string(), "E0346");
         assert!(error.message.contains(reason), "{error}");
     }
     // Any pass works on the module of a region.
-    assert!(optimized(&mut |_, region| fold_constant(region).map(Some)).is_ok());
+    assert!(run_optimizer(&mut |_, region| fold_constant(region).map(Some)).is_ok());
 }
 
 #[test]

@@ -14,9 +14,9 @@ fn pattern(text: &str) -> Pattern {
 
 type Rule<'r> = dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<byoc_ir::diag::Diagnostic>> + 'r;
 
-fn rewrite_program(pattern: &Pattern, program: &str, is_once: bool, rule: &mut Rule<'_>) -> Module {
+fn rewrite_source(pattern: &Pattern, source: &str, is_once: bool, rule: &mut Rule<'_>) -> Module {
     let callback = Callback { pattern, require_type: false, rewrite_once: is_once, function: rule };
-    rewrite(&mut [callback], &module(program)).unwrap_or_else(|d| panic!("{d}"))
+    rewrite(&mut [callback], &module(source)).unwrap_or_else(|d| panic!("{d}"))
 }
 
 /// Returns the first argument of the call at a site.
@@ -29,33 +29,35 @@ fn first_argument(site: &Site<'_>) -> ExprId {
 
 #[test]
 fn rewrites_to_a_fixed_point() {
-    let double = pattern("nn.relu(nn.relu(*))");
-    let program = "def @main(%x: T) { nn.relu(nn.relu(nn.relu(nn.relu(%x)))) }";
-    let result = rewrite_program(&double, program, false, &mut |site| Ok(first_argument(site)));
+    let double_relu = pattern("nn.relu(nn.relu(*))");
+    let source = "def @main(%x: T) { nn.relu(nn.relu(nn.relu(nn.relu(%x)))) }";
+    let result = rewrite_source(&double_relu, source, false, &mut |site| Ok(first_argument(site)));
     assert_equal(&result, &module("def @main(%x: T) { nn.relu(%x) }"));
-    let result = rewrite_program(&double, program, true, &mut |site| Ok(first_argument(site)));
+    let result = rewrite_source(&double_relu, source, true, &mut |site| Ok(first_argument(site)));
     assert_equal(&result, &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
 }
 
 #[test]
 fn callback_sees_rewritten_operands() {
     // x * 1 and 1 * x both become x, also inside the operand of another match.
-    let neutral = pattern("multiply(*x, const(1f))");
-    let x = neutral
+    let neutral_factor = pattern("multiply(*x, const(1f))");
+    let x = neutral_factor
         .post_order()
         .into_iter()
-        .find(|&id| matches!(neutral.nodes[id], byoc_core::pattern::PatternNode::Wildcard));
-    let result =
-        rewrite_program(&neutral, "def @main(%x: T) { multiply(exp(multiply(1f, %x)), 1f) }", false, &mut |site| {
-            Ok(site.get(x.expect("expected a wildcard")).expect("expected an expression"))
-        });
+        .find(|&id| matches!(neutral_factor.nodes[id], byoc_core::pattern::PatternNode::Wildcard));
+    let result = rewrite_source(
+        &neutral_factor,
+        "def @main(%x: T) { multiply(exp(multiply(1f, %x)), 1f) }",
+        false,
+        &mut |site| Ok(site.get(x.expect("expected a wildcard")).expect("expected an expression")),
+    );
     assert_equal(&result, &module("def @main(%x: T) { exp(%x) }"));
 }
 
 #[test]
 fn new_expressions_are_typed_and_change_the_types_of_their_users() {
     let exp_pattern = pattern("exp(*)");
-    let result = rewrite_program(
+    let result = rewrite_source(
         &exp_pattern,
         "def @main(%x: T) { cast(tanh(exp(%x)), dtype=\"float32\") }",
         true,
@@ -94,35 +96,35 @@ fn several_callbacks_take_turns() {
 
 #[test]
 fn rejects_endless_rewriting() {
-    let either = pattern("nn.relu(*) | tanh(*)");
+    let either_pattern = pattern("nn.relu(*) | tanh(*)");
     let program = module("def @main(%x: T) { nn.relu(%x) }");
     let error = |rule: &mut Rule<'_>| {
-        let callback = Callback { pattern: &either, require_type: false, rewrite_once: false, function: rule };
+        let callback = Callback { pattern: &either_pattern, require_type: false, rewrite_once: false, function: rule };
         rewrite(&mut [callback], &program).expect_err("expected an error for nonterminating rewriting")
     };
     let relu = byoc_ir::op::lookup("nn.relu");
-    let to_and_fro = error(&mut |site| {
+    let alternating_error = error(&mut |site| {
         let arg = first_argument(site);
         let is_relu = site.builder.module.expr(site.after).as_op_call().map(|(op, _)| op) == relu;
         site.builder.op(if is_relu { "tanh" } else { "nn.relu" }, &[arg], Attrs::none())
     });
-    assert_eq!(to_and_fro.code.to_string(), "E0317");
-    assert!(to_and_fro.message.contains("100 rounds"), "{to_and_fro}");
-    let doubling = error(&mut |site| {
+    assert_eq!(alternating_error.code.to_string(), "E0317");
+    assert!(alternating_error.message.contains("100 rounds"), "{alternating_error}");
+    let doubling_error = error(&mut |site| {
         let replacement = site.after;
         site.builder.op("nn.relu", &[replacement], Attrs::none())
     });
-    assert_eq!(doubling.code.to_string(), "E0317");
-    assert!(doubling.message.contains("expressions"), "{doubling}");
+    assert_eq!(doubling_error.code.to_string(), "E0317");
+    assert!(doubling_error.message.contains("expressions"), "{doubling_error}");
 }
 
 #[test]
 fn skips_overlapping_and_escaping_matches() {
     let pair = pattern("exp(exp(*))");
-    let program = "def @main(%x: T) { %0 = exp(%x); %1 = exp(%0); add(%0, %1) }";
+    let source = "def @main(%x: T) { %0 = exp(%x); %1 = exp(%0); add(%0, %1) }";
     let result =
-        rewrite_program(&pair, program, true, &mut |_| panic!("expected no match: the inner value is used outside"));
-    assert_equal(&result, &module(program));
+        rewrite_source(&pair, source, true, &mut |_| panic!("expected no match: the inner value is used outside"));
+    assert_equal(&result, &module(source));
 }
 
 #[test]
@@ -146,10 +148,10 @@ fn partition_calls_check_and_sets_attributes() {
     );
     let mut warnings = Vec::new();
     let function_pattern = pattern("fn (..) { * }");
-    let same_again = function_pattern
+    let repeated_result = function_pattern
         .partition(&program, &attrs, &mut |_, _| true, &mut warnings)
         .expect("expected an unchanged module");
-    assert_equal(&same_again, &program);
+    assert_equal(&repeated_result, &program);
     assert_eq!(warnings.len(), 1);
 }
 
@@ -182,9 +184,10 @@ fn rejects_duplicate_parameters_of_a_fused_function() {
     let (a, b) = (builder.var("p0", ty.clone()), builder.var("p0", ty.clone()));
     let sum = builder.op("add", &[a, b], Attrs::none()).expect("the program is well typed");
     let attrs = Attrs::new([("Primitive", AttrValue::Int(1))]);
-    let fused = builder.function(&[a, b], sum, Type::Unknown, attrs).expect("the program is well typed");
+    let fused_function = builder.function(&[a, b], sum, Type::Unknown, attrs).expect("the program is well typed");
     let x = builder.var("x", ty);
-    let call = builder.module.push_typed(Expr::call(fused, [x, x]), builder.module.ty(sum).clone(), Origins::none());
+    let call =
+        builder.module.push_typed(Expr::call(fused_function, [x, x]), builder.module.ty(sum).clone(), Origins::none());
     builder.define("main", &[x], call).expect("the program is well typed");
     let error = defuse_ops(&builder.module).expect_err("expected an error for duplicate parameters");
     assert_eq!((error.code.to_string().as_str(), error.message.contains("%p0")), ("E0345", true));

@@ -44,7 +44,7 @@ fn diamonds() -> Module {
 }
 
 /// Generates one tuple of many values.
-fn wide() -> Module {
+fn wide_module() -> Module {
     build(|b, x| {
         let fields: Vec<ExprId> =
             (0..SIZE / 2).map(|i| op(b, if i % 2 == 0 { "nn.relu" } else { "exp" }, &[x])).collect();
@@ -53,8 +53,8 @@ fn wide() -> Module {
     })
 }
 
-/// Generates a chain of one backend's operators, each of which is also used on the host.
-fn leaking() -> Module {
+/// Generates a chain of one backend's operators, the result of each of which an operator on the host reads, too.
+fn leaking_module() -> Module {
     build(|b, x| {
         let mut value = x;
         let mut out = Vec::new();
@@ -69,7 +69,7 @@ fn leaking() -> Module {
 }
 
 /// Generates a chain of one backend's operators, each of which uses a result of the host.
-fn feeding() -> Module {
+fn feeding_module() -> Module {
     build(|b, x| {
         (0..SIZE / 2).fold(x, |value, _| {
             let side = op(b, "exp", &[x]);
@@ -93,9 +93,9 @@ fn four_passes() {
     for (name, make) in [
         ("chain", chain as fn() -> Module),
         ("diamonds", diamonds),
-        ("wide", wide),
-        ("leaking", leaking),
-        ("feeding", feeding),
+        ("wide", wide_module),
+        ("leaking", leaking_module),
+        ("feeding", feeding_module),
     ] {
         let module = make();
         let names = ["merge_composite", "annotate_target", "merge_compiler_regions", "partition_graph"];
@@ -112,9 +112,9 @@ fn backends_in_priority_order() {
     for (name, make) in [
         ("chain", chain as fn() -> Module),
         ("diamonds", diamonds),
-        ("wide", wide),
-        ("leaking", leaking),
-        ("feeding", feeding),
+        ("wide", wide_module),
+        ("leaking", leaking_module),
+        ("feeding", feeding_module),
     ] {
         let module = make();
         let start = Instant::now();
@@ -136,8 +136,8 @@ fn backends_in_priority_order() {
 fn partitioning_is_deterministic() {
     let options = entries(3);
     let names = ["merge_composite", "annotate_target", "merge_compiler_regions", "partition_graph"];
-    let first_run = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
-    let second_run = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
+    let first_run = run(leaking_module(), &names, &options, &mut RunOptions::default()).unwrap().module;
+    let second_run = run(leaking_module(), &names, &options, &mut RunOptions::default()).unwrap().module;
     assert_equal(&first_run, &second_run);
 }
 

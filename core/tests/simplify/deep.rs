@@ -59,10 +59,10 @@ fn live(module: &Module) -> Vec<usize> {
 }
 
 /// Returns the origin of the first live expression of a kind.
-fn origin(module: &Module, is: impl Fn(&Expr) -> bool) -> OriginId {
+fn origin(module: &Module, matches: impl Fn(&Expr) -> bool) -> OriginId {
     let live = module.live();
-    let found = module.nodes.iter().find(|(id, node)| live[*id] && is(&node.expr));
-    found.map(|(_, node)| node.origin).unwrap()
+    let match_found = module.nodes.iter().find(|(id, node)| live[*id] && matches(&node.expr));
+    match_found.map(|(_, node)| node.origin).unwrap()
 }
 
 #[test]
@@ -74,9 +74,13 @@ fn a_chain_on_a_constant() {
     });
     let total = LENGTH + 4;
     assert_eq!(live(&module), [total, total, total, 4, total, total]);
-    let folded = super::run(&module, "fold_constant");
-    let origin = origin(&folded, |expr| expr.as_constant().is_some());
-    assert_eq!(folded.origins.get(origin).len(), LENGTH, "the constant has the origins of all folded operators");
+    let folded_module = super::run(&module, "fold_constant");
+    let origin = origin(&folded_module, |expr| expr.as_constant().is_some());
+    assert_eq!(
+        folded_module.origins.get(origin).len(),
+        LENGTH,
+        "expected the constant to have the origins of all folded operators"
+    );
 }
 
 #[test]
@@ -87,9 +91,13 @@ fn equal_expressions() {
     });
     let total = WIDTH + 3;
     assert_eq!(live(&module), [total, total, 4, total, total, total]);
-    let merged = super::run(&module, "eliminate_common_subexpr");
-    let origin = origin(&merged, |expr| expr.as_op_call().is_some());
-    assert_eq!(merged.origins.get(origin).len(), WIDTH, "one call has the origins of all merged calls");
+    let merged_module = super::run(&module, "eliminate_common_subexpr");
+    let origin = origin(&merged_module, |expr| expr.as_op_call().is_some());
+    assert_eq!(
+        merged_module.origins.get(origin).len(),
+        WIDTH,
+        "expected one call with the origins of all merged calls"
+    );
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl<'m> Evaluator<'m> {
             }
             _ => {}
         }
-        let scope = self.scopes.of[id].unwrap();
+        let scope = self.scopes.scope_of[id].unwrap();
         let mut scope_frame = frame;
         while scope_frame.scope != scope {
             scope_frame = scope_frame.parent.as_ref().expect("an expression is used inside its scope");
@@ -92,13 +92,13 @@ impl<'m> Evaluator<'m> {
 
     fn compute(&self, id: ExprId, frame: &Rc<Frame>) -> Value {
         let value = |id: ExprId| self.value(id, frame);
-        let opened = self.scopes.opened[id];
-        let branch = |second: u32| Frame::open(offset_scope(opened.unwrap(), second), Some(frame.clone()));
+        let opened_scope = self.scopes.opened[id];
+        let branch = |offset: u32| Frame::open(offset_scope(opened_scope.unwrap(), offset), Some(frame.clone()));
         match self.module.expr(id) {
             Expr::Tuple(fields) => Value::Tuple(fields.iter().map(|&f| value(f)).collect()),
             Expr::Project { tuple, index } => match value(*tuple) {
                 Value::Tuple(fields) => fields[*index as usize].clone(),
-                _ => panic!("expected a tuple to project"),
+                _ => panic!("expected a tuple to project, found {}", self.module.ty(*tuple)),
             },
             Expr::Call(call) => match call.callee {
                 // Annotations may wrap values of any type.
@@ -127,7 +127,9 @@ impl<'m> Evaluator<'m> {
                 self.value(*body, &inner)
             }
             Expr::If { cond, then, otherwise } => {
-                let Value::Tensor(cond) = value(*cond) else { panic!("expected a tensor as condition") };
+                let Value::Tensor(cond) = value(*cond) else {
+                    panic!("expected a tensor as condition, found {}", self.module.ty(*cond))
+                };
                 match cond.bytes()[0] {
                     0 => self.value(*otherwise, &branch(1)),
                     _ => self.value(*then, &branch(0)),
@@ -143,17 +145,19 @@ impl<'m> Evaluator<'m> {
                         return self.value(clause.body, &inner);
                     }
                 }
-                panic!("no clause matches")
+                panic!("expected a clause that matches a value of type {}, found none", self.module.ty(m.data))
             }
             Expr::Function(_) => Value::Function(id, Some(frame.clone())),
             Expr::RefNew(inner) => Value::Cell(Rc::new(RefCell::new(value(*inner)))),
             Expr::RefRead(cell) => match value(*cell) {
                 Value::Cell(cell) => cell.borrow().clone(),
-                _ => panic!("expected a reference to read"),
+                _ => panic!("expected a reference to read, found {}", self.module.ty(*cell)),
             },
             Expr::RefWrite { reference, value: operand } => {
-                let (reference, operand) = (value(*reference), value(*operand));
-                let Value::Cell(cell) = reference else { panic!("expected a reference to write") };
+                let (target, operand) = (value(*reference), value(*operand));
+                let Value::Cell(cell) = target else {
+                    panic!("expected a reference to write, found {}", self.module.ty(*reference))
+                };
                 *cell.borrow_mut() = operand;
                 Value::Tuple(Vec::new())
             }

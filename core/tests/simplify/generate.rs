@@ -74,7 +74,7 @@ impl Generator<'_> {
         self.builder.constant(self.kind.tensor(shape, seed))
     }
 
-    /// Generates a constant that broadcasts to a value.
+    /// Generates a constant that broadcasts to the shape of the values.
     fn operand(&mut self) -> ExprId {
         let shape: &[usize] = [&[][..], &[2, 1, 1], &[1, 2, 1, 1], &[2], &[2, 2], &SHAPE][self.choose(6)];
         self.constant(shape)

@@ -111,7 +111,7 @@ impl Case {
         self.args.push(id);
     }
 
-    fn parameter(&mut self, tensor: Tensor, is_constant: bool) {
+    fn push_parameter(&mut self, tensor: Tensor, is_constant: bool) {
         let id = self.leaf(tensor, is_constant);
         self.args.push(id);
     }
@@ -125,7 +125,7 @@ impl Case {
         let module = self.builder.module;
         let canonical = super::run(&module, "qnn_canonicalize");
         let remaining = operators(&canonical).find(|name| name.starts_with("qnn."));
-        assert_eq!(remaining, None, "{name} {attrs:?} is lowered to plain operators");
+        assert_eq!(remaining, None, "{name} {attrs:?}: expected only plain operators");
         let value = |module: &Module| tensors(&Evaluator::new(module).run("main", &self.arguments));
         let (before, after) = (value(&module), value(&canonical));
         if before != after {
@@ -167,8 +167,8 @@ fn quantize_dequantize_and_requantize() {
         let mut case = Case::new();
         case.data(random.reals(&shape));
         let (s, z) = (axis_shape(&mut random), axis_shape(&mut random));
-        case.parameter(random.scales(&s), false);
-        case.parameter(random.zero_points(&z), random.flip());
+        case.push_parameter(random.scales(&s), false);
+        case.push_parameter(random.zero_points(&z), random.flip());
         let rounding = AttrValue::from(ROUNDINGS[1 + random.below(2) as usize]);
         let out = AttrValue::from(random.pick(&ALL));
         let attrs = Attrs::new([("axis", axis_attr.clone()), ("rounding", rounding), ("out_dtype", out)]);
@@ -177,8 +177,8 @@ fn quantize_dequantize_and_requantize() {
         let mut case = Case::new();
         let dtype = random.pick(&ALL);
         case.data(random.integers(dtype, &shape));
-        case.parameter(random.scales(&s), false);
-        case.parameter(random.zero_points(&z), random.flip());
+        case.push_parameter(random.scales(&s), false);
+        case.push_parameter(random.zero_points(&z), random.flip());
         let out = AttrValue::from(random.pick(&["float32", "float16"]));
         case.check("qnn.dequantize", Attrs::new([("axis", axis_attr.clone()), ("out_dtype", out)]));
 
@@ -187,8 +187,8 @@ fn quantize_dequantize_and_requantize() {
         case.data(random.integers(dtype, &shape));
         for _ in 0..2 {
             let (s, z) = (axis_shape(&mut random), axis_shape(&mut random));
-            case.parameter(random.scales(&s), true);
-            case.parameter(random.zero_points(&z), random.flip());
+            case.push_parameter(random.scales(&s), true);
+            case.push_parameter(random.zero_points(&z), random.flip());
         }
         case.check(
             "qnn.requantize",
@@ -208,12 +208,12 @@ fn sums_of_products() {
     for _ in 0..150 {
         let kernel = |case: &mut Case, random: &mut Random, channels: usize| {
             let axis_shape = |random: &mut Random| if random.flip() { vec![] } else { vec![channels] };
-            case.parameter(random.zero_points(&[]), random.flip());
+            case.push_parameter(random.zero_points(&[]), random.flip());
             let shape = axis_shape(random);
-            case.parameter(random.zero_points(&shape), random.flip());
-            case.parameter(random.scales(&[]), random.flip());
+            case.push_parameter(random.zero_points(&shape), random.flip());
+            case.push_parameter(random.scales(&[]), random.flip());
             let shape = axis_shape(random);
-            case.parameter(random.scales(&shape), random.flip());
+            case.push_parameter(random.scales(&shape), random.flip());
         };
         let out = || ("out_dtype", AttrValue::from("int32"));
         let mut case = Case::new();
@@ -275,8 +275,8 @@ fn arithmetic_and_concatenation() {
             for side in 0..3 {
                 let shape: &[usize] = if is_per_tensor || side != 0 { &[] } else { &[3] };
                 let (s, z) = (random.scales(shape), random.zero_points(shape));
-                case.parameter(if is_shared { scale.clone() } else { s }, true);
-                case.parameter(if is_shared { zero.clone() } else { z }, random.flip());
+                case.push_parameter(if is_shared { scale.clone() } else { s }, true);
+                case.push_parameter(if is_shared { zero.clone() } else { z }, random.flip());
             }
             case.check(name, Attrs::new([("lhs_axis", AttrValue::Int(1))]));
         }
@@ -285,8 +285,8 @@ fn arithmetic_and_concatenation() {
         let scales: Vec<ExprId> = (1..4).map(|_| case.leaf(random.scales(&[]), true)).collect();
         let zeros: Vec<ExprId> = (1..4).map(|_| case.leaf(random.zero_points(&[]), random.flip())).collect();
         case.args = [parts, scales, zeros].map(|fields| case.builder.tuple(&fields).unwrap()).to_vec();
-        case.parameter(scale, true);
-        case.parameter(zero, random.flip());
+        case.push_parameter(scale, true);
+        case.push_parameter(zero, random.flip());
         case.check("qnn.concatenate", Attrs::new([("axis", AttrValue::Int(1))]));
     }
 }
@@ -301,8 +301,8 @@ fn functions() {
             let dtype = random.pick(&NARROW);
             case.data(random.integers(dtype, &[1, 2, 6, 7]));
             for _ in 0..2 {
-                case.parameter(random.scales(&[]), random.flip());
-                case.parameter(random.zero_points(&[]), random.flip());
+                case.push_parameter(random.scales(&[]), random.flip());
+                case.push_parameter(random.zero_points(&[]), random.flip());
             }
             let attrs = match *name {
                 "softmax" => Attrs::new([("axis", AttrValue::Int(1))]),
@@ -325,8 +325,8 @@ fn unknown_scales_stay() {
     let mut case = Case::new();
     case.data(Tensor::from_slice(&[2], &[1i8, 2]));
     for _ in 0..2 {
-        case.parameter(Tensor::scalar(0.5f32), false);
-        case.parameter(Tensor::scalar(0i32), true);
+        case.push_parameter(Tensor::scalar(0.5f32), false);
+        case.push_parameter(Tensor::scalar(0i32), true);
     }
     let call = case.builder.op("qnn.requantize", &case.args, Attrs::none()).unwrap();
     case.builder.define("main", &case.params, call).unwrap();
@@ -350,7 +350,7 @@ fn float_network_becomes_an_integer_one() {
             let attrs = Attrs::new([("axis", AttrValue::Int(axis))]);
             case.builder.op("qnn.dequantize", &[value, scale, point], attrs).unwrap()
         };
-        let requantized = |case: &mut Case, value: ExprId, exponent: i32, point: i32| {
+        let requantize = |case: &mut Case, value: ExprId, exponent: i32, point: i32| {
             let (scale, zero) = (case.builder.constant(step(exponent)), case.builder.constant(Tensor::scalar(point)));
             let attrs = Attrs::new([("out_dtype", "uint8".into()), ("rounding", "TOEVEN".into())]);
             let value = case.builder.op("qnn.quantize", &[value, scale, zero], attrs).unwrap();
@@ -367,17 +367,17 @@ fn float_network_becomes_an_integer_one() {
         let bias = real(&mut case, bias, Tensor::from_slice(&[4], &product), 0, 0);
         let conv = case.builder.op("nn.bias_add", &[conv, bias], Attrs::none()).unwrap();
         let conv = case.builder.op("nn.relu", &[conv], Attrs::none()).unwrap();
-        let conv = requantized(&mut case, conv, -3, 0);
+        let conv = requantize(&mut case, conv, -3, 0);
         let sum = case.builder.op("add", &[conv, data], Attrs::none()).unwrap();
-        let sum = requantized(&mut case, sum, -2, 60);
+        let sum = requantize(&mut case, sum, -2, 60);
         let pool = Attrs::new([("pool_size", ints(&[2, 2])), ("strides", ints(&[2, 2]))]);
         let pool = case.builder.op("nn.max_pool2d", &[sum], pool).unwrap();
         let concatenated = case.builder.tuple(&[pool, pool]).unwrap();
         let concatenated =
             case.builder.op("concatenate", &[concatenated], Attrs::new([("axis", AttrValue::Int(1))])).unwrap();
-        let concatenated = requantized(&mut case, concatenated, -2, 50);
+        let concatenated = requantize(&mut case, concatenated, -2, 50);
         let mean = case.builder.op("nn.global_avg_pool2d", &[concatenated], Attrs::none()).unwrap();
-        let mean = requantized(&mut case, mean, -3, 30);
+        let mean = requantize(&mut case, mean, -3, 30);
         let (scale, zero) = (case.builder.constant(step(-3)), case.builder.constant(Tensor::scalar(30i32)));
         let attrs = Attrs::new([("out_dtype", "uint8".into()), ("rounding", "TOEVEN".into())]);
         let out = case.builder.op("qnn.quantize", &[mean, scale, zero], attrs).unwrap();
@@ -402,7 +402,7 @@ fn float_network_becomes_an_integer_one() {
             |module: &Module| tensors(&Evaluator::new(module).run("main", &case.arguments)).remove(0).view().to_f64s();
         for (a, b) in value(&module).iter().zip(value(&integers)) {
             // Each requantization may be off by one step; averaging removes more than half of the accumulated error.
-            assert!((a - b).abs() <= 2.0, "{a} in floats, {b} in integers");
+            assert!((a - b).abs() <= 2.0, "expected {a} within 2, found {b}");
         }
     }
 }

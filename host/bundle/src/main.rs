@@ -10,7 +10,7 @@ use byoc_runtime::Failure;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Runs the command of the process. Exit codes: 0 success, 1 user error (a diagnostic with a code), 2 wrong usage.
+/// Runs the command line. Exit codes: 0 success, 1 user error (a diagnostic with a code), 2 usage error.
 #[expect(clippy::print_stderr, reason = "warnings and errors of the program")]
 fn main() -> ExitCode {
     let command = match parse(std::env::args_os().skip(1)) {

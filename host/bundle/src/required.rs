@@ -45,7 +45,7 @@ pub struct RequiredPlugin {
 
 /// Plugins and region libraries required by an artifact.
 #[derive(Clone, Debug, Default)]
-pub struct Required {
+pub struct Requirements {
     /// Plugins, sorted by path.
     pub plugins: Vec<RequiredPlugin>,
     /// Shared libraries of the regions, in order; `None` for a region whose blob contains no library.
@@ -59,8 +59,8 @@ pub struct Required {
 pub fn required_files<'a>(
     session: &Session,
     regions: impl IntoIterator<Item = &'a CompiledRegion>,
-) -> Result<Required, Diagnostic> {
-    let mut required = Required::default();
+) -> Result<Requirements, Diagnostic> {
+    let mut requirements = Requirements::default();
     let mut queries: BTreeSet<(&Path, &str)> = BTreeSet::new();
     for region in regions {
         let missing_plugin = || {
@@ -78,7 +78,7 @@ pub fn required_files<'a>(
         // A plugin may have several loaders, each with its own files.
         if queries.insert((file.path.as_path(), region.loader.as_str())) {
             let files = files(loader.as_ref(), &file.path, &plugin.name)?;
-            match required.plugins.iter_mut().find(|plugin| plugin.path == file.path) {
+            match requirements.plugins.iter_mut().find(|plugin| plugin.path == file.path) {
                 Some(known_plugin) => {
                     let new: Vec<RequiredFile> =
                         files.into_iter().filter(|file| !known_plugin.files.contains(file)).collect();
@@ -86,24 +86,24 @@ pub fn required_files<'a>(
                 }
                 None => {
                     let (name, version) = (plugin.name.clone(), plugin.version.clone());
-                    required.plugins.push(RequiredPlugin { name, version, path: file.path.clone(), files });
+                    requirements.plugins.push(RequiredPlugin { name, version, path: file.path.clone(), files });
                 }
             }
         }
         let library = loader.query(LIBRARY, &region.blob);
-        required.regions.push(library.map_err(|error| loader_error(&plugin.name, &fault(&error)))?);
+        requirements.regions.push(library.map_err(|error| loader_error(&plugin.name, &fault(&error)))?);
     }
-    required.plugins.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(required)
+    requirements.plugins.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(requirements)
 }
 
 /// Returns the files that a plugin needs in its directory: the files named by the loader, and the configuration file
 /// with the base name of the plugin's library.
 fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredFile>, Diagnostic> {
     let reply = loader.query(FILES, &[]).map_err(|error| loader_error(name, &fault(&error)))?;
-    let invalid = |reason: String| refusal(format!("plugin {name}: {FILES}: {reason}"));
+    let response_error = |reason: String| refusal(format!("plugin {name}: {FILES}: {reason}"));
     let mut files: Vec<RequiredFile> = match &reply {
-        Some(reply) => serde_json::from_slice(reply).map_err(|error| invalid(error.to_string()))?,
+        Some(reply) => serde_json::from_slice(reply).map_err(|error| response_error(error.to_string()))?,
         None => Vec::new(),
     };
     let configuration = plugin.with_extension("json");
@@ -115,7 +115,7 @@ fn files(loader: &dyn Loader, plugin: &Path, name: &str) -> Result<Vec<RequiredF
             file.name = file.path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         }
         if !contents::is_file_name(&file.name) {
-            return Err(invalid(format!("expected a file name, found \"{}\"", file.name)));
+            return Err(response_error(format!("expected a file name, found \"{}\"", file.name)));
         }
         if !file.path.is_file() {
             let path = file.path.display();

@@ -133,7 +133,7 @@ fn input(port: &Port, index: usize, value: &str) -> Result<Tensor, Diagnostic> {
         ("zeros", Ok(0)) => Ok(random::filled(port.ty.dtype, &input_types()?, 0.0)?),
         (STREAM, _) => {
             let mut stream = std::io::stdin().lock();
-            from_stream(port, &mut stream).map_err(|error| error.of(Path::new("standard input")))
+            read_stream(port, &mut stream).map_err(|error| error.of(Path::new("standard input")))
         }
         _ => {
             let path = Path::new(value);
@@ -150,7 +150,7 @@ fn input(port: &Port, index: usize, value: &str) -> Result<Tensor, Diagnostic> {
 }
 
 /// Reads a tensor for an input from a stream. The type is checked before the elements are read.
-fn from_stream(port: &Port, stream: &mut impl Read) -> Result<Tensor, ReadError> {
+fn read_stream(port: &Port, stream: &mut impl Read) -> Result<Tensor, ReadError> {
     let header = npy::Header::read(stream).map_err(ReadError::File)?;
     check_type(port, header.dtype, &header.shape).map_err(|error| ReadError::File(error.message))?;
     let size = header.size().map_err(ReadError::File)?;
@@ -164,11 +164,11 @@ fn write_outputs(path: &Path, named_outputs: &[(&str, &Tensor)], stdout: &mut dy
             [(_, tensor)] => npy::encode(tensor),
             _ => {
                 let mut bytes = Cursor::new(Vec::new());
-                npz::write_to(&mut bytes, named_outputs.iter().copied()).map_err(|error| stdout_failed(&error))?;
+                npz::write_to(&mut bytes, named_outputs.iter().copied()).map_err(|error| stdout_error(&error))?;
                 bytes.into_inner()
             }
         };
-        return Ok(stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(|error| stdout_failed(&error))?);
+        return Ok(stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(|error| stdout_error(&error))?);
     }
     match named_outputs {
         [(_, tensor)] if is_npy => Ok(npy::write(path, tensor)?),
@@ -183,9 +183,9 @@ fn write_outputs(path: &Path, named_outputs: &[(&str, &Tensor)], stdout: &mut dy
 
 fn print(stdout: &mut dyn Write, text: &str) -> Result<(), Failure> {
     let escaped = escape::escape_json(text);
-    Ok(stdout.write_all(escaped.as_bytes()).map_err(|error| stdout_failed(&error))?)
+    Ok(stdout.write_all(escaped.as_bytes()).map_err(|error| stdout_error(&error))?)
 }
 
-fn stdout_failed(error: &std::io::Error) -> Diagnostic {
+fn stdout_error(error: &std::io::Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::STDOUT_FAILED, format!("cannot write standard output: {error}"))
 }

@@ -25,7 +25,7 @@ impl Search {
         if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
             dirs.extend(std::env::split_paths(&path).filter(|dir| dir.is_absolute()));
         }
-        dirs.extend(configured(Path::new(CONFIGURATION)));
+        dirs.extend(configured_dirs(Path::new(CONFIGURATION)));
         let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
         for lib in ["/lib", "/usr/lib"] {
             dirs.extend([Path::new(lib).join(&triple), PathBuf::from(format!("{lib}64")), PathBuf::from(lib)]);
@@ -50,7 +50,7 @@ impl Search {
 }
 
 /// Returns the directories listed in a configuration file and its included files, in order.
-fn configured(file: &Path) -> Vec<PathBuf> {
+fn configured_dirs(file: &Path) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     let mut pending = vec![file.to_owned()];
     let mut read = 0;
@@ -62,7 +62,7 @@ fn configured(file: &Path) -> Vec<PathBuf> {
         for line in byoc_files::read_text(&file).unwrap_or_default().lines() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if let Some(pattern) = line.strip_prefix("include ") {
-                let mut files = included(pattern.trim());
+                let mut files = included_files(pattern.trim());
                 files.reverse();
                 pending.extend(files);
             } else if line.starts_with('/') {
@@ -74,7 +74,7 @@ fn configured(file: &Path) -> Vec<PathBuf> {
 }
 
 /// Expands a pattern whose only wildcard is one `*` in the file name; returns the matching files, sorted.
-fn included(pattern: &str) -> Vec<PathBuf> {
+fn included_files(pattern: &str) -> Vec<PathBuf> {
     let path = Path::new(pattern);
     let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
@@ -153,11 +153,11 @@ mod tests {
         file("b.conf", "/third # comment\n");
         file("a.conf", "/second\n");
         file("c.other", "/none\n");
-        let dirs = configured(&dir.path().join("ld.so.conf.main"));
+        let dirs = configured_dirs(&dir.path().join("ld.so.conf.main"));
         assert_eq!(dirs, ["/first", "/second", "/third"].map(PathBuf::from));
         // A configuration file that includes itself must not cause an infinite loop.
         file("loop.conf", &format!("include {}/loop.conf\n/x\n", dir.path().display()));
-        assert_eq!(configured(&dir.path().join("loop.conf")).len(), MAX_INCLUDED);
+        assert_eq!(configured_dirs(&dir.path().join("loop.conf")).len(), MAX_INCLUDED);
     }
 
     #[test]

@@ -24,12 +24,13 @@ impl Bundle {
     /// E0710 if the directory is not a bundle, E0711 if a file is corrupt or missing, or a plugin file is not listed.
     pub fn open(root: &Path) -> Result<Bundle, Diagnostic> {
         let list = root.join(contents::CHECKSUMS);
-        let text = read_text(&list).map_err(|error| not_a_bundle(format!("{}: {error}", list.display())))?;
+        let text = read_text(&list).map_err(|error| bundle_error(format!("{}: {error}", list.display())))?;
         let files = contents::parse_checksums(&text).map_err(|reason| damage_error(contents::CHECKSUMS, reason))?;
         for (path, digest) in &files {
             let bytes = map_file(&root.join(path)).map_err(|error| damage_error(path, error))?;
-            if mapped::digest(&bytes) != *digest {
-                return Err(damage_error(path, "the contents do not match the digest"));
+            let actual = mapped::digest(&bytes);
+            if actual != *digest {
+                return Err(damage_error(path, format!("expected digest {digest}, found {actual}")));
             }
         }
         let paths: BTreeSet<String> = files.into_iter().map(|(path, _)| path).collect();
@@ -62,12 +63,12 @@ impl Bundle {
 
 fn description(root: &Path) -> Result<Description, Diagnostic> {
     let file = root.join(contents::DESCRIPTION);
-    let text = read_text(&file).map_err(|error| not_a_bundle(format!("{}: {error}", file.display())))?;
+    let text = read_text(&file).map_err(|error| bundle_error(format!("{}: {error}", file.display())))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| damage_error(contents::DESCRIPTION, error))?;
     let format = value["format"].as_u64();
     if format != Some(u64::from(FORMAT)) {
         let found = format.map_or_else(|| "none".to_owned(), |format| format.to_string());
-        return Err(not_a_bundle(format!("expected a bundle of format {FORMAT}, found {found}")));
+        return Err(bundle_error(format!("expected a bundle of format {FORMAT}, found {found}")));
     }
     serde_json::from_value(value).map_err(|error| damage_error(contents::DESCRIPTION, error))
 }
@@ -77,7 +78,7 @@ fn damage_error(path: &str, reason: impl std::fmt::Display) -> Diagnostic {
         .help("copy the bundle again, or recreate it with \"byoc bundle\"")
 }
 
-fn not_a_bundle(reason: String) -> Diagnostic {
+fn bundle_error(reason: String) -> Diagnostic {
     Diagnostic::error(codes::artifacts::NOT_A_BUNDLE, reason)
         .help("write a bundle with \"byoc bundle FILE.byoc -o DIR\", and start it with DIR/run")
 }

@@ -3,7 +3,7 @@
 
 use crate::contents::{self, Description, FORMAT, Library, Plugin};
 use crate::elf::{self, Elf};
-use crate::required::{Required, RequiredPlugin, mapped_libraries, refusal, required_files};
+use crate::required::{RequiredPlugin, Requirements, mapped_libraries, refusal, required_files};
 use crate::system::{Packages, Search};
 use byoc_files::directory::PendingDirectory;
 use byoc_files::{cannot_write, open_regular};
@@ -139,7 +139,7 @@ fn check_loading(
 /// Checks that plugins opened only libraries that are part of the bundle or no longer exist.
 fn check_opened(
     loaded_libraries: &[PathBuf],
-    requirements: &Required,
+    requirements: &Requirements,
     libraries: &BTreeMap<String, PathBuf>,
     root: &Path,
 ) -> Result<(), Diagnostic> {
@@ -214,7 +214,7 @@ impl Staging {
     }
 
     /// Adds the regions that are shared libraries; returns a path per region, `None` for a region of a different kind.
-    fn regions(&mut self, compiled: &Compiled, requirements: &Required) -> Result<Vec<Option<String>>, Diagnostic> {
+    fn regions(&mut self, compiled: &Compiled, requirements: &Requirements) -> Result<Vec<Option<String>>, Diagnostic> {
         let mut paths = Vec::with_capacity(requirements.regions.len());
         for (index, (region, library)) in compiled.all_regions().zip(&requirements.regions).enumerate() {
             let Some(library) = library else {
@@ -231,18 +231,18 @@ impl Staging {
     }
 
     /// Adds the plugins and their files; returns their descriptions.
-    fn plugins(&mut self, requirements: &Required) -> Result<Vec<Plugin>, Diagnostic> {
+    fn plugins(&mut self, requirements: &Requirements) -> Result<Vec<Plugin>, Diagnostic> {
         let mut plugins = Vec::new();
         for RequiredPlugin { name, version, path, files } in &requirements.plugins {
-            let file = self.beside_plugins(path, file_name(path))?;
-            let files: Result<_, _> = files.iter().map(|file| self.beside_plugins(&file.path, &file.name)).collect();
+            let file = self.copy_to_plugins(path, file_name(path))?;
+            let files: Result<_, _> = files.iter().map(|file| self.copy_to_plugins(&file.path, &file.name)).collect();
             plugins.push(Plugin { name: name.clone(), version: version.clone(), file, files: files? });
         }
         Ok(plugins)
     }
 
     /// Adds a file to the plugin directory. Two plugins may add a file of the same name if the contents are identical.
-    fn beside_plugins(&mut self, source: &Path, name: &str) -> Result<String, Diagnostic> {
+    fn copy_to_plugins(&mut self, source: &Path, name: &str) -> Result<String, Diagnostic> {
         let path = format!("{}/{name}", contents::PLUGINS);
         let Some((digest, _)) = self.files.get(&path) else {
             self.copy(source, &path, 0o644)?;
@@ -261,7 +261,7 @@ impl Staging {
     fn libraries(
         &mut self,
         interpreter: &str,
-        requirements: &Required,
+        requirements: &Requirements,
         regions: &[Option<String>],
     ) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
         let search = Search::of_system();
@@ -321,9 +321,9 @@ impl Staging {
         &mut self,
         request: &Request<'_>,
         library_files: &BTreeMap<String, PathBuf>,
-        requirements: &Required,
+        requirements: &Requirements,
     ) -> Result<Vec<Library>, Diagnostic> {
-        let mut digest_and_size: BTreeSet<String> = BTreeSet::new();
+        let mut license_names: BTreeSet<String> = BTreeSet::new();
         if let Some(dir) = request.licenses {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
             let mut files: Vec<PathBuf> = entries.filter(|path| open_regular(path).is_ok()).collect();
@@ -331,11 +331,11 @@ impl Staging {
             for file in files {
                 let name = file_name(&file).to_owned();
                 self.copy(&file, &format!("{}/{name}", contents::LICENSES), 0o644)?;
-                digest_and_size.insert(name);
+                license_names.insert(name);
             }
         }
         for (name, text) in OWN_LICENSES {
-            if digest_and_size.insert(name.to_owned()) {
+            if license_names.insert(name.to_owned()) {
                 self.add(&format!("{}/{name}", contents::LICENSES), text, 0o644)?;
             }
         }
@@ -346,7 +346,7 @@ impl Staging {
             if let Some(package) = packages.package(path) {
                 let copyright = format!("{}.copyright", package.name);
                 let path = format!("{}/{copyright}", contents::LICENSES);
-                if digest_and_size.insert(copyright) {
+                if license_names.insert(copyright) {
                     self.copy(&package.copyright, &path, 0o644)?;
                 }
                 license = Some(path);

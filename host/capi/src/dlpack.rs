@@ -3,7 +3,7 @@
 //! The structures match DLPack 1.1. A managed tensor has one owner, who calls its deleter once, from any thread.
 
 use crate::error::{Error, report};
-use crate::options::{give, object};
+use crate::options::{object, store_result};
 use crate::tensor::{Layout, Operand, Results, View};
 use byoc::Tensor;
 use byoc_ir::tensor::byte_count;
@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Release};
 
 /// `DLManagedTensor`.
 #[repr(C)]
-pub struct Managed {
+pub struct DlManagedTensor {
     view: View,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
 /// `DLManagedTensorVersioned`.
 #[repr(C)]
-pub struct Versioned {
+pub struct DlManagedTensorVersioned {
     major: u32,
     minor: u32,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensorVersioned)>,
     flags: u64,
     view: View,
 }
@@ -37,7 +37,7 @@ const MINOR: u32 = 1;
 const READ_ONLY: u64 = 1;
 
 /// Managed tensor together with the shape and the elements to which it points.
-struct Exported<M> {
+struct ExportedTensor<M> {
     managed: M,
     _shape: Box<[i64]>,
     _tensor: Tensor,
@@ -51,7 +51,7 @@ unsafe extern "C" fn delete<M: ManagedTensor>(object: *mut M) {
     if !object.is_null() {
         // SAFETY: `export` stored a pointer from `Box::into_raw` in the context, and the caller has not freed
         // `managed`.
-        drop(unsafe { Box::from_raw((*object).context().cast::<Exported<M>>()) });
+        drop(unsafe { Box::from_raw((*object).context().cast::<ExportedTensor<M>>()) });
     }
 }
 
@@ -66,9 +66,9 @@ trait ManagedTensor: Sized + 'static {
     fn check(&self) -> Result<(), Error>;
 }
 
-impl ManagedTensor for Managed {
-    fn new(view: View, _read_only: bool) -> Managed {
-        Managed { view, context: std::ptr::null_mut(), deleter: Some(delete::<Managed>) }
+impl ManagedTensor for DlManagedTensor {
+    fn new(view: View, _read_only: bool) -> DlManagedTensor {
+        DlManagedTensor { view, context: std::ptr::null_mut(), deleter: Some(delete::<DlManagedTensor>) }
     }
     fn context(&self) -> *mut c_void {
         self.context
@@ -79,7 +79,7 @@ impl ManagedTensor for Managed {
     fn view(&self) -> &View {
         &self.view
     }
-    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Managed)> {
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut DlManagedTensor)> {
         self.deleter
     }
     fn check(&self) -> Result<(), Error> {
@@ -87,11 +87,18 @@ impl ManagedTensor for Managed {
     }
 }
 
-impl ManagedTensor for Versioned {
-    fn new(view: View, read_only: bool) -> Versioned {
+impl ManagedTensor for DlManagedTensorVersioned {
+    fn new(view: View, read_only: bool) -> DlManagedTensorVersioned {
         let flags = if read_only { READ_ONLY } else { 0 };
         let context = std::ptr::null_mut();
-        Versioned { major: MAJOR, minor: MINOR, context, deleter: Some(delete::<Versioned>), flags, view }
+        DlManagedTensorVersioned {
+            major: MAJOR,
+            minor: MINOR,
+            context,
+            deleter: Some(delete::<DlManagedTensorVersioned>),
+            flags,
+            view,
+        }
     }
     fn context(&self) -> *mut c_void {
         self.context
@@ -102,7 +109,7 @@ impl ManagedTensor for Versioned {
     fn view(&self) -> &View {
         &self.view
     }
-    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Versioned)> {
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut DlManagedTensorVersioned)> {
         self.deleter
     }
     fn check(&self) -> Result<(), Error> {
@@ -117,8 +124,8 @@ impl ManagedTensor for Versioned {
 /// no read-only flag.
 fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> Result<*mut M, Error> {
     let Some((tensor, is_shared)) = results.tensor(index) else {
-        let found = format!("expected the index of a result below {}, found {index}", results.len());
-        return Err(Error::argument(found));
+        let message = format!("expected a result index < {}, found {index}", results.len());
+        return Err(Error::argument(message));
     };
     let tensor = if is_shared && !can_mark {
         let copy = Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes());
@@ -131,8 +138,8 @@ fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> 
     let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), shape.len() as i32);
     let view =
         view.ok_or_else(|| Error::argument(format!("expected an element type of DLPack, found {}", tensor.dtype())))?;
-    let boxed = Box::new(Exported { managed: M::new(view, is_shared), _shape: shape, _tensor: tensor });
-    let raw = Box::into_raw(boxed);
+    let exported_tensor = Box::new(ExportedTensor { managed: M::new(view, is_shared), _shape: shape, _tensor: tensor });
+    let raw = Box::into_raw(exported_tensor);
     // SAFETY: `raw` was returned by `Box::into_raw` above, and nothing else refers to it.
     unsafe {
         (*raw).managed.set_context(raw.cast());
@@ -141,7 +148,7 @@ fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> 
 }
 
 /// Memory of an external library, released when the last tensor over it is dropped.
-struct Imported<M: ManagedTensor> {
+struct ImportedTensor<M: ManagedTensor> {
     managed: *mut M,
     data: *const u8,
     bytes: usize,
@@ -149,12 +156,12 @@ struct Imported<M: ManagedTensor> {
     owned: AtomicBool,
 }
 
-// SAFETY: DLPack permits calling a deleter from any thread, and `Imported` only reads the elements.
-unsafe impl<M: ManagedTensor> Send for Imported<M> {}
+// SAFETY: DLPack permits calling a deleter from any thread, and `ImportedTensor` only reads the elements.
+unsafe impl<M: ManagedTensor> Send for ImportedTensor<M> {}
 // SAFETY: shared access only reads the elements, and `owned` is atomic.
-unsafe impl<M: ManagedTensor> Sync for Imported<M> {}
+unsafe impl<M: ManagedTensor> Sync for ImportedTensor<M> {}
 
-impl<M: ManagedTensor> AsRef<[u8]> for Imported<M> {
+impl<M: ManagedTensor> AsRef<[u8]> for ImportedTensor<M> {
     fn as_ref(&self) -> &[u8] {
         if self.bytes == 0 {
             return &[];
@@ -165,7 +172,7 @@ impl<M: ManagedTensor> AsRef<[u8]> for Imported<M> {
     }
 }
 
-impl<M: ManagedTensor> Drop for Imported<M> {
+impl<M: ManagedTensor> Drop for ImportedTensor<M> {
     fn drop(&mut self) {
         if !*self.owned.get_mut() {
             return;
@@ -192,14 +199,14 @@ unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
         let Some(bytes) = byte_count(dtype, &dims) else {
             return Err(Error::argument("tensor: the dimensions exceed the address space"));
         };
-        let full = || Error::argument("tensor: not enough memory for a copy of the elements");
-        let owner = Arc::new(Imported { managed, data, bytes, owned: AtomicBool::new(false) });
+        let memory_error = || Error::argument("tensor: not enough memory for a copy of the elements");
+        let owner = Arc::new(ImportedTensor { managed, data, bytes, owned: AtomicBool::new(false) });
         let result = match strides {
             // `from_storage` copies misaligned elements.
-            None => Tensor::from_storage(dtype, &dims, owner.clone()).ok_or_else(full)?,
+            None => Tensor::from_storage(dtype, &dims, owner.clone()).ok_or_else(memory_error)?,
             Some(strides) => {
                 let copy = |destination: &mut [u8]| copy_strided(data, &dims, &strides, dtype.size(), destination);
-                Tensor::build(dtype, &dims, copy).map_err(|_| full())?
+                Tensor::build(dtype, &dims, copy).map_err(|_| memory_error())?
             }
         };
         let results = Results::new(vec![result])?;
@@ -262,7 +269,7 @@ unsafe fn export_to<M: ManagedTensor>(
 pub unsafe extern "C" fn byoc_results_to_dlpack(
     results: *const Results,
     index: usize,
-    tensor: *mut *mut Managed,
+    tensor: *mut *mut DlManagedTensor,
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { export_to(results, index, false, tensor) }
@@ -276,7 +283,7 @@ pub unsafe extern "C" fn byoc_results_to_dlpack(
 pub unsafe extern "C" fn byoc_results_to_dlpack_versioned(
     results: *const Results,
     index: usize,
-    tensor: *mut *mut Versioned,
+    tensor: *mut *mut DlManagedTensorVersioned,
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe { export_to(results, index, true, tensor) }
@@ -287,9 +294,12 @@ pub unsafe extern "C" fn byoc_results_to_dlpack_versioned(
 /// # Safety
 /// See [`byoc_results_to_dlpack`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn byoc_results_from_dlpack(tensor: *mut Managed, results: *mut *mut Results) -> *mut Error {
+pub unsafe extern "C" fn byoc_results_from_dlpack(
+    tensor: *mut DlManagedTensor,
+    results: *mut *mut Results,
+) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
-    report(|| unsafe { give(results, || import(tensor)) })
+    report(|| unsafe { store_result(results, || import(tensor)) })
 }
 
 /// Takes ownership of a `DLManagedTensorVersioned`.
@@ -298,9 +308,9 @@ pub unsafe extern "C" fn byoc_results_from_dlpack(tensor: *mut Managed, results:
 /// See [`byoc_results_to_dlpack`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_results_from_dlpack_versioned(
-    tensor: *mut Versioned,
+    tensor: *mut DlManagedTensorVersioned,
     results: *mut *mut Results,
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
-    report(|| unsafe { give(results, || import(tensor)) })
+    report(|| unsafe { store_result(results, || import(tensor)) })
 }

@@ -2,7 +2,7 @@
 
 use crate::c_text;
 use crate::error::{Error, free, report};
-use crate::options::{Growing, array, give, object, read, text};
+use crate::options::{ExtensibleStruct, array, object, read, store_result, text};
 use crate::session::{Pair, Session, split_option};
 use crate::tensor::Slots;
 use byoc::{Compilation, CompileOptions, Interface, Source};
@@ -103,7 +103,7 @@ struct InputShape {
 
 // SAFETY: the structure is `repr(C)`, begins with its size, and holds only integers, pointers and a nullable function
 // pointer.
-unsafe impl Growing for Options {}
+unsafe impl ExtensibleStruct for Options {}
 
 /// Context pointer of the progress callback.
 struct Context(*mut c_void);
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn byoc_model_compile(
         let session = &object(session, "session")?.0;
         let path = PathBuf::from(text(path, "path")?);
         let options = compile_options(options)?;
-        give(model, || Model::new(session, Compilation::new(session, path, &options)?))
+        store_result(model, || Model::new(session, Compilation::new(session, path, &options)?))
     })
 }
 
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn byoc_model_compile_bytes(
         let session = &object(session, "session")?.0;
         let source = Source::from(array(bytes, size, "bytes")?);
         let options = compile_options(options)?;
-        give(model, || Model::new(session, Compilation::new(session, source, &options)?))
+        store_result(model, || Model::new(session, Compilation::new(session, source, &options)?))
     })
 }
 
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn byoc_model_load(
     report(|| unsafe {
         let session = &object(session, "session")?.0;
         let path = PathBuf::from(text(path, "path")?);
-        give(model, || Model::new(session, Compilation::open(path)?))
+        store_result(model, || Model::new(session, Compilation::open(path)?))
     })
 }
 
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn byoc_model_load_bytes(
     report(|| unsafe {
         let session = &object(session, "session")?.0;
         let source = Source::from(array(bytes, size, "bytes")?);
-        give(model, || Model::new(session, Compilation::open(source)?))
+        store_result(model, || Model::new(session, Compilation::open(source)?))
     })
 }
 

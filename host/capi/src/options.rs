@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 ///
 /// # Safety
 /// Implemented by `repr(C)` structures that begin with a `usize`, and whose fields may all be zero.
-pub unsafe trait Growing {}
+pub unsafe trait ExtensibleStruct {}
 
 /// Reads a structure that may be NULL or shorter than `T`; missing fields are zero.
 ///
@@ -18,7 +18,7 @@ pub unsafe trait Growing {}
 ///
 /// # Safety
 /// `pointer` is NULL, or points to at least as many bytes as its first field states.
-pub unsafe fn read<T: Growing>(pointer: *const T, name: &str) -> Result<T, Error> {
+pub unsafe fn read<T: ExtensibleStruct>(pointer: *const T, name: &str) -> Result<T, Error> {
     let mut value = MaybeUninit::<T>::zeroed();
     if !pointer.is_null() {
         // SAFETY: the caller guarantees that `pointer` is readable for the number of bytes in its first field, and
@@ -32,7 +32,7 @@ pub unsafe fn read<T: Growing>(pointer: *const T, name: &str) -> Result<T, Error
             std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), len);
         }
     }
-    // SAFETY: implementors of `Growing` guarantee that zero bytes are valid for every field.
+    // SAFETY: implementors of `ExtensibleStruct` guarantee that zero bytes are valid for every field.
     Ok(unsafe { value.assume_init() })
 }
 
@@ -87,7 +87,7 @@ pub unsafe fn object<'a, T>(object: *const T, name: &str) -> Result<&'a T, Error
 ///
 /// # Safety
 /// `destination` is NULL or writable.
-pub unsafe fn give<T>(destination: *mut *mut T, make: impl FnOnce() -> Result<T, Error>) -> Result<(), Error> {
+pub unsafe fn store_result<T>(destination: *mut *mut T, make: impl FnOnce() -> Result<T, Error>) -> Result<(), Error> {
     if destination.is_null() {
         return Err(Error::argument("expected an output pointer for the result, found NULL"));
     }

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, report};
 use crate::model::Model;
-use crate::options::{Growing, array, give, object, read, text};
+use crate::options::{ExtensibleStruct, array, object, read, store_result, text};
 use crate::session::{Pair, split_option};
-use crate::tensor::{Borrowed, Output, Results, View};
+use crate::tensor::{BorrowedTensors, Output, Results, View};
 use byoc::{Cancel, Inputs, RunOptions, Session, TensorViewMut};
 use smallvec::SmallVec;
 use std::ffi::{c_char, c_int};
@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 // SAFETY: the structure is `repr(C)`, begins with its size, and contains only numbers and pointers.
-unsafe impl Growing for Options {}
+unsafe impl ExtensibleStruct for Options {}
 
 impl Options {
     /// Converts the options to the library's run options.
@@ -57,14 +57,14 @@ impl Options {
     ///
     /// # Safety
     /// `input_names` is NULL, or points to one NUL-terminated text per input; the texts outlive the result.
-    unsafe fn inputs<'a>(&self, borrowed: &'a Borrowed<'_>) -> Result<Inputs<'a>, Error> {
+    unsafe fn inputs<'a>(&self, borrowed_tensors: &'a BorrowedTensors<'_>) -> Result<Inputs<'a>, Error> {
         if self.input_names.is_null() {
-            return Ok(Inputs::ordered(&borrowed.tensors));
+            return Ok(Inputs::ordered(&borrowed_tensors.tensors));
         }
         // SAFETY: the caller guarantees one name per input.
-        let names = unsafe { array(self.input_names, borrowed.tensors.len(), "input_names")? };
+        let names = unsafe { array(self.input_names, borrowed_tensors.tensors.len(), "input_names")? };
         let mut named_inputs: SmallVec<[(&str, &byoc::Tensor); 4]> = SmallVec::new();
-        for (name, tensor) in names.iter().zip(&borrowed.tensors) {
+        for (name, tensor) in names.iter().zip(&borrowed_tensors.tensors) {
             // SAFETY: the caller guarantees that each name is NUL-terminated and outlives the result.
             named_inputs.push((unsafe { text(*name, "input_names")? }, tensor));
         }
@@ -89,21 +89,21 @@ pub unsafe extern "C" fn byoc_model_run(
     report(|| unsafe {
         let model = object(model, "model")?;
         let options = read(options, "byoc_run_options")?;
-        let borrowed = model.slots.borrow(array(inputs, input_count, "inputs")?)?;
+        let borrowed_tensors = model.slots.borrow(array(inputs, input_count, "inputs")?)?;
         let mut memory: SmallVec<[Output<'_>; 4]> = SmallVec::new();
         for (index, view) in array(outputs, output_count, "outputs")?.iter().enumerate() {
             memory.push(view.output(index)?);
         }
-        borrowed.check_apart(&memory)?;
+        borrowed_tensors.check_disjoint(&memory)?;
         let mut views: SmallVec<[TensorViewMut<'_>; 4]> = memory.iter_mut().map(Output::view).collect();
         let run_options = options.run_options(&model.session)?;
         if options.input_names.is_null() && run_options.backend_options.is_empty() {
             let cancel = run_options.cancellation(&model.session.cancel);
             let cancel = cancel.as_ref().unwrap_or(&model.session.cancel);
-            let result = model.model.loaded().run_into(&borrowed.tensors, &mut views, cancel);
+            let result = model.model.loaded().run_into(&borrowed_tensors.tensors, &mut views, cancel);
             return Ok(result.map_err(byoc::Error::from)?);
         }
-        Ok(model.model.run_into(options.inputs(&borrowed)?, &mut views, &run_options)?)
+        Ok(model.model.run_into(options.inputs(&borrowed_tensors)?, &mut views, &run_options)?)
     })
 }
 
@@ -123,11 +123,12 @@ pub unsafe extern "C" fn byoc_model_run_alloc(
     report(|| unsafe {
         let model = object(model, "model")?;
         let options = read(options, "byoc_run_options")?;
-        let borrowed = model.slots.borrow(array(inputs, input_count, "inputs")?)?;
-        let outputs = model.model.run_with(options.inputs(&borrowed)?, &options.run_options(&model.session)?)?;
-        let tensors = outputs.into_tensors().into_iter().map(|tensor| borrowed.detach(tensor));
+        let borrowed_tensors = model.slots.borrow(array(inputs, input_count, "inputs")?)?;
+        let outputs =
+            model.model.run_with(options.inputs(&borrowed_tensors)?, &options.run_options(&model.session)?)?;
+        let tensors = outputs.into_tensors().into_iter().map(|tensor| borrowed_tensors.detach(tensor));
         let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
-        give(results, || Results::new(tensors))
+        store_result(results, || Results::new(tensors))
     })
 }
 

@@ -1,7 +1,7 @@
 //! Session objects and their options.
 
 use crate::error::{Error, free, report};
-use crate::options::{Growing, array, give, read, text};
+use crate::options::{ExtensibleStruct, array, read, store_result, text};
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub struct SessionOptions {
 }
 
 // SAFETY: the structure is `repr(C)`, begins with its size, and holds only integers and pointers.
-unsafe impl Growing for SessionOptions {}
+unsafe impl ExtensibleStruct for SessionOptions {}
 
 /// Creates a session.
 ///
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn byoc_session_create(options: *const SessionOptions, ses
             let (backend, id) = device.texts("devices")?;
             builder = builder.device(backend, id);
         }
-        give(session, || Ok(Session(Arc::new(builder.build().map_err(byoc::Error::from)?))))
+        store_result(session, || Ok(Session(Arc::new(builder.build().map_err(byoc::Error::from)?))))
     })
 }
 

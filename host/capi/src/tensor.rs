@@ -98,14 +98,14 @@ impl View {
     ///
     /// # Safety
     /// As [`View::layout`].
-    unsafe fn dense(&self, operand: Operand) -> Result<(DType, Dims, *mut u8), Error> {
+    unsafe fn dense_layout(&self, operand: Operand) -> Result<(DType, Dims, *mut u8), Error> {
         // SAFETY: the caller meets the requirements of `layout`.
         let Layout { dtype, dims, data, strides } = unsafe { self.layout(operand)? };
         match strides {
             None => Ok((dtype, dims, data)),
             Some(strides) => {
-                let found = format!("{operand}: expected dense row-major elements, found strides {strides:?}");
-                Err(Error::argument(found))
+                let message = format!("{operand}: expected dense row-major elements, found strides {strides:?}");
+                Err(Error::argument(message))
             }
         }
     }
@@ -147,12 +147,12 @@ impl View {
         if !self.strides.is_null() {
             // SAFETY: the caller guarantees that `strides`, which is not NULL here, points to `rank` numbers.
             let given_strides = unsafe { array(self.strides, rank, operand)? };
-            let mut dense = 1i64;
+            let mut dense_stride = 1i64;
             for (&dim, &stride) in shape.iter().zip(given_strides).rev() {
-                if dim > 1 && stride != dense {
+                if dim > 1 && stride != dense_stride {
                     strides = Some(given_strides.into());
                 }
-                dense = dense.saturating_mul(dim);
+                dense_stride = dense_stride.saturating_mul(dim);
             }
         }
         let offset = usize::try_from(self.byte_offset).unwrap_or(usize::MAX);
@@ -170,8 +170,8 @@ impl View {
     /// result.
     pub unsafe fn output<'a>(&self, index: usize) -> Result<Output<'a>, Error> {
         let operand = Operand::Output(index);
-        // SAFETY: the caller meets the requirements of `dense`.
-        let (dtype, dims, data) = unsafe { self.dense(operand)? };
+        // SAFETY: the caller meets the requirements of `dense_layout`.
+        let (dtype, dims, data) = unsafe { self.dense_layout(operand)? };
         let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
             return Err(Error::argument(format!("{operand}: the dimensions exceed the address space")));
         };
@@ -209,8 +209,8 @@ impl AsRef<[u8]> for Slot {
     fn as_ref(&self) -> &[u8] {
         match self.bytes.load(Acquire) {
             0 => &[],
-            // SAFETY: the C caller provides `bytes` bytes until its call returns, and `Borrowed::drop` empties the slot
-            // before that.
+            // SAFETY: the C caller provides `bytes` bytes until its call returns, and `BorrowedTensors::drop` empties
+            // the slot before that.
             bytes => unsafe { std::slice::from_raw_parts(self.data.load(Acquire), bytes) },
         }
     }
@@ -224,9 +224,9 @@ pub struct Slots(Mutex<Vec<Arc<Slot>>>);
 const MAX_SLOTS: usize = 64;
 
 /// Inputs of one call, which borrow caller-provided memory.
-pub struct Borrowed<'s> {
+pub struct BorrowedTensors<'s> {
     slots: &'s Slots,
-    used: SmallVec<[Arc<Slot>; 4]>,
+    used_slots: SmallVec<[Arc<Slot>; 4]>,
     pub tensors: SmallVec<[Tensor; 4]>,
 }
 
@@ -235,18 +235,19 @@ impl Slots {
     ///
     /// # Safety
     /// `views` meet the requirements of `byoc.h`, and their memory stays valid until the result is dropped.
-    pub unsafe fn borrow(&self, views: &[View]) -> Result<Borrowed<'_>, Error> {
-        let mut borrowed_tensors = Borrowed { slots: self, used: SmallVec::new(), tensors: SmallVec::new() };
+    pub unsafe fn borrow(&self, views: &[View]) -> Result<BorrowedTensors<'_>, Error> {
+        let mut borrowed_tensors =
+            BorrowedTensors { slots: self, used_slots: SmallVec::new(), tensors: SmallVec::new() };
         for (index, view) in views.iter().enumerate() {
             // SAFETY: the caller guarantees that the views meet the requirements of `byoc.h`.
-            let (dtype, dims, data) = unsafe { view.dense(Operand::Input(index))? };
+            let (dtype, dims, data) = unsafe { view.dense_layout(Operand::Input(index))? };
             let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
                 return Err(Error::argument(format!("input {index}: the dimensions exceed the address space")));
             };
             let slot = self.lock().pop().unwrap_or_default();
             slot.data.store(data, Release);
             slot.bytes.store(bytes, Release);
-            borrowed_tensors.used.push(slot.clone());
+            borrowed_tensors.used_slots.push(slot.clone());
             let tensor = Tensor::from_storage(dtype, &dims, slot);
             let Some(tensor) = tensor else {
                 return Err(Error::argument(format!("input {index}: not enough memory for aligned elements")));
@@ -261,10 +262,10 @@ impl Slots {
     }
 }
 
-impl Drop for Borrowed<'_> {
+impl Drop for BorrowedTensors<'_> {
     fn drop(&mut self) {
         self.tensors.clear();
-        for slot in self.used.drain(..) {
+        for slot in self.used_slots.drain(..) {
             // From here on, remaining references to the slot see an empty slice.
             slot.bytes.store(0, Release);
             let mut slots = self.slots.lock();
@@ -275,15 +276,15 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-impl Borrowed<'_> {
+impl BorrowedTensors<'_> {
     /// Checks that outputs overlap neither inputs nor each other.
-    pub fn check_apart(&self, outputs: &[Output<'_>]) -> Result<(), Error> {
+    pub fn check_disjoint(&self, outputs: &[Output<'_>]) -> Result<(), Error> {
         let are_disjoint = |a: Range<*const u8>, b: Range<*const u8>| {
             a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start
         };
         for (index, output) in outputs.iter().enumerate() {
             let memory = output.data.as_ptr_range();
-            let inputs = self.used.iter().map(|slot| {
+            let inputs = self.used_slots.iter().map(|slot| {
                 let pointer = slot.data.load(Acquire).cast_const();
                 pointer..pointer.wrapping_add(slot.bytes.load(Acquire))
             });
@@ -301,7 +302,7 @@ impl Borrowed<'_> {
     pub fn detach(&self, tensor: Tensor) -> Result<Tensor, Error> {
         let address = tensor.bytes().as_ptr();
         let contains = |slot: &Arc<Slot>| (**slot).as_ref().as_ptr_range().contains(&address);
-        if !self.used.iter().any(contains) {
+        if !self.used_slots.iter().any(contains) {
             return Ok(tensor);
         }
         Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes())

@@ -84,7 +84,7 @@ fn pictures() -> Vec<(String, String)> {
     pixels.chunks(64).take(20).map(picture).collect()
 }
 
-fn classifies(compiler: &[&str], file: &str) {
+fn check_classification(compiler: &[&str], file: &str) {
     let dir = install();
     let pictures = pictures();
     assert!(pictures.iter().map(|(_, digit)| digit).collect::<std::collections::BTreeSet<_>>().len() > 3);
@@ -102,12 +102,12 @@ fn classifies(compiler: &[&str], file: &str) {
 
 #[test]
 fn a_program_in_c_classifies_digits() {
-    classifies(&["cc", "-std=c11"], "examples/digits.c");
+    check_classification(&["cc", "-std=c11"], "examples/digits.c");
 }
 
 #[test]
 fn a_program_in_cpp_classifies_digits() {
-    classifies(&["c++", "-std=c++17"], "examples/digits.cpp");
+    check_classification(&["c++", "-std=c++17"], "examples/digits.cpp");
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn the_commands_of_the_document_build_the_example() {
         eprintln!("skipped: pkg-config is not installed (apt-get install pkg-config)");
         return;
     }
-    let home = tempfile::tempdir().unwrap();
-    let (prefix, library) = (home.path().join("byoc"), c_library());
+    let home_dir = tempfile::tempdir().unwrap();
+    let (prefix, library) = (home_dir.path().join("byoc"), c_library());
     std::fs::create_dir_all(prefix.join("lib/pkgconfig")).unwrap();
     std::fs::create_dir_all(prefix.join("include")).unwrap();
     for (pattern, target) in [
@@ -197,12 +197,12 @@ fn the_commands_of_the_document_build_the_example() {
     );
     for commands in [shared_commands, static_commands] {
         let mut shell = Command::new("sh");
-        shell.args(["-e", "-c", &commands]).current_dir(home.path()).env("HOME", home.path());
+        shell.args(["-e", "-c", &commands]).current_dir(home_dir.path()).env("HOME", home_dir.path());
         let compilation = shell.output().unwrap();
         assert!(compilation.status.success(), "{commands}\n{}", String::from_utf8_lossy(&compilation.stderr));
-        let output = run(Command::new(home.path().join("digits")).arg(digits()), picture);
+        let output = run(Command::new(home_dir.path().join("digits")).arg(digits()), picture);
         assert_eq!(String::from_utf8_lossy(&output.stdout), *digit, "{}", String::from_utf8_lossy(&output.stderr));
-        std::fs::remove_file(home.path().join("digits")).unwrap();
+        std::fs::remove_file(home_dir.path().join("digits")).unwrap();
     }
     // `byoc.pc` and the library have the same version.
     let version = Command::new("pkg-config")

@@ -105,7 +105,7 @@ int main(int argc, char **argv) {
     byoc_dlpack_versioned *third = NULL;
     CHECK(byoc_results_to_dlpack(results, 0, &first) == NULL && byoc_results_to_dlpack(results, 0, &second) == NULL);
     CHECK(byoc_results_to_dlpack_versioned(results, 0, &third) == NULL);
-    CHECK(fails(byoc_results_to_dlpack(results, 1, &first), "a result below 1, found 1"));
+    CHECK(fails(byoc_results_to_dlpack(results, 1, &first), "a result index < 1, found 1"));
     CHECK(fails(byoc_results_to_dlpack(results, 0, NULL), "found NULL"));
     CHECK(fails(byoc_results_to_dlpack(NULL, 0, &first), "found NULL"));
     CHECK(first->view.data == byoc_results_get(results, 0)->data && third->flags == 0 && third->major == 1);

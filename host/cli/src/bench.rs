@@ -45,8 +45,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         "model": ready::name_of(&args.model),
         "backend": args.build.backend.join(","),
         "threads": session.pool.threads(),
-        "compile_s": model_run.compile.as_secs_f64(),
-        "load_s": model_run.load.as_secs_f64(),
+        "compile_s": model_run.compile_time.as_secs_f64(),
+        "load_s": model_run.load_time.as_secs_f64(),
         "median_ms": percentile(0.5),
         "p90_ms": percentile(0.9),
         "min_ms": times[0],
@@ -57,13 +57,17 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         "offload_flops": model_run.model.offload_share,
         "metrics": metrics,
     });
-    if args.build.talk.json {
+    if args.build.diagnostics.json {
         println!("{row}");
         return Ok(ExitCode::SUCCESS);
     }
     println!("{}, {} threads, {} runs", escape::line(&ready::name_of(&args.model)), session.pool.threads(), args.runs);
     println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", percentile(0.5), percentile(0.9), times[0]);
-    println!("  compile {:.3} s   load {:.3} s", model_run.compile.as_secs_f64(), model_run.load.as_secs_f64());
+    println!(
+        "  compile {:.3} s   load {:.3} s",
+        model_run.compile_time.as_secs_f64(),
+        model_run.load_time.as_secs_f64()
+    );
     println!(
         "  {} with {:.1} % of the FLOPs, {} on the host",
         render::plural(model_run.model.regions, "region"),
@@ -81,16 +85,21 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
 
 /// Returns the plugin counters per run. A pair of counters `x.used` and `x.available` also yields `x.utilisation`, the
 /// ratio of their sums, as ratios themselves cannot be summed.
-fn metrics(metrics_before: &BTreeMap<String, u64>, later: &BTreeMap<String, u64>, runs: u32) -> Map<String, Value> {
+fn metrics(
+    metrics_before: &BTreeMap<String, u64>,
+    metrics_after: &BTreeMap<String, u64>,
+    runs: u32,
+) -> Map<String, Value> {
     let difference = |name: &str| {
-        later.get(name).map_or(0, |count| count - metrics_before.get(name).copied().unwrap_or(0)) as f64
+        metrics_after.get(name).map_or(0, |count| count - metrics_before.get(name).copied().unwrap_or(0)) as f64
             / f64::from(runs)
     };
-    let mut metrics: Map<String, Value> = later.keys().map(|name| (name.clone(), json!(difference(name)))).collect();
-    for name in later.keys().filter_map(|name| name.strip_suffix(".used")) {
-        let available = difference(&format!("{name}.available"));
-        if available > 0.0 {
-            metrics.insert(format!("{name}.utilisation"), json!(difference(&format!("{name}.used")) / available));
+    let mut metrics: Map<String, Value> =
+        metrics_after.keys().map(|name| (name.clone(), json!(difference(name)))).collect();
+    for name in metrics_after.keys().filter_map(|name| name.strip_suffix(".used")) {
+        let available_count = difference(&format!("{name}.available"));
+        if available_count > 0.0 {
+            metrics.insert(format!("{name}.utilisation"), json!(difference(&format!("{name}.used")) / available_count));
         }
     }
     metrics

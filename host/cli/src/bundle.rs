@@ -23,7 +23,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
             .into());
     }
     let runner = runner(args)?;
-    crate::log::log_to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.diagnostics.verbose);
     let session = Session::new(&args.plugins.plugin_dirs, 0)?;
     let licenses = program::folder().map(|dir| dir.join("licenses"));
     let report = byoc_bundle::write(&Request {
@@ -34,7 +34,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
         output: &args.output,
     })?;
     let (contents, files, bytes) = (&report.description, report.files, report.bytes);
-    if args.talk.json {
+    if args.diagnostics.json {
         println!("{}", json!({ "files": files, "bytes": bytes, "description": contents }));
         return Ok(ExitCode::SUCCESS);
     }

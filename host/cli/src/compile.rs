@@ -1,7 +1,7 @@
 //! `byoc compile`: builds an artifact, or prints a stage of the compilation.
 
 use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
-use super::inspect::only_in_blobs;
+use super::inspect::blob_constant_size;
 use super::{escape, output, ready, render};
 use byoc::build::explanation::Totals;
 use byoc::build::{Compiled, CompiledRegion, export};
@@ -78,7 +78,7 @@ fn report_packed_constants(compiled: &Compiled) {
     let backends: BTreeSet<&str> =
         compiled.regions.iter().flatten().filter(lacks_fallback).map(|region| &*region.backend).collect();
     let backends: Vec<&str> = backends.into_iter().collect();
-    let (count, bytes) = only_in_blobs(compiled, &constants);
+    let (count, bytes) = blob_constant_size(compiled, &constants);
     let constants = render::plural(count, "constant");
     let message = format!("{constants} ({bytes} bytes) stored only in the blobs of {}", backends.join(", "));
     let warning = Diagnostic::warning(codes::artifacts::CONSTANTS_IN_BLOB, message);
@@ -111,8 +111,8 @@ fn compile_or_open(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure>
 /// Prints the source of the region `symbol`, or of all regions. Regions without source are reported on standard error.
 fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure> {
     let regions: Vec<_> = compiled.regions.iter().flatten().collect();
-    let selected: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
-    if let (Some(symbol), true) = (symbol, selected.is_empty()) {
+    let selected_regions: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
+    if let (Some(symbol), true) = (symbol, selected_regions.is_empty()) {
         let names: Vec<&str> = regions.iter().map(|r| r.symbol.as_str()).collect();
         let message = format!("unknown region \"{symbol}\"");
         let mut diagnostic =
@@ -122,12 +122,12 @@ fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure
         }
         return Err(diagnostic.into());
     }
-    if selected.is_empty() {
+    if selected_regions.is_empty() {
         return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no generated code: the model has no regions")
             .help("select a backend with --backend, or run \"byoc explain\" to list the reasons for each refusal")
             .into());
     }
-    for region in selected {
+    for region in selected_regions {
         match &region.source {
             Some(source) => print!("{}", escape::lines(&source.text)),
             None => {

@@ -7,7 +7,7 @@ use byoc::io;
 use byoc::runtime::error::Failure;
 use byoc::runtime::model::Model;
 use byoc_emit_c::form::Machine;
-use byoc_export::{Extern, Options, Project, Recorded, Weights, project};
+use byoc_export::{Extern, Options, Project, RecordedValues, Weights, project};
 use byoc_ir::diag::{Diagnostic, codes};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 /// Runs `byoc export`.
 pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
-    let previous = previous_files(&args.c)?;
+    let previous_files = previous_files(&args.c)?;
     let externs = externs(&args.externs)?;
     let machine = machine(args.build.target.as_deref())?;
     let build = BuildArgs { target: None, source: true, program: true, ..args.build.clone() };
@@ -34,7 +34,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
         half_weights: args.half_weights,
     };
     // An unsupported model is rejected before it is run; the interface is known without recorded values.
-    project(&build_output, &options, &Recorded::default())?;
+    project(&build_output, &options, &RecordedValues::default())?;
     let signature = build_output.signature.clone();
     let cache_dir = ready::build_options(&build).cache_dir;
     let output_copy = byoc::build::BuildOutput { compiled: build_output.compiled.clone(), ..build_output };
@@ -45,8 +45,8 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
         Some(outputs) => outputs,
         None => model.run(&inputs)?,
     };
-    let project = project(&output_copy, &options, &Recorded { inputs, outputs })?;
-    write(&args.c, &project, &previous)?;
+    let project = project(&output_copy, &options, &RecordedValues { inputs, outputs })?;
+    write(&args.c, &project, &previous_files)?;
     println!(
         "{}: {} files, {} bytes of constants, {} bytes of arena, {} multiply-adds",
         args.c.display(),
@@ -128,7 +128,7 @@ fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Writes all files of a project or none, then removes the stale files of an earlier export.
-fn write(dir: &Path, project: &Project, previous: &[PathBuf]) -> Result<(), Failure> {
+fn write(dir: &Path, project: &Project, old_files: &[PathBuf]) -> Result<(), Failure> {
     let is_new = !dir.exists();
     let write_error = |error: std::io::Error| {
         Failure::new(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", dir.display()))
@@ -145,7 +145,7 @@ fn write(dir: &Path, project: &Project, previous: &[PathBuf]) -> Result<(), Fail
         }
         return Err(error.into());
     }
-    for stale in previous.iter().filter(|stale| !paths.contains(stale)) {
+    for stale in old_files.iter().filter(|stale| !paths.contains(stale)) {
         std::fs::remove_file(stale).map_err(write_error)?;
     }
     Ok(())

@@ -67,12 +67,12 @@ impl InputSources {
 
     /// Returns the shapes known before the model is read.
     pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
-        let with_origin = self.values.iter().filter_map(|(name, origin)| match origin {
+        let known_shapes = self.values.iter().filter_map(|(name, origin)| match origin {
             Origin::File(_, header) => Some((name.clone(), header.shape.to_vec())),
             Origin::Tensor(tensor) => Some((name.clone(), tensor.shape().to_vec())),
             _ => None,
         });
-        with_origin.collect()
+        known_shapes.collect()
     }
 
     /// Returns true if the inputs include an image.
@@ -100,8 +100,8 @@ impl InputSources {
             }
         }
         // Unknown names are passed on to `bind`, whose error message lists the model's inputs.
-        let unknown = self.values.keys().filter(|name| ports.iter().all(|p| p.name != **name));
-        named_inputs.extend(unknown.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
+        let unknown_names = self.values.keys().filter(|name| ports.iter().all(|p| p.name != **name));
+        named_inputs.extend(unknown_names.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
         Ok(model.executor().bind(named_inputs)?)
     }
 

@@ -41,7 +41,7 @@ fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure
 }
 
 /// Returns the number and the total size in bytes of the constants stored only in blobs.
-pub fn only_in_blobs(compiled: &Compiled, constants: &BTreeSet<u32>) -> (usize, usize) {
+pub fn blob_constant_size(compiled: &Compiled, constants: &BTreeSet<u32>) -> (usize, usize) {
     let ports = constants.iter().filter_map(|&index| compiled.program.constants.get(index as usize));
     let bytes = ports.filter_map(|port| port.ty.len()?.checked_mul(port.ty.dtype.size()));
     (constants.len(), bytes.fold(0, usize::saturating_add))
@@ -51,7 +51,7 @@ pub fn only_in_blobs(compiled: &Compiled, constants: &BTreeSet<u32>) -> (usize, 
 pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let artifact = artifact::open(&args.file)?;
     let (manifest, compiled) = (&artifact.manifest, &artifact.compiled);
-    if args.talk.json {
+    if args.diagnostics.json {
         println!("{}", json!(manifest));
         return Ok(ExitCode::SUCCESS);
     }
@@ -109,7 +109,7 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let weights: usize = compiled.constants.iter().map(|t| t.bytes().len()).sum();
     println!("\n{} constants, {weights} bytes", compiled.constants.len() - compiled.absent.len());
     if !compiled.absent.is_empty() {
-        let (count, bytes) = only_in_blobs(compiled, &compiled.absent);
+        let (count, bytes) = blob_constant_size(compiled, &compiled.absent);
         let count_text = render::plural(count, "further constant");
         println!("{count_text} ({bytes} bytes) stored only in blobs, whose regions cannot run on the host");
     }

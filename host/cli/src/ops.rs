@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Prints the table of operators, or the reference of one operator.
 pub fn run(args: &OpsArgs) -> Result<ExitCode, Failure> {
     let Some(name) = &args.name else {
-        if args.talk.json {
+        if args.diagnostics.json {
             op::table().iter().for_each(|def| println!("{}", object(def)));
         } else {
             let mut table = table::new(&["operator", "arguments", "host", "description"]);
@@ -33,7 +33,7 @@ pub fn run(args: &OpsArgs) -> Result<ExitCode, Failure> {
         return Err(diagnostic.into());
     };
     let def = op::get(id);
-    if args.talk.json {
+    if args.diagnostics.json {
         println!("{}", object(def));
         return Ok(ExitCode::SUCCESS);
     }

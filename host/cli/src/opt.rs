@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Runs the passes on a module, and prints the result or compares it with the expected module.
 pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
-    crate::log::log_to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.diagnostics.verbose);
     let options = pass_options(args)?;
     let names: Vec<&str> = args.passes.iter().map(String::as_str).collect();
     for name in names.iter().copied().chain(args.print_after.as_deref().filter(|p| *p != "all")) {
@@ -33,7 +33,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
             eprint!("// after {pass}\n{}", text(module));
         }
     };
-    let mut run = RunOptions { verify_each: true, step_limit: args.pass_limit, after: Some(&mut print_module) };
+    let mut run = RunOptions { verify_each: true, step_limit: args.pass_limit, after_pass: Some(&mut print_module) };
     let output = manager::run(module, &names, &options, &mut run).map_err(|e| {
         let mut failure = Failure::from(e.diagnostics);
         if let Some(diagnostic) = failure.diagnostics.first_mut() {
@@ -119,14 +119,14 @@ fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure>
     })?;
     let patterns = parse_table(&text, Checks::Refused);
     let has_errors = patterns.has_errors();
-    let in_entry = |diagnostic: Diagnostic| {
+    let add_entry_note = |diagnostic: Diagnostic| {
         let start = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
         match entry_name(&text, start) {
             "" => diagnostic,
             name => diagnostic.note(format!("in entry {name}")),
         }
     };
-    let diagnostics: Vec<Diagnostic> = patterns.diagnostics.into_iter().map(in_entry).collect();
+    let diagnostics: Vec<Diagnostic> = patterns.diagnostics.into_iter().map(add_entry_note).collect();
     let failure = Failure::from(diagnostics).in_source(&path.display().to_string(), &text);
     if has_errors {
         return Err(failure);

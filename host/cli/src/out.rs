@@ -18,12 +18,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 static STDOUT: Mutex<Option<LineWriter<ReservedStdout>>> = Mutex::new(None);
 
 /// True if standard output is reserved for an output file.
-static RESERVED: AtomicBool = AtomicBool::new(false);
+static IS_RESERVED: AtomicBool = AtomicBool::new(false);
 
 /// Reserves standard output for an output file: all later prints go to standard error. Returns false if standard output
 /// is already reserved.
 pub fn reserve() -> bool {
-    !RESERVED.swap(true, Ordering::Relaxed)
+    !IS_RESERVED.swap(true, Ordering::Relaxed)
 }
 
 /// Prints on standard output.
@@ -59,7 +59,7 @@ impl From<io::Error> for OutputError {
 impl OutputError {
     /// Returns the error that the command ends with; `None` if the reader closed the pipe.
     pub fn failure(&self) -> Option<Failure> {
-        (self.0.kind() != ErrorKind::BrokenPipe).then(|| cannot_write(&self.0).into())
+        (self.0.kind() != ErrorKind::BrokenPipe).then(|| write_error(&self.0).into())
     }
 
     /// Unwinds to the start of the command without a panic, so that the panic hook does not run.
@@ -69,17 +69,17 @@ impl OutputError {
 }
 
 /// Returns the diagnostic for a failed write to standard output.
-pub fn cannot_write(error: &io::Error) -> Diagnostic {
+pub fn write_error(error: &io::Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::STDOUT_FAILED, format!("cannot write to standard output: {error}"))
         .help("free disk space, or redirect standard output to another file")
 }
 
 /// Installs the writer of `print!` and `println!`.
 pub fn install(stdout: ReservedStdout) {
-    *locked() = Some(LineWriter::new(stdout));
+    *lock_stdout() = Some(LineWriter::new(stdout));
 }
 
-fn locked() -> MutexGuard<'static, Option<LineWriter<ReservedStdout>>> {
+fn lock_stdout() -> MutexGuard<'static, Option<LineWriter<ReservedStdout>>> {
     STDOUT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,7 +89,7 @@ fn locked() -> MutexGuard<'static, Option<LineWriter<ReservedStdout>>> {
 /// If `write` fails.
 pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
     restore_process();
-    match &mut *locked() {
+    match &mut *lock_stdout() {
         Some(stdout) => write(stdout),
         None => write(&mut io::stdout()),
     }
@@ -97,21 +97,21 @@ pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io
 
 thread_local! {
     /// Text that [`captured_text`] collects on this thread.
-    static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
+    static CAPTURE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Captures the standard output of `body`, in the form printed to a file.
 pub fn captured_text(body: impl FnOnce()) -> String {
-    let outer = CAPTURED.replace(Some(String::new()));
+    let outer_capture = CAPTURE.replace(Some(String::new()));
     body();
-    CAPTURED.replace(outer).unwrap_or_default()
+    CAPTURE.replace(outer_capture).unwrap_or_default()
 }
 
 /// Appends text to the capture of this thread; returns false if there is none.
 fn capture(text: Arguments<'_>) -> bool {
-    CAPTURED.with_borrow_mut(|captured| match captured {
-        Some(captured) => {
-            captured.push_str(&escape::escape_json(&text.to_string()));
+    CAPTURE.with_borrow_mut(|buffer| match buffer {
+        Some(buffer) => {
+            buffer.push_str(&escape::escape_json(&text.to_string()));
             true
         }
         None => false,
@@ -123,16 +123,16 @@ pub fn write(text: Arguments<'_>) {
     if capture(text) {
         return;
     }
-    if RESERVED.load(Ordering::Relaxed) {
+    if IS_RESERVED.load(Ordering::Relaxed) {
         return write_stderr(text);
     }
-    if let Err(error) = with_stdout(|stdout| write_shown(stdout, text)) {
+    if let Err(error) = with_stdout(|stdout| write_escaped(stdout, text)) {
         OutputError(error).end();
     }
 }
 
 /// Writes text with control characters escaped.
-fn write_shown(out: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
+fn write_escaped(out: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
     struct EscapingWriter<'a> {
         out: &'a mut dyn Write,
         outcome: io::Result<()>,
@@ -165,10 +165,10 @@ pub fn flush() -> Result<(), OutputError> {
 
 /// Tests whether standard output is a terminal.
 pub fn is_terminal() -> bool {
-    if CAPTURED.with_borrow(Option::is_some) {
+    if CAPTURE.with_borrow(Option::is_some) {
         return false;
     }
-    match &*locked() {
+    match &*lock_stdout() {
         Some(stdout) => stdout.get_ref().is_terminal(),
         None => io::stdout().is_terminal(),
     }
@@ -176,7 +176,7 @@ pub fn is_terminal() -> bool {
 
 /// Returns the width of the terminal in columns, or `None` if standard output is not a terminal.
 pub fn width() -> Option<u16> {
-    let size = match &*locked() {
+    let size = match &*lock_stdout() {
         Some(stdout) => terminal_size::terminal_size_of(stdout.get_ref()),
         None => terminal_size::terminal_size_of(io::stdout()),
     };

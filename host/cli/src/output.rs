@@ -41,6 +41,6 @@ pub fn write(path: &Path, write_contents: impl FnOnce(&mut File) -> Result<()>) 
     }
     match out::with_stdout(|stdout| io::write_through(stdout, write_contents)) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => out::OutputError::from(error).end(),
-        write_result => write_result.map_err(|error| out::cannot_write(&error)),
+        write_result => write_result.map_err(|error| out::write_error(&error)),
     }
 }

@@ -13,12 +13,12 @@ use std::process::ExitCode;
 /// Dispatches to the subcommand.
 pub fn run(args: PluginsArgs) -> Result<ExitCode, Failure> {
     match args.command {
-        None => plugins_list::run(&args.plugins, &args.talk),
+        None => plugins_list::run(&args.plugins, &args.diagnostics),
         Some(PluginsCommand::List(list_args)) => {
-            plugins_list::run(&merge_dirs(args.plugins, list_args.plugins), &list_args.talk)
+            plugins_list::run(&merge_dirs(args.plugins, list_args.plugins), &list_args.diagnostics)
         }
         Some(PluginsCommand::Show(show_args)) => {
-            show(&show_args.name, &merge_dirs(args.plugins, show_args.plugins), &show_args.talk)
+            show(&show_args.name, &merge_dirs(args.plugins, show_args.plugins), &show_args.diagnostics)
         }
         Some(PluginsCommand::Check(check)) => plugins_check::run(&check),
         Some(PluginsCommand::New(new)) => plugins_new::run(&new),
@@ -26,7 +26,7 @@ pub fn run(args: PluginsArgs) -> Result<ExitCode, Failure> {
             test.plugins = merge_dirs(args.plugins, test.plugins);
             plugins_test::run(&test)
         }
-        Some(PluginsCommand::TestWorker(worker)) => plugins_test::worker(&worker),
+        Some(PluginsCommand::TestWorker(worker)) => plugins_test::run_worker(&worker),
     }
 }
 

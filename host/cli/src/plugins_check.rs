@@ -17,23 +17,23 @@ use std::process::ExitCode;
 
 /// Checks a plugin file and prints the errors found without a model.
 pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
-    crate::log::log_to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.diagnostics.verbose);
     let registry = Registry::of_file(&args.file, &Session::without_plugins(1)?.services);
     let Some(plugin_file) = registry.found().next() else { return Ok(ExitCode::SUCCESS) };
     let file_facts = read_facts(&plugin_file.path).ok();
-    let checks = match &plugin_file.status {
+    let backend_checks = match &plugin_file.status {
         Status::Loaded(plugin) => backends(&registry, plugin),
         _ => Vec::new(),
     };
     let problems: Vec<Diagnostic> = match &plugin_file.status {
         Status::Rejected(rejection) => vec![rejection_diagnostic(&plugin_file.path, rejection)],
-        _ => checks.iter().flat_map(|backend| backend.problems.iter().cloned()).collect(),
+        _ => backend_checks.iter().flat_map(|backend| backend.problems.iter().cloned()).collect(),
     };
-    if args.talk.json {
-        println!("{}", json_row(plugin_file, file_facts.as_ref(), &checks, &problems));
+    if args.diagnostics.json {
+        println!("{}", json_row(plugin_file, file_facts.as_ref(), &backend_checks, &problems));
     } else {
-        describe_file(plugin_file, file_facts.as_ref());
-        checks.iter().for_each(describe_backend);
+        print_file(plugin_file, file_facts.as_ref());
+        backend_checks.iter().for_each(print_backend);
         problems.iter().for_each(render::print_diagnostic);
         if problems.is_empty() {
             println!(
@@ -55,7 +55,7 @@ struct BackendCheck {
 }
 
 fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
-    let mut checks = Vec::new();
+    let mut backend_checks = Vec::new();
     let names = plugin.registrations.iter().filter_map(|registration| match registration.object {
         RegisteredObject::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
         _ => None,
@@ -68,26 +68,26 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
             operators: 0,
             problems,
         };
-        checks.push(match Backend::find(registry, name) {
+        backend_checks.push(match Backend::find(registry, name) {
             Err(failure) => row(failure.diagnostics),
             Ok(backend) => {
                 let description = &backend.description;
                 // Commands that run a model report these problems as warnings, as the rest of the backend is usable;
                 // here they are errors, as the plugin author has to fix them.
-                let as_error = |warning: Diagnostic| Diagnostic { severity: Severity::Error, ..warning };
+                let to_error = |warning: Diagnostic| Diagnostic { severity: Severity::Error, ..warning };
                 BackendCheck {
                     about: description.about.clone(),
                     patterns: backend.table.len(),
                     operators: description.operators.len(),
-                    ..row(backend.warnings.into_iter().map(as_error).collect())
+                    ..row(backend.warnings.into_iter().map(to_error).collect())
                 }
             }
         });
     }
-    checks
+    backend_checks
 }
 
-fn describe_file(plugin_file: &PluginFile, file_facts: Option<&FileFacts>) {
+fn print_file(plugin_file: &PluginFile, file_facts: Option<&FileFacts>) {
     println!("{}", plugin_file.path.display());
     if let Some(file_facts) = file_facts {
         println!("  entry       {}", file_facts.entry);
@@ -110,9 +110,9 @@ fn describe_file(plugin_file: &PluginFile, file_facts: Option<&FileFacts>) {
     }
 }
 
-fn describe_backend(backend: &BackendCheck) {
-    let row = if backend.about.is_empty() { "" } else { ": " };
-    println!("  --backend {}{row}{}", backend.name, backend.about);
+fn print_backend(backend: &BackendCheck) {
+    let about_prefix = if backend.about.is_empty() { "" } else { ": " };
+    println!("  --backend {}{about_prefix}{}", backend.name, backend.about);
     println!("              {} patterns and {} single operators are valid", backend.patterns, backend.operators);
 }
 

@@ -74,15 +74,15 @@ fn write_folder(dir: &Path, files: Files) -> std::io::Result<()> {
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent)?;
     let mut builder = tempfile::Builder::new();
-    let temporary = builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o777)).tempdir_in(parent)?;
+    let temp_dir = builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o777)).tempdir_in(parent)?;
     for (path, text) in files {
-        let path = temporary.path().join(path);
+        let path = temp_dir.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
         std::fs::write(path, text)?;
     }
-    std::fs::rename(temporary.path(), dir)?;
+    std::fs::rename(temp_dir.path(), dir)?;
     // The temporary directory was renamed, so its guard has nothing to remove.
-    let _ = temporary.keep();
+    let _ = temp_dir.keep();
     Ok(())
 }
 

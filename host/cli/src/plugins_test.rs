@@ -21,47 +21,47 @@ use std::time::Duration;
 
 /// Tests the claims of the plugins in a conformance run and prints the report.
 pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
-    crate::log::log_to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.diagnostics.verbose);
     let file = plugin_file(args)?;
     let program = program::words().map_err(|e| start_error(&e))?;
     let command = |memory: Option<u64>| worker_command(&program, &file, args, memory);
-    let scratch = tempfile::tempdir().map_err(|e| start_error(&e))?;
+    let scratch_dir = tempfile::tempdir().map_err(|e| start_error(&e))?;
     let dirs: Vec<String> = args.plugins.plugin_dirs.iter().map(|d| format!(" --plugin-dir {}", d.display())).collect();
     let options = Options {
         seed: args.seed,
         cases: args.cases,
-        only: args.only.clone(),
+        name_filter: args.only.clone(),
         waived: args.waive.clone(),
         limit: Duration::from_secs(args.time_limit.max(1)),
         out: args.out.clone(),
         reproduce_command: format!("byoc plugins test {}{}", file.display(), dirs.concat()),
     };
-    let is_quiet = args.talk.json || !std::io::stderr().is_terminal();
+    let is_quiet = args.diagnostics.json || !std::io::stderr().is_terminal();
     let bar = if is_quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
     bar.enable_steady_tick(Duration::from_millis(120));
     let progress = |message: &str| bar.set_message(message.to_owned());
-    let run = Run { command: &command, options: &options, progress: &progress, scratch: scratch.path() };
+    let run = Run { command: &command, options: &options, progress: &progress, scratch: scratch_dir.path() };
     let backends = run.backends().map_err(|fault| worker_error(&file, &fault))?;
     if backends.is_empty() {
         let message = format!("{}: expected a code generator to test, found none", file.display());
         return Err(Failure::new(codes::plugins::NO_CODEGEN, message));
     }
     if let Some(path) = &args.case {
-        return one_case(&run, &backends, path, &args.talk);
+        return run_case(&run, &backends, path, &args.diagnostics);
     }
     let mut problems = Vec::new();
     for backend in &backends {
         let report = run.test(backend);
         bar.set_message(String::new());
-        match args.talk.json {
+        match args.diagnostics.json {
             true => print_json(&report),
             false => print_report(&file, &report, args),
         }
         if !report.has_passed() {
-            problems.push(verdict(&file, &report, args));
-        } else if report.passed() == 0 {
-            problems.push(nothing_supported(&report));
+            problems.push(conformance_error(&file, &report, args));
+        } else if report.passed_count() == 0 {
+            problems.push(nothing_supported_error(&report));
         }
     }
     bar.finish_and_clear();
@@ -181,7 +181,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
         table::new(&["claim", "cases", "passed", "failed", "refused", "budget used", "most frequent reason"]);
     for subject in &report.subjects {
         let reason = subject.reasons.iter().max_by_key(|(_, count)| **count);
-        let tolerance_used =
+        let error_budget_used =
             if subject.share > 0.0 { format!("{:.0} %", subject.share * 100.0) } else { String::from("-") };
         rows.add_row([
             subject.subject.clone(),
@@ -189,7 +189,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
             subject.passed.to_string(),
             subject.failed.to_string(),
             subject.refused.to_string(),
-            tolerance_used,
+            error_budget_used,
             reason.map(|(reason, _)| reason.clone()).unwrap_or_default(),
         ]);
     }
@@ -222,7 +222,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
 }
 
 /// Returns the error that the command ends with.
-fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagnostic {
+fn conformance_error(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagnostic {
     let mut kinds: Vec<Kind> =
         report.failures.iter().map(|f| f.fault.kind).chain(report.faults.iter().map(|f| f.kind)).collect();
     kinds.sort_unstable();
@@ -246,7 +246,7 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
     diagnostic
 }
 
-fn nothing_supported(report: &BackendReport) -> Diagnostic {
+fn nothing_supported_error(report: &BackendReport) -> Diagnostic {
     let message = format!("{} refused every case, so no case was tested", report.backend);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     let reasons =
@@ -257,7 +257,7 @@ fn nothing_supported(report: &BackendReport) -> Diagnostic {
     diagnostic
 }
 
-fn one_case(
+fn run_case(
     run: &Run<'_>,
     backends: &[String],
     path: &Path,
@@ -292,7 +292,7 @@ fn one_case(
 }
 
 /// Runs the worker: requests on standard input, responses on standard output.
-pub fn worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
+pub fn run_worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
     let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads)?;
     let send = |value: &Value| {
         // Begins with a newline, as a plugin may have printed an unterminated line.

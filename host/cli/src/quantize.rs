@@ -30,7 +30,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
         let message = format!("expected a model, found the compiled artifact {}", args.model.display());
         return Err(Failure::new(codes::plugins::BACKEND_MISPLACED, message));
     }
-    crate::log::log_to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.diagnostics.verbose);
     let session = Session::new(&args.plugins.plugin_dirs, args.threads.map_or(0, usize::from))?;
     let normalization = image::Normalization { mean: args.mean.clone(), std: args.std.clone() };
     let options = Options {
@@ -61,7 +61,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     } else {
         relay::write(&args.output, &result.module)?;
     }
-    if args.talk.json {
+    if args.diagnostics.json {
         result.report.rows.iter().for_each(|row| println!("{}", row.to_json()));
         println!("{}", result.report.summary());
     } else {
@@ -99,14 +99,12 @@ fn parse_keep(arguments: &[String]) -> Result<Keep, Failure> {
     if arguments.is_empty() {
         return Ok(Keep::default());
     }
-    let has_none = arguments.iter().any(|name| name == "none");
-    if has_none && arguments.len() > 1 {
-        return Err(Diagnostic::error(
-            codes::passes::UNKNOWN_LAYER,
-            "--keep: expected \"none\" alone, found further layers",
-        )
-        .help("remove \"none\": the first convolution stays in float only if \"first\" is listed")
-        .into());
+    let keeps_none = arguments.iter().any(|name| name == "none");
+    if keeps_none && arguments.len() > 1 {
+        let message = format!("--keep: expected \"none\" alone, found {}", arguments.join(", "));
+        return Err(Diagnostic::error(codes::passes::UNKNOWN_LAYER, message)
+            .help("remove \"none\": the first convolution stays in float only if \"first\" is listed")
+            .into());
     }
     let names = arguments.iter().filter(|name| !["none", "first"].contains(&name.as_str())).cloned().collect();
     Ok(Keep { first: arguments.iter().any(|name| name == "first"), names })
@@ -118,7 +116,7 @@ fn print_report(report: &Report) {
         table.add_row(cells(row));
     }
     table::print(&table);
-    let accuracy = &report.measured;
+    let accuracy = &report.accuracy;
     println!("{} of {} layers in int8 ({}, {})", report.quantized, report.layers, report.scheme, report.method);
     if let Some((float, output)) = accuracy.correct {
         let samples = accuracy.samples;

@@ -27,9 +27,9 @@ pub struct PreparedModel {
     pub model: Model,
     pub inputs: InputSources,
     /// Time to read and compile the model; zero for an artifact.
-    pub compile: Duration,
+    pub compile_time: Duration,
     /// Time to load the model.
-    pub load: Duration,
+    pub load_time: Duration,
 }
 
 /// Sets up logging, the thread pool and the plugins according to the options.
@@ -43,7 +43,7 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
             .help(format!("select a backend with --backend {name}"))
             .into());
     }
-    crate::log::log_to_stderr(args.talk.verbose);
+    crate::log::log_to_stderr(args.diagnostics.verbose);
     let threads = args.threads.map_or(0, usize::from);
     let mut session = match is_host_only(args)? {
         true => Session::without_plugins(threads)?,
@@ -135,22 +135,22 @@ pub fn compile(
     {
         load.dims.entry(name).or_insert(size);
     }
-    let doing = format!("compiling {}", name_of(path));
-    let spinner = spinner(doing.clone());
+    let message = format!("compiling {}", name_of(path));
+    let spinner = spinner(message.clone());
     let progress_spinner = spinner.clone();
     let progress = Progress::new(move |stage| {
-        progress_spinner.set_message(escape::line(&format!("{doing}: {stage}")).into_owned())
+        progress_spinner.set_message(escape::line(&format!("{message}: {stage}")).into_owned())
     });
     let options = BuildOptions { progress: Some(progress), ..build_options(args) };
     let model = frontend::load(path, &load)?;
     let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
     let output = {
         let _interruptible = cancel_on_interrupt(&session.cancel);
-        let bound = model.bound.clone();
+        let bound_dims = model.bound.clone();
         let mut output = build::build(session, model, &options, &mut print_line)?;
         for dims in build::combinations(&specialized_dims)? {
             let open_dims = load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
-            let mut load = LoadOptions { dims: bound.clone(), open: open_dims, ..LoadOptions::default() };
+            let mut load = LoadOptions { dims: bound_dims.clone(), open: open_dims, ..LoadOptions::default() };
             load.dims.extend(dims.clone());
             let model = frontend::load(path, &load)?;
             let variant = build::build(session, model, &options, &mut print_line)?;
@@ -185,7 +185,7 @@ pub fn spinner(message: String) -> ProgressBar {
 /// the message, and the notes of the error.
 fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String, Vec<String>)) -> Result<(), Failure> {
     let Some(requirement) = &args.require_offload else { return Ok(()) };
-    let (enough, amount) = match requirement.as_str() {
+    let (is_enough, amount) = match requirement.as_str() {
         "any" => (share > 0.0, "more than 0 %".to_owned()),
         text => match text.parse::<f64>() {
             Ok(minimum) if (0.0..=1.0).contains(&minimum) => {
@@ -197,7 +197,7 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
             }
         },
     };
-    if enough {
+    if is_enough {
         return Ok(());
     }
     let (refusal_headline, notes) = reasons();
@@ -284,24 +284,24 @@ pub fn prepare(
     choose_run_options(build_args, session);
     let session = &*session;
     let inputs = input_sources(path, input)?;
-    let host_alone = is_host_only(build_args)?;
+    let is_host_alone = is_host_only(build_args)?;
     let start = Instant::now();
-    let compiled = || match is_artifact(path) {
-        true if host_alone => Ok(artifact::open(path)?.into_compiled().on_host()),
+    let compile_model = || match is_artifact(path) {
+        true if is_host_alone => Ok(artifact::open(path)?.into_compiled().on_host()),
         true => Ok(artifact::open(path)?.into_compiled()),
         false => Ok::<_, Failure>(build(path, build_args, session, &inputs)?.compiled),
     };
-    let host_model = compiled()?;
-    let compile = if is_artifact(path) { Duration::ZERO } else { start.elapsed() };
+    let host_model = compile_model()?;
+    let compile_time = if is_artifact(path) { Duration::ZERO } else { start.elapsed() };
     let start = Instant::now();
     let (model, warnings) =
-        Model::load_sparing(session, host_model, build_options(build_args).cache_dir.as_deref(), compiled)?;
+        Model::load_sparing(session, host_model, build_options(build_args).cache_dir.as_deref(), compile_model)?;
     warnings.iter().for_each(render::print_diagnostic);
     // Regions compiled for a backend may have fallen back to the host at load time.
     check_offload(build_args, model.offload_share, || {
         (String::new(), warnings.iter().map(|w| w.message.clone()).collect())
     })?;
-    Ok(PreparedModel { model, inputs, compile, load: start.elapsed() })
+    Ok(PreparedModel { model, inputs, compile_time, load_time: start.elapsed() })
 }
 
 /// Returns the last component of a path, or the entire path if it has no file name, for messages and case names.

@@ -22,7 +22,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     output::check([&args.output, &args.trace].into_iter().flatten().map(PathBuf::as_path))?;
     let labels = args.labels.as_deref().map(read_labels).transpose()?;
     if args.describe {
-        return describe(args);
+        return print_signature(args);
     }
     let mut session = ready::session(&args.build)?;
     let model_run = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
@@ -57,8 +57,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     for (name, tensor) in named_outputs {
         match &labels {
-            Some(labels) => print_top_classes(name, tensor, labels, args.build.talk.json)?,
-            None => print_summary(name, tensor, args.build.talk.json),
+            Some(labels) => print_top_classes(name, tensor, labels, args.build.diagnostics.json)?,
+            None => print_summary(name, tensor, args.build.diagnostics.json),
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -69,7 +69,7 @@ fn is_npy(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "npy")
 }
 
-fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {
+fn print_signature(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut rows: Vec<(&str, String, String)> = Vec::new();
     if ready::is_artifact(&args.model) {
         let compiled = byoc::runtime::artifact::open(&args.model)?.into_compiled();
@@ -88,7 +88,7 @@ fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {
         rows.extend(ports("input", &signature.inputs));
         rows.extend(ports("output", &signature.outputs));
     }
-    if args.build.talk.json {
+    if args.build.diagnostics.json {
         for (kind, name, ty) in rows {
             println!("{}", json!({"kind": kind, "name": name, "type": ty}));
         }

@@ -20,20 +20,20 @@ use std::process::ExitCode;
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let _interruptible = cancel_on_interrupt(&session.cancel);
-    let of_directory =
+    let verify_directory =
         |dir: &Path| verify(dir, args, &session).unwrap_or_else(|failure| FolderResult::from_failure(&failure));
     if let Some(dir) = args.only_case.and_then(|index| args.dirs.get(index)) {
-        println!("{}", json!(of_directory(dir)));
+        println!("{}", json!(verify_directory(dir)));
         return Ok(ExitCode::SUCCESS);
     }
     let mut counts = [0usize; Status::COUNT];
     let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
     for (index, dir) in args.dirs.iter().enumerate() {
         let result =
-            if args.isolate_cases { verify_isolated::verify(index, &session.cancel)? } else { of_directory(dir) };
+            if args.isolate_cases { verify_isolated::verify(index, &session.cancel)? } else { verify_directory(dir) };
         counts[result.status as usize] += 1;
         let case = ready::name_of(dir);
-        if args.build.talk.json {
+        if args.build.diagnostics.json {
             println!(
                 "{}",
                 json!({"case": case, "status": result.status, "max_abs_err": result.max_abs_err,
@@ -55,7 +55,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     }
     let [pass, fail, unsupported, error] = counts;
     let set_count = args.dirs.len();
-    if args.build.talk.json {
+    if args.build.diagnostics.json {
         let summary =
             json!({"pass": pass, "fail": fail, "unsupported": unsupported, "error": error, "total": set_count});
         println!("{}", json!({"summary": summary}));

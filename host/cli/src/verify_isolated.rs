@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Polling interval for the exit of a process.
-const POLL: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Verifies the directory with the given index in a new process of this command, and returns the result. A process that
 /// prints no result counts as an error.
@@ -33,7 +33,7 @@ pub fn verify(index: usize, cancel: &Cancel) -> Result<FolderResult, Failure> {
             }
         }
         cancel.check(|| format!("stopped at case {index}"))?;
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     };
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let text = |reader: Option<JoinHandle<String>>| reader.and_then(|r| r.join().ok()).unwrap_or_default();
@@ -92,7 +92,7 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 fn failed_result(stderr: &str, status: ExitStatus) -> FolderResult {
     let code_and_message = stderr.lines().find_map(|line| line.strip_prefix("error[")?.split_once("]: "));
     match code_and_message {
-        Some((code, message)) => FolderResult::failed(Some(code.to_owned()), message.to_owned()),
-        None => FolderResult::failed(None, Termination::of(status).to_string()),
+        Some((code, message)) => FolderResult::with_error(Some(code.to_owned()), message.to_owned()),
+        None => FolderResult::with_error(None, Termination::of(status).to_string()),
     }
 }

@@ -29,7 +29,7 @@ impl Status {
 }
 
 /// Error codes for models that the frontend does not support.
-const UNSUPPORTED: [Code; 4] = [
+const UNSUPPORTED_CODES: [Code; 4] = [
     codes::frontends::UNSUPPORTED_OPERATOR,
     codes::frontends::UNSUPPORTED_OPSET,
     codes::frontends::UNSUPPORTED_TYPE,
@@ -58,19 +58,19 @@ impl FolderResult {
     pub fn from_failure(failure: &Failure) -> FolderResult {
         let code = failure.diagnostics.first().map(|d| d.code);
         // A model that the frontend does not support counts as unsupported, not as an error.
-        let is_gap = code.is_some_and(|c| UNSUPPORTED.contains(&c));
+        let is_unsupported = code.is_some_and(|c| UNSUPPORTED_CODES.contains(&c));
         let message = |d: &Diagnostic| match d.code {
             // The notes name the operators.
             codes::frontends::UNSUPPORTED_OPERATOR => format!("{}: {}", d.message, d.notes.join("; ")),
             _ => d.message.clone(),
         };
         let messages: Vec<String> = failure.diagnostics.iter().map(message).collect();
-        let result = FolderResult::failed(code.map(|c| c.to_string()), messages.join("; "));
-        if is_gap { FolderResult { status: Status::Unsupported, ..result } } else { result }
+        let result = FolderResult::with_error(code.map(|c| c.to_string()), messages.join("; "));
+        if is_unsupported { FolderResult { status: Status::Unsupported, ..result } } else { result }
     }
 
     /// Creates the result of a directory whose verification ended in an error.
-    pub fn failed(code: Option<String>, message: String) -> FolderResult {
+    pub fn with_error(code: Option<String>, message: String) -> FolderResult {
         FolderResult { status: Status::Error, max_abs_err: None, max_rel_err: None, offload: 0.0, code, message }
     }
 }

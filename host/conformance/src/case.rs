@@ -76,11 +76,11 @@ pub struct Setting {
     /// Option of the backend, with its value.
     pub option: Option<(String, String)>,
     /// True if the option is set only at load, not at compilation.
-    pub at_load: bool,
+    pub is_load_only: bool,
     /// Device of the backend.
     pub device: Option<String>,
     /// True if the tensors are in device memory.
-    pub on_device: bool,
+    pub is_on_device: bool,
     /// Address-space headroom of the plugin in KiB.
     pub memory: Option<u64>,
 }
@@ -90,8 +90,8 @@ const SETTING: &str = "// with ";
 impl Setting {
     /// Returns true if the setting has no conditions besides neighboring claims.
     pub fn is_plain(&self) -> bool {
-        let Setting { context: _, open, option, at_load: _, device, on_device, memory } = self;
-        open.is_none() && option.is_none() && device.is_none() && !on_device && memory.is_none()
+        let Setting { context: _, open, option, is_load_only: _, device, is_on_device, memory } = self;
+        open.is_none() && option.is_none() && device.is_none() && !is_on_device && memory.is_none()
     }
 
     /// Formats the setting as the lines of a case file.
@@ -99,12 +99,12 @@ impl Setting {
         let mut lines = String::new();
         let open_dims = self.open.map(|open_dims| if open_dims == Open::All { "all" } else { "first" });
         let context = self.context.iter().map(|claim| Some(format!("context: {claim}")));
-        let key = if self.at_load { "option at load" } else { "option" };
+        let key = if self.is_load_only { "option at load" } else { "option" };
         let lines_of_setting = [
             open_dims.map(|dims| format!("open dimensions: {dims}")),
             self.option.as_ref().map(|(name, value)| format!("{key}: {name}={value}")),
             self.device.as_ref().map(|device| format!("device: {device}")),
-            self.on_device.then(|| "tensors: in the memory of the device".to_owned()),
+            self.is_on_device.then(|| "tensors: in the memory of the device".to_owned()),
             self.memory.map(|kib| format!("memory: {kib} KiB")),
         ];
         context.chain(lines_of_setting).flatten().for_each(|setting| lines.push_str(&format!("{SETTING}{setting}\n")));
@@ -122,10 +122,10 @@ impl Setting {
                 Some((key @ ("option" | "option at load"), description)) => {
                     setting.option =
                         description.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-                    setting.at_load = key != "option";
+                    setting.is_load_only = key != "option";
                 }
                 Some(("device", id)) => setting.device = Some(id.to_owned()),
-                Some(("tensors", _)) => setting.on_device = true,
+                Some(("tensors", _)) => setting.is_on_device = true,
                 Some(("memory", description)) => {
                     setting.memory = description.split_whitespace().next().and_then(|kib| kib.parse().ok());
                 }
@@ -142,7 +142,7 @@ pub struct Case {
     /// Claim under test.
     pub subject: Subject,
     /// Description that distinguishes the case from other cases of its subject.
-    pub about: String,
+    pub description: String,
     /// Test conditions.
     pub setting: Setting,
     /// Module, with a `@main` over tensors.
@@ -162,7 +162,7 @@ impl Case {
         relay::write(path, &self.module)?;
         let read_error = |e: std::io::Error| Diagnostic::error(codes::frontends::UNREADABLE_MODEL, e.to_string());
         let program = io::read_text(path).map_err(read_error)?;
-        let mut text = format!("{MARK}{}\n// {}\n{}", self.subject, self.about, self.setting.lines());
+        let mut text = format!("{MARK}{}\n// {}\n{}", self.subject, self.description, self.setting.lines());
         for line in notes.iter().flat_map(|note| note.lines()) {
             text.push_str(&format!("// {line}\n"));
         }
@@ -192,9 +192,14 @@ impl Case {
         let file = inputs_file(path);
         let mut tensors = io::weights::read(&file)?;
         let inputs: Vec<Tensor> = (0..tensors.len()).map_while(|i| tensors.remove(&i.to_string())).collect();
-        let case = Case { subject, about: description, setting: Setting::parse(&text), module: model.module, inputs };
+        let case = Case { subject, description, setting: Setting::parse(&text), module: model.module, inputs };
         if !case.has_matching_inputs() {
-            let message = format!("{}: the inputs do not match the module's parameter types", file.display());
+            let params = case.module.main().map(|main| main.params.clone()).unwrap_or_default();
+            let expected: Vec<String> = params.iter().map(|&param| case.module.ty(param).to_string()).collect();
+            let found: Vec<String> =
+                case.inputs.iter().map(|input| Type::tensor(input.dtype(), input.shape()).to_string()).collect();
+            let (expected, found) = (expected.join(", "), found.join(", "));
+            let message = format!("{}: expected inputs of types ({expected}), found ({found})", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());
         }
         Ok(case)
@@ -220,8 +225,8 @@ impl Case {
         let ids: Vec<_> = case.module.nodes.iter().map(|(id, _)| id).collect();
         for id in ids {
             if let Expr::Constant(tensor) = &case.module.nodes[id].expr {
-                let edited = change(tensor);
-                case.module.nodes[id].expr = Expr::Constant(edited.into());
+                let changed_tensor = change(tensor);
+                case.module.nodes[id].expr = Expr::Constant(changed_tensor.into());
             }
         }
         case

@@ -64,14 +64,14 @@ impl Claims {
             options.into_iter().map(|(name, option)| (name, option.values, option.load)).collect();
         let devices: Vec<String> = serde_json::from_value(description["devices"].clone()).unwrap_or_default();
         let (open_dims, device_memory) = (description["dynamic_dims"] == true, description["device_memory"] == true);
-        let of_options =
+        let option_claims =
             options.iter().flat_map(|(name, values, _)| values.iter().map(move |value| option_claim(name, value)));
         let names = layouts
             .keys()
             .map(|operator| layout_claim(operator))
             .chain(open_dims.then(|| OPEN_DIMS.to_owned()))
             .chain(device_memory.then(|| DEVICE_MEMORY.to_owned()))
-            .chain(of_options)
+            .chain(option_claims)
             .chain(devices.iter().map(|device| device_claim(device)));
         let reports = names.map(|claim| ClaimReport { claim, cases: 0, tested: 0 }).collect();
         Claims { open_dims, device_memory, options, devices, layouts: layouts.clone(), reports }

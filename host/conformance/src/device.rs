@@ -42,7 +42,7 @@ struct Device<'a> {
 }
 
 /// Started run: its output shapes, workspace, and completion event.
-struct Started {
+struct StartedRun {
     shapes: Vec<Vec<usize>>,
     _workspace: GuardedBuffer,
     event: Option<Event>,
@@ -64,12 +64,12 @@ struct Tensors<'t> {
 pub(super) fn try_region(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    compiled: &LinkedRegion,
+    linked_region: &LinkedRegion,
 ) -> Result<usize, CaseResult> {
     let symbol = &test_region.graph.symbol;
     let fault = |fault: Fault| CaseResult::Failed(fault.in_region(symbol));
-    let loader = harness.loader(compiled).map_err(fault)?;
-    let executable = harness.load(test_region, compiled, &compiled.blob, harness.services).map_err(fault)?;
+    let loader = harness.loader(linked_region).map_err(fault)?;
+    let executable = harness.load(test_region, linked_region, &linked_region.blob, harness.services).map_err(fault)?;
     (harness.progress)("query", symbol);
     let device = harness.setting.device.as_deref().unwrap_or_default();
     let plugin = harness.backend.plugin.name.as_str();
@@ -83,7 +83,7 @@ pub(super) fn try_region(
     if plan.outputs.iter().any(|output| !output.exact) {
         return Err(refuse(RefusalCode::DynamicDim, "value-dependent dimensions are in host memory"));
     }
-    let run_lock = memory.serves_one_run() || harness.serves_one_run(compiled);
+    let run_lock = memory.serves_one_run() || harness.serves_one_run(linked_region);
     let device = Device {
         test_region,
         executable: &*executable,
@@ -149,7 +149,7 @@ impl Device<'_> {
         first_index: usize,
         on_host: &[usize],
         dependencies: &[&Event],
-    ) -> Result<Started, Fault> {
+    ) -> Result<StartedRun, Fault> {
         let count = self.test_region.inputs.len();
         let views: Vec<TensorRef<'_>> = tensors.inputs[first_index..first_index + count]
             .iter()
@@ -181,11 +181,11 @@ impl Device<'_> {
         };
         status.map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
         self.unfinished_runs.fetch_add(usize::from(event.is_some()), Ordering::Relaxed);
-        Ok(Started { shapes, _workspace: workspace, event })
+        Ok(StartedRun { shapes, _workspace: workspace, event })
     }
 
     /// Waits until the work of a run is complete.
-    fn finish(&self, run: &Started) -> Result<(), Fault> {
+    fn finish(&self, run: &StartedRun) -> Result<(), Fault> {
         let Some(event) = &run.event else { return Ok(()) };
         while !event.wait(POLL).map_err(|error| Fault::of_error(Kind::RunFailed, "wait", &error))? {}
         Ok(())
@@ -210,7 +210,7 @@ impl Device<'_> {
     fn check(
         &self,
         tensors: &Tensors<'_>,
-        run: &Started,
+        run: &StartedRun,
         expected: &[BoundedTensor],
         kind: Kind,
         description: &str,
@@ -261,9 +261,9 @@ impl Device<'_> {
     /// Runs on several threads, each with its own tensors.
     fn run_concurrently(&self, second_set: Option<&SecondInputs>) -> Result<(), Fault> {
         let barrier = Barrier::new(THREADS);
-        let worker = |worker: usize| -> Result<(), Fault> {
+        let run_worker = |index: usize| -> Result<(), Fault> {
             let (inputs, expected) = match second_set {
-                Some(second_set) if worker % 2 == 1 => (&second_set.inputs, &second_set.expected),
+                Some(second_set) if index % 2 == 1 => (&second_set.inputs, &second_set.expected),
                 _ => (&self.test_region.inputs, &self.test_region.expected),
             };
             let tensors = self.tensors(inputs.iter());
@@ -274,7 +274,7 @@ impl Device<'_> {
                 .try_for_each(|_| self.run_and_check(&tensors, &[], expected, Kind::NotReentrant, &context))
         };
         let results: Vec<Result<(), Fault>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || worker(n))).collect();
+            let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || run_worker(n))).collect();
             let panic_fault = || Err(Fault::new(Kind::NotReentrant, "run", "a thread panicked"));
             threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panic_fault())).collect()
         });

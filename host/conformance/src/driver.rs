@@ -19,7 +19,7 @@ pub struct Options {
     /// Number of cases per operator and per pattern.
     pub cases: usize,
     /// Substring that the name of a tested subject must contain; `None` selects all subjects.
-    pub only: Option<String>,
+    pub name_filter: Option<String>,
     /// Time limit per call to an entry.
     pub limit: Duration,
     /// Names of claims and checks whose faults, or missing cases, are accepted.
@@ -86,13 +86,13 @@ impl Run<'_> {
         &self,
         backend: &str,
         case: &Case,
-        thorough: bool,
+        is_thorough: bool,
         cache: Option<&Path>,
     ) -> Result<Value, String> {
         let file = self.scratch.join("case.relay");
         case.write(&file, &[]).map_err(|d| d.to_string())?;
         let cache = cache.map_or_else(|| self.scratch.join("cache"), Path::to_owned);
-        Ok(json!({ "do": "case", "backend": backend, "file": file, "thorough": thorough, "cache_dir": cache }))
+        Ok(json!({ "do": "case", "backend": backend, "file": file, "thorough": is_thorough, "cache_dir": cache }))
     }
 
     /// Shrinks the case, and writes it to a file that reproduces the fault.
@@ -102,7 +102,7 @@ impl Run<'_> {
         backend: &str,
         case: Case,
         fault: Fault,
-        thorough: bool,
+        is_thorough: bool,
     ) -> FailedCase {
         // Each attempt on a hanging case waits for the full time limit, so that the number of attempts is small.
         let attempts = match fault.kind {
@@ -110,24 +110,30 @@ impl Run<'_> {
             Kind::Crash => 40,
             _ => MAX_SHRINK_ATTEMPTS,
         };
-        let smallest = shrink(&case, attempts, |candidate| {
-            let reply = self.run_case(worker, backend, candidate, thorough);
+        let smallest_case = shrink(&case, attempts, |candidate| {
+            let reply = self.run_case(worker, backend, candidate, is_thorough);
             matches!(CaseReply::of(&reply), CaseReply::Failed(repeat) if repeat.kind == fault.kind)
         });
         // The report shows the message of the shrunk case.
-        let fault = match CaseReply::of(&self.run_case(worker, backend, &smallest, thorough)) {
+        let fault = match CaseReply::of(&self.run_case(worker, backend, &smallest_case, is_thorough)) {
             CaseReply::Failed(repeat) if repeat.kind == fault.kind => repeat,
             _ => fault,
         };
-        let subject = match &smallest.setting {
-            Setting { open: Some(_), .. } => format!("{} open", smallest.subject),
-            Setting { option: Some((option, value)), .. } => format!("{} {option} {value}", smallest.subject),
-            Setting { device: Some(device), .. } => format!("{} device {device}", smallest.subject),
-            Setting { on_device: true, .. } => format!("{} on device", smallest.subject),
-            _ => smallest.subject.to_string(),
+        let subject = match &smallest_case.setting {
+            Setting { open: Some(_), .. } => format!("{} open", smallest_case.subject),
+            Setting { option: Some((option, value)), .. } => format!("{} {option} {value}", smallest_case.subject),
+            Setting { device: Some(device), .. } => format!("{} device {device}", smallest_case.subject),
+            Setting { is_on_device: true, .. } => format!("{} on device", smallest_case.subject),
+            _ => smallest_case.subject.to_string(),
         };
-        let (file, command) = self.write_case(backend, &smallest, &subject, &fault).unzip();
-        FailedCase { subject: smallest.subject.to_string(), fault, case: smallest.about.clone(), file, command }
+        let (file, command) = self.write_case(backend, &smallest_case, &subject, &fault).unzip();
+        FailedCase {
+            subject: smallest_case.subject.to_string(),
+            fault,
+            case: smallest_case.description.clone(),
+            file,
+            command,
+        }
     }
 
     /// Writes a case to a file that reproduces its fault; returns the file and the command.

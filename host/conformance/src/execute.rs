@@ -64,12 +64,13 @@ pub fn run_on(
         .collect();
     let mut shapes: Vec<Vec<usize>> = plan.outputs.iter().map(|o| o.dims.to_vec()).collect();
     let dtypes: Vec<_> = test_region.expected.iter().map(|result| result.value.dtype()).collect();
-    let guarded = |bytes: usize| GuardedBuffer::new(bytes, fill.initial, fill.guard).map_err(|error| no_memory(&error));
+    let guarded_buffer =
+        |bytes: usize| GuardedBuffer::new(bytes, fill.initial, fill.guard).map_err(|error| no_memory(&error));
     let bytes = shapes.iter().zip(&dtypes).map(|(shape, dtype)| byte_count(*dtype, shape));
     let mut outputs: Vec<GuardedBuffer> = bytes
-        .map(|bytes| bytes.ok_or_else(|| no_memory(&OutOfMemory::OVERFLOW)).and_then(guarded))
+        .map(|bytes| bytes.ok_or_else(|| no_memory(&OutOfMemory::OVERFLOW)).and_then(guarded_buffer))
         .collect::<Result<_, Fault>>()?;
-    let mut workspace = guarded(plan.workspace)?;
+    let mut workspace = guarded_buffer(plan.workspace)?;
     let mut targets: Vec<TensorMut<'_>> = outputs
         .iter_mut()
         .zip(&mut shapes)

@@ -46,15 +46,15 @@ impl Harness<'_, '_> {
         let description = &self.backend.description;
         let mut subjects: Vec<&Subject> = self.setting.context.iter().collect();
         subjects.push(&case.subject);
-        let has = |subject: Subject| subjects.contains(&&Subject::Region) || subjects.contains(&&subject);
-        let pattern = |entry: &&Entry| has(Subject::Pattern(entry.name.to_string()));
-        let table: Vec<Entry> = self.backend.table.iter().filter(pattern).cloned().collect();
+        let has_subject = |subject: Subject| subjects.contains(&&Subject::Region) || subjects.contains(&&subject);
+        let has_pattern = |entry: &&Entry| has_subject(Subject::Pattern(entry.name.to_string()));
+        let table: Vec<Entry> = self.backend.table.iter().filter(has_pattern).cloned().collect();
         let operators: Vec<String> = match &case.subject {
             // The description under an option may omit the operator.
             Subject::Operator(name) if subjects.len() == 1 => vec![name.clone()],
             _ => {
-                let operator = |name: &&String| has(Subject::Operator(name.to_string()));
-                description.operators.iter().filter(operator).cloned().collect()
+                let has_operator = |name: &&String| has_subject(Subject::Operator(name.to_string()));
+                description.operators.iter().filter(has_operator).cloned().collect()
             }
         };
         let mut judge = PluginJudge::new(self.backend);
@@ -80,7 +80,7 @@ impl Harness<'_, '_> {
 
     /// Adds the backend option and the device of the case to the options of an entry.
     fn add_choices(&self, options: &mut Value, is_load: bool) {
-        if let Some((name, value)) = self.setting.option.as_ref().filter(|_| is_load || !self.setting.at_load) {
+        if let Some((name, value)) = self.setting.option.as_ref().filter(|_| is_load || !self.setting.is_load_only) {
             options["backend_options"] = json!({ name: value });
         }
         if let Some(device) = &self.setting.device {
@@ -94,58 +94,58 @@ impl Harness<'_, '_> {
         let mut options: Value = plugin::options(cache_dir, None);
         self.add_choices(&mut options, false);
         let request = Region { graph: &test_region.graph, constants: &test_region.constants, options: &options };
-        let compiled = self
+        let compiled_region = self
             .backend
             .codegen
             .compile(&request)
             .map_err(|error| Fault::of_error(Kind::ClaimNotKept, "compile", &error))?;
         let symbol = &test_region.graph.symbol;
-        let (size, max_bytes) = (compiled.blob.len() as u64, self.backend.description.max_blob_bytes);
+        let (size, max_bytes) = (compiled_region.blob.len() as u64, self.backend.description.max_blob_bytes);
         if let Some(max_bytes) = max_bytes.filter(|&max_bytes| size > max_bytes) {
             let message = format!("expected a blob of at most {max_bytes} bytes, found {size}");
             return Err(Fault::new(Kind::ClaimNotKept, "compile", message));
         }
-        if !compiled.symbols.contains(symbol) {
-            let names: Vec<&str> = compiled.symbols.iter().map(|s| s.as_str()).collect();
-            let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let message = format!("expected symbol {symbol} in the blob, found {has}");
+        if !compiled_region.symbols.contains(symbol) {
+            let names: Vec<&str> = compiled_region.symbols.iter().map(|s| s.as_str()).collect();
+            let symbol_list = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let message = format!("expected symbol {symbol} in the blob, found {symbol_list}");
             return Err(Fault::new(Kind::MissingSymbol, "compile", message));
         }
-        if linked::takes_part(&compiled) {
+        if linked::takes_part(&compiled_region) {
             (self.progress)("query", symbol);
         }
-        LinkedRegion::link(compiled, symbol, self.backend.codegen.as_ref(), &options)
+        LinkedRegion::link(compiled_region, symbol, self.backend.codegen.as_ref(), &options)
             .map_err(|message| Fault::new(Kind::ClaimNotKept, "query", message))
     }
 
     /// Returns the loader of a blob.
-    pub fn loader(&self, compiled: &LinkedRegion) -> Result<Arc<dyn Loader>, Fault> {
-        let key = compiled.loader.as_str();
+    pub fn loader(&self, linked_region: &LinkedRegion) -> Result<Arc<dyn Loader>, Fault> {
+        let key = linked_region.loader.as_str();
         (self.find_loader)(key).ok_or_else(|| {
-            let message = format!("expected a registered loader, found loadbinary_{key}");
+            let message = format!("expected a loader \"loadbinary_{key}\", found none");
             Fault::new(Kind::WrongLoader, "compile", message)
         })
     }
 
     /// Returns true if the metadata of the region declares that the backend serves one run at a time.
-    pub fn serves_one_run(&self, compiled: &LinkedRegion) -> bool {
-        compiled.metadata.iter().any(|attr| attr.key == ONE_AT_A_TIME && attr.value == AttrValue::Bool(true))
+    pub fn serves_one_run(&self, linked_region: &LinkedRegion) -> bool {
+        linked_region.metadata.iter().any(|attr| attr.key == ONE_AT_A_TIME && attr.value == AttrValue::Bool(true))
     }
 
     /// Calls `load`.
     pub fn load(
         &self,
         test_region: &TestRegion,
-        compiled: &LinkedRegion,
+        linked_region: &LinkedRegion,
         blob: &[u8],
         services: &Services,
     ) -> Result<Box<dyn Executable>, Fault> {
-        let loader = self.loader(compiled)?;
+        let loader = self.loader(linked_region)?;
         (self.progress)("load", &test_region.graph.symbol);
         let mut options = plugin::options(self.cache_dir, Some(services.num_threads()));
         self.add_choices(&mut options, true);
         let mut metadata = Signature::of(&test_region.graph).to_json();
-        let constants = compiled.constants(&test_region.constants, &mut metadata);
+        let constants = linked_region.constants(&test_region.constants, &mut metadata);
         options["region"] = metadata;
         let request =
             LoadRequest { symbol: &test_region.graph.symbol, blob, constants: &constants, options: &options, services };
@@ -166,7 +166,7 @@ impl Harness<'_, '_> {
             let (dims, expected) = (&output.dims[..], expected.value.shape());
             let is_bound = dims.len() == expected.len() && dims.iter().zip(expected).all(|(d, w)| d >= w);
             if (output.exact && dims != expected) || !is_bound {
-                return shape_fault(format!("prepared output {i}: expected {expected:?}, found {dims:?}"));
+                return shape_fault(format!("prepared output {i}: expected shape {expected:?}, found {dims:?}"));
             }
         }
         Ok(plan)

@@ -10,25 +10,25 @@ use std::time::Duration;
 
 impl Run<'_> {
     /// Runs the plugin-wide checks once, on a passing case.
-    pub(super) fn lifecycle(&self, report: &mut BackendReport, case: &Case) {
+    pub(super) fn check_lifecycle(&self, report: &mut BackendReport, case: &Case) {
         let backend = report.backend.clone();
         let mut check = |name: &str, fault: Option<Fault>, setting: Setting| {
             let is_waived = fault.is_some() && self.is_waived(name);
             report.checks.push((name.to_owned(), fault.is_none() || is_waived));
             if let Some(fault) = fault {
                 let case = Case { setting, ..case.clone() };
-                let written = (!case.setting.is_plain()).then(|| self.write_case(&backend, &case, name, &fault));
-                let (file, command) = written.flatten().unzip();
+                let written_case = (!case.setting.is_plain()).then(|| self.write_case(&backend, &case, name, &fault));
+                let (file, command) = written_case.flatten().unzip();
                 let subject = name.to_owned();
-                self.report_failure(report, FailedCase { subject, fault, case: case.about, file, command });
+                self.report_failure(report, FailedCase { subject, fault, case: case.description, file, command });
             }
         };
         (self.progress)("a cancelled compilation");
-        let cancel_request = self.request(&backend, case, false, None).ok().and_then(|mut request| {
+        let cancel_fault = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "cancel".into();
             fault_in(&self.supervisor(None).send(&request))
         });
-        check("compiling after a cancelled compilation", cancel_request, Setting::default());
+        check("compiling after a cancelled compilation", cancel_fault, Setting::default());
         (self.progress)("an interrupted compilation");
         check("compiling after an interrupted compilation", self.check_interrupted(&backend, case), Setting::default());
         (self.progress)("an unusable cache folder");
@@ -37,11 +37,11 @@ impl Run<'_> {
         let (fault, memory) = self.check_low_memory(&backend, case).unzip();
         check("too little memory", fault, Setting { memory, ..case.setting.clone() });
         (self.progress)("after unloading");
-        let unloaded = self.request(&backend, case, false, None).ok().and_then(|mut request| {
+        let unload_fault = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "unload".into();
             fault_in(&self.supervisor(None).send(&request))
         });
-        check("silence after the last region was dropped", unloaded, Setting::default());
+        check("silence after the last region was dropped", unload_fault, Setting::default());
     }
 
     /// Checks that cache entries of killed compilations do not break a later compilation.

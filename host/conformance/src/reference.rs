@@ -125,8 +125,10 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     let is_stable = matches!(rule, ErrorModel::Stable(_) | ErrorModel::Logarithm(_)) && has_floats;
     if is_inexact || is_stable {
         let n = results.first().map_or(0, |r| term_count(def, &params, &shapes, r.shape()));
-        let backward = if is_stable { n + 8 } else { 0 };
-        for (error, changes) in errors.iter_mut().zip(perturbation_changes(operator, &float64_attrs, args, backward)) {
+        let backward_terms = if is_stable { n + 8 } else { 0 };
+        for (error, changes) in
+            errors.iter_mut().zip(perturbation_changes(operator, &float64_attrs, args, backward_terms))
+        {
             if error.is_empty() {
                 *error = changes;
             } else {
@@ -161,8 +163,8 @@ fn apply(
 
 /// Returns the attributes with a floating-point `out_dtype` widened to float64.
 fn binary64_attrs(attrs: &Attrs) -> Attrs {
-    let narrow = attrs.get("out_dtype").and_then(|v| v.as_dtype()).is_some_and(DType::is_float);
-    if narrow { attrs.with("out_dtype", DType::F64) } else { attrs.clone() }
+    let is_float_output = attrs.get("out_dtype").and_then(|v| v.as_dtype()).is_some_and(DType::is_float);
+    if is_float_output { attrs.with("out_dtype", DType::F64) } else { attrs.clone() }
 }
 
 fn map_binary64(tensor: &Tensor, change: impl Fn(usize, f64) -> f64) -> Tensor {
@@ -190,11 +192,11 @@ fn operator_error(
     let values = result.view().to_f64s();
     // A 16-bit result is rounded once more.
     let rounding = |v: f64| if dtype.size() == 2 { ulp(v, dtype) } else { 0.0 };
-    let working = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let working_dtype = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     match rule {
         ErrorModel::Exact => Vec::new(),
-        ErrorModel::Ulps(ulps) => values.iter().map(|&v| ulps * ulp(v, working) + rounding(v)).collect(),
-        ErrorModel::Stable(_) => values.iter().map(|&v| 4.0 * ulp(v, working) + rounding(v)).collect(),
+        ErrorModel::Ulps(ulps) => values.iter().map(|&v| ulps * ulp(v, working_dtype) + rounding(v)).collect(),
+        ErrorModel::Stable(_) => values.iter().map(|&v| 4.0 * ulp(v, working_dtype) + rounding(v)).collect(),
         ErrorModel::Logarithm(_) => {
             values.iter().map(|&v| gamma(n + 8, dtype) * (1.0 + v.abs()) + rounding(v)).collect()
         }
@@ -202,14 +204,14 @@ fn operator_error(
             let magnitudes = apply(operator, wide_attrs, args, |_, b| map_binary64(&b.value, |_, v| v.abs()));
             let magnitudes = magnitudes.ok().and_then(|results| Some(results.get(index)?.view().to_f64s()));
             let bound = gamma(n + 2, dtype);
-            let underflow = n as f64 * ulp(0.0, working);
+            let underflow = n as f64 * ulp(0.0, working_dtype);
             values
                 .iter()
                 .enumerate()
                 .map(|(i, &v)| {
                     let sum = magnitudes.as_ref().map_or(v.abs(), |m| m[i]);
                     let sum = if sum.is_finite() { sum } else { 0.0 };
-                    bound * sum + ulp(v, working) + underflow + rounding(v)
+                    bound * sum + ulp(v, working_dtype) + underflow + rounding(v)
                 })
                 .collect()
         }
@@ -222,19 +224,19 @@ fn operator_error(
                 .fold(0.0f64, |m, v| m.max(v.abs()));
             let size = inputs.flat_map(|b| b.value.shape()).chain(result.shape()).copied().max().unwrap_or(1);
             // A pixel is the sum of up to 16 products, each of which may underflow.
-            let bound = 16.0 * (roundoff(dtype) * size as f64 * largest + ulp(0.0, working));
+            let bound = 16.0 * (roundoff(dtype) * size as f64 * largest + ulp(0.0, working_dtype));
             values.iter().map(|&v| bound + rounding(v)).collect()
         }
     }
 }
 
 /// Returns, per result element, twice the largest change when the operands are perturbed by their error bounds plus a
-/// relative `gamma(backward)`.
-fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Vec<Vec<f64>> {
+/// relative `gamma(backward_terms)`.
+fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backward_terms: usize) -> Vec<Vec<f64>> {
     const PERTURBATIONS: u64 = 10;
     let Ok(baseline) = apply(operator, attrs, args, |_, b| map_binary64(&b.value, |_, v| v)) else { return Vec::new() };
     let baseline: Vec<Vec<f64>> = baseline.iter().map(|t| t.view().to_f64s()).collect();
-    let mut largest: Vec<Vec<f64>> = baseline.iter().map(|values| vec![0.0; values.len()]).collect();
+    let mut max_changes: Vec<Vec<f64>> = baseline.iter().map(|values| vec![0.0; values.len()]).collect();
     for perturbation in 0..PERTURBATIONS {
         let perturbed_results = apply(operator, attrs, args, |argument, b| {
             let mut random = Random::new(perturbation << 32 | argument as u64);
@@ -248,9 +250,9 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
                     _ => -1.0,
                 })
                 .collect();
-            let relative = gamma(backward, b.value.dtype());
+            let relative_error = gamma(backward_terms, b.value.dtype());
             map_binary64(&b.value, |i, v| {
-                let step = b.error.get(i).copied().unwrap_or(0.0) + relative * v.abs();
+                let step = b.error.get(i).copied().unwrap_or(0.0) + relative_error * v.abs();
                 match v.is_finite() {
                     // An unbounded operand makes everything that depends on it unbounded.
                     true if step == f64::INFINITY => f64::NAN,
@@ -260,16 +262,16 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
             })
         });
         let Ok(perturbed_results) = perturbed_results else { continue };
-        for ((largest, baseline), result) in largest.iter_mut().zip(&baseline).zip(&perturbed_results) {
-            for ((largest, baseline), result) in largest.iter_mut().zip(baseline).zip(result.view().to_f64s()) {
+        for ((max_changes, baseline), result) in max_changes.iter_mut().zip(&baseline).zip(&perturbed_results) {
+            for ((max_change, baseline), result) in max_changes.iter_mut().zip(baseline).zip(result.view().to_f64s()) {
                 let is_equal = *baseline == result || (baseline.is_nan() && result.is_nan());
                 // If a small step leaves the domain of the operator, the result is unbounded.
                 let change = if is_equal { 0.0 } else { (baseline - result).abs() };
-                *largest = if change.is_nan() { f64::INFINITY } else { largest.max(2.0 * change) };
+                *max_change = if change.is_nan() { f64::INFINITY } else { max_change.max(2.0 * change) };
             }
         }
     }
-    largest
+    max_changes
 }
 
 /// Element outside its error bound.

@@ -41,7 +41,7 @@ impl SubjectReport {
     }
 
     /// Returns the number of supported cases.
-    pub fn tested(&self) -> usize {
+    pub fn tested_count(&self) -> usize {
         self.passed + self.failed
     }
 
@@ -135,7 +135,7 @@ impl BackendReport {
     }
 
     /// Returns the number of supported cases with correct results.
-    pub fn passed(&self) -> usize {
+    pub fn passed_count(&self) -> usize {
         self.subjects.iter().map(|s| s.passed).sum()
     }
 }

@@ -84,7 +84,7 @@ impl Run<'_> {
         report.claims = claims.reports;
         self.report_untested(&mut report);
         if let Some(case) = samples.first() {
-            self.lifecycle(&mut report, case);
+            self.check_lifecycle(&mut report, case);
         }
         report
     }
@@ -96,25 +96,26 @@ impl Run<'_> {
         let mut tallies: Vec<Tally> = claims
             .iter()
             .map(|&claim| {
-                let make = |cases: &Cases, index, restrictions| cases.single(claim, index, restrictions);
+                let make = |cases: &Cases, index, restrictions| cases.single_case(claim, index, restrictions);
                 self.try_alone(progress, &claim.subject(), make)
             })
             .collect();
         let mut other_samples = None;
         for _ in 0..MAX_NEIGHBORS {
-            let untested: Vec<usize> = (0..claims.len()).filter(|&i| tallies[i].tested() == 0).collect();
+            let untested: Vec<usize> = (0..claims.len()).filter(|&i| tallies[i].tested_count() == 0).collect();
             if untested.is_empty() {
                 break;
             }
-            let other_samples = other_samples.get_or_insert_with(|| self.unselected(progress, table, operators));
+            let other_samples =
+                other_samples.get_or_insert_with(|| self.unselected_samples(progress, table, operators));
             let passed_claims = claims.iter().zip(&tallies).filter(|(_, tally)| !tally.samples.is_empty());
             let selected_claims =
                 passed_claims.map(|(&claim, tally)| Neighbor { claim, samples: tally.samples.clone() });
             let neighbors: Vec<Neighbor<'_>> = selected_claims.chain(other_samples.iter().cloned()).collect();
             for &i in &untested {
-                self.try_beside(progress, &mut tallies[i], claims[i], &neighbors);
+                self.try_with_neighbors(progress, &mut tallies[i], claims[i], &neighbors);
             }
-            if untested.iter().all(|&i| tallies[i].tested() == 0) {
+            if untested.iter().all(|&i| tallies[i].tested_count() == 0) {
                 break;
             }
         }
@@ -130,7 +131,7 @@ impl Run<'_> {
     }
 
     /// Returns the unselected claims, each with a passing case, as neighbors for the selected claims.
-    fn unselected<'c>(
+    fn unselected_samples<'c>(
         &self,
         progress: &mut Progress,
         table: &'c [Entry],
@@ -141,7 +142,7 @@ impl Run<'_> {
         other_samples
             .filter_map(|claim| {
                 let candidates = (0..MAX_DRAWN_NEIGHBORS)
-                    .filter_map(|index| progress.cases.single(claim, index, Restrictions::default()));
+                    .filter_map(|index| progress.cases.single_case(claim, index, Restrictions::default()));
                 let candidates: Vec<Case> = candidates.collect();
                 let sample = candidates.into_iter().find(|case| {
                     let reply = self.run_case(&mut progress.worker, &progress.report.backend, case, false);
@@ -167,7 +168,7 @@ impl Run<'_> {
                     let case = Case { setting, ..sample.clone() };
                     let mut is_good = self.try_variant(progress, case.clone(), &name);
                     if is_good && load {
-                        let setting = Setting { at_load: true, ..case.setting.clone() };
+                        let setting = Setting { is_load_only: true, ..case.setting.clone() };
                         is_good = self.try_variant(progress, Case { setting, ..case }, &name);
                     }
                     if !is_good {
@@ -202,12 +203,12 @@ impl Run<'_> {
             };
             let text = subject.to_string();
             let base_report = progress.report.subjects.iter().position(|report| report.subject == text);
-            let is_tested = base_report.is_some_and(|position| progress.report.subjects[position].tested() > 0);
+            let is_tested = base_report.is_some_and(|position| progress.report.subjects[position].tested_count() > 0);
             if (is_known && is_tested) || !self.is_selected(&subject) {
                 continue;
             }
             let make = |cases: &Cases, index, restrictions| {
-                let case = cases.single(claim, index, restrictions)?;
+                let case = cases.single_case(claim, index, restrictions)?;
                 let setting = Setting { option: option.clone(), ..case.setting.clone() };
                 Some(Case { setting, ..case })
             };
@@ -230,13 +231,13 @@ impl Run<'_> {
                 continue;
             }
             (self.progress)(&name);
-            let on_device = progress.claims.device_memory;
+            let is_on_device = progress.claims.device_memory;
             for sample in samples.iter().take(MAX_CASES_PER_DEVICE) {
                 let setting = Setting { device: Some(device.clone()), ..sample.setting.clone() };
                 let case = Case { setting, ..sample.clone() };
                 let mut is_good = self.try_variant(progress, case.clone(), &name);
-                if is_good && on_device {
-                    let setting = Setting { on_device, ..case.setting.clone() };
+                if is_good && is_on_device {
+                    let setting = Setting { is_on_device, ..case.setting.clone() };
                     is_good = self.try_variant(progress, Case { setting, ..case }, &name);
                 }
                 if !is_good {
@@ -248,11 +249,11 @@ impl Run<'_> {
 
     /// Adds a fault for each claim without a tested case, unless the run has a filter or tested no claim at all.
     fn report_untested(&self, report: &mut BackendReport) {
-        let subjects = report.subjects.iter().map(|s| (&s.subject, s.tested(), s.cases));
+        let subjects = report.subjects.iter().map(|s| (&s.subject, s.tested_count(), s.cases));
         let claims = report.claims.iter().map(|claim| (&claim.claim, claim.tested, claim.cases));
         let rows: Vec<(String, usize, usize)> =
             subjects.chain(claims).map(|(name, tested_count, cases)| (name.clone(), tested_count, cases)).collect();
-        if self.options.only.is_some() || rows.iter().all(|(_, tested_count, _)| *tested_count == 0) {
+        if self.options.name_filter.is_some() || rows.iter().all(|(_, tested_count, _)| *tested_count == 0) {
             return;
         }
         for (name, _, cases) in rows.into_iter().filter(|(_, tested_count, _)| *tested_count == 0) {

@@ -11,21 +11,21 @@ use std::collections::{BTreeSet, HashMap};
 
 /// Returns the smallest case for which `is_failing` returns true, found with at most `attempts` attempts.
 pub fn shrink(case: &Case, attempts: usize, mut is_failing: impl FnMut(&Case) -> bool) -> Case {
-    let mut smallest = case.clone();
+    let mut smallest_case = case.clone();
     let mut attempts_left = attempts;
     'again: loop {
-        for edit in edits(&smallest) {
-            let Some(candidate) = apply(&smallest, &edit) else { continue };
+        for edit in edits(&smallest_case) {
+            let Some(candidate) = apply(&smallest_case, &edit) else { continue };
             if attempts_left == 0 {
-                return smallest;
+                return smallest_case;
             }
             attempts_left -= 1;
             if is_failing(&candidate) {
-                smallest = candidate;
+                smallest_case = candidate;
                 continue 'again;
             }
         }
-        return smallest;
+        return smallest_case;
     }
 }
 
@@ -99,8 +99,8 @@ fn edits(case: &Case) -> Vec<Edit> {
             }
         }
     }
-    let simple = operands.iter().enumerate().filter(|(_, (_, tensor))| *tensor != simplify(tensor));
-    edits.extend(simple.map(|(operand, _)| Edit::Simple(operand)));
+    let simplifiable_operands = operands.iter().enumerate().filter(|(_, (_, tensor))| *tensor != simplify(tensor));
+    edits.extend(simplifiable_operands.map(|(operand, _)| Edit::Simple(operand)));
     edits
 }
 
@@ -128,7 +128,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
         tensors.insert(id, tensor);
     }
     let mut builder = Builder::default();
-    let mut rebuilt: HashMap<ExprId, ExprId> = HashMap::new();
+    let mut rebuilt_exprs: HashMap<ExprId, ExprId> = HashMap::new();
     let (mut params, mut inputs) = (Vec::new(), Vec::new());
     for (i, param) in main.params.iter().enumerate() {
         let tensor = tensors.remove(param)?;
@@ -137,19 +137,19 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
             None => Type::tensor(tensor.dtype(), tensor.shape()),
         };
         let id = builder.var(format!("x{i}").as_str(), ty);
-        rebuilt.insert(*param, id);
+        rebuilt_exprs.insert(*param, id);
         params.push(id);
         inputs.push(tensor);
     }
     for id in case.module.post_order(main.body, |id, _| !main.params.contains(&id)) {
-        if rebuilt.contains_key(&id) {
+        if rebuilt_exprs.contains_key(&id) {
             continue;
         }
         let new = match case.module.expr(id) {
             Expr::Constant(_) => builder.constant(tensors.remove(&id)?),
             Expr::Call(call) if matches!(call.callee, Callee::Op(_)) => {
                 let Callee::Op(operator) = call.callee else { return None };
-                let args: Option<Vec<ExprId>> = call.args.iter().map(|arg| rebuilt.get(arg).copied()).collect();
+                let args: Option<Vec<ExprId>> = call.args.iter().map(|arg| rebuilt_exprs.get(arg).copied()).collect();
                 let mut attrs = call.attrs.clone();
                 match edit {
                     Edit::Default(at, key) | Edit::DefaultAndDim { call: at, key, .. } if *at == id => {
@@ -168,7 +168,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
                 let mut expr = other.clone();
                 let mut is_missing = false;
                 expr.map_operands(|operand| {
-                    rebuilt.get(&operand).copied().unwrap_or_else(|| {
+                    rebuilt_exprs.get(&operand).copied().unwrap_or_else(|| {
                         is_missing = true;
                         operand
                     })
@@ -179,9 +179,9 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
                 builder.push(expr).ok()?
             }
         };
-        rebuilt.insert(id, new);
+        rebuilt_exprs.insert(id, new);
     }
-    builder.define("main", &params, *rebuilt.get(&main.body)?).ok()?;
+    builder.define("main", &params, *rebuilt_exprs.get(&main.body)?).ok()?;
     Some(Case { module: builder.module, inputs, ..case.clone() })
 }
 
@@ -249,15 +249,20 @@ mod tests {
                 .any(|(_, node)| node.expr.as_op_call().is_some_and(|(_, call)| call.attrs.get("strides").is_some()))
         };
         let case = (0..24)
-            .filter_map(|n| cases.single(Claim::Operator(def), n, Restrictions::default()))
+            .filter_map(|n| cases.single_case(Claim::Operator(def), n, Restrictions::default()))
             .find(has_stride)
             .unwrap();
-        let smallest = shrink(&case, 400, has_stride);
-        let elements = |case: &Case| operands(case).iter().map(|(_, t)| t.len()).sum::<usize>();
-        assert!(elements(&smallest) <= 30, "{} elements of {}", elements(&smallest), elements(&case));
-        assert!(has_stride(&smallest));
+        let smallest_case = shrink(&case, 400, has_stride);
+        let element_count = |case: &Case| operands(case).iter().map(|(_, t)| t.len()).sum::<usize>();
+        assert!(
+            element_count(&smallest_case) <= 30,
+            "{} elements of {}",
+            element_count(&smallest_case),
+            element_count(&case)
+        );
+        assert!(has_stride(&smallest_case));
         let attrs: usize =
-            smallest.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.len())).sum();
+            smallest_case.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.len())).sum();
         assert!(attrs <= 2, "{attrs} attributes");
     }
 
@@ -267,7 +272,7 @@ mod tests {
         let cases = Cases { seed: 5, ..Cases::default() };
         let def = op::get(op::lookup("nn.relu").unwrap());
         let case = (0..24)
-            .filter_map(|n| cases.single(Claim::Operator(def), n, Restrictions::default()))
+            .filter_map(|n| cases.single_case(Claim::Operator(def), n, Restrictions::default()))
             .find(|case| case.inputs[0].shape().len() > 1)
             .unwrap();
         for open_dims in [Open::First, Open::All] {
@@ -276,8 +281,8 @@ mod tests {
                 case.module.ty(case.module.main().unwrap().params[0]).as_tensor().unwrap().shape().is_none()
             };
             assert!(is_open(&open_case) && open_case.inputs == case.inputs);
-            let smallest = shrink(&open_case, 100, is_open);
-            assert!(is_open(&smallest) && smallest.setting == open_case.setting);
+            let smallest_case = shrink(&open_case, 100, is_open);
+            assert!(is_open(&smallest_case) && smallest_case.setting == open_case.setting);
         }
     }
 
@@ -285,8 +290,8 @@ mod tests {
     fn terminates_when_every_case_fails() {
         let cases = Cases { seed: 5, ..Cases::default() };
         let def = op::get(op::lookup("add").unwrap());
-        let case = cases.single(Claim::Operator(def), 0, Restrictions::default()).unwrap();
-        let smallest = shrink(&case, 1000, |_| true);
-        assert!(operands(&smallest).iter().all(|(_, t)| t.len() <= 1));
+        let case = cases.single_case(Claim::Operator(def), 0, Restrictions::default()).unwrap();
+        let smallest_case = shrink(&case, 1000, |_| true);
+        assert!(operands(&smallest_case).iter().all(|(_, t)| t.len() <= 1));
     }
 }

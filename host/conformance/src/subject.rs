@@ -47,8 +47,8 @@ pub(super) struct Tally {
     pub report: SubjectReport,
     /// Passed cases.
     pub samples: Vec<Case>,
-    opened: usize,
-    on_device: usize,
+    open_case_count: usize,
+    device_case_count: usize,
     /// Number of faults per kind.
     faults: Vec<(Kind, usize)>,
     /// Tested element types; true if a case of the type was supported.
@@ -65,8 +65,8 @@ impl Tally {
         Tally {
             report: SubjectReport::new(&subject.to_string()),
             samples: Vec::new(),
-            opened: 0,
-            on_device: 0,
+            open_case_count: 0,
+            device_case_count: 0,
             faults: Vec::new(),
             dtypes: BTreeMap::new(),
             codes: BTreeMap::new(),
@@ -75,20 +75,20 @@ impl Tally {
     }
 
     /// Returns the number of supported cases.
-    pub fn tested(&self) -> usize {
-        self.report.tested()
+    pub fn tested_count(&self) -> usize {
+        self.report.tested_count()
     }
 
     /// Returns the restrictions of case `index`. Cases cycle through no restrictions and the restrictions of supported
     /// cases or, if no case was supported, the restrictions against earlier refusals.
     fn restrictions(&self, index: usize) -> Restrictions {
         let mut options = vec![Restrictions::default()];
-        if self.tested() > 0 {
+        if self.tested_count() > 0 {
             options.extend(&self.helpful);
         } else {
             let mut codes: Vec<(&String, &usize)> = self.codes.iter().collect();
             codes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-            for restrictions in codes.iter().flat_map(|(code, _)| Restrictions::against(code)) {
+            for restrictions in codes.iter().flat_map(|(code, _)| Restrictions::for_refusal_code(code)) {
                 if !options.contains(restrictions) {
                     options.push(*restrictions);
                 }
@@ -110,14 +110,14 @@ impl Tally {
     fn needs_neighbors(&self) -> bool {
         let frequent_code =
             self.codes.iter().filter(|(code, _)| *code != "UnsupportedDtype").max_by_key(|(_, count)| **count);
-        self.tested() == 0 && frequent_code.is_some_and(|(code, _)| code == "NotProfitable")
+        self.tested_count() == 0 && frequent_code.is_some_and(|(code, _)| code == "NotProfitable")
     }
 }
 
 impl Run<'_> {
     /// Returns true if the filter of the run selects a subject.
     pub(super) fn is_selected(&self, subject: &Subject) -> bool {
-        self.options.only.as_ref().is_none_or(|filter| subject.to_string().contains(filter.as_str()))
+        self.options.name_filter.as_ref().is_none_or(|filter| subject.to_string().contains(filter.as_str()))
     }
 
     /// Tests the backend on cases of a subject, drawn by `make`.
@@ -134,7 +134,7 @@ impl Run<'_> {
             let mut restrictions = Restrictions::default();
             if index >= self.options.cases {
                 // If few cases were supported, more cases of the supported element types are drawn.
-                if tally.tested() >= self.options.cases / 2 || tally.needs_neighbors() {
+                if tally.tested_count() >= self.options.cases / 2 || tally.needs_neighbors() {
                     break;
                 }
                 if tally.dtypes.get(&dtype) == Some(&false) {
@@ -143,11 +143,11 @@ impl Run<'_> {
                 restrictions = tally.restrictions(index);
             }
             let Some(case) = make(&progress.cases, index, restrictions) else { continue };
-            let tested_before = tally.tested();
+            let tested_before = tally.tested_count();
             if self.try_case(progress, &mut tally, case, dtype).is_break() {
                 break;
             }
-            if tally.tested() > tested_before {
+            if tally.tested_count() > tested_before {
                 tally.record_helpful(restrictions);
             }
         }
@@ -155,7 +155,7 @@ impl Run<'_> {
     }
 
     /// Tests cases that combine a claim with operators of other claims.
-    pub(super) fn try_beside(
+    pub(super) fn try_with_neighbors(
         &self,
         progress: &mut Progress,
         tally: &mut Tally,
@@ -165,29 +165,30 @@ impl Run<'_> {
         (self.progress)(&format!("{}, combined with others", claim.subject()));
         let max_attempts = (self.options.cases * MAX_DRAW_FACTOR).max(2 * neighbors.len());
         // Neighbors with which a case was supported.
-        let mut fruitful: Vec<usize> = Vec::new();
+        let mut useful_neighbors: Vec<usize> = Vec::new();
         for index in 0..max_attempts {
-            if neighbors.is_empty() || tally.tested() >= self.options.cases / 2 {
+            if neighbors.is_empty() || tally.tested_count() >= self.options.cases / 2 {
                 break;
             }
             let round = index + index / THEMES.len();
-            let neighbor_index = match fruitful.len() {
+            let neighbor_index = match useful_neighbors.len() {
                 0 => round % neighbors.len(),
-                n if index % 2 == 1 => fruitful[round / 2 % n],
+                n if index % 2 == 1 => useful_neighbors[round / 2 % n],
                 _ => round % neighbors.len(),
             };
             let restrictions = tally.restrictions(index);
-            let Some(case) = progress.cases.beside(claim, &neighbors[neighbor_index], index, restrictions) else {
+            let Some(case) = progress.cases.case_with_neighbor(claim, &neighbors[neighbor_index], index, restrictions)
+            else {
                 continue;
             };
-            let (dtype, tested_before) = (progress.cases.theme(index).dtype, tally.tested());
+            let (dtype, tested_before) = (progress.cases.theme(index).dtype, tally.tested_count());
             if self.try_case(progress, tally, case, dtype).is_break() {
                 break;
             }
-            if tally.tested() > tested_before {
+            if tally.tested_count() > tested_before {
                 tally.record_helpful(restrictions);
-                if !fruitful.contains(&neighbor_index) {
-                    fruitful.push(neighbor_index);
+                if !useful_neighbors.contains(&neighbor_index) {
+                    useful_neighbors.push(neighbor_index);
                 }
             }
         }
@@ -195,22 +196,22 @@ impl Run<'_> {
 
     /// Tests a case, and counts its outcome. Breaks if the subject has enough faults.
     fn try_case(&self, progress: &mut Progress, tally: &mut Tally, case: Case, dtype: DType) -> ControlFlow<()> {
-        let thorough = tally.report.passed < MAX_THOROUGH_CASES;
+        let is_thorough = tally.report.passed < MAX_THOROUGH_CASES;
         let backend = progress.report.backend.clone();
-        let reply = self.run_case(&mut progress.worker, &backend, &case, thorough);
+        let reply = self.run_case(&mut progress.worker, &backend, &case, is_thorough);
         let outcome = CaseReply::of(&reply);
         progress.claims.count_layouts(&case, &outcome);
         tally.report.cases += usize::from(!matches!(outcome, CaseReply::Invalid));
         match outcome {
             CaseReply::Passed(tolerance_share) => {
-                if progress.claims.open_dims && tally.opened < MAX_OPEN_CASES {
-                    let open_dims = if tally.opened.is_multiple_of(2) { Open::First } else { Open::All };
+                if progress.claims.open_dims && tally.open_case_count < MAX_OPEN_CASES {
+                    let open_dims = if tally.open_case_count.is_multiple_of(2) { Open::First } else { Open::All };
                     let is_good = self.try_open(progress, &case, open_dims);
-                    tally.opened = if is_good { tally.opened + 1 } else { MAX_OPEN_CASES };
+                    tally.open_case_count = if is_good { tally.open_case_count + 1 } else { MAX_OPEN_CASES };
                 }
-                if progress.claims.device_memory && tally.on_device < MAX_DEVICE_CASES {
+                if progress.claims.device_memory && tally.device_case_count < MAX_DEVICE_CASES {
                     let is_good = self.try_on_device(progress, &case);
-                    tally.on_device = if is_good { tally.on_device + 1 } else { MAX_DEVICE_CASES };
+                    tally.device_case_count = if is_good { tally.device_case_count + 1 } else { MAX_DEVICE_CASES };
                 }
                 tally.dtypes.insert(dtype, true);
                 tally.report.passed += 1;
@@ -235,7 +236,7 @@ impl Run<'_> {
                     Some((_, count)) => *count += 1,
                     None => {
                         tally.faults.push((kind, 1));
-                        let failure = self.shrink_failure(&mut progress.worker, &backend, case, fault, thorough);
+                        let failure = self.shrink_failure(&mut progress.worker, &backend, case, fault, is_thorough);
                         progress.report.failures.push(failure);
                     }
                 }
@@ -260,7 +261,7 @@ impl Run<'_> {
 
     /// Retests a passed case with its tensors in device memory; returns false if this reveals a fault.
     fn try_on_device(&self, progress: &mut Progress, case: &Case) -> bool {
-        let setting = Setting { on_device: true, ..case.setting.clone() };
+        let setting = Setting { is_on_device: true, ..case.setting.clone() };
         self.try_variant(progress, Case { setting, ..case.clone() }, DEVICE_MEMORY)
     }
 

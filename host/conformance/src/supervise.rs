@@ -81,10 +81,10 @@ pub struct Supervisor {
     command: Box<dyn Fn() -> Command>,
     /// Time limit for an entry.
     pub limit: Duration,
-    running: Option<Running>,
+    running: Option<RunningWorker>,
 }
 
-struct Running {
+struct RunningWorker {
     child: Child,
     requests: Option<ChildStdin>,
     responses: Receiver<String>,
@@ -130,9 +130,9 @@ impl Supervisor {
             return self.collect_termination(entry, region);
         }
         loop {
-            let wait = deadline
+            let remaining_time = deadline
                 .map_or(self.limit, |deadline| deadline.saturating_duration_since(Instant::now()).min(self.limit));
-            match worker.responses.recv_timeout(wait) {
+            match worker.responses.recv_timeout(remaining_time) {
                 Ok(line) => {
                     // Lines without JSON are plugin output, and are ignored.
                     let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
@@ -183,7 +183,7 @@ impl Drop for Supervisor {
     }
 }
 
-fn start(command: &mut Command) -> std::io::Result<Running> {
+fn start(command: &mut Command) -> std::io::Result<RunningWorker> {
     let errors = tempfile::tempfile()?;
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors.try_clone()?).spawn()?;
     let (send, responses) = channel();
@@ -197,7 +197,7 @@ fn start(command: &mut Command) -> std::io::Result<Running> {
             }
         });
     }
-    Ok(Running { requests: child.stdin.take(), responses, errors: Some(errors), child })
+    Ok(RunningWorker { requests: child.stdin.take(), responses, errors: Some(errors), child })
 }
 
 #[cfg(unix)]

@@ -21,21 +21,21 @@ pub(super) fn try_region(
     harness: &Harness<'_, '_>,
     case: &Case,
     test_region: &TestRegion,
-    compiled: &LinkedRegion,
+    linked_region: &LinkedRegion,
 ) -> Result<(), Fault> {
-    check_reproducible_bytes(harness, test_region, compiled)?;
-    let executable = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
+    check_reproducible_bytes(harness, test_region, linked_region)?;
+    let executable = harness.load(test_region, linked_region, &linked_region.blob, harness.services)?;
     let plan = harness.prepare(test_region, &*executable)?;
     let second_set = second_inputs(test_region);
     check_repeated_runs(harness, test_region, &second_set, &*executable, &plan)?;
     check_aliased_inputs(harness, test_region, &*executable, &plan)?;
-    check_concurrent_runs(harness, test_region, &second_set, (&*executable, &plan), compiled)?;
-    check_single_thread(harness, test_region, compiled)?;
-    check_unknown_query(harness, test_region, &*executable, compiled)?;
+    check_concurrent_runs(harness, test_region, &second_set, (&*executable, &plan), linked_region)?;
+    check_single_thread(harness, test_region, linked_region)?;
+    check_unknown_query(harness, test_region, &*executable, linked_region)?;
     drop(executable);
-    check_second_load(harness, test_region, compiled)?;
+    check_second_load(harness, test_region, linked_region)?;
     check_other_constants(harness, case)?;
-    check_damaged_blobs(harness, test_region, compiled)
+    check_damaged_blobs(harness, test_region, linked_region)
 }
 
 /// Checks that the same region and options compile to the same bytes.
@@ -128,12 +128,12 @@ fn check_concurrent_runs(
     test_region: &TestRegion,
     second_set: &Option<SecondInputs>,
     (executable, plan): (&dyn Executable, &Prepared),
-    compiled: &LinkedRegion,
+    linked_region: &LinkedRegion,
 ) -> Result<(), Fault> {
-    let another = harness.load(test_region, compiled, &compiled.blob, harness.services)?;
-    let another_prepared = harness.prepare(test_region, &*another)?;
+    let second_executable = harness.load(test_region, linked_region, &linked_region.blob, harness.services)?;
+    let second_plan = harness.prepare(test_region, &*second_executable)?;
     (harness.progress)("run by several threads", &test_region.graph.symbol);
-    let run_lock = harness.serves_one_run(compiled).then(Mutex::default);
+    let run_lock = harness.serves_one_run(linked_region).then(Mutex::default);
     let barrier = Barrier::new(THREADS);
     let worker = |worker: usize| -> Result<(), Fault> {
         let (inputs, expected) = match second_set {
@@ -142,7 +142,7 @@ fn check_concurrent_runs(
         };
         let (executable, plan) = match worker < 2 {
             true => (executable, plan),
-            false => (&*another, &another_prepared),
+            false => (&*second_executable, &second_plan),
         };
         barrier.wait();
         for _ in 0..RUNS_PER_THREAD {
@@ -172,9 +172,9 @@ fn check_concurrent_runs(
 fn check_single_thread(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    compiled: &LinkedRegion,
+    linked_region: &LinkedRegion,
 ) -> Result<(), Fault> {
-    let executable = harness.load(test_region, compiled, &compiled.blob, harness.single_threaded)?;
+    let executable = harness.load(test_region, linked_region, &linked_region.blob, harness.single_threaded)?;
     harness.rerun(test_region, &*executable, (Kind::Threads, "run", "with one thread"))
 }
 
@@ -182,11 +182,11 @@ fn check_single_thread(
 fn check_second_load(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    compiled: &LinkedRegion,
+    linked_region: &LinkedRegion,
 ) -> Result<(), Fault> {
     let (first_output, second_output) = (
-        harness.load(test_region, compiled, &compiled.blob, harness.services)?,
-        harness.load(test_region, compiled, &compiled.blob, harness.services)?,
+        harness.load(test_region, linked_region, &linked_region.blob, harness.services)?,
+        harness.load(test_region, linked_region, &linked_region.blob, harness.services)?,
     );
     drop(first_output);
     harness.rerun(
@@ -202,8 +202,8 @@ fn check_other_constants(harness: &Harness<'_, '_>, case: &Case) -> Result<(), F
     let other = case.with_constants(|tensor| if is_weight(tensor) { reverse(tensor) } else { tensor.clone() });
     let Ok(test_regions) = harness.partition(&other) else { return Ok(()) };
     for test_region in test_regions.iter().filter(|test_region| test_region.tensors.iter().any(|t| is_weight(t))) {
-        let compiled = harness.compile(test_region, harness.cache_dir)?;
-        let executable = harness.load(test_region, &compiled, &compiled.blob, harness.services)?;
+        let linked_region = harness.compile(test_region, harness.cache_dir)?;
+        let executable = harness.load(test_region, &linked_region, &linked_region.blob, harness.services)?;
         harness.rerun(
             test_region,
             &*executable,
@@ -218,18 +218,18 @@ fn check_unknown_query(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
     executable: &dyn Executable,
-    compiled: &LinkedRegion,
+    linked_region: &LinkedRegion,
 ) -> Result<(), Fault> {
     const KEY: &str = "byoc.conformance.an unknown key";
     (harness.progress)("query", &test_region.graph.symbol);
-    let loader = (harness.find_loader)(&compiled.loader);
-    let wrong_answers = [
+    let loader = (harness.find_loader)(&linked_region.loader);
+    let responses = [
         ("code generator", harness.backend.codegen.query(KEY, &[1, 2, 3])),
         ("loader", loader.map_or(Ok(None), |loader| loader.query(KEY, &[]))),
         ("executable", executable.query(KEY, &[])),
     ];
-    for (responder, wrong_answer) in wrong_answers {
-        match wrong_answer {
+    for (responder, response) in responses {
+        match response {
             Ok(None) => {}
             Ok(Some(bytes)) => {
                 let message = format!("{responder}: expected no reply to an unknown key, found {} bytes", bytes.len());
@@ -250,15 +250,15 @@ fn check_unknown_query(
 fn check_damaged_blobs(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    compiled: &LinkedRegion,
+    linked_region: &LinkedRegion,
 ) -> Result<(), Fault> {
-    let blob = compiled.blob.as_slice();
+    let blob = linked_region.blob.as_slice();
     let lengths = [0, 1, 7, blob.len() / 4, blob.len() / 2, blob.len().saturating_sub(9), blob.len().saturating_sub(1)];
     for &length in lengths.iter().filter(|&&length| length < blob.len()) {
         check_damaged_load(
             harness,
             test_region,
-            compiled,
+            linked_region,
             &blob[..length],
             &format!("truncated to {length} of {} bytes", blob.len()),
         )?;
@@ -269,7 +269,7 @@ fn check_damaged_blobs(
         let Some(byte) = damaged_blob.get_mut(offset) else { break };
         *byte ^= 0x55;
         (harness.progress)(&format!("load of a blob with byte {offset} changed"), &test_region.graph.symbol);
-        match harness.load(test_region, compiled, &damaged_blob, harness.services) {
+        match harness.load(test_region, linked_region, &damaged_blob, harness.services) {
             Err(fault) if fault.kind == Kind::Panic => {
                 let message = format!("a blob with byte {offset} of {} changed: {}", blob.len(), fault.message);
                 return Err(Fault::new(Kind::DamagedBlob, "load", message));
@@ -283,13 +283,13 @@ fn check_damaged_blobs(
 fn check_damaged_load(
     harness: &Harness<'_, '_>,
     test_region: &TestRegion,
-    compiled: &LinkedRegion,
+    linked_region: &LinkedRegion,
     blob: &[u8],
     description: &str,
 ) -> Result<(), Fault> {
     let fault =
         |message: String| Err(Fault::new(Kind::DamagedBlob, "load", format!("a blob {description}: {message}")));
-    let executable = match harness.load(test_region, compiled, blob, harness.services) {
+    let executable = match harness.load(test_region, linked_region, blob, harness.services) {
         Ok(executable) => executable,
         Err(error) if error.kind == Kind::Panic => return fault(error.message),
         Err(_) => return Ok(()),
@@ -298,8 +298,10 @@ fn check_damaged_load(
         .prepare(test_region, &*executable)
         .and_then(|plan| harness.run(test_region, &*executable, &plan, FillPattern::NAN, &test_region.inputs));
     match run.map(|outputs| judge_outputs(&outputs, &test_region.expected)) {
-        Ok(Err((output, mismatch))) => fault(format!("it loads and runs: output {output}: {mismatch}")),
-        Err(error) if error.kind != Kind::RunFailed => fault(format!("it loads: {error}")),
+        Ok(Err((output, mismatch))) => fault(format!("expected an error, found a result: output {output}: {mismatch}")),
+        Err(error) if error.kind != Kind::RunFailed => {
+            fault(format!("expected an error at load or in the run, found: {error}"))
+        }
         Ok(Ok(_)) | Err(_) => Ok(()),
     }
 }

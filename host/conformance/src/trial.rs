@@ -21,22 +21,22 @@ impl Harness<'_, '_> {
         };
         let (mut max_share, mut unfinished_runs) = (0.0f64, 0);
         for test_region in &test_regions {
-            if self.setting.on_device {
-                let compiled = match self.compile(test_region, self.cache_dir) {
-                    Ok(compiled) => compiled,
+            if self.setting.is_on_device {
+                let linked_region = match self.compile(test_region, self.cache_dir) {
+                    Ok(linked_region) => linked_region,
                     Err(fault) => return CaseResult::Failed(fault.in_region(&test_region.graph.symbol)),
                 };
-                match super::device::try_region(self, test_region, &compiled) {
+                match super::device::try_region(self, test_region, &linked_region) {
                     Ok(runs) => unfinished_runs += runs,
                     Err(outcome) => return outcome,
                 }
                 continue;
             }
-            let tried = self.try_region(test_region).and_then(|(compiled, share)| {
+            let trial_result = self.try_region(test_region).and_then(|(linked_region, share)| {
                 max_share = max_share.max(share);
-                if is_thorough { super::thorough::try_region(self, case, test_region, &compiled) } else { Ok(()) }
+                if is_thorough { super::thorough::try_region(self, case, test_region, &linked_region) } else { Ok(()) }
             });
-            if let Err(fault) = tried {
+            if let Err(fault) = trial_result {
                 return CaseResult::Failed(fault.in_region(&test_region.graph.symbol));
             }
         }
@@ -46,11 +46,11 @@ impl Harness<'_, '_> {
     /// Compiles, loads, prepares and runs a region; returns the compiled region and the largest fraction of its error
     /// budget that any element used.
     fn try_region(&self, test_region: &TestRegion) -> Result<(LinkedRegion, f64), Fault> {
-        let compiled = self.compile(test_region, self.cache_dir)?;
-        let executable = self.load(test_region, &compiled, &compiled.blob, self.services)?;
+        let linked_region = self.compile(test_region, self.cache_dir)?;
+        let executable = self.load(test_region, &linked_region, &linked_region.blob, self.services)?;
         let plan = self.prepare(test_region, &*executable)?;
         let max_share = self.check_run(test_region, &*executable, &plan)?;
-        Ok((compiled, max_share))
+        Ok((linked_region, max_share))
     }
 
     /// Runs a region twice with different fill bytes and compares the results. The fault for a wrong result names the
@@ -85,25 +85,25 @@ impl Harness<'_, '_> {
         output: usize,
         mismatch: &Mismatch,
     ) -> Fault {
-        let repeats = |fill| {
+        let is_reproducible = |fill| {
             let repeat_outputs = self.run(test_region, executable, plan, fill, &test_region.inputs);
             repeat_outputs.is_ok_and(|repeat_outputs| {
                 repeat_outputs.iter().zip(wrong_outputs).all(|(a, b)| a.bytes() == b.bytes())
             })
         };
         let message = format!("output {output}: {mismatch}");
-        if !repeats(fill) {
+        if !is_reproducible(fill) {
             return Fault::new(Kind::NotRepeatable, "run", format!("{message}; the result differs from run to run"));
         }
         let other = |byte: u8| if byte == 0 { 0x40 } else { 0 };
-        if !repeats(FillPattern { guard: other(fill.guard), ..fill }) {
+        if !is_reproducible(FillPattern { guard: other(fill.guard), ..fill }) {
             return Fault::new(
                 Kind::ReadsOutside,
                 "run",
                 format!("{message}; the result depends on bytes before or after an input"),
             );
         }
-        if !repeats(FillPattern { initial: other(fill.initial), ..fill }) {
+        if !is_reproducible(FillPattern { initial: other(fill.initial), ..fill }) {
             let message = format!("{message}; the result depends on the initial contents of outputs and workspace");
             return Fault::new(Kind::ReadsUnset, "run", message);
         }

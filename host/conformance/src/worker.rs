@@ -132,8 +132,8 @@ impl Worker {
             Ok(case) => case,
             Err(failure) => return json!({ "invalid": failure.to_string() }),
         };
-        let thorough = request["thorough"].as_bool().unwrap_or(false);
-        match self.with_harness(request, &case.setting, progress, |harness| harness.try_case(&case, thorough)) {
+        let is_thorough = request["thorough"].as_bool().unwrap_or(false);
+        match self.with_harness(request, &case.setting, progress, |harness| harness.try_case(&case, is_thorough)) {
             Ok(outcome) => result_to_json(&outcome),
             Err(failure) => json!({ "fault": Fault::new(Kind::BadDescription, "describe", failure.to_string()) }),
         }
@@ -167,9 +167,9 @@ impl Worker {
             self.cancel.set(true);
             let mut faults =
                 test_regions.iter().filter_map(|test_region| harness.compile(test_region, harness.cache_dir).err());
-            let other = faults.find(|fault| fault.kind != Kind::Cancelled);
+            let other_fault = faults.find(|fault| fault.kind != Kind::Cancelled);
             self.cancel.set(false);
-            other
+            other_fault
         });
         match fault_when_cancelled {
             Ok(Some(fault)) if fault.kind != Kind::Panic => {
@@ -191,7 +191,7 @@ impl Worker {
     /// Returns a backend, with its description for the option and device of a case.
     fn backend(&self, name: &str, setting: &Setting) -> Result<Backend<'_>, Failure> {
         let mut backend = Backend::find(&self.registry, name)?;
-        if let Some((option, value)) = setting.option.as_ref().filter(|_| !setting.at_load) {
+        if let Some((option, value)) = setting.option.as_ref().filter(|_| !setting.is_load_only) {
             backend.choose(option, value).map_err(|diagnostic| Failure::from(*diagnostic))?;
         }
         let devices = setting.device.iter().map(|device| (backend.name.clone(), device.clone())).collect();

@@ -1,9 +1,9 @@
 //! Build files of an exported project.
 
-use crate::exported::Exported;
+use crate::exported::ExportedModel;
 
 /// Returns the Makefile; `sources` are the C files of the model.
-pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
+pub fn makefile(e: &ExportedModel<'_>, sources: &[String]) -> String {
     let prefix = &e.options.prefix;
     let objects: Vec<String> = sources.iter().map(|source| source.replace(".c", ".o")).collect();
     let link_rules = if e.has_weights_file() { LINKED.replace("@PREFIX@", prefix) } else { String::new() };
@@ -40,7 +40,7 @@ pub fn makefile(e: &Exported<'_>, sources: &[String]) -> String {
 const LINKED: &str = include_str!("linked.mk");
 
 /// Returns the CMakeLists.txt; `sources` are the C files of the model.
-pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
+pub fn cmake(e: &ExportedModel<'_>, sources: &[String]) -> String {
     let prefix = &e.options.prefix;
     format!(
         "cmake_minimum_required(VERSION 3.10)\n\
@@ -66,7 +66,7 @@ pub fn cmake(e: &Exported<'_>, sources: &[String]) -> String {
 
 /// Returns the compiler flags for the processor. With vector instructions, multiply-adds are contracted, and errno and
 /// floating-point exceptions are ignored.
-fn flags(e: &Exported<'_>) -> String {
+fn flags(e: &ExportedModel<'_>) -> String {
     let machine = e.options.machine;
     let extra_flags = if machine.vectors { " -ffp-contract=fast -fno-math-errno -fno-trapping-math" } else { "" };
     format!("{}{extra_flags}", machine.flags)

@@ -1,14 +1,14 @@
 //! Checking program, which runs recorded inputs and compares the outputs.
 
 use crate::code::heading;
-use crate::exported::{Exported, Port, Recorded};
+use crate::exported::{ExportedModel, Port, RecordedValues};
 use byoc_emit_c::literals::storage_type;
 use byoc_emit_c::single_file::definition;
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
 /// Returns the header of the checking program with the recorded values.
-pub fn recorded_cases(e: &Exported<'_>, cases: &Recorded) -> String {
+pub fn recorded_cases(e: &ExportedModel<'_>, cases: &RecordedValues) -> String {
     let mut text = heading(e, "recorded inputs and outputs");
     let capital = e.options.prefix.to_uppercase();
     let _ = writeln!(
@@ -102,7 +102,7 @@ static const void *weights(int argc, char **argv) {
 ";
 
 /// Returns the source of the checking program.
-pub fn main(e: &Exported<'_>) -> String {
+pub fn main(e: &ExportedModel<'_>) -> String {
     let prefix = &e.options.prefix;
     let capital = prefix.to_uppercase();
     let mut text = heading(e, "runs recorded inputs and checks the outputs");
@@ -117,11 +117,11 @@ pub fn main(e: &Exported<'_>) -> String {
         let id = &port.identifier;
         let _ = writeln!(w, "static {ty} result_{id}[{capital}_OUT_{}_COUNT];", id.to_uppercase());
     }
-    let any = |condition: fn(DType) -> bool| e.outputs.iter().any(|port| condition(port.dtype));
+    let has_output = |condition: fn(DType) -> bool| e.outputs.iter().any(|port| condition(port.dtype));
     for (is_needed, part) in [
-        (any(|dtype| dtype == DType::F16), HALF),
-        (any(is_float), REPORT),
-        (any(|dtype| !is_float(dtype)), REPORT_EXACT),
+        (has_output(|dtype| dtype == DType::F16), HALF),
+        (has_output(is_float), REPORT),
+        (has_output(|dtype| !is_float(dtype)), REPORT_EXACT),
         (e.has_weights_file(), WEIGHTS),
     ] {
         if is_needed {

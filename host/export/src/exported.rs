@@ -36,7 +36,7 @@ pub enum Weights {
 
 /// Inputs of a run, and the expected outputs for checking the program.
 #[derive(Clone, Debug, Default)]
-pub struct Recorded {
+pub struct RecordedValues {
     /// Values of the inputs.
     pub inputs: Vec<Tensor>,
     /// Expected values of the outputs.
@@ -56,7 +56,7 @@ pub struct Port {
     pub shape: Vec<i64>,
 }
 
-impl Exported<'_> {
+impl ExportedModel<'_> {
     /// Returns true if the constants are in a separate file.
     pub fn has_weights_file(&self) -> bool {
         self.options.weights == Weights::File
@@ -81,7 +81,7 @@ impl Port {
 }
 
 /// Exported model: the program and its interface.
-pub struct Exported<'a> {
+pub struct ExportedModel<'a> {
     pub options: &'a Options,
     /// Functions, constants and arena.
     pub program: Program,
@@ -124,6 +124,6 @@ pub struct RegionCode {
 }
 
 /// Returns the diagnostic for a model that cannot be exported.
-pub(crate) fn not_exportable(reason: String) -> Diagnostic {
+pub(crate) fn export_error(reason: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::NOT_EXPORTABLE, format!("the model cannot be exported: {reason}"))
 }

@@ -1,6 +1,6 @@
 //! External functions: user-supplied functions (`--extern`) and backend regions.
 
-use crate::exported::{Extern, RegionCode, not_exportable};
+use crate::exported::{Extern, RegionCode, export_error};
 use crate::names::is_identifier;
 use byoc::build::Compiled;
 use byoc::build::codegen::{PROGRAM_CONSTANT_BYTES, PROGRAM_REFUSED, PROGRAM_STATUS, PROGRAM_WORKSPACE};
@@ -44,7 +44,7 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
     for (declaration, region) in compiled.program.regions.iter().zip(&compiled.regions) {
         let (symbol, backend) = (&declaration.symbol, &declaration.backend);
         let refuse = |reason: String, hint: &str| {
-            let diagnostic = not_exportable(reason)
+            let diagnostic = export_error(reason)
                 .note(format!("a backend supports export by answering the query {KEY}; see docs/writing-a-backend.md"));
             let advice = format!("export without {backend}, so that its operators become plain C");
             Failure::from(diagnostic.help(if hint.is_empty() { advice } else { hint.to_owned() }))
@@ -54,13 +54,13 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
         };
         let metadata = |key: &str| region.metadata.iter().find(|(key_name, _)| key_name == key).map(|(_, value)| value);
         let number = |key: &str| metadata(key).and_then(Value::as_i64).filter(|&bytes| bytes >= 0);
-        let none = format!("{backend} has no C program for region {symbol}");
+        let message = format!("{backend} has no C program for region {symbol}");
         if let Some(refusal) = metadata(PROGRAM_REFUSED) {
             let text = |i: usize| refusal[i].as_str().unwrap_or_default();
-            return Err(refuse(format!("{none}: {}", text(0)), text(1)));
+            return Err(refuse(format!("{message}: {}", text(0)), text(1)));
         }
         let (Some(workspace), Some(source)) = (number(PROGRAM_WORKSPACE), &region.source) else {
-            return Err(refuse(none, ""));
+            return Err(refuse(message, ""));
         };
         let status = metadata(PROGRAM_STATUS) == Some(&Value::Bool(true));
         let mut call = Region { workspace, status, constants: Vec::new() };
@@ -119,9 +119,9 @@ mod tests {
 
     #[test]
     fn functions_are_parsed() {
-        let full: Extern = "nn.conv2d:OHWI=my_conv2d(my header.h)".parse().unwrap();
-        assert_eq!((&*full.operator, &*full.kernel_layout), ("nn.conv2d", "OHWI"));
-        assert_eq!((&*full.function, &*full.header), ("my_conv2d", "my header.h"));
+        let layout_extern: Extern = "nn.conv2d:OHWI=my_conv2d(my header.h)".parse().unwrap();
+        assert_eq!((&*layout_extern.operator, &*layout_extern.kernel_layout), ("nn.conv2d", "OHWI"));
+        assert_eq!((&*layout_extern.function, &*layout_extern.header), ("my_conv2d", "my header.h"));
         for invalid in ["", "nn.relu", "nn.relu=f", "=f(h)", "nn.relu=3d(h.h)", "nn.relu=f()", "nn.relu=f(a\"b)"] {
             assert!(invalid.parse::<Extern>().is_err(), "{invalid}");
         }

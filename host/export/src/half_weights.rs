@@ -17,12 +17,12 @@ const WEIGHTS: &[(&str, usize)] = &[
 ];
 
 /// Bytes and digest of a rounded constant.
-struct Rounded {
+struct RoundedConstant {
     bytes: Vec<u8>,
     digest: String,
 }
 
-impl ConstantSource for Rounded {
+impl ConstantSource for RoundedConstant {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -35,7 +35,7 @@ impl ConstantSource for Rounded {
 /// Rounds the float32 constants that are used only as weights. The weights of external operators, for which
 /// `is_external` returns true, and weights beyond the range of float16 are unchanged.
 pub fn round(graph: &mut Graph, constants: &mut [Constant], is_external: impl Fn(&str) -> bool) {
-    let mut eligible: BTreeMap<u32, bool> = BTreeMap::new();
+    let mut eligibility: BTreeMap<u32, bool> = BTreeMap::new();
     let constant_of = |graph: &Graph, node: u32| match graph.nodes.get(node as usize).map(|node| &node.kind) {
         Some(NodeKind::Constant(index)) => Some(*index),
         _ => None,
@@ -47,25 +47,25 @@ pub fn round(graph: &mut Graph, constants: &mut [Constant], is_external: impl Fn
                 NodeKind::Op(name) => WEIGHTS.contains(&(name.as_str(), operand)) && !is_external(name.as_str()),
                 _ => false,
             };
-            *eligible.entry(index).or_insert(true) &= is_weight;
+            *eligibility.entry(index).or_insert(true) &= is_weight;
         }
     }
     for output in &graph.outputs {
         if let Some(index) = constant_of(graph, output.node) {
-            eligible.insert(index, false);
+            eligibility.insert(index, false);
         }
     }
     for (index, constant) in constants.iter_mut().enumerate() {
-        let is_eligible = eligible.get(&(index as u32)) == Some(&true) && constant.dtype() == DType::F32;
-        if let Some(rounded) = Some(&*constant).filter(|_| is_eligible).and_then(rounded) {
-            *constant = rounded;
+        let is_eligible = eligibility.get(&(index as u32)) == Some(&true) && constant.dtype() == DType::F32;
+        if let Some(half_constant) = Some(&*constant).filter(|_| is_eligible).and_then(round_constant) {
+            *constant = half_constant;
         } else {
-            eligible.remove(&(index as u32));
+            eligibility.remove(&(index as u32));
         }
     }
     for node in graph.nodes.iter_mut() {
         if let NodeKind::Constant(index) = node.kind
-            && eligible.contains_key(&index)
+            && eligibility.contains_key(&index)
             && let Some(ty) = node.outputs.first_mut()
         {
             ty.dtype = DType::F16;
@@ -74,17 +74,17 @@ pub fn round(graph: &mut Graph, constants: &mut [Constant], is_external: impl Fn
 }
 
 /// Converts a constant to float16; `None` if a finite element would become infinite.
-fn rounded(constant: &Constant) -> Option<Constant> {
+fn round_constant(constant: &Constant) -> Option<Constant> {
     let mut bytes = Vec::with_capacity(constant.bytes().len() / 2);
     for &x in constant.tensor().as_slice::<f32>() {
-        let narrow = f16::from_f32(x);
-        if narrow.is_infinite() && x.is_finite() {
+        let half = f16::from_f32(x);
+        if half.is_infinite() && x.is_finite() {
             return None;
         }
-        bytes.extend_from_slice(&narrow.to_le_bytes());
+        bytes.extend_from_slice(&half.to_le_bytes());
     }
     let digest = format!("{}, float16", constant.digest());
-    Some(Constant::new(constant.name(), DType::F16, constant.shape(), Rounded { bytes, digest }))
+    Some(Constant::new(constant.name(), DType::F16, constant.shape(), RoundedConstant { bytes, digest }))
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
     fn weights_alone_are_rounded() {
         let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         let constant = |values: &[f32], shape: &[usize]| {
-            Constant::new("", DType::F32, shape, Rounded { bytes: bytes(values), digest: "d".into() })
+            Constant::new("", DType::F32, shape, RoundedConstant { bytes: bytes(values), digest: "d".into() })
         };
         let mut constants = [constant(&[1.0, 0.1], &[1, 2]), constant(&[1e30, 1.0], &[1, 2]), constant(&[2.0], &[1])];
         let mut graph = Graph::new("f");
@@ -112,8 +112,8 @@ mod tests {
         round(&mut graph, &mut constants, |_| false);
         let types: Vec<DType> = constants.iter().map(Constant::dtype).collect();
         assert_eq!(types, [DType::F16, DType::F32, DType::F32]);
-        let of_graph = graph.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Constant(_)));
-        assert_eq!(of_graph.map(|node| node.outputs[0].dtype).collect::<Vec<_>>(), types);
+        let constant_nodes = graph.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Constant(_)));
+        assert_eq!(constant_nodes.map(|node| node.outputs[0].dtype).collect::<Vec<_>>(), types);
         assert_eq!(constants[0].bytes(), [0x00, 0x3c, 0x66, 0x2e]);
     }
 }

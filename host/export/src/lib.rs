@@ -28,5 +28,5 @@ mod project;
 mod report;
 mod weights_file;
 
-pub use exported::{Extern, Options, Port, Recorded, Weights};
+pub use exported::{Extern, Options, Port, RecordedValues, Weights};
 pub use project::{Project, project};

@@ -1,6 +1,6 @@
 //! Conversion of a built model to the files of a C project.
 
-use crate::exported::{Exported, Options, Port, Recorded, not_exportable};
+use crate::exported::{ExportedModel, Options, Port, RecordedValues, export_error};
 use crate::externs::{self, EXTERN_HEADER};
 use crate::names::{identifiers, is_identifier};
 use crate::{build_files, checking, code, half_weights, report, weights_file};
@@ -31,7 +31,11 @@ pub struct Project {
 /// # Errors
 /// E0504 if a dimension is open. E0519 if the model has branches or loops, an operator has no C code generation, a
 /// region has no C program, the prefix is not a C identifier, or a recorded value does not match the interface.
-pub fn project(build_output: &BuildOutput, options: &Options, recorded_values: &Recorded) -> Result<Project, Failure> {
+pub fn project(
+    build_output: &BuildOutput,
+    options: &Options,
+    recorded_values: &RecordedValues,
+) -> Result<Project, Failure> {
     if !is_identifier(&options.prefix) {
         let message =
             format!("prefix: expected a C identifier that begins with a letter, found \"{}\"", options.prefix);
@@ -39,10 +43,10 @@ pub fn project(build_output: &BuildOutput, options: &Options, recorded_values: &
     }
     check_dimensions(build_output)?;
     let module = &build_output.partitioned;
-    let main = module.main().ok_or_else(|| not_exportable("the module has no function @main".into()))?;
+    let main = module.main().ok_or_else(|| export_error("the module has no function @main".into()))?;
     let mut table = ConstantTable::default();
     let mut graph = graph_with_regions(module, "main", main, REGION, &mut table).map_err(|reason| {
-        not_exportable(reason.message.clone()).note("only modules without branches and loops can be exported")
+        export_error(reason.message.clone()).note("only modules without branches and loops can be exported")
     })?;
     let regions = externs::regions(&build_output.compiled, &options.prefix)?;
     let externals = externs::externals(&options.externs, &regions);
@@ -74,7 +78,7 @@ pub fn project(build_output: &BuildOutput, options: &Options, recorded_values: &
     if !includes.is_empty() {
         includes.insert(0, EXTERN_HEADER.into());
     }
-    let project_parts = Exported { options, program, inputs, outputs, regions, includes };
+    let project_parts = ExportedModel { options, program, inputs, outputs, regions, includes };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut add = |name: String, text: String| files.push((name, text.into_bytes()));
     let mut sources = Vec::new();
@@ -138,7 +142,7 @@ fn check_recorded(ports: &[Port], values: &[Tensor]) -> Result<(), Failure> {
                 value.dtype(),
                 value.shape()
             );
-            return Err(not_exportable(message).into());
+            return Err(export_error(message).into());
         }
     }
     Ok(())
@@ -153,7 +157,7 @@ fn refusal(refusals: &[Unsupported]) -> Failure {
         [] => refusals.first().map(|r| r.reason.clone()).unwrap_or_default(),
         _ => format!("no C code generation for {}", names.join(", ")),
     };
-    let mut diagnostic = not_exportable(reason);
+    let mut diagnostic = export_error(reason);
     for refusal_entry in refusals.iter().filter(|r| !r.operator.is_empty()) {
         let nodes = if refusal_entry.sources.is_empty() {
             String::new()

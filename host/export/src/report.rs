@@ -1,12 +1,12 @@
 //! Report of a project: flash, RAM per step, operations and stack.
 
-use crate::exported::{Exported, Port};
+use crate::exported::{ExportedModel, Port};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// Sizes and operations of an exported program.
 pub struct Report<'e, 'a> {
-    exported: &'e Exported<'a>,
+    exported: &'e ExportedModel<'a>,
     /// Size in bytes of the constants.
     pub weights: i64,
     /// Size in bytes of the constant arrays in the region sources, as declared by the backends.
@@ -23,7 +23,7 @@ fn bytes(ports: &[Port]) -> i64 {
 
 impl<'e, 'a> Report<'e, 'a> {
     /// Computes the sizes and operations of an exported program.
-    pub fn new(exported: &'e Exported<'a>) -> Report<'e, 'a> {
+    pub fn new(exported: &'e ExportedModel<'a>) -> Report<'e, 'a> {
         let program = &exported.program;
         Report {
             exported,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Names of the subdirectories for the new and the old files in the temporary directory.
-const NEW: &str = "new";
-const OLD: &str = "old";
+const NEW_NAME: &str = "new";
+const OLD_NAME: &str = "old";
 
 /// Directory under construction next to its target, which it replaces on commit. Without a commit, the target is
 /// unchanged.
@@ -50,7 +50,7 @@ impl PendingDirectory {
             };
             let parent = target.parent().unwrap_or(&target);
             let temporary = tempfile::Builder::new().prefix(".byoc-").tempdir_in(parent)?;
-            std::fs::create_dir(temporary.path().join(NEW))?;
+            std::fs::create_dir(temporary.path().join(NEW_NAME))?;
             Ok(PendingDirectory { temporary, target })
         };
         create().map_err(|error| cannot_write(target, &error))
@@ -58,7 +58,7 @@ impl PendingDirectory {
 
     /// Returns the directory to fill.
     pub fn path(&self) -> PathBuf {
-        self.temporary.path().join(NEW)
+        self.temporary.path().join(NEW_NAME)
     }
 
     /// Replaces the target with the directory.
@@ -70,14 +70,14 @@ impl PendingDirectory {
     }
 
     fn replace(&self) -> Result<()> {
-        let backup = self.temporary.path().join(OLD);
-        let existed = match std::fs::rename(&self.target, &backup) {
+        let backup = self.temporary.path().join(OLD_NAME);
+        let has_backup = match std::fs::rename(&self.target, &backup) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
         std::fs::rename(self.path(), &self.target).inspect_err(|_| {
-            if existed {
+            if has_backup {
                 let _ = std::fs::rename(&backup, &self.target);
             }
         })
@@ -125,9 +125,9 @@ mod tests {
         }
         assert_eq!(names(dir.path()), ["file"]);
         // An empty directory is replaced.
-        let empty = dir.path().join("empty");
-        std::fs::create_dir(&empty).unwrap();
-        PendingDirectory::begin(&empty, |_| false).unwrap().commit().unwrap();
+        let empty_dir = dir.path().join("empty");
+        std::fs::create_dir(&empty_dir).unwrap();
+        PendingDirectory::begin(&empty_dir, |_| false).unwrap().commit().unwrap();
         assert_eq!(names(dir.path()), ["empty", "file"]);
     }
 }

@@ -90,8 +90,8 @@ pub fn release_pages(bytes: &[u8]) {
 /// # Errors
 /// If the memory cannot be allocated.
 pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOfMemory> {
-    const LARGE: usize = 128 << 10;
-    if bytes.len() >= LARGE
+    const MIN_MAPPED_BYTES: usize = 128 << 10;
+    if bytes.len() >= MIN_MAPPED_BYTES
         && let Ok(mut pages) = MmapMut::map_anon(bytes.len())
     {
         pages.copy_from_slice(bytes);

@@ -79,11 +79,10 @@ impl Header {
     /// the allocation fails.
     pub fn read_elements(&self, file: &mut impl Read, size: u64) -> Result<Tensor, ReadError> {
         let Header { dtype, ref shape, .. } = *self;
-        let misfit =
-            || ReadError::File(format!("expected the data of {dtype} with shape {shape:?}, found {size} bytes"));
         let byte_count = self.size().map_err(ReadError::File)?;
         if u64::try_from(byte_count) != Ok(size) {
-            return Err(misfit());
+            let message = format!("{dtype}{shape:?}: expected {byte_count} bytes of data, found {size}");
+            return Err(ReadError::File(message));
         }
         let mut outcome = Ok(());
         let tensor = Tensor::build(dtype, shape, |bytes| {
@@ -125,7 +124,7 @@ impl ReadError {
     }
 
     /// Prepends a location within the file to the message.
-    pub fn within(self, location: &str) -> ReadError {
+    pub fn with_location(self, location: &str) -> ReadError {
         match self {
             ReadError::File(reason) => ReadError::File(format!("{location}: {reason}")),
             memory => memory,
@@ -201,8 +200,8 @@ fn header(tensor: &Tensor) -> Vec<u8> {
     let descr = descr(tensor.dtype());
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
     // Magic, version and length are ten bytes; the data is aligned to 64 bytes, the header ends with a newline.
-    let padded = (10 + text.len() + 1).next_multiple_of(64);
-    text.extend(std::iter::repeat_n(' ', padded - 11 - text.len()));
+    let padded_len = (10 + text.len() + 1).next_multiple_of(64);
+    text.extend(std::iter::repeat_n(' ', padded_len - 11 - text.len()));
     text.push('\n');
     let mut out = MAGIC.to_vec();
     out.extend([1, 0]);
@@ -223,7 +222,7 @@ fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
 
 /// Parses a type string; returns the element type, and true if the elements are big-endian.
 fn element_type(descr: &str) -> Result<(DType, bool), String> {
-    let unknown = || format!("unsupported element type '{descr}'");
+    let type_error = || format!("unsupported element type '{descr}'");
     let (order, kind) = match descr.chars().next() {
         Some(order @ ('<' | '>' | '=' | '|')) => (order, &descr[1..]),
         _ => ('<', descr),
@@ -243,7 +242,7 @@ fn element_type(descr: &str) -> Result<(DType, bool), String> {
         "u4" => DType::U32,
         "u8" => DType::U64,
         "b1" | "?" => DType::Bool,
-        _ => return Err(unknown()),
+        _ => return Err(type_error()),
     };
     Ok((dtype, order == '>'))
 }
@@ -309,10 +308,10 @@ mod tests {
     #[test]
     fn reads_files_written_by_numpy() {
         let expected = Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]);
-        let little = [0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0];
+        let little_endian = [0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0];
         let big_endian = [0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5];
         let columns = [0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0];
-        assert_eq!(decode(&numpy_file("<i2", "False", "(2, 3)", &little)).unwrap(), expected);
+        assert_eq!(decode(&numpy_file("<i2", "False", "(2, 3)", &little_endian)).unwrap(), expected);
         assert_eq!(decode(&numpy_file(">i2", "False", "(2, 3)", &big_endian)).unwrap(), expected);
         assert_eq!(decode(&numpy_file("<i2", "True", "(2, 3)", &columns)).unwrap(), expected);
         assert_eq!(decode(&numpy_file("|u1", "False", "()", &[7])).unwrap(), Tensor::scalar(7u8));
@@ -336,15 +335,15 @@ mod tests {
 
     #[test]
     fn rejects_damaged_files() {
-        let valid = encode(&Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]));
-        for length in 0..valid.len() {
-            assert!(decode(&valid[..length]).is_err(), "expected an error for {length} bytes");
+        let valid_file = encode(&Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]));
+        for length in 0..valid_file.len() {
+            assert!(decode(&valid_file[..length]).is_err(), "expected an error for {length} bytes");
         }
         assert!(decode(&numpy_file("<i2", "False", "(99999999999, 99999999999)", &[0, 0])).is_err());
-        let unknown = decode(&numpy_file("|O", "False", "(2,)", &[0, 0])).unwrap_err();
-        assert!(unknown.of(Path::new("x.npy")).message.contains("'|O'"));
-        let mut long = valid;
-        (long[6], long[8], long[9], long[10], long[11]) = (2, 0xff, 0xff, 0xff, 0xff);
-        assert!(decode(&long).unwrap_err().of(Path::new("x.npy")).message.contains("4294967295 bytes"));
+        let type_error = decode(&numpy_file("|O", "False", "(2,)", &[0, 0])).unwrap_err();
+        assert!(type_error.of(Path::new("x.npy")).message.contains("'|O'"));
+        let mut long_file = valid_file;
+        (long_file[6], long_file[8], long_file[9], long_file[10], long_file[11]) = (2, 0xff, 0xff, 0xff, 0xff);
+        assert!(decode(&long_file).unwrap_err().of(Path::new("x.npy")).message.contains("4294967295 bytes"));
     }
 }

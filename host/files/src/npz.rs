@@ -91,7 +91,7 @@ impl<'p> Npz<'p> {
         let name = self.names.get(index).cloned().unwrap_or_default();
         let path = self.path;
         let mut file = self.archive.by_index(index).map_err(|e| bad_file(path, e))?;
-        read(&mut file).map_err(|error| error.within(&format!("entry {name}")).of(path))
+        read(&mut file).map_err(|error| error.with_location(&format!("entry {name}")).of(path))
     }
 }
 

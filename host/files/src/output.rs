@@ -46,16 +46,16 @@ pub fn write_atomically(
 /// # Errors
 /// As [`write_atomically`]. On error no file has changed, unless a rename fails after an earlier rename succeeded.
 pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagnostic> {
-    let mut write_result = Vec::with_capacity(files.len());
+    let mut pending_files = Vec::with_capacity(files.len());
     for (path, bytes) in files {
         let write = || {
             let mut pending = Pending::begin(path)?;
             pending.file().write_all(bytes)?;
             Ok(pending)
         };
-        write_result.push((path, write().map_err(|e| cannot_write(path, &e))?));
+        pending_files.push((path, write().map_err(|e| cannot_write(path, &e))?));
     }
-    for (path, pending) in write_result {
+    for (path, pending) in pending_files {
         pending.commit().map_err(|e| cannot_write(path, &e))?;
     }
     Ok(())

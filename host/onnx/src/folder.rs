@@ -37,42 +37,42 @@ impl TestFolder {
     /// # Errors
     /// If the directory cannot be listed, has no `model.onnx`, or has an invalid `data.json`.
     pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
-        let not_a_test_folder = |reason: String| {
+        let folder_error = |reason: String| {
             Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {reason}", path.display())).note(
                 "a test directory contains model.onnx and directories test_data_set_N with input_K.pb and output_K.pb",
             )
         };
         let model = path.join("model.onnx");
         if !model.exists() {
-            return Err(not_a_test_folder("missing model.onnx".into()));
+            return Err(folder_error("missing model.onnx".into()));
         }
         let mut numbered_sets: Vec<(u64, TestSet)> = Vec::new();
-        for entry in list(path).map_err(|e| not_a_test_folder(e.to_string()))? {
+        for entry in list(path).map_err(|e| folder_error(e.to_string()))? {
             let number = entry.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("test_data_set_"));
             let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else { continue };
-            let files = list(&entry).map_err(|e| not_a_test_folder(e.to_string()))?;
+            let files = list(&entry).map_err(|e| folder_error(e.to_string()))?;
             numbered_sets.push((
                 number,
-                TestSet { inputs: by_position(&files, "input_"), outputs: by_position(&files, "output_") },
+                TestSet { inputs: files_by_position(&files, "input_"), outputs: files_by_position(&files, "output_") },
             ));
         }
         numbered_sets.sort_by_key(|(number, _)| *number);
         let (mut rtol, mut atol) = (None, None);
         let settings = path.join("data.json");
         if settings.exists() {
-            let text = byoc_files::read_text(&settings).map_err(|e| not_a_test_folder(format!("data.json: {e}")))?;
+            let text = byoc_files::read_text(&settings).map_err(|e| folder_error(format!("data.json: {e}")))?;
             let json: serde_json::Value =
-                serde_json::from_str(&text).map_err(|e| not_a_test_folder(format!("data.json: {e}")))?;
+                serde_json::from_str(&text).map_err(|e| folder_error(format!("data.json: {e}")))?;
             let tolerance = |key: &str| match json.get(key).and_then(serde_json::Value::as_f64) {
                 Some(number) if number < 0.0 => {
-                    Err(not_a_test_folder(format!("data.json: {key}: expected a number >= 0, found {number}")))
+                    Err(folder_error(format!("data.json: {key}: expected a number >= 0, found {number}")))
                 }
                 number => Ok(number),
             };
             (rtol, atol) = (tolerance("rtol")?, tolerance("atol")?);
         }
-        let absolute = path.canonicalize();
-        let name = absolute.as_deref().unwrap_or(path).file_name().map(|n| n.to_string_lossy().into_owned());
+        let absolute_path = path.canonicalize();
+        let name = absolute_path.as_deref().unwrap_or(path).file_name().map(|n| n.to_string_lossy().into_owned());
         let sets = numbered_sets.into_iter().map(|(_, set)| set).collect();
         Ok(TestFolder { name: name.unwrap_or_default(), model, sets, rtol, atol })
     }
@@ -144,7 +144,7 @@ fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// Returns the files `<prefix>K.pb`, each at index K.
-fn by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
+fn files_by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
     let mut out: Vec<Option<PathBuf>> = Vec::new();
     for file in files {
         let stem = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(prefix)?.strip_suffix(".pb"));

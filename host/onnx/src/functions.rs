@@ -41,8 +41,8 @@ impl ExpansionSize {
     /// Returns the size of a single node. The factor of 2 accounts for unique names, which are longer; `raw_data` is
     /// shared with the file and not counted.
     fn of(node: &NodeProto) -> ExpansionSize {
-        let raw = |a: &AttributeProto| a.t.as_ref().and_then(|t| t.raw_data.as_ref()).map_or(0, Bytes::len);
-        let attribute_bytes: usize = node.attribute.iter().map(raw).sum();
+        let raw_bytes = |a: &AttributeProto| a.t.as_ref().and_then(|t| t.raw_data.as_ref()).map_or(0, Bytes::len);
+        let attribute_bytes: usize = node.attribute.iter().map(raw_bytes).sum();
         ExpansionSize {
             nodes: 1,
             bytes: size_of::<NodeProto>() + 2 * node.encoded_len().saturating_sub(attribute_bytes),
@@ -78,7 +78,7 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
             match callee(node).map(|callee_proto| (callee_proto, sizes_by_function.get(&key(callee_proto)))) {
                 None => sum.add(ExpansionSize::of(node)),
                 Some((_, Some(Some(callee_proto)))) => sum.add(*callee_proto),
-                Some((callee_proto, Some(None))) => return Err(calls_itself(callee_proto)),
+                Some((callee_proto, Some(None))) => return Err(recursion_error(callee_proto)),
                 Some((callee_proto, None)) => {
                     sizes_by_function.insert(key(callee_proto), None);
                     stack.push((callee_proto, 0, ExpansionSize::default()));
@@ -104,7 +104,7 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
     Ok(())
 }
 
-fn calls_itself(function: &FunctionProto) -> Diagnostic {
+fn recursion_error(function: &FunctionProto) -> Diagnostic {
     invalid_model(format!("model function \"{}\" calls itself", function.name))
 }
 
@@ -147,15 +147,15 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
             continue;
         };
         if depth == MAX_DEPTH {
-            return Err(calls_itself(function));
+            return Err(recursion_error(function));
         }
         calls += 1;
-        let inner =
+        let callee_opsets =
             if function.opset_import.is_empty() { call_opsets } else { Rc::new(opsets(&function.opset_import)) };
-        let expanded = expand(&node, function, calls)?;
-        worklist.extend(expanded.into_iter().rev().map(|node| PendingNode {
+        let expansion = expand(&node, function, calls)?;
+        worklist.extend(expansion.into_iter().rev().map(|node| PendingNode {
             node,
-            opsets: inner.clone(),
+            opsets: callee_opsets.clone(),
             depth: depth + 1,
         }));
     }

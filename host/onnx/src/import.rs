@@ -26,47 +26,47 @@ pub fn convert(
     check_operators(&nodes)?;
     let (types, bound) = bind(&signature, options)?;
 
-    let mut importer = ConversionState::new(&graph, external, convert_node)?;
-    importer.warnings = warnings;
+    let mut conversion = ConversionState::new(&graph, external, convert_node)?;
+    conversion.warnings = warnings;
     let mut names = Identifiers::default();
     let mut params = Vec::new();
     for (port, ty) in signature.inputs.iter().zip(types) {
-        let var = importer.builder.var(names.unique(&port.name), ty.clone());
+        let var = conversion.builder.var(names.unique(&port.name), ty.clone());
         for (axis, dim) in ty.as_tensor().iter().flat_map(|ty| ty.dims.iter().enumerate()) {
             if let Some(name) = dim.name() {
-                importer.symbolic_dims.entry(name.clone()).or_insert((var, axis));
-                importer.names.reserve(name);
+                conversion.symbolic_dims.entry(name.clone()).or_insert((var, axis));
+                conversion.names.reserve(name);
             }
         }
-        importer.bind_name(&port.name, var).map_err(|d| vec![*d])?;
+        conversion.bind_name(&port.name, var).map_err(|d| vec![*d])?;
         params.push(var);
     }
     for (position, node) in nodes.iter().enumerate() {
         cancel::check(|| format!("{position} of {} model nodes had been converted", nodes.len()))
             .map_err(single_diagnostic)?;
-        convert_node(&mut importer, node, position).map_err(|d| vec![*d])?;
+        convert_node(&mut conversion, node, position).map_err(|d| vec![*d])?;
     }
     let mut results = Vec::new();
     for port in &signature.outputs {
-        let result = importer.value(&port.name).map_err(|d| vec![*d])?.ok_or_else(|| {
+        let result = conversion.value(&port.name).map_err(|d| vec![*d])?.ok_or_else(|| {
             vec![invalid_model(format!("output \"{}\" is neither the result of a node nor an input", port.name))]
         })?;
         results.push(result);
     }
     let body = match results.as_slice() {
         [] => return Err(vec![invalid_model("expected a graph with at least one output, found none".into())]),
-        [single_diagnostic] => *single_diagnostic,
-        elements => importer.builder.tuple(elements).map_err(|d| vec![*d])?,
+        [result] => *result,
+        elements => conversion.builder.tuple(elements).map_err(|d| vec![*d])?,
     };
-    importer.builder.define("main", &params, body).map_err(|d| vec![*d])?;
-    let ConversionState { builder, warnings, .. } = importer;
+    conversion.builder.define("main", &params, body).map_err(|d| vec![*d])?;
+    let ConversionState { builder, warnings, .. } = conversion;
     Ok(Loaded { module: builder.module, signature, bound, warnings, digest: String::new() })
 }
 
 /// Checks that the opsets are supported; an opset newer than the supported range only causes a warning.
 fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
-    let standard = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
-    let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
+    let standard_nodes = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
+    let versions: std::collections::BTreeSet<Option<i64>> = standard_nodes.map(|n| n.opset).collect();
     let mut warnings = Vec::new();
     for version in versions {
         let opset_error = |message: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, message);
@@ -123,15 +123,15 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
             n => format!("the model has {n} unsupported operators"),
         },
     );
-    let mut misspelt = None;
+    let mut suggested_name = None;
     for ((op, domain, version), count) in missing_operators {
         let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
         error = error.note(format!("{op} (domain {domain}, opset {version}), {times}"));
-        if misspelt.is_none() {
-            misspelt = nearest(op, ops::names(domain)).filter(|suggestion| *suggestion != op);
+        if suggested_name.is_none() {
+            suggested_name = nearest(op, ops::names(domain)).filter(|suggestion| *suggestion != op);
         }
     }
-    Err(vec![error.help(match misspelt {
+    Err(vec![error.help(match suggested_name {
         Some(suggestion) => {
             format!("did you mean \"{suggestion}\"? Otherwise export the model without these operators")
         }
@@ -139,13 +139,13 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     })])
 }
 
-fn convert_node(importer: &mut ConversionState<'_>, flat: &FlatNode, position: usize) -> Result<()> {
+fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position: usize) -> Result<()> {
     let proto = &flat.proto;
     let version = flat.opset.unwrap_or(0);
     let label = if proto.name.is_empty() { format!("{}_{position}", proto.op_type) } else { proto.name.clone() };
     let mut inputs = Vec::with_capacity(proto.input.len());
     for name in &proto.input {
-        let value = if name.is_empty() { None } else { importer.value(name)? };
+        let value = if name.is_empty() { None } else { conversion.value(name)? };
         if value.is_none() && !name.is_empty() {
             return Err(Box::new(
                 invalid_model(format!(
@@ -158,40 +158,40 @@ fn convert_node(importer: &mut ConversionState<'_>, flat: &FlatNode, position: u
         inputs.push(value);
     }
     let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
-    let origin = importer.builder.module.origins.add_source(source);
+    let origin = conversion.builder.module.origins.add_source(source);
     let converter = ops::converter(&proto.domain, &proto.op_type, version).ok_or_else(|| {
         let message = format!("no converter for {} of opset {version}", proto.op_type);
         Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
     })?;
     if is_standard_domain(&proto.domain) {
         for (i, value) in inputs.iter().enumerate() {
-            let ty = value.map(|value| importer.builder.module.ty(value));
+            let ty = value.map(|value| conversion.builder.module.ty(value));
             let Some(ty) = ty.and_then(Type::as_tensor) else { continue };
             schema::check_input(&proto.op_type, i, ty.dtype).map_err(|message| {
-                at_node(Diagnostic::error(codes::frontends::BAD_NODE, message), &label, &proto.op_type)
+                node_error(Diagnostic::error(codes::frontends::BAD_NODE, message), &label, &proto.op_type)
             })?;
         }
     }
-    let first_node = importer.builder.module.nodes.len();
-    let mut node = Node::new(importer, proto, version, inputs, origin);
-    let outputs = converter(&mut node).map_err(|error| at_node(*error, &label, &proto.op_type))?;
-    importer.release_folded(proto, &outputs, first_node);
+    let first_node = conversion.builder.module.nodes.len();
+    let mut node = Node::new(conversion, proto, version, inputs, origin);
+    let outputs = converter(&mut node).map_err(|error| node_error(*error, &label, &proto.op_type))?;
+    conversion.release_folded(proto, &outputs, first_node);
     for (i, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         let Some(&value) = outputs.get(i) else {
             let message = format!("unsupported output {i} (\"{name}\")");
             let error = Diagnostic::error(codes::frontends::BAD_NODE, message);
-            return Err(at_node(error, &label, &proto.op_type));
+            return Err(node_error(error, &label, &proto.op_type));
         };
-        importer.bind_name(name, value).map_err(|error| at_node(*error, &label, &proto.op_type))?;
+        conversion.bind_name(name, value).map_err(|error| node_error(*error, &label, &proto.op_type))?;
     }
     Ok(())
 }
 
 /// Prefixes a diagnostic with the node. An error from the type relation of a Relay operator is mapped to a frontend
 /// code.
-fn at_node(mut error: Diagnostic, label: &str, op: &str) -> Error {
-    let of_the_process = [codes::runtime::OUT_OF_MEMORY, codes::runtime::CANCELLED, codes::runtime::TIMED_OUT];
-    if !(500..600).contains(&error.code.0) && !of_the_process.contains(&error.code) {
+fn node_error(mut error: Diagnostic, label: &str, op: &str) -> Error {
+    let process_codes = [codes::runtime::OUT_OF_MEMORY, codes::runtime::CANCELLED, codes::runtime::TIMED_OUT];
+    if !(500..600).contains(&error.code.0) && !process_codes.contains(&error.code) {
         error.code = codes::frontends::BAD_NODE;
     }
     error.message = format!("node \"{label}\" ({op}): {}", error.message);

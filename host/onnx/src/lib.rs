@@ -118,8 +118,8 @@ fn decode(path: &Path, bytes: Bytes) -> Result<ModelProto, Vec<Diagnostic>> {
 
 /// Returns the inputs and outputs that the graph declares. An input with an initializer is a constant, not an input.
 pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagnostic>> {
-    let sparse = graph.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
-    let constants: HashSet<&str> = graph.initializer.iter().chain(sparse).map(|t| t.name.as_str()).collect();
+    let sparse_values = graph.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
+    let constants: HashSet<&str> = graph.initializer.iter().chain(sparse_values).map(|t| t.name.as_str()).collect();
     let mut errors = Vec::new();
     let mut ports = |infos: &[ValueInfoProto], role: &str| -> Vec<PortInfo> {
         let mut names = BTreeSet::new();
@@ -164,12 +164,12 @@ fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
         return refuse(format!("a tensor of {}", tensor::type_name(tensor.elem_type)));
     };
     let dims = tensor.shape.as_ref().map(|shape| {
-        let unnamed = |axis: usize| Dim::symbol(format!("{}.{axis}", info.name));
+        let unnamed_dim = |axis: usize| Dim::symbol(format!("{}.{axis}", info.name));
         let dims = shape.dim.iter().enumerate();
         dims.map(|(axis, dim)| match &dim.value {
-            Some(DimensionValue::DimValue(n)) => usize::try_from(*n).map_or_else(|_| unnamed(axis), Dim::Fixed),
+            Some(DimensionValue::DimValue(n)) => usize::try_from(*n).map_or_else(|_| unnamed_dim(axis), Dim::Fixed),
             Some(DimensionValue::DimParam(name)) if !name.is_empty() => Dim::symbol(name.as_str()),
-            _ => unnamed(axis),
+            _ => unnamed_dim(axis),
         })
         .collect()
     });

@@ -23,7 +23,7 @@ pub(super) use attrs;
 
 /// Node under conversion.
 pub struct Node<'a, 'm> {
-    importer: &'a mut ConversionState<'m>,
+    conversion: &'a mut ConversionState<'m>,
     proto: &'a NodeProto,
     inputs: Vec<Option<ExprId>>,
     origin: OriginId,
@@ -33,13 +33,13 @@ pub struct Node<'a, 'm> {
 
 impl<'a, 'm> Node<'a, 'm> {
     pub(super) fn new(
-        importer: &'a mut ConversionState<'m>,
+        conversion: &'a mut ConversionState<'m>,
         proto: &'a NodeProto,
         opset: i64,
         inputs: Vec<Option<ExprId>>,
         origin: OriginId,
     ) -> Node<'a, 'm> {
-        Node { importer, proto, inputs, origin, opset }
+        Node { conversion, proto, inputs, origin, opset }
     }
 
     /// Returns input `i`, if present.
@@ -78,7 +78,7 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     pub fn ty(&self, value: ExprId) -> Result<TensorType> {
-        let ty = self.importer.builder.module.ty(value);
+        let ty = self.conversion.builder.module.ty(value);
         ty.as_tensor().cloned().ok_or_else(|| self.invalid_node(format!("expected a tensor, found {ty}")))
     }
 
@@ -98,8 +98,12 @@ impl<'a, 'm> Node<'a, 'm> {
         names.sort_unstable();
         names.dedup();
         let error = self.error(codes::frontends::BAD_NODE, format!("expected known dimensions, found {ty}"));
-        let binds: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
-        Box::new(if binds.is_empty() { error } else { error.help(format!("bind the dimensions: {}", binds.join(" "))) })
+        let bindings: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
+        Box::new(if bindings.is_empty() {
+            error
+        } else {
+            error.help(format!("bind the dimensions: {}", bindings.join(" ")))
+        })
     }
 
     pub fn rank(&self, value: ExprId) -> Result<usize> {
@@ -108,56 +112,56 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Returns the tensor of a constant, and adds the constant's origins to the origins of this node.
     pub fn constant_value(&mut self, value: ExprId) -> Option<Arc<Tensor>> {
-        let tensor = self.importer.builder.module.expr(value).as_constant()?.clone();
-        let origin = self.importer.builder.module.nodes[value].origin;
-        self.origin = self.importer.union(self.origin, origin);
+        let tensor = self.conversion.builder.module.expr(value).as_constant()?.clone();
+        let origin = self.conversion.builder.module.nodes[value].origin;
+        self.origin = self.conversion.union(self.origin, origin);
         Some(tensor)
     }
 
     /// Returns the tracked elements of a small integer tensor; `None` for each unknown element.
     pub fn tracked_elements(&self, value: ExprId) -> Option<Vec<Option<Size>>> {
-        self.importer.sizes.get(&self.importer.builder.module, value)
+        self.conversion.sizes.get(&self.conversion.builder.module, value)
     }
 
     /// Records the elements of a small integer tensor; `None` for each unknown element.
     pub fn track_elements(&mut self, value: ExprId, sizes: Vec<Option<Size>>) {
-        self.importer.sizes.set(value, sizes);
+        self.conversion.sizes.set(value, sizes);
     }
 
     /// Returns the dimensions of a value; dimensions known only at run time have names.
     pub fn dims(&mut self, value: ExprId) -> Result<Vec<Dim>> {
         let ty = self.ty(value)?;
-        Ok(self.importer.named_dims(value, &ty))
+        Ok(self.conversion.named_dims(value, &ty))
     }
 
     /// Records the dimensions of a value whose type has unknown dimensions.
     pub fn name_dims(&mut self, value: ExprId, dims: &[Dim]) {
-        self.importer.name_dims(value, dims);
+        self.conversion.name_dims(value, dims);
     }
 
     /// Returns true if `name` names a dimension that is known only at run time.
     pub fn is_computed_dim(&self, name: &str) -> bool {
-        self.importer.names.source(name).is_some()
+        self.conversion.names.source(name).is_some()
     }
 
     /// Returns the value and the axis that provide the dimension `name`, if the dimension is known only at run time.
     pub fn source_of_dim(&mut self, name: &str) -> Option<(ExprId, usize)> {
-        self.importer.source_of_dim(name)
+        self.conversion.source_of_dim(name)
     }
 
     /// Returns an input with the symbolic dimension `name`, and the axis of the dimension.
     pub fn input_with_dim(&self, name: &str) -> Option<(ExprId, usize)> {
-        self.importer.symbolic_dims.get(name).copied()
+        self.conversion.symbolic_dims.get(name).copied()
     }
 
     /// Returns the cached zero vector whose length is the symbolic dimension `name`, if any.
     pub fn cached_zeros(&self, name: &str) -> Option<ExprId> {
-        self.importer.dim_zeros.get(name).copied()
+        self.conversion.dim_zeros.get(name).copied()
     }
 
     /// Caches the zero vector for the symbolic dimension `name`.
     pub fn cache_zeros(&mut self, name: &str, lane: ExprId) {
-        self.importer.dim_zeros.insert(name.into(), lane);
+        self.conversion.dim_zeros.insert(name.into(), lane);
     }
 
     /// Returns the constant tensor of input `i`, if the input is present. A non-constant input is an error.
@@ -205,9 +209,11 @@ impl<'a, 'm> Node<'a, 'm> {
         match self.attribute(name) {
             // Old exporters do not set the type.
             Some(a) if a.r#type == kind as i32 || a.r#type == 0 => Ok(Some(a)),
-            Some(a) => {
-                Err(self.invalid_node(format!("attribute {name}: expected type {kind:?}, found {:?}", a.r#type())))
-            }
+            Some(a) => Err(self.invalid_node(format!(
+                "attribute {name}: expected type {}, found {}",
+                kind.name(),
+                a.r#type().name()
+            ))),
             None => Ok(None),
         }
     }
@@ -253,7 +259,7 @@ impl<'a, 'm> Node<'a, 'm> {
     pub fn tensor_attr(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(attribute) = self.attribute_of(name, AttributeType::Tensor)? else { return Ok(None) };
         let proto = attribute.t.clone().unwrap_or_else(TensorProto::default);
-        self.importer.decode(&proto).map(Some)
+        self.conversion.decode(&proto).map(Some)
     }
 
     /// Returns a subgraph attribute.
@@ -264,9 +270,9 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Resolves an axis; a negative axis counts from the end.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
-        let resolved = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
-        if (0..rank as i64).contains(&resolved) {
-            Ok(resolved as usize)
+        let resolved_axis = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
+        if (0..rank as i64).contains(&resolved_axis) {
+            Ok(resolved_axis as usize)
         } else {
             Err(self.invalid_node(format!("axis {axis} is out of range for rank {rank}")))
         }
@@ -283,13 +289,13 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Creates a call to a Relay operator, or a constant if the call can be folded.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
-        self.importer.call(name, args, attrs, self.origin)
+        self.conversion.call(name, args, attrs, self.origin)
     }
 
     /// Creates a call to a Relay operator, without folding.
     pub fn op_unfolded(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId> {
-        self.importer.builder.origin = Some(self.origin);
-        self.importer.builder.op(name, args, attrs)
+        self.conversion.builder.origin = Some(self.origin);
+        self.conversion.builder.op(name, args, attrs)
     }
 
     /// Creates a call to a Relay operator without attributes.
@@ -298,52 +304,52 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     pub fn tuple(&mut self, fields: &[ExprId]) -> Result<ExprId> {
-        self.importer.builder.origin = Some(self.origin);
-        self.importer.builder.tuple(fields)
+        self.conversion.builder.origin = Some(self.origin);
+        self.conversion.builder.tuple(fields)
     }
 
     /// Returns a field of a tuple.
     pub fn project(&mut self, tuple: ExprId, index: u32) -> Result<ExprId> {
-        if let Expr::Tuple(fields) = self.importer.builder.module.expr(tuple)
+        if let Expr::Tuple(fields) = self.conversion.builder.module.expr(tuple)
             && let Some(&field) = fields.get(index as usize)
         {
             return Ok(field);
         }
-        self.importer.builder.origin = Some(self.origin);
-        let field = self.importer.builder.project(tuple, index)?;
-        self.importer.name_field(field);
+        self.conversion.builder.origin = Some(self.origin);
+        let field = self.conversion.builder.project(tuple, index)?;
+        self.conversion.name_field(field);
         Ok(field)
     }
 
     /// Converts a subgraph with the given input values, and returns its outputs.
     pub fn subgraph(&mut self, graph: &GraphProto, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
-        self.importer.subgraph(graph, self.opset, inputs)
+        self.conversion.subgraph(graph, self.opset, inputs)
     }
 
     /// Opens a function: until it is closed, outer values that subgraphs read are captured.
     pub fn open_function(&mut self) {
-        self.importer.open_function();
+        self.conversion.open_function();
     }
 
     /// Captures an outer value in the innermost function, so that it is computed only once, and returns the expression
     /// that represents it there.
     pub fn capture(&mut self, value: ExprId) -> ExprId {
-        self.importer.capture_value(value)
+        self.conversion.capture_value(value)
     }
 
     /// Closes the innermost function, and returns its captured outer values, each with the variable that represents it.
     pub fn close_function(&mut self) -> Vec<(ExprId, ExprId)> {
-        self.importer.close_function()
+        self.conversion.close_function()
     }
 
     fn builder(&mut self) -> &mut Builder {
-        self.importer.builder.origin = Some(self.origin);
-        &mut self.importer.builder
+        self.conversion.builder.origin = Some(self.origin);
+        &mut self.conversion.builder
     }
 
     /// Returns the type of a value of any kind, including non-tensors.
     pub fn value_type(&self, value: ExprId) -> Type {
-        self.importer.builder.module.ty(value).clone()
+        self.conversion.builder.module.ty(value).clone()
     }
 
     pub fn variable(&mut self, name: &str, ty: Type) -> ExprId {
@@ -370,8 +376,8 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Creates a constant.
     pub fn tensor(&mut self, tensor: Tensor) -> ExprId {
-        self.importer.builder.origin = Some(self.origin);
-        self.importer.builder.constant(tensor)
+        self.conversion.builder.origin = Some(self.origin);
+        self.conversion.builder.constant(tensor)
     }
 
     /// Creates a rank-0 constant.
@@ -384,8 +390,8 @@ impl<'a, 'm> Node<'a, 'm> {
     /// # Errors
     /// If `steps` exceeds the remaining budget.
     pub fn reserve_steps(&mut self, steps: usize) -> Result<()> {
-        let remaining = self.importer.steps_left;
-        self.importer.steps_left = remaining.checked_sub(steps).ok_or_else(|| {
+        let remaining = self.conversion.steps_left;
+        self.conversion.steps_left = remaining.checked_sub(steps).ok_or_else(|| {
             let message = format!("expected a sequence of at most {remaining} steps, found {steps} steps");
             let bound = format!("the recurrent layers of a model are unrolled into at most {MAX_STEPS} steps in total");
             Box::new(
@@ -416,9 +422,9 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Returns `value` with this node added to its origins; used by identity nodes.
     pub fn forward(&mut self, value: ExprId) -> ExprId {
-        let origin = self.importer.builder.module.nodes[value].origin;
-        let union = self.importer.union(origin, self.origin);
-        self.importer.builder.module.nodes[value].origin = union;
+        let origin = self.conversion.builder.module.nodes[value].origin;
+        let merged_origin = self.conversion.union(origin, self.origin);
+        self.conversion.builder.module.nodes[value].origin = merged_origin;
         value
     }
 

@@ -107,10 +107,13 @@ impl Node<'_, '_> {
 
     /// Returns the product of the dimensions before `axis`, and the product of the remaining dimensions.
     pub fn flatten_at(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2]> {
-        let is_half_empty = |dims: &[Dim]| {
-            Dim::product(dims).ok_or_else(|| self.invalid_node("the product of the dimensions overflows"))
-        };
-        Ok([is_half_empty(&dims[..axis])?, is_half_empty(&dims[axis..])?])
+        let product = |dims: &[Dim]| Dim::product(dims).ok_or_else(|| self.product_error(dims));
+        Ok([product(&dims[..axis])?, product(&dims[axis..])?])
+    }
+
+    pub fn product_error(&self, dims: &[Dim]) -> Error {
+        let dims: Vec<String> = dims.iter().map(Dim::to_string).collect();
+        self.invalid_node(format!("the product of dimensions [{}] overflows", dims.join(", ")))
     }
 
     pub fn broadcast_to(&mut self, value: ExprId, target_dims: &[Dim]) -> Result<ExprId> {
@@ -248,8 +251,8 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
 /// Returns the codes for Relay's `reshape` from `dims` to `target_dims`, and true if 0 denotes an empty dimension
 /// (`allowzero`) rather than a copied dimension; `None` if no codes express the reshape.
 fn reshape_codes(dims: &[Dim], target_dims: &[Dim]) -> Option<(Vec<i64>, bool)> {
-    let by_index = codes_by_index(dims, target_dims).map(|codes| (codes, target_dims.contains(&Dim::Fixed(0))));
-    by_index.or_else(|| codes_by_factors(dims, target_dims).map(|codes| (codes, false)))
+    let index_codes = codes_by_index(dims, target_dims).map(|codes| (codes, target_dims.contains(&Dim::Fixed(0))));
+    index_codes.or_else(|| codes_by_factors(dims, target_dims).map(|codes| (codes, false)))
 }
 
 /// Encodes a reshape with fixed dimensions, copies of the dimension at the same index (0), and at most one -1.
@@ -283,11 +286,11 @@ fn codes_by_factors(dims: &[Dim], target_dims: &[Dim]) -> Option<Vec<i64>> {
             (i, j) = (i + 2, j + 1);
         } else if product(target_dims.get(j..j + 2).unwrap_or_default()).as_ref() == Some(source_dim) {
             let code = |dim: &Dim| dim.fixed().map_or(-1, |n| n as i64);
-            let split = [code(&target_dims[j]), code(&target_dims[j + 1])];
-            if split == [-1, -1] {
+            let split_codes = [code(&target_dims[j]), code(&target_dims[j + 1])];
+            if split_codes == [-1, -1] {
                 return None;
             }
-            codes.extend([-4, split[0], split[1]]);
+            codes.extend([-4, split_codes[0], split_codes[1]]);
             (i, j) = (i + 1, j + 2);
         } else {
             return None;

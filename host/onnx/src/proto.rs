@@ -169,6 +169,29 @@ pub enum AttributeType {
     TypeProtos = 14,
 }
 
+impl AttributeType {
+    /// Returns the name in `onnx.proto`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AttributeType::Undefined => "UNDEFINED",
+            AttributeType::Float => "FLOAT",
+            AttributeType::Int => "INT",
+            AttributeType::String => "STRING",
+            AttributeType::Tensor => "TENSOR",
+            AttributeType::Graph => "GRAPH",
+            AttributeType::Floats => "FLOATS",
+            AttributeType::Ints => "INTS",
+            AttributeType::Strings => "STRINGS",
+            AttributeType::Tensors => "TENSORS",
+            AttributeType::Graphs => "GRAPHS",
+            AttributeType::SparseTensor => "SPARSE_TENSOR",
+            AttributeType::SparseTensors => "SPARSE_TENSORS",
+            AttributeType::TypeProto => "TYPE_PROTO",
+            AttributeType::TypeProtos => "TYPE_PROTOS",
+        }
+    }
+}
+
 /// Named value with its type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ValueInfoProto {

@@ -125,13 +125,13 @@ impl Sizes {
 
 /// Returns the index of the operand element that broadcasts to result element `i`.
 fn broadcast_index(mut i: usize, shape: &[usize], operand_shape: &[usize]) -> usize {
-    let leading = shape.len() - operand_shape.len().min(shape.len());
+    let leading_axes = shape.len() - operand_shape.len().min(shape.len());
     let (mut offset, mut step) = (0, 1);
     for axis in (0..shape.len()).rev() {
         let index = i % shape[axis].max(1);
         i /= shape[axis].max(1);
-        if axis >= leading {
-            let size = operand_shape[axis - leading];
+        if axis >= leading_axes {
+            let size = operand_shape[axis - leading_axes];
             offset += if size == 1 { 0 } else { index * step };
             step *= size;
         }
@@ -173,8 +173,9 @@ fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
         || is_never_negative(difference().and_then(|d| d.offset(-1))),
         || is_never_negative(reverse_difference().and_then(|d| d.offset(-1))),
     );
-    let (at_most, at_least) = (|| is_never_negative(difference()), || is_never_negative(reverse_difference()));
-    let compare = |yes: bool, no: bool| if yes { boolean(true) } else { no.then(|| Size::constant(0)) };
+    let (is_at_most, is_at_least) = (|| is_never_negative(difference()), || is_never_negative(reverse_difference()));
+    let compare =
+        |is_true: bool, is_false: bool| if is_true { boolean(true) } else { is_false.then(|| Size::constant(0)) };
     match (name, constant_values) {
         ("divide" | "trunc_divide", Some((x, y))) => x.checked_div(y).map(Size::constant),
         ("mod", Some((x, y))) => x.checked_rem(y).map(Size::constant),
@@ -197,10 +198,10 @@ fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
         ("minimum", _) => a.minimum(b),
         ("equal", _) => compare(a == b, is_less() || is_greater()),
         ("not_equal", _) => compare(is_less() || is_greater(), a == b),
-        ("less", _) => compare(is_less(), at_least()),
-        ("less_equal", _) => compare(at_most(), is_greater()),
-        ("greater", _) => compare(is_greater(), at_most()),
-        ("greater_equal", _) => compare(at_least(), is_less()),
+        ("less", _) => compare(is_less(), is_at_least()),
+        ("less_equal", _) => compare(is_at_most(), is_greater()),
+        ("greater", _) => compare(is_greater(), is_at_most()),
+        ("greater_equal", _) => compare(is_at_least(), is_less()),
         _ => None,
     }
 }

@@ -156,8 +156,8 @@ impl<'m> ConversionState<'m> {
         if matches!(self.builder.module.expr(value), Expr::Constant(_) | Expr::Var(_)) {
             return value;
         }
-        let captured = self.functions[function].variables.iter().find(|(outer, _)| *outer == value);
-        if let Some(&(_, variable)) = captured {
+        let known_capture = self.functions[function].variables.iter().find(|(outer, _)| *outer == value);
+        if let Some(&(_, variable)) = known_capture {
             return variable;
         }
         let ty = self.builder.module.ty(value).clone();
@@ -235,13 +235,14 @@ impl<'m> ConversionState<'m> {
     pub fn subgraph(&mut self, graph: &GraphProto, opset: i64, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
         if self.nesting == MAX_NESTING {
             return Err(Box::new(invalid_model(format!(
-                "expected at most {MAX_NESTING} levels of nested subgraphs, found more"
+                "expected at most {MAX_NESTING} levels of nested subgraphs, found {}",
+                MAX_NESTING + 1
             ))));
         }
         self.nesting += 1;
-        let outer = std::mem::take(&mut self.shadowed);
+        let outer_shadowed = std::mem::take(&mut self.shadowed);
         let outputs = self.convert_subgraph(graph, opset, inputs);
-        for (name, previous) in std::mem::replace(&mut self.shadowed, outer).into_iter().rev() {
+        for (name, previous) in std::mem::replace(&mut self.shadowed, outer_shadowed).into_iter().rev() {
             match previous {
                 Some(previous) => self.values.insert(name, previous),
                 None => self.values.remove(&name),
@@ -278,11 +279,11 @@ impl<'m> ConversionState<'m> {
     /// only one copy is in memory. Expressions with ids >= `first_id` belong to the node. If a later node uses a
     /// released initializer, it is decoded again.
     pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first_id: usize) {
-        const LARGE: usize = 64 << 10;
+        const MIN_LARGE_BYTES: usize = 64 << 10;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
             let Some(id) = self.values.get(name).map(|binding| binding.value) else { continue };
             let module = &mut self.builder.module;
-            let is_large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= LARGE);
+            let is_large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= MIN_LARGE_BYTES);
             let mut is_read = !is_large || outputs.contains(&id) || self.retained_initializers.contains(&id);
             for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first_id) {
                 node.expr.for_each_operand(|operand| is_read |= operand == id);
@@ -315,8 +316,8 @@ impl<'m> ConversionState<'m> {
         {
             self.builder.origin = Some(self.union_with(origin, args));
             return match outputs {
-                Folded::One(tensor) => Ok(self.builder.constant(tensor)),
-                Folded::Tuple(tensors) => {
+                FoldResult::One(tensor) => Ok(self.builder.constant(tensor)),
+                FoldResult::Tuple(tensors) => {
                     let fields: Vec<ExprId> = tensors.into_iter().map(|t| self.builder.constant(t)).collect();
                     self.builder.tuple(&fields)
                 }
@@ -371,7 +372,7 @@ impl<'m> ConversionState<'m> {
         }
     }
 
-    fn fold(&mut self, id: OpId, attrs: &Attrs, args: &[ExprId], values: &[Value]) -> Option<Folded> {
+    fn fold(&mut self, id: OpId, attrs: &Attrs, args: &[ExprId], values: &[Value]) -> Option<FoldResult> {
         let def = op::get(id);
         let types: Vec<Type> = args.iter().map(|&a| self.builder.module.ty(a).clone()).collect();
         let tensors: Vec<Option<&Tensor>> = values
@@ -398,8 +399,8 @@ impl<'m> ConversionState<'m> {
         let outputs = op::evaluate(id, attrs, values, limit).ok()?;
         self.budget = self.budget.saturating_sub(outputs.iter().map(bytes).sum());
         Some(match ty {
-            Type::Tuple(_) => Folded::Tuple(outputs),
-            _ => Folded::One(outputs.into_iter().next()?),
+            Type::Tuple(_) => FoldResult::Tuple(outputs),
+            _ => FoldResult::One(outputs.into_iter().next()?),
         })
     }
 
@@ -410,7 +411,7 @@ impl<'m> ConversionState<'m> {
     }
 }
 
-enum Folded {
+enum FoldResult {
     One(Tensor),
     Tuple(Vec<Tensor>),
 }

@@ -95,8 +95,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
     let shape = shape(&proto.dims)?;
     let count = element_count(&shape).ok_or_else(|| format!("the size of shape {shape:?} overflows"))?;
     let size = count.checked_mul(dtype.size()).ok_or_else(|| format!("the size of shape {shape:?} overflows"))?;
-    let size_error =
-        |found: usize, unit: &str| format!("expected the data of {dtype} with shape {shape:?}, found {found} {unit}");
+    let size_error = |found: usize, unit: &str| format!("expected data of type {dtype}{shape:?}, found {found} {unit}");
 
     let raw: Option<Bytes> = if proto.data_location == LOCATION_EXTERNAL {
         let external = external.ok_or("expected embedded tensor data, found a reference to an external file")?;
@@ -182,11 +181,11 @@ fn unpack(dtype: DType, shape: &[usize], packed_bytes: &[u8]) -> Result<Tensor, 
 /// Packs elements of fewer than 8 bits, the first into the lowest bits.
 fn pack(dtype: DType, bytes: &[u8]) -> Vec<u8> {
     let (bits, elements_per_byte) = (dtype.bits(), 8 / dtype.bits());
-    let pack = |chunk: &[u8]| {
+    let pack_byte = |chunk: &[u8]| {
         let mask = u8::MAX >> (8 - bits);
         chunk.iter().enumerate().fold(0, |packed_len, (i, byte)| packed_len | (byte & mask) << (i * bits))
     };
-    bytes.chunks(elements_per_byte).map(pack).collect()
+    bytes.chunks(elements_per_byte).map(pack_byte).collect()
 }
 
 /// Converts a sparse tensor to a dense tensor of at most `limit` bytes.
@@ -200,11 +199,14 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
     let size = element_count(&shape).and_then(|n| n.checked_mul(values.dtype().size()));
     if size.is_none_or(|size| size > limit) {
         return Err(format!(
-            "sparse tensor of shape {shape:?}: expected at most {limit} bytes in dense form, found more"
+            "sparse tensor of shape {shape:?}: expected at most {limit} bytes in dense form, found {}",
+            size.map_or_else(|| "an overflow".to_owned(), |size| size.to_string())
         ));
     }
-    let flat =
-        indices.view().to_i64s().ok_or("sparse tensor indices: expected integers, found another element type")?;
+    let flat = indices
+        .view()
+        .to_i64s()
+        .ok_or_else(|| format!("sparse tensor indices: expected integers, found {}", indices.dtype()))?;
     let flat: Vec<i64> = match *indices.shape() {
         [_] => flat,
         [_, rank] if rank == shape.len() => flat
@@ -213,22 +215,24 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
                 index.iter().zip(&shape).try_fold(0i64, |sum, (&i, &d)| {
                     (i >= 0 && (i as usize) < d)
                         .then(|| sum * d as i64 + i)
-                        .ok_or("sparse tensor: an index is out of bounds")
+                        .ok_or_else(|| format!("sparse tensor: index {index:?} is out of bounds for shape {shape:?}"))
                 })
             })
             .collect::<Result<_, _>>()?,
         _ => {
-            return Err(
-                "sparse tensor indices: expected a vector or a matrix with one column per dimension, found another shape".into()
-            );
+            return Err(format!(
+                "sparse tensor indices: expected a vector or a matrix with {} columns, found shape {:?}",
+                shape.len(),
+                indices.shape()
+            ));
         }
     };
     if flat.len() != values.len() {
         return Err(format!("sparse tensor: expected {} indices, one per value, found {}", values.len(), flat.len()));
     }
     let count = element_count(&shape).unwrap_or(0);
-    if flat.iter().any(|&i| i < 0 || i as usize >= count) {
-        return Err("sparse tensor: an index is out of bounds".into());
+    if let Some(index) = flat.iter().find(|&&i| i < 0 || i as usize >= count) {
+        return Err(format!("sparse tensor: index {index} is out of bounds for {count} elements"));
     }
     let width = values.dtype().size();
     let tensor = Tensor::build(values.dtype(), &shape, |bytes| {
@@ -262,5 +266,5 @@ pub fn from_f64s(dtype: DType, shape: &[usize], values: &[f64]) -> Tensor {
     let bytes: Vec<u8> = with_dtype!(dtype, T => {
         values.iter().flat_map(|&v| bytemuck::bytes_of(&T::from_f64(v)).to_vec()).collect()
     });
-    Tensor::from_bytes(dtype, shape, &bytes).expect("number of values matches the shape")
+    Tensor::from_bytes(dtype, shape, &bytes).expect("the number of values matches the shape")
 }

@@ -36,17 +36,17 @@ pub fn import_numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
             return cause;
         }
         let message = format!("cannot import NumPy, which inputs and results require: {cause}");
-        missing(py, message, "pip install numpy")
+        missing_package_error(py, message, "pip install numpy")
     })
 }
 
 /// Creates the exception for a package that is not installed.
-fn missing(py: Python<'_>, message: String, help: &str) -> PyErr {
+fn missing_package_error(py: Python<'_>, message: String, help: &str) -> PyErr {
     error::new(py, "MissingDependency", Diagnostic::error(codes::runtime::MISSING_PACKAGE, message).help(help))
 }
 
 /// Creates the exception for a value that is not an array of a supported element type.
-fn wrong_type(py: Python<'_>, message: String, port: &Port) -> PyErr {
+fn type_error(py: Python<'_>, message: String, port: &Port) -> PyErr {
     let help = format!("convert the input: numpy.asarray(x, \"{}\")", port.ty.dtype);
     error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message).help(help))
 }
@@ -66,7 +66,7 @@ pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
     }
     if value.is_none() || value.is_instance_of::<PyString>() {
         let message = format!("input \"{}\": expected an array, found {}", port.name, value.get_type());
-        return Err(wrong_type(py, message, port));
+        return Err(type_error(py, message, port));
     }
     let array = import_numpy(py)?.call_method1("asarray", (value, port.ty.dtype.name())).map_err(|cause| {
         let message = format!(
@@ -75,7 +75,7 @@ pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
             port.ty.dtype,
             value.get_type()
         );
-        wrong_type(py, message, port)
+        type_error(py, message, port)
     })?;
     of_array(array.cast::<PyUntypedArray>()?, port)
 }
@@ -85,11 +85,11 @@ fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> 
     let descr = array.dtype();
     let Some(dtype) = dtype_of(&descr)? else {
         let message = format!("input \"{}\": expected {}, found an array of {descr}", port.name, port.ty.dtype);
-        return Err(wrong_type(py, message, port));
+        return Err(type_error(py, message, port));
     };
     if descr.is_native_byteorder() == Some(false) {
-        let native = descr.call_method1("newbyteorder", ("=",))?;
-        let native_array = array.call_method1("astype", (native,))?;
+        let native_descr = descr.call_method1("newbyteorder", ("=",))?;
+        let native_array = array.call_method1("astype", (native_descr,))?;
         return of_array(native_array.cast::<PyUntypedArray>()?, port);
     }
     of_memory(array, dtype)
@@ -107,9 +107,9 @@ fn of_memory(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> PyResult<Tensor
 }
 
 /// Tensor as an owner of bytes.
-struct Kept(Tensor);
+struct TensorBytes(Tensor);
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for TensorBytes {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
     }
@@ -119,10 +119,10 @@ impl AsRef<[u8]> for Kept {
 pub fn bytes_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Bytes> {
     let descr = array.dtype();
     if dtype_of(&descr)? != Some(DType::U8) || array.ndim() != 1 {
-        let message = format!("expected bytes as a uint8 array with 1 axis, found {descr} with {}", array.ndim());
+        let message = format!("expected a uint8 array with 1 axis, found {descr} with {} axes", array.ndim());
         return Err(PyTypeError::new_err(message));
     }
-    Ok(Bytes::from_owner(Kept(of_memory(array, DType::U8)?)))
+    Ok(Bytes::from_owner(TensorBytes(of_memory(array, DType::U8)?)))
 }
 
 /// NumPy type numbers of the built-in element types.
@@ -140,7 +140,7 @@ const BUILT_IN: [(c_int, DType); 11] = [
     (12, DType::F64),
 ];
 /// NumPy type number of float16.
-const HALF: c_int = 23;
+const HALF_TYPE_NUM: c_int = 23;
 /// First NumPy type number of element types registered by other packages, such as ml_dtypes.
 const FIRST_REGISTERED: c_int = 256;
 
@@ -150,7 +150,7 @@ fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     let built_in = BUILT_IN.iter().find(|(entry, _)| *entry == num);
     Ok(match built_in {
         Some((_, dtype)) => Some(*dtype).filter(|dtype| dtype.size() == descr.itemsize()),
-        None if num == HALF => Some(DType::F16),
+        None if num == HALF_TYPE_NUM => Some(DType::F16),
         // The type `long long` on systems where `long` has the same size.
         None if num == 9 => Some(DType::I64),
         None if num == 10 => Some(DType::U64),
@@ -162,7 +162,7 @@ fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
 /// Converts an element type to NumPy's.
 fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     let num = BUILT_IN.iter().find(|(_, entry)| *entry == dtype).map(|(num, _)| *num);
-    if let Some(num) = num.or((dtype == DType::F16).then_some(HALF)) {
+    if let Some(num) = num.or((dtype == DType::F16).then_some(HALF_TYPE_NUM)) {
         // SAFETY: callers import NumPy first, and for the type number of a built-in type NumPy returns a new reference.
         return unsafe {
             let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num);
@@ -171,7 +171,7 @@ fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     }
     let types = py.import("ml_dtypes").map_err(|cause| {
         let message = format!("cannot import the package ml_dtypes, which {dtype} requires: {cause}");
-        missing(py, message, "pip install ml_dtypes")
+        missing_package_error(py, message, "pip install ml_dtypes")
     })?;
     PyArrayDescr::new(py, types.getattr(dtype.name())?)
 }

@@ -35,25 +35,25 @@ struct View {
 
 /// `DLManagedTensor`.
 #[repr(C)]
-struct Managed {
+struct DlManagedTensor {
     view: View,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
 /// `DLManagedTensorVersioned`.
 #[repr(C)]
-struct Versioned {
+struct DlManagedTensorVersioned {
     major: u32,
     minor: u32,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensorVersioned)>,
     flags: u64,
     view: View,
 }
 
-const PLAIN: &CStr = c"dltensor";
-const VERSIONED: &CStr = c"dltensor_versioned";
+const CAPSULE_NAME: &CStr = c"dltensor";
+const VERSIONED_CAPSULE_NAME: &CStr = c"dltensor_versioned";
 /// Version of the structures above.
 const MAJOR: u32 = 1;
 /// DLPack device types whose memory the CPU can read: the CPU itself, and pinned memory of CUDA and ROCm.
@@ -71,27 +71,33 @@ pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> 
         let (kind, id): (i32, i32) = device.extract()?;
         check_device(py, name, kind, id)?;
     }
-    let versioned = PyDict::new(py);
-    versioned.set_item("max_version", (MAJOR, 0))?;
-    let capsule = match export.call((), Some(&versioned)) {
+    let export_args = PyDict::new(py);
+    export_args.set_item("max_version", (MAJOR, 0))?;
+    let capsule = match export.call((), Some(&export_args)) {
         // Libraries that predate DLPack 1 reject the argument.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => export.call0()?,
         outcome => outcome?,
     };
     let capsule = capsule.cast::<PyCapsule>()?;
-    let raw = capsule.as_ptr();
+    let capsule_pointer = capsule.as_ptr();
     // SAFETY: `capsule` is alive, and by the DLPack protocol its name determines the type of its content. Under these
     // two names the capsule has not been consumed, so it owns its content, which is valid as long as the capsule.
     unsafe {
-        let view = if pyo3::ffi::PyCapsule_IsValid(raw, VERSIONED.as_ptr()) != 0 {
-            let managed_tensor = pyo3::ffi::PyCapsule_GetPointer(raw, VERSIONED.as_ptr()).cast::<Versioned>();
+        let view = if pyo3::ffi::PyCapsule_IsValid(capsule_pointer, VERSIONED_CAPSULE_NAME.as_ptr()) != 0 {
+            let managed_tensor = pyo3::ffi::PyCapsule_GetPointer(capsule_pointer, VERSIONED_CAPSULE_NAME.as_ptr())
+                .cast::<DlManagedTensorVersioned>();
             if (*managed_tensor).major != MAJOR {
                 let major = (*managed_tensor).major;
-                return Err(read_error(py, format!("input \"{name}\": expected DLPack {MAJOR}, found {major}")));
+                return Err(read_error(
+                    py,
+                    format!("input \"{name}\": expected DLPack version {MAJOR}, found {major}"),
+                ));
             }
             &raw const (*managed_tensor).view
-        } else if pyo3::ffi::PyCapsule_IsValid(raw, PLAIN.as_ptr()) != 0 {
-            &raw const (*pyo3::ffi::PyCapsule_GetPointer(raw, PLAIN.as_ptr()).cast::<Managed>()).view
+        } else if pyo3::ffi::PyCapsule_IsValid(capsule_pointer, CAPSULE_NAME.as_ptr()) != 0 {
+            &raw const (*pyo3::ffi::PyCapsule_GetPointer(capsule_pointer, CAPSULE_NAME.as_ptr())
+                .cast::<DlManagedTensor>())
+            .view
         } else {
             return Err(read_error(
                 py,
@@ -127,8 +133,9 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
     check_device(py, name, view.device.kind, view.device.id)?;
     let DataType { code, bits, lanes } = view.dtype;
     let dtype = dtype(code, bits).filter(|_| lanes == 1).ok_or_else(|| {
-        let message =
-            format!("input \"{name}\": expected a supported element type, found DLPack type ({code}, {bits}, {lanes})");
+        let message = format!(
+            "input \"{name}\": expected a supported element type, found code {code}, {bits} bits, {lanes} lanes"
+        );
         error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
     })?;
     let ndim = usize::try_from(view.ndim).unwrap_or(0);

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Creates an exception of a class without a counterpart among the library's errors.
 pub fn new(py: Python<'_>, class: &str, diagnostic: Diagnostic) -> PyErr {
-    make(py, class, diagnostic.into())
+    exception(py, class, diagnostic.into())
 }
 
 /// Converts an error of the library to an exception.
@@ -23,17 +23,17 @@ pub fn of(py: Python<'_>, error: impl Into<byoc::Error>) -> PyErr {
         byoc::Error::TimedOut(_) => "TimedOut",
         _ => "RunError",
     };
-    make(py, class, error)
+    exception(py, class, error)
 }
 
-fn make(py: Python<'_>, class: &str, error: byoc::Error) -> PyErr {
+fn exception(py: Python<'_>, class: &str, error: byoc::Error) -> PyErr {
     let error = error.in_interface(Interface::Python);
     let info = error.info();
     let details = info.others.iter().map(ToString::to_string);
     let context: Vec<String> = info.context.iter().cloned().chain(details).collect();
     let arguments = (&*info.message, info.code.to_string(), error.help(), context, error.to_string());
     match py.import("byoc._errors").and_then(|module| module.getattr(class)?.call1(arguments)) {
-        Ok(exception) => PyErr::from_value(exception),
+        Ok(instance) => PyErr::from_value(instance),
         Err(error) => error,
     }
 }
@@ -42,14 +42,14 @@ fn make(py: Python<'_>, class: &str, error: byoc::Error) -> PyErr {
 pub type Outcome<T> = Result<Result<T, byoc::Error>, String>;
 
 /// Calls the library, and catches its panics.
-pub fn caught<T>(operation: impl FnOnce() -> Result<T, byoc::Error>) -> Outcome<T> {
+pub fn catch_panics<T>(operation: impl FnOnce() -> Result<T, byoc::Error>) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(operation)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
     })
 }
 
-/// Converts the result of [`caught`]; errors and panics become exceptions.
+/// Converts the result of [`catch_panics`]; errors and panics become exceptions.
 pub fn result<T>(py: Python<'_>, outcome: Outcome<T>) -> PyResult<T> {
     match outcome {
         Ok(result) => result.map_err(|error| of(py, error)),

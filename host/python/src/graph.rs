@@ -3,7 +3,7 @@
 
 use crate::array::array_of;
 use crate::error;
-use crate::onnx::{Declared, decode, ports};
+use crate::onnx::{DeclaredPort, decode, ports};
 use byoc::Diagnostic;
 use byoc::frontend::onnx::external::ExternalFiles;
 use byoc::frontend::onnx::proto::{
@@ -38,7 +38,7 @@ impl Graph {
         Graph { model, graph }
     }
 
-    fn initialized(&self) -> BTreeSet<&str> {
+    fn initializer_names(&self) -> BTreeSet<&str> {
         self.graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect()
     }
 }
@@ -46,8 +46,8 @@ impl Graph {
 /// Node: operator, domain, name, inputs, outputs, attributes, and all names read only by its subgraphs.
 type Node<'py, 'a> = (&'a str, &'a str, &'a str, &'a [String], &'a [String], Bound<'py, PyDict>, Vec<String>);
 
-/// Input of a part: name, ONNX type code, and dimensions, each a size, a name, or `None`.
-type Fed = (String, i32, Option<Vec<Option<Size>>>);
+/// Input of a part: name, ONNX type code, and dimensions, each a number, a name, or `None`.
+type InputPort = (String, i32, Option<Vec<Option<Size>>>);
 
 /// Dimension passed from Python.
 #[derive(FromPyObject)]
@@ -73,33 +73,33 @@ impl Graph {
 
     /// Returns the declarations of the inputs without a default value.
     #[getter]
-    fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Declared<'py, '_>>> {
-        let initialized = self.initialized();
-        ports(py, self.graph.input.iter().filter(|input| !initialized.contains(input.name.as_str())))
+    fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<DeclaredPort<'py, '_>>> {
+        let initializer_names = self.initializer_names();
+        ports(py, self.graph.input.iter().filter(|input| !initializer_names.contains(input.name.as_str())))
     }
 
     /// Returns the declarations of the outputs.
     #[getter]
-    fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Declared<'py, '_>>> {
+    fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<DeclaredPort<'py, '_>>> {
         ports(py, &self.graph.output)
     }
 
     /// Returns the declarations of intermediate values, as far as the file contains them.
     #[getter]
-    fn values<'py>(&self, py: Python<'py>) -> PyResult<Vec<Declared<'py, '_>>> {
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Vec<DeclaredPort<'py, '_>>> {
         ports(py, &self.graph.value_info)
     }
 
     /// Returns the names of the initializers, each with `true` for a string tensor.
     #[getter]
     fn initializers(&self) -> Vec<(&str, bool)> {
-        let sparse = self.graph.sparse_initializer.iter().filter_map(|tensor| tensor.values.as_ref());
-        let sparse = sparse.map(|tensor| (tensor.name.as_str(), false));
+        let sparse_tensors = self.graph.sparse_initializer.iter().filter_map(|tensor| tensor.values.as_ref());
+        let sparse_tensors = sparse_tensors.map(|tensor| (tensor.name.as_str(), false));
         self.graph
             .initializer
             .iter()
             .map(|tensor| (tensor.name.as_str(), tensor.data_type == STRING))
-            .chain(sparse)
+            .chain(sparse_tensors)
             .collect()
     }
 
@@ -119,14 +119,14 @@ impl Graph {
         &self,
         py: Python<'py>,
         nodes: Vec<usize>,
-        inputs: Vec<Fed>,
+        inputs: Vec<InputPort>,
         outputs: Vec<String>,
     ) -> Bound<'py, PyBytes> {
         let node: Vec<NodeProto> = nodes.iter().filter_map(|&index| self.graph.node.get(index)).cloned().collect();
         let read: BTreeSet<String> = node.iter().flat_map(names_read).chain(outputs.iter().cloned()).collect();
-        let fed: BTreeSet<&str> = inputs.iter().map(|(name, ..)| name.as_str()).collect();
+        let input_names: BTreeSet<&str> = inputs.iter().map(|(name, ..)| name.as_str()).collect();
         let has_tensor_name = |tensor: &&TensorProto| {
-            read.contains(&tensor.name) && !fed.contains(tensor.name.as_str()) && tensor.data_type != STRING
+            read.contains(&tensor.name) && !input_names.contains(tensor.name.as_str()) && tensor.data_type != STRING
         };
         let initializer = self.graph.initializer.iter().filter(has_tensor_name).cloned().collect();
         let input = inputs.into_iter().map(|(name, dtype_number, dims)| value_info(name, dtype_number, dims)).collect();
@@ -190,8 +190,8 @@ fn tensor_value<'py>(py: Python<'py>, proto: &TensorProto, folder: Option<PathBu
         let elements: Vec<String> = proto.string_data.iter().map(|value| text(Some(value))).collect();
         return Ok((&proto.dims, elements).into_pyobject(py)?.into_any());
     }
-    let external = folder.map(|folder| ExternalFiles::beside(&folder.join("model.onnx")));
-    let decode_result = tensor::decode(proto, external.as_ref());
+    let external_files = folder.map(|folder| ExternalFiles::beside(&folder.join("model.onnx")));
+    let decode_result = tensor::decode(proto, external_files.as_ref());
     array_of(py, decode_result.map_err(|reason| graph_error(py, format!("initializer \"{}\": {reason}", proto.name)))?)
 }
 

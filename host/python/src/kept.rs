@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const MIN_BYTES: usize = 16 << 20;
 
 /// Retained compilation of a model.
-pub struct Kept {
+pub struct StoredCompilation {
     compilation: Compilation,
     is_in_file: bool,
 }
 
-impl Kept {
+impl StoredCompilation {
     /// Retains a compilation in memory.
-    pub fn in_memory(compilation: Compilation) -> Kept {
-        Kept { compilation, is_in_file: false }
+    pub fn in_memory(compilation: Compilation) -> StoredCompilation {
+        StoredCompilation { compilation, is_in_file: false }
     }
 
     /// Retains a compilation. If the region constants are large, the compilation is written to a file in the first
     /// writable directory and mapped: backends repack constants, so the originals are rarely read, and the system can
     /// evict their pages. If no directory is writable, the constants stay in memory.
-    pub fn new(compilation: &Compilation, dirs: &[PathBuf]) -> Kept {
+    pub fn new(compilation: &Compilation, dirs: &[PathBuf]) -> StoredCompilation {
         let is_large = compilation.region_constant_bytes() >= MIN_BYTES;
         match dirs.iter().filter(|_| is_large).find_map(|dir| spill(compilation, dir)) {
-            Some(compilation) => Kept { compilation, is_in_file: true },
-            None => Kept::in_memory(compilation.clone()),
+            Some(compilation) => StoredCompilation { compilation, is_in_file: true },
+            None => StoredCompilation::in_memory(compilation.clone()),
         }
     }
 

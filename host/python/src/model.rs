@@ -1,7 +1,7 @@
 //! Models: compilation, artifacts, runs.
 
 use crate::array::{array_of, bytes_of, tensor_of};
-use crate::kept::Kept;
+use crate::kept::StoredCompilation;
 use crate::pending::{self, Pending};
 use crate::session::Session;
 use crate::wait::interruptible;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 pub struct Model {
     /// `None` once the model is closed.
     model: Mutex<Option<byoc::Model>>,
-    kept: Kept,
+    stored_compilation: StoredCompilation,
     explanation: Explanation,
     session: Arc<byoc::Session>,
     generation: Generation,
@@ -40,24 +40,24 @@ pub struct Model {
 /// Minimum duration of the last run in nanoseconds for which the next run can be interrupted.
 const INTERRUPTIBLE: u64 = 20_000_000;
 
-type Bound1<'py> = Bound<'py, PyAny>;
+type AnyObject<'py> = Bound<'py, PyAny>;
 type Tensors = SmallVec<[Tensor; 4]>;
 
 /// Model or artifact passed from Python: a path, or bytes with the directory of external files.
 #[derive(FromPyObject)]
-enum Given<'py> {
+enum ModelArgument<'py> {
     Bytes(Bound<'py, PyBytes>),
     Path(PathBuf),
     /// Bytes as a uint8 array, which is not copied.
     Array(Bound<'py, PyUntypedArray>),
 }
 
-impl Given<'_> {
+impl ModelArgument<'_> {
     fn source(self, folder: Option<PathBuf>) -> PyResult<Source> {
         Ok(match self {
-            Given::Path(path) => Source::Path(path),
-            Given::Bytes(bytes) => Source::Bytes { bytes: bytes.as_bytes().to_vec().into(), folder },
-            Given::Array(array) => Source::Bytes { bytes: bytes_of(&array)?, folder },
+            ModelArgument::Path(path) => Source::Path(path),
+            ModelArgument::Bytes(bytes) => Source::Bytes { bytes: bytes.as_bytes().to_vec().into(), folder },
+            ModelArgument::Array(array) => Source::Bytes { bytes: bytes_of(&array)?, folder },
         })
     }
 }
@@ -116,7 +116,7 @@ impl Model {
     fn new(
         py: Python<'_>,
         session: &Session,
-        source: Given<'_>,
+        source: ModelArgument<'_>,
         folder: Option<PathBuf>,
         choices: Option<Choices>,
     ) -> PyResult<Model> {
@@ -127,25 +127,25 @@ impl Model {
         let options = choices.map(|choices| choices.options(&cancel));
         let compile_result = interruptible(py, &cancel, || {
             let _scope = cancel.enter();
-            error::caught(|| {
+            error::catch_panics(|| {
                 let compilation = match &options {
                     Some(options) => Compilation::new(&engine, source, options)?,
                     None => Compilation::open(source)?,
                 };
-                let stored = match &options {
-                    Some(_) => Kept::new(&compilation, &session.spare_folders()),
+                let stored_compilation = match &options {
+                    Some(_) => StoredCompilation::new(&compilation, &session.spare_folders()),
                     // The constants of an artifact are views of its mapped file.
-                    None => Kept::in_memory(compilation.clone()),
+                    None => StoredCompilation::in_memory(compilation.clone()),
                 };
-                Ok((byoc::Model::of(&engine, compilation)?, stored))
+                Ok((byoc::Model::of(&engine, compilation)?, stored_compilation))
             })
         })?;
-        let (model, stored) = error::result(py, compile_result)?;
+        let (model, stored_compilation) = error::result(py, compile_result)?;
         let (inputs, outputs) = (model.inputs().to_vec(), model.outputs().to_vec());
         let explanation = model.explanation().in_interface(Interface::Python);
         let (model, last_run) = (Mutex::new(Some(model)), AtomicU64::new(u64::MAX));
         let generation = session.generation;
-        Ok(Model { model, kept: stored, explanation, session: engine, generation, inputs, outputs, last_run })
+        Ok(Model { model, stored_compilation, explanation, session: engine, generation, inputs, outputs, last_run })
     }
 
     /// Runs the model on values in the order of its inputs, or by name. Returns the result, or a tuple of several
@@ -156,10 +156,10 @@ impl Model {
         py: Python<'py>,
         values: &Bound<'py, PyTuple>,
         named: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound1<'py>> {
+    ) -> PyResult<AnyObject<'py>> {
         let tensors = match named {
-            None => self.ordered(py, values.iter_borrowed().map(|value| value.to_owned()))?,
-            Some(named) if values.is_empty() => self.named(named)?,
+            None => self.ordered_tensors(py, values.iter_borrowed().map(|value| value.to_owned()))?,
+            Some(named) if values.is_empty() => self.named_tensors(named)?,
             Some(_) => return Err(PyTypeError::new_err("expected inputs by position or by name, found both")),
         };
         let mut outputs = self.run_tensors(py, &tensors, RunOptions::default())?.into_tensors();
@@ -177,10 +177,10 @@ impl Model {
     fn run_list<'py>(
         &self,
         py: Python<'py>,
-        feeds: &Bound1<'py>,
+        feeds: &AnyObject<'py>,
         timeout: Option<f64>,
         cancel: Option<&pending::Cancel>,
-    ) -> PyResult<Vec<Bound1<'py>>> {
+    ) -> PyResult<Vec<AnyObject<'py>>> {
         let tensors = self.feeds(py, feeds)?;
         let cancel = cancel.map(|cancel| cancel.token().clone());
         let outputs =
@@ -190,11 +190,15 @@ impl Model {
 
     /// Variant of `run_list` that also returns an event per step: name of the operator or region, backend or `None`,
     /// operators of the model as pairs of name and type, start and duration in seconds.
-    fn run_traced<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>) -> PyResult<(Vec<Bound1<'py>>, Vec<trace::Event>)> {
+    fn run_traced<'py>(
+        &self,
+        py: Python<'py>,
+        feeds: &AnyObject<'py>,
+    ) -> PyResult<(Vec<AnyObject<'py>>, Vec<trace::Event>)> {
         let tensors = self.feeds(py, feeds)?;
-        let model = self.opened(py)?;
+        let model = self.open_model(py)?;
         let events = trace::Events::new();
-        let outcome = py.detach(|| error::caught(|| model.run_observed(Inputs::ordered(&tensors), &events)));
+        let outcome = py.detach(|| error::catch_panics(|| model.run_observed(Inputs::ordered(&tensors), &events)));
         let outputs = error::result(py, outcome)?.into_tensors();
         let arrays = outputs.into_iter().map(|tensor| array_of(py, tensor)).collect::<PyResult<_>>()?;
         Ok((arrays, events.into_list()))
@@ -205,7 +209,7 @@ impl Model {
     fn run_dict<'py>(
         &self,
         py: Python<'py>,
-        feeds: &Bound1<'py>,
+        feeds: &AnyObject<'py>,
         timeout: Option<f64>,
         options: Option<Vec<(String, String, String)>>,
     ) -> PyResult<Bound<'py, PyDict>> {
@@ -227,20 +231,20 @@ impl Model {
 
     /// Starts a run. `done` is called on a different thread when the run ends. If the second result is true, the run
     /// has already ended, and `done` is not called.
-    fn start<'py>(&self, py: Python<'py>, feeds: &Bound1<'py>, done: Py<PyAny>) -> PyResult<(Pending, bool)> {
+    fn start<'py>(&self, py: Python<'py>, feeds: &AnyObject<'py>, done: Py<PyAny>) -> PyResult<(Pending, bool)> {
         let tensors = self.feeds(py, feeds)?;
-        let model = self.opened(py)?;
+        let model = self.open_model(py)?;
         let future = py.detach(|| model.run_async(Inputs::ordered(&tensors), &RunOptions::default()));
         Ok(Pending::new(future.map_err(|error| error::of(py, error))?, done))
     }
 
-    /// Returns the name, element type and dimensions of each input; a dimension is a size, a name, or `None`.
+    /// Returns the name, element type and dimensions of each input; a dimension is a number, a name, or `None`.
     #[getter]
     fn input_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
         self.inputs.iter().map(|port| describe(py, port)).collect()
     }
 
-    /// Returns the name, element type and dimensions of each output; a dimension is a size, a name, or `None`.
+    /// Returns the name, element type and dimensions of each output; a dimension is a number, a name, or `None`.
     #[getter]
     fn output_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
         self.outputs.iter().map(|port| describe(py, port)).collect()
@@ -253,7 +257,7 @@ impl Model {
 
     /// Returns the plan as JSON.
     fn plan_json(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.opened(py)?.plan().to_json().to_string())
+        Ok(self.open_model(py)?.plan().to_json().to_string())
     }
 
     /// Returns the explanation as text, as printed by `byoc explain`.
@@ -269,26 +273,26 @@ impl Model {
     /// Returns the warnings from compiling and loading the model.
     #[getter]
     fn warnings(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let warnings = self.opened(py)?.warnings_in(Interface::Python);
+        let warnings = self.open_model(py)?.warnings_in(Interface::Python);
         Ok(warnings.iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect())
     }
 
     /// Writes the model to an artifact.
     fn save_to(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let write_result = py.detach(|| error::caught(|| self.kept.compilation().save(path)));
+        let write_result = py.detach(|| error::catch_panics(|| self.stored_compilation.compilation().save(path)));
         error::result(py, write_result)
     }
 
     /// Returns the model as the bytes of an artifact.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| error::caught(|| self.kept.compilation().to_bytes()));
+        let bytes = py.detach(|| error::catch_panics(|| self.stored_compilation.compilation().to_bytes()));
         Ok(PyBytes::new(py, &error::result(py, bytes)?))
     }
 
     /// Returns true if the compilation retained for saving is in a file instead of in memory.
     #[getter]
     fn is_kept_in_file(&self) -> bool {
-        self.kept.is_in_file()
+        self.stored_compilation.is_in_file()
     }
 
     /// Releases the model's memory once the runs in progress have ended.
@@ -299,7 +303,7 @@ impl Model {
 }
 
 impl Model {
-    fn opened(&self, py: Python<'_>) -> PyResult<byoc::Model> {
+    fn open_model(&self, py: Python<'_>) -> PyResult<byoc::Model> {
         self.generation.check(py)?;
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
         model.ok_or_else(|| {
@@ -309,28 +313,32 @@ impl Model {
         })
     }
 
-    fn feeds(&self, py: Python<'_>, feeds: &Bound1<'_>) -> PyResult<Tensors> {
+    fn feeds(&self, py: Python<'_>, feeds: &AnyObject<'_>) -> PyResult<Tensors> {
         if let Ok(named) = feeds.cast::<PyDict>() {
-            return self.named(named);
+            return self.named_tensors(named);
         }
         if let Ok(list) = feeds.cast::<PyList>() {
-            return self.ordered(py, list.iter());
+            return self.ordered_tensors(py, list.iter());
         }
         if let Ok(tuple) = feeds.cast::<PyTuple>() {
-            return self.ordered(py, tuple.iter());
+            return self.ordered_tensors(py, tuple.iter());
         }
         let message = format!("expected a dictionary of inputs by name, or a list, found {}", feeds.get_type());
         Err(PyTypeError::new_err(message))
     }
 
-    fn ordered<'py>(&self, py: Python<'py>, values: impl ExactSizeIterator<Item = Bound1<'py>>) -> PyResult<Tensors> {
+    fn ordered_tensors<'py>(
+        &self,
+        py: Python<'py>,
+        values: impl ExactSizeIterator<Item = AnyObject<'py>>,
+    ) -> PyResult<Tensors> {
         if values.len() != self.inputs.len() {
             check_inputs(&self.inputs, &vec![Tensor::empty(); values.len()]).map_err(|error| error::of(py, error))?;
         }
         self.inputs.iter().zip(values).map(|(port, value)| tensor_of(&value, port)).collect()
     }
 
-    fn named(&self, values: &Bound<'_, PyDict>) -> PyResult<Tensors> {
+    fn named_tensors(&self, values: &Bound<'_, PyDict>) -> PyResult<Tensors> {
         let mut tensors = Tensors::new();
         for port in &self.inputs {
             let Some(value) = values.get_item(&port.name)? else { break };
@@ -346,10 +354,10 @@ impl Model {
 
     /// Runs the model with the interpreter's lock released.
     fn run_tensors(&self, py: Python<'_>, tensors: &Tensors, options: RunOptions) -> PyResult<Outputs> {
-        let model = self.opened(py)?;
+        let model = self.open_model(py)?;
         let run = |options: &RunOptions| {
             let start = Instant::now();
-            let outcome = error::caught(|| model.run_with(Inputs::ordered(tensors), options));
+            let outcome = error::catch_panics(|| model.run_with(Inputs::ordered(tensors), options));
             let duration = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.last_run.store(duration, Ordering::Relaxed);
             outcome

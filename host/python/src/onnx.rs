@@ -41,31 +41,31 @@ pub fn onnx_metadata<'py>(py: Python<'py>, bytes: &Bound<'py, PyBytes>) -> PyRes
     dict.set_item("opsets", opsets)?;
     dict.set_item("has_graph", model.graph.is_some())?;
     let graph = model.graph.unwrap_or_default();
-    let initialized: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+    let initializer_names: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
     let (overridable, inputs): (Vec<&ValueInfoProto>, Vec<&ValueInfoProto>) =
-        graph.input.iter().partition(|input| initialized.contains(input.name.as_str()));
+        graph.input.iter().partition(|input| initializer_names.contains(input.name.as_str()));
     dict.set_item("inputs", ports(py, inputs)?)?;
     dict.set_item("overridable", ports(py, overridable)?)?;
     dict.set_item("outputs", ports(py, graph.output.iter())?)?;
-    dict.set_item("initializers", PyList::new(py, &initialized)?)?;
-    let external = graph.initializer.iter().filter(|tensor| !tensor.external_data.is_empty());
-    dict.set_item("external", PyList::new(py, external.map(|tensor| &tensor.name).collect::<Vec<_>>())?)?;
+    dict.set_item("initializers", PyList::new(py, &initializer_names)?)?;
+    let external_tensors = graph.initializer.iter().filter(|tensor| !tensor.external_data.is_empty());
+    dict.set_item("external", PyList::new(py, external_tensors.map(|tensor| &tensor.name).collect::<Vec<_>>())?)?;
     dict.set_item("graph_name", &graph.name)?;
     dict.set_item("graph_doc_string", &graph.doc_string)?;
     Ok(dict)
 }
 
 /// Declaration of a value: name, type as nested tuples, dimensions or `None`.
-pub type Declared<'py, 'a> = (&'a str, Bound<'py, PyTuple>, Option<Bound<'py, PyList>>);
+pub type DeclaredPort<'py, 'a> = (&'a str, Bound<'py, PyTuple>, Option<Bound<'py, PyList>>);
 
 /// Converts declarations of values.
 pub fn ports<'py, 'a>(
     py: Python<'py>,
     values: impl IntoIterator<Item = &'a ValueInfoProto>,
-) -> PyResult<Vec<Declared<'py, 'a>>> {
+) -> PyResult<Vec<DeclaredPort<'py, 'a>>> {
     let port = |value: &'a ValueInfoProto| {
-        let unknown = TypeProto::default();
-        let ty = value.r#type.as_ref().unwrap_or(&unknown);
+        let unknown_type = TypeProto::default();
+        let ty = value.r#type.as_ref().unwrap_or(&unknown_type);
         // The dimensions of an optional tensor are those of its element type.
         let inner = ty.optional_type.as_ref().and_then(|ty| ty.elem_type.as_ref()).unwrap_or(ty);
         let shape = inner.tensor_type.as_ref().and_then(|tensor| tensor.shape.as_ref());

@@ -58,7 +58,7 @@ impl Session {
         for (backend, id) in devices {
             builder = builder.device(backend, id);
         }
-        let session = py.detach(|| error::caught(|| Ok(builder.build()?)));
+        let session = py.detach(|| error::catch_panics(|| Ok(builder.build()?)));
         Ok(Session { session: Arc::new(error::result(py, session)?), generation: Generation::current() })
     }
 
@@ -71,7 +71,7 @@ impl Session {
     /// Loads all plugins, and describes each plugin file as JSON.
     fn plugins(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.generation.check(py)?;
-        let rows = py.detach(|| error::caught(|| Ok(byoc_cli::report::plugins(&self.session))));
+        let rows = py.detach(|| error::catch_panics(|| Ok(byoc_cli::report::plugins(&self.session))));
         Ok(error::result(py, rows)?.iter().map(ToString::to_string).collect())
     }
 }

@@ -12,7 +12,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Does `task` with the interpreter's lock released. An exception in a signal handler, such as `KeyboardInterrupt`,
 /// cancels the work through `cancel`, and is raised when the work has ended.
 pub fn interruptible<T: Send>(py: Python<'_>, cancel: &Cancel, task: impl FnOnce() -> T + Send) -> PyResult<T> {
-    if !on_main_thread(py)? {
+    if !is_main_thread(py)? {
         return Ok(py.detach(task));
     }
     py.detach(|| {
@@ -49,7 +49,7 @@ pub fn interruptible<T: Send>(py: Python<'_>, cancel: &Cancel, task: impl FnOnce
     })
 }
 
-fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
+fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
     let threading = py.import("threading")?;
     Ok(threading.call_method0("main_thread")?.is(&threading.call_method0("current_thread")?))
 }

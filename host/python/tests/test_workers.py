@@ -81,7 +81,7 @@ def test_array_is_used_in_place(digits: Case) -> None:
 
 def test_arrays_that_are_no_artifact() -> None:
     for array in (np.zeros(4, np.float32), np.zeros((2, 2), np.uint8)):
-        with pytest.raises(TypeError, match="expected bytes as a uint8 array with 1 axis"):
+        with pytest.raises(TypeError, match="expected a uint8 array with 1 axis"):
             byoc.load(array)
     with pytest.raises(byoc.ArtifactError):
         byoc.load(np.arange(200, dtype=np.uint8))

@@ -233,9 +233,9 @@ fn check_finite(location: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
     });
     let Some((position, value)) = invalid_element else { return Ok(()) };
     let mut index = vec![0; tensor.shape().len()];
-    let mut is_rest_equal = position;
+    let mut remainder = position;
     for (i, &size) in index.iter_mut().zip(tensor.shape()).rev() {
-        (*i, is_rest_equal) = (is_rest_equal % size, is_rest_equal / size);
+        (*i, remainder) = (remainder % size, remainder / size);
     }
     Err(Diagnostic::error(
         codes::frontends::CALIBRATION_NOT_FINITE,
@@ -428,7 +428,7 @@ mod tests {
         Dim::symbol("batch")
     }
 
-    fn fails(source: &Source, signature: &Signature) -> Diagnostic {
+    fn read_error(source: &Source, signature: &Signature) -> Diagnostic {
         read(source, signature, &WeightInputs::default(), &BTreeMap::new(), None).unwrap_err().diagnostics.remove(0)
     }
 
@@ -474,33 +474,33 @@ mod tests {
     fn reports_misfits_with_their_place() {
         let model = signature(vec![port("image", &[batch(), Dim::Fixed(2)])]);
         let (_a, source) = npz(&[("imag", Tensor::zeros(DType::F32, &[4, 2]).unwrap())]);
-        let error = fails(&source, &model);
+        let error = read_error(&source, &model);
         assert_eq!(error.code, codes::frontends::CALIBRATION_MISFIT);
         assert!(
             error.message.contains("no entry for model input \"image\"") && error.help.unwrap().contains("\"imag\"")
         );
         let (_b, source) = npz(&[("image", Tensor::zeros(DType::F32, &[4, 3]).unwrap())]);
-        let error = fails(&source, &model);
+        let error = read_error(&source, &model);
         assert!(error.message.contains("(4, 3)") && error.message.contains("(batch, 2)"), "{error}");
         let (_c, source) = npz(&[("image", Tensor::zeros(DType::F64, &[4, 2]).unwrap())]);
-        assert!(fails(&source, &model).message.contains("float64"));
+        assert!(read_error(&source, &model).message.contains("float64"));
         let (_d, source) = npz(&[("image", Tensor::from_slice(&[2, 2], &[0f32, 1., f32::NAN, 3.]))]);
-        let error = fails(&source, &model);
+        let error = read_error(&source, &model);
         assert_eq!(error.code, codes::frontends::CALIBRATION_NOT_FINITE);
         assert!(error.message.ends_with("entry \"image\": expected finite values, found NaN at [1, 0]"), "{error}");
         let (_e, source) = npz(&[("image", Tensor::zeros(DType::F32, &[0, 2]).unwrap())]);
-        assert_eq!(fails(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
+        assert_eq!(read_error(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
         let (_f, source) = npz(&[]);
-        assert_eq!(fails(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
+        assert_eq!(read_error(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
         let (_g, source) = npz(&[("image", Tensor::zeros(DType::F32, &[3, 2]).unwrap())]);
-        let error = fails(&source, &signature(vec![port("image", &[Dim::Fixed(4), Dim::Fixed(2)])]));
+        let error = read_error(&source, &signature(vec![port("image", &[Dim::Fixed(4), Dim::Fixed(2)])]));
         assert!(error.message.contains("expected at least 4 samples, found 3"), "{error}");
-        let two = signature(vec![port("a", &[batch(), Dim::Fixed(2)]), port("b", &[batch(), Dim::Fixed(2)])]);
+        let two_inputs = signature(vec![port("a", &[batch(), Dim::Fixed(2)]), port("b", &[batch(), Dim::Fixed(2)])]);
         let (_h, source) = npz(&[
             ("a", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
             ("b", Tensor::zeros(DType::F32, &[5, 2]).unwrap()),
         ]);
-        assert!(fails(&source, &two).message.contains("expected 4 samples of \"b\", as of \"a\", found 5"));
+        assert!(read_error(&source, &two_inputs).message.contains("expected 4 samples of \"b\", as of \"a\", found 5"));
     }
 
     #[test]
@@ -523,8 +523,11 @@ mod tests {
         std::fs::write(dir.path().join("readme.txt"), "no picture").unwrap();
         let source = Source::parse(&dir.path().display().to_string(), image::Normalization::default());
         let image = port("x", &[batch(), Dim::Fixed(1), Dim::Fixed(2), Dim::Fixed(2)]);
-        assert_eq!(fails(&source, &signature(vec![image.clone()])).code, codes::frontends::NO_CALIBRATION_DATA);
-        assert_eq!(fails(&source, &signature(vec![image.clone(), image])).code, codes::frontends::CALIBRATION_MISFIT);
+        assert_eq!(read_error(&source, &signature(vec![image.clone()])).code, codes::frontends::NO_CALIBRATION_DATA);
+        assert_eq!(
+            read_error(&source, &signature(vec![image.clone(), image])).code,
+            codes::frontends::CALIBRATION_MISFIT
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct Histogram {
     /// Number of values that are exactly 0.
     zeros: u64,
     /// Number of NaN and infinite values, which no other count includes.
-    not_finite: u64,
+    non_finite_count: u64,
     min: f64,
     max: f64,
 }
@@ -29,7 +29,7 @@ impl Default for Histogram {
             limit: 0.0,
             bins: vec![0; 2 * HALF_BINS],
             zeros: 0,
-            not_finite: 0,
+            non_finite_count: 0,
             min: f64::INFINITY,
             max: f64::NEG_INFINITY,
         }
@@ -47,21 +47,21 @@ impl Histogram {
             }
         }
         if min > max {
-            self.not_finite += values.len() as u64;
+            self.non_finite_count += values.len() as u64;
             return;
         }
         self.min = self.min.min(f64::from(min));
         self.max = self.max.max(f64::from(max));
         self.cover(f64::from(min.abs().max(max.abs())));
-        let per_unit = if self.limit > 0.0 { HALF_BINS as f64 / self.limit } else { 0.0 };
+        let bins_per_unit = if self.limit > 0.0 { HALF_BINS as f64 / self.limit } else { 0.0 };
         for &v in values {
             if v == 0.0 {
                 self.zeros += 1;
             } else if v.is_finite() {
-                let bin = (f64::from(v) * per_unit).floor() + HALF_BINS as f64;
+                let bin = (f64::from(v) * bins_per_unit).floor() + HALF_BINS as f64;
                 self.bins[(bin as usize).min(2 * HALF_BINS - 1)] += 1;
             } else {
-                self.not_finite += 1;
+                self.non_finite_count += 1;
             }
         }
     }
@@ -87,8 +87,8 @@ impl Histogram {
     }
 
     /// Returns the number of NaN and infinite values.
-    pub fn not_finite(&self) -> u64 {
-        self.not_finite
+    pub fn non_finite_count(&self) -> u64 {
+        self.non_finite_count
     }
 
     /// Returns the number of finite values, including zeros.
@@ -176,7 +176,7 @@ mod tests {
         let mut h = Histogram::default();
         h.add(&[f32::NAN, 1.0, f32::INFINITY]);
         h.add(&[f32::NAN]);
-        assert_eq!((h.not_finite(), h.count(), h.range()), (3, 1, Range { lo: 1.0, hi: 1.0 }));
+        assert_eq!((h.non_finite_count(), h.count(), h.range()), (3, 1, Range { lo: 1.0, hi: 1.0 }));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use byoc::frontend::PortInfo;
 use byoc::io;
 use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Type;
 use byoc_ir::tensor::Tensor;
 use std::path::Path;
 
@@ -33,7 +34,8 @@ pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
         Some("npy" | "npz" | "pb") => {
             let tensor = io::read_tensor(path, Some("label"))?;
             let values = tensor.view().to_i64s().filter(|_| tensor.shape().len() == 1);
-            values.ok_or_else(|| label_error(format!("expected a vector of integer labels, found {tensor:?}")))
+            let tensor_type = Type::tensor(tensor.dtype(), tensor.shape());
+            values.ok_or_else(|| label_error(format!("expected a vector of integer labels, found {tensor_type}")))
         }
         _ => {
             let text = io::read_text(path).map_err(|e| label_error(e.to_string()))?;
@@ -70,8 +72,8 @@ pub fn count_correct(outputs: &[f64], labels: &[i64]) -> usize {
     let classes = outputs.len() / labels.len().max(1);
     let rows = outputs.chunks(classes.max(1)).zip(labels);
     rows.filter(|(row, label)| {
-        let predicted = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)));
-        predicted.is_some_and(|predicted| predicted as i64 == **label)
+        let prediction = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)));
+        prediction.is_some_and(|prediction| prediction as i64 == **label)
     })
     .count()
 }

@@ -45,7 +45,7 @@ use byoc_ir::op;
 use calibrate::Statistics;
 use histogram::Histogram;
 use layers::Layer;
-use measure::{Measured, measure};
+use measure::{Accuracy, measure};
 use method::Method;
 use range::Range;
 use report::{Report, Row};
@@ -84,7 +84,7 @@ pub struct Options {
     /// Layers that stay in float.
     pub keep: Keep,
     /// Maximum loss; the most sensitive layers stay in float until the model meets it. The loss is the drop in accuracy
-    /// if labels are given, otherwise 1 minus [`Measured::cosine`].
+    /// if labels are given, otherwise 1 minus [`Accuracy::cosine`].
     pub max_loss: Option<f64>,
     /// Correct class of each sample; defaults to the labels in the calibration data.
     pub labels: Option<Vec<i64>>,
@@ -95,7 +95,7 @@ pub struct Options {
 }
 
 /// Quantized model.
-pub struct Quantized {
+pub struct QuantizedModel {
     /// Module with qnn operators.
     pub module: Module,
     /// Per-layer report.
@@ -116,7 +116,7 @@ pub fn quantize(
     options: &Options,
     pool: &Arc<Pool>,
     progress: &dyn Fn(&str),
-) -> Result<Quantized, Failure> {
+) -> Result<QuantizedModel, Failure> {
     let signature = frontend::signature(path)?;
     let weight_inputs = weight_inputs::read(path, &signature, &options.dims, source)?;
     let inputs = weight_inputs.remaining(&signature);
@@ -126,14 +126,14 @@ pub fn quantize(
         labels::check(labels, samples.count)?;
     }
     progress("reading the model");
-    let float = model::read(path, &signature, &weight_inputs, &options.dims, &samples)?;
+    let float_model = model::read(path, &signature, &weight_inputs, &options.dims, &samples)?;
     let mut warnings = weight_inputs.warnings;
     warnings.extend(samples.warnings.iter().cloned());
-    warnings.extend(float.warnings);
+    warnings.extend(float_model.warnings);
     let runs = Runs {
         samples: &samples,
-        batch: float.fixed_batch.unwrap_or_else(|| samples.batch()),
-        open: float.fixed_batch.is_none(),
+        batch: float_model.fixed_batch.unwrap_or_else(|| samples.batch()),
+        open: float_model.fixed_batch.is_none(),
         pool,
     };
     if runs.count() < samples.count {
@@ -142,13 +142,13 @@ pub fn quantize(
         warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
     }
 
-    let layers = layers::find(&float.module);
+    let layers = layers::find(&float_model.module);
     let mut float_layers = float_layers(&layers, &options.keep)?;
     if layers.iter().enumerate().all(|(i, _)| float_layers.contains_key(&i)) {
         return Err(nothing_to_quantize(&layers, &float_layers).into());
     }
     let mut quantizer = Quantizer {
-        module: &float.module,
+        module: &float_model.module,
         layers: &layers,
         scheme: options.scheme,
         method: options.method,
@@ -159,21 +159,22 @@ pub fn quantize(
     };
     let mut sensitivities = BTreeMap::new();
     if let Some(limit) = options.max_loss {
-        let matching_layers = sensitivity::keep_within(&mut quantizer, &mut float_layers, limit)?;
-        sensitivities = matching_layers;
+        let layer_sensitivities = sensitivity::keep_within(&mut quantizer, &mut float_layers, limit)?;
+        sensitivities = layer_sensitivities;
         if layers.iter().enumerate().all(|(i, _)| float_layers.contains_key(&i)) {
             return Err(nothing_to_quantize(&layers, &float_layers).into());
         }
     }
     let roles = quantizer.roles(|i| !float_layers.contains_key(&i));
     let observed_values = observed_values(&roles);
-    let ends: Vec<ExprId> = observed_values.iter().map(|&id| roles.end(id)).collect();
-    quantizer.observe(&roles, &ends)?;
+    let end_exprs: Vec<ExprId> = observed_values.iter().map(|&id| roles.end(id)).collect();
+    quantizer.observe(&roles, &end_exprs)?;
     let (ranges, parameters) = quantizer.parameters(&roles)?;
     let plan = quantizer.plan(&roles, &parameters);
-    let rewritten = rewrite(&plan, &[])?;
+    let rewritten_model = rewrite(&plan, &[])?;
     progress("measuring");
-    let accuracy = measure(&float.module, &rewrite(&plan, &ends)?.module, &ends, quantizer.labels, &runs)?;
+    let accuracy =
+        measure(&float_model.module, &rewrite(&plan, &end_exprs)?.module, &end_exprs, quantizer.labels, &runs)?;
     let rows = rows(
         &quantizer,
         &roles,
@@ -181,18 +182,18 @@ pub fn quantize(
         &sensitivities,
         &ranges,
         &parameters,
-        &rewritten.weight_scales,
+        &rewritten_model.weight_scales,
         &accuracy,
     );
     let report = Report {
         rows,
-        measured: accuracy,
+        accuracy,
         scheme: options.scheme.to_string(),
         method: options.method.to_string(),
         quantized: layers.len() - float_layers.len(),
         layers: layers.len(),
     };
-    Ok(Quantized { module: rewritten.module, report, warnings })
+    Ok(QuantizedModel { module: rewritten_model.module, report, warnings })
 }
 
 /// State shared by the quantization steps.
@@ -216,10 +217,11 @@ impl<'a> Quantizer<'a> {
     /// Collects the missing histograms for `extra_exprs` and for the values whose ranges `roles` needs, and the missing
     /// input means of the quantized layers.
     fn observe(&mut self, roles: &Roles, extra_exprs: &[ExprId]) -> Result<(), Failure> {
-        let required_exprs: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(extra_exprs).copied().collect();
+        let required_exprs: BTreeSet<ExprId> =
+            roles.range_exprs.values().flatten().chain(extra_exprs).copied().collect();
         let missing_exprs: Vec<ExprId> =
             required_exprs.into_iter().filter(|id| !self.statistics.histograms.contains_key(id)).collect();
-        let is_quantized = |layer: &usize| matches!(roles.of[self.layers[*layer].call], Some(Role::Layer(_)));
+        let is_quantized = |layer: &usize| matches!(roles.role_of[self.layers[*layer].call], Some(Role::Layer(_)));
         let mean_layers: Vec<usize> = (0..self.layers.len())
             .filter(|layer| is_quantized(layer) && !self.statistics.means.contains_key(layer))
             .collect();
@@ -229,11 +231,11 @@ impl<'a> Quantizer<'a> {
         (self.progress)("calibrating");
         let statistics = calibrate::statistics(self.module, &missing_exprs, self.layers, &mean_layers, self.runs)?;
         for (&id, histogram) in &statistics.histograms {
-            if histogram.not_finite() > 0 {
+            if histogram.non_finite_count() > 0 {
                 let name = layers::name(self.module, id);
                 let message = format!(
                     "\"{name}\": expected finite values, found {} NaN or infinite values",
-                    histogram.not_finite()
+                    histogram.non_finite_count()
                 );
                 return Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, message)
                     .note("the float model computes these values from the calibration data")
@@ -249,7 +251,7 @@ impl<'a> Quantizer<'a> {
     /// Returns the range of each group, and the scale and zero point of each group.
     fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
         let mut ranges = BTreeMap::new();
-        for (&group, values) in &roles.ranged {
+        for (&group, values) in &roles.range_exprs {
             let histograms = values.iter().filter_map(|id| self.statistics.histograms.get(id));
             let range = histograms.map(|histogram| self.method.range(histogram, &self.scheme)).reduce(Range::union);
             ranges.insert(group, range.unwrap_or_default());
@@ -268,7 +270,7 @@ impl<'a> Quantizer<'a> {
 /// and average pooling.
 fn observed_values(roles: &Roles) -> Vec<ExprId> {
     let is_own = |role: &Role| matches!(role, Role::Layer(_) | Role::Mean(_) | Role::Add | Role::Concatenate);
-    roles.of.iter().filter(|(_, role)| role.as_ref().is_some_and(is_own)).map(|(id, _)| id).collect()
+    roles.role_of.iter().filter(|(_, role)| role.as_ref().is_some_and(is_own)).map(|(id, _)| id).collect()
 }
 
 fn rows(
@@ -279,11 +281,11 @@ fn rows(
     ranges: &BTreeMap<ExprId, Range>,
     parameters: &BTreeMap<ExprId, Parameters>,
     weight_scales: &[Option<Vec<f32>>],
-    accuracy: &Measured,
+    accuracy: &Accuracy,
 ) -> Vec<Row> {
     let mut rows: BTreeMap<ExprId, Row> = BTreeMap::new();
     for (&id, &noise) in observed_values(roles).iter().zip(&accuracy.signal_to_noise) {
-        let Some(role) = &roles.of[id] else { continue };
+        let Some(role) = &roles.role_of[id] else { continue };
         let group = roles.group(roles.end(id));
         let layer_index = match role {
             Role::Layer(layer_index) => Some(*layer_index),
@@ -330,8 +332,8 @@ fn float_layers(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>
     let mut float_layers = BTreeMap::new();
     let mut errors = Vec::new();
     for name in &keep.names {
-        let sensitivities: Vec<usize> = (0..layers.len()).filter(|&i| layers[i].name == *name).collect();
-        if sensitivities.is_empty() {
+        let matching_layers: Vec<usize> = (0..layers.len()).filter(|&i| layers[i].name == *name).collect();
+        if matching_layers.is_empty() {
             let names = layers.iter().map(|layer| layer.name.as_str());
             let error = Diagnostic::error(codes::passes::UNKNOWN_LAYER, format!("the model has no layer \"{name}\""))
                 .note(format!("layers of the model: {}", names.clone().collect::<Vec<_>>().join(", ")));
@@ -340,7 +342,7 @@ fn float_layers(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>
                 None => error,
             });
         }
-        float_layers.extend(sensitivities.into_iter().map(|i| (i, "kept by name".to_owned())));
+        float_layers.extend(matching_layers.into_iter().map(|i| (i, "kept by name".to_owned())));
     }
     if !errors.is_empty() {
         return Err(errors.into());
@@ -361,18 +363,18 @@ fn float_layers(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>
 }
 
 fn nothing_to_quantize(layers: &[Layer], float_layers: &BTreeMap<usize, String>) -> Diagnostic {
-    const SHOWN: usize = 8;
+    const MAX_SHOWN: usize = 8;
     let mut error =
         Diagnostic::error(codes::passes::NOTHING_TO_QUANTIZE, "expected at least one layer to quantize, found none");
     if layers.is_empty() {
         return error.note("layers are convolutions (nn.conv2d) and matrix products (nn.dense) with constant weights");
     }
-    for (i, layer) in layers.iter().enumerate().take(SHOWN) {
+    for (i, layer) in layers.iter().enumerate().take(MAX_SHOWN) {
         let reason = float_layers.get(&i).map_or("", String::as_str);
         error = error.note(format!("{} ({}): {reason}", layer.name, layer.operator));
     }
-    if layers.len() > SHOWN {
-        error = error.note(format!("and {} more", layers.len() - SHOWN));
+    if layers.len() > MAX_SHOWN {
+        error = error.note(format!("and {} more", layers.len() - MAX_SHOWN));
     }
     error
 }

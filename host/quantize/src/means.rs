@@ -62,12 +62,12 @@ mod tests {
 
     #[test]
     fn no_means_of_other_values() {
-        let mut none = ChannelMeans::new(1);
-        none.add(&Tensor::from_slice(&[2, 2], &[1i32; 4]));
-        none.add(&Tensor::from_slice(&[2], &[1f32; 2]));
-        none.add(&Tensor::from_slice(&[0, 2], &[0f32; 0]));
-        assert_eq!(none.means(2), None);
-        none.add(&Tensor::from_slice(&[1, 2], &[1f32, f32::INFINITY]));
-        assert_eq!((none.means(2), none.means(3)), (None, None));
+        let mut empty_means = ChannelMeans::new(1);
+        empty_means.add(&Tensor::from_slice(&[2, 2], &[1i32; 4]));
+        empty_means.add(&Tensor::from_slice(&[2], &[1f32; 2]));
+        empty_means.add(&Tensor::from_slice(&[0, 2], &[0f32; 0]));
+        assert_eq!(empty_means.means(2), None);
+        empty_means.add(&Tensor::from_slice(&[1, 2], &[1f32, f32::INFINITY]));
+        assert_eq!((empty_means.means(2), empty_means.means(3)), (None, None));
     }
 }

@@ -9,7 +9,7 @@ use byoc_ir::tensor::Tensor;
 
 /// Comparison of the quantized model with the float model on the calibration data.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct Accuracy {
     /// Signal-to-noise ratio of each observed value, in decibels.
     pub signal_to_noise: Vec<Option<f64>>,
     /// Cosine similarity of the mean-centered first outputs of the two models, averaged over the samples; `None` if the
@@ -58,7 +58,7 @@ pub fn measure(
     observed_values: &[ExprId],
     labels: Option<&[i64]>,
     runs: &Runs<'_>,
-) -> Result<Measured, Failure> {
+) -> Result<Accuracy, Failure> {
     let float = with_observed_values(float, observed_values)?;
     let mut powers = vec![Power::default(); observed_values.len()];
     let (mut cosines, mut rows) = (0.0, 0);
@@ -87,7 +87,7 @@ pub fn measure(
     let labels = labels.map(|labels| &labels[..samples.min(labels.len())]);
     let correct =
         |labels: &[i64]| (labels::count_correct(&outputs[0], labels), labels::count_correct(&outputs[1], labels));
-    Ok(Measured {
+    Ok(Accuracy {
         signal_to_noise: powers.into_iter().map(Power::decibels).collect(),
         cosine: (rows > 0).then(|| cosines / rows as f64),
         correct: labels.filter(|labels| !labels.is_empty() && !outputs[0].is_empty()).map(correct),

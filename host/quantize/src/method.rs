@@ -248,8 +248,8 @@ mod tests {
         let tail = histogram(normal_values(100_000).into_iter().chain([60.0]));
         let range = Method::Entropy.range(&tail, &Scheme::SYMMETRIC);
         assert!(range.hi < 20.0 && range.hi > 2.0, "{range:?}");
-        let uniform = histogram((0..100_000).map(|i| i as f32 / 50_000.0 - 1.0));
-        let range = Method::Entropy.range(&uniform, &Scheme::SYMMETRIC);
+        let uniform_histogram = histogram((0..100_000).map(|i| i as f32 / 50_000.0 - 1.0));
+        let range = Method::Entropy.range(&uniform_histogram, &Scheme::SYMMETRIC);
         assert!(range.hi > 0.95, "{range:?}");
     }
 
@@ -295,8 +295,8 @@ mod tests {
         for i in 0..12 {
             let scaled_values: Vec<f32> = normal_values(20_000).iter().map(|v| v * 1.12f32.powi(i)).collect();
             let cubed_values: Vec<f32> = scaled_values.iter().map(|v| v.powi(3)).collect();
-            let positive: Vec<f32> = scaled_values.iter().map(|v| v.max(0.0)).collect();
-            for values in [scaled_values, cubed_values, positive] {
+            let positive_values: Vec<f32> = scaled_values.iter().map(|v| v.max(0.0)).collect();
+            for values in [scaled_values, cubed_values, positive_values] {
                 let best_scale = scale(&values, Method::MeanSquaredError);
                 assert_eq!(best_scale, best_by_search(&values), "{i}");
                 narrower_count += usize::from(best_scale < scale(&values, Method::MinMax));

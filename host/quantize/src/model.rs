@@ -50,7 +50,7 @@ pub fn read(
         return Ok(FloatModel { module, fixed_batch: Some(samples.batch()), warnings });
     }
     // Try to keep all symbolic dimensions, then only the batch dimension.
-    let batch_only: Vec<Vec<Dim>> = declared_dims
+    let batch_dims: Vec<Vec<Dim>> = declared_dims
         .iter()
         .zip(&shapes)
         .map(|(dims, shape)| {
@@ -58,14 +58,14 @@ pub fn read(
             dims.iter().zip(shape).enumerate().map(bind).collect()
         })
         .collect();
-    for target_dims in [&declared_dims, &batch_only] {
-        let other: Vec<Vec<usize>> = target_dims
+    for target_dims in [&declared_dims, &batch_dims] {
+        let other_shapes: Vec<Vec<usize>> = target_dims
             .iter()
             .zip(&shapes)
             .map(|(dims, shape)| dims.iter().zip(shape).map(|(d, &n)| if is_open(d) { n + 1 } else { n }).collect())
             .collect();
         let Some(open_module) = with_inputs(&module, target_dims) else { continue };
-        let Ok((other_module, _)) = simplify_with(&other) else { continue };
+        let Ok((other_module, _)) = simplify_with(&other_shapes) else { continue };
         if with_inputs(&other_module, target_dims)
             .is_some_and(|other_module| structural_equal(&open_module, &other_module).is_ok())
         {

@@ -1,6 +1,6 @@
 //! Per-layer quantization report, as structured data.
 
-use super::measure::Measured;
+use super::measure::Accuracy;
 use super::range::Range;
 use super::scheme::Parameters;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ pub struct Report {
     /// Layers in evaluation order.
     pub rows: Vec<Row>,
     /// Measurements of the complete model.
-    pub measured: Measured,
+    pub accuracy: Accuracy,
     /// Scheme, in the syntax of [`Scheme::parse`](super::scheme::Scheme::parse).
     pub scheme: String,
     /// Method, in the syntax of [`Method::parse`](super::method::Method::parse).
@@ -72,7 +72,7 @@ impl Row {
 impl Report {
     /// Returns the summary line, which follows the layer lines.
     pub fn summary(&self) -> Value {
-        let accuracy = &self.measured;
+        let accuracy = &self.accuracy;
         let fraction = |n: usize| json!(n as f64 / accuracy.samples.max(1) as f64);
         let top1 = accuracy.correct.map(|(float, quantized_correct)| {
             json!({"float": fraction(float), "int8": fraction(quantized_correct), "float_right": float, "int8_right": quantized_correct})

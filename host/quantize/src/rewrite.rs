@@ -35,7 +35,7 @@ pub struct Plan<'a> {
 }
 
 /// Quantized model, with the scales of its weights.
-pub struct Rewritten {
+pub struct RewrittenModel {
     /// Typed module.
     pub module: Module,
     /// Scales of each layer's weight; `None` for a layer that stays in float.
@@ -46,7 +46,7 @@ pub struct Rewritten {
 ///
 /// # Errors
 /// If the rewritten module does not type-check, which would be a bug in the rewrite.
-pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten, Failure> {
+pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<RewrittenModel, Failure> {
     let mut rewriter = Rewriter {
         plan,
         forms: BTreeMap::new(),
@@ -54,7 +54,7 @@ pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten,
         corrections: BTreeMap::new(),
         weight_scales: vec![None; plan.layers.len()],
     };
-    for (_, role) in plan.roles.of.iter() {
+    for (_, role) in plan.roles.role_of.iter() {
         if let Some(Role::Bias(bias)) = role {
             rewriter.biases.entry(bias.layer).or_insert(bias);
         }
@@ -64,7 +64,7 @@ pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten,
         if Some(id) == main && !observed_values.is_empty() {
             return append_results(rebuild, expr, observed_values).map(Some);
         }
-        match &plan.roles.of[id] {
+        match &plan.roles.role_of[id] {
             Some(role) => rewriter.operator(rebuild, id, role).map(Some),
             None => Ok(None),
         }
@@ -72,7 +72,7 @@ pub fn rewrite(plan: &Plan<'_>, observed_values: &[ExprId]) -> Result<Rewritten,
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), ..RunOptions::default() };
     let output = manager::run(module, &["dead_code_elimination"], &PassOptions::default(), &mut run)
         .map_err(|e| e.diagnostics)?;
-    Ok(Rewritten { module: output.module, weight_scales: rewriter.weight_scales })
+    Ok(RewrittenModel { module: output.module, weight_scales: rewriter.weight_scales })
 }
 
 /// Returns the float model with the values `observed_values` as additional results.
@@ -153,8 +153,8 @@ impl Rewriter<'_> {
                 else {
                     return rebuild.copy(id);
                 };
-                let rectified = rebuild.new.op("nn.relu", &[accumulator.id], Attrs::none())?;
-                return self.requantized_accumulator(rebuild, id, Accumulator { id: rectified, ..accumulator });
+                let relu = rebuild.new.op("nn.relu", &[accumulator.id], Attrs::none())?;
+                return self.requantized_accumulator(rebuild, id, Accumulator { id: relu, ..accumulator });
             }
             Role::Activation { lo, hi } => self.activation(rebuild, call.args[0], *lo, *hi)?,
             Role::Mean(size) => self.mean(rebuild, id, call, *size)?,
@@ -282,7 +282,7 @@ impl Rewriter<'_> {
         let rank = rebuild.new.module.ty(accumulator.id).as_tensor().map_or(0, |t| t.dims.len());
         let dims_after = rank - 1 - accumulator.axis;
         let (values, shape) = match self.corrections.get(&bias.accumulator) {
-            Some(correction) => corrected(bias, correction, dims_after),
+            Some(correction) => correct_bias(bias, correction, dims_after),
             None => (bias.values.clone(), bias.shape.clone()),
         };
         let value = rebuild.new.constant(weights::quantize_bias(&values, &shape, &accumulator.scales, dims_after));
@@ -417,7 +417,7 @@ impl Rewriter<'_> {
 
 /// Adds per-channel corrections to a bias, and returns the values and their shape. `dims_after` dimensions follow the
 /// channel axis.
-fn corrected(bias: &Bias, correction: &[f32], dims_after: usize) -> (Vec<f32>, Vec<usize>) {
+fn correct_bias(bias: &Bias, correction: &[f32], dims_after: usize) -> (Vec<f32>, Vec<usize>) {
     let float = |channel: usize| bias.values.get(channel).unwrap_or(&bias.values[0]);
     let values: Vec<f32> = correction.iter().enumerate().map(|(channel, v)| float(channel) + v).collect();
     let shape = if bias.values.len() == values.len() {
@@ -521,36 +521,42 @@ mod tests {
     }
 
     /// Quantizes all layers of a module, using the range of `x` for every layer.
-    fn quantized_form(module: &Module, x: &Tensor, scheme: Scheme, means: &BTreeMap<usize, ChannelMeans>) -> Rewritten {
+    fn quantized_form(
+        module: &Module,
+        x: &Tensor,
+        scheme: Scheme,
+        means: &BTreeMap<usize, ChannelMeans>,
+    ) -> RewrittenModel {
         let layers = layers::find(module);
         let roles = Roles::new(module, &layers, |_| true);
         let range = Range { lo: 0.0, hi: x.as_slice::<f32>().iter().fold(0.0, |max, &v| f64::from(v).max(max)) };
-        let parameters = roles.ranged.keys().map(|&group| (group, scheme.parameters(range))).collect();
+        let parameters = roles.range_exprs.keys().map(|&group| (group, scheme.parameters(range))).collect();
         let plan = Plan { module, layers: &layers, roles: &roles, parameters: &parameters, means, scheme };
         rewrite(&plan, &[]).unwrap()
     }
 
     fn means(module: &Module, x: &Tensor) -> BTreeMap<usize, ChannelMeans> {
-        let of_input = |layer: &Layer| {
+        let input_means = |layer: &Layer| {
             let mut means = ChannelMeans::new(layer.input_channel_axis);
             means.add(x);
             means
         };
-        layers::find(module).iter().map(of_input).enumerate().collect()
+        layers::find(module).iter().map(input_means).enumerate().collect()
     }
 
     /// Checks that bias correction restores the mean of each output channel of a single layer, and that the means are
     /// wrong without the correction. Every kernel position must read values of the same mean.
     fn check(body: &str, x: &Tensor, axis: usize, weight: &[usize], channels: usize) {
         let module = module(body, x, weight, channels);
-        let float = run(&module, x);
+        let float_result = run(&module, x);
         for scheme in SCHEMES {
             let scheme = Scheme::parse(scheme).unwrap();
-            let errors = |rewritten: &Rewritten| mean_differences(&run(&rewritten.module, x)[0], &float[0], axis);
+            let errors =
+                |rewritten: &RewrittenModel| mean_differences(&run(&rewritten.module, x)[0], &float_result[0], axis);
             let errors_before = errors(&quantized_form(&module, x, scheme, &BTreeMap::new()));
-            let corrected = quantized_form(&module, x, scheme, &means(&module, x));
-            let errors_after = errors(&corrected);
-            let scales = corrected.weight_scales[0].as_ref().unwrap();
+            let corrected_model = quantized_form(&module, x, scheme, &means(&module, x));
+            let errors_after = errors(&corrected_model);
+            let scales = corrected_model.weight_scales[0].as_ref().unwrap();
             let step = f64::from(scales.iter().fold(0f32, |max, &s| max.max(s)) * STEP);
             // The remaining error is the rounding error of the bias and of the float accumulators.
             assert!(
@@ -610,8 +616,8 @@ mod tests {
         let x = input(&[40, 12], 1);
         let body = "%0 = nn.dense(%x, WEIGHT); (nn.bias_add(%0, BIAS), %0)";
         let module = module(body, &x, &[7, 12], 7);
-        let with_correction = run(&quantized_form(&module, &x, Scheme::SYMMETRIC, &means(&module, &x)).module, &x);
-        let without_correction = run(&quantized_form(&module, &x, Scheme::SYMMETRIC, &BTreeMap::new()).module, &x);
-        assert!(with_correction == without_correction);
+        let corrected_result = run(&quantized_form(&module, &x, Scheme::SYMMETRIC, &means(&module, &x)).module, &x);
+        let uncorrected_result = run(&quantized_form(&module, &x, Scheme::SYMMETRIC, &BTreeMap::new()).module, &x);
+        assert!(corrected_result == uncorrected_result);
     }
 }

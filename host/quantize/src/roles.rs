@@ -57,12 +57,12 @@ pub struct Bias {
 /// Roles of all operators, and the groups of values that share a scale.
 pub struct Roles {
     /// Role of each expression; `None` for expressions that stay in float.
-    pub of: IndexVec<ExprId, Option<Role>>,
+    pub role_of: IndexVec<ExprId, Option<Role>>,
     users: IndexVec<ExprId, Vec<ExprId>>,
     /// Group of each expression that has an integer form, represented by one member of the group.
     group: BTreeMap<ExprId, ExprId>,
     /// Values whose ranges must be covered by the range of each group.
-    pub ranged: BTreeMap<ExprId, Vec<ExprId>>,
+    pub range_exprs: BTreeMap<ExprId, Vec<ExprId>>,
 }
 
 impl Roles {
@@ -71,7 +71,7 @@ impl Roles {
         let always_evaluated_ids = always_evaluated(module);
         let users_of = users(module);
         let role_of = assign(module, layers, is_selected, &always_evaluated_ids, &users_of);
-        let mut roles = Roles { of: role_of, users: users_of, group: BTreeMap::new(), ranged: BTreeMap::new() };
+        let mut roles = Roles { role_of, users: users_of, group: BTreeMap::new(), range_exprs: BTreeMap::new() };
         roles.form_groups(module);
         roles
     }
@@ -86,7 +86,7 @@ impl Roles {
     pub fn end(&self, id: ExprId) -> ExprId {
         let mut end = id;
         while let Some(user) = self.only_user(end)
-            && matches!(self.of[user], Some(Role::Bias(_) | Role::RectifiedAccumulator | Role::Activation { .. }))
+            && matches!(self.role_of[user], Some(Role::Bias(_) | Role::RectifiedAccumulator | Role::Activation { .. }))
         {
             end = user;
         }
@@ -113,7 +113,7 @@ impl Roles {
             }
             id
         }
-        for (id, role) in self.of.iter() {
+        for (id, role) in self.role_of.iter() {
             let Some(role) = role else { continue };
             let inputs = inputs(module, id, role);
             match role {
@@ -135,12 +135,12 @@ impl Roles {
         for &id in &members {
             let group = root(&mut parent, id);
             self.group.insert(id, group);
-            let only_activations =
-                self.users[id].iter().all(|&user| matches!(self.of[user], Some(Role::Activation { .. })));
-            let ranged = self.ranged.entry(group).or_default();
+            let has_only_activations =
+                self.users[id].iter().all(|&user| matches!(self.role_of[user], Some(Role::Activation { .. })));
+            let range_exprs = self.range_exprs.entry(group).or_default();
             // The results of max pooling and reshapes contain only values of their operand.
-            if !only_activations && self.of[id] != Some(Role::Passthrough) {
-                ranged.push(id);
+            if !has_only_activations && self.role_of[id] != Some(Role::Passthrough) {
+                range_exprs.push(id);
             }
         }
     }
@@ -204,13 +204,13 @@ fn assign(
     for &id in always_evaluated_ids {
         let possible_role = roles[id].take();
         let is_integer = |input: &ExprId| roles[*input].is_some();
-        let holds = possible_role.as_ref().is_some_and(|role| match role {
+        let is_valid = possible_role.as_ref().is_some_and(|role| match role {
             Role::Layer(_) => true,
             Role::Add | Role::Concatenate => is_candidate[id] && inputs(module, id, role).iter().any(is_integer),
             _ => is_candidate[id] && inputs(module, id, role).iter().all(is_integer),
         });
         roles[id] = match possible_role {
-            Some(role) if holds => Some(role),
+            Some(role) if is_valid => Some(role),
             _ => bias(module, layers, &roles, id)
                 .map(Role::Bias)
                 .or_else(|| rectifies_accumulator(module, &roles, id).then_some(Role::RectifiedAccumulator)),
@@ -345,13 +345,13 @@ mod tests {
         let roles = roles_of(&module);
         let (relu, pool) = (call(&module, "nn.relu", 0), call(&module, "nn.max_pool2d", 0));
         let first_layer = call(&module, "nn.conv2d", 0);
-        assert_eq!(roles.of[pool], Some(Role::Passthrough));
+        assert_eq!(roles.role_of[pool], Some(Role::Passthrough));
         // The result of the second layer reaches no further layer, so its successors stay in float.
-        assert_eq!(roles.of[call(&module, "add", 0)], None);
-        assert_eq!(roles.of[call(&module, "nn.relu", 1)], None);
+        assert_eq!(roles.role_of[call(&module, "add", 0)], None);
+        assert_eq!(roles.role_of[call(&module, "nn.relu", 1)], None);
         // The accumulators, the activation and the pooling share the scale of the activation's result.
         assert_eq!(roles.group(first_layer), roles.group(pool));
-        assert_eq!(roles.ranged[&roles.group(first_layer)], [relu]);
+        assert_eq!(roles.range_exprs[&roles.group(first_layer)], [relu]);
         assert_eq!(roles.end(first_layer), relu);
     }
 
@@ -368,14 +368,14 @@ mod tests {
         );
         let roles = roles_of(&module);
         let (sum, relu) = (call(&module, "add", 0), call(&module, "nn.relu", 0));
-        assert_eq!(roles.of[sum], Some(Role::Add));
+        assert_eq!(roles.role_of[sum], Some(Role::Add));
         assert_eq!(roles.group(sum), roles.group(relu));
-        assert_eq!(roles.ranged[&roles.group(sum)], [relu]);
+        assert_eq!(roles.range_exprs[&roles.group(sum)], [relu]);
         let first_layer = call(&module, "nn.conv2d", 0);
         assert_ne!(roles.group(first_layer), roles.group(sum));
-        assert_eq!(roles.ranged[&roles.group(first_layer)], [first_layer]);
+        assert_eq!(roles.range_exprs[&roles.group(first_layer)], [first_layer]);
         let x = module.main().unwrap().params[0];
-        assert_eq!(roles.ranged[&roles.group(x)], [x]);
+        assert_eq!(roles.range_exprs[&roles.group(x)], [x]);
     }
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
         );
         let roles = roles_of(&module);
         let (first_layer, relu) = (call(&module, "nn.conv2d", 0), call(&module, "nn.relu", 0));
-        assert_eq!(roles.ranged[&roles.group(relu)], [first_layer, relu]);
+        assert_eq!(roles.range_exprs[&roles.group(relu)], [first_layer, relu]);
         assert_eq!(roles.end(first_layer), first_layer);
     }
 
@@ -409,8 +409,10 @@ mod tests {
         );
         let roles = roles_of(&module);
         let scalar = call(&module, "add", 1);
-        assert_eq!(roles.of[call(&module, "add", 0)], None);
-        assert!(matches!(&roles.of[scalar], Some(Role::Bias(bias)) if bias.values == [2.0] && bias.shape.is_empty()));
+        assert_eq!(roles.role_of[call(&module, "add", 0)], None);
+        assert!(
+            matches!(&roles.role_of[scalar], Some(Role::Bias(bias)) if bias.values == [2.0] && bias.shape.is_empty())
+        );
     }
 
     #[test]
@@ -425,7 +427,7 @@ mod tests {
         let layers = layers::find(&module);
         assert_eq!(layers[0].obstacle.as_deref(), Some("the weight is not constant"));
         assert_eq!(layers[1].obstacle, None);
-        assert_eq!(roles_of(&module).of[layers[0].call], None);
+        assert_eq!(roles_of(&module).role_of[layers[0].call], None);
     }
 
     #[test]
@@ -438,6 +440,6 @@ mod tests {
         text += "nn.relu(%99999)\n}";
         let module = parse_typed(&text);
         let roles = roles_of(&module);
-        assert!(roles.of.iter().all(|(_, role)| role.is_none()));
+        assert!(roles.role_of.iter().all(|(_, role)| role.is_none()));
     }
 }

@@ -1,7 +1,7 @@
 //! Selection of the most sensitive layers, which are kept in float until the model is accurate enough.
 
 use super::Quantizer;
-use super::measure::{Measured, measure};
+use super::measure::{Accuracy, measure};
 use super::rewrite::rewrite;
 use super::roles::Roles;
 use byoc::runtime::error::Failure;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the loss of the complete model: the drop in accuracy if it is known, otherwise 1 minus the cosine of the
 /// outputs; infinite if neither is known.
-fn loss(accuracy: &Measured) -> f64 {
+fn loss(accuracy: &Accuracy) -> f64 {
     match (accuracy.correct, accuracy.cosine) {
         (Some((float, quantized_module)), _) => {
             (float as f64 - quantized_module as f64) / accuracy.samples.max(1) as f64
@@ -34,8 +34,9 @@ pub(super) fn keep_within(
     // Observe, in a single pass, all values whose ranges the runs below need.
     let single_roles: Vec<Roles> = candidates.iter().map(|&layer| quantizer.roles(|i| i == layer)).collect();
     let all_roles = quantizer.roles(|i| !float_layers.contains_key(&i));
-    let ranged: BTreeSet<_> = single_roles.iter().flat_map(|roles| roles.ranged.values().flatten()).copied().collect();
-    quantizer.observe(&all_roles, &ranged.into_iter().collect::<Vec<_>>())?;
+    let range_exprs: BTreeSet<_> =
+        single_roles.iter().flat_map(|roles| roles.range_exprs.values().flatten()).copied().collect();
+    quantizer.observe(&all_roles, &range_exprs.into_iter().collect::<Vec<_>>())?;
 
     if loss(&cost(quantizer, &all_roles)?) <= limit {
         return Ok(BTreeMap::new());
@@ -65,7 +66,7 @@ pub(super) fn keep_within(
     Ok(sensitivities)
 }
 
-fn cost(quantizer: &Quantizer<'_>, roles: &Roles) -> Result<Measured, Failure> {
+fn cost(quantizer: &Quantizer<'_>, roles: &Roles) -> Result<Accuracy, Failure> {
     let (_, parameters) = quantizer.parameters(roles)?;
     let quantized_module = rewrite(&quantizer.plan(roles, &parameters), &[])?;
     measure(quantizer.module, &quantized_module.module, &[], quantizer.labels, quantizer.runs)
@@ -77,9 +78,9 @@ mod tests {
 
     #[test]
     fn loss_is_the_drop_in_accuracy_if_known() {
-        let accuracy = Measured { correct: Some((90, 85)), cosine: Some(0.5), samples: 100, ..Measured::default() };
+        let accuracy = Accuracy { correct: Some((90, 85)), cosine: Some(0.5), samples: 100, ..Accuracy::default() };
         assert!((loss(&accuracy) - 0.05).abs() < 1e-12);
-        assert!((loss(&Measured { correct: None, ..accuracy }) - 0.5).abs() < 1e-12);
-        assert_eq!(loss(&Measured::default()), f64::INFINITY);
+        assert!((loss(&Accuracy { correct: None, ..accuracy }) - 0.5).abs() < 1e-12);
+        assert_eq!(loss(&Accuracy::default()), f64::INFINITY);
     }
 }

@@ -31,16 +31,16 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
     let values = weight.as_slice::<f32>();
     // Maps a channel to the index of its scale.
-    let scaled_by = |channel: usize| if scheme.per_channel { channel } else { 0 };
-    let count = scaled_by(channels - 1) + 1;
+    let scale_index = |channel: usize| if scheme.per_channel { channel } else { 0 };
+    let count = scale_index(channels - 1) + 1;
     let mut channel_groups = vec![Vec::with_capacity(values.len() / count); count];
     for (i, &value) in values.iter().enumerate() {
-        channel_groups[scaled_by(i / inner % channels)].push(value);
+        channel_groups[scale_index(i / inner % channels)].push(value);
     }
     let mut min_scales = vec![0f64; count];
     for channel in 0..channels {
         let bias = bias.get(channel).or(bias.first()).map_or(0.0, |b| f64::from(b.abs()));
-        let min_scales = &mut min_scales[scaled_by(channel)];
+        let min_scales = &mut min_scales[scale_index(channel)];
         *min_scales = min_scales.max(bias / (f64::from(input_scale) * MAX_BIAS));
     }
     let fitted_scales: Vec<_> =
@@ -55,7 +55,7 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     let integers: Vec<i8> = values
         .iter()
         .enumerate()
-        .map(|(i, &value)| quantize_value(value, scales[scaled_by(i / inner % channels)]) as i8)
+        .map(|(i, &value)| quantize_value(value, scales[scale_index(i / inner % channels)]) as i8)
         .collect();
     QuantizedWeight { values: Tensor::from_slice(shape, &integers), scales }
 }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn power_of_two_leaves_room_for_the_bias() {
-        // A weight of 1.1 among small weights is clipped, unless the bias requires the greater scale.
+        // A weight of 1.1 among small weights is clipped, unless the bias requires a larger scale.
         let mut values = vec![0.001f32; 1000];
         values[0] = 1.1;
         let weight = Tensor::from_slice(&[1, 1000], &values);

@@ -33,7 +33,7 @@ pub fn base_name(backend: &str) -> &str {
 pub struct Device {
     /// Identifier by which the user selects the device.
     pub id: String,
-    /// Name of the device.
+    /// Product name, for display; may be empty.
     #[serde(default)]
     pub name: String,
     /// Size of the device memory in bytes; 0 if unknown.

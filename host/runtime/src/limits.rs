@@ -38,20 +38,20 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         "t" | "tb" | "tib" => 4,
         _ => return Err(size_error()),
     };
-    let amount_text: f64 = amount_text.parse().map_err(|_| size_error())?;
-    let bytes = amount_text * 1024f64.powi(power);
+    let amount: f64 = amount_text.parse().map_err(|_| size_error())?;
+    let bytes = amount * 1024f64.powi(power);
     if bytes >= 1.0 && bytes < usize::MAX as f64 { Ok(bytes as usize) } else { Err(size_error()) }
 }
 
 /// Returns the number of bytes that this process can still allocate: the minimum over the system and the control groups
 /// of the process; `None` if neither can be determined.
 fn available(root: &Path) -> Option<usize> {
-    let system = std::fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
+    let system_bytes = std::fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
     });
     let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    system.into_iter().chain(groups.lines().filter_map(|line| remaining_in_group(root, line))).min()
+    system_bytes.into_iter().chain(groups.lines().filter_map(|line| remaining_in_group(root, line))).min()
 }
 
 /// Returns the remaining memory, in bytes, of the control group in a line of `/proc/self/cgroup`
@@ -68,12 +68,14 @@ fn remaining_in_group(root: &Path, line: &str) -> Option<usize> {
         _ => return None,
     };
     let mount = root.join(mount);
-    let limit_in = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
+    let read_bytes = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
     let group_dir = mount.join(path.trim_start_matches('/'));
     let groups = group_dir.ancestors().take_while(|group| group.starts_with(&mount));
     // "max" does not parse as a number and sets no limit.
     groups
-        .filter_map(|group| Some(limit_in(group.join(limit))?.saturating_sub(limit_in(group.join(usage)).unwrap_or(0))))
+        .filter_map(|group| {
+            Some(read_bytes(group.join(limit))?.saturating_sub(read_bytes(group.join(usage)).unwrap_or(0)))
+        })
         .min()
 }
 
@@ -121,8 +123,8 @@ mod tests {
             ("sys/fs/cgroup/memory/memory.usage_in_bytes", "500000\n"),
         ];
         assert_eq!(available_with(&first_hierarchy), Some(1_500_000));
-        let unlimited =
+        let unlimited_group =
             [meminfo, first_hierarchy[1], ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")];
-        assert_eq!(available_with(&unlimited), Some(4000 << 10));
+        assert_eq!(available_with(&unlimited_group), Some(4000 << 10));
     }
 }

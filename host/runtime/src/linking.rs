@@ -32,21 +32,21 @@ pub fn link(
     options: &Value,
     regions: Vec<LinkRegion<'_>>,
 ) -> Result<LinkedRegions, Box<Diagnostic>> {
-    let fault_of = |error: Error| Box::new(fault(&error));
+    let boxed_fault = |error: Error| Box::new(fault(&error));
     let symbols: Vec<String> = regions.iter().map(|region| region.symbol.clone()).collect();
     let request = LinkRequest { options: options.clone(), regions }.to_bytes();
-    let response = codegen.query(LINK_KEY, &request).map_err(fault_of)?;
+    let response = codegen.query(LINK_KEY, &request).map_err(boxed_fault)?;
     drop(request);
     let response = response.ok_or_else(|| {
-        fault_of(Error::new(format!(
+        boxed_fault(Error::new(format!(
             "expected a response to {LINK_KEY}, as regions have the metadata {LINK}, found none"
         )))
     })?;
-    let Linked { shared, blobs, notes } = Linked::parse(&response).map_err(fault_of)?;
+    let Linked { shared, blobs, notes } = Linked::parse(&response).map_err(boxed_fault)?;
     drop(response);
     if let Some(symbol) = blobs.keys().find(|symbol| !symbols.contains(symbol)) {
         let symbol_list = symbols.join(", ");
-        return Err(fault_of(Error::new(format!(
+        return Err(boxed_fault(Error::new(format!(
             "{LINK_KEY}: expected blobs for {symbol_list}, found a blob for {symbol}"
         ))));
     }

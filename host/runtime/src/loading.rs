@@ -44,7 +44,7 @@ pub(crate) struct LoadedRegions {
     /// Device memories for the spaces of the program.
     pub spaces: DeviceSpaces,
     /// True if at least one region is loaded and all loaded regions compute on their own threads.
-    pub own_threads: bool,
+    pub has_own_threads: bool,
     /// Warnings for the user, such as the reasons why regions run on the host.
     pub warnings: Vec<Diagnostic>,
 }
@@ -82,12 +82,12 @@ pub(crate) fn load_regions(
             None => None,
         });
     }
-    let loaded_regions = regions.iter().zip(&compiled.regions).filter(|(loaded_regions, _)| loaded_regions.is_some());
+    let loaded_regions = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some());
     let flags: Vec<bool> =
         loaded_regions.map(|(_, region)| region.as_ref().is_some_and(|r| is_set(r, OWN_THREADS))).collect();
     let has_own_threads = !flags.is_empty() && flags.iter().all(|flag| *flag);
     let Loading { spaces, warnings, .. } = loading;
-    Ok(LoadedRegions { regions, spaces, own_threads: has_own_threads, warnings })
+    Ok(LoadedRegions { regions, spaces, has_own_threads, warnings })
 }
 
 /// Returns the results that a program expects in the memory of an input, by region symbol.
@@ -280,18 +280,18 @@ impl Loading<'_> {
         let regions = self.compiled.regions.iter().flatten();
         let regions: Vec<&CompiledRegion> = regions.filter(|r| r.backend == backend && is_set(r, LINK)).collect();
         let mut has_mismatch = false;
-        let mut recompiled = Vec::new();
+        let mut linked_regions = Vec::new();
         for region in regions {
             let Some(loader) = self.session.registry.loader(&region.loader, &region.plugin.name) else { continue };
             // A failure here occurs again when the region is loaded, and is reported there.
             if self.set_options(region).is_err() {
                 continue;
             }
-            match compatible(loader.as_ref(), &self.options["region"]) {
-                Ok(Compatible::Yes) => recompiled.push(region),
+            match query_compatible(loader.as_ref(), &self.options["region"]) {
+                Ok(Compatible::Yes) => linked_regions.push(region),
                 Ok(Compatible::Recompile) => {
                     has_mismatch = true;
-                    recompiled.push(region);
+                    linked_regions.push(region);
                 }
                 Ok(Compatible::No) | Err(_) => {}
             }
@@ -299,14 +299,14 @@ impl Loading<'_> {
         if !has_mismatch {
             return;
         }
-        let loaded_blob: Vec<(&CompiledRegion, Result<LoadedBlob, Error>)> = recompiled
+        let loaded_blobs: Vec<(&CompiledRegion, Result<LoadedBlob, Error>)> = linked_regions
             .into_iter()
             .map(|region| {
                 let loaded_blob = self.set_options(region).map_err(|failure| Error::new(failure.to_string()));
                 (region, loaded_blob.and_then(|()| self.recompile(region)))
             })
             .collect();
-        let link_result = self.link_again(backend, &loaded_blob);
+        let link_result = self.link_again(backend, &loaded_blobs);
         let mut blobs = match link_result {
             Ok(LinkedRegions { shared: shared_data, blobs, .. }) => {
                 let shared_data = shared_data.map(|shared_data| constant_handle("", &Arc::new(shared_data)));
@@ -315,7 +315,7 @@ impl Loading<'_> {
             }
             Err(diagnostic) => Err(diagnostic),
         };
-        for (region, loaded_blob) in loaded_blob {
+        for (region, loaded_blob) in loaded_blobs {
             let loaded_blob = match (loaded_blob, &mut blobs) {
                 (Err(error), _) => Err(fault(&error)),
                 (Ok(_), Err(diagnostic)) => Err((**diagnostic).clone()),
@@ -360,7 +360,7 @@ impl Loading<'_> {
         if let Some(loaded_blob) = self.loaded_blobs.remove(&region.symbol) {
             return loaded_blob.map(Some);
         }
-        match compatible(loader, &self.options["region"]).map_err(|error| fault(&error))? {
+        match query_compatible(loader, &self.options["region"]).map_err(|error| fault(&error))? {
             Compatible::Yes => Ok(None),
             Compatible::No => {
                 let (name, version) = (&region.plugin.name, &region.plugin.version);
@@ -406,7 +406,7 @@ impl Loading<'_> {
 }
 
 /// Queries whether a loader can load the blob of a region.
-fn compatible(loader: &dyn Loader, region: &Value) -> Result<Compatible, Error> {
+fn query_compatible(loader: &dyn Loader, region: &Value) -> Result<Compatible, Error> {
     Ok(match loader.query(COMPATIBLE, region.to_string().as_bytes())?.as_deref() {
         None | Some(b"yes") => Compatible::Yes,
         Some(b"recompile") => Compatible::Recompile,

@@ -230,8 +230,8 @@ fn check_absent(
             .iter()
             .any(|register| matches!(register.place, Place::Constant(index) if missing_constants.contains(&index)))
     };
-    let mut on_host = compiled.program.regions.iter().zip(regions).filter(|(_, loaded)| loaded.is_none());
-    let missing_region = on_host.find(|(region, _)| reads_missing(region)).map(|(region, _)| region);
+    let mut host_regions = compiled.program.regions.iter().zip(regions).filter(|(_, loaded)| loaded.is_none());
+    let missing_region = host_regions.find(|(region, _)| reads_missing(region)).map(|(region, _)| region);
     let region_text =
         missing_region.map_or_else(|| "a region".to_owned(), |region| format!("region {}", region.symbol));
     let verb = if missing_constants.len() == 1 { "is" } else { "are" };
@@ -261,11 +261,11 @@ fn load_program(
     if compiled.from_file && !session.allow_native {
         native::reject_native_code(session, &compiled)?;
     }
-    let LoadedRegions { regions, spaces, own_threads, mut warnings } = load_regions(session, &compiled, cache_dir)?;
+    let LoadedRegions { regions, spaces, has_own_threads, mut warnings } = load_regions(session, &compiled, cache_dir)?;
     let count = regions.iter().flatten().count();
-    let region_pairs = regions.iter().zip(&compiled.program.regions).filter(|(region_pairs, _)| region_pairs.is_some());
-    let region_pairs: HashSet<&str> = region_pairs.map(|(_, region)| &*region.symbol).collect();
-    let (offload_flops, offload_share) = offloaded_flops(&compiled.explain, &region_pairs);
+    let region_pairs = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
+    let loaded_symbols: HashSet<&str> = region_pairs.map(|(_, region)| &*region.symbol).collect();
+    let (offload_flops, offload_share) = offloaded_flops(&compiled.explain, &loaded_symbols);
     check_absent(&compiled, &regions, &warnings)?;
     let (program, absent) = (compiled.program, compiled.absent);
     validate(&program)?;
@@ -282,7 +282,7 @@ fn load_program(
     }
     let mut executor = Executor::with_partial_constants(program, constants, regions, spaces, session.pool.clone())?;
     executor.release_constants();
-    if own_threads {
+    if has_own_threads {
         executor = executor.with_regions_on_caller();
     }
     executor = executor.with_cancel(session.cancel.clone()).with_options(session.choices.run_options.clone());

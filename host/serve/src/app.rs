@@ -26,30 +26,30 @@ pub struct App {
     pub log: Arc<LogControl>,
     pub connections: Arc<Connections>,
     /// True if clients may load and unload models.
-    pub allow_control: bool,
+    pub allows_control: bool,
     /// Time limit per request.
     pub timeout: Duration,
     /// Maximum size of a request in bytes.
-    pub max_request: usize,
+    pub max_request_size: usize,
     /// True once the initial load of every model has succeeded or failed.
-    pub started: AtomicBool,
+    pub is_started: AtomicBool,
     /// True once shutdown has begun.
-    pub stopping: AtomicBool,
-    /// Number of requests without a client-supplied id; provides their ids.
-    pub requests: AtomicU64,
+    pub is_stopping: AtomicBool,
+    /// Id of the next request without a client-supplied id.
+    pub next_request_id: AtomicU64,
     /// Permits for concurrent loads and unloads; each occupies a thread.
-    pub controls: Semaphore,
+    pub control_permits: Semaphore,
 }
 
 impl App {
     /// Returns true once all models are ready.
     pub fn is_ready(&self) -> bool {
-        self.started.load(Ordering::Relaxed) && !self.is_stopping() && self.repository.is_ready()
+        self.is_started.load(Ordering::Relaxed) && !self.is_stopping() && self.repository.is_ready()
     }
 
     /// Returns true once shutdown has begun.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        self.is_stopping.load(Ordering::Relaxed)
     }
 
     /// Returns the server metadata, including the supported extensions.
@@ -63,7 +63,7 @@ impl App {
             "statistics",
             "logging",
         ];
-        if self.allow_control {
+        if self.allows_control {
             extensions.extend(["model_repository", "model_repository(unload_dependents)"]);
         }
         if self.regions.are_allowed() {
@@ -82,7 +82,7 @@ impl App {
     /// If the model or version is unknown or not ready.
     pub fn find(&self, name: &str, version: &str) -> Result<Arc<ServedModel>> {
         self.repository.find(name, version).map_err(|error| {
-            let is_early = !self.started.load(Ordering::Relaxed) && error.status == Status::NotFound;
+            let is_early = !self.is_started.load(Ordering::Relaxed) && error.status == Status::NotFound;
             if is_early && self.repository.is_known(name) {
                 let message = format!("model '{name}' is not ready: the server is loading its models; retry later");
                 return ServeError::new(Status::Unavailable, serving::NOT_READY, message);
@@ -104,7 +104,7 @@ impl App {
         deadline: Instant,
     ) -> Result<InferResponse> {
         let id = match request.id.as_str() {
-            "" => format!("#{}", self.requests.fetch_add(1, Ordering::Relaxed)),
+            "" => format!("#{}", self.next_request_id.fetch_add(1, Ordering::Relaxed)),
             id => id.chars().take(128).collect(),
         };
         let result = served_model.infer(request, &self.regions, arrival, deadline).await;
@@ -127,7 +127,7 @@ impl App {
     }
 
     fn check_control(&self) -> Result<()> {
-        if self.allow_control {
+        if self.allows_control {
             return Ok(());
         }
         let message = "loading and unloading of models by clients is disabled; start the server with --allow-control";
@@ -153,7 +153,7 @@ impl App {
     }
 
     async fn control(self: &Arc<Self>, task: impl FnOnce(&App) -> Result<()> + Send + 'static) -> Result<()> {
-        let Ok(_permit) = self.controls.try_acquire() else {
+        let Ok(_permit) = self.control_permits.try_acquire() else {
             return Err(ServeError::overloaded("too many concurrent loads and unloads of models; retry later"));
         };
         let app = self.clone();
@@ -168,8 +168,8 @@ impl App {
     /// # Errors
     /// If the request exceeds the request size limit, or the memory limit is exhausted.
     pub fn charge(&self, size: usize, extra: usize) -> Result<Charge> {
-        if size.saturating_add(extra) > self.max_request {
-            return Err(too_large(self.max_request, size.saturating_add(extra)));
+        if size.saturating_add(extra) > self.max_request_size {
+            return Err(too_large_error(self.max_request_size, size.saturating_add(extra)));
         }
         Charge::new(extra)
             .map_err(|error| ServeError::overloaded(format!("not enough memory for the request; retry later: {error}")))
@@ -177,7 +177,7 @@ impl App {
 }
 
 /// Returns the error for a request that exceeds the size limit.
-pub fn too_large(limit: usize, size: usize) -> ServeError {
+pub fn too_large_error(limit: usize, size: usize) -> ServeError {
     let message = format!("expected a request of at most {limit} bytes (--max-request-size), found {size} or more");
     ServeError::new(Status::TooLarge, serving::BAD_REQUEST, message)
 }
@@ -191,7 +191,10 @@ fn panic_error() -> ServeError {
 ///
 /// # Errors
 /// If `task` fails or panics.
-pub async fn json_work<T: Send + 'static>(size: usize, task: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub async fn run_json_task<T: Send + 'static>(
+    size: usize,
+    task: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     if size < LARGE_JSON {
         return task();
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Subdirectory of the cache directory.
 const FOLDER: &str = "serve";
 /// Key of the ONNX entries that reference external tensor data.
-const EXTERNAL: &[u8] = b"location";
+const EXTERNAL_DATA_KEY: &[u8] = b"location";
 
 /// Cache slot of a compiled model.
 #[derive(Debug)]
@@ -32,25 +32,25 @@ impl Slot {
             return None;
         }
         let contents = byoc::io::map_file(path).ok()?;
-        if memchr::memmem::find(&contents, EXTERNAL).is_some() {
+        if memchr::memmem::find(&contents, EXTERNAL_DATA_KEY).is_some() {
             return None;
         }
         let mut hasher = blake3::Hasher::new();
-        let mut part = |bytes: &[u8]| {
+        let mut hash_part = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
         };
-        part(env!("CARGO_PKG_VERSION").as_bytes());
-        part(std::env::consts::ARCH.as_bytes());
-        part(format!("{options:?}").as_bytes());
-        part(&program_stamp());
+        hash_part(env!("CARGO_PKG_VERSION").as_bytes());
+        hash_part(std::env::consts::ARCH.as_bytes());
+        hash_part(format!("{options:?}").as_bytes());
+        hash_part(&program_stamp());
         for dir in &session.registry.dirs {
-            part(&plugin_stamps(&dir.path));
+            hash_part(&plugin_stamps(&dir.path));
         }
-        part(&contents);
+        hash_part(&contents);
         let key = hasher.finalize().to_hex().to_string();
-        let absolute = fs::canonicalize(path).ok()?;
-        let origin = blake3::hash(absolute.as_os_str().as_encoded_bytes()).to_hex()[..16].to_owned();
+        let absolute_path = fs::canonicalize(path).ok()?;
+        let origin = blake3::hash(absolute_path.as_os_str().as_encoded_bytes()).to_hex()[..16].to_owned();
         Some(Slot { folder: cache_dir, origin, key })
     }
 

@@ -40,7 +40,7 @@ pub struct Settings {
     /// True if requests are batched.
     pub joins: bool,
     /// Batch sizes that start immediately, in ascending order.
-    pub preferred: Vec<usize>,
+    pub preferred_sizes: Vec<usize>,
     /// Maximum time for which an instance waits for a batch of a preferred size.
     pub delay: Duration,
     /// Number of priority levels; 0 for none.
@@ -80,7 +80,7 @@ pub struct Job {
 
 /// Result of a request.
 #[derive(Debug)]
-pub struct Done {
+pub struct JobResult {
     /// Outputs in model order.
     pub outputs: Vec<Part>,
     /// Time in the queue.
@@ -102,7 +102,7 @@ struct SharedQueue {
     /// Like [`Settings::joins`], but false once a batch has produced an output without a batch dimension.
     joins: AtomicBool,
     /// Duration of the longest recent execution in microseconds; decays with each shorter execution.
-    recent: AtomicU64,
+    recent_micros: AtomicU64,
     /// Number of executions, including failed ones.
     executions: AtomicU64,
     queue: Mutex<Queue>,
@@ -111,17 +111,17 @@ struct SharedQueue {
 
 #[derive(Debug, Default)]
 struct Queue {
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingRequest>,
     /// Running batches by request id.
     running: HashMap<u64, Arc<Batch>>,
     /// Number of executions in progress.
-    busy: usize,
+    busy_count: usize,
     next_id: u64,
-    closed: bool,
+    is_closed: bool,
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingRequest {
     id: u64,
     job: Job,
     /// Priority level, which determines the queue order; delayed requests have the maximum level.
@@ -129,7 +129,7 @@ struct Pending {
     arrival: Instant,
     /// True if the request starts without waiting for further requests.
     starts_at_once: bool,
-    reply: oneshot::Sender<Result<Done>>,
+    reply: oneshot::Sender<Result<JobResult>>,
 }
 
 /// Running batch, cancelled once no request waits for its result.
@@ -141,7 +141,7 @@ struct Batch {
 
 /// Next action of an idle instance.
 #[derive(Debug, PartialEq)]
-enum Next {
+enum NextAction {
     /// Execute this many requests from the front of the queue.
     Take(usize),
     /// Wait for more requests until this time.
@@ -164,7 +164,7 @@ impl Scheduler {
             stats,
             cancel: session.part(None),
             joins,
-            recent: AtomicU64::new(u64::MAX),
+            recent_micros: AtomicU64::new(u64::MAX),
             executions: AtomicU64::new(0),
             queue: Mutex::default(),
             state_changed: Condvar::new(),
@@ -182,7 +182,7 @@ impl Scheduler {
     }
 
     /// Returns the number of requests in the queue.
-    pub fn pending(&self) -> usize {
+    pub fn pending_count(&self) -> usize {
         self.0.lock().pending.len()
     }
 
@@ -190,7 +190,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// If the queue is full, the deadline passes, or the run fails.
-    pub async fn run(&self, mut job: Job) -> Result<Done> {
+    pub async fn run(&self, mut job: Job) -> Result<JobResult> {
         let (reply, mut result) = oneshot::channel();
         let deadline = tokio::time::Instant::from_std(job.deadline);
         let settings = &self.0.settings;
@@ -211,12 +211,12 @@ impl Scheduler {
             (Some(own_timeout), _) => Some(own_timeout),
             (None, requested_timeout) => requested_timeout,
         };
-        if let Some(outcome) = self.0.run_here(&mut job) {
+        if let Some(outcome) = self.0.run_inline(&mut job) {
             return outcome;
         }
         let id = {
             let mut queue = self.0.lock();
-            if queue.closed {
+            if queue.is_closed {
                 return Err(ServeError::new(Status::Unavailable, serving::NOT_READY, "the model is being unloaded"));
             }
             let waiting_count = queue.pending.iter().filter(|pending| pending.level == level).count();
@@ -231,13 +231,13 @@ impl Scheduler {
             }
             queue.next_id += 1;
             let id = queue.next_id;
-            let starts_at_once = queue.pending.is_empty() && queue.busy == 0;
-            let pending = Pending { id, job, level, arrival: Instant::now(), starts_at_once, reply };
+            let starts_at_once = queue.pending.is_empty() && queue.busy_count == 0;
+            let pending = PendingRequest { id, job, level, arrival: Instant::now(), starts_at_once, reply };
             queue.insert(pending);
             id
         };
         self.0.state_changed.notify_one();
-        let _guard = Guard { shared: &self.0, id };
+        let _guard = WithdrawalGuard { shared: &self.0, id };
         let mut queue_deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
         loop {
             let waiting_ends = queue_deadline.unwrap_or(deadline).min(deadline);
@@ -258,9 +258,10 @@ impl Scheduler {
             let mut queue = self.0.lock();
             if let Some(position) = queue.pending.iter().position(|pending| pending.id == id) {
                 if !policy.delays {
-                    return Err(ServeError::overloaded(
-                        "Request timeout expired: the request waited too long in the queue",
-                    ));
+                    return Err(ServeError::overloaded(format!(
+                        "Request timeout expired: expected at most {} us in the queue, found more",
+                        timeout.unwrap_or_default().as_micros()
+                    )));
                 }
                 if let Some(mut pending) = queue.pending.remove(position) {
                     pending.level = u64::MAX;
@@ -273,18 +274,18 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        self.0.lock().closed = true;
+        self.0.lock().is_closed = true;
         self.0.state_changed.notify_all();
     }
 }
 
 /// Withdraws a request on drop: removes it from the queue, or cancels its batch if no other request waits for it.
-struct Guard<'a> {
+struct WithdrawalGuard<'a> {
     shared: &'a SharedQueue,
     id: u64,
 }
 
-impl Drop for Guard<'_> {
+impl Drop for WithdrawalGuard<'_> {
     fn drop(&mut self) {
         let mut queue = self.shared.lock();
         if let Some(batch) = queue.running.remove(&self.id) {
@@ -301,20 +302,20 @@ impl Drop for Guard<'_> {
 
 impl Queue {
     /// Inserts a request after all requests of the same level.
-    fn insert(&mut self, pending: Pending) {
+    fn insert(&mut self, pending: PendingRequest) {
         let index =
             self.pending.iter().rposition(|other| other.level <= pending.level).map_or(0, |last_index| last_index + 1);
         self.pending.insert(index, pending);
     }
 
     /// Returns the next action of an idle instance.
-    fn next(&self, settings: &Settings, joins: bool, time: Instant) -> Next {
-        let Some(first_request) = self.pending.front() else { return Next::Idle };
+    fn next(&self, settings: &Settings, joins: bool, time: Instant) -> NextAction {
+        let Some(first_request) = self.pending.front() else { return NextAction::Idle };
         if !joins || first_request.job.rows == 0 {
-            return Next::Take(1);
+            return NextAction::Take(1);
         }
-        let (mut rows, mut count, mut preferred_rows, mut is_closed) = (first_request.job.rows, 1, None, false);
-        if settings.preferred.contains(&rows) {
+        let (mut rows, mut count, mut preferred_rows, mut is_full) = (first_request.job.rows, 1, None, false);
+        if settings.preferred_sizes.contains(&rows) {
             preferred_rows = Some(1);
         }
         for other in self.pending.iter().skip(1) {
@@ -322,31 +323,31 @@ impl Queue {
                 || rows + other.job.rows > settings.max_batch
                 || !can_share_batch(&first_request.job, &other.job)
             {
-                is_closed = true;
+                is_full = true;
                 break;
             }
             rows += other.job.rows;
             count += 1;
-            if settings.preferred.contains(&rows) {
+            if settings.preferred_sizes.contains(&rows) {
                 preferred_rows = Some(count);
             }
         }
         if let Some(count) = preferred_rows {
-            return Next::Take(count);
+            return NextAction::Take(count);
         }
-        let largest = settings.preferred.last().copied().unwrap_or(settings.max_batch);
+        let largest_size = settings.preferred_sizes.last().copied().unwrap_or(settings.max_batch);
         let ready_at = first_request.arrival + settings.delay;
-        if is_closed || self.closed || rows >= largest || first_request.starts_at_once || ready_at <= time {
-            return Next::Take(count);
+        if is_full || self.is_closed || rows >= largest_size || first_request.starts_at_once || ready_at <= time {
+            return NextAction::Take(count);
         }
-        Next::Wait(ready_at)
+        NextAction::Wait(ready_at)
     }
 }
 
 /// Maximum duration of recent executions up to which requests are executed on the connection's thread.
-const MAX_SHORT: Duration = Duration::from_micros(200);
+const MAX_SHORT_DURATION: Duration = Duration::from_micros(200);
 /// Time limit of an execution on the connection's thread; at the limit, the request is queued for an instance.
-const MAX_HERE: Duration = Duration::from_millis(5);
+const MAX_INLINE_DURATION: Duration = Duration::from_millis(5);
 
 /// Tests whether two requests can be batched: their inputs have equal types, except for the first dimension.
 fn can_share_batch(a: &Job, b: &Job) -> bool {
@@ -360,33 +361,33 @@ impl SharedQueue {
 
     /// Executes a request on the calling thread, if the model is idle and recent executions were shorter than waking an
     /// instance. `None` if the request must be executed by an instance.
-    fn run_here(&self, job: &mut Job) -> Option<Result<Done>> {
-        if self.recent.load(Ordering::Relaxed) > MAX_SHORT.as_micros() as u64 {
+    fn run_inline(&self, job: &mut Job) -> Option<Result<JobResult>> {
+        if self.recent_micros.load(Ordering::Relaxed) > MAX_SHORT_DURATION.as_micros() as u64 {
             return None;
         }
         {
             let mut queue = self.lock();
-            if queue.closed || queue.busy > 0 || !queue.pending.is_empty() {
+            if queue.is_closed || queue.busy_count > 0 || !queue.pending.is_empty() {
                 return None;
             }
-            queue.busy += 1;
+            queue.busy_count += 1;
         }
-        let cancel = self.cancel.part(Some(MAX_HERE));
+        let cancel = self.cancel.part(Some(MAX_INLINE_DURATION));
         let outcome = self.run(&[&job.inputs], &[job.rows], &mut job.memory, &cancel);
-        let is_awaited = {
+        let has_waiting_requests = {
             let mut queue = self.lock();
-            queue.busy -= 1;
-            !queue.pending.is_empty() || queue.closed
+            queue.busy_count -= 1;
+            !queue.pending.is_empty() || queue.is_closed
         };
         // An instance is woken only for requests that arrived during the execution, because a wakeup is expensive
         // compared with a short execution.
-        if is_awaited {
+        if has_waiting_requests {
             self.state_changed.notify_one();
         }
         match outcome {
-            Ok((outputs, times)) => Some(Ok(Done { outputs, queue: Duration::ZERO, times })),
+            Ok((outputs, times)) => Some(Ok(JobResult { outputs, queue: Duration::ZERO, times })),
             Err(_) if cancel.is_set() => {
-                self.recent.store(u64::MAX, Ordering::Relaxed);
+                self.recent_micros.store(u64::MAX, Ordering::Relaxed);
                 None
             }
             Err(error) => Some(Err(error)),
@@ -399,39 +400,43 @@ impl SharedQueue {
         loop {
             let joins = self.joins.load(Ordering::Relaxed);
             match queue.next(&self.settings, joins, Instant::now()) {
-                Next::Take(count) => {
-                    let requests: Vec<Pending> = queue.pending.drain(..count).collect();
+                NextAction::Take(count) => {
+                    let requests: Vec<PendingRequest> = queue.pending.drain(..count).collect();
                     let latest_deadline = requests.iter().map(|pending| pending.job.deadline).max();
-                    let remaining = latest_deadline
+                    let remaining_time = latest_deadline
                         .map(|latest_deadline| latest_deadline.saturating_duration_since(Instant::now()));
-                    let batch = Batch { cancel: self.cancel.part(remaining), waiting_rows: Mutex::new(count) };
+                    let batch = Batch { cancel: self.cancel.part(remaining_time), waiting_rows: Mutex::new(count) };
                     let batch = Arc::new(batch);
                     for pending in &requests {
                         queue.running.insert(pending.id, batch.clone());
                     }
-                    queue.busy += 1;
+                    queue.busy_count += 1;
                     drop(queue);
                     let ids: Vec<u64> = requests.iter().map(|pending| pending.id).collect();
                     self.execute(requests, &batch.cancel);
                     queue = self.lock();
-                    queue.busy -= 1;
+                    queue.busy_count -= 1;
                     for id in ids {
                         queue.running.remove(&id);
                     }
                 }
-                Next::Wait(deadline) => {
-                    let remaining = deadline.saturating_duration_since(Instant::now());
-                    queue = self.state_changed.wait_timeout(queue, remaining).unwrap_or_else(PoisonError::into_inner).0;
+                NextAction::Wait(deadline) => {
+                    let remaining_time = deadline.saturating_duration_since(Instant::now());
+                    queue = self
+                        .state_changed
+                        .wait_timeout(queue, remaining_time)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
                 }
-                Next::Idle if queue.closed => return,
-                Next::Idle => queue = self.state_changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                NextAction::Idle if queue.is_closed => return,
+                NextAction::Idle => queue = self.state_changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 
     /// Executes requests as one batch. If the batch fails, each request is executed separately, so that a failing
     /// request does not affect the others.
-    fn execute(&self, mut requests: Vec<Pending>, cancel: &Cancel) {
+    fn execute(&self, mut requests: Vec<PendingRequest>, cancel: &Cancel) {
         let run_start = Instant::now();
         let rows = requests.iter().map(|pending| pending.job.rows).collect::<Vec<_>>();
         let mut memory = match &mut requests[..] {
@@ -452,7 +457,7 @@ impl SharedQueue {
                     let outputs = outputs.iter().map(|part| Part { rows, ..part.clone() }).collect();
                     let queue = run_start.saturating_duration_since(pending.arrival);
                     // The receiver is gone if the client has disconnected.
-                    let _ = pending.reply.send(Ok(Done { outputs, queue, times }));
+                    let _ = pending.reply.send(Ok(JobResult { outputs, queue, times }));
                 }
             }
             Err(error) if requests.len() == 1 || cancel.is_set() => {
@@ -466,8 +471,8 @@ impl SharedQueue {
 
     /// Returns true for every 32nd execution, whose regions are timed; timing every execution would slow down serving.
     fn is_observed(&self) -> bool {
-        const EVERY: u64 = 32;
-        self.executions.fetch_add(1, Ordering::Relaxed).is_multiple_of(EVERY)
+        const OBSERVATION_INTERVAL: u64 = 32;
+        self.executions.fetch_add(1, Ordering::Relaxed).is_multiple_of(OBSERVATION_INTERVAL)
     }
 
     /// Executes requests as one batch. The results are written to `memory` if possible, which is then taken.
@@ -484,8 +489,8 @@ impl SharedQueue {
             [single_inputs] => single_inputs.to_vec(),
             batched => (0..self.model.inputs().len())
                 .map(|input| {
-                    let slices: Vec<&Tensor> = batched.iter().filter_map(|inputs| inputs.get(input)).collect();
-                    concatenate(&slices, row_count)
+                    let parts: Vec<&Tensor> = batched.iter().filter_map(|inputs| inputs.get(input)).collect();
+                    concatenate(&parts, row_count)
                 })
                 .collect::<Result<_>>()?,
         };
@@ -509,8 +514,8 @@ impl SharedQueue {
         let outputs: Vec<Part> = match outcome {
             Ok(Ok(None)) => memory.take().map(OutputMemory::into_parts).unwrap_or_default(),
             Ok(tensors) => {
-                let whole_part = |tensor| Part { tensor, rows: None, is_in_place: false };
-                tensors?.unwrap_or_default().into_iter().map(whole_part).collect()
+                let to_part = |tensor| Part { tensor, rows: None, is_in_place: false };
+                tensors?.unwrap_or_default().into_iter().map(to_part).collect()
             }
             Err(_) => {
                 let message = "the run panicked; this is a bug in byoc: please report it";
@@ -534,9 +539,10 @@ impl SharedQueue {
         let times = Times { input: assembly_end - start, infer: run_end - assembly_end, output: run_end.elapsed() };
         self.stats.record_execution(row_count.max(1) as u64, &times);
         let duration = u64::try_from(times.infer.as_micros()).unwrap_or(u64::MAX);
-        let previous_duration = self.recent.load(Ordering::Relaxed);
-        let decayed = if previous_duration == u64::MAX { duration } else { previous_duration - previous_duration / 8 };
-        self.recent.store(duration.max(decayed), Ordering::Relaxed);
+        let previous_duration = self.recent_micros.load(Ordering::Relaxed);
+        let decayed_duration =
+            if previous_duration == u64::MAX { duration } else { previous_duration - previous_duration / 8 };
+        self.recent_micros.store(duration.max(decayed_duration), Ordering::Relaxed);
         Ok((outputs, times))
     }
 }
@@ -560,7 +566,7 @@ impl Observer for RegionTimes {
 impl RegionTimes {
     fn record(&self, stats: &Stats) {
         for (name, time) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            stats.region(name, *time);
+            stats.record_region(name, *time);
         }
     }
 }
@@ -582,11 +588,11 @@ fn concatenate(tensors: &[&Tensor], rows: usize) -> Result<Tensor> {
         *batch = rows;
     }
     let concatenated = Tensor::build(first_part.dtype(), &shape, |bytes| {
-        let mut remaining = bytes;
+        let mut unwritten_bytes = bytes;
         for part in tensors {
-            let (part_bytes, remaining_bytes) = remaining.split_at_mut(part.bytes().len().min(remaining.len()));
+            let (part_bytes, tail) = unwritten_bytes.split_at_mut(part.bytes().len().min(unwritten_bytes.len()));
             part_bytes.copy_from_slice(&part.bytes()[..part_bytes.len()]);
-            remaining = remaining_bytes;
+            unwritten_bytes = tail;
         }
     });
     concatenated.map_err(|error| ServeError::overloaded(format!("not enough memory for the batch: {error}")))
@@ -597,12 +603,12 @@ mod tests {
     use super::*;
     use byoc::DType;
 
-    fn settings(max_batch: usize, preferred: &[usize], delay: Duration) -> Settings {
+    fn settings(max_batch: usize, preferred_sizes: &[usize], delay: Duration) -> Settings {
         let policy = Policy { timeout: None, delays: false, allows_override: false, max_queue: 8 };
         Settings {
             max_batch,
             joins: true,
-            preferred: preferred.to_vec(),
+            preferred_sizes: preferred_sizes.to_vec(),
             delay,
             levels: 0,
             default_level: 0,
@@ -612,13 +618,13 @@ mod tests {
         }
     }
 
-    fn queue(requests: &[(usize, usize, u64)], arrived: Instant) -> Queue {
+    fn queue(requests: &[(usize, usize, u64)], arrival: Instant) -> Queue {
         let mut queue = Queue::default();
         for (id, &(rows, columns, level)) in requests.iter().enumerate() {
             let inputs = vec![Tensor::zeros(DType::F32, &[rows, columns]).unwrap()];
-            let job = Job { inputs, memory: None, rows, priority: 0, timeout: None, deadline: arrived };
+            let job = Job { inputs, memory: None, rows, priority: 0, timeout: None, deadline: arrival };
             let reply = oneshot::channel().0;
-            queue.insert(Pending { id: id as u64, job, level, arrival: arrived, starts_at_once: false, reply });
+            queue.insert(PendingRequest { id: id as u64, job, level, arrival, starts_at_once: false, reply });
         }
         queue
     }
@@ -628,36 +634,39 @@ mod tests {
         let time = Instant::now();
         let next =
             |requests: &[(usize, usize, u64)], settings: &Settings| queue(requests, time).next(settings, true, time);
-        let zero = settings(4, &[], Duration::ZERO);
-        assert_eq!(next(&[], &zero), Next::Idle);
-        assert_eq!(next(&[(1, 2, 0)], &zero), Next::Take(1));
-        assert_eq!(next(&[(1, 2, 0), (1, 2, 0), (2, 2, 0), (1, 2, 0)], &zero), Next::Take(3));
+        let settings_without_delay = settings(4, &[], Duration::ZERO);
+        assert_eq!(next(&[], &settings_without_delay), NextAction::Idle);
+        assert_eq!(next(&[(1, 2, 0)], &settings_without_delay), NextAction::Take(1));
+        assert_eq!(next(&[(1, 2, 0), (1, 2, 0), (2, 2, 0), (1, 2, 0)], &settings_without_delay), NextAction::Take(3));
         // A request is never split: 3 + 2 rows exceed the maximum batch size of 4.
-        assert_eq!(next(&[(3, 2, 0), (2, 2, 0)], &zero), Next::Take(1));
+        assert_eq!(next(&[(3, 2, 0), (2, 2, 0)], &settings_without_delay), NextAction::Take(1));
         // Requests with different shapes are not batched.
-        assert_eq!(next(&[(1, 2, 0), (1, 3, 0), (1, 2, 0)], &zero), Next::Take(1));
-        assert_eq!(next(&[(0, 2, 0), (1, 2, 0)], &zero), Next::Take(1));
-        assert_eq!(queue(&[(1, 2, 0), (1, 2, 0)], time).next(&zero, false, time), Next::Take(1));
+        assert_eq!(next(&[(1, 2, 0), (1, 3, 0), (1, 2, 0)], &settings_without_delay), NextAction::Take(1));
+        assert_eq!(next(&[(0, 2, 0), (1, 2, 0)], &settings_without_delay), NextAction::Take(1));
+        assert_eq!(
+            queue(&[(1, 2, 0), (1, 2, 0)], time).next(&settings_without_delay, false, time),
+            NextAction::Take(1)
+        );
     }
 
     #[test]
     fn an_instance_waits_for_a_preferred_size_up_to_the_delay() {
         let time = Instant::now();
         let delay = Duration::from_millis(10);
-        let wait = settings(8, &[4], delay);
+        let settings_with_delay = settings(8, &[4], delay);
         let rows = |n: usize| vec![(1, 2, 0); n];
-        assert_eq!(queue(&rows(3), time).next(&wait, true, time), Next::Wait(time + delay));
-        assert_eq!(queue(&rows(3), time).next(&wait, true, time + delay), Next::Take(3));
-        assert_eq!(queue(&rows(4), time).next(&wait, true, time), Next::Take(4));
-        assert_eq!(queue(&rows(6), time).next(&wait, true, time), Next::Take(4));
+        assert_eq!(queue(&rows(3), time).next(&settings_with_delay, true, time), NextAction::Wait(time + delay));
+        assert_eq!(queue(&rows(3), time).next(&settings_with_delay, true, time + delay), NextAction::Take(3));
+        assert_eq!(queue(&rows(4), time).next(&settings_with_delay, true, time), NextAction::Take(4));
+        assert_eq!(queue(&rows(6), time).next(&settings_with_delay, true, time), NextAction::Take(4));
         // The next request exceeds the maximum batch size, so that waiting cannot make the batch larger.
-        assert_eq!(queue(&[(3, 2, 0), (6, 2, 0)], time).next(&wait, true, time), Next::Take(1));
-        let mut idle = queue(&rows(1), time);
-        idle.pending[0].starts_at_once = true;
-        assert_eq!(idle.next(&wait, true, time), Next::Take(1));
+        assert_eq!(queue(&[(3, 2, 0), (6, 2, 0)], time).next(&settings_with_delay, true, time), NextAction::Take(1));
+        let mut idle_queue = queue(&rows(1), time);
+        idle_queue.pending[0].starts_at_once = true;
+        assert_eq!(idle_queue.next(&settings_with_delay, true, time), NextAction::Take(1));
         let mut closed_queue = queue(&rows(2), time);
-        closed_queue.closed = true;
-        assert_eq!(closed_queue.next(&wait, true, time), Next::Take(2));
+        closed_queue.is_closed = true;
+        assert_eq!(closed_queue.next(&settings_with_delay, true, time), NextAction::Take(2));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! HTTP bodies: compression in both directions, aligned binary data, parts without a copy.
 
-use crate::app::{App, BodyBytes, json_work, too_large};
+use crate::app::{App, BodyBytes, run_json_task, too_large_error};
 use crate::error::{Result, ServeError};
 use crate::infer_json::HttpResponse;
 use axum::body::Body;
@@ -75,7 +75,7 @@ pub async fn read_body(
     };
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if let Some(length) = length.filter(|length| *length > max_size) {
-        return Err(too_large(max_size, length));
+        return Err(too_large_error(max_size, length));
     }
     let mut buffer = BytesMut::with_capacity(length.unwrap_or(0).min(MAX_EXPECTED) + ALIGN);
     let data = (buffer.as_ptr() as usize).wrapping_add(header % ALIGN);
@@ -88,7 +88,7 @@ pub async fn read_body(
         if let Ok(bytes) = frame.into_data() {
             let size = buffer.len() - pad;
             if size + bytes.len() > max_size {
-                return Err(too_large(max_size, size + bytes.len()));
+                return Err(too_large_error(max_size, size + bytes.len()));
             }
             memory_charges.push(app.charge(size, bytes.len())?);
             buffer.extend_from_slice(&bytes);
@@ -97,7 +97,7 @@ pub async fn read_body(
     let bytes = buffer.freeze().slice(pad..);
     let Some(coding) = coding else { return Ok(BodyBytes { bytes, _charges: memory_charges }) };
     let app = app.clone();
-    json_work(usize::MAX, move || decompress(&app, &bytes, coding, max_size)).await
+    run_json_task(usize::MAX, move || decompress(&app, &bytes, coding, max_size)).await
 }
 
 fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Result<BodyBytes> {
@@ -114,7 +114,7 @@ fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Resul
             return Ok(BodyBytes { bytes: decompressed.into(), _charges: memory_charges });
         }
         if decompressed.len() + count > max_size {
-            return Err(too_large(max_size, decompressed.len() + count));
+            return Err(too_large_error(max_size, decompressed.len() + count));
         }
         memory_charges.push(app.charge(decompressed.len(), count)?);
         decompressed.extend_from_slice(&chunk[..count]);
@@ -124,7 +124,7 @@ fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Resul
 /// Body that consists of several parts.
 struct Chunks {
     parts: VecDeque<Bytes>,
-    remaining: u64,
+    remaining_size: u64,
 }
 
 impl http_body::Body for Chunks {
@@ -136,7 +136,7 @@ impl http_body::Body for Chunks {
         _: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
         let part = self.parts.pop_front();
-        self.remaining -= part.as_ref().map_or(0, |part| part.len() as u64);
+        self.remaining_size -= part.as_ref().map_or(0, |part| part.len() as u64);
         Poll::Ready(part.map(|part| Ok(Frame::data(part))))
     }
 
@@ -145,7 +145,7 @@ impl http_body::Body for Chunks {
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
-        http_body::SizeHint::with_exact(self.remaining)
+        http_body::SizeHint::with_exact(self.remaining_size)
     }
 }
 
@@ -160,12 +160,12 @@ pub async fn infer_response(response: HttpResponse, compression: Option<Coding>)
     let size = json + binary.iter().map(Bytes::len).sum::<usize>();
     let body = match compression {
         Some(coding) => {
-            let compressed = move || {
+            let compress_parts = move || {
                 let mut parts = vec![Bytes::from(header)];
                 parts.extend(binary);
                 compress(&parts, coding)
             };
-            Body::from(json_work(size, compressed).await?)
+            Body::from(run_json_task(size, compress_parts).await?)
         }
         None if size <= MAX_JOINED => {
             let mut message = header;
@@ -175,7 +175,7 @@ pub async fn infer_response(response: HttpResponse, compression: Option<Coding>)
         None => {
             let mut parts = VecDeque::from([Bytes::from(header)]);
             parts.extend(binary.into_iter().filter(|bytes| !bytes.is_empty()));
-            Body::new(Chunks { parts, remaining: size as u64 })
+            Body::new(Chunks { parts, remaining_size: size as u64 })
         }
     };
     let mut builder = Response::builder();

@@ -38,7 +38,7 @@ impl Datatype {
     }
 
     /// Returns the datatype with a number in `ModelConfig`.
-    pub fn of_number(number: i32) -> Option<Datatype> {
+    pub fn from_number(number: i32) -> Option<Datatype> {
         TABLE.iter().find(|row| row.2 == number).map(|row| row.0)
     }
 
@@ -55,7 +55,7 @@ impl Datatype {
 
 /// Returns the `ModelConfig` name for a datatype number, such as `TYPE_FP32`.
 pub fn config_name(number: i32) -> String {
-    match Datatype::of_number(number) {
+    match Datatype::from_number(number) {
         Some(Datatype::Bytes) => "TYPE_STRING".to_owned(),
         Some(datatype) => format!("TYPE_{}", datatype.name().unwrap_or_default()),
         None => "TYPE_INVALID".to_owned(),
@@ -245,16 +245,16 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], out: &mut Vec<
         Datatype::Fixed(DType::F32) => write_floats!(f32),
         Datatype::Fixed(DType::F64) => write_floats!(f64),
         Datatype::Bytes => {
-            let mut remaining = bytes;
+            let mut unread_bytes = bytes;
             let mut is_first = true;
-            while let Some((length, tail)) = remaining.split_first_chunk::<4>() {
+            while let Some((length, tail)) = unread_bytes.split_first_chunk::<4>() {
                 let length = (u32::from_le_bytes(*length) as usize).min(tail.len());
                 let (text, tail) = tail.split_at(length);
                 if !std::mem::take(&mut is_first) {
                     out.push(b',');
                 }
                 write_number(&String::from_utf8_lossy(text), out);
-                remaining = tail;
+                unread_bytes = tail;
             }
         }
         Datatype::Fixed(_) => {
@@ -327,7 +327,7 @@ mod tests {
     fn names_of_configurations_return() {
         for (datatype, _, number) in TABLE {
             assert_eq!(config_number(&config_name(number)), Some(number));
-            assert_eq!(Datatype::of_number(number), Some(datatype));
+            assert_eq!(Datatype::from_number(number), Some(datatype));
         }
         assert_eq!((config_number("TYPE_FP8"), config_number("FP32")), (None, None));
     }

@@ -104,7 +104,7 @@ impl ServeError {
 
     /// Prefixes the message with the request id, if non-empty.
     #[must_use]
-    pub fn of_request(mut self, id: &str) -> ServeError {
+    pub fn with_request_id(mut self, id: &str) -> ServeError {
         if !id.is_empty() {
             self.message = format!("[request id: {id}] {}", self.message);
         }

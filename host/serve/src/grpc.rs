@@ -1,6 +1,6 @@
 //! gRPC interface: `inference.GRPCInferenceService`, and `grpc.health.v1.Health` for probes.
 
-use crate::app::{App, too_large};
+use crate::app::{App, too_large_error};
 use crate::datatype::{Datatype, Scalar, encode};
 use crate::error::{Result, ServeError, Status};
 use crate::http::change_log;
@@ -68,8 +68,8 @@ async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
             "ModelConfig" => unary(call, request, model_config).await,
             "ModelStatistics" => unary(call, request, model_statistics).await,
             "RepositoryIndex" => unary(call, request, repository_index).await,
-            "RepositoryModelLoad" => unary(unlimited(call), request, repository_load).await,
-            "RepositoryModelUnload" => unary(unlimited(call), request, repository_unload).await,
+            "RepositoryModelLoad" => unary(with_load_deadline(call), request, repository_load).await,
+            "RepositoryModelUnload" => unary(with_load_deadline(call), request, repository_unload).await,
             "SystemSharedMemoryStatus" => unary(call, request, shared_status).await,
             "SystemSharedMemoryRegister" => unary(call, request, shared_register).await,
             "SystemSharedMemoryUnregister" => unary(call, request, shared_unregister).await,
@@ -88,7 +88,7 @@ async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 /// Extends the deadline of a load to one day, unless the client has set a deadline.
-fn unlimited(call: Call) -> Call {
+fn with_load_deadline(call: Call) -> Call {
     if call.deadline < call.arrival + call.app.timeout {
         call
     } else {
@@ -150,26 +150,26 @@ where
     // Responses are not compressed: clients accept compression by default, and it takes longer than sending.
     let mut grpc = Grpc::new(codec)
         .apply_compression_config(encodings, EnabledCompressionEncodings::default())
-        .apply_max_message_size_config(Some(call.app.max_request), Some(i32::MAX as usize));
+        .apply_max_message_size_config(Some(call.app.max_request_size), Some(i32::MAX as usize));
     let app = call.app.clone();
     let mut charges_held = Vec::new();
     if request.headers().get("grpc-encoding").is_some_and(|coding| coding != "identity") {
         // The decompressed size is known too late, so the maximum is charged.
-        match app.charge(0, app.max_request) {
+        match app.charge(0, app.max_request_size) {
             Ok(charge) => charges_held.push(charge),
             Err(error) => return tonic::Status::from(error).into_http(),
         }
     }
     let charges = Arc::new(Mutex::new(charges_held));
-    let max_size = app.max_request;
-    let request = request.map(|inner| Charged { inner, app, size: 0, charges: charges.clone() });
-    let limit = tokio::time::Instant::from_std(call.deadline);
-    let response = tokio::time::timeout_at(limit, grpc.unary(Method(call, method), request)).await;
+    let max_size = app.max_request_size;
+    let request = request.map(|body| ChargedBody { body, app, size: 0, charges: charges.clone() });
+    let deadline = tokio::time::Instant::from_std(call.deadline);
+    let response = tokio::time::timeout_at(deadline, grpc.unary(Method(call, method), request)).await;
     drop(charges);
     match response {
         // Replaces the codec's message for a request that exceeds the limit.
         Ok(response) if response.headers().get("grpc-status").is_some_and(|status| status == OUT_OF_RANGE) => {
-            tonic::Status::from(too_large(max_size, max_size)).into_http()
+            tonic::Status::from(too_large_error(max_size, max_size)).into_http()
         }
         Ok(response) => response.map(axum::body::Body::new),
         Err(_) => {
@@ -183,14 +183,14 @@ where
 const OUT_OF_RANGE: &str = "11";
 
 /// Body whose bytes are charged to the memory limit.
-struct Charged {
-    inner: axum::body::Body,
+struct ChargedBody {
+    body: axum::body::Body,
     app: Arc<App>,
     size: usize,
     charges: Arc<Mutex<Vec<Charge>>>,
 }
 
-impl http_body::Body for Charged {
+impl http_body::Body for ChargedBody {
     type Data = Bytes;
     type Error = tonic::Status;
 
@@ -198,7 +198,7 @@ impl http_body::Body for Charged {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, tonic::Status>>> {
-        let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(context));
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
         let Some(frame) = frame else { return Poll::Ready(None) };
         let frame =
             frame.map_err(|error| tonic::Status::cancelled(format!("expected a complete request, found: {error}")))?;
@@ -212,11 +212,11 @@ impl http_body::Body for Charged {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
-        self.inner.size_hint()
+        self.body.size_hint()
     }
 }
 
@@ -305,7 +305,7 @@ async fn repository_load(call: Call, request: RepositoryModelRequest) -> Result<
             }
             _ => {
                 let message = format!(
-                    "expected the parameters 'config', a string, and 'file:VERSION/NAME', bytes, found '{}'",
+                    "expected the parameter 'config' (string) or 'file:VERSION/NAME' (bytes), found '{}'",
                     crate::served::clip(&name)
                 );
                 return Err(ServeError::bad_request(message));
@@ -446,7 +446,7 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
 
 /// Encodes the typed contents of an input in the binary layout of the protocol.
 fn typed_bytes(input: &str, datatype: &str, contents: InferTensorContents, shape: &[i64]) -> Result<Bytes> {
-    let Some(numbers) = Datatype::parse(datatype) else { return Err(unknown_datatype(input, datatype)) };
+    let Some(parsed_datatype) = Datatype::parse(datatype) else { return Err(unknown_datatype(input, datatype)) };
     let InferTensorContents {
         bool_contents,
         int_contents,
@@ -515,7 +515,7 @@ fn typed_bytes(input: &str, datatype: &str, contents: InferTensorContents, shape
         .chain(uint_contents.into_iter().map(|value| Scalar::Uint(value.into())))
         .chain(uint64_contents.into_iter().map(Scalar::Uint))
         .collect();
-    Ok(encode(input, numbers, &elements)?.into())
+    Ok(encode(input, parsed_datatype, &elements)?.into())
 }
 
 /// Decodes elements to typed contents; `None` for a datatype without typed contents.
@@ -541,11 +541,11 @@ fn contents(datatype: Datatype, bytes: &[u8]) -> Option<InferTensorContents> {
         Datatype::Fixed(DType::F32) => elements!(f32, fp32_contents),
         Datatype::Fixed(DType::F64) => elements!(f64, fp64_contents),
         Datatype::Bytes => {
-            let mut remaining = bytes;
-            while let Some((length, tail)) = remaining.split_first_chunk::<4>() {
+            let mut unread_bytes = bytes;
+            while let Some((length, tail)) = unread_bytes.split_first_chunk::<4>() {
                 let (text, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
                 contents.bytes_contents.push(Bytes::copy_from_slice(text));
-                remaining = tail;
+                unread_bytes = tail;
             }
         }
         Datatype::Fixed(_) => return None,

@@ -3,7 +3,7 @@
 //! The content type of a request is ignored, because some clients omit it. Every error response has a JSON body with
 //! `error` and `code`.
 
-use crate::app::{App, json_work};
+use crate::app::{App, run_json_task};
 use crate::body::{accepted_coding, infer_response, read_body};
 use crate::config;
 use crate::datatype::Datatype;
@@ -196,10 +196,10 @@ fn timeout_error(app: &App) -> ServeError {
 
 /// Reads and discards a body, so that the connection can be reused.
 async fn discard_body(app: &Arc<App>, request: Request, arrival: Instant) -> Result<()> {
-    let limit = tokio::time::Instant::from_std(arrival + app.timeout);
+    let deadline = tokio::time::Instant::from_std(arrival + app.timeout);
     let (parts, body) = request.into_parts();
-    let read = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request), 0);
-    tokio::time::timeout_at(limit, read).await.unwrap_or_else(|_| Err(timeout_error(app))).map(drop)
+    let read = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request_size), 0);
+    tokio::time::timeout_at(deadline, read).await.unwrap_or_else(|_| Err(timeout_error(app))).map(drop)
 }
 
 async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request, arrival: Instant) -> Result<Response> {
@@ -273,17 +273,17 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
             Ok(json_response(&Value::Array(entries.collect())))
         }
         Endpoint::Load => {
-            let limit = tokio::time::Instant::from_std(arrival + app.timeout);
-            let control_params = tokio::time::timeout_at(limit, control_parameters(app, request)).await;
+            let deadline = tokio::time::Instant::from_std(arrival + app.timeout);
+            let control_params = tokio::time::timeout_at(deadline, control_parameters(app, request)).await;
             let parameters = control_params.unwrap_or_else(|_| Err(timeout_error(app)))?;
             app.repository.check_repository(&path.repository)?;
-            let overrides = json_work(usize::MAX, move || load_overrides(parameters)).await?;
+            let overrides = run_json_task(usize::MAX, move || load_overrides(parameters)).await?;
             app.load(path.model.clone(), overrides).await?;
             Ok(json_response(&json!({"name": path.model, "load": true})))
         }
         Endpoint::Unload => {
-            let limit = tokio::time::Instant::from_std(arrival + app.timeout);
-            let control_params = tokio::time::timeout_at(limit, control_parameters(app, request)).await;
+            let deadline = tokio::time::Instant::from_std(arrival + app.timeout);
+            let control_params = tokio::time::timeout_at(deadline, control_parameters(app, request)).await;
             let parameters = control_params.unwrap_or_else(|_| Err(timeout_error(app)))?;
             app.repository.check_repository(&path.repository)?;
             for (name, value) in parameters {
@@ -351,9 +351,9 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
     }
 }
 
-fn health(app: &App, name: &str, is_well: bool) -> Response {
-    let response = json_response(&json!({name: is_well && !app.is_stopping()}));
-    match (app.is_stopping(), is_well) {
+fn health(app: &App, name: &str, is_healthy: bool) -> Response {
+    let response = json_response(&json!({name: is_healthy && !app.is_stopping()}));
+    match (app.is_stopping(), is_healthy) {
         (true, _) => with_status(response, StatusCode::SERVICE_UNAVAILABLE),
         (false, true) => response,
         (false, false) => with_status(response, StatusCode::BAD_REQUEST),
@@ -384,7 +384,7 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) 
     let compression = accepted_coding(&parts.headers);
     // The body is read before anything is checked: a connection with an unread body cannot be reused.
     let expected = header.as_ref().ok().copied().flatten().unwrap_or(0);
-    let body_bytes = read_body(app, &parts.headers, body, app.max_request, expected).await?;
+    let body_bytes = read_body(app, &parts.headers, body, app.max_request_size, expected).await?;
     let header = header?;
     let model = app.find(&path.model, &path.version)?;
     let bytes = body_bytes.bytes.clone();
@@ -399,7 +399,7 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) 
                 );
                 return Err(ServeError::bad_request(message));
             }
-            json_work(header, move || infer_json::parse(&bytes, header)).await?
+            run_json_task(header, move || infer_json::parse(&bytes, header)).await?
         }
     };
     if request.id.is_empty()
@@ -413,7 +413,7 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) 
         crate::request::OutputData::Bytes(bytes) if !output.binary.unwrap_or(binary_output) => bytes.len(),
         _ => 0,
     });
-    let response = json_work(size.sum(), move || infer_json::write(&response, binary_output)).await?;
+    let response = run_json_task(size.sum(), move || infer_json::write(&response, binary_output)).await?;
     infer_response(response, compression).await
 }
 
@@ -462,7 +462,7 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
 /// Reads the JSON body of a non-inference request; an empty body represents the default value.
 async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, request: Request) -> Result<T> {
     let (parts, body) = request.into_parts();
-    let body_bytes = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request), 0).await?;
+    let body_bytes = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request_size), 0).await?;
     if body_bytes.bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(T::default());
     }
@@ -478,7 +478,7 @@ async fn control_parameters(app: &Arc<App>, request: Request) -> Result<BTreeMap
         parameters: BTreeMap<String, Value>,
     }
     let (parts, body) = request.into_parts();
-    let body_bytes = read_body(app, &parts.headers, body, app.max_request, 0).await?;
+    let body_bytes = read_body(app, &parts.headers, body, app.max_request_size, 0).await?;
     if body_bytes.bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(BTreeMap::new());
     }
@@ -501,7 +501,7 @@ fn load_overrides(parameters: BTreeMap<String, Value>) -> Result<Overrides> {
             })?;
             overrides.files.insert(file.to_owned(), bytes.into());
         } else {
-            let message = format!("expected the parameters 'config' and 'file:VERSION/NAME', found '{}'", clip(&name));
+            let message = format!("expected the parameter 'config' or 'file:VERSION/NAME', found '{}'", clip(&name));
             return Err(ServeError::bad_request(message));
         }
     }
@@ -544,7 +544,9 @@ fn set_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<()> {
                 "log_format" if value == "ISO8601" => continue,
                 "log_format" => return Err(setting_error(name, "\"ISO8601\"", value)),
                 _ => {
-                    return Err(ServeError::bad_request(format!("expected a log setting, found the unknown '{name}'")));
+                    return Err(ServeError::bad_request(format!(
+                        "expected a log setting such as log_info, found '{name}'"
+                    )));
                 }
             };
             let is_enabled = value.as_bool().ok_or_else(|| setting_error(name, "true or false", value))?;

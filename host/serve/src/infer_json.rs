@@ -94,7 +94,7 @@ struct Element(Scalar);
 impl<'de> Deserialize<'de> for Element {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let mut data = JsonData::default();
-        Collect { data: &mut data, depth: 0, arrays: false }.deserialize(deserializer)?;
+        ElementCollector { data: &mut data, depth: 0, accepts_arrays: false }.deserialize(deserializer)?;
         data.elements.pop().map(Element).ok_or_else(|| D::Error::custom("expected a value, found none"))
     }
 }
@@ -123,21 +123,21 @@ impl JsonData {
 impl<'de> Deserialize<'de> for JsonData {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let mut data = JsonData::default();
-        Collect { data: &mut data, depth: 0, arrays: true }.deserialize(deserializer)?;
+        ElementCollector { data: &mut data, depth: 0, accepts_arrays: true }.deserialize(deserializer)?;
         Ok(data)
     }
 }
 
-struct Collect<'a> {
+struct ElementCollector<'a> {
     data: &'a mut JsonData,
     depth: usize,
-    arrays: bool,
+    accepts_arrays: bool,
 }
 
-impl Collect<'_> {
+impl ElementCollector<'_> {
     fn push<E: serde::de::Error>(self, element: Scalar) -> std::result::Result<(), E> {
         let depth = *self.data.depth.get_or_insert(self.depth);
-        if self.arrays && (self.depth == 0 || depth != self.depth) {
+        if self.accepts_arrays && (self.depth == 0 || depth != self.depth) {
             return Err(E::custom(format!("expected a flat array, or arrays nested as in the shape, found {element}")));
         }
         self.data.elements.push(element);
@@ -145,7 +145,7 @@ impl Collect<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Collect<'_> {
+impl<'de> DeserializeSeed<'de> for ElementCollector<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<(), D::Error> {
@@ -153,11 +153,11 @@ impl<'de> DeserializeSeed<'de> for Collect<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Collect<'_> {
+impl<'de> Visitor<'de> for ElementCollector<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.arrays { "an array of elements" } else { "a string, a number or a Boolean" })
+        f.write_str(if self.accepts_arrays { "an array of elements" } else { "a string, a number or a Boolean" })
     }
 
     fn visit_bool<E: serde::de::Error>(self, value: bool) -> std::result::Result<(), E> {
@@ -186,11 +186,18 @@ impl<'de> Visitor<'de> for Collect<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(), A::Error> {
-        if !self.arrays || self.depth == MAX_DEPTH {
-            return Err(A::Error::custom(format!("expected at most {MAX_DEPTH} nested arrays, found more")));
+        if !self.accepts_arrays {
+            return Err(A::Error::custom("expected a string, a number or a Boolean, found an array"));
+        }
+        if self.depth == MAX_DEPTH {
+            let message = format!("expected at most {MAX_DEPTH} nested arrays, found {}", MAX_DEPTH + 1);
+            return Err(A::Error::custom(message));
         }
         let mut length = 0usize;
-        while seq.next_element_seed(Collect { data: self.data, depth: self.depth + 1, arrays: true })?.is_some() {
+        while seq
+            .next_element_seed(ElementCollector { data: self.data, depth: self.depth + 1, accepts_arrays: true })?
+            .is_some()
+        {
             length += 1;
         }
         if self.data.lengths.len() <= self.depth {
@@ -207,7 +214,7 @@ impl<'de> Visitor<'de> for Collect<'_> {
 
 /// Quotes the tokens `NaN`, `Infinity` and `-Infinity`, which are not valid JSON, but are emitted by Python.
 fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
-    let mut rewritten: Option<Vec<u8>> = None;
+    let mut quoted_text: Option<Vec<u8>> = None;
     let (mut copied_len, mut offset, mut in_string) = (0, 0, false);
     while let Some(&byte) = text.get(offset) {
         match byte {
@@ -216,7 +223,7 @@ fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
             b'N' | b'I' | b'-' if !in_string => {
                 let tokens: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
                 if let Some(token) = tokens.into_iter().find(|token| text[offset..].starts_with(token)) {
-                    let out = rewritten.get_or_insert_default();
+                    let out = quoted_text.get_or_insert_default();
                     out.extend_from_slice(&text[copied_len..offset]);
                     out.push(b'"');
                     out.extend_from_slice(token);
@@ -230,11 +237,11 @@ fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
         }
         offset += 1;
     }
-    match rewritten {
+    match quoted_text {
         None => Cow::Borrowed(text),
-        Some(mut rewritten) => {
-            rewritten.extend_from_slice(&text[copied_len..]);
-            Cow::Owned(rewritten)
+        Some(mut quoted_text) => {
+            quoted_text.extend_from_slice(&text[copied_len..]);
+            Cow::Owned(quoted_text)
         }
     }
 }
@@ -260,7 +267,7 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
         let size = params.remove("binary_data_size").map(|size| size.count("binary_data_size")).transpose()?;
         let data = match (data, size, shared_span) {
             (Some(data), None, None) => {
-                let Some(parsed_request) = Datatype::parse(&datatype) else {
+                let Some(parsed_datatype) = Datatype::parse(&datatype) else {
                     return Err(unknown_datatype(&name, &datatype));
                 };
                 let count = shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d));
@@ -274,7 +281,7 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
                     );
                     return Err(ServeError::bad_tensor(message));
                 }
-                InputData::Bytes(encode(&name, parsed_request, &data.elements)?.into())
+                InputData::Bytes(encode(&name, parsed_datatype, &data.elements)?.into())
             }
             (None, Some(size), None) => {
                 let end = usize::try_from(size).ok().and_then(|size| offset.checked_add(size));
@@ -457,8 +464,8 @@ mod tests {
         ];
         for (text, expected) in cases {
             let error = parse_request(&text).unwrap_err();
-            let shortened: String = text.chars().take(100).collect();
-            assert!(error.message.contains(expected), "{shortened}: {error}");
+            let shortened_text: String = text.chars().take(100).collect();
+            assert!(error.message.contains(expected), "{shortened_text}: {error}");
         }
     }
 

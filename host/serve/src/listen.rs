@@ -24,17 +24,17 @@ use tokio::time::{Instant, Sleep};
 #[derive(Debug)]
 pub struct Connections {
     /// Maximum number of open connections.
-    pub most: usize,
+    pub max_open: usize,
     /// Maximum time without traffic in either direction.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// Maximum time for which a write may block because the client does not read.
-    pub stalled: Duration,
+    pub write_timeout: Duration,
     /// Time limit for requests in progress at shutdown.
-    pub shutdown: Duration,
+    pub shutdown_timeout: Duration,
     /// Number of open connections.
-    pub open: AtomicUsize,
+    pub open_count: AtomicUsize,
     /// Number of connections closed because of the limit.
-    pub refused: AtomicU64,
+    pub refused_count: AtomicU64,
 }
 
 /// Listens on an address: a local port, or `HOST:PORT`; `None` for `none`.
@@ -51,9 +51,7 @@ pub async fn listen(flag: &str, address: &str) -> Result<Option<TcpListener>> {
         Ok(port) => vec![SocketAddr::from(([127, 0, 0, 1], port))],
         Err(_) => address
             .to_socket_addrs()
-            .map_err(|error| {
-                address_error(format!("the value is not a port, a resolvable HOST:PORT or none: {error}"))
-            })?
+            .map_err(|error| address_error(format!("expected a port, a resolvable HOST:PORT or none: {error}")))?
             .collect(),
     };
     let listener = TcpListener::bind(&addresses[..]).await;
@@ -73,9 +71,9 @@ pub async fn serve(
     threads: Arc<Threads>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle);
-    builder
+    let mut connection_builder = auto::Builder::new(TokioExecutor::new());
+    connection_builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout);
+    connection_builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(256)
@@ -94,54 +92,61 @@ pub async fn serve(
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        if limits.open.fetch_add(1, Ordering::Relaxed) >= limits.most {
-            limits.open.fetch_sub(1, Ordering::Relaxed);
-            limits.refused.fetch_add(1, Ordering::Relaxed);
+        if limits.open_count.fetch_add(1, Ordering::Relaxed) >= limits.max_open {
+            limits.open_count.fetch_sub(1, Ordering::Relaxed);
+            limits.refused_count.fetch_add(1, Ordering::Relaxed);
             continue;
         }
         let _ = stream.set_nodelay(true);
-        let counter = Counted(limits.clone());
+        let open_connection = OpenConnection(limits.clone());
         // The stream is converted, because the connection's thread registers it with another runtime.
-        let (Ok(stream), Some(slot)) = (stream.into_std(), threads.place()) else { continue };
+        let (Ok(stream), Some(place)) = (stream.into_std(), threads.place()) else { continue };
         let service = TowerToHyperService::new(router.clone());
-        let (builder, watcher, limits) = (builder.clone(), graceful.watcher(), limits.clone());
-        slot.runtime.clone().spawn(async move {
-            let _held = (counter, slot);
+        let (connection_builder, watcher, limits) = (connection_builder.clone(), graceful.watcher(), limits.clone());
+        place.runtime.clone().spawn(async move {
+            let _guards = (open_connection, place);
             let Ok(stream) = TcpStream::from_std(stream) else { return };
-            let stream = Timed::new(stream, limits.idle, limits.stalled);
-            let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+            let stream = TimedStream::new(stream, limits.idle_timeout, limits.write_timeout);
+            let connection = connection_builder.serve_connection(TokioIo::new(stream), service).into_owned();
             // A connection error affects only its client.
             let _ = watcher.watch(connection).await;
         });
     }
     drop(listener);
-    let _ = tokio::time::timeout(limits.shutdown, graceful.shutdown()).await;
+    let _ = tokio::time::timeout(limits.shutdown_timeout, graceful.shutdown()).await;
 }
 
-struct Counted(Arc<Connections>);
+struct OpenConnection(Arc<Connections>);
 
-impl Drop for Counted {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.0.open_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Stream that fails after a time without progress.
-struct Timed {
+struct TimedStream {
     stream: TcpStream,
-    idle: Duration,
-    stalled: Duration,
+    idle_timeout: Duration,
+    write_timeout: Duration,
     /// Time of the last byte in either direction.
-    progress: Instant,
+    last_progress: Instant,
     /// Start time of the pending write, if any.
-    write_since: Option<Instant>,
+    pending_write_start: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
-impl Timed {
-    fn new(stream: TcpStream, idle: Duration, stalled: Duration) -> Timed {
+impl TimedStream {
+    fn new(stream: TcpStream, idle_timeout: Duration, write_timeout: Duration) -> TimedStream {
         let now = Instant::now();
-        Timed { stream, idle, stalled, progress: now, write_since: None, timer: Box::pin(tokio::time::sleep(idle)) }
+        TimedStream {
+            stream,
+            idle_timeout,
+            write_timeout,
+            last_progress: now,
+            pending_write_start: None,
+            timer: Box::pin(tokio::time::sleep(idle_timeout)),
+        }
     }
 
     /// Fails once `end` has passed; until then, wakes the task at `end`.
@@ -162,16 +167,20 @@ impl Timed {
         Poll::Pending
     }
 
-    fn wrote(&mut self, byte_count: Poll<io::Result<usize>>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn record_write(
+        &mut self,
+        byte_count: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         match byte_count {
             Poll::Ready(byte_count) => {
-                self.write_since = None;
-                self.progress = Instant::now();
+                self.pending_write_start = None;
+                self.last_progress = Instant::now();
                 Poll::Ready(byte_count)
             }
             Poll::Pending => {
-                let write_start = *self.write_since.get_or_insert_with(Instant::now);
-                match self.check(context, write_start + self.stalled) {
+                let write_start = *self.pending_write_start.get_or_insert_with(Instant::now);
+                match self.check(context, write_start + self.write_timeout) {
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                     _ => Poll::Pending,
                 }
@@ -180,7 +189,7 @@ impl Timed {
     }
 }
 
-impl AsyncRead for Timed {
+impl AsyncRead for TimedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -188,21 +197,21 @@ impl AsyncRead for Timed {
     ) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Ready(read) => {
-                self.progress = Instant::now();
+                self.last_progress = Instant::now();
                 Poll::Ready(read)
             }
             Poll::Pending => {
-                let end = self.progress + self.idle;
+                let end = self.last_progress + self.idle_timeout;
                 self.check(context, end)
             }
         }
     }
 }
 
-impl AsyncWrite for Timed {
+impl AsyncWrite for TimedStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let byte_count = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.wrote(byte_count, context)
+        self.record_write(byte_count, context)
     }
 
     fn poll_write_vectored(
@@ -211,7 +220,7 @@ impl AsyncWrite for Timed {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let byte_count = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
-        self.wrote(byte_count, context)
+        self.record_write(byte_count, context)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -68,7 +68,7 @@ pub fn load(
     for warning in model.warnings_in(Interface::CommandLine) {
         tracing::warn!(target: "byoc::serve", model = name, version = source.version, "{}: {}", warning.code, warning.message);
     }
-    for field in &file.ignored {
+    for field in &file.ignored_fields {
         tracing::warn!(target: "byoc::serve", model = name, field, "the configuration field has no effect");
     }
     let (mut inputs, mut outputs) = (specs(model.inputs())?, specs(model.outputs())?);
@@ -168,12 +168,12 @@ fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], out
         return Err(ServeError::repository(message));
     }
     name.clone_into(&mut config.name);
-    for (field, value, port_names) in [
+    for (field, value, accepted_values) in [
         ("platform", &config.platform, &["", "onnxruntime_onnx", "byoc"][..]),
         ("backend", &config.backend, &["", "onnxruntime", "byoc"][..]),
     ] {
-        if !port_names.contains(&value.as_str()) {
-            let message = format!("{field}: expected 'byoc' or '{}', found '{value}'", port_names[1]);
+        if !accepted_values.contains(&value.as_str()) {
+            let message = format!("{field}: expected 'byoc' or '{}', found '{value}'", accepted_values[1]);
             return Err(ServeError::repository(message));
         }
     }
@@ -304,7 +304,7 @@ fn settings(engine: &Engine, config: &ModelConfig) -> Result<Settings> {
     Ok(Settings {
         max_batch,
         joins: config.dynamic_batching.is_some() && max_batch > 1,
-        preferred: preferred_sizes,
+        preferred_sizes,
         delay: Duration::from_micros(batching.max_queue_delay_microseconds),
         levels: batching.priority_levels,
         default_level: batching.default_priority_level,
@@ -347,14 +347,16 @@ fn run_warm_up(
         }
         let shape: Vec<usize> = shape.iter().map(|&size| if size < 0 { 1 } else { size as usize }).collect();
         let batch = usize::from(is_batched).min(shape.len());
-        let inner = match &spec.reshape {
-            None => Some(shape),
-            Some(inner) => element_count(&shape).and_then(|count| resolve(inner, &shape[..batch], count)),
+        let model_shape = match &spec.reshape {
+            None => shape,
+            Some(model_dims) => element_count(&shape)
+                .and_then(|count| resolve(model_dims, &shape[..batch], count))
+                .ok_or_else(|| {
+                    let model_dims = dims(model_dims);
+                    warm_up_error(&format!("input '{}': shape {shape:?} cannot be reshaped to {model_dims}", spec.name))
+                })?,
         };
-        let inner = inner.ok_or_else(|| {
-            warm_up_error(&format!("input '{}': cannot reshape the dims to those of the model", spec.name))
-        })?;
-        let tensor = warm_up_tensor(spec, &inner, warm_up_input, dir);
+        let tensor = warm_up_tensor(spec, &model_shape, warm_up_input, dir);
         tensors.push(tensor.map_err(|reason| warm_up_error(&format!("input '{}': {reason}", spec.name)))?);
     }
     for _ in 0..warm_up.count.max(1) {
@@ -379,7 +381,8 @@ fn warm_up_tensor(
     if file.is_empty() {
         return Tensor::zeros(spec.dtype, shape).map_err(|error| error.to_string());
     }
-    let expected = byoc_ir::tensor::byte_count(spec.dtype, shape).ok_or("the shape exceeds the address space")?;
+    let expected = byoc_ir::tensor::byte_count(spec.dtype, shape)
+        .ok_or_else(|| format!("the size of shape {shape:?} exceeds the address space"))?;
     let name = Path::new(file);
     let Some(dir) = dir.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
         return Err(format!("input_data_file: expected a file in the model's warmup directory, found '{file}'"));
@@ -390,16 +393,17 @@ fn warm_up_tensor(
         return Err(format!("{}: expected a file of {expected} bytes, found {}", path.display(), metadata.len()));
     }
     let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Tensor::from_bytes(spec.dtype, shape, &bytes).ok_or_else(|| format!("{}: cannot create the input", path.display()))
+    Tensor::from_bytes(spec.dtype, shape, &bytes)
+        .ok_or_else(|| format!("{}: not enough memory for {expected} bytes", path.display()))
 }
 
 /// Maximum size in bytes of an input for which [`keeps_items_apart`] compares results.
-const MAX_COMPARED: usize = 64 << 20;
+const MAX_COMPARED_BYTES: usize = 64 << 20;
 
 /// Compares the results of two items in one batch with the results of separate runs. Returns true if the results agree,
 /// or if the model cannot run on generated inputs.
 fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
-    let budget = MAX_COMPARED.min(limits::max_memory() / 8);
+    let budget = MAX_COMPARED_BYTES.min(limits::max_memory() / 8);
     let options = RunOptions { timeout: Some(Duration::from_secs(10)), ..RunOptions::default() };
     let item = |spec: &Spec, rows: usize, seed: u64| -> Option<Tensor> {
         let mut shape: Vec<usize> = spec.shape.iter().map(|&size| if size < 0 { 1 } else { size as usize }).collect();
@@ -453,7 +457,7 @@ fn outputs_agree(a: &Tensor, b: &Tensor) -> bool {
 }
 
 /// Returns the error for a directory without a model file.
-pub fn no_file(dir: &Path, names: &[&str]) -> ServeError {
+pub fn missing_file_error(dir: &Path, names: &[&str]) -> ServeError {
     let message = format!("expected one of {} in {}, found none", names.join(", "), dir.display());
     ServeError::new(Status::InvalidArgument, byoc_ir::diag::codes::serving::REPOSITORY, message)
 }

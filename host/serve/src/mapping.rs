@@ -33,7 +33,7 @@ static ENTRIES: [Entry; MAX_MAPPINGS] =
         MAX_MAPPINGS];
 
 /// Action for SIGBUS before the handler of this module was installed; `None` if it could not be installed.
-static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
+static PREVIOUS_ACTION: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
 /// Mapped part of a shared-memory object.
 #[derive(Debug)]
@@ -43,15 +43,15 @@ pub struct Mapping {
     /// Size in bytes.
     size: usize,
     /// Offset of the requested part.
-    skip: usize,
+    page_offset: usize,
     /// Index into [`ENTRIES`].
     entry: usize,
-    borrowed: Mutex<Vec<Borrowed>>,
+    borrows: Mutex<Vec<Borrow>>,
 }
 
 /// Range of a mapping that is in use.
 #[derive(Debug, PartialEq)]
-struct Borrowed {
+struct Borrow {
     range: Range<usize>,
     writes: bool,
 }
@@ -62,13 +62,14 @@ impl Mapping {
     /// # Errors
     /// If the system cannot map the object or install the signal handler, or too many objects are mapped.
     pub fn new(file: &File, offset: u64, size: usize) -> io::Result<Mapping> {
-        if PREVIOUS.get_or_init(install).is_none() {
+        if PREVIOUS_ACTION.get_or_init(install).is_none() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let page = rustix::param::page_size() as u64;
-        let skip = (offset % page) as usize;
-        let size = size.checked_add(skip).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file_offset = libc::off_t::try_from(offset - skip as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let page_offset = (offset % page) as usize;
+        let size = size.checked_add(page_offset).ok_or(io::ErrorKind::OutOfMemory)?;
+        let file_offset =
+            libc::off_t::try_from(offset - page_offset as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address that the system chooses; `file` is open.
         let address =
@@ -84,7 +85,7 @@ impl Mapping {
         };
         ENTRIES[entry].is_lost.store(false, Ordering::Release);
         ENTRIES[entry].end.store(start + size, Ordering::Release);
-        Ok(Mapping { start, size, skip, entry, borrowed: Mutex::default() })
+        Ok(Mapping { start, size, page_offset, entry, borrows: Mutex::default() })
     }
 
     /// Returns true if the object was shrunk while it was in use, and the mapping no longer refers to it.
@@ -105,24 +106,23 @@ impl Mapping {
     }
 
     fn borrow(self: &Arc<Mapping>, offset: usize, size: usize, writes: bool) -> Option<Span> {
-        let start = self.skip.checked_add(offset)?;
+        let start = self.page_offset.checked_add(offset)?;
         let range = start..start.checked_add(size)?;
         if range.end > self.size || size == 0 || !(self.start + start).is_multiple_of(ALIGNMENT) || self.is_lost() {
             return None;
         }
-        let mut borrowed = self.lock();
-        let conflicts = |other: &Borrowed| {
-            (writes || other.writes) && other.range.start < range.end && range.start < other.range.end
-        };
-        if borrowed.iter().any(conflicts) {
+        let mut borrows = self.lock();
+        let conflicts =
+            |other: &Borrow| (writes || other.writes) && other.range.start < range.end && range.start < other.range.end;
+        if borrows.iter().any(conflicts) {
             return None;
         }
-        borrowed.push(Borrowed { range: range.clone(), writes });
+        borrows.push(Borrow { range: range.clone(), writes });
         Some(Span { mapping: self.clone(), range, writes })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Borrowed>> {
-        self.borrowed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Borrow>> {
+        self.borrows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,10 +154,10 @@ impl AsRef<[u8]> for Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        let mut borrowed = self.mapping.lock();
-        let is_own = |other: &Borrowed| other.writes == self.writes && other.range == self.range;
-        if let Some(position) = borrowed.iter().position(is_own) {
-            borrowed.swap_remove(position);
+        let mut borrows = self.mapping.lock();
+        let is_own = |other: &Borrow| other.writes == self.writes && other.range == self.range;
+        if let Some(position) = borrows.iter().position(is_own) {
+            borrows.swap_remove(position);
         }
     }
 }
@@ -189,11 +189,11 @@ fn unmap(start: usize, size: usize) {
 fn install() -> Option<libc::sigaction> {
     // SAFETY: both structures are valid when zeroed; the handler calls only functions that a signal handler may call.
     unsafe {
-        let mut previous: libc::sigaction = std::mem::zeroed();
+        let mut previous_action: libc::sigaction = std::mem::zeroed();
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_sigbus as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        (libc::sigaction(libc::SIGBUS, &action, &mut previous) == 0).then_some(previous)
+        (libc::sigaction(libc::SIGBUS, &action, &mut previous_action) == 0).then_some(previous_action)
     }
 }
 
@@ -215,9 +215,9 @@ extern "C" fn on_sigbus(_signal: libc::c_int, info: *mut libc::siginfo_t, _conte
         }
     }
     // Another cause: the access is repeated under the previous action.
-    if let Some(Some(previous)) = PREVIOUS.get() {
+    if let Some(Some(previous_action)) = PREVIOUS_ACTION.get() {
         // SAFETY: the structure was returned by the system.
-        unsafe { libc::sigaction(libc::SIGBUS, previous, std::ptr::null_mut()) };
+        unsafe { libc::sigaction(libc::SIGBUS, previous_action, std::ptr::null_mut()) };
     }
 }
 
@@ -242,10 +242,10 @@ mod tests {
         let second_span = mapping.read(0, 128).unwrap();
         assert!(mapping.write(64, 64).is_none() && mapping.write(0, 1).is_none());
         drop((first_span, second_span));
-        let mut written = mapping.write(64, 64).unwrap();
-        written.as_mut().fill(9);
+        let mut writable_span = mapping.write(64, 64).unwrap();
+        writable_span.as_mut().fill(9);
         assert!(mapping.read(0, 65).is_none() && mapping.read(0, 64).is_some() && mapping.write(127, 1).is_none());
-        drop(written);
+        drop(writable_span);
         let mut contents = [0; 64];
         file.read_exact_at(&mut contents, 4096 + 64).unwrap();
         assert_eq!(contents, [9; 64]);
@@ -259,14 +259,14 @@ mod tests {
         let file = object(1 << 16);
         file.write_all_at(&[1; 1 << 16], 0).unwrap();
         let mapping = Arc::new(Mapping::new(&file, 0, 1 << 16).unwrap());
-        let other = Arc::new(Mapping::new(&file, 0, 4096).unwrap());
+        let other_mapping = Arc::new(Mapping::new(&file, 0, 4096).unwrap());
         let span = mapping.read(0, 1 << 16).unwrap();
         file.set_len(4096).unwrap();
         assert!(!mapping.is_lost());
         assert_eq!(span.as_ref()[1 << 15], 0);
         assert!(mapping.is_lost() && mapping.read(0, 64).is_none());
-        assert!(!other.is_lost());
-        assert_eq!(other.read(0, 4096).unwrap().as_ref(), [1; 4096]);
+        assert!(!other_mapping.is_lost());
+        assert_eq!(other_mapping.read(0, 4096).unwrap().as_ref(), [1; 4096]);
         drop((span, mapping));
         // The entry is used again.
         let mapping = Arc::new(Mapping::new(&file, 0, 4096).unwrap());

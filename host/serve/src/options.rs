@@ -97,7 +97,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR", help_heading = "Models")]
     pub cache_dir: Option<PathBuf>,
     /// Permission for regions of an artifact to contain native code, which runs with the privileges of this process.
-    #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no(), help_heading = "Models")]
+    #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no_parser(), help_heading = "Models")]
     pub allow_native: bool,
 
     /// Time limit per request, such as 30 or 0.5.
@@ -166,7 +166,7 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
     }
 }
 
-fn yes_or_no() -> impl TypedValueParser<Value = bool> {
+fn yes_or_no_parser() -> impl TypedValueParser<Value = bool> {
     clap::builder::PossibleValuesParser::new(["yes", "no"]).map(|word| word == "yes")
 }
 
@@ -182,12 +182,13 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> std::result::Resu
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let options = Options::try_parse_from(&arguments)?;
     let Some(path) = &options.config else { return Ok(options) };
-    let from_file = read_file(path)
+    let file_arguments = read_file(path)
         .map_err(|error| clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{error}\n")))?;
-    let (program, unquoted) =
+    let (program, other_arguments) =
         arguments.split_first().map_or((OsString::from("byoc serve"), &[][..]), |(p, r)| (p.clone(), r));
-    let all_arguments =
-        std::iter::once(program).chain(from_file.into_iter().map(OsString::from)).chain(unquoted.iter().cloned());
+    let all_arguments = std::iter::once(program)
+        .chain(file_arguments.into_iter().map(OsString::from))
+        .chain(other_arguments.iter().cloned());
     Options::try_parse_from(all_arguments)
 }
 

@@ -35,7 +35,7 @@ impl OutputMemory {
                 None => {
                     let size = byte_count(dtype, &shape).unwrap_or(usize::MAX);
                     let bytes = AlignedBytes::zeroed(size);
-                    let error = |error| ServeError::overloaded(format!("no memory for an output: {error}"));
+                    let error = |error| ServeError::overloaded(format!("not enough memory for an output: {error}"));
                     Storage::Own(bytes.map_err(error)?)
                 }
             };

@@ -56,7 +56,7 @@ pub struct Repository {
     folder: Option<PathBuf>,
     entries: RwLock<BTreeMap<String, Entry>>,
     /// Lock that serializes loads and unloads.
-    changing: Mutex<()>,
+    change_lock: Mutex<()>,
 }
 
 /// Configuration and files that a client sent with a load request.
@@ -88,7 +88,7 @@ impl Repository {
         if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_dir()) {
             return Err(option_error(format!("--repository: expected a directory, found {}", dir.display())));
         }
-        Ok(Repository { engine, folder: dir, entries: RwLock::new(entries), changing: Mutex::default() })
+        Ok(Repository { engine, folder: dir, entries: RwLock::new(entries), change_lock: Mutex::default() })
     }
 
     /// Returns the engine with the threads and backends of the models.
@@ -110,14 +110,14 @@ impl Repository {
     /// Adds new directories of the repository to the entries.
     fn scan(&self) {
         let Some(dir) = &self.folder else { return };
-        let available_versions = match std::fs::read_dir(dir) {
-            Ok(available_versions) => available_versions,
+        let dir_entries = match std::fs::read_dir(dir) {
+            Ok(dir_entries) => dir_entries,
             Err(error) => {
                 tracing::error!(target: "byoc::serve", dir = %dir.display(), "cannot read the repository: {error}");
                 return;
             }
         };
-        for path in available_versions.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
+        for path in dir_entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             if check_name(name).is_ok() && !name.starts_with('.') {
                 self.write(|entries| {
@@ -148,11 +148,11 @@ impl Repository {
                 return not_found(format!("Request for unknown model: '{}' is not found", clip(name)));
             };
             if version.is_empty() {
-                let ready = entry.versions.values().rev().find_map(|state| match state {
+                let ready_model = entry.versions.values().rev().find_map(|state| match state {
                     State::Ready(model) => Some(model.clone()),
                     _ => None,
                 });
-                return match ready {
+                return match ready_model {
                     Some(model) => Ok(model),
                     None => not_found(format!(
                         "Request for unknown model: '{name}' has no available versions{}",
@@ -163,8 +163,8 @@ impl Repository {
             let version_number = parse_version(version);
             match version_number.and_then(|version_number| entry.versions.get(&version_number)) {
                 Some(State::Ready(model)) => Ok(model.clone()),
-                Some(State::Loading) => Err(not_ready(name, version, "it is being loaded")),
-                Some(State::Unavailable(reason)) => Err(not_ready(name, version, reason)),
+                Some(State::Loading) => Err(not_ready_error(name, version, "it is being loaded")),
+                Some(State::Unavailable(reason)) => Err(not_ready_error(name, version, reason)),
                 None => {
                     let known_versions: Vec<String> = entry.versions.keys().map(u64::to_string).collect();
                     not_found(format!(
@@ -230,11 +230,11 @@ impl Repository {
         if name.is_empty() || self.folder.as_ref().is_some_and(is_own) {
             return Ok(());
         }
-        let index_name = match &self.folder {
+        let expected = match &self.folder {
             Some(dir) => format!("repository named '{}'", dir.display()),
             None => "request without a repository, because the models are named on the command line".to_owned(),
         };
-        let message = format!("repository_name: expected a {index_name}, found '{}'", clip(name));
+        let message = format!("repository_name: expected a {expected}, found '{}'", clip(name));
         Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message))
     }
 
@@ -244,12 +244,12 @@ impl Repository {
     }
 
     /// Lists the models with their states.
-    pub fn index(&self, is_ready_only: bool) -> Vec<ModelIndex> {
+    pub fn index(&self, lists_only_ready: bool) -> Vec<ModelIndex> {
         self.scan();
         let mut index = Vec::new();
         self.read(|entries| {
             for (name, entry) in entries {
-                if entry.versions.is_empty() && !is_ready_only {
+                if entry.versions.is_empty() && !lists_only_ready {
                     index.push(ModelIndex { name: name.clone(), ..ModelIndex::default() });
                 }
                 for (version, state) in &entry.versions {
@@ -258,7 +258,7 @@ impl Repository {
                         State::Loading => ("LOADING", ""),
                         State::Unavailable(reason) => ("UNAVAILABLE", reason.as_str()),
                     };
-                    if state == "READY" || !is_ready_only {
+                    if state == "READY" || !lists_only_ready {
                         index.push(ModelIndex {
                             name: name.clone(),
                             version: version.to_string(),
@@ -278,14 +278,14 @@ impl Repository {
     /// If the model is not in the repository or cannot be loaded. Ready versions then remain ready.
     pub fn load(&self, name: &str, overrides: &Overrides) -> Result<()> {
         check_name(name)?;
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change_guard = self.change_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = self.load_versions(name, overrides);
         let (versions, failure) = match outcome {
             Ok(loaded_versions) => loaded_versions,
             Err(error) => {
                 // A model without versions is listed as version 1 with its error.
                 self.write(|entries| {
-                    if let Some(entry) = entries.get_mut(name).filter(|entry| !entry.has_ready()) {
+                    if let Some(entry) = entries.get_mut(name).filter(|entry| !entry.has_ready_version()) {
                         entry.versions.retain(|_, state| !matches!(state, State::Loading));
                         if entry.versions.is_empty() {
                             entry.versions.insert(1, State::Unavailable(error.to_string()));
@@ -301,7 +301,7 @@ impl Repository {
         // The old versions are dropped outside the lock, because their instances end with their last request.
         let old_versions = self.write(|entries| {
             let entry = entries.entry(name.to_owned()).or_default();
-            if failure.is_some() && entry.has_ready() {
+            if failure.is_some() && entry.has_ready_version() {
                 return versions;
             }
             let mut old_versions = std::mem::replace(&mut entry.versions, versions);
@@ -334,12 +334,15 @@ impl Repository {
             return Err(ServeError::new(Status::NotFound, serving::UNKNOWN_MODEL, message));
         }
         if self.read(|entries| entries.len()) >= MAX_MODELS && !self.is_known(name) {
-            return Err(ServeError::repository(format!("expected at most {MAX_MODELS} models, found more")));
+            let message = format!("expected at most {MAX_MODELS} models, found {}", MAX_MODELS + 1);
+            return Err(ServeError::repository(message));
         }
         let file = match (&overrides.config, &origin) {
             (Some(text), _) => config::parse_json(text)?,
             (None, _) if !overrides.files.is_empty() => {
-                return Err(ServeError::repository("expected the parameter 'config' with files, found none"));
+                return Err(ServeError::repository(
+                    "expected the parameter 'config' along with the files, found files alone",
+                ));
             }
             (None, Some(Origin::Folder(dir))) => read_config(dir)?,
             (None, _) => ConfigFile::default(),
@@ -347,7 +350,7 @@ impl Repository {
         let sources = sources(origin.as_ref(), &file, overrides)?;
         self.write(|entries| {
             let entry = entries.entry(name.to_owned()).or_default();
-            if !entry.has_ready() {
+            if !entry.has_ready_version() {
                 entry.versions = sources.iter().map(|source| (source.version, State::Loading)).collect();
             }
         });
@@ -381,12 +384,12 @@ impl Repository {
     /// # Errors
     /// If the model is unknown.
     pub fn unload(&self, name: &str) -> Result<()> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change_guard = self.change_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let old_versions = self.write(|entries| {
             let entry = entries.get_mut(name)?;
-            let unloaded =
+            let unloaded_versions =
                 entry.versions.keys().map(|version| (*version, State::Unavailable(UNLOADED.to_owned()))).collect();
-            Some(std::mem::replace(&mut entry.versions, unloaded))
+            Some(std::mem::replace(&mut entry.versions, unloaded_versions))
         });
         if old_versions.is_none() {
             let message =
@@ -399,7 +402,7 @@ impl Repository {
 }
 
 impl Entry {
-    fn has_ready(&self) -> bool {
+    fn has_ready_version(&self) -> bool {
         self.versions.values().any(|state| matches!(state, State::Ready(_)))
     }
 }
@@ -412,7 +415,7 @@ fn unavailable_reason(entry: &Entry) -> String {
     reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-fn not_ready(name: &str, version: &str, reason: &str) -> ServeError {
+fn not_ready_error(name: &str, version: &str, reason: &str) -> ServeError {
     let message = format!("Request for model '{name}' version {version} is not at ready state: {reason}");
     ServeError::new(Status::Unavailable, serving::NOT_READY, message)
 }
@@ -475,7 +478,7 @@ fn sources(origin: Option<&Origin>, file: &ConfigFile, overrides: &Overrides) ->
                 .filter_map(|entry| entry.file_name().to_str().and_then(parse_version))
                 .collect();
             found_versions.sort_unstable();
-            let versions = select(file, &found_versions)?;
+            let versions = select_versions(file, &found_versions)?;
             if versions.is_empty() {
                 let message = format!(
                     "{}: expected a directory per version, such as 1, found {}",
@@ -494,15 +497,15 @@ fn sources(origin: Option<&Origin>, file: &ConfigFile, overrides: &Overrides) ->
     }
 }
 
-fn select(file: &ConfigFile, available_versions: &[u64]) -> Result<Vec<u64>> {
+fn select_versions(file: &ConfigFile, available_versions: &[u64]) -> Result<Vec<u64>> {
     let version_policy = file.config.version_policy.as_ref().and_then(|policy| policy.choice.as_ref());
     match version_policy {
         Some(VersionPolicyChoice::All(_)) => Ok(available_versions.to_vec()),
         Some(VersionPolicyChoice::Specific(specific)) => {
             let requested_versions: Vec<u64> = specific.versions.iter().map(|&version| version as u64).collect();
             match requested_versions.iter().find(|version| !available_versions.contains(version)) {
-                Some(not_found) => Err(ServeError::repository(format!(
-                    "version_policy.specific: expected versions of {available_versions:?}, found {not_found}"
+                Some(missing_version) => Err(ServeError::repository(format!(
+                    "version_policy.specific: expected one of the versions {available_versions:?}, found {missing_version}"
                 ))),
                 None => Ok(requested_versions),
             }
@@ -530,9 +533,11 @@ fn file_names(file: &ConfigFile) -> Result<Vec<&str>> {
 fn stored_source(dir: &Path, version: u64, file: &ConfigFile) -> Result<VersionSource> {
     let version_dir = dir.join(version.to_string());
     let names = file_names(file)?;
-    let available_versions =
-        names.iter().find(|name| version_dir.join(name).exists()).ok_or_else(|| load::no_file(&version_dir, &names))?;
-    let mut path = version_dir.join(available_versions);
+    let model_file = names
+        .iter()
+        .find(|name| version_dir.join(name).exists())
+        .ok_or_else(|| load::missing_file_error(&version_dir, &names))?;
+    let mut path = version_dir.join(model_file);
     // A directory with this name contains a model and its external data.
     if path.is_dir() {
         path = path.join("model.onnx");
@@ -556,7 +561,7 @@ fn sent_sources(file: &ConfigFile, overrides: &Overrides) -> Result<Vec<VersionS
         };
     }
     let available_versions: Vec<u64> = sent_files.keys().copied().collect();
-    let versions = select(file, &available_versions)?;
+    let versions = select_versions(file, &available_versions)?;
     let source = |version: u64| {
         let (name, bytes) = sent_files.get(&version)?;
         let source = Source::Bytes { bytes: (*bytes).clone(), folder: None };

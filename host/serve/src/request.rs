@@ -111,7 +111,7 @@ pub struct RequestedOutput {
     /// Number of classes to return instead of the values; 0 to return the values.
     pub classes: u64,
     /// Shared memory to write the values to, if any.
-    pub shared: Option<SharedSpan>,
+    pub shared_span: Option<SharedSpan>,
     /// True for binary data over HTTP, false for JSON; `None` for the default of the request.
     pub binary: Option<bool>,
 }
@@ -160,9 +160,20 @@ pub fn take_shared(params: &mut Params) -> Result<Option<SharedSpan>> {
             offset: offset.map_or(Ok(0), |offset| offset.count("shared_memory_offset"))?,
         })),
         (None, None) if offset.is_none() => Ok(None),
-        _ => Err(ServeError::bad_request(
-            "expected both 'shared_memory_region' and 'shared_memory_byte_size', found only some of the shared-memory parameters",
-        )),
+        (region, byte_size) => {
+            let given_names: Vec<&str> = [
+                region.map(|_| "'shared_memory_region'"),
+                byte_size.map(|_| "'shared_memory_byte_size'"),
+                offset.map(|_| "'shared_memory_offset'"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
+            Err(ServeError::bad_request(format!(
+                "expected both 'shared_memory_region' and 'shared_memory_byte_size', found only {}",
+                given_names.join(" and ")
+            )))
+        }
     }
 }
 
@@ -180,7 +191,7 @@ pub fn requested_output(name: String, mut params: Params) -> Result<RequestedOut
             "output '{name}': expected shared memory or '{other}', found both"
         )));
     }
-    Ok(RequestedOutput { name, classes, shared: shared_span, binary })
+    Ok(RequestedOutput { name, classes, shared_span, binary })
 }
 
 /// Checks a parameter of an unload request. The only known parameter has no effect, because no model depends on another
@@ -189,12 +200,12 @@ pub fn requested_output(name: String, mut params: Params) -> Result<RequestedOut
 /// # Errors
 /// If the parameter is unknown or has the wrong type.
 pub fn check_unload_parameter(name: &str, value: Option<&Param>) -> Result<()> {
-    const KNOWN: &str = "unload_dependents";
+    const PARAMETER_NAME: &str = "unload_dependents";
     match value {
-        Some(value) if name == KNOWN => value.bool(name).map(drop),
+        Some(value) if name == PARAMETER_NAME => value.bool(name).map(drop),
         _ => {
             let name: String = name.chars().take(100).collect();
-            Err(ServeError::bad_request(format!("expected the parameter '{KNOWN}', a Boolean, found '{name}'")))
+            Err(ServeError::bad_request(format!("expected the Boolean parameter '{PARAMETER_NAME}', found '{name}'")))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Ready model version: its configuration, and the validation and execution of its requests.
 
-use crate::batch::{Done, Job, Scheduler};
+use crate::batch::{Job, JobResult, Scheduler};
 use crate::datatype::{Datatype, config_name};
 use crate::error::{Result, ServeError, Status};
 use crate::outputs::{OutputMemory, Part};
@@ -84,7 +84,7 @@ impl ServedModel {
         deadline: Instant,
     ) -> Result<InferResponse> {
         // If the client disconnects, this future is dropped, and the request is counted as cancelled.
-        let mut outcome = Outcome { stats: &self.stats, arrival, reason: FailReason::Canceled, done: false };
+        let mut outcome = OutcomeRecorder { stats: &self.stats, arrival, reason: FailReason::Canceled, is_done: false };
         let id = request.id.clone();
         let result = self.infer_counted(request, regions, deadline, &mut outcome).await;
         if let Err(error) = &result {
@@ -95,7 +95,7 @@ impl ServedModel {
                 _ => FailReason::Other,
             };
         }
-        result.map_err(|error| error.of_request(&id))
+        result.map_err(|error| error.with_request_id(&id))
     }
 
     async fn infer_counted(
@@ -103,7 +103,7 @@ impl ServedModel {
         request: InferRequest,
         regions: &Regions,
         deadline: Instant,
-        outcome: &mut Outcome<'_>,
+        outcome: &mut OutcomeRecorder<'_>,
     ) -> Result<InferResponse> {
         let InferRequest { id, params, inputs, outputs } = request;
         let mut job = Job { inputs: Vec::new(), memory: None, rows: 1, priority: 0, timeout: None, deadline };
@@ -128,14 +128,14 @@ impl ServedModel {
             }
         }
         let requested_outputs = self.check_outputs(outputs, regions)?;
-        let in_place = self.take_inputs(inputs, regions, &mut job)?;
+        let in_place_spans = self.take_inputs(inputs, regions, &mut job)?;
         job.memory = self.output_memory(&requested_outputs)?;
         let rows = job.rows;
         let result = self.scheduler.run(job).await?;
-        in_place.iter().try_for_each(|(region, span)| region.check_intact(span))?;
+        in_place_spans.iter().try_for_each(|(region, span)| region.check_intact(span))?;
         let outputs =
             requested_outputs.into_iter().map(|output| self.output(output, &result)).collect::<Result<Vec<_>>>()?;
-        outcome.done = true;
+        outcome.is_done = true;
         self.stats.record_success(rows.max(1) as u64, result.queue, &result.times, outcome.arrival.elapsed());
         Ok(InferResponse { model: self.name.clone(), version: self.version.to_string(), id, outputs })
     }
@@ -150,11 +150,12 @@ impl ServedModel {
         let mut output_requests: Vec<OutputRequest> = Vec::with_capacity(outputs.len());
         for output in outputs {
             let Some(index) = self.outputs.iter().position(|spec| spec.name == output.name) else {
-                let names: Vec<&str> = self.outputs.iter().map(|spec| spec.name.as_str()).collect();
+                let output_names: Vec<&str> = self.outputs.iter().map(|spec| spec.name.as_str()).collect();
                 let message = format!(
-                    "unexpected inference output '{}' for model '{}': expected one of {names:?}",
+                    "unexpected inference output '{}' for model '{}': expected one of {}",
                     clip(&output.name),
-                    self.name
+                    self.name,
+                    names(&output_names)
                 );
                 return Err(ServeError::bad_tensor(message));
             };
@@ -162,7 +163,7 @@ impl ServedModel {
                 let message = format!("expected each output once, found '{}' twice", output.name);
                 return Err(ServeError::bad_tensor(message));
             }
-            let region_span = output.shared.as_ref().map(|span| regions.locate(span)).transpose()?;
+            let region_span = output.shared_span.as_ref().map(|span| regions.locate(span)).transpose()?;
             output_requests.push(OutputRequest { index, output, region_span });
         }
         Ok(output_requests)
@@ -177,7 +178,9 @@ impl ServedModel {
             outputs.push((port.ty.dtype, shape, None));
         }
         for request in output_requests {
-            let (Some(span), Some((region, index))) = (&request.output.shared, &request.region_span) else { continue };
+            let (Some(span), Some((region, index))) = (&request.output.shared_span, &request.region_span) else {
+                continue;
+            };
             let Some((dtype, shape, memory)) = outputs.get_mut(request.index) else { continue };
             let size = byte_count(*dtype, shape).unwrap_or(usize::MAX);
             if is_in_place(*dtype, size) && size as u64 <= span.byte_size {
@@ -197,9 +200,9 @@ impl ServedModel {
         regions: &Regions,
         job: &mut Job,
     ) -> Result<Vec<(Arc<Region>, SharedSpan)>> {
-        let mut in_place = Vec::new();
+        let mut in_place_spans = Vec::new();
         self.check_names(&inputs)?;
-        let batched = self.config.max_batch_size > 0;
+        let is_batched = self.config.max_batch_size > 0;
         let mut rows = None;
         let mut tensors: Vec<Option<Tensor>> = vec![None; self.inputs.len()];
         for input in inputs {
@@ -215,7 +218,7 @@ impl ServedModel {
                 )));
             }
             let shape = self.check_shape(spec, &input.shape)?;
-            if batched {
+            if is_batched {
                 let row_count = shape.first().copied().unwrap_or_default();
                 if *rows.get_or_insert(row_count) != row_count {
                     return Err(ServeError::bad_tensor(format!(
@@ -226,11 +229,11 @@ impl ServedModel {
                     )));
                 }
             }
-            tensors[index] = Some(self.tensor(spec, &shape, input.data, regions, &mut in_place)?);
+            tensors[index] = Some(self.tensor(spec, &shape, input.data, regions, &mut in_place_spans)?);
         }
         job.rows = rows.unwrap_or(1);
         job.inputs = tensors.into_iter().flatten().collect();
-        Ok(in_place)
+        Ok(in_place_spans)
     }
 
     fn check_names(&self, inputs: &[InputTensor]) -> Result<()> {
@@ -243,15 +246,15 @@ impl ServedModel {
         let missing_names: Vec<&str> = self.inputs.iter().map(|spec| spec.name.as_str()).collect();
         let missing_names: Vec<&str> =
             missing_names.into_iter().filter(|name| !inputs.iter().any(|input| input.name == *name)).collect();
-        let unknown = inputs.iter().find(|input| !self.inputs.iter().any(|spec| spec.name == input.name));
-        if missing_names.is_empty() && unknown.is_none() {
+        let unknown_input = inputs.iter().find(|input| !self.inputs.iter().any(|spec| spec.name == input.name));
+        if missing_names.is_empty() && unknown_input.is_none() {
             return Ok(());
         }
         let given_names: Vec<&str> = inputs.iter().take(64).map(|input| clip(&input.name)).collect();
-        if let (Some(unknown), true) = (unknown, inputs.len() == self.inputs.len()) {
+        if let (Some(unknown_input), true) = (unknown_input, inputs.len() == self.inputs.len()) {
             return Err(ServeError::bad_tensor(format!(
                 "unexpected inference input '{}' for model '{}': missing required input(s) {}",
-                clip(&unknown.name),
+                clip(&unknown_input.name),
                 self.name,
                 names(&missing_names)
             )));
@@ -272,15 +275,15 @@ impl ServedModel {
 
     /// Checks an input shape against the model, and returns it as sizes.
     fn check_shape(&self, spec: &Spec, shape: &[i64]) -> Result<Vec<usize>> {
-        let batched = self.config.max_batch_size > 0;
-        let agrees = shape.len() == spec.shape.len()
+        let is_batched = self.config.max_batch_size > 0;
+        let matches_spec = shape.len() == spec.shape.len()
             && shape
                 .iter()
                 .zip(&spec.shape)
                 .all(|(&actual, &expected)| actual >= 0 && (expected < 0 || actual == expected));
         let sizes: Option<Vec<usize>> = shape.iter().map(|&size| usize::try_from(size).ok()).collect();
-        let Some(sizes) = sizes.filter(|_| agrees) else {
-            let note = if batched {
+        let Some(sizes) = sizes.filter(|_| matches_spec) else {
+            let note = if is_batched {
                 format!(". NOTE: the first dimension is the batch size, of at most {}", self.config.max_batch_size)
             } else {
                 String::new()
@@ -293,7 +296,7 @@ impl ServedModel {
                 dims(shape.get(..64).unwrap_or(shape))
             )));
         };
-        if batched && shape.first().is_some_and(|&rows| rows > i64::from(self.config.max_batch_size)) {
+        if is_batched && shape.first().is_some_and(|&rows| rows > i64::from(self.config.max_batch_size)) {
             return Err(ServeError::bad_tensor(format!(
                 "inference request batch-size must be <= {} for '{}', found {}",
                 self.config.max_batch_size, self.name, sizes[0]
@@ -308,7 +311,7 @@ impl ServedModel {
         shape: &[usize],
         data: InputData,
         regions: &Regions,
-        in_place: &mut Vec<(Arc<Region>, SharedSpan)>,
+        in_place_spans: &mut Vec<(Arc<Region>, SharedSpan)>,
     ) -> Result<Tensor> {
         let Some(expected) = byte_count(spec.dtype, shape) else {
             let message = format!("input '{}': the size of shape {shape:?} exceeds the address space", spec.name);
@@ -333,7 +336,7 @@ impl ServedModel {
                 let (region, index) = regions.locate(&span)?;
                 match is_in_place(spec.dtype, expected).then(|| region.borrow(index, expected)).flatten() {
                     Some(bytes) => {
-                        in_place.push((region, span));
+                        in_place_spans.push((region, span));
                         Arc::new(bytes)
                     }
                     None => Arc::new(regions.read(&span)?),
@@ -343,21 +346,21 @@ impl ServedModel {
         if spec.dtype == DType::Bool
             && let Some(invalid_byte) = (*storage).as_ref().iter().find(|byte| **byte > 1)
         {
-            let message = format!("input '{}': expected Booleans of 0 or 1, found a byte of {invalid_byte}", spec.name);
+            let message = format!("input '{}': expected Boolean elements of 0 or 1, found {invalid_byte}", spec.name);
             return Err(ServeError::bad_tensor(message));
         }
         let tensor = Tensor::from_storage(spec.dtype, shape, storage)
             .ok_or_else(|| ServeError::overloaded(format!("not enough memory for input '{}'", spec.name)))?;
-        let Some(inner) = &spec.reshape else { return Ok(tensor) };
+        let Some(model_dims) = &spec.reshape else { return Ok(tensor) };
         let batch = usize::from(self.config.max_batch_size > 0);
-        resolve(inner, &shape[..batch], tensor.len()).and_then(|shape| tensor.reshaped(&shape)).ok_or_else(|| {
-            let message = format!("input '{}': shape {shape:?} cannot be reshaped to {}", spec.name, dims(inner));
+        resolve(model_dims, &shape[..batch], tensor.len()).and_then(|shape| tensor.reshaped(&shape)).ok_or_else(|| {
+            let message = format!("input '{}': shape {shape:?} cannot be reshaped to {}", spec.name, dims(model_dims));
             ServeError::bad_tensor(message)
         })
     }
 
-    fn output(&self, wanted: OutputRequest, result: &Done) -> Result<OutputTensor> {
-        let OutputRequest { index, output: output_request, region_span } = wanted;
+    fn output(&self, request: OutputRequest, result: &JobResult) -> Result<OutputTensor> {
+        let OutputRequest { index, output: output_request, region_span } = request;
         let spec = &self.outputs[index];
         let Some(part) = result.outputs.get(index) else {
             let message = format!("expected output '{}', found {} outputs", spec.name, result.outputs.len());
@@ -367,9 +370,10 @@ impl ServedModel {
         if spec.reshape.is_some() {
             let batch = usize::from(self.config.max_batch_size > 0);
             let count = element_count(&shape).unwrap_or_default();
-            let outer = &spec.shape[batch..];
-            shape = resolve(outer, &shape[..batch], count).ok_or_else(|| {
-                let message = format!("output '{}': shape {shape:?} cannot be reshaped to {}", spec.name, dims(outer));
+            let config_dims = &spec.shape[batch..];
+            shape = resolve(config_dims, &shape[..batch], count).ok_or_else(|| {
+                let message =
+                    format!("output '{}': shape {shape:?} cannot be reshaped to {}", spec.name, dims(config_dims));
                 ServeError::new(Status::Internal, serving::BAD_TENSOR, message)
             })?;
         }
@@ -380,7 +384,7 @@ impl ServedModel {
             return Ok(OutputTensor { name, datatype: Datatype::Bytes, shape, data, binary });
         }
         let bytes = part.bytes();
-        let data = match output_request.shared.zip(region_span) {
+        let data = match output_request.shared_span.zip(region_span) {
             None => OutputData::Bytes(bytes),
             Some((mut span, (region, index))) => {
                 let size = bytes.len() as u64;
@@ -412,8 +416,8 @@ impl ServedModel {
     fn classes(&self, spec: &Spec, part: &Part, class_limit: u64) -> (Vec<i64>, Bytes) {
         let shape = part.shape();
         let bytes = part.bytes();
-        let batched = self.config.max_batch_size > 0;
-        let rows = if batched { shape.first().copied().unwrap_or(1) } else { 1 };
+        let is_batched = self.config.max_batch_size > 0;
+        let rows = if is_batched { shape.first().copied().unwrap_or(1) } else { 1 };
         let values =
             Tensor::from_bytes(spec.dtype, &shape, &bytes).map(|tensor| tensor.view().to_f64s()).unwrap_or_default();
         let classes = values.len().checked_div(rows).unwrap_or_default();
@@ -433,7 +437,7 @@ impl ServedModel {
             }
         }
         let class_count = class_count as i64;
-        (if batched { vec![rows as i64, class_count] } else { vec![class_count] }, text.into())
+        (if is_batched { vec![rows as i64, class_count] } else { vec![class_count] }, text.into())
     }
 }
 
@@ -445,16 +449,16 @@ struct OutputRequest {
 }
 
 /// Guard that counts a request as failed unless it is done.
-struct Outcome<'a> {
+struct OutcomeRecorder<'a> {
     stats: &'a Stats,
     arrival: Instant,
     reason: FailReason,
-    done: bool,
+    is_done: bool,
 }
 
-impl Drop for Outcome<'_> {
+impl Drop for OutcomeRecorder<'_> {
     fn drop(&mut self) {
-        if !self.done {
+        if !self.is_done {
             self.stats.record_failure(self.reason, self.arrival.elapsed());
         }
     }
@@ -466,7 +470,7 @@ pub fn resolve(dims: &[i64], batch: &[usize], count: usize) -> Option<Vec<usize>
     let inferred_size = known_sizes
         .into_iter()
         .try_fold(1usize, usize::checked_mul)
-        .and_then(|known_sizes| count.checked_div(known_sizes));
+        .and_then(|known_product| count.checked_div(known_product));
     let mut shape = batch.to_vec();
     for &size in dims {
         shape.push(if size >= 0 { size as usize } else { inferred_size? });
@@ -496,15 +500,15 @@ pub fn clip(name: &str) -> &str {
 /// If the model has no tensor with that name, or its type differs.
 pub fn check_spec(
     kind: &str,
-    given_names: &[(String, i32, Vec<i64>, Option<Vec<i64>>)],
+    config_tensors: &[(String, i32, Vec<i64>, Option<Vec<i64>>)],
     specs: &mut [Spec],
-    batched: bool,
+    is_batched: bool,
 ) -> Result<()> {
-    for (name, data_type, outer, reshape) in given_names {
+    for (name, data_type, config_dims, reshape) in config_tensors {
         let Some(spec) = specs.iter_mut().find(|spec| spec.name == *name) else {
-            let known_sizes: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+            let model_names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
             let message =
-                format!("expected an {kind} of the model, found '{name}'; the model has {}", names(&known_sizes));
+                format!("expected an {kind} of the model, found '{name}'; the model has {}", names(&model_names));
             return Err(ServeError::repository(message));
         };
         let datatype_number = Datatype::Fixed(spec.dtype).number();
@@ -515,32 +519,35 @@ pub fn check_spec(
                 config_name(*data_type)
             )));
         }
-        let batch = usize::from(batched);
-        let inner = &spec.shape[batch.min(spec.shape.len())..];
-        let outer_dims = reshape.as_ref().unwrap_or(outer);
-        let agrees = outer_dims.len() == inner.len()
-            && outer_dims.iter().zip(inner).all(|(given_names, model)| *model < 0 || given_names == model);
-        if !agrees {
-            let note = if batched { ", without the batch dimension, which max_batch_size > 0 adds" } else { "" };
+        let batch = usize::from(is_batched);
+        let model_dims = &spec.shape[batch.min(spec.shape.len())..];
+        let reshaped_dims = reshape.as_ref().unwrap_or(config_dims);
+        let dims_agree = reshaped_dims.len() == model_dims.len()
+            && reshaped_dims
+                .iter()
+                .zip(model_dims)
+                .all(|(config_dim, model_dim)| *model_dim < 0 || config_dim == model_dim);
+        if !dims_agree {
+            let note = if is_batched { ", without the batch dimension, which max_batch_size > 0 adds" } else { "" };
             return Err(ServeError::repository(format!(
                 "{kind} '{name}': expected dims {} as in the model{note}, found {}",
-                dims(inner),
-                dims(outer_dims)
+                dims(model_dims),
+                dims(reshaped_dims)
             )));
         }
-        let unknown = |dims: &[i64]| dims.iter().filter(|size| **size < 0).count();
+        let unknown_count = |dims: &[i64]| dims.iter().filter(|size| **size < 0).count();
         if let Some(reshape) = reshape
-            && (unknown(reshape) > 1 || unknown(outer) > 1)
+            && (unknown_count(reshape) > 1 || unknown_count(config_dims) > 1)
         {
             let message = format!(
                 "{kind} '{name}': expected at most one unknown dimension with a reshape, found {} in dims and {} in reshape",
-                unknown(outer),
-                unknown(reshape)
+                unknown_count(config_dims),
+                unknown_count(reshape)
             );
             return Err(ServeError::repository(message));
         }
         let mut shape = spec.shape[..batch.min(spec.shape.len())].to_vec();
-        shape.extend(outer);
+        shape.extend(config_dims);
         spec.shape = shape;
         spec.reshape.clone_from(reshape);
     }

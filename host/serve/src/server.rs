@@ -43,8 +43,8 @@ impl Server {
     /// # Errors
     /// If the options are invalid, or the server cannot listen on an address.
     pub fn start(options: &Options) -> Result<Server> {
-        let control = Arc::new(LogControl::new(options.log_verbose));
-        log::install(&control, options.log_format);
+        let log_control = Arc::new(LogControl::new(options.log_verbose));
+        log::install(&log_control, options.log_format);
         raise_descriptors();
         let models = options.named_models()?;
         if models.is_empty() && options.repository.is_none() {
@@ -57,26 +57,26 @@ impl Server {
         }
         let repository = Repository::new(options.engine()?, &models, options.repository.clone())?;
         let connections = Arc::new(Connections {
-            most: options.max_connections as usize,
+            max_open: options.max_connections as usize,
             // A connection that waits for a response has no traffic either.
-            idle: options.idle_timeout.max(options.timeout + Duration::from_secs(1)),
-            stalled: options.timeout,
-            shutdown: options.shutdown_timeout,
-            open: AtomicUsize::new(0),
-            refused: AtomicU64::new(0),
+            idle_timeout: options.idle_timeout.max(options.timeout + Duration::from_secs(1)),
+            write_timeout: options.timeout,
+            shutdown_timeout: options.shutdown_timeout,
+            open_count: AtomicUsize::new(0),
+            refused_count: AtomicU64::new(0),
         });
         let app = Arc::new(App {
             repository,
             regions: Regions::new(options.allow_shared_memory),
-            log: control,
+            log: log_control,
             connections: connections.clone(),
-            allow_control: options.allow_control,
+            allows_control: options.allow_control,
             timeout: options.timeout,
-            max_request: options.max_request_size,
-            started: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-            requests: AtomicU64::new(1),
-            controls: Semaphore::new(4),
+            max_request_size: options.max_request_size,
+            is_started: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            next_request_id: AtomicU64::new(1),
+            control_permits: Semaphore::new(4),
         });
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let threads = Arc::new(Threads::start(threads)?);
@@ -107,11 +107,11 @@ impl Server {
         let tasks = listeners.into_iter().map(serve).collect();
         let [http, grpc, metrics] = addresses;
         let server = Server { app, runtime, threads, stop, tasks, http, grpc, metrics };
-        let show =
+        let address_text =
             |address: Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
-        tracing::info!(target: "byoc::serve", http = show(http), grpc = show(grpc), metrics = show(metrics), "listening");
+        tracing::info!(target: "byoc::serve", http = address_text(http), grpc = address_text(grpc), metrics = address_text(metrics), "listening");
         server.app.repository.load_all();
-        server.app.started.store(true, Ordering::Relaxed);
+        server.app.is_started.store(true, Ordering::Relaxed);
         tracing::info!(target: "byoc::serve", models = ?server.app.repository.names(), ready = server.app.is_ready(), "started");
         Ok(server)
     }
@@ -139,7 +139,7 @@ impl Server {
     /// Closes the ports, finishes the requests in progress up to the shutdown limit, and stops the threads.
     pub fn stop(self) {
         tracing::info!(target: "byoc::serve", "stopping");
-        self.app.stopping.store(true, Ordering::Relaxed);
+        self.app.is_stopping.store(true, Ordering::Relaxed);
         let _ = self.stop.send(true);
         self.runtime.block_on(async {
             for task in self.tasks {
@@ -158,6 +158,7 @@ impl Server {
 
 /// Raises the soft limit on open descriptors to the hard limit, because each connection needs a descriptor.
 fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let descriptor_limit = getrlimit(Resource::Nofile);
+    let _ =
+        setrlimit(Resource::Nofile, Rlimit { current: descriptor_limit.maximum, maximum: descriptor_limit.maximum });
 }

@@ -82,7 +82,10 @@ impl Regions {
             return Err(ServeError::new(Status::AlreadyExists, SHARED_MEMORY, message));
         }
         if regions.len() == MAX_REGIONS {
-            return invalid_request(format!("expected at most {MAX_REGIONS} shared-memory regions, found more"));
+            return invalid_request(format!(
+                "expected at most {MAX_REGIONS} shared-memory regions, found {}",
+                regions.len() + 1
+            ));
         }
         let path = format!("/{}", key.trim_start_matches('/'));
         let file = shm::open(path.as_str(), shm::OFlags::RDWR, Mode::empty()).map_err(|error| {
@@ -150,7 +153,7 @@ impl Regions {
         let region = self.find(&span.region)?;
         if span.offset.checked_add(span.byte_size).is_none_or(|end| end > region.byte_size) {
             let message = format!(
-                "Invalid offset + byte size for shared memory region: '{}': expected at most {} bytes, found {} + {}",
+                "Invalid offset + byte size for shared memory region: '{}': expected at most {} bytes, found offset {} + byte size {}",
                 span.region, region.byte_size, span.offset, span.byte_size
             );
             return Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message));
@@ -163,39 +166,39 @@ impl Regions {
     ///
     /// # Errors
     /// As for [`Regions::locate`], or if the object was shrunk or memory is exhausted.
-    pub fn read(&self, span: &SharedSpan) -> Result<Copied> {
+    pub fn read(&self, span: &SharedSpan) -> Result<SpanCopy> {
         const ALIGN: usize = 64;
         let (region, offset) = self.locate(span)?;
-        let no_memory = |error: String| ServeError::overloaded(format!("not enough memory for an input: {error}"));
-        let size = usize::try_from(span.byte_size).map_err(|error| no_memory(error.to_string()))?;
-        let charge = Charge::new(size).map_err(|error| no_memory(error.to_string()))?;
+        let memory_error = |error: String| ServeError::overloaded(format!("not enough memory for an input: {error}"));
+        let size = usize::try_from(span.byte_size).map_err(|error| memory_error(error.to_string()))?;
+        let charge = Charge::new(size).map_err(|error| memory_error(error.to_string()))?;
         let mut buffer = Vec::new();
-        buffer.try_reserve_exact(size.saturating_add(ALIGN)).map_err(|error| no_memory(error.to_string()))?;
+        buffer.try_reserve_exact(size.saturating_add(ALIGN)).map_err(|error| memory_error(error.to_string()))?;
         let start = (ALIGN - (buffer.as_ptr() as usize) % ALIGN) % ALIGN;
         buffer.resize(start, 0);
         // The buffer is not zero-filled, because that would take as long as the copy.
         while buffer.len() < start + size {
             let copied_len = (buffer.len() - start) as u64;
             match pread(&region.file, spare_capacity(&mut buffer), offset + copied_len) {
-                Ok(0) => return Err(shrunk_region(span, &region, &std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(shrunk_region_error(span, &region, &std::io::ErrorKind::UnexpectedEof.into())),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(shrunk_region(span, &region, &error.into())),
+                Err(error) => return Err(shrunk_region_error(span, &region, &error.into())),
             }
         }
         buffer.truncate(start + size);
-        Ok(Copied { buffer, start, _charge: charge })
+        Ok(SpanCopy { buffer, start, _charge: charge })
     }
 }
 
 /// Copy of a span, charged to the memory limit.
 #[derive(Debug)]
-pub struct Copied {
+pub struct SpanCopy {
     buffer: Vec<u8>,
     start: usize,
     _charge: Charge,
 }
 
-impl AsRef<[u8]> for Copied {
+impl AsRef<[u8]> for SpanCopy {
     fn as_ref(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
@@ -233,7 +236,7 @@ impl Region {
     pub fn check_intact(&self, span: &SharedSpan) -> Result<()> {
         match self.mapping.get() {
             Some(Some(mapping)) if mapping.is_lost() => {
-                Err(shrunk_region(span, self, &std::io::ErrorKind::UnexpectedEof.into()))
+                Err(shrunk_region_error(span, self, &std::io::ErrorKind::UnexpectedEof.into()))
             }
             _ => Ok(()),
         }
@@ -247,13 +250,13 @@ impl Region {
         // A write past the end would enlarge the object.
         let size = self.file.metadata().map(|data| data.len()).unwrap_or(0);
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > size) {
-            return Err(shrunk_region(span, self, &std::io::ErrorKind::UnexpectedEof.into()));
+            return Err(shrunk_region_error(span, self, &std::io::ErrorKind::UnexpectedEof.into()));
         }
-        self.file.write_all_at(bytes, offset).map_err(|error| shrunk_region(span, self, &error))
+        self.file.write_all_at(bytes, offset).map_err(|error| shrunk_region_error(span, self, &error))
     }
 }
 
-fn shrunk_region(span: &SharedSpan, region: &Region, error: &std::io::Error) -> ServeError {
+fn shrunk_region_error(span: &SharedSpan, region: &Region, error: &std::io::Error) -> ServeError {
     let size = region.file.metadata().map(|data| data.len()).unwrap_or(0);
     let message = format!(
         "shared memory region '{}': expected {} bytes at offset {} of the object '{}', found an object of {size} bytes: {error}",

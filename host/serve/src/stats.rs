@@ -69,7 +69,7 @@ pub enum FailReason {
 }
 
 impl FailReason {
-    /// All reasons, in the order of [`Numbers::failures`].
+    /// All reasons, in the order of [`Counters::failures`].
     pub const ALL: [(FailReason, &str); 4] = [
         (FailReason::Rejected, "REJECTED"),
         (FailReason::Canceled, "CANCELED"),
@@ -88,11 +88,11 @@ pub struct Times {
 
 /// Statistics of a model version, which persist when the version is reloaded.
 #[derive(Debug, Default)]
-pub struct Stats(Mutex<Numbers>);
+pub struct Stats(Mutex<Counters>);
 
 /// Values of [`Stats`].
 #[derive(Clone, Debug)]
-pub struct Numbers {
+pub struct Counters {
     pub last_inference_ms: u64,
     /// Number of items in successful requests.
     pub inference_count: u64,
@@ -120,10 +120,10 @@ pub struct Numbers {
     pub memory: u64,
 }
 
-impl Default for Numbers {
-    fn default() -> Numbers {
-        let durations = || Histogram::new(&DURATION_BOUNDS);
-        Numbers {
+impl Default for Counters {
+    fn default() -> Counters {
+        let duration_histogram = || Histogram::new(&DURATION_BOUNDS);
+        Counters {
             last_inference_ms: 0,
             inference_count: 0,
             execution_count: 0,
@@ -135,9 +135,9 @@ impl Default for Numbers {
             compute_output: Total::default(),
             failures: [Total::default(); 4],
             batches: BTreeMap::new(),
-            request_us: durations(),
-            queue_us: durations(),
-            compute_us: durations(),
+            request_us: duration_histogram(),
+            queue_us: duration_histogram(),
+            compute_us: duration_histogram(),
             batch_sizes: Histogram::new(&BATCH_BOUNDS),
             regions_us: BTreeMap::new(),
             load: Duration::ZERO,
@@ -146,7 +146,7 @@ impl Default for Numbers {
     }
 }
 
-impl Numbers {
+impl Counters {
     /// Returns the response statistics; each request has exactly one response.
     fn responses(&self) -> InferResponseStatistics {
         let cancel = FailReason::ALL.iter().position(|entry| entry.0 == FailReason::Canceled);
@@ -168,12 +168,12 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Stats {
-    fn lock(&self) -> MutexGuard<'_, Numbers> {
+    fn lock(&self) -> MutexGuard<'_, Counters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a snapshot of the current values.
-    pub fn numbers(&self) -> Numbers {
+    pub fn snapshot(&self) -> Counters {
         self.lock().clone()
     }
 
@@ -215,7 +215,7 @@ impl Stats {
     }
 
     /// Records the duration of a region.
-    pub fn region(&self, name: &str, time: Duration) {
+    pub fn record_region(&self, name: &str, time: Duration) {
         let mut counters = self.lock();
         if !counters.regions_us.contains_key(name) {
             counters.regions_us.insert(name.to_owned(), Histogram::new(&DURATION_BOUNDS));
@@ -234,7 +234,7 @@ impl Stats {
 
     /// Converts the statistics to the protocol message.
     pub fn message(&self, name: &str, version: &str) -> ModelStatistics {
-        let counters = self.numbers();
+        let counters = self.snapshot();
         let batches = counters.batches.iter().map(|(size, [input, infer, output])| InferBatchStatistics {
             batch_size: *size,
             compute_input: input.message(),

@@ -77,13 +77,13 @@ impl Threads {
 impl Thread {
     fn start(index: usize, count: usize) -> Result<Thread> {
         /// Maximum total number of threads for blocking work, over all runtimes.
-        const BLOCKING: usize = 16;
+        const MAX_BLOCKING_THREADS: usize = 16;
         let start_error = |error: std::io::Error| {
             let message = format!("cannot start network thread {index}: {error}");
             ServeError::new(Status::Internal, NO_THREADS, message)
         };
         let runtime = Builder::new_current_thread()
-            .max_blocking_threads(BLOCKING.div_ceil(count))
+            .max_blocking_threads(MAX_BLOCKING_THREADS.div_ceil(count))
             .thread_name("serve-work")
             .enable_all()
             .build()

@@ -91,7 +91,8 @@ impl<'r> Backend<'r> {
             match desired_layout(operator, desired) {
                 Ok(layout) => layouts.push(layout),
                 Err(reason) => {
-                    let warning = query_error(&format!("layouts {desired:?} of {operator}: {}", reason.message));
+                    let warning =
+                        query_error(&format!("layouts {} of {operator}: {}", desired.join(", "), reason.message));
                     warnings.push(Diagnostic { help: reason.help, ..warning }.note("the operator keeps its layout"));
                 }
             }
@@ -182,8 +183,7 @@ impl<'r> Backend<'r> {
             return Ok(());
         }
         let message = format!("{} has no device \"{device}\"", base_name(&self.name));
-        let device_list =
-            if known_ids.is_empty() { "the backend lists no devices".into() } else { known_ids.join(", ") };
+        let device_list = if known_ids.is_empty() { "none".into() } else { known_ids.join(", ") };
         let name = base_name(&self.name);
         let help = format!("\"byoc plugins show {name}\" lists the devices with their properties");
         let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
@@ -241,9 +241,9 @@ pub fn check_run_option(registry: &Registry, backend: &str, option: &str, value:
     if found_backend.description.options.get(option).is_some_and(|spec| spec.run) {
         return Ok(());
     }
-    let of_runs: Vec<&str> =
+    let run_options: Vec<&str> =
         found_backend.description.options.iter().filter(|(_, spec)| spec.run).map(|(name, _)| name.as_str()).collect();
-    let device_list = if of_runs.is_empty() { "none".to_owned() } else { of_runs.join(", ") };
+    let device_list = if run_options.is_empty() { "none".to_owned() } else { run_options.join(", ") };
     let message = format!("{backend}.{option} is not a run option");
     let error = Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message).note(format!("run options: {device_list}"));
     Err(error.help("set the option when the model is compiled").into())
@@ -342,8 +342,8 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         let roots = region.composites.iter().map(|composite| composite.root);
         let is_operator = |id: &ExprId| module.expr(*id).as_op_call().is_some() && !composite_nodes.contains(id);
         let operators = roots.chain(region.nodes.iter().copied().filter(is_operator));
-        let of_part = |id: ExprId| self.estimates.get(&(false, vec![id])).cloned();
-        operators.map(of_part).reduce(|sum, part| Some(sum?.plus(&part?))).flatten().filter(|sum| !sum.is_empty())
+        let part_estimate = |id: ExprId| self.estimates.get(&(false, vec![id])).cloned();
+        operators.map(part_estimate).reduce(|sum, part| Some(sum?.plus(&part?))).flatten().filter(|sum| !sum.is_empty())
     }
 
     /// Records the estimates contained in verdicts.

@@ -77,9 +77,9 @@ impl<'a> RegionCompiler<'a> {
         if !compiled.symbols.iter().any(|s| s.as_str() == symbol) {
             let names: Vec<&str> = compiled.symbols.iter().map(|s| s.as_str()).collect();
             let message = format!("{} compiled {symbol} to a library that does not define it", backend.name);
-            let promise_text = if names.is_empty() { "nothing".into() } else { names.join(", ") };
+            let symbol_list = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             let diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message);
-            return Err(compile_error(diagnostic.note(format!("the library defines {promise_text}"))));
+            return Err(compile_error(diagnostic.note(format!("the library defines {symbol_list}"))));
         }
         check_size(backend, symbol, compiled.blob.len()).map_err(compile_error)?;
         let indices = table.tensors.iter().map(|tensor| {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Operators {
     /// Operators with a computing expression. The frontend has folded all others (constants, arithmetic on shapes) into
     /// these. The origins of an expression include the folded operators; the operator itself is last.
-    computing: BTreeSet<SourceId>,
+    computing_sources: BTreeSet<SourceId>,
     /// Predecessors of each operator.
     edges: Vec<BTreeSet<usize>>,
 }
@@ -22,8 +22,8 @@ impl Operators {
     pub fn of(module: &Module) -> Operators {
         let live_exprs = module.live();
         let calls = module.nodes.iter().filter(|(id, node)| live_exprs[*id] && node.expr.as_op_call().is_some());
-        let computing = calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect();
-        Operators { computing, edges: edges(module, &live_exprs) }
+        let computing_sources = calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect();
+        Operators { computing_sources, edges: edges(module, &live_exprs) }
     }
 }
 
@@ -62,12 +62,12 @@ pub fn explain(
     failures: &BTreeMap<String, Refusal>,
     estimates: &dyn Fn(&RegionReport) -> Option<Estimate>,
 ) -> Explanation {
-    let Operators { computing, edges } = operators;
+    let Operators { computing_sources, edges } = operators;
     let live_exprs = module.live();
     let exprs = exprs_by_source(module, &live_exprs);
-    let mut by_expr: BTreeMap<ExprId, usize> = BTreeMap::new();
+    let mut operator_indices: BTreeMap<ExprId, usize> = BTreeMap::new();
     for (index, operator) in report.operators.iter().enumerate() {
-        by_expr.insert(operator.expr, index);
+        operator_indices.insert(operator.expr, index);
     }
     let region_of =
         |index: Option<usize>| index.map(|i| &report.regions[i]).filter(|r| !failures.contains_key(&*r.symbol));
@@ -79,7 +79,7 @@ pub fn explain(
         // The FLOPs of an expression with several origins are attributed to the first of its computing origins, which
         // avoids counting them twice.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
-        if let Some(first_origin) = origins.iter().find(|s| computing.contains(s)) {
+        if let Some(first_origin) = origins.iter().find(|s| computing_sources.contains(s)) {
             flops_of[first_origin.index()] = cost.saturating_add(flops_of[first_origin.index()]);
         }
     }
@@ -87,9 +87,9 @@ pub fn explain(
     for (source, info) in module.origins.sources().iter() {
         let mut placements: Vec<(u64, Placement)> = Vec::new();
         let mut refusals: BTreeSet<RefusalRow> = BTreeSet::new();
-        let placed_exprs: &[ExprId] = if computing.contains(&source) { &exprs[source] } else { &[] };
+        let placed_exprs: &[ExprId] = if computing_sources.contains(&source) { &exprs[source] } else { &[] };
         for expr in placed_exprs {
-            let Some(operator) = by_expr.get(expr).map(|&i| &report.operators[i]) else { continue };
+            let Some(operator) = operator_indices.get(expr).map(|&i| &report.operators[i]) else { continue };
             let region = region_of(operator.region);
             let placement = match region {
                 Some(region) => Placement {
@@ -110,22 +110,26 @@ pub fn explain(
                 refusals.insert(row(&report.regions[index].backend, refusal));
             }
         }
-        let merged = merge_placements(placements);
-        let placement = main_part(&merged)
+        let merged_placements = merge_placements(placements);
+        let placement = main_part(&merged_placements)
             .cloned()
-            .unwrap_or_else(|| folded(module, &live_exprs, computing, source, &exprs[source]));
+            .unwrap_or_else(|| folded_placement(module, &live_exprs, computing_sources, source, &exprs[source]));
         // Refusals of a backend that executes a part of the operator are listed only if some part runs on the host.
-        let is_on_host = merged.iter().any(|(_, part)| part.kind == PlacementKind::Host);
-        let takes = |backend: &String| merged.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
+        let is_on_host = merged_placements.iter().any(|(_, part)| part.kind == PlacementKind::Host);
+        let takes = |backend: &String| merged_placements.iter().any(|(_, part)| part.backend.as_ref() == Some(backend));
         refusals.retain(|r| placement.kind != PlacementKind::Folded && (is_on_host || !takes(&r.backend)));
-        let merged = if merged.len() > 1 { merged.into_iter().map(|(_, part)| part).collect() } else { Vec::new() };
+        let merged_placements = if merged_placements.len() > 1 {
+            merged_placements.into_iter().map(|(_, part)| part).collect()
+        } else {
+            Vec::new()
+        };
         explanation.nodes.push(NodeRow {
             id: source.index(),
             op: info.op.to_string(),
             source: info.name.to_string(),
             flops: flops_of[source.index()],
             placement,
-            parts: merged,
+            parts: merged_placements,
             refusals: refusals.into_iter().collect(),
             inputs: edges.get(source.index()).into_iter().flatten().copied().collect(),
         });
@@ -155,24 +159,24 @@ pub fn explain(
 
 /// Sums the FLOPs of an operator by placement, in the order of the first expression of each placement.
 fn merge_placements(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
-    let mut merged: Vec<(u64, Placement)> = Vec::new();
+    let mut merged_placements: Vec<(u64, Placement)> = Vec::new();
     let mut index: BTreeMap<Option<String>, usize> = BTreeMap::new();
     for (cost, placement) in placements {
-        let position = *index.entry(placement.region.clone()).or_insert(merged.len());
-        match merged.get_mut(position) {
+        let position = *index.entry(placement.region.clone()).or_insert(merged_placements.len());
+        match merged_placements.get_mut(position) {
             Some((sum, _)) => *sum = cost.saturating_add(*sum),
-            None => merged.push((cost, placement)),
+            None => merged_placements.push((cost, placement)),
         }
     }
-    merged
+    merged_placements
 }
 
 /// Returns the region with the most FLOPs, or the host if there is no region.
 fn main_part(placements: &[(u64, Placement)]) -> Option<&Placement> {
-    let by_cost = |(i, (cost, placement)): &(usize, &(u64, Placement))| {
+    let cost_key = |(i, (cost, placement)): &(usize, &(u64, Placement))| {
         (placement.kind == PlacementKind::Region, *cost, usize::MAX - i)
     };
-    placements.iter().enumerate().max_by_key(by_cost).map(|(_, (_, placement))| placement)
+    placements.iter().enumerate().max_by_key(cost_key).map(|(_, (_, placement))| placement)
 }
 
 fn totals(explanation: &Explanation, flops: u64) -> Totals {
@@ -213,17 +217,22 @@ fn exprs_by_source(module: &Module, live_exprs: &IndexVec<ExprId, bool>) -> Inde
 
 /// Returns the placement of an operator that no longer computes anything: folded into the consumers of its result, or
 /// removed.
-fn folded(
+fn folded_placement(
     module: &Module,
     live_exprs: &IndexVec<ExprId, bool>,
-    computing: &BTreeSet<SourceId>,
+    computing_sources: &BTreeSet<SourceId>,
     source: SourceId,
     exprs: &[ExprId],
 ) -> Placement {
     let name = |s: SourceId| &module.origins.sources()[s].name;
     let attribute_holder = exprs.iter().find_map(|&id| {
         module.expr(id).as_op_call()?;
-        module.origins.get(module.nodes[id].origin).iter().copied().find(|s| *s != source && computing.contains(s))
+        module
+            .origins
+            .get(module.nodes[id].origin)
+            .iter()
+            .copied()
+            .find(|s| *s != source && computing_sources.contains(s))
     });
     if let Some(attribute_holder) = attribute_holder {
         let target = Some(format!("an attribute of {}", name(attribute_holder)));
@@ -259,16 +268,16 @@ fn folded(
 /// from the operator that computes a value to the operator that reads it, through any number of them. Operators that
 /// the frontend folded lead to the operator that they were folded into.
 fn edges(module: &Module, live_exprs: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
-    let forwarding = Forwarded::new(module, live_exprs);
+    let forwarding = Forwarding::new(module, live_exprs);
     let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];
     for (_, node) in module.nodes.iter().filter(|(id, _)| live_exprs[*id]) {
-        let Some((reader, folded)) = module.origins.get(node.origin).split_last() else { continue };
+        let Some((reader, folded_sources)) = module.origins.get(node.origin).split_last() else { continue };
         let mut insert = |source: &SourceId| {
             if source < reader {
                 edges[reader.index()].insert(source.index());
             }
         };
-        folded.iter().for_each(&mut insert);
+        folded_sources.iter().for_each(&mut insert);
         let mut operands = Vec::new();
         node.expr.for_each_operand(|operand| operands.push(operand));
         for producer in forwarding.producers(operands) {
@@ -279,7 +288,7 @@ fn edges(module: &Module, live_exprs: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<u
 }
 
 /// Expressions without an origin that only forward a value: tuple projections, `let`-bound variables, and `let`.
-struct Forwarded<'m> {
+struct Forwarding<'m> {
     module: &'m Module,
     /// Forwarded value of each expression, or the expression itself if it forwards nothing.
     value: IndexVec<ExprId, ExprId>,
@@ -287,14 +296,14 @@ struct Forwarded<'m> {
     bound: BTreeMap<ExprId, ExprId>,
 }
 
-impl<'m> Forwarded<'m> {
-    fn new(module: &'m Module, live_exprs: &IndexVec<ExprId, bool>) -> Forwarded<'m> {
+impl<'m> Forwarding<'m> {
+    fn new(module: &'m Module, live_exprs: &IndexVec<ExprId, bool>) -> Forwarding<'m> {
         let lets = module.nodes.iter().filter(|(id, _)| live_exprs[*id]).filter_map(|(_, node)| match node.expr {
             Expr::Let { var, value, .. } => Some((var, value)),
             _ => None,
         });
         let bound: BTreeMap<ExprId, ExprId> = lets.collect();
-        let mut forwarding = Forwarded { module, value: IndexVec::with_capacity(module.nodes.len()), bound };
+        let mut forwarding = Forwarding { module, value: IndexVec::with_capacity(module.nodes.len()), bound };
         // Operands have smaller ids, so their values are already known.
         for id in module.nodes.ids() {
             let value = match module.expr(id) {
@@ -328,16 +337,16 @@ impl<'m> Forwarded<'m> {
 
     /// Returns the expressions that compute `operands`; a tuple without an origin is replaced with its fields.
     fn producers(&self, mut operands: Vec<ExprId>) -> BTreeSet<ExprId> {
-        let mut names_seen = BTreeSet::new();
+        let mut producers = BTreeSet::new();
         while let Some(operand) = operands.pop() {
             let producer = self.of(operand);
-            if names_seen.insert(producer)
+            if producers.insert(producer)
                 && self.is_without_origin(producer)
                 && let Expr::Tuple(fields) = self.module.expr(producer)
             {
                 operands.extend(fields.iter());
             }
         }
-        names_seen
+        producers
     }
 }

@@ -197,8 +197,8 @@ mod tests {
         let nodes = vec![row(0, &[]), row(1, &[0]), row(2, &[0, 1])];
         let positions = layout(&nodes);
         assert!(positions[0].1 < positions[1].1 && positions[1].1 < positions[2].1);
-        let escaped_text = page("m", &Explanation { nodes, ..Explanation::default() });
-        assert!(escaped_text.contains("&lt;n0&gt;") && escaped_text.contains("UnsupportedOp: &quot;x&quot;"));
-        assert!(!escaped_text.contains("<n0>"));
+        let html = page("m", &Explanation { nodes, ..Explanation::default() });
+        assert!(html.contains("&lt;n0&gt;") && html.contains("UnsupportedOp: &quot;x&quot;"));
+        assert!(!html.contains("<n0>"));
     }
 }

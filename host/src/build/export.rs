@@ -65,18 +65,20 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
                     }
                     Callee::Expr(callee) => match module.expr(callee) {
                         Expr::Global(name) => name.to_string(),
-                        _ => return Err(not_representable("a call of a closure")),
+                        _ => return Err(representation_error("a call of a closure")),
                     },
                 };
                 let inputs: Vec<[usize; 3]> = call.args.iter().flat_map(operands_of).collect();
                 graph.call(&function, inputs, &flat_types(module.ty(id))?)
             }
             Expr::Global(_) | Expr::Function(_) | Expr::Constructor(_) => continue,
-            Expr::Var(var) => return Err(not_representable(&format!("the free variable %{}", var.name))),
-            Expr::Let { .. } => return Err(not_representable("a let")),
-            Expr::If { .. } => return Err(not_representable("an if")),
-            Expr::Match(_) => return Err(not_representable("a match")),
-            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(not_representable("a reference")),
+            Expr::Var(var) => return Err(representation_error(&format!("the free variable %{}", var.name))),
+            Expr::Let { .. } => return Err(representation_error("a let")),
+            Expr::If { .. } => return Err(representation_error("an if")),
+            Expr::Match(_) => return Err(representation_error("a match")),
+            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => {
+                return Err(representation_error("a reference"));
+            }
         };
         values.insert(id, entries);
     }
@@ -84,7 +86,7 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
     Ok(graph.finish(&heads))
 }
 
-fn not_representable(construct_name: &str) -> Failure {
+fn representation_error(construct_name: &str) -> Failure {
     Diagnostic::error(
         codes::passes::NOT_DATA_FLOW,
         format!("the graph executor's JSON cannot represent {construct_name}"),

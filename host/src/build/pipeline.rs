@@ -144,7 +144,7 @@ pub fn build(
         partition(&simplified, &backends, &mut passes, &mut warnings)?;
 
     let start = Instant::now();
-    let verified = VerifiedModule::of(&partitioned).map_err(not_verified)?;
+    let verified_module = VerifiedModule::of(&partitioned).map_err(verification_failure)?;
     passes.record("verify", start);
 
     options.report(|| Stage::Plan);
@@ -152,11 +152,11 @@ pub fn build(
     // Only operators that no backend accepted remain outside regions. Among these operators, the host fuses
     // convolutions and matrix products with the requantization that follows them.
     let steps = vec![Step::pass("fuse_requantize")?];
-    let lowered = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
+    let lowered_module = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
     let start = Instant::now();
-    let with_memory = backends.iter().filter(|backend| backend.description.device_memory);
-    let device_backends: Vec<&str> = with_memory.map(|backend| backend.name.as_str()).collect();
-    let lowered_program = plan::plan(&lowered, &outputs, &device_backends)?;
+    let memory_backends = backends.iter().filter(|backend| backend.description.device_memory);
+    let device_backends: Vec<&str> = memory_backends.map(|backend| backend.name.as_str()).collect();
+    let lowered_program = plan::plan(&lowered_module, &outputs, &device_backends)?;
     passes.record("plan", start);
 
     let start = Instant::now();
@@ -172,7 +172,7 @@ pub fn build(
     if options.program {
         code_options["program"] = "c".into();
     }
-    let mut compiler = RegionCompiler::new(verified, &constants, code_options);
+    let mut compiler = RegionCompiler::new(verified_module, &constants, code_options);
     let mut failures: BTreeMap<String, Refusal> = BTreeMap::new();
     let mut regions = Vec::with_capacity(program.regions.len());
     let count = program.regions.len();
@@ -194,7 +194,7 @@ pub fn build(
                 let CompileError { diagnostic, refusal } = *compile_error;
                 failures.insert(region.symbol.clone(), refusal);
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
-                warnings.push(not_compiled(diagnostic.note(message)));
+                warnings.push(compilation_warning(diagnostic.note(message)));
                 regions.push(None);
             }
         }
@@ -206,7 +206,7 @@ pub fn build(
         .collect();
     if in_place.values().any(|pairs| !pairs.is_empty()) {
         // The second plan has the same regions, constants and instructions as the first plan.
-        let lowering = plan::plan_in_place(&lowered, &outputs, &device_backends, &in_place)?;
+        let lowering = plan::plan_in_place(&lowered_module, &outputs, &device_backends, &in_place)?;
         program.functions = lowering.program.functions;
     }
     let mut linked_data = BTreeMap::new();
@@ -218,7 +218,7 @@ pub fn build(
             Err(diagnostic) => {
                 let refusal = CompileError::from(diagnostic.clone()).refusal;
                 let message = format!("the regions of {} could not be linked and run on the host", backend.name);
-                warnings.push(not_compiled(diagnostic.note(message)));
+                warnings.push(compilation_warning(diagnostic.note(message)));
                 for (region, compiled) in program.regions.iter_mut().zip(&mut regions) {
                     if let Some(unlinked) = compiled.take_if(|compiled| takes_part(compiled, &backend.name)) {
                         failures.insert(unlinked.symbol, refusal.clone());
@@ -229,7 +229,7 @@ pub fn build(
         }
         check_cancelled(session, || format!("{} was linking its regions", backend.name))?;
     }
-    let compiled_for: Vec<String> =
+    let region_backends: Vec<String> =
         regions.iter().flatten().map(|compiled_region| compiled_region.backend.clone()).collect();
     // A region may read a constant that no host step reads.
     for tensor in &constants[program.constants.len()..] {
@@ -248,7 +248,7 @@ pub fn build(
     explanation.copies = copies(&program);
     let reasons = refusal_summary(&explanation);
     // A model may already contain regions, on which no backend returns a verdict.
-    let has_region_for = |name: &str| compiled_for.iter().any(|backend| backend == name);
+    let has_region_for = |name: &str| region_backends.iter().any(|backend| backend == name);
     let mut unused = Vec::new();
     for backend in &backends {
         if !has_region_for(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
@@ -277,7 +277,7 @@ pub fn build(
 }
 
 /// Returns the warning about regions that run on the host because their backend failed.
-fn not_compiled(diagnostic: Diagnostic) -> Diagnostic {
+fn compilation_warning(diagnostic: Diagnostic) -> Diagnostic {
     // The code for a region that was not compiled is more specific than the generic code of a plugin's error.
     let code = match diagnostic.code {
         codes::plugins::PLUGIN_FAULT => codes::plugins::REGION_NOT_COMPILED,
@@ -287,7 +287,7 @@ fn not_compiled(diagnostic: Diagnostic) -> Diagnostic {
 }
 
 /// Returns the failure for a module that does not pass verification.
-fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
+fn verification_failure(mut faults: Vec<Diagnostic>) -> Failure {
     if let Some(first_fault) = faults.first_mut() {
         first_fault.notes.push("this is a bug in byoc, found before code generation: please report it".into());
     }
@@ -392,7 +392,7 @@ impl PassLog<'_> {
             }
         };
         let mut run =
-            RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut print_module) };
+            RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after_pass: Some(&mut print_module) };
         let output = manager::run_steps(module, steps, options, &mut run)
             .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_cancelled_build).collect::<Vec<_>>()))?;
         warnings.extend(output.warnings);

@@ -25,7 +25,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
         #[cfg(feature = "onnx")]
         "onnx" => Ok(onnx::load(path, options)?),
         "relay" => relay::load(path, options),
-        _ => Err(unknown_format(path).into()),
+        _ => Err(format_error(path).into()),
     }
 }
 
@@ -39,7 +39,7 @@ pub fn load_bytes(bytes: bytes::Bytes, dir: Option<&Path>, options: &LoadOptions
     #[cfg(not(feature = "onnx"))]
     {
         let (_, _, _) = (bytes, dir, options);
-        Err(unknown_format(Path::new("the model in memory")).into())
+        Err(format_error(Path::new("the model in memory")).into())
     }
 }
 
@@ -56,7 +56,7 @@ pub fn signature(path: &Path) -> Result<Signature, Failure> {
         #[cfg(feature = "onnx")]
         "onnx" => Ok(onnx::signature(path)?),
         "relay" => relay::load(path, &LoadOptions::default()).map(|model| model.signature),
-        _ => Err(unknown_format(path).into()),
+        _ => Err(format_error(path).into()),
     }
 }
 
@@ -64,7 +64,7 @@ fn extension(path: &Path) -> &str {
     path.extension().and_then(|e| e.to_str()).unwrap_or("")
 }
 
-fn unknown_format(path: &Path) -> Diagnostic {
+fn format_error(path: &Path) -> Diagnostic {
     if !path.exists() && cfg!(feature = "onnx") {
         return unreadable(path, "the file does not exist");
     }

@@ -28,7 +28,11 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
             .ok_or_else(|| {
                 bad_file(
                     path,
-                    format!("tensor {name}: expected data that matches its shape, found {} bytes", view.data().len()),
+                    format!(
+                        "tensor {name}: expected the data of {dtype}{:?}, found {} bytes",
+                        view.shape(),
+                        view.data().len()
+                    ),
                 )
             })?;
         if dtype == DType::Bool && tensor.bytes().iter().any(|&b| b > 1) {

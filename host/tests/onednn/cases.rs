@@ -233,9 +233,9 @@ pub fn ints_attr(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
 
-fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, is_transposed: bool) {
+fn convolution(c: &mut Case, axes: usize, groups: usize, channels_per_group: usize, is_transposed: bool) {
     let max_extent = [24, 12, 7][axes - 1];
-    let mut data = vec![c.int(1, 2), groups * per_group];
+    let mut data = vec![c.int(1, 2), groups * channels_per_group];
     let mut kernel = Vec::new();
     let (mut strides, mut dilation, mut padding) = (Vec::new(), Vec::new(), vec![0; 2 * axes]);
     for i in 0..axes {
@@ -243,9 +243,9 @@ fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, is_tr
         strides.push(c.pick(&[1, 1, 2, 3]));
         dilation.push(if is_transposed { 1 } else { c.pick(&[1, 1, 1, 2]) });
         let kernel_extent = (kernel[i] - 1) * dilation[i] + 1;
-        let most_padding = if is_transposed { kernel[i] - 1 } else { kernel_extent - 1 };
-        padding[i] = c.int(0, most_padding);
-        padding[axes + i] = if c.chance(2) { padding[i] } else { c.int(0, most_padding) };
+        let max_padding = if is_transposed { kernel[i] - 1 } else { kernel_extent - 1 };
+        padding[i] = c.int(0, max_padding);
+        padding[axes + i] = if c.chance(2) { padding[i] } else { c.int(0, max_padding) };
         let min_extent =
             (kernel_extent + usize::from(is_transposed)).saturating_sub(padding[i] + padding[axes + i]).max(1);
         let min_extent = if is_transposed { 2 } else { min_extent };
@@ -253,7 +253,7 @@ fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, is_tr
     }
     let out = c.pick(&[1, 2, 4, 5, 8, 16]);
     let x = c.input(&data);
-    let shape: Vec<usize> = if is_transposed { [data[1], out] } else { [out * groups, per_group] }
+    let shape: Vec<usize> = if is_transposed { [data[1], out] } else { [out * groups, channels_per_group] }
         .into_iter()
         .chain(kernel.clone())
         .collect();
@@ -272,18 +272,18 @@ fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, is_tr
     c.set_result(y);
 }
 
-fn grouped(c: &mut Case, axes: usize, is_transposed: bool) {
+fn generate_convolution(c: &mut Case, axes: usize, is_transposed: bool) {
     let groups = c.pick(&[1, 1, 1, 2, 3]);
-    let per_group = c.pick(&[1, 2, 3, 4, 8, 16]);
-    convolution(c, axes, groups, per_group, is_transposed);
+    let channels_per_group = c.pick(&[1, 2, 3, 4, 8, 16]);
+    convolution(c, axes, groups, channels_per_group, is_transposed);
 }
 
 pub fn convolution_1d(c: &mut Case) {
-    grouped(c, 1, false);
+    generate_convolution(c, 1, false);
 }
 
 pub fn convolution_2d(c: &mut Case) {
-    grouped(c, 2, false);
+    generate_convolution(c, 2, false);
 }
 
 /// Ungrouped 3 x 3 convolutions with enough channels and positions for Winograd to pay off, in every data layout and
@@ -296,14 +296,14 @@ pub fn convolution_3x3(c: &mut Case) {
     if c.chance(3) {
         // Slices the data from a tensor with more channels, which makes the data strided.
         let full_input = c.input(&[images, channels + 8, height, width]);
-        let activated = c.op("tanh", &[full_input], &[]);
+        let tanh = c.op("tanh", &[full_input], &[]);
         let begin = c.int(0, 8);
         let attrs = [
             ("begin", ints_attr(&[0, begin, 0, 0])),
             ("end", ints_attr(&[images, begin + channels, height, width])),
             ("strides", ints_attr(&[1, 1, 1, 1])),
         ];
-        let channel_slice = c.op("strided_slice", &[activated], &attrs);
+        let channel_slice = c.op("strided_slice", &[tanh], &attrs);
         x = c.op("add", &[x, channel_slice], &[]);
         if c.chance(2) {
             x = channel_slice;
@@ -323,7 +323,7 @@ pub fn convolution_3x3(c: &mut Case) {
 }
 
 pub fn convolution_3d(c: &mut Case) {
-    grouped(c, 3, false);
+    generate_convolution(c, 3, false);
 }
 
 pub fn depthwise_convolution(c: &mut Case) {
@@ -333,7 +333,7 @@ pub fn depthwise_convolution(c: &mut Case) {
 
 pub fn transposed_convolution(c: &mut Case) {
     let axes = c.pick(&[1, 2, 2, 2, 3]);
-    grouped(c, axes, true);
+    generate_convolution(c, axes, true);
 }
 
 pub fn dense(c: &mut Case) {
@@ -394,16 +394,16 @@ pub fn pooling(c: &mut Case) {
         padding[axes + i] = c.int(0, pool[i] / 2);
         data.push(c.int(pool[i], 10));
     }
-    let include = kind == "avg" && c.chance(2);
-    let ceil = !include && c.chance(4);
+    let counts_padding = kind == "avg" && c.chance(2);
+    let has_ceil_mode = !counts_padding && c.chance(4);
     let mut attrs = vec![
         ("pool_size", ints_attr(&pool)),
         ("strides", ints_attr(&strides)),
         ("padding", ints_attr(&padding)),
-        ("ceil_mode", ceil.into()),
+        ("ceil_mode", has_ceil_mode.into()),
     ];
     if kind == "avg" {
-        attrs.push(("count_include_pad", include.into()));
+        attrs.push(("count_include_pad", counts_padding.into()));
     }
     let x = c.input(&data);
     let y = c.op(&format!("nn.{kind}_pool{axes}d"), &[x], &attrs);
@@ -453,7 +453,7 @@ pub fn batch_norm(c: &mut Case) {
         ("scale", c.chance(2).into()),
     ];
     let batch_norm_results = c.op("nn.batch_norm", &[x, gamma, beta, mean, variance], &attrs);
-    let y = c.builder.project(batch_norm_results, 0).expect("expected the result");
+    let y = c.builder.project(batch_norm_results, 0).expect("expected a field of nn.batch_norm");
     let y = c.activation(y);
     c.set_result(y);
 }
@@ -700,16 +700,16 @@ pub fn lstm(c: &mut Case) {
             let kept_state = c.op("multiply", &[f, previous], &[]);
             cell = c.op("add", &[kept_state, cell], &[]);
         }
-        let curve = c.op("tanh", &[cell], &[]);
-        let h = c.op("multiply", &[o, curve], &[]);
+        let cell_tanh = c.op("tanh", &[cell], &[]);
+        let h = c.op("multiply", &[o, cell_tanh], &[]);
         hiddens.push(h);
         state = Some((h, cell));
     }
     // The last cell state is sometimes an output as well.
     hiddens.extend(state.map(|(_, cell)| cell).filter(|_| c.chance(2)));
     let tuple = c.builder.tuple(&hiddens).expect("expected a tuple");
-    let batch_norm = c.op("stack", &[tuple], &[("axis", 0.into())]);
-    c.set_result(batch_norm);
+    let hidden_sequence = c.op("stack", &[tuple], &[("axis", 0.into())]);
+    c.set_result(hidden_sequence);
 }
 
 /// GRU steps as unrolled by frontends, with the reset gate after or before the recurrent matrix product, with or
@@ -725,8 +725,8 @@ pub fn gru(c: &mut Case) {
         c.op("strided_slice", &[x], &attrs)
     };
     let pieces = |c: &mut Case, x: ExprId, count: usize| -> Vec<ExprId> {
-        let batch_norm = c.op("split", &[x], &[("indices_or_sections", (count as i64).into()), ("axis", 1.into())]);
-        (0..count).map(|i| c.builder.project(batch_norm, i as u32).expect("expected a part")).collect()
+        let split_result = c.op("split", &[x], &[("indices_or_sections", (count as i64).into()), ("axis", 1.into())]);
+        (0..count).map(|i| c.builder.project(split_result, i as u32).expect("expected a part")).collect()
     };
     let mut hiddens = Vec::new();
     for _ in 0..steps {
@@ -735,12 +735,8 @@ pub fn gru(c: &mut Case) {
         let (update, inner) = if linear_before_reset {
             let product = match state {
                 Some(previous) => {
-                    let batch_norm = c.op("nn.dense", &[previous, r], &[]);
-                    Some(if has_bias {
-                        c.op("nn.bias_add", &[batch_norm, bias], &[("axis", 1.into())])
-                    } else {
-                        batch_norm
-                    })
+                    let dense = c.op("nn.dense", &[previous, r], &[]);
+                    Some(if has_bias { c.op("nn.bias_add", &[dense, bias], &[("axis", 1.into())]) } else { dense })
                 }
                 None if has_bias => Some(c.op("reshape", &[bias], &[("newshape", ints_attr(&[1, 3 * hidden_size]))])),
                 None => None,
@@ -763,19 +759,19 @@ pub fn gru(c: &mut Case) {
                 None => (part(c, gates, 0, hidden_size), candidate),
                 Some(previous) => {
                     // The recurrent weights of all gates are one constant, whose slices must be treated as weights.
-                    let first = c.op(
+                    let gate_weight = c.op(
                         "strided_slice",
                         &[r],
                         &[("begin", ints_attr(&[0])), ("end", ints_attr(&[2 * hidden_size]))],
                     );
                     let attrs = [("begin", ints_attr(&[2 * hidden_size])), ("end", ints_attr(&[3 * hidden_size]))];
-                    let second = c.op("strided_slice", &[r], &attrs);
-                    let product = c.op("nn.dense", &[previous, first], &[]);
+                    let candidate_weight = c.op("strided_slice", &[r], &attrs);
+                    let product = c.op("nn.dense", &[previous, gate_weight], &[]);
                     let preactivation = c.op("add", &[gates, product], &[]);
                     let gates = c.op("sigmoid", &[preactivation], &[]);
                     let gates = pieces(c, gates, 2);
                     let kept_state = c.op("multiply", &[gates[1], previous], &[]);
-                    let product = c.op("nn.dense", &[kept_state, second], &[]);
+                    let product = c.op("nn.dense", &[kept_state, candidate_weight], &[]);
                     let candidate = c.op("add", &[candidate, product], &[]);
                     let candidate = c.op("tanh", &[candidate], &[]);
                     state = Some(blend_states(c, gates[0], candidate, state));
@@ -790,19 +786,19 @@ pub fn gru(c: &mut Case) {
         hiddens.extend(state);
     }
     let tuple = c.builder.tuple(&hiddens).expect("expected a tuple");
-    let batch_norm = c.op("stack", &[tuple], &[("axis", 0.into())]);
-    c.set_result(batch_norm);
+    let hidden_sequence = c.op("stack", &[tuple], &[("axis", 0.into())]);
+    c.set_result(hidden_sequence);
 }
 
 /// Adds `(1 - z) n + z h`, sometimes in the form `n + z (h - n)`.
 fn blend_states(c: &mut Case, update: ExprId, candidate: ExprId, previous: Option<ExprId>) -> ExprId {
     if let Some(previous) = previous.filter(|_| c.chance(2)) {
         let state_difference = c.op("subtract", &[previous, candidate], &[]);
-        let scaled_cube = c.op("multiply", &[state_difference, update], &[]);
-        return c.op("add", &[scaled_cube, candidate], &[]);
+        let weighted_difference = c.op("multiply", &[state_difference, update], &[]);
+        return c.op("add", &[weighted_difference, candidate], &[]);
     }
-    let is_single_row = c.scalar(1.0);
-    let complement = c.op("subtract", &[is_single_row, update], &[]);
+    let one = c.scalar(1.0);
+    let complement = c.op("subtract", &[one, update], &[]);
     let new = c.op("multiply", &[complement, candidate], &[]);
     match previous {
         None => new,
@@ -827,10 +823,10 @@ pub fn channel_shuffle(c: &mut Case) {
     let x = c.op("concatenate", &[tuple], &[("axis", 1.into())]);
     let x = c.op("reshape", &[x], &[("newshape", ints_attr(&[batch, groups, channels, size, size]))]);
     let x = c.op("transpose", &[x], &[("axes", ints_attr(&[0, 2, 1, 3, 4]))]);
-    let batch_norm = groups * channels;
-    let mut x = c.op("reshape", &[x], &[("newshape", ints_attr(&[batch, batch_norm, size, size]))]);
-    if batch_norm > 1 && c.chance(2) {
-        let split_index = c.int(1, batch_norm - 1);
+    let total_channels = groups * channels;
+    let mut x = c.op("reshape", &[x], &[("newshape", ints_attr(&[batch, total_channels, size, size]))]);
+    if total_channels > 1 && c.chance(2) {
+        let split_index = c.int(1, total_channels - 1);
         let split_tuple =
             c.op("split", &[x], &[("indices_or_sections", ints_attr(&[split_index])), ("axis", 1.into())]);
         let split_side = c.int(0, 1);
@@ -901,23 +897,23 @@ pub fn masked_rows(case: &mut Case) {
         })
         .collect();
     let mask = case.builder.constant(Tensor::from_slice(&[batch, rows, columns], &mask));
-    let masked = case.op("add", &[x, mask], &[]);
-    let softmax = case.op("nn.softmax", &[masked], &[("axis", (-1).into())]);
-    let nan = case.op("isnan", &[softmax], &[]);
+    let masked_scores = case.op("add", &[x, mask], &[]);
+    let softmax = case.op("nn.softmax", &[masked_scores], &[("axis", (-1).into())]);
+    let is_nan = case.op("isnan", &[softmax], &[]);
     let constant_value = case.pick(&[0.0, -1.5]);
     let constant_value = case.scalar(constant_value);
-    let mut result = case.op("where", &[nan, constant_value, softmax], &[]);
+    let mut result = case.op("where", &[is_nan, constant_value, softmax], &[]);
     if case.chance(2) {
         let values = case.input(&[batch, 5, columns]);
         result = case.op("nn.batch_matmul", &[result, values], &[("transpose_b", true.into())]);
     }
     if case.chance(3) {
         // A second consumer reads the unguarded softmax.
-        let transposed = case.op("transpose", &[softmax], &[("axes", ints_attr(&[0, 2, 1]))]);
-        let nan = case.op("isnan", &[transposed], &[]);
+        let transposed_softmax = case.op("transpose", &[softmax], &[("axes", ints_attr(&[0, 2, 1]))]);
+        let is_nan = case.op("isnan", &[transposed_softmax], &[]);
         let constant_value = case.scalar(2.0);
-        let guarded = case.op("where", &[nan, constant_value, transposed], &[]);
-        let split_tuple = case.builder.tuple(&[result, guarded]).expect("expected a tuple");
+        let guarded_result = case.op("where", &[is_nan, constant_value, transposed_softmax], &[]);
+        let split_tuple = case.builder.tuple(&[result, guarded_result]).expect("expected a tuple");
         return case.set_result(split_tuple);
     }
     case.set_result(result);

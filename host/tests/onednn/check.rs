@@ -107,9 +107,9 @@ pub fn compare_within(context: &str, tolerance: f64, actual: &[Tensor], expected
             assert!(position.is_none(), "{context}, output {k}, element {position:?}: expected {b:?}, found {a:?}");
         }
         let (a, b) = (actual.view().to_f64s(), expected.view().to_f64s());
-        let largest = b.iter().fold(1e-20f64, |max_abs, v| max_abs.max(v.abs()));
+        let max_magnitude = b.iter().fold(1e-20f64, |max_abs, v| max_abs.max(v.abs()));
         for (i, (a, b)) in a.iter().zip(&b).enumerate() {
-            let error = (a - b).abs() / largest;
+            let error = (a - b).abs() / max_magnitude;
             assert!(
                 error <= tolerance || (a.is_nan() && b.is_nan()),
                 "{context}, output {k}, element {i}: expected {b}, found {a}"
@@ -158,7 +158,7 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
         .zip(dtypes)
         .map(|((shape, lines), dtype)| {
             let len = shape.iter().product::<usize>() * dtype.size();
-            Tensor::from_bytes(*dtype, shape, bytes(lines, len)).expect("expected a tensor of that size")
+            Tensor::from_bytes(*dtype, shape, bytes(lines, len)).expect("expected bytes of the tensor's size")
         })
         .collect()
 }

@@ -95,11 +95,11 @@ fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
         0 => c.op("nn.relu", &[x], &[]),
         1 => {
             let zero_offset = if dtype == DType::U8 { c.int(0, 60) as i64 } else { c.int(0, 100) as i64 - 120 };
-            let upper = c.int(60, 140) as i64;
+            let upper_bound = c.int(60, 140) as i64;
             c.op(
                 "clip",
                 &[x],
-                &[("a_min", AttrValue::Float(zero_offset as f64)), ("a_max", AttrValue::Float(upper as f64))],
+                &[("a_min", AttrValue::Float(zero_offset as f64)), ("a_max", AttrValue::Float(upper_bound as f64))],
             )
         }
         _ => x,
@@ -177,27 +177,27 @@ fn parameters(c: &mut Case, dtype: DType) -> [ExprId; 4] {
 
 struct Sizes {
     groups: usize,
-    per_group: usize,
-    out_per_group: usize,
+    channels_per_group: usize,
+    outputs_per_group: usize,
 }
 
 /// Adds a convolution of `x`, or of a new input if `x` is `None`.
 fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, channels_last: bool) -> (ExprId, usize, usize) {
-    let Sizes { groups, per_group, out_per_group } = *sizes;
+    let Sizes { groups, channels_per_group, outputs_per_group } = *sizes;
     let own_params = x.map(|x| c.shape(x));
-    let mut data = own_params.clone().unwrap_or(vec![c.int(1, 2), groups * per_group, 0, 0]);
+    let mut data = own_params.clone().unwrap_or(vec![c.int(1, 2), groups * channels_per_group, 0, 0]);
     let (mut kernel, mut strides, mut dilation, mut padding) = (vec![], vec![], vec![], vec![0; 4]);
     for i in 0..2 {
         let size = if own_params.is_some() { data[2 + i] } else { usize::MAX };
         kernel.push(c.pick(&[1, 1, 2, 3, 3, 5]).min(size));
         strides.push(c.pick(&[1, 1, 2, 3]));
         dilation.push(if own_params.is_some() { 1 } else { c.pick(&[1, 1, 1, 2]) });
-        let output_range = (kernel[i] - 1) * dilation[i] + 1;
-        padding[i] = c.int(0, output_range - 1);
-        padding[2 + i] = if c.chance(2) { padding[i] } else { c.int(0, output_range - 1) };
-        let least = output_range.saturating_sub(padding[i] + padding[2 + i]).max(1);
+        let kernel_extent = (kernel[i] - 1) * dilation[i] + 1;
+        padding[i] = c.int(0, kernel_extent - 1);
+        padding[2 + i] = if c.chance(2) { padding[i] } else { c.int(0, kernel_extent - 1) };
+        let min_size = kernel_extent.saturating_sub(padding[i] + padding[2 + i]).max(1);
         if own_params.is_none() {
-            data[2 + i] = c.int(least, least + 9);
+            data[2 + i] = c.int(min_size, min_size + 9);
         }
     }
     let x = x.unwrap_or_else(|| {
@@ -208,10 +208,10 @@ fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, channels_last: bool)
     });
     let dtype = c.builder.module.ty(x).as_tensor().expect("expected a tensor").dtype;
     let [zero, kernel_zero, input_scales, kernel_scale] = parameters(c, dtype);
-    let channels = groups * out_per_group;
+    let channels = groups * outputs_per_group;
     let shape = match channels_last {
-        true => vec![kernel[0], kernel[1], per_group, channels],
-        false => vec![channels, per_group, kernel[0], kernel[1]],
+        true => vec![kernel[0], kernel[1], channels_per_group, channels],
+        false => vec![channels, channels_per_group, kernel[0], kernel[1]],
     };
     let weight = bytes(c, DType::I8, &shape);
     let weight = c.builder.constant(weight);
@@ -228,14 +228,17 @@ fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, channels_last: bool)
         attrs.push(("kernel_layout", str_attr("HWIO")));
     }
     let accumulator = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, input_scales, kernel_scale], &attrs);
-    (accumulator, per_group * kernel[0] * kernel[1], if channels_last { 3 } else { 1 })
+    (accumulator, channels_per_group * kernel[0] * kernel[1], if channels_last { 3 } else { 1 })
 }
 
 pub fn quantized_convolution(c: &mut Case) {
     c.tolerance = 0.0;
     let groups = c.pick(&[1, 1, 1, 2, 3]);
-    let sizes =
-        Sizes { groups, per_group: c.pick(&[1, 2, 3, 4, 8, 16, 33]), out_per_group: c.pick(&[1, 2, 4, 5, 8, 16, 40]) };
+    let sizes = Sizes {
+        groups,
+        channels_per_group: c.pick(&[1, 2, 3, 4, 8, 16, 33]),
+        outputs_per_group: c.pick(&[1, 2, 4, 5, 8, 16, 40]),
+    };
     let is_channels_last = groups == 1 && c.chance(4);
     let (accumulator, terms, axis) = convolve(c, None, &sizes, is_channels_last);
     let result = post_ops(c, accumulator, terms, axis);
@@ -244,7 +247,11 @@ pub fn quantized_convolution(c: &mut Case) {
 
 pub fn quantized_depthwise(c: &mut Case) {
     c.tolerance = 0.0;
-    let sizes = Sizes { groups: c.pick(&[2, 3, 8, 16, 17, 32]), per_group: 1, out_per_group: c.pick(&[1, 1, 1, 2]) };
+    let sizes = Sizes {
+        groups: c.pick(&[2, 3, 8, 16, 17, 32]),
+        channels_per_group: 1,
+        outputs_per_group: c.pick(&[1, 1, 1, 2]),
+    };
     let (accumulator, terms, axis) = convolve(c, None, &sizes, false);
     let result = post_ops(c, accumulator, terms, axis);
     c.set_result(result);
@@ -356,7 +363,7 @@ pub fn quantized_elementwise(c: &mut Case) {
 /// Small network: a chain of convolutions with pooling between them, and a dense layer at the end.
 pub fn quantized_blocks(c: &mut Case) {
     c.tolerance = 0.0;
-    let first = Sizes { groups: 1, per_group: c.pick(&[1, 3, 8]), out_per_group: c.pick(&[4, 8, 16]) };
+    let first = Sizes { groups: 1, channels_per_group: c.pick(&[1, 3, 8]), outputs_per_group: c.pick(&[4, 8, 16]) };
     let (accumulator, terms, _) = convolve(c, None, &first, false);
     let dtype = byte_type(c);
     let x = requantize(c, accumulator, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
@@ -369,8 +376,8 @@ pub fn quantized_blocks(c: &mut Case) {
     }
     let channels = c.shape(x)[1];
     let sizes = match c.chance(2) {
-        true => Sizes { groups: channels, per_group: 1, out_per_group: 1 },
-        false => Sizes { groups: 1, per_group: channels, out_per_group: c.pick(&[4, 8, 12]) },
+        true => Sizes { groups: channels, channels_per_group: 1, outputs_per_group: 1 },
+        false => Sizes { groups: 1, channels_per_group: channels, outputs_per_group: c.pick(&[4, 8, 12]) },
     };
     let (accumulator, terms, _) = convolve(c, Some(x), &sizes, false);
     let x = requantize(c, accumulator, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
@@ -466,11 +473,12 @@ pub fn quantized_float_post_ops(c: &mut Case) {
         let weight = bytes(c, DType::I8, &[unit_count, terms]);
         (product(c, x, unit_count, weight), terms, 1)
     } else {
-        let sizes = Sizes { groups: c.pick(&[1, 1, 2]), per_group: c.int(1, 9), out_per_group: c.int(1, 20) };
+        let sizes =
+            Sizes { groups: c.pick(&[1, 1, 2]), channels_per_group: c.int(1, 9), outputs_per_group: c.int(1, 20) };
         convolve(c, None, &sizes, false)
     };
-    let real = [("dtype", str_attr("float32"))];
-    let mut x = c.op("cast", &[accumulator], &real);
+    let float_attrs = [("dtype", str_attr("float32"))];
+    let mut x = c.op("cast", &[accumulator], &float_attrs);
     if c.chance(2) {
         let bias = scalar_or_per_channel(c, x, axis, 900.0);
         let args = if c.chance(2) { [x, bias] } else { [bias, x] };
@@ -488,7 +496,7 @@ pub fn quantized_float_post_ops(c: &mut Case) {
         let (dtype, shape) = (byte_type(c), c.shape(x));
         let other = bytes(c, dtype, &shape);
         let other = c.input_of(other);
-        let other = c.op("cast", &[other], &real);
+        let other = c.op("cast", &[other], &float_attrs);
         let factor = scale(c, 0.4);
         let factor = scalar(c, factor);
         let other = c.op("multiply", &[factor, other], &[]);

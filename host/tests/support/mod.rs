@@ -113,11 +113,11 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
     if let Some(known) = scope.get(id) {
         return Ok(known);
     }
-    let plain = |id: ExprId| match evaluate(module, id, scope)? {
+    let data_of = |id: ExprId| match evaluate(module, id, scope)? {
         Data::Plain(value) => Ok(value),
         Data::Function(..) => Err("expected a tensor, found a function".to_owned()),
     };
-    let tensor = |id: ExprId| match plain(id)? {
+    let tensor = |id: ExprId| match data_of(id)? {
         Value::Tensor(tensor) => Ok(tensor),
         Value::Tuple(_) => Err("expected a tensor, found a tuple".to_owned()),
     };
@@ -126,7 +126,7 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
         Expr::Tuple(fields) => {
             Data::Plain(Value::Tuple(fields.iter().map(|&field| tensor(field)).collect::<Result<_, _>>()?))
         }
-        Expr::Project { tuple, index } => match plain(*tuple)? {
+        Expr::Project { tuple, index } => match data_of(*tuple)? {
             Value::Tuple(fields) => Data::Plain(Value::Tensor(fields[*index as usize].clone())),
             Value::Tensor(_) => return Err("a field of a tensor".into()),
         },
@@ -142,7 +142,7 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
         }
         Expr::Call(call) => match call.callee {
             Callee::Op(op) => {
-                let args = call.args.iter().map(|&arg| plain(arg)).collect::<Result<Vec<_>, _>>()?;
+                let args = call.args.iter().map(|&arg| data_of(arg)).collect::<Result<Vec<_>, _>>()?;
                 let mut outputs = op::evaluate(op, &call.attrs, &args, 1 << 32)?;
                 let is_tuple = module.ty(id).as_tuple().is_some();
                 Data::Plain(if is_tuple { Value::Tuple(outputs) } else { Value::Tensor(outputs.remove(0)) })
@@ -152,7 +152,7 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
                     return Err("expected a function as callee, found a tensor".into());
                 };
                 let Expr::Function(function) = module.expr(function) else {
-                    return Err("expected a function literal".into());
+                    return Err("expected a function literal as callee, found another expression".into());
                 };
                 let inner = Scope { values: RefCell::default(), outer: Some(outer) };
                 for (&param, &arg) in function.params.iter().zip(&call.args) {

@@ -14,7 +14,7 @@ use byoc_plugin_support::region::{Op, RegionIr};
 pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), (RefusalCode, String)> {
     let refuse = |code, detail: String| Err((code, detail));
     let shape = ir.shape(op.inputs[0]);
-    let has_negative = |key: &str| op.attrs().ints(key).unwrap_or_default().iter().any(|&v| v < 0);
+    let negative_padding = || op.attrs().ints("padding").unwrap_or_default().into_iter().find(|&pad| pad < 0);
     match kind {
         Anchor::Convolution => {
             if !layout_is_known(op) {
@@ -25,17 +25,17 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
                 );
                 return refuse(RefusalCode::UnsupportedLayout, detail);
             }
-            if has_negative("padding") {
+            if let Some(pad) = negative_padding() {
                 return refuse(
                     RefusalCode::UnsupportedAttr,
-                    "attribute padding: expected integers >= 0, found a negative integer".into(),
+                    format!("attribute padding: expected integers >= 0, found {pad}"),
                 );
             }
-            let infinite = || {
+            let has_non_finite_weight = || {
                 let weight = ir.constant(op.inputs[1]);
                 weight.is_some_and(|(_, weight)| floats(weight).iter().any(|value| !value.is_finite()))
             };
-            if op.name == "nn.conv2d_transpose" && infinite() {
+            if op.name == "nn.conv2d_transpose" && has_non_finite_weight() {
                 let detail =
                     "expected finite weights, found an infinity or a NaN, whose product with a padding zero is NaN";
                 return refuse(RefusalCode::UnsupportedAttr, detail.into());
@@ -51,17 +51,22 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
                     ),
                 );
             }
-            if has_negative("padding") {
+            if let Some(pad) = negative_padding() {
                 return refuse(
                     RefusalCode::UnsupportedAttr,
-                    "attribute padding: expected integers >= 0, found a negative integer".into(),
+                    format!("attribute padding: expected integers >= 0, found {pad}"),
                 );
             }
         }
         Anchor::Normalize => {
-            let row = op.attrs().axis("axis", -1, shape.len()).map(|axis| shape[axis]);
-            if row.is_none_or(|n| n > MAX_ROW) {
-                let detail = format!("expected rows of at most {MAX_ROW} elements, found longer rows");
+            let rank = shape.len();
+            let Some(axis) = op.attrs().axis("axis", -1, rank) else {
+                let axis = op.attrs().int("axis", -1);
+                let detail = format!("attribute axis: expected an axis of a tensor of rank {rank}, found {axis}");
+                return refuse(RefusalCode::UnsupportedAttr, detail);
+            };
+            if shape[axis] > MAX_ROW {
+                let detail = format!("expected rows of at most {MAX_ROW} elements, found {}", shape[axis]);
                 return refuse(RefusalCode::ResourceLimit, detail);
             }
         }
@@ -91,10 +96,11 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
             }
         }
         Anchor::Gather => {
-            if op.attrs().int("batch_dims", 0) != 0 {
+            let batch_dims = op.attrs().int("batch_dims", 0);
+            if batch_dims != 0 {
                 return refuse(
                     RefusalCode::UnsupportedAttr,
-                    "attribute batch_dims: expected 0, found a nonzero value".into(),
+                    format!("attribute batch_dims: expected 0, found {batch_dims}"),
                 );
             }
         }

@@ -42,7 +42,7 @@ impl Lowering<'_, '_> {
         let len = row_dims[rows - 1];
         let outer_rows: i64 = row_dims[..rows - 1].iter().product();
         let group_count: i64 = body.domain[..groups].iter().product();
-        let Tasks { groups: group_tasks, rows: by_rows, columns: by_columns } = *tasks;
+        let Tasks { groups: group_tasks, rows: row_tasks, columns: column_tasks } = *tasks;
         let name = self.phase_name();
         let (b, packing) = self.pack(&c, &name, *packed_groups, packed_size)?;
 
@@ -99,17 +99,17 @@ impl Lowering<'_, '_> {
             "    enum {{ mr = {name}_mr, nr = {name}_nr, tail = {name}_tail, row_tail = {name}_row_tail }};\n    \
              enum {{ tiles_in_row = ({len} + mr - 1) / mr, tiles = {outer_rows} * tiles_in_row, panels = ({padded_columns} + nr - 1) / nr }};"
         );
-        let _ = writeln!(w, "    const int64_t m = {};\n    (void)m;", digit("task", by_columns, by_rows));
-        let _ = writeln!(w, "    const int64_t n = {};\n    (void)n;", digit("task", 1, by_columns));
-        let group = if group_tasks == 1 { "0".to_owned() } else { digit("task", by_columns * by_rows, 0) };
+        let _ = writeln!(w, "    const int64_t m = {};\n    (void)m;", digit("task", column_tasks, row_tasks));
+        let _ = writeln!(w, "    const int64_t n = {};\n    (void)n;", digit("task", 1, column_tasks));
+        let group = if group_tasks == 1 { "0".to_owned() } else { digit("task", column_tasks * row_tasks, 0) };
         let _ = writeln!(w, "    const int64_t group = {group};\n    (void)group;");
-        if group_tasks * by_rows * by_columns == 1 {
+        if group_tasks * row_tasks * column_tasks == 1 {
             let _ = writeln!(w, "    (void)task;");
         }
         let _ = writeln!(w, "    float BYOC_ALIGNED t[mr * nr];");
         let _ = writeln!(w, "    {}", share_loop("g", &group_count.to_string(), "group", group_tasks));
         w.push_str(&decode(&vars[..groups], &body.domain[..groups], "g", 2));
-        let _ = writeln!(w, "        {}", share_loop("panel", "panels", "n", by_columns));
+        let _ = writeln!(w, "        {}", share_loop("panel", "panels", "n", column_tasks));
         let _ = writeln!(w, "            const int64_t column = panel * nr;");
         let b_at = match &address(b_index, &vars)[..] {
             "0" => String::new(),
@@ -117,13 +117,13 @@ impl Lowering<'_, '_> {
         };
         let _ = writeln!(w, "            const float *b = {b}{b_at} + column * {depth};");
         let _ = writeln!(w, "            const int full = tail == 0 || panel + 1 < panels;");
-        let _ = writeln!(w, "            {}", share_loop("tile", "tiles", "m", by_rows));
+        let _ = writeln!(w, "            {}", share_loop("tile", "tiles", "m", row_tasks));
         let _ = writeln!(w, "                const int64_t row = tile % tiles_in_row * mr;");
         let outer_row = if outer_rows == 1 { "0" } else { "(tile / tiles_in_row)" };
         w.push_str(&decode(&vars[groups..groups + rows - 1], &row_dims[..rows - 1], outer_row, 4));
-        let mut at_vars = vars.clone();
-        at_vars[groups + rows - 1] = "row".into();
-        let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(a_view, &at_vars));
+        let mut tile_vars = vars.clone();
+        tile_vars[groups + rows - 1] = "row".into();
+        let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(a_view, &tile_vars));
         let _ = writeln!(w, "                const int whole = row_tail == 0 || row + mr <= {len};");
         let sum_args = format!("{row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t");
         // Because of the padding to `LANES`, even a full panel may hold fewer columns than its width.
@@ -146,7 +146,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "                }}\n            }}\n        }}\n    }}\n}}\n");
 
         let mut phase = Phase { comment, code, ..Phase::default() };
-        phase.call = format!("    byoc_run(pool, {}, {name}, &args);\n", group_tasks * by_rows * by_columns);
+        phase.call = format!("    byoc_run(pool, {}, {name}, &args);\n", group_tasks * row_tasks * column_tasks);
         phase.touch(c.a);
         phase.touch(b);
         phase.touch_all(body);
@@ -168,13 +168,13 @@ impl Lowering<'_, '_> {
             taps.insert(0, (1, 0, 0));
         }
         let [(n0, _, s0), (n1, _, s1)] = taps[..] else {
-            return Err("expected at most 2 kernel axes, found more".into());
+            return Err(format!("expected at most 2 kernel axes, found {}", taps.len()));
         };
         let (k, _, sk) = c.k;
         let (columns, group_dims) = (c.columns(), &c.body.domain[..c.parts[0]]);
         let depth = n0 * n1 * k;
         let padded_columns = round_up(columns, LANES);
-        let sc = c.b_column;
+        let column_stride = c.b_column;
         let used_dims: Vec<usize> = (0..group_dims.len()).filter(|&d| c.b_groups[d] != 0).collect();
         let dims: Vec<i64> = used_dims.iter().map(|&d| group_dims[d]).collect();
         let vars: Vec<String> = (0..dims.len()).map(|d| format!("b{d}")).collect();
@@ -191,7 +191,7 @@ impl Lowering<'_, '_> {
         let group = if packed_groups == 1 { String::new() } else { format!("g * {packed_size} + ") };
         let call = |destination: &str, nr: &str| {
             format!(
-                "byoc_pack_panel({destination} + {group}column * {depth}, {source} + {offset}, column, {columns}, {nr}, {n0}, {s0}, {n1}, {s1}, {k}, {sk}, {sc});"
+                "byoc_pack_panel({destination} + {group}column * {depth}, {source} + {offset}, column, {columns}, {nr}, {n0}, {s0}, {n1}, {s1}, {k}, {sk}, {column_stride});"
             )
         };
         if let Place::Constant(i) = c.b {

@@ -13,18 +13,18 @@ impl Lowering<'_, '_> {
         let ir = self.ir;
         let op = ir.get(id);
         let axes = spatial_axes(op.name).ok_or_else(|| format!("expected a convolution, found {}", op.name))?;
-        let l = layout(op, axes).ok_or("unsupported layout")?;
+        let l = layout(op, axes).ok_or_else(|| format!("unsupported layout of {}", op.name))?;
         let groups = op.attrs().int("groups", 1);
         let out = ir.shape(op.outputs[0]).to_vec();
         let data_shape = ir.shape(op.inputs[0]).to_vec();
         let weight_shape = ir.shape(op.inputs[1]).to_vec();
-        let depthwise = groups > 1
+        let is_depthwise = groups > 1
             && groups == data_shape[l.c]
             && groups == out[l.c]
             && weight_shape[l.input] == 1
             && !op.name.ends_with("conv2d_transpose");
         let border = border(ir, op);
-        let data = self.channels_last(op.inputs[0], l.c, &border, depthwise, &comment[0])?;
+        let data = self.channels_last(op.inputs[0], l.c, &border, is_depthwise, &comment[0])?;
         let weight = self.resolve(op.inputs[1])?;
         let mut order = vec![l.n];
         order.extend(&l.spatial);
@@ -33,7 +33,7 @@ impl Lowering<'_, '_> {
         let (strides, dilation) = (op.attrs().per_axis("strides", axes, 1), op.attrs().per_axis("dilation", axes, 1));
         let pads = op.attrs().padding(axes);
         let (x, w) = (&data.view, &weight.view);
-        let pixel: Vec<i64> = l.spatial.iter().map(|&d| x.strides[d]).collect();
+        let pixel_strides: Vec<i64> = l.spatial.iter().map(|&d| x.strides[d]).collect();
         let tap_strides: Vec<i64> = l.kernel.iter().map(|&d| w.strides[d]).collect();
         let kernel: Vec<i64> = l.kernel.iter().map(|&d| weight_shape[d]).collect();
 
@@ -48,18 +48,18 @@ impl Lowering<'_, '_> {
             let guard = TapGuard { row: 1 + i, scale, base, step, size };
             Some(guard).filter(|g| has_program && !g.is_idle(taps, out[l.spatial[i]]))
         };
-        if depthwise {
+        if is_depthwise {
             let guards = (0..axes).map(|i| guard(i, kernel[i], strides[i], -pads[i].0, dilation[i])).collect();
-            let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
-            let channel = if has_program { x.strides[l.c] } else { 1 };
+            let offset = (0..axes).map(|i| pads[i].0 * pixel_strides[i]).sum::<i64>();
+            let channel_stride = if has_program { x.strides[l.c] } else { 1 };
             let a_strides: Vec<i64> = std::iter::once(x.strides[l.n])
-                .chain((0..axes).map(|i| strides[i] * pixel[i]))
-                .chain([channel])
+                .chain((0..axes).map(|i| strides[i] * pixel_strides[i]))
+                .chain([channel_stride])
                 .collect();
             let body = body.permute(&order);
             let a_view = View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset };
             let taps: Vec<(i64, i64, i64)> =
-                (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap_strides[i])).collect();
+                (0..axes).map(|i| (kernel[i], dilation[i] * pixel_strides[i], tap_strides[i])).collect();
             if has_program {
                 let contraction = Contraction {
                     parts: [0, body.domain.len() - 1],
@@ -90,10 +90,10 @@ impl Lowering<'_, '_> {
             let mut shape: Vec<i64> = vec![groups, columns];
             shape.extend(order[..order.len() - 1].iter().map(|&d| view.shape[d]));
             let view = view.permute(&axes).reshape(&shape)?;
-            let mut inverse: Vec<usize> = vec![0];
-            inverse.extend(2..shape.len());
-            inverse.push(1);
-            Some(view.permute(&inverse))
+            let mut axis_order: Vec<usize> = vec![0];
+            axis_order.extend(2..shape.len());
+            axis_order.push(1);
+            Some(view.permute(&axis_order))
         };
         let body = body.transform(split).ok_or_else(|| {
             format!("expected a number of output channels divisible by {groups} groups, found {}", out[l.c])
@@ -101,16 +101,16 @@ impl Lowering<'_, '_> {
         let channels = data_shape[l.c] / groups;
         if !op.name.ends_with("conv2d_transpose") {
             let guards = (0..axes).map(|i| guard(i, kernel[i], strides[i], -pads[i].0, dilation[i])).collect();
-            let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
+            let offset = (0..axes).map(|i| pads[i].0 * pixel_strides[i]).sum::<i64>();
             let mut a_strides = vec![channels * x.strides[l.c], x.strides[l.n]];
-            a_strides.extend((0..axes).map(|i| strides[i] * pixel[i]));
+            a_strides.extend((0..axes).map(|i| strides[i] * pixel_strides[i]));
             a_strides.push(0);
             let contraction = Contraction {
                 a: data.place,
                 a_view: View { shape: body.domain.clone(), strides: a_strides, offset: x.offset - offset },
                 body,
                 parts: [1, 1 + axes],
-                taps: (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap_strides[i])).collect(),
+                taps: (0..axes).map(|i| (kernel[i], dilation[i] * pixel_strides[i], tap_strides[i])).collect(),
                 k: (channels, x.strides[l.c], w.strides[l.input]),
                 b: weight.place,
                 b_offset: w.offset,
@@ -135,17 +135,19 @@ impl Lowering<'_, '_> {
                 }
                 let residues = [&y, &x_residue];
                 let body = body.slice(2, ry, strides[0], y.outputs).slice(3, rx, strides[1], x_residue.outputs);
-                let offset: i64 = (0..2).map(|i| residues[i].start * pixel[i]).sum();
+                let offset: i64 = (0..2).map(|i| residues[i].start * pixel_strides[i]).sum();
                 let mut comment = comment.clone();
                 comment[0].push_str(&format!(", outputs {ry} and {rx} modulo the strides"));
-                let a_strides = vec![channels * x.strides[l.c], x.strides[l.n], pixel[0], pixel[1], 0];
+                let a_strides = vec![channels * x.strides[l.c], x.strides[l.n], pixel_strides[0], pixel_strides[1], 0];
                 let contraction = Contraction {
                     a: data.place,
                     a_view: View { shape: body.domain.clone(), strides: a_strides, offset: x.offset + offset },
                     body,
                     parts: [1, 3],
                     taps: (0..2)
-                        .map(|i| (residues[i].taps, -residues[i].back * pixel[i], residues[i].step * tap_strides[i]))
+                        .map(|i| {
+                            (residues[i].taps, -residues[i].back * pixel_strides[i], residues[i].step * tap_strides[i])
+                        })
                         .collect(),
                     k: (channels, x.strides[l.c], w.strides[l.input]),
                     b: weight.place,

@@ -7,7 +7,7 @@
 
 use crate::literals::{c_type, storage_type};
 use crate::loop_body::{LoopBody, Place, address};
-use crate::lowering::{ConstantArray, Lowering, Phase};
+use crate::lowering::{ConstantArray, Lowering, Phase, weight_bytes};
 use crate::schedule::contraction::{Contraction, TapGuard, Types, best_tile};
 use crate::schedule::round_up;
 use byoc_plugin_api::DType;
@@ -52,7 +52,7 @@ impl Sums {
             guards.insert(0, None);
         }
         let ([y, x], [gy, gx]) = (&taps[..], &guards[..]) else {
-            return Err("expected at most 2 kernel axes, found more".into());
+            return Err(format!("expected at most 2 kernel axes, found {}", taps.len()));
         };
         Ok(Sums { levels: [(y.0, y.1), (x.0, x.1), (c.k.0, c.k.1)], guards: [*gy, *gx] })
     }
@@ -149,7 +149,7 @@ impl Lowering<'_, '_> {
         let width =
             if tail == 0 { nr.to_string() } else { format!("column + {nr} <= {padded_columns} ? {nr} : {tail}") };
         let _ = writeln!(w, "{pad}const int width = {width};");
-        let cols = if padded_columns == columns {
+        let column_count = if padded_columns == columns {
             "width".to_owned()
         } else {
             let _ =
@@ -162,7 +162,8 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < width; ++j)");
             let _ = writeln!(
                 w,
-                "{pad}        panel[k * width + j] = j < {cols} ? {}[{offset} + k * {} + (column + j) * {}] : 0.0f;",
+                "{pad}        panel[k * width + j] = j < {column_count} ? {}[{offset} + k * {} + (column + j) * {}] \
+                 : 0.0f;",
                 b.place, b.strides[2], b.column
             );
         }
@@ -225,26 +226,26 @@ impl Lowering<'_, '_> {
         let row_stride = a_view.strides[last_row_dim];
         let is_contiguous = b.column == 1 || has_local_panel;
         let remaining_rows = (high - low).max(0) % mr;
-        let mut kinds = vec![mr];
-        kinds.extend(
+        let mut row_counts = vec![mr];
+        row_counts.extend(
             [remaining_rows, 1]
                 .into_iter()
                 .filter(|&n| n != 0 && n != mr && (n != 1 || remaining_rows == 1 || (low, high) != (0, len))),
         );
-        kinds.dedup();
+        row_counts.dedup();
         let mut widths = vec![nr];
         if tail != 0 && nr < padded_columns {
             widths.push(tail);
         }
         let mut calls = Vec::new();
-        for &r in &kinds {
+        for &r in &row_counts {
             for &n in &widths {
                 let function = if is_contiguous { kernel.clone() } else { format!("{kernel}_strided") };
                 let column = if is_contiguous { String::new() } else { format!("{}, ", b.column) };
                 let arguments = arguments.replace("width", &n.to_string());
                 let call = format!("{function}({r}, {n}, {row_stride}, {arguments}{column}{zero}a, b, t);");
                 let mut tests = Vec::new();
-                if kinds.len() > 1 {
+                if row_counts.len() > 1 {
                     tests.push(format!("rows == {r}"));
                 }
                 if widths.len() > 1 {
@@ -266,7 +267,7 @@ impl Lowering<'_, '_> {
         let row = &vars[last_row_dim];
         let _ = writeln!(w, "{pad}for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "{pad}    const int64_t {row} = row + i;\n{pad}    (void){row};");
-        let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {cols}; ++j) {{");
+        let _ = writeln!(w, "{pad}    for (int64_t j = 0; j < {column_count}; ++j) {{");
         let _ = writeln!(w, "{pad}        const int64_t c = column + j;\n{pad}        (void)c;");
         let _ = writeln!(w, "{pad}        const {sum_type} acc = t[i * width + j];");
         w.push_str(&body.statements(&vars, depth + 2));
@@ -299,7 +300,7 @@ impl Lowering<'_, '_> {
             taps.insert(0, (1, 0, 0));
         }
         let [(n0, _, s0), (n1, _, s1)] = taps[..] else {
-            return Err("expected at most 2 kernel axes, found more".into());
+            return Err(format!("expected at most 2 kernel axes, found {}", taps.len()));
         };
         let (k, _, sk) = c.k;
         let columns = c.columns();
@@ -317,7 +318,10 @@ impl Lowering<'_, '_> {
         let dims: Vec<i64> = (0..c.parts[0]).filter(|&d| c.b_groups[d] != 0).map(|d| c.body.domain[d]).collect();
         let group_strides: Vec<i64> = c.b_groups.iter().copied().filter(|&s| s != 0).collect();
         let groups_view = View { shape: dims, strides: group_strides, offset: c.b_offset };
-        let constant = self.ir.constants.get(index).ok_or("unknown constant")?;
+        let constant_count = self.ir.constants.len();
+        let constant = self.ir.constants.get(index);
+        let constant =
+            constant.ok_or_else(|| format!("expected constant indices < {constant_count}, found {index}"))?;
         let size = c.types.b.size();
         let bytes = constant.bytes();
         let mut data = Vec::with_capacity((packed_groups * depth * columns) as usize * size);
@@ -332,15 +336,8 @@ impl Lowering<'_, '_> {
                                     data.resize(data.len() + size, 0);
                                     continue;
                                 }
-                                let offset = start + i * s0 + j * s1 + l * sk + (column + n) * c.b_column;
-                                let offset = usize::try_from(offset).map_err(
-                                    |_| "expected weight offsets within the constant, found one out of range",
-                                )? * size;
-                                data.extend_from_slice(
-                                    bytes
-                                        .get(offset..offset + size)
-                                        .ok_or("expected weight offsets within the constant, found one out of range")?,
-                                );
+                                let element = start + i * s0 + j * s1 + l * sk + (column + n) * c.b_column;
+                                data.extend_from_slice(weight_bytes(bytes, element, size)?);
                             }
                         }
                     }

@@ -4,7 +4,7 @@
 use crate::direct::Sums;
 use crate::literals::{c_type, loaded, storage_type};
 use crate::loop_body::{Place, address};
-use crate::lowering::{ConstantArray, Lowering, Phase};
+use crate::lowering::{ConstantArray, Lowering, Phase, weight_bytes};
 use crate::schedule::contraction::{Contraction, Types};
 use crate::schedule::window::Depthwise;
 use byoc_plugin_api::DType;
@@ -26,26 +26,22 @@ impl Lowering<'_, '_> {
         let Place::Constant(index) = c.b else {
             return Err("depthwise convolution: expected constant weights, found runtime values".into());
         };
-        let constant = self.ir.constants.get(index).ok_or("unknown constant")?;
+        let constant_count = self.ir.constants.len();
+        let constant = self.ir.constants.get(index);
+        let constant =
+            constant.ok_or_else(|| format!("expected constant indices < {constant_count}, found {index}"))?;
         let (size, bytes) = (c.types.b.size(), constant.bytes());
         let mut data = Vec::new();
         for i in 0..n0 {
             for j in 0..n1 {
                 for channel in 0..channels {
-                    let offset = c.b_offset + i * taps[0].2 + j * taps[1].2 + channel * c.b_column;
-                    let offset = usize::try_from(offset)
-                        .map_err(|_| "expected weight offsets within the constant, found one out of range")?
-                        * size;
-                    data.extend_from_slice(
-                        bytes
-                            .get(offset..offset + size)
-                            .ok_or("expected weight offsets within the constant, found one out of range")?,
-                    );
+                    let element = c.b_offset + i * taps[0].2 + j * taps[1].2 + channel * c.b_column;
+                    data.extend_from_slice(weight_bytes(bytes, element, size)?);
                 }
             }
         }
-        let comment_of = format!("{n0} x {n1} taps x {channels} channels");
-        let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment: comment_of });
+        let weights_comment = format!("{n0} x {n1} taps x {channels} channels");
+        let array = self.constant_array(ConstantArray { dtype: c.types.b, bytes: data, comment: weights_comment });
         let weights = Place::Packed(array);
         let block = channels.min(64);
         let (a_type, b_type) = (storage_type(c.types.a).unwrap_or("float"), storage_type(c.types.b).unwrap_or("float"));
@@ -67,7 +63,7 @@ impl Lowering<'_, '_> {
         }
         let mut depth = 1;
         let mut scalar_code = String::new();
-        let code_of_vectors = std::mem::take(w);
+        let vector_code = std::mem::take(w);
         for (var, &n) in vars[..rank - 1].iter().zip(&body.domain) {
             let pad = "    ".repeat(depth);
             let _ = writeln!(w, "{pad}for (int64_t {var} = 0; {var} < {n}; ++{var}) {{");
@@ -127,7 +123,7 @@ impl Lowering<'_, '_> {
         if rest_channels > 0 {
             scalar_code = std::mem::take(w);
         }
-        code = format!("{code_of_vectors}{scalar_code}}}\n\n");
+        code = format!("{vector_code}{scalar_code}}}\n\n");
         let mut phase = Phase { comment, code, ..Phase::default() };
         phase.call = self.call(&name, 1);
         phase.touch(c.a);

@@ -59,7 +59,7 @@ const INFIX: &[(&str, &str)] = &[
 ];
 
 /// Elementwise operators that `expression` handles individually.
-const OTHERS: &[&str] = &[
+const OTHER_OPERATORS: &[&str] = &[
     "rsqrt",
     "nn.relu",
     "nn.leaky_relu",
@@ -90,7 +90,7 @@ const OTHERS: &[&str] = &[
 /// Returns the names of all elementwise operators.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let functions = FUNCTIONS.iter().chain(ROUNDINGS).map(|f| f.0);
-    functions.chain(INFIX.iter().map(|f| f.0)).chain(OTHERS.iter().copied())
+    functions.chain(INFIX.iter().map(|f| f.0)).chain(OTHER_OPERATORS.iter().copied())
 }
 
 /// Returns true if each output element depends only on the input elements at the same index, up to broadcasting.
@@ -164,8 +164,8 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
             let epsilon = literal(dtype, op.attrs().float("epsilon", 1e-5));
             let scale = if op.attrs().flag("scale", true) { b } else { &one };
             let shift = if op.attrs().flag("center", true) { beta } else { &zero };
-            let root = f("sqrtf", "sqrt");
-            format!("({a} - {mean}) * ({scale} / {root}({variance} + {epsilon})) + {shift}")
+            let square_root = f("sqrtf", "sqrt");
+            format!("({a} - {mean}) * ({scale} / {square_root}({variance} + {epsilon})) + {shift}")
         }
         "abs" if is_float => format!("{}({a})", f("fabsf", "fabs")),
         "abs" => format!("{a} < 0 ? -{a} : {a}"),

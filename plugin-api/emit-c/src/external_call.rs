@@ -6,7 +6,7 @@
 use crate::externals::REGION;
 use crate::literals::storage_type;
 use crate::loop_body::Place;
-use crate::lowering::{ConstantArray, Lowering, Phase};
+use crate::lowering::{ConstantArray, Lowering, Phase, weight_bytes};
 use byoc_plugin_api::{AttrValue, DType};
 use byoc_plugin_support::region::{Op, OpId, Val};
 use byoc_plugin_support::view::{View, count};
@@ -123,8 +123,9 @@ impl Lowering<'_, '_> {
         }
         let axis_order: Option<Vec<usize>> = kernel_layout.chars().map(|letter| model_layout.find(letter)).collect();
         let axes = axis_order.filter(|axes| axes.len() == model_layout.len() && !model_layout.is_empty());
-        let axes = axes
-            .ok_or_else(|| format!("{}: expected a permutation of {model_layout:?}, found {kernel_layout}", op.name))?;
+        let axes = axes.ok_or_else(|| {
+            format!("{}: expected a permutation of \"{model_layout}\", found \"{kernel_layout}\"", op.name)
+        })?;
         let (Place::Constant(index), offset, dtype) = inputs[1] else {
             return Err(format!(
                 "{}: layout {kernel_layout}: expected a constant weight, found a runtime value",
@@ -140,14 +141,7 @@ impl Lowering<'_, '_> {
                 offset += remaining % view.shape[d] * view.strides[d];
                 remaining /= view.shape[d];
             }
-            let offset = usize::try_from(offset)
-                .map_err(|_| "expected weight offsets within the constant, found one out of range")?
-                * size;
-            data.extend_from_slice(
-                bytes
-                    .get(offset..offset + size)
-                    .ok_or("expected weight offsets within the constant, found one out of range")?,
-            );
+            data.extend_from_slice(weight_bytes(bytes, offset, size)?);
         }
         let array = self.constant_array(ConstantArray {
             dtype,

@@ -42,21 +42,21 @@ pub struct Grouping {
 
 /// Follows a chain of bijective view operators to its source. Returns the source and the chain in application order.
 fn root(ir: &RegionIr<'_>, mut value: Val) -> (Val, Vec<OpId>) {
-    let mut through = Vec::new();
+    let mut view_ops = Vec::new();
     while let Some(op) = ir.producer(value).filter(|&op| is_bijective(ir.get(op).name)) {
-        through.push(op);
+        view_ops.push(op);
         value = ir.get(op).inputs[0];
     }
-    through.reverse();
-    (value, through)
+    view_ops.reverse();
+    (value, view_ops)
 }
 
 /// Follows view operators from `value` to a value that the group computes. Returns the computed value, and `value` as a
 /// view over the domain of the group; `None` if the group computes no such value or the view does not exist.
 pub fn index_in(ir: &RegionIr<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
-    let (source, through) = root(ir, value);
+    let (source, view_ops) = root(ir, value);
     let mut view = group.index.get(&source)?.clone();
-    for op in through {
+    for op in view_ops {
         view = view_through(ir, ir.get(op), 0, &view)?;
     }
     Some((source, view))
@@ -120,11 +120,11 @@ impl Grouping {
             }
             // An operand that this group computes but that is not a view over the group's domain would be read before
             // it is complete.
-            let unreachable = op
+            let is_unreachable = op
                 .inputs
                 .iter()
                 .any(|&v| self.sources(ir, v).contains(&g) && index_in(ir, &self.groups[g], v).is_none());
-            if unreachable || (self.in_place && !self.reads_in_place(ir, id, g, &view)) {
+            if is_unreachable || (self.in_place && !self.reads_in_place(ir, id, g, &view)) {
                 continue;
             }
             self.groups[g].members.push(id);

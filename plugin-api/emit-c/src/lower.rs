@@ -80,7 +80,7 @@ impl Lowering<'_, '_> {
 
     /// Returns the storage of the result of a program's concatenation if its operands are adjacent in memory, in order,
     /// for example as operands of a longer concatenation.
-    fn adjacent(&mut self, id: OpId, axis: usize) -> Result<Option<Storage>, String> {
+    fn adjacent_storage(&mut self, id: OpId, axis: usize) -> Result<Option<Storage>, String> {
         let op = self.ir.get(id);
         let is_stored = self.ir.outputs.contains(&op.outputs[0]) || self.storage.contains_key(&op.outputs[0]);
         if self.machine().is_none() || op.name != "concatenate" || is_stored {
@@ -90,10 +90,10 @@ impl Lowering<'_, '_> {
         let first_operand = &operands[0];
         let (stride, mut end) = (first_operand.view.strides[axis], first_operand.view.offset);
         for operand in &operands {
-            let same_layout = (0..operand.view.shape.len()).all(|d| {
+            let has_same_layout = (0..operand.view.shape.len()).all(|d| {
                 operand.view.strides[d] == first_operand.view.strides[d] || (d != axis && operand.view.shape[d] == 1)
             });
-            if operand.place != first_operand.place || !same_layout || operand.view.offset != end {
+            if operand.place != first_operand.place || !has_same_layout || operand.view.offset != end {
                 return Ok(None);
             }
             end += stride * operand.view.shape[axis];
@@ -108,7 +108,7 @@ impl Lowering<'_, '_> {
         let result = op.outputs[0];
         let rank = self.ir.shape(result).len();
         let axis = axis(op, 0, rank)?;
-        if let Some(storage) = self.adjacent(id, axis)? {
+        if let Some(storage) = self.adjacent_storage(id, axis)? {
             self.storage.insert(result, storage);
             return Ok(());
         }

@@ -107,6 +107,17 @@ pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize, String> {
     op.attrs().axis("axis", default, rank).ok_or_else(invalid)
 }
 
+/// Returns the bytes of the weight at `index` of a constant; `size` is the size of an element in bytes.
+///
+/// # Errors
+/// If the index is out of range.
+pub(crate) fn weight_bytes(bytes: &[u8], index: i64, size: usize) -> Result<&[u8], String> {
+    let start = usize::try_from(index).ok().and_then(|index| index.checked_mul(size));
+    start
+        .and_then(|start| bytes.get(start..)?.get(..size))
+        .ok_or_else(|| format!("expected weight indices < {}, found {index}", bytes.len() / size))
+}
+
 /// State and result of lowering a region. Sibling modules add `impl` blocks that lower the individual operator kinds.
 pub struct Lowering<'p, 'a> {
     /// Region being lowered.
@@ -253,10 +264,11 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 Some(view) => {
                     let border = match op.name {
                         "transpose" => {
-                            let axes = op
-                                .attrs()
-                                .permutation(view.shape.len())
-                                .ok_or("attribute axes: expected a permutation, found other axes")?;
+                            let rank = view.shape.len();
+                            let axes = op.attrs().permutation(rank).ok_or_else(|| {
+                                let found = op.attrs().ints("axes").unwrap_or_default();
+                                format!("attribute axes: expected a permutation of {rank} axes, found {found:?}")
+                            })?;
                             axes.into_iter().map(|a| storage.border[a]).collect()
                         }
                         "copy" => storage.border,
@@ -268,8 +280,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     let shape = storage.view.shape.clone();
                     let dense = self.dense_copy(&storage, self.ir.val(value).dtype, &self.describe(id))?;
                     let view = view_through(self.ir, op, k, &View::dense(&shape));
-                    let view =
-                        view.ok_or_else(|| format!("{}: the shapes of input and output do not match", op.name))?;
+                    let view = view.ok_or_else(|| {
+                        let result = self.ir.shape(value);
+                        format!("{}: expected an operand with a view of shape {result:?}, found {shape:?}", op.name)
+                    })?;
                     Storage::new(dense.place, view)
                 }
             };
@@ -325,14 +339,15 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Storage { place, view: View { shape: shape.to_vec(), strides, offset }, border }
     }
 
-    /// Returns a value with its channels innermost and a zero border at least as wide as `border`; with `past_the_end`,
-    /// the memory is also readable up to one vector past the end. Emits a copy if the value is stored differently.
+    /// Returns a value with its channels innermost and a zero border at least as wide as `border`; with
+    /// `reads_past_end`, the memory is also readable up to one vector past the end. Emits a copy if the value is stored
+    /// differently.
     pub fn channels_last(
         &mut self,
         value: Val,
         channel: usize,
         border: &[(i64, i64)],
-        past_the_end: bool,
+        reads_past_end: bool,
         comment: &str,
     ) -> Result<Storage, String> {
         let storage = self.resolve(value)?;
@@ -346,7 +361,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         });
         let has_nonzero_border = border.iter().any(|&b| b != (0, 0));
         // Only buffers in the workspace may be read past the end.
-        let is_readable = !past_the_end || matches!(storage.place, Place::Work(_));
+        let is_readable = !reads_past_end || matches!(storage.place, Place::Work(_));
         if is_innermost && (has_border || !has_nonzero_border) && is_readable {
             return Ok(storage);
         }
@@ -384,8 +399,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     "concatenate" => worklist.push((op.outputs[0], dims.clone())),
                     _ if op.inputs[0] == value => {
                         for (d, required_pads) in layout::border(self.ir, op).into_iter().enumerate() {
-                            let have = &mut border[dims[d]];
-                            *have = (have.0.max(required_pads.0), have.1.max(required_pads.1));
+                            let existing_pads = &mut border[dims[d]];
+                            *existing_pads =
+                                (existing_pads.0.max(required_pads.0), existing_pads.1.max(required_pads.1));
                         }
                     }
                     _ => {}
@@ -558,7 +574,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 let storage = self.resolve(input)?;
                 let broadcast_view = operand_view(self.ir, op, i, &storage.view).ok_or_else(|| {
                     let (operand, result) = (&storage.view.shape, self.ir.shape(op.outputs[0]));
-                    format!("{}: operand {i} of shape {operand:?} does not broadcast to {result:?}", op.name)
+                    format!(
+                        "{}: operand {i}: expected a shape that broadcasts to {result:?}, found {operand:?}",
+                        op.name
+                    )
                 })?;
                 let dtype = self.ir.val(input).dtype;
                 let (place, view) = match pull_back(&index, &broadcast_view, &group.domain) {
@@ -573,9 +592,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
                         (destination.place, destination.view)
                     }
                 };
-                let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
-                if preferred_order.as_ref().is_none_or(|(best_count, _)| distinct > *best_count) {
-                    preferred_order = Some((distinct, memory_order(&view)));
+                let distinct_dims = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
+                if preferred_order.as_ref().is_none_or(|(best_count, _)| distinct_dims > *best_count) {
+                    preferred_order = Some((distinct_dims, memory_order(&view)));
                 }
                 let key = (input, view.strides.clone(), view.offset);
                 let name = loaded_names.entry(key).or_insert_with(|| {
@@ -675,8 +694,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
         let mut names = Vec::new();
         for (comment, dtype, bytes) in columns {
             let array = self.constant_array(ConstantArray { dtype, bytes, comment: comment.to_owned() });
-            let view =
-                pull_back(index, &axis_view, domain).ok_or("qnn.requantize: the axis of the scales was reshaped")?;
+            let view = pull_back(index, &axis_view, domain)
+                .ok_or("qnn.requantize: expected an unchanged scale axis, found a reshaped one")?;
             let name = format!("x{}", body.loads.len());
             body.loads.push(Load { name: name.clone(), place: Place::Packed(array), view, dtype });
             names.push(name);
@@ -698,17 +717,17 @@ impl<'p, 'a> Lowering<'p, 'a> {
             elements *= domain[d];
         }
         let bordered_view = View { shape: domain.to_vec(), strides, offset: 0 };
-        let by_place = memory_order(index);
-        let permuted_shape: Vec<i64> = by_place.iter().map(|&d| index.shape[d]).collect();
+        let dims_in_memory_order = memory_order(index);
+        let permuted_shape: Vec<i64> = dims_in_memory_order.iter().map(|&d| index.shape[d]).collect();
         match bordered_view.reshape(&permuted_shape) {
             Some(view) => {
                 let mut strides = vec![0; rank];
-                for (k, &d) in by_place.iter().enumerate() {
+                for (k, &d) in dims_in_memory_order.iter().enumerate() {
                     strides[d] = view.strides[k];
                 }
                 memory_order(&View { shape: index.shape.clone(), strides, offset: 0 })
             }
-            None => by_place,
+            None => dims_in_memory_order,
         }
     }
 

@@ -26,8 +26,9 @@ impl Lowering<'_, '_> {
             view.strides.fill(0);
             body.loads.push(Load { name: format!("unused{i}"), place: storage.place, view, dtype: *dtype });
         }
-        let silence: String = (0..tensors.len()).map(|i| format!("(void)unused{i};")).collect::<Vec<_>>().join(" ");
-        body.lines.push(silence);
+        let unused_casts: String =
+            (0..tensors.len()).map(|i| format!("(void)unused{i};")).collect::<Vec<_>>().join(" ");
+        body.lines.push(unused_casts);
         self.points(&body, comment, first_element);
     }
 
@@ -41,7 +42,7 @@ impl Lowering<'_, '_> {
         let rank = data.view.shape.len();
         let order: Vec<usize> = (0..ir.shape(op.outputs[0]).len()).collect();
         let (body, _) = self.loop_body(group_index, Some(&order))?;
-        let ty = value_type(data_type).ok_or("unsupported element type")?;
+        let ty = value_type(data_type).ok_or_else(|| format!("unsupported element type {data_type}"))?;
         let axis = op.attrs().ints("axis").map(|_| axis(op, 0, rank)).transpose()?;
         let is_take = op.name == "take";
         let flat_size: i64 = data.view.shape.iter().product();
@@ -104,7 +105,7 @@ impl Lowering<'_, '_> {
             None => None,
         };
         let mode = op.attrs().text("pad_mode").to_owned();
-        let ty = value_type(dtype).ok_or("unsupported element type")?;
+        let ty = value_type(dtype).ok_or_else(|| format!("unsupported element type {dtype}"))?;
         let first_element = |vars: &[String]| {
             let mut text = String::new();
             let (mut conditions, mut index) = (Vec::new(), Vec::new());

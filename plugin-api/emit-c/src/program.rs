@@ -132,7 +132,7 @@ pub fn program(
             break;
         }
     }
-    best_program.ok_or_else(|| whole_graph("the graph is empty".into()))
+    best_program.ok_or_else(|| whole_graph("expected a graph with operators, found an empty graph".into()))
 }
 
 /// Plans the arena of a lowered program and collects its parts.
@@ -147,20 +147,20 @@ fn assemble(
 
     // An operand that dies in the phase that stores a result of equal size, element by element, passes its memory to
     // the result.
-    let mut life: Vec<Option<(usize, usize)>> = vec![None; lowering.buffers.len()];
+    let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; lowering.buffers.len()];
     for (phase_index, phase) in lowering.phases.iter().enumerate() {
         for &buffer in &phase.buffers {
-            life[buffer] = Some((life[buffer].map_or(phase_index, |(start, _)| start), phase_index));
+            lifetimes[buffer] = Some((lifetimes[buffer].map_or(phase_index, |(start, _)| start), phase_index));
         }
     }
-    let mut owner: Vec<usize> = (0..lowering.buffers.len()).collect();
+    let mut owners: Vec<usize> = (0..lowering.buffers.len()).collect();
     let mut is_reused = vec![false; lowering.buffers.len()];
     let mut is_aliased = vec![false; lowering.phases.len()];
     for (phase_index, phase) in lowering.phases.iter().enumerate() {
         let mut reusing_results: Vec<usize> = Vec::new();
         for &(result, operand) in &phase.in_place {
-            let ends_here = life[operand].is_some_and(|(_, end)| end == phase_index);
-            let begins_here = life[result].is_some_and(|(start, _)| start == phase_index);
+            let ends_here = lifetimes[operand].is_some_and(|(_, end)| end == phase_index);
+            let begins_here = lifetimes[result].is_some_and(|(start, _)| start == phase_index);
             let has_same_size = lowering.buffers[result].bytes == lowering.buffers[operand].bytes;
             if ends_here
                 && begins_here
@@ -171,24 +171,24 @@ fn assemble(
             {
                 is_reused[operand] = true;
                 reusing_results.push(result);
-                owner[result] = operand;
+                owners[result] = operand;
                 is_aliased[phase_index] = true;
             }
         }
     }
-    for buffer in 0..owner.len() {
+    for buffer in 0..owners.len() {
         let mut root = buffer;
-        while owner[root] != root {
-            root = owner[root];
+        while owners[root] != root {
+            root = owners[root];
         }
-        owner[buffer] = root;
+        owners[buffer] = root;
     }
     let mut sizes = vec![0; lowering.buffers.len()];
-    for (buffer, &owner_index) in owner.iter().enumerate() {
+    for (buffer, &owner_index) in owners.iter().enumerate() {
         sizes[owner_index] = sizes[owner_index].max(lowering.buffers[buffer].bytes);
     }
     let touched_buffers: Vec<std::collections::BTreeSet<usize>> =
-        lowering.phases.iter().map(|phase| phase.buffers.iter().map(|&b| owner[b]).collect()).collect();
+        lowering.phases.iter().map(|phase| phase.buffers.iter().map(|&b| owners[b]).collect()).collect();
     let (offsets, arena) = workspace::plan_aligned(&sizes, touched_buffers.iter(), ALIGN);
     let mut spans: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
     for (phase_index, buffers) in touched_buffers.iter().enumerate() {
@@ -213,8 +213,8 @@ fn assemble(
         .enumerate()
         .filter(|(_, phase)| !phase.call.is_empty())
         .map(|(phase_index, phase)| {
-            let first_of_group = phase.group.filter(|group| !counted_groups.contains(group));
-            counted_groups.extend(first_of_group);
+            let uncounted_group = phase.group.filter(|group| !counted_groups.contains(group));
+            counted_groups.extend(uncounted_group);
             let mut code = tidy(&phase.code).replace(" BYOC_ALIGNED", "");
             code = code.lines().filter(|line| line.trim() != "BYOC_IVDEP").map(|line| format!("{line}\n")).collect();
             if is_aliased[phase_index] {
@@ -225,7 +225,7 @@ fn assemble(
                 comment: phase.comment.clone(),
                 code,
                 call: phase.call.clone(),
-                macs: first_of_group.and_then(|group| macs.get(&group).copied()).unwrap_or(0),
+                macs: uncounted_group.and_then(|group| macs.get(&group).copied()).unwrap_or(0),
                 stack: local_bytes(&phase.code),
                 live: live_bytes(phase_index),
             }
@@ -257,7 +257,7 @@ fn assemble(
         .enumerate()
         .map(|(i, buffer)| ArenaBuffer {
             name: format!("{symbol}_at_w{i}"),
-            offset: offsets[owner[i]],
+            offset: offsets[owners[i]],
             bytes: buffer.bytes,
             comment: buffer.comment.clone(),
         })

@@ -12,11 +12,11 @@ use byoc_plugin_support::region::{Op, RegionIr, Val};
 const CONVERSIONS: &[&str] = &["qnn.quantize", "qnn.dequantize", "qnn.requantize"];
 
 /// Binary operators on quantized tensors.
-const BINARY: &[&str] = &["qnn.add", "qnn.subtract", "qnn.mul"];
+const BINARY_OPERATORS: &[&str] = &["qnn.add", "qnn.subtract", "qnn.mul"];
 
 /// Returns true for an elementwise operator of the QNN dialect.
 pub fn is_elementwise(name: &str) -> bool {
-    is_conversion(name) || BINARY.contains(&name)
+    is_conversion(name) || BINARY_OPERATORS.contains(&name)
 }
 
 /// Returns true for a conversion between scales.
@@ -82,7 +82,7 @@ pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<Str
     let (from, to) = (ir.val(op.inputs[0]).dtype, ir.val(op.outputs[0]).dtype);
     let rounding = op.attrs().text("rounding");
     match (op.name, args) {
-        (name, [x, y, ..]) if BINARY.contains(&name) => binary(ir, op, x, y),
+        (name, [x, y, ..]) if BINARY_OPERATORS.contains(&name) => binary(ir, op, x, y),
         ("qnn.quantize", [x, scale, zero]) if from == DType::F32 => {
             let round = if rounding == "TOEVEN" { "rintf" } else { "roundf" };
             let add = if zero == "0" { String::new() } else { format!(" + (float)({zero})") };
@@ -156,7 +156,7 @@ fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
     if op.name == "qnn.mul" {
         let (a, b) = (difference(dtype, x, &zeros(3)?.to_string()), difference(dtype, y, &zeros(5)?.to_string()));
         let product = format!("byoc_int32((int64_t){a} * {b})");
-        let rescaled_value = match one_rescale(scales(2)? * scales(4)?, out_scale).ok()? {
+        let rescaled_value = match single_rescale(scales(2)? * scales(4)?, out_scale).ok()? {
             Rescale::Fixed { multiplier, shift } => format!("byoc_rescale_upward({product}, {multiplier}, {shift})"),
             _ => product,
         };
@@ -167,7 +167,7 @@ fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
             return Some(format!("(int32_t){x}"));
         }
         let value = difference(dtype, x, &zero.to_string());
-        let rescaled_value = match one_rescale(scale, out_scale).ok()? {
+        let rescaled_value = match single_rescale(scale, out_scale).ok()? {
             Rescale::Fixed { multiplier, shift } => format!("byoc_rescale_upward({value}, {multiplier}, {shift})"),
             _ => value,
         };
@@ -183,7 +183,7 @@ fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
 }
 
 /// Returns the rescaling from one scale to another.
-fn one_rescale(input: f32, output: f32) -> Result<Rescale, String> {
+fn single_rescale(input: f32, output: f32) -> Result<Rescale, String> {
     if input == output { Ok(Rescale::Same) } else { fixed_point(input, output) }
 }
 
@@ -247,7 +247,7 @@ pub fn multipliers(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Vec<Rescale>, Strin
 fn fixed_point(input: f32, output: f32) -> Result<Rescale, String> {
     let ratio = f64::from(input) / f64::from(output);
     if !ratio.is_finite() || ratio <= 0.0 {
-        return Err(format!("expected finite scales above 0, found {input} and {output}"));
+        return Err(format!("expected finite scales > 0, found {input} and {output}"));
     }
     // Fraction as returned by `frexp`, in [0.5, 1): ratios of float32 scales are normal in float64.
     let bits = ratio.to_bits();
@@ -261,6 +261,6 @@ fn fixed_point(input: f32, output: f32) -> Result<Rescale, String> {
         shift @ 1..=62 => Ok(Rescale::Fixed { multiplier: multiplier as i32, shift }),
         // Every product of an int32 rounds to 0.
         shift if shift > 62 => Ok(Rescale::Fixed { multiplier: 0, shift: 1 }),
-        _ => Err(format!("expected a ratio of scales below 2^30, found {ratio}")),
+        _ => Err(format!("expected a ratio of scales < 2^30, found {ratio}")),
     }
 }

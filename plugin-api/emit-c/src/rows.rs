@@ -111,7 +111,13 @@ impl Lowering<'_, '_> {
     }
 
     /// Returns a tensor with `axis` innermost, copied if necessary.
-    fn innermost(&mut self, storage: Storage, axis: usize, dtype: DType, comment: &str) -> Result<Storage, String> {
+    fn with_innermost_axis(
+        &mut self,
+        storage: Storage,
+        axis: usize,
+        dtype: DType,
+        comment: &str,
+    ) -> Result<Storage, String> {
         if storage.view.strides[axis] == 1 || storage.view.shape[axis] == 1 {
             return Ok(storage);
         }
@@ -131,7 +137,7 @@ impl Lowering<'_, '_> {
         let axis = axis(op, -1, rank)?;
         let data = self.resolve(op.inputs[0])?;
         let dtype = ir.val(op.inputs[0]).dtype;
-        let data = self.innermost(data, axis, dtype, &comment[0])?;
+        let data = self.with_innermost_axis(data, axis, dtype, &comment[0])?;
         let mut order: Vec<usize> = memory_order(&data.view);
         order.retain(|&d| d != axis);
         order.push(axis);
@@ -215,24 +221,26 @@ impl Lowering<'_, '_> {
         let data = self.resolve(op.inputs[0])?;
         let kept_dims: Vec<usize> = (0..rank).filter(|&d| !is_reduced[d]).collect();
         // Dimensions that are not reduced, in memory order.
-        let by_memory: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| !is_reduced[*d]).collect();
+        let kept_in_memory_order: Vec<usize> =
+            memory_order(&data.view).into_iter().filter(|d| !is_reduced[*d]).collect();
         let out_rank = ir.shape(op.outputs[0]).len();
-        let keepdims = out_rank == rank && out_rank != kept_dims.len();
-        let out_of = |d: usize| if keepdims { d } else { kept_dims.iter().position(|&k| k == d).unwrap_or(0) };
-        let mut order: Vec<usize> = by_memory.iter().map(|&d| out_of(d)).collect();
-        if keepdims {
+        let keeps_dims = out_rank == rank && out_rank != kept_dims.len();
+        let out_dim = |d: usize| if keeps_dims { d } else { kept_dims.iter().position(|&k| k == d).unwrap_or(0) };
+        let mut order: Vec<usize> = kept_in_memory_order.iter().map(|&d| out_dim(d)).collect();
+        if keeps_dims {
             order.extend((0..rank).filter(|&d| is_reduced[d]));
         }
         let (body, _) = self.loop_body(group_index, Some(&order))?;
         let kept_shape: Vec<i64> = kept_dims.iter().map(|&d| shape[d]).collect();
-        let body = body
-            .transform(|v| v.reshape(&kept_shape))
-            .ok_or("reduction: expected the shape of the dimensions not reduced, found another")?;
+        let body = body.transform(|v| v.reshape(&kept_shape)).ok_or_else(|| {
+            let result = ir.shape(op.outputs[0]);
+            format!("{}: expected a result that reshapes to {kept_shape:?}, found {result:?}", op.name)
+        })?;
         let positions: Vec<usize> =
-            by_memory.iter().map(|d| kept_dims.iter().position(|k| k == d).unwrap_or(0)).collect();
+            kept_in_memory_order.iter().map(|d| kept_dims.iter().position(|k| k == d).unwrap_or(0)).collect();
         let body = body.permute(&positions);
-        let x_kept = data.view.permute(&by_memory);
-        let (body, strides, _) = body.collapse(&[&x_kept.strides], &[kept_dims.len()]);
+        let kept_view = data.view.permute(&kept_in_memory_order);
+        let (body, strides, _) = body.collapse(&[&kept_view.strides], &[kept_dims.len()]);
         let x = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: data.view.offset };
         let summed_dims: Vec<usize> = memory_order(&data.view).into_iter().filter(|d| is_reduced[*d]).collect();
         let element_count: i64 = summed_dims.iter().map(|&d| shape[d]).product();

@@ -22,11 +22,11 @@ const PRELUDE: &[(&[&str], &str)] = &[
 ];
 
 /// Prelude functions with branches, which are converted to selections in loops.
-const BRANCHING: &[&str] = &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf"];
+const BRANCHING_FUNCTIONS: &[&str] = &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf"];
 
 /// Returns true if the loops of a phase have branches.
 fn has_branches(code: &str) -> bool {
-    code.contains(" ? ") || BRANCHING.iter().any(|name| code.contains(name))
+    code.contains(" ? ") || BRANCHING_FUNCTIONS.iter().any(|name| code.contains(name))
 }
 
 /// Generated C file of a region.

@@ -32,8 +32,9 @@ fn pool_scales(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(f32, i64, f32, i64), S
     let scale = |i: usize| quantized::scale(ir, op.inputs[i]);
     let zero = |i: usize| quantized::zero_point(ir, op.inputs[i]);
     let parameters = || Some((scale(1)?, zero(2)?, scale(3)?, zero(4)?));
-    parameters()
-        .ok_or_else(|| format!("{}: expected constant per-tensor scales and zero points, found others", op.name))
+    parameters().ok_or_else(|| {
+        format!("{}: expected constant per-tensor scales and zero points, found per-channel or runtime values", op.name)
+    })
 }
 
 impl Lowering<'_, '_> {
@@ -52,7 +53,7 @@ impl Lowering<'_, '_> {
             taps.insert(0, (1, 0, 0));
         }
         let [(n0, s0, w0), (n1, s1, w1)] = taps[..] else {
-            return Err("expected at most 2 kernel axes, found more".into());
+            return Err(format!("expected at most 2 kernel axes, found {}", taps.len()));
         };
         let rank = body.domain.len();
         let Depthwise { channels, padded: padded_channels, len, rows, pixels, tasks } =
@@ -86,10 +87,10 @@ impl Lowering<'_, '_> {
         };
         let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
-        let outer = &vars[..rank - 2];
-        let params: String = outer.iter().map(|v| format!("int64_t {v}, ")).collect();
-        let args: String = outer.iter().map(|v| format!("{v}, ")).collect();
-        let unused_vars: String = outer.iter().map(|v| format!("(void){v}; ")).collect();
+        let outer_vars = &vars[..rank - 2];
+        let params: String = outer_vars.iter().map(|v| format!("int64_t {v}, ")).collect();
+        let args: String = outer_vars.iter().map(|v| format!("{v}, ")).collect();
+        let unused_vars: String = outer_vars.iter().map(|v| format!("(void){v}; ")).collect();
         let last_var = &vars[rank - 2];
 
         let mut code = String::new();
@@ -121,14 +122,14 @@ impl Lowering<'_, '_> {
         w.push_str(&body.statements(&vars, 3));
         let _ = writeln!(w, "        }}\n    }}\n}}\n");
 
-        let pixel = a_view.strides[rank - 2];
+        let pixel_stride = a_view.strides[rank - 2];
         w.push_str(&self.head(&name));
         w.push_str(&self.pointer(a, DType::F32, "const "));
         w.push_str(&self.pointer(b, DType::F32, "const "));
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{name}_pixels * {name}_nr];");
         w.push_str(self.unused_task(tasks));
         let _ = writeln!(w, "    {}", share_loop("r", &rows.to_string(), "task", tasks));
-        w.push_str(&decode(outer, &body.domain[..rank - 2], "r", 2));
+        w.push_str(&decode(outer_vars, &body.domain[..rank - 2], "r", 2));
         let _ = writeln!(w, "        for (int64_t column = 0; column < {padded_channels}; column += {name}_nr) {{");
         let _ =
             writeln!(w, "            const int full = {name}_tail == 0 || column + {name}_nr <= {padded_channels};");
@@ -150,7 +151,7 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "                {condition} {{");
             let _ = writeln!(
                 w,
-                "{pad}byoc_depthwise({rows}, ({width}) / BYOC_VL, {name}_nr, {pixel}, {n0}, {s0}, {n1}, {s1}, {padded_channels}, x, {b} + column, t);"
+                "{pad}byoc_depthwise({rows}, ({width}) / BYOC_VL, {name}_nr, {pixel_stride}, {n0}, {s0}, {n1}, {s1}, {padded_channels}, x, {b} + column, t);"
             );
             let _ = writeln!(w, "{pad}{name}_finish(args, t, {args}row, {rows}, column, {columns});");
         };
@@ -222,8 +223,8 @@ impl Lowering<'_, '_> {
         }
         w.push_str(&pointers);
         let dtype = ir.val(op.inputs[0]).dtype;
-        let ty = value_type(dtype).ok_or("unsupported element type")?;
-        let stored_type = storage_type(dtype).ok_or("unsupported element type")?;
+        let ty = value_type(dtype).ok_or_else(|| format!("unsupported element type {dtype}"))?;
+        let stored_type = storage_type(dtype).ok_or_else(|| format!("unsupported element type {dtype}"))?;
         let accumulator_type = computed(dtype);
         // Scale and zero point of the data, then of the result.
         let scales = if op.name == "qnn.avg_pool2d" { Some(pool_scales(ir, op)?) } else { None };

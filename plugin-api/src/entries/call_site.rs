@@ -96,7 +96,7 @@ impl CallSites {
     pub(crate) fn of(plugin: &str, region: &str) -> &'static CallSites {
         static INTERNED: LazyLock<Mutex<HashMap<(&'static str, &'static str), &'static CallSites>>> =
             LazyLock::new(Mutex::default);
-        let (plugin, region) = (printable(plugin), printable(region));
+        let (plugin, region) = (escape_name(plugin), escape_name(region));
         let mut interned_names = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sites) = interned_names.get(&(&*plugin, &*region)) {
             return sites;
@@ -114,7 +114,7 @@ impl CallSites {
 }
 
 /// Makes a name safe to print on a terminal, and truncates it.
-fn printable(name: &str) -> Cow<'_, str> {
+fn escape_name(name: &str) -> Cow<'_, str> {
     const MAX_CHARS: usize = 160;
     if name.len() <= MAX_CHARS && name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Cow::Borrowed(name);

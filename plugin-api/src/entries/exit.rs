@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(super) const PROCESS_ENDED: &str = "E0450";
 
 /// Set in a process that a plugin forked inside an entry.
-pub(super) static FORKED: AtomicBool = AtomicBool::new(false);
+pub(super) static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 /// Process id of the host.
 pub(super) static HOST_PID: AtomicU32 = AtomicU32::new(0);
 

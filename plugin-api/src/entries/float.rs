@@ -117,15 +117,15 @@ mod tests {
     fn restores_changed_control_bits() {
         let initial_state = FloatState::read();
         assert!(!initial_state.has_changed() && !initial_state.restore());
-        let usual = (0x1f80u64, 0x037fu64);
+        let default_state = (0x1f80u64, 0x037fu64);
         let changes = [
-            (usual.0 | 0x2000, usual.1),
-            (usual.0 | 0x4000, usual.1),
-            (usual.0 | 0x6000, usual.1),
-            (usual.0 | 0x8000, usual.1),
-            (usual.0 | 0x0040, usual.1),
-            (usual.0 & !0x0200, usual.1),
-            (usual.0 | 0x8040 | 0x6000, 0x0f7f),
+            (default_state.0 | 0x2000, default_state.1),
+            (default_state.0 | 0x4000, default_state.1),
+            (default_state.0 | 0x6000, default_state.1),
+            (default_state.0 | 0x8000, default_state.1),
+            (default_state.0 | 0x0040, default_state.1),
+            (default_state.0 & !0x0200, default_state.1),
+            (default_state.0 | 0x8040 | 0x6000, 0x0f7f),
             (0, 0x0340),
         ];
         for (mxcsr, control_word) in changes {

@@ -5,7 +5,7 @@
 //! The handlers use only the entry table, a line on the stack, and system calls: no allocation, no locks.
 
 use super::call_site::CallSite;
-use super::exit::{FORKED, HOST_PID, PROCESS_ENDED, exit_with, exit_with_error, print_last};
+use super::exit::{HAS_FORKED, HOST_PID, PROCESS_ENDED, exit_with, exit_with_error, print_last};
 use super::line::Line;
 use super::stdout::ReservedStdout;
 use super::{process, slots};
@@ -28,9 +28,9 @@ const SIGNALS: [(c_int, &str); 7] = [
 ];
 
 /// Set once the host has finished its work.
-static FINISHED: AtomicBool = AtomicBool::new(false);
+static HAS_FINISHED: AtomicBool = AtomicBool::new(false);
 /// Previous action of each signal.
-static PREVIOUS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
+static PREVIOUS_ACTIONS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
 /// Installs the process-wide protections: a signal, `exit`, or a fork inside a plugin prints a message that names the
 /// plugin, changes to process-wide state are undone after each entry, and standard output is reserved for the host.
@@ -46,7 +46,7 @@ pub fn own_process() -> io::Result<ReservedStdout> {
     HOST_PID.store(std::process::id(), Ordering::Relaxed);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let previous = SIGNALS.map(|(signal, _)| {
+        let previous_actions = SIGNALS.map(|(signal, _)| {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed();
             // SAFETY: `action` is a valid output pointer; if the query fails, it stays zero, which is the default
             // action.
@@ -55,7 +55,7 @@ pub fn own_process() -> io::Result<ReservedStdout> {
                 action.assume_init()
             }
         });
-        let _ = PREVIOUS.set(previous);
+        let _ = PREVIOUS_ACTIONS.set(previous_actions);
         for (signal, _) in SIGNALS {
             install_handler(signal, on_fault);
         }
@@ -70,7 +70,7 @@ pub fn own_process() -> io::Result<ReservedStdout> {
 
 /// Marks the host's work as finished. Afterwards, no plugin is blamed for the termination of the process.
 pub fn mark_finished() {
-    FINISHED.store(true, Ordering::SeqCst);
+    HAS_FINISHED.store(true, Ordering::SeqCst);
 }
 
 /// Makes Ctrl-C print the call site of a running plugin, if any. Does not end the process: handlers that are installed
@@ -86,7 +86,7 @@ pub fn report_interrupts() -> bool {
 }
 
 extern "C" fn on_interrupt(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
-    if let Some(site) = slots::current().or_else(|| slots::running().map(|(site, _)| site)) {
+    if let Some(site) = slots::current_site().or_else(|| slots::running_entry().map(|(site, _)| site)) {
         let mut line = Line::new();
         line.text("interrupted in ").site(site).write();
     }
@@ -108,11 +108,11 @@ fn install_handler(signal: c_int, handler: Handler) {
 }
 
 /// Restores the previous or the default action of a signal.
-fn restore_action(signal: c_int, previous: Option<&libc::sigaction>) {
+fn restore_action(signal: c_int, previous_action: Option<&libc::sigaction>) {
     let mut default = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: both actions are valid for the call, and zeros are the default action.
     unsafe {
-        let action = previous.unwrap_or(default.assume_init_mut());
+        let action = previous_action.unwrap_or(default.assume_init_mut());
         libc::sigaction(signal, action, ptr::null_mut());
     }
 }
@@ -120,12 +120,12 @@ fn restore_action(signal: c_int, previous: Option<&libc::sigaction>) {
 extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut c_void) {
     let index = SIGNALS.iter().position(|(number, _)| *number == signal);
     let name = index.map_or("a signal", |index| SIGNALS[index].1);
-    let current = slots::current();
-    let (running, last) = (slots::running(), slots::last());
-    if let Some(site) = current.or(running.map(|(site, _)| site)).or(last) {
+    let current_site = slots::current_site();
+    let (running_entry, last_site) = (slots::running_entry(), slots::last_site());
+    if let Some(site) = current_site.or(running_entry.map(|(site, _)| site)).or(last_site) {
         print_last(|line| {
             line.error(PROCESS_ENDED).site(site).text(": terminated by ").text(name);
-            match (current, running) {
+            match (current_site, running_entry) {
                 (Some(_), _) => {}
                 (None, Some((_, 0))) => _ = line.text(" on another thread while this entry was running"),
                 (None, Some((_, other_count))) => {
@@ -138,8 +138,9 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
         });
     }
     // For a fault in the host, the previous handler gives more detail, for example on a stack overflow.
-    let previous = if running.is_none() { index.and_then(|index| PREVIOUS.get()?.get(index)) } else { None };
-    restore_action(signal, previous);
+    let previous_action =
+        if running_entry.is_none() { index.and_then(|index| PREVIOUS_ACTIONS.get()?.get(index)) } else { None };
+    restore_action(signal, previous_action);
     // SAFETY: the kernel passes null or a pointer to the signal's information.
     let was_sent = unsafe { information.as_ref() }.is_none_or(|information| information.si_code <= 0);
     if was_sent {
@@ -151,16 +152,16 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
 
 /// Returns the entry responsible for the end of the process: this thread's entry, else a running entry of another
 /// thread, else the last entry.
-fn culprit() -> Option<&'static CallSite> {
-    slots::current().or_else(|| slots::running().map(|(site, _)| site)).or_else(slots::last)
+fn responsible_site() -> Option<&'static CallSite> {
+    slots::current_site().or_else(|| slots::running_entry().map(|(site, _)| site)).or_else(slots::last_site)
 }
 
 extern "C" fn on_exit() {
     // A child process that a plugin forked may exit at any time.
-    if FINISHED.load(Ordering::SeqCst) || FORKED.load(Ordering::Relaxed) {
+    if HAS_FINISHED.load(Ordering::SeqCst) || HAS_FORKED.load(Ordering::Relaxed) {
         return;
     }
-    match culprit() {
+    match responsible_site() {
         Some(site) => {
             exit_with_error(PROCESS_ENDED, site, |line| _ = line.text("called exit before byoc had finished"));
         }
@@ -170,7 +171,7 @@ extern "C" fn on_exit() {
 
 extern "C" fn on_fork() {
     // Outside plugins, only the host forks, to start a process.
-    if slots::running().is_some() {
-        FORKED.store(true, Ordering::Relaxed);
+    if slots::running_entry().is_some() {
+        HAS_FORKED.store(true, Ordering::Relaxed);
     }
 }

@@ -44,4 +44,4 @@ pub use watchdog::{Limits, Watchdog};
 
 pub(crate) use call_site::CallSites;
 pub(crate) use record::{EntryGuard, enter, prepare, run};
-pub(crate) use slots::current;
+pub(crate) use slots::current_site;

@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 const CHUNK: usize = 64 << 10;
 
 /// Address and size in bytes of the free space.
-static FREE: Mutex<(usize, usize)> = Mutex::new((0, 0));
+static FREE_RANGE: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
 /// Allocates `size` bytes at a multiple of `align`, which is a power of two. Returns `None` if the system is out of
 /// memory.
 fn allocate(size: usize, align: usize) -> Option<NonNull<u8>> {
-    let mut region = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut region = FREE_RANGE.lock().unwrap_or_else(PoisonError::into_inner);
     let skip = region.0.wrapping_neg() & (align - 1);
     if region.1 < size + skip {
         let length = CHUNK.max(size.next_multiple_of(4096));

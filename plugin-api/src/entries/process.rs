@@ -38,17 +38,17 @@ pub fn set_change_reporter(report: fn(&Change)) {
 }
 
 /// States that could not be restored, each reported once rather than for every later plugin.
-static UNRESTORED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+static UNRESTORED_STATES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 /// Reports a change, once per plugin and entry.
 #[cold]
 fn report_change(site: &CallSite, state: &'static str, is_restored: bool) {
-    static REPORTED: Mutex<BTreeSet<(&'static str, &'static str, &'static str)>> = Mutex::new(BTreeSet::new());
-    if !is_restored && !UNRESTORED.lock().unwrap_or_else(PoisonError::into_inner).insert(state) {
+    static REPORTED_CHANGES: Mutex<BTreeSet<(&'static str, &'static str, &'static str)>> = Mutex::new(BTreeSet::new());
+    if !is_restored && !UNRESTORED_STATES.lock().unwrap_or_else(PoisonError::into_inner).insert(state) {
         return;
     }
     let key = (site.plugin, site.entry.name(), state);
-    if !REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+    if !REPORTED_CHANGES.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
         return;
     }
     let change = Change { site: *site, state, restored: is_restored };
@@ -211,15 +211,17 @@ pub(super) fn restore_changes(site: &CallSite) {
 
 /// Restores the handler of Ctrl-C if a plugin has set Ctrl-C to be ignored. The host itself may change the handler, but
 /// never ignores Ctrl-C.
-fn check_interrupt(site: &CallSite, last_seen: &Mutex<Option<libc::sigaction>>) {
-    let mut last_seen = last_seen.lock().unwrap_or_else(PoisonError::into_inner);
+fn check_interrupt(site: &CallSite, last_action: &Mutex<Option<libc::sigaction>>) {
+    let mut last_action = last_action.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(action) = interrupt_action() else { return };
-    match &*last_seen {
-        Some(previous) if action.sa_sigaction == libc::SIG_IGN && previous.sa_sigaction != libc::SIG_IGN => {
-            // SAFETY: `previous` is an action that the system returned, and is borrowed for the call.
-            let is_restored = unsafe { libc::sigaction(libc::SIGINT, previous, std::ptr::null_mut()) } == 0;
+    match &*last_action {
+        Some(previous_action)
+            if action.sa_sigaction == libc::SIG_IGN && previous_action.sa_sigaction != libc::SIG_IGN =>
+        {
+            // SAFETY: `previous_action` is an action that the system returned, and is borrowed for the call.
+            let is_restored = unsafe { libc::sigaction(libc::SIGINT, previous_action, std::ptr::null_mut()) } == 0;
             report_change(site, "the handling of Ctrl-C", is_restored);
         }
-        _ => *last_seen = Some(action),
+        _ => *last_action = Some(action),
     }
 }

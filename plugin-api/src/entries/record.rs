@@ -2,7 +2,7 @@
 
 use super::call_site::CallSite;
 use super::float::FloatState;
-use super::slots::{CURRENT_SLOT, LATEST, Slot, claim, last, with_left_tag};
+use super::slots::{CURRENT_SLOT, LATEST_SITE, Slot, claim, last_site, with_left_tag};
 use super::{exit, process, thread};
 use std::marker::PhantomData;
 use std::ptr;
@@ -18,7 +18,7 @@ fn claim_and_prepare() -> &'static Slot {
 /// Restores process-wide state that plugins have changed in runs, which are not checked individually. An executable
 /// that owns its process calls this function after runs and before it writes output.
 pub fn restore_process() {
-    if let Some(site) = last() {
+    if let Some(site) = last_site() {
         process::restore_changes(site);
     }
 }
@@ -61,7 +61,7 @@ fn run_outermost<const CHECKED: bool, R>(site: &'static CallSite, body: impl FnO
     }
     let pointer = ptr::from_ref(site).cast_mut();
     if CHECKED {
-        LATEST.store(pointer, Ordering::Release);
+        LATEST_SITE.store(pointer, Ordering::Release);
     }
     slot.pointer.store(pointer, Ordering::Release);
     let _guard = OutermostEntry::<CHECKED> { slot, site };
@@ -84,7 +84,7 @@ impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
     #[inline(always)]
     fn drop(&mut self) {
         let float = FloatState(self.slot.float.load(Ordering::Relaxed));
-        if float.has_changed() || exit::FORKED.load(Ordering::Relaxed) {
+        if float.has_changed() || exit::HAS_FORKED.load(Ordering::Relaxed) {
             restore_state(float, self.site);
         }
         if CHECKED {
@@ -100,7 +100,7 @@ fn restore_state(float: FloatState, site: &'static CallSite) {
     if float.restore() {
         process::report_float_change(site);
     }
-    if exit::FORKED.load(Ordering::Relaxed) {
+    if exit::HAS_FORKED.load(Ordering::Relaxed) {
         exit::exit_forked_child(site);
     }
 }
@@ -108,15 +108,15 @@ fn restore_state(float: FloatState, site: &'static CallSite) {
 /// Enters a plugin: records `site` as this thread's entry until the guard is dropped.
 pub(crate) fn enter(site: &'static CallSite) -> EntryGuard {
     let slot = CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
-    let (previous, outer) = (slot.pointer.load(Ordering::Relaxed), !slot.is_inside());
+    let (previous_pointer, is_outermost) = (slot.pointer.load(Ordering::Relaxed), !slot.is_inside());
     let (pointer, float) = (ptr::from_ref(site).cast_mut(), FloatState::read());
-    if outer {
-        LATEST.store(pointer, Ordering::Release);
+    if is_outermost {
+        LATEST_SITE.store(pointer, Ordering::Release);
         slot.float.store(float.0, Ordering::Relaxed);
     }
     slot.pointer.store(pointer, Ordering::Release);
-    let pointer_after = if outer { with_left_tag(pointer) } else { previous };
-    EntryGuard { slot, site, pointer_after, outer, float, thread: PhantomData }
+    let restored_pointer = if is_outermost { with_left_tag(pointer) } else { previous_pointer };
+    EntryGuard { slot, site, restored_pointer, is_outermost, float, thread: PhantomData }
 }
 
 /// Guard of an entry. Dropping it restores the state that the plugin has changed.
@@ -125,9 +125,9 @@ pub(crate) struct EntryGuard {
     slot: &'static Slot,
     site: &'static CallSite,
     /// Value of the slot after the entry.
-    pointer_after: *mut CallSite,
+    restored_pointer: *mut CallSite,
     /// True for an outermost entry, after which the state of the process is checked.
-    outer: bool,
+    is_outermost: bool,
     float: FloatState,
     thread: PhantomData<*const ()>,
 }
@@ -135,37 +135,37 @@ pub(crate) struct EntryGuard {
 impl Drop for EntryGuard {
     fn drop(&mut self) {
         restore_state(self.float, self.site);
-        if self.outer {
+        if self.is_outermost {
             process::restore_changes(self.site);
         }
-        self.slot.pointer.store(self.pointer_after, Ordering::Release);
+        self.slot.pointer.store(self.restored_pointer, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::call_site::{CallSites, Entry};
-    use super::super::slots::{SLOTS, current, running};
+    use super::super::slots::{SLOTS, current_site, running_entry};
     use super::*;
 
     #[test]
     fn entries_nest() {
         let (outer, inner) = (CallSites::of("record", "").at(Entry::Load), CallSites::of("record", "r").at(Entry::Run));
-        assert_eq!(current(), None);
+        assert_eq!(current_site(), None);
         let guard = enter(outer);
-        assert_eq!(current(), Some(outer));
+        assert_eq!(current_site(), Some(outer));
         run(inner, || {
-            assert_eq!(current(), Some(inner));
-            let observed_state = std::thread::spawn(|| (current(), running().is_some())).join().unwrap();
+            assert_eq!(current_site(), Some(inner));
+            let observed_state = std::thread::spawn(|| (current_site(), running_entry().is_some())).join().unwrap();
             assert_eq!(observed_state, (None, true));
         });
-        assert_eq!(current(), Some(outer));
+        assert_eq!(current_site(), Some(outer));
         drop(guard);
-        assert_eq!(current(), None);
-        assert_eq!(CURRENT_SLOT.get().unwrap().last(), Some(outer));
-        run(inner, || assert_eq!(current(), Some(inner)));
-        assert_eq!(current(), None);
-        assert_eq!(last().map(|site| site.entry), Some(Entry::Run));
+        assert_eq!(current_site(), None);
+        assert_eq!(CURRENT_SLOT.get().unwrap().last_site(), Some(outer));
+        run(inner, || assert_eq!(current_site(), Some(inner)));
+        assert_eq!(current_site(), None);
+        assert_eq!(last_site().map(|site| site.entry), Some(Entry::Run));
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
         let site = CallSites::of("record", "panic").at(Entry::Run);
         let result = std::panic::catch_unwind(|| run(site, || panic!("on purpose")));
         assert!(result.is_err());
-        assert_eq!(current(), None);
+        assert_eq!(current_site(), None);
     }
 
     #[test]

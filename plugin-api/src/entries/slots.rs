@@ -22,13 +22,13 @@ pub(super) struct Slot {
 }
 
 static TABLE: [Slot; SLOTS] = [const { Slot::new(false) }; SLOTS];
-static SHARED: Slot = Slot::new(true);
+static SHARED_SLOT: Slot = Slot::new(true);
 
 /// One past the index of the highest slot ever used.
 static USED_SLOTS: AtomicU32 = AtomicU32::new(0);
 
 /// Most recently started outermost entry of any thread, except runs, which are recorded in slots only.
-pub(super) static LATEST: AtomicPtr<CallSite> = AtomicPtr::new(ptr::null_mut());
+pub(super) static LATEST_SITE: AtomicPtr<CallSite> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     // Const-initialized and without a destructor, so that access is a plain memory read, even in a signal handler.
@@ -50,8 +50,8 @@ fn site_of(pointer: *mut CallSite) -> Option<&'static CallSite> {
 
 impl Slot {
     const fn new(is_claimed: bool) -> Slot {
-        let null = AtomicPtr::new(ptr::without_provenance_mut(LEFT_TAG));
-        Slot { claimed: AtomicBool::new(is_claimed), pointer: null, float: AtomicU64::new(0) }
+        let left_pointer = AtomicPtr::new(ptr::without_provenance_mut(LEFT_TAG));
+        Slot { claimed: AtomicBool::new(is_claimed), pointer: left_pointer, float: AtomicU64::new(0) }
     }
 
     pub(super) fn is_inside(&self) -> bool {
@@ -65,13 +65,13 @@ impl Slot {
     }
 
     /// Returns the thread's current or last entry.
-    pub(super) fn last(&self) -> Option<&'static CallSite> {
+    pub(super) fn last_site(&self) -> Option<&'static CallSite> {
         site_of(self.pointer.load(Ordering::Acquire))
     }
 
     /// Returns true for the slot shared by threads that found the table full.
     pub(super) fn is_shared(&self) -> bool {
-        ptr::eq(self, &raw const SHARED)
+        ptr::eq(self, &raw const SHARED_SLOT)
     }
 
     /// Releases the slot for other threads.
@@ -93,7 +93,7 @@ pub(super) fn claim() -> &'static Slot {
             USED_SLOTS.fetch_max(index as u32 + 1, Ordering::Release);
             slot
         }
-        None => &SHARED,
+        None => &SHARED_SLOT,
     };
     slot.float.store(FloatState::read().0, Ordering::Relaxed);
     CURRENT_SLOT.set(Some(slot));
@@ -106,7 +106,7 @@ pub(super) fn detach() {
 }
 
 /// Returns this thread's current entry; `None` outside plugins.
-pub(crate) fn current() -> Option<&'static CallSite> {
+pub(crate) fn current_site() -> Option<&'static CallSite> {
     CURRENT_SLOT.get()?.call_site()
 }
 
@@ -115,14 +115,14 @@ fn slots() -> &'static [Slot] {
 }
 
 /// Returns the current entry of a thread inside a plugin, and the number of additional threads inside plugins.
-pub(super) fn running() -> Option<(&'static CallSite, usize)> {
+pub(super) fn running_entry() -> Option<(&'static CallSite, usize)> {
     let mut sites = slots().iter().filter_map(Slot::call_site);
     let outermost = sites.next()?;
     Some((outermost, sites.count()))
 }
 
 /// Returns a recent entry: a run if a slot holds one, otherwise the most recently started entry.
-pub(super) fn last() -> Option<&'static CallSite> {
-    let mut sites = slots().iter().filter_map(Slot::last);
-    sites.find(|site| site.entry == Entry::Run).or_else(|| site_of(LATEST.load(Ordering::Acquire)))
+pub(super) fn last_site() -> Option<&'static CallSite> {
+    let mut sites = slots().iter().filter_map(Slot::last_site);
+    sites.find(|site| site.entry == Entry::Run).or_else(|| site_of(LATEST_SITE.load(Ordering::Acquire)))
 }

@@ -75,13 +75,13 @@ fn watch(limits: Limits, (stop_signal, changed): &(Mutex<bool>, Condvar)) {
         if let Some(deadline) = limits.deadline {
             let remaining = (deadline + limits.grace).saturating_duration_since(Instant::now());
             if remaining.is_zero() {
-                if let Some((site, _)) = slots::running() {
+                if let Some((site, _)) = slots::running_entry() {
                     exit_after_deadline(site, limits.grace);
                 }
                 // The host's own work is cancelled by other means and ends soon, unless a plugin has corrupted the
                 // host's data.
                 if Instant::now() > deadline + limits.grace * HOST_GRACE
-                    && let Some(site) = slots::last()
+                    && let Some(site) = slots::last_site()
                 {
                     exit_host_stuck(site);
                 }
@@ -91,11 +91,11 @@ fn watch(limits: Limits, (stop_signal, changed): &(Mutex<bool>, Condvar)) {
             timeout = timeout.min(remaining.max(Duration::from_millis(10)));
         }
         if let Some(limit) = limits.resident {
-            let resident = resident_bytes();
-            if let (true, Some((site, _))) = (resident > limit, slots::running()) {
-                exit_memory_exceeded(site, resident, limit);
+            let used_bytes = resident_bytes();
+            if let (true, Some((site, _))) = (used_bytes > limit, slots::running_entry()) {
+                exit_memory_exceeded(site, used_bytes, limit);
             }
-            timeout = timeout.min(min_fill_time(limit.saturating_sub(resident)));
+            timeout = timeout.min(min_fill_time(limit.saturating_sub(used_bytes)));
         }
         stop_signal = changed.wait_timeout(stop_signal, timeout).unwrap_or_else(PoisonError::into_inner).0;
     }
@@ -123,10 +123,10 @@ fn exit_host_stuck(site: &CallSite) -> ! {
 }
 
 #[cold]
-fn exit_memory_exceeded(site: &CallSite, resident: u64, limit: u64) -> ! {
+fn exit_memory_exceeded(site: &CallSite, used_bytes: u64, limit: u64) -> ! {
     exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
         line.text("expected at most ").number(limit >> 20).text(" MiB of resident memory, found ");
-        line.number(resident >> 20).text(" MiB; byoc exits");
+        line.number(used_bytes >> 20).text(" MiB; byoc exits");
     })
 }
 
@@ -147,14 +147,14 @@ fn resident_bytes() -> u64 {
     let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
     // File-backed pages (a mapped model, an artifact) do not count, because the kernel can reclaim them.
     let mut fields = text.split_ascii_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
-    let pages = fields
+    let page_count = fields
         .next()
         .flatten()
         .zip(fields.next().flatten())
         .map(|(resident, file_backed)| resident.saturating_sub(file_backed));
     // SAFETY: `sysconf` has no preconditions.
-    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-    pages.map_or_else(peak_resident_bytes, |pages| pages * page)
+    let page_size = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    page_count.map_or_else(peak_resident_bytes, |page_count| page_count * page_size)
 }
 
 fn peak_resident_bytes() -> u64 {

@@ -131,9 +131,10 @@ impl Buffer {
     fn check(&self, offset: usize, bytes: usize) -> Result<()> {
         match offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
             true => Ok(()),
-            false => {
-                Err(Error::new(format!("expected a range of {} bytes, found {bytes} bytes at {offset}", self.bytes)))
-            }
+            false => Err(Error::new(format!(
+                "expected a range within {} bytes, found {bytes} bytes at {offset}",
+                self.bytes
+            ))),
         }
     }
 

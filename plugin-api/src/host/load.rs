@@ -66,18 +66,18 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
 
 fn open(path: &Path) -> Result<Library, Rejection> {
     // The dynamic loader would search the system directories for a path without a slash.
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let absolute_path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let rejection_of = |error: libloading::Error| {
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         // The dynamic loader prefixes its message with the path, which the caller prints anyway.
-        let reason = message.strip_prefix(&format!("{}: ", absolute.display())).unwrap_or(&message);
+        let reason = message.strip_prefix(&format!("{}: ", absolute_path.display())).unwrap_or(&message);
         let mut rejection = Rejection::new(code::DLOPEN, format!("the dynamic loader failed: {reason}"));
         rejection.details = missing_libraries(path);
         rejection
     };
     // SAFETY: `sniff_entry` verified that the file is a complete library for this machine with a plugin entry; a user
     // who loads a plugin trusts its constructors.
-    unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(rejection_of)
+    unsafe { Library::open(Some(&absolute_path), RTLD_NOW | RTLD_LOCAL) }.map_err(rejection_of)
 }
 
 /// Returns the required libraries that cannot be loaded, one line each.
@@ -110,7 +110,13 @@ fn header(library: Library) -> Result<&'static LibHeader, Rejection> {
         ),
         LibraryError::InvalidAbiHeader(found) => Rejection::new(
             code::VERSION,
-            format!("built with abi_stable {}.{}, which this byoc does not support", found.abi_major, found.abi_minor),
+            format!(
+                "expected a plugin for abi_stable {}.{}, found one for {}.{}",
+                AbiHeader::VALUE.abi_major,
+                AbiHeader::VALUE.abi_minor,
+                found.abi_major,
+                found.abi_minor
+            ),
         )
         .hint(REBUILD),
         other => Rejection::new(code::LAYOUT, first_line(&other.to_string())).hint(REBUILD),

@@ -63,7 +63,7 @@ impl std::error::Error for Rejection {}
 pub mod code {
     /// The file cannot be read.
     pub const UNREADABLE: &str = "E0410";
-    /// The file is not a shared library for 64-bit ELF systems.
+    /// The file is not an ELF shared library.
     pub const NOT_A_LIBRARY: &str = "E0411";
     /// The file is a shared library for a different processor architecture.
     pub const OTHER_MACHINE: &str = "E0412";

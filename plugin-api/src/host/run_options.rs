@@ -105,16 +105,16 @@ mod tests {
     #[test]
     fn options_belong_to_the_run_of_a_thread() {
         assert_eq!(read(c"a"), None);
-        let mut of_session = BackendOptions::default();
-        of_session.set("a", "level", "1");
-        of_session.set("a", "mode", "x");
-        let mut of_run = BackendOptions::default();
-        of_run.set("a", "level", "2\u{1}");
-        of_run.set("b", "n", "3");
-        let outer = of_session.clone().enter();
+        let mut session_options = BackendOptions::default();
+        session_options.set("a", "level", "1");
+        session_options.set("a", "mode", "x");
+        let mut run_options = BackendOptions::default();
+        run_options.set("a", "level", "2\u{1}");
+        run_options.set("b", "n", "3");
+        let outer = session_options.clone().enter();
         assert_eq!(read(c"a").unwrap(), r#"{"level":"1","mode":"x"}"#);
         {
-            let _inner = of_session.with(&of_run).enter();
+            let _inner = session_options.with(&run_options).enter();
             assert_eq!(read(c"a").unwrap(), r#"{"level":"2\u0001","mode":"x"}"#);
             assert_eq!(read(c"b").unwrap(), r#"{"n":"3"}"#);
             assert_eq!(std::thread::spawn(|| read(c"a")).join().unwrap(), None);

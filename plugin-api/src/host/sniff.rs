@@ -77,10 +77,10 @@ pub fn contains_text(path: &Path, text: &str) -> bool {
     if !file.metadata().is_ok_and(|data| data.is_file()) {
         return false;
     }
-    let headers = ReadCache::new(&file);
-    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&headers) else { return false };
+    let data = ReadCache::new(&file);
+    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&data) else { return false };
     let Ok(endian) = header.endian() else { return false };
-    let Ok(segments) = header.program_headers(endian, &headers) else { return false };
+    let Ok(segments) = header.program_headers(endian, &data) else { return false };
     let mut buffer = Vec::new();
     let finder = memmem::Finder::new(text);
     segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).any(|segment| {
@@ -234,7 +234,7 @@ const COPY_AGAIN: &str = "copy the file again";
 
 fn truncated_rejection(length: u64, required_length: Option<u64>) -> Rejection {
     let reason = match required_length {
-        Some(required_length) => format!("truncated: found {length} bytes, expected at least {required_length}"),
+        Some(required_length) => format!("truncated: expected at least {required_length} bytes, found {length}"),
         None => format!("truncated: expected complete ELF headers, found {length} bytes"),
     };
     Rejection::new(code::TRUNCATED, reason).hint(COPY_AGAIN)

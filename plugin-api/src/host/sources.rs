@@ -36,9 +36,9 @@ mod tests {
             let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
             names.filter(|name| name.ends_with(".rs")).map(|name| format!("{subdir}{name}")).collect()
         };
-        let mut present = [names(""), names("device/")].concat();
-        present.sort();
-        assert_eq!(present, SOURCES.map(|(name, _)| name));
+        let mut source_names = [names(""), names("device/")].concat();
+        source_names.sort();
+        assert_eq!(source_names, SOURCES.map(|(name, _)| name));
     }
 
     /// Tests that the copied manifest has the crate's dependencies, in the versions of the workspace.

@@ -83,8 +83,8 @@ fn bytes(text: &str) -> Option<u64> {
 
 /// Logs each distinct warning once per process, since a model may have hundreds of regions.
 fn warn_once(message: String) {
-    static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut logged_messages = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    static LOGGED_MESSAGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut logged_messages = LOGGED_MESSAGES.lock().unwrap_or_else(PoisonError::into_inner);
     if !logged_messages.contains(&message) {
         tracing::warn!("{message}");
         logged_messages.push(message);
@@ -513,23 +513,23 @@ mod tests {
     fn evicts_least_recently_used_objects_first() {
         let (_dir, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
-        let age = |number: u8, seconds: u64| {
+        let set_age = |number: u8, seconds: u64| {
             let time = SystemTime::now() - Duration::from_secs(seconds);
             File::open(object(&settings, number)).unwrap().set_modified(time).unwrap();
         };
         for number in 1..=4 {
             cache.put(key(number), &[number; 200]).unwrap();
-            age(number, 100 - u64::from(number));
+            set_age(number, 100 - u64::from(number));
         }
         let hit = cache.get(key(1)).unwrap();
         assert_eq!(hit, Lookup::Hit(vec![1; 200]));
-        let leftover = file(&settings, ".new-0000000000000000");
-        std::fs::write(&leftover, "half of an").unwrap();
-        File::open(&leftover).unwrap().set_modified(SystemTime::now() - 2 * MIN_STALE_AGE).unwrap();
+        let stale_file = file(&settings, ".new-0000000000000000");
+        std::fs::write(&stale_file, "half of an").unwrap();
+        File::open(&stale_file).unwrap().set_modified(SystemTime::now() - 2 * MIN_STALE_AGE).unwrap();
         cache.put(key(5), &[5; 200]).unwrap();
-        let exist = [1, 2, 3, 4, 5].map(|number| object(&settings, number).exists());
-        assert_eq!(exist, [true, false, false, true, true]);
-        assert!(!leftover.exists(), "stale temporary files are removed");
+        let is_present = [1, 2, 3, 4, 5].map(|number| object(&settings, number).exists());
+        assert_eq!(is_present, [true, false, false, true, true]);
+        assert!(!stale_file.exists(), "stale temporary files are removed");
         assert!(file(&settings, SECRET).exists());
         cache.put(key(6), &[6; 2000]).unwrap();
         assert!(!object(&settings, 6).exists(), "an object larger than the limit is not stored");

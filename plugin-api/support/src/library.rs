@@ -18,18 +18,18 @@ pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N]
     let bytes = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
     check_elf(&bytes)?;
     // `dlopen` searches the system directories for a name without a slash.
-    let absolute = std::fs::canonicalize(path).map_err(|error| format!("cannot be found: {error}"))?;
+    let absolute_path = std::fs::canonicalize(path).map_err(|error| format!("cannot be found: {error}"))?;
     // SAFETY: the user who specified the library trusts its code; `check_elf` verified that it is complete and for this
     // machine.
-    let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
+    let library = unsafe { Library::open(Some(&absolute_path), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| format!("cannot be loaded: {error}"))?;
     // All symbols are resolved before reporting, so that one message names all missing symbols.
     // SAFETY: the symbols are only read as addresses; the caller casts them before any call.
     let addresses = names.map(|name| unsafe { library.get::<Symbol>(name) }.ok().map(|symbol| *symbol));
-    let missing: Vec<&str> =
+    let missing_symbols: Vec<&str> =
         names.iter().zip(&addresses).filter(|(_, symbol)| symbol.is_none()).map(|(name, _)| *name).collect();
-    if !missing.is_empty() {
-        return Err(format!("lacks {}", missing.join(" and ")));
+    if !missing_symbols.is_empty() {
+        return Err(format!("lacks {}", missing_symbols.join(" and ")));
     }
     // The functions may be called until the process exits.
     std::mem::forget(library);
@@ -39,12 +39,12 @@ pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N]
 
 /// Checks the headers of a file before it is mapped: loading a truncated library crashes the process.
 fn check_elf(bytes: &[u8]) -> Result<(), &'static str> {
-    let not_a_library = "expected a shared library, found another kind of file";
-    let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| not_a_library)?;
-    let endian = header.endian().map_err(|_| not_a_library)?;
+    let wrong_kind_message = "expected a shared library, found another kind of file";
+    let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| wrong_kind_message)?;
+    let endian = header.endian().map_err(|_| wrong_kind_message)?;
     let machine = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
     if header.e_type(endian) != elf::ET_DYN {
-        return Err(not_a_library);
+        return Err(wrong_kind_message);
     }
     if header.e_machine(endian) != machine {
         return Err("expected a library for this machine, found one for another machine");

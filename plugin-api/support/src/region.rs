@@ -293,8 +293,8 @@ mod tests {
     fn composites_are_expanded_in_order() {
         let mut graph = nested_graph(3);
         let relu = graph.outputs[0];
-        let two = graph.push_op("split", [relu], [], [vector(2), vector(2)]);
-        let sum = graph.push_op("add", [ValueRef { node: two, index: 1 }; 2], [], [vector(2)]);
+        let split_op = graph.push_op("split", [relu], [], [vector(2), vector(2)]);
+        let sum = graph.push_op("add", [ValueRef { node: split_op, index: 1 }; 2], [], [vector(2)]);
         graph.outputs = [ValueRef::of(sum), relu].into_iter().collect();
         let ir = RegionIr::new(&graph, &[]).unwrap();
         let names: Vec<&str> = ir.ops.iter().map(|op| op.name).collect();

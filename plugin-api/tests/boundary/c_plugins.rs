@@ -53,9 +53,9 @@ fn compile_time() {
     let (plugin, test_host, _) = load_everything();
     let codegen = plugin.codegen("all").unwrap();
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
-    let short = plugin.codegen("short").unwrap();
-    assert!(short.describe().unwrap().problems[0].contains("expected a JSON object, found \"no JSON\""));
-    assert_eq!(short.query("echo", b"x").unwrap(), None, "the table ends before `query`");
+    let short_codegen = plugin.codegen("short").unwrap();
+    assert!(short_codegen.describe().unwrap().problems[0].contains("expected a JSON object, found \"no JSON\""));
+    assert_eq!(short_codegen.query("echo", b"x").unwrap(), None, "the table ends before `query`");
 
     let candidate = |name: &str| Candidate::new(CandidateKind::Operator, name, single_op_graph("x", "nn.relu", &[2]));
     let mut region = Candidate::new(CandidateKind::Region, "all", single_op_graph("x", "nn.relu", &[2]));
@@ -82,7 +82,7 @@ fn compile_time() {
         "judge",
         "expected a call to `fail` before status 7, found none",
     );
-    assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
+    assert_eq!(short_codegen.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
 
     // Batches are judged on several threads; the verdicts are in the order of the candidates.
     let mut candidates: Vec<Candidate> =

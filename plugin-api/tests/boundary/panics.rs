@@ -24,13 +24,13 @@ fn check(error: Error, entry: &str, message: &str) {
 #[test]
 fn reports_panics_at_compile_time() {
     let codegen = plugin().0.codegen("entry_panics").unwrap();
-    check(codegen.describe().unwrap_err(), "describe", "in describe");
+    check(codegen.describe().unwrap_err(), "describe", "deliberate panic in describe");
     let candidate = Candidate::new(CandidateKind::Operator, "nn.relu", single_op_graph("x", "nn.relu", &[1]));
-    check(codegen.judge_batch(&[candidate]).unwrap_err(), "judge", "in judge of nn.relu");
+    check(codegen.judge_batch(&[candidate]).unwrap_err(), "judge", "deliberate panic in judge of nn.relu");
     let graph = single_op_graph("compile", "nn.relu", &[1]);
     let region = Region { graph: &graph, constants: &[], options: &json!({}) };
-    check(codegen.compile(&region).unwrap_err(), "compile", "in compile");
-    check(codegen.query("panic", b"").unwrap_err(), "query", "in query");
+    check(codegen.compile(&region).unwrap_err(), "compile", "deliberate panic in compile");
+    check(codegen.query("panic", b"").unwrap_err(), "query", "deliberate panic in query");
     assert_eq!(codegen.query("other", b"").unwrap(), None);
 }
 
@@ -41,9 +41,9 @@ fn reports_panics_at_run_time() {
     let load = |symbol| {
         loader.load(&LoadRequest { symbol, blob: b"", constants: &[], options: &json!({}), services: &services })
     };
-    check(load("load").err().unwrap(), "load", "in load");
-    check(load("prepare").unwrap().prepare(&[&[1]]).unwrap_err(), "prepare", "in prepare");
-    for (symbol, message) in [("run", "in run"), ("task", "in task 3")] {
+    check(load("load").err().unwrap(), "load", "deliberate panic in load");
+    check(load("prepare").unwrap().prepare(&[&[1]]).unwrap_err(), "prepare", "deliberate panic in prepare");
+    for (symbol, message) in [("run", "deliberate panic in run"), ("task", "deliberate panic in task 3")] {
         let executable = load(symbol).unwrap();
         let mut dims = [4];
         let inputs = [TensorRef::new(DType::I8, &[4], &[1, 2, 3, 4])];

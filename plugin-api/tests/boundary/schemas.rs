@@ -12,7 +12,7 @@ fn value(text: &str) -> Value {
 }
 
 #[test]
-fn graphs() {
+fn graphs_match_their_schema() {
     let schema = schema("graph");
     let mut graph = add_relu("f", &[2, 3]);
     graph.attrs.push(Attr::new("scale", f64::NAN));
@@ -41,7 +41,7 @@ fn graphs() {
 }
 
 #[test]
-fn descriptions() {
+fn descriptions_match_their_schema() {
     let schema = schema("description");
     let description = Description {
         operators: vec!["nn.relu".into()],
@@ -56,11 +56,11 @@ fn descriptions() {
         options: [("half".to_owned(), BackendOption { load: true, run: true, ..BackendOption::default() })].into(),
         ..Description::default()
     };
-    let full = value(&description.to_json());
-    check(&schema, &full).unwrap();
+    let complete_document = value(&description.to_json());
+    check(&schema, &complete_document).unwrap();
     check(&schema, &value(&Description::default().to_json())).unwrap();
-    // The reader and the schema have the same fields.
-    let field_names: Vec<&String> = full.as_object().unwrap().keys().collect();
+    // The serialized document and the schema have the same fields.
+    let field_names: Vec<&String> = complete_document.as_object().unwrap().keys().collect();
     let mut schema_fields: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
     schema_fields.retain(|key| !field_names.contains(key));
     assert!(

@@ -51,9 +51,9 @@ fn forwards_messages_of_a_plugin() {
     let recording = test_host.recording.lock().unwrap();
     let lines: Vec<(Level, &str, &str)> =
         recording.lines.iter().map(|(level, target, message)| (*level, target.as_str(), message.as_str())).collect();
-    let registers = r#"registers file=Some("libtalker.so")"#;
-    let compiles = (Level::WARN, "talker::codegen", "compiles f nodes=2");
-    assert_eq!(lines, [(Level::INFO, "talker", registers), compiles, compiles]);
+    let register_fields = r#"registers file=Some("libtalker.so")"#;
+    let compile_message = (Level::WARN, "talker::codegen", "compiles f nodes=2");
+    assert_eq!(lines, [(Level::INFO, "talker", register_fields), compile_message, compile_message]);
     assert_eq!(recording.events, [("loaded".to_owned(), json!({ "symbol": "f", "options": options }))]);
     assert_eq!(recording.counters.get("sums"), Some(&1));
 }

@@ -146,7 +146,9 @@ impl Loader for ObjectLoader {
             || constants_in_place.last().is_some_and(|&last_constant| last_constant >= request.constants.len())
         {
             return Err(Error::new(format!(
-                "blob of {symbol}: the list of constants read in place does not match the code"
+                "blob of {symbol}: constants read in place: expected {constants_in_place:?} of {}, found {:?}",
+                request.constants.len(),
+                blob.header.kept
             )));
         }
         let cpu_features = cpu::features();

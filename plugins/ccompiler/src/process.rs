@@ -23,9 +23,9 @@ pub fn run_limited(command: &mut Command, name: &str, limit: Duration, services:
     let child = command.process_group(0).spawn();
     let mut child = ChildGuard(child.map_err(|error| Error::new(format!("cannot start `{name}`: {error}")))?);
     // The CPU time limit terminates the compiler even if this process is killed first.
-    let seconds = Rlimit { current: Some(limit.as_secs() + 1), maximum: Some(limit.as_secs() + 2) };
+    let cpu_time_limit = Rlimit { current: Some(limit.as_secs() + 1), maximum: Some(limit.as_secs() + 2) };
     if let Some(pid) = child.pid() {
-        let _ = rustix::process::prlimit(Some(pid), Resource::Cpu, seconds);
+        let _ = rustix::process::prlimit(Some(pid), Resource::Cpu, cpu_time_limit);
     }
     let start = Instant::now();
     let mut interval = Duration::from_millis(1);
@@ -70,15 +70,15 @@ mod tests {
     use super::*;
     use crate::tests::harness::{services, services_that_cancel};
 
-    fn shell(script: &str, limit: Duration, services: &Services) -> Result<ExitStatus> {
+    fn run_shell(script: &str, limit: Duration, services: &Services) -> Result<ExitStatus> {
         run_limited(Command::new("sh").args(["-c", script]), "sh", limit, services)
     }
 
     #[test]
     fn returns_the_status_of_a_finished_process() {
-        let long = Duration::from_secs(60);
-        assert!(shell("exit 0", long, &services(1)).unwrap().success());
-        assert_eq!(shell("exit 3", long, &services(1)).unwrap().code(), Some(3));
+        let generous_limit = Duration::from_secs(60);
+        assert!(run_shell("exit 0", generous_limit, &services(1)).unwrap().success());
+        assert_eq!(run_shell("exit 3", generous_limit, &services(1)).unwrap().code(), Some(3));
     }
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
-        let error = shell(&script, Duration::from_millis(300), &services(1)).unwrap_err();
+        let error = run_shell(&script, Duration::from_millis(300), &services(1)).unwrap_err();
         assert!(error.message.contains("did not finish within 0.3 s"), "{error}");
         let pid = std::fs::read_to_string(file).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn kills_the_process_on_cancellation() {
-        let error = shell("sleep 1000", Duration::from_secs(60), &services_that_cancel(3)).unwrap_err();
+        let error = run_shell("sleep 1000", Duration::from_secs(60), &services_that_cancel(3)).unwrap_err();
         assert_eq!(error.code.as_str(), Error::CANCELLED);
     }
 }

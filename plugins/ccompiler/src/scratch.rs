@@ -28,8 +28,8 @@ impl Scratch {
     /// # Errors
     /// If the directory cannot be created, or another directory replaced it.
     pub fn new() -> Result<Scratch> {
-        static SWEPT: Once = Once::new();
-        SWEPT.call_once(|| sweep(&std::env::temp_dir()));
+        static SWEEP: Once = Once::new();
+        SWEEP.call_once(|| sweep(&std::env::temp_dir()));
         let mut builder = tempfile::Builder::new();
         let dir = builder.prefix(PREFIX).permissions(PermissionsExt::from_mode(0o700)).tempdir()?;
         let handle = open_directory(CWD, dir.path())?;
@@ -58,8 +58,8 @@ impl Scratch {
         let name = Path::new(stem).with_extension("so");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         File::from(openat(&self.handle, &name, flags, Mode::RUSR | Mode::WUSR)?).write_all(bytes)?;
-        let through = PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd())).join(&name);
-        Ok(if through.exists() { through } else { self.path().join(name) })
+        let handle_path = PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd())).join(&name);
+        Ok(if handle_path.exists() { handle_path } else { self.path().join(name) })
     }
 }
 
@@ -88,24 +88,25 @@ mod tests {
 
     #[test]
     fn sweep_removes_stale_folders_only() {
-        let temporary = tempfile::tempdir().unwrap();
+        let temporary_dir = tempfile::tempdir().unwrap();
         let stale_time = SystemTime::now() - 2 * MIN_STALE_AGE;
-        let make = |name: &str| {
-            let path = temporary.path().join(name);
+        let create_dir = |name: &str| {
+            let path = temporary_dir.path().join(name);
             std::fs::create_dir(&path).unwrap();
             std::fs::write(path.join("region.c"), "int x;").unwrap();
             File::open(path).unwrap()
         };
         for name in ["byoc-cc-left", "byoc-cc-held", "byoc-cc-new", "other"] {
-            let dir = make(name);
+            let dir = create_dir(name);
             if name != "byoc-cc-new" {
                 dir.set_modified(stale_time).unwrap();
             }
         }
-        let held_dir = File::open(temporary.path().join("byoc-cc-held")).unwrap();
+        let held_dir = File::open(temporary_dir.path().join("byoc-cc-held")).unwrap();
         held_dir.lock().unwrap();
-        sweep(temporary.path());
-        let exist = ["byoc-cc-left", "byoc-cc-held", "byoc-cc-new", "other"].map(|n| temporary.path().join(n).exists());
-        assert_eq!(exist, [false, true, true, true]);
+        sweep(temporary_dir.path());
+        let are_present =
+            ["byoc-cc-left", "byoc-cc-held", "byoc-cc-new", "other"].map(|n| temporary_dir.path().join(n).exists());
+        assert_eq!(are_present, [false, true, true, true]);
     }
 }

@@ -47,13 +47,13 @@ pub struct Toolchain {
 /// # Errors
 /// If no C compiler is found; the hint explains how to install one.
 pub fn toolchain() -> Result<&'static Toolchain> {
-    static FOUND: OnceLock<std::result::Result<Toolchain, Error>> = OnceLock::new();
-    FOUND.get_or_init(find).as_ref().map_err(Clone::clone)
+    static TOOLCHAIN: OnceLock<std::result::Result<Toolchain, Error>> = OnceLock::new();
+    TOOLCHAIN.get_or_init(find).as_ref().map_err(Clone::clone)
 }
 
 fn find() -> Result<Toolchain> {
-    let variable = std::env::var("CC").unwrap_or_default();
-    let mut command: Vec<String> = variable.split_whitespace().map(str::to_owned).collect();
+    let compiler_variable = std::env::var("CC").unwrap_or_default();
+    let mut command: Vec<String> = compiler_variable.split_whitespace().map(str::to_owned).collect();
     if command.is_empty() {
         command.push("cc".to_owned());
     }
@@ -99,12 +99,12 @@ impl Toolchain {
     /// cancelled.
     pub fn compile(&self, source: &str, cache: Option<&Settings>, services: &Services) -> Result<Vec<u8>> {
         let flags = self.flags();
-        let mut key = blake3::Hasher::new();
+        let mut hasher = blake3::Hasher::new();
         for input in [source, &self.command.join(" "), &self.version, &flags.join(" "), &cpu::features().join(" ")] {
-            key.update(&(input.len() as u64).to_le_bytes());
-            key.update(input.as_bytes());
+            hasher.update(&(input.len() as u64).to_le_bytes());
+            hasher.update(input.as_bytes());
         }
-        cache::cached(cache, key.finalize(), || self.run_compiler(source, &flags, services))
+        cache::cached(cache, hasher.finalize(), || self.run_compiler(source, &flags, services))
     }
 
     fn run_compiler(&self, source: &str, flags: &[&str], services: &Services) -> Result<Vec<u8>> {

@@ -142,8 +142,8 @@ impl Lowering<'_> {
         alternatives: &Alternatives<'_>,
         make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Result<PrimitiveDesc, OneDnnError>,
     ) -> Result<Selection> {
-        let chain_reads = self.reads(alternatives.links);
-        let mut failure = OneDnnError::from("oneDNN has no implementation");
+        let chain_reads = self.read_buffers(alternatives.links);
+        let mut failure = OneDnnError::from("oneDNN has no implementation of this operator");
         for reference in [false, true] {
             let mut limit = alternatives.links.len() + 1;
             while limit > 0 {
@@ -317,7 +317,7 @@ impl Lowering<'_> {
         match (selection, failure) {
             (Some(selection), _) => self.emit(op, links, selection, Vec::new(), "unary"),
             (None, Some(reason)) => Err(reason),
-            (None, None) => Err(unsupported_shape("oneDNN has no implementation")),
+            (None, None) => Err(unsupported_shape("oneDNN has no implementation of this operator")),
         }
     }
 
@@ -335,8 +335,9 @@ impl Lowering<'_> {
         // Post-operators of an integer accumulation are left to the `qnn` module.
         let links = if dtype == DType::F32 { links } else { &[] };
         let layout = channels_last(shape.len());
-        let weights =
-            kernel(&w, groups, transposed).ok_or_else(|| unsupported_shape("cannot split the kernel into groups"))?;
+        let weights = kernel(&w, groups, transposed).ok_or_else(|| {
+            unsupported_shape(format!("cannot split a kernel of shape {:?} into {groups} groups", w.view.shape))
+        })?;
         let any_desc = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // Layouts into which another plan has packed the weights come first, so that one packed copy serves both plans.
         let is_constant = self.is_constant(&w);
@@ -367,7 +368,7 @@ impl Lowering<'_> {
             Alternatives { links, sources, targets, bias: bias.clone(), allows_sum: true, dim_map, dtype };
         let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
         let selection = self.select(&alternatives, &|s, d, attr, with_bias| {
-            let mut outcome = Err("oneDNN has no implementation".into());
+            let mut outcome = Err("oneDNN has no implementation of this operator".into());
             for weights in &weight_layouts {
                 let bias = with_bias.then_some(&bias_desc);
                 let io = Conv { src: &s[0], weights, bias, dst: d };
@@ -453,7 +454,10 @@ impl Lowering<'_> {
                 None => {
                     let copy = self.row_major(&a)?;
                     let view = copy.view.reshape(&[rows, inner_dim]);
-                    BufferView { view: view.ok_or_else(|| unsupported_shape("cannot reshape a copy to rows"))?, ..copy }
+                    let view = view.ok_or_else(|| {
+                        unsupported_shape(format!("cannot reshape {:?} to rows of {inner_dim}", copy.view.shape))
+                    })?;
+                    BufferView { view, ..copy }
                 }
             };
             a = flat_view;
@@ -517,7 +521,7 @@ impl Lowering<'_> {
         let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
         let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
-            let mut outcome = Err("oneDNN has no implementation".into());
+            let mut outcome = Err("oneDNN has no implementation of this operator".into());
             for weights in weight_layouts.iter().chain(s.get(1)) {
                 let io = Conv { src: &s[0], weights, bias, dst: d };
                 outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| requirement.check(desc));
@@ -531,7 +535,9 @@ impl Lowering<'_> {
         // implementation is cheaper, so the general GEMM is a last resort.
         let selection_without_gemm =
             self.select(&alternatives, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
-                Ok(desc) if desc.is_general_product() => Err("oneDNN has only a general GEMM".into()),
+                Ok(desc) if desc.is_general_product() => {
+                    Err("expected a specialized GEMM of oneDNN, found only the general one".into())
+                }
                 outcome => outcome,
             });
         let selection = match selection_without_gemm {
@@ -573,7 +579,7 @@ impl Lowering<'_> {
     ) -> Result<usize> {
         let operand_shape = operands.get(1).map(|(_, tensor)| tensor.view.shape.clone());
         let mut best_selection: Option<Selection> = None;
-        let mut failure = unsupported_shape("oneDNN has no implementation");
+        let mut failure = unsupported_shape("oneDNN has no implementation of this operator");
         let candidates = [links, &[]];
         for fused_links in &candidates[..if links.is_empty() { 1 } else { 2 }] {
             let dim_map = self.collapsed_dims(op, fused_links, order, operand_shape.as_deref());
@@ -628,16 +634,16 @@ impl Lowering<'_> {
 
     fn binary(&mut self, op: &Op, links: &[Link], alg: i32) -> Result<usize> {
         let shape = self.ir.shape(op.output).to_vec();
-        let full = |this: &mut Self, value: Val| {
+        let to_full_rank = |this: &mut Self, value: Val| {
             let tensor = this.placement(value);
             let leading_dims = shape.len() - tensor.view.shape.len();
             let full_shape: Vec<i64> =
                 std::iter::repeat_n(1, leading_dims).chain(tensor.view.shape.iter().copied()).collect();
             let view = tensor.view.reshape(&full_shape);
             view.map(|view| BufferView { view, ..tensor })
-                .ok_or_else(|| unsupported_shape("cannot reshape an operand to the result's rank"))
+                .ok_or_else(|| unsupported_shape(format!("cannot reshape an operand to {full_shape:?}")))
         };
-        let (mut a, mut b) = (full(self, op.inputs[0])?, full(self, op.inputs[1])?);
+        let (mut a, mut b) = (to_full_rank(self, op.inputs[0])?, to_full_rank(self, op.inputs[1])?);
         if a.view.shape != shape {
             if b.view.shape != shape {
                 return Err(unsupported_shape(format!(
@@ -728,7 +734,9 @@ impl Lowering<'_> {
             None => {
                 let copy = self.row_major(&x)?;
                 let view = copy.view.reshape(&[count(&shape) / width, width]);
-                let view = view.ok_or_else(|| unsupported_shape("cannot reshape a copy to rows"))?;
+                let view = view.ok_or_else(|| {
+                    unsupported_shape(format!("cannot reshape {:?} to rows of {width}", copy.view.shape))
+                })?;
                 (view.shape.clone(), BufferView { view, ..copy })
             }
         };
@@ -789,7 +797,8 @@ impl Lowering<'_> {
                 break;
             }
         }
-        let selection = best_selection.ok_or_else(|| unsupported_shape("oneDNN has no implementation"))?;
+        let selection =
+            best_selection.ok_or_else(|| unsupported_shape("oneDNN has no implementation of this operator"))?;
         self.emit(op, links, selection, Vec::new(), "reduction")
     }
 }

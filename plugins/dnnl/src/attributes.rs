@@ -28,6 +28,18 @@ fn display(values: Option<impl std::fmt::Debug>) -> String {
     values.map_or_else(|| "none".to_owned(), |values| format!("{values:?}"))
 }
 
+/// Returns the text of an attribute in a message.
+fn value_text(value: &AttrValue) -> String {
+    match value {
+        AttrValue::None => "none".to_owned(),
+        AttrValue::Bool(value) => value.to_string(),
+        AttrValue::Int(value) => value.to_string(),
+        AttrValue::Float(value) => value.to_string(),
+        AttrValue::Str(text) => format!("\"{text}\""),
+        AttrValue::List(values) => format!("[{}]", values.iter().map(value_text).collect::<Vec<_>>().join(", ")),
+    }
+}
+
 /// Exclusive upper bound of attributes from which dimensions are computed.
 const EXTENT_LIMIT: i64 = 1 << 31;
 
@@ -80,9 +92,9 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the reduction axes in ascending order.
-    pub fn reduced(self, rank: usize) -> Result<Vec<usize>> {
+    pub fn reduced_axes(self, rank: usize) -> Result<Vec<usize>> {
         let invalid =
-            || attr_error(format!("axis: expected axes of {rank} dimensions, found {}", display(self.ints("axis"))));
+            || attr_error(format!("axis: expected integers in -{rank}..{rank}, found {}", display(self.ints("axis"))));
         let is_reduced = self.0.reduced(rank).ok_or_else(invalid)?;
         Ok((0..rank).filter(|&d| is_reduced[d]).collect())
     }
@@ -90,13 +102,16 @@ impl<'a> Attributes<'a> {
     /// Returns the shape that the codes in `newshape` produce from `shape`.
     pub fn reshaped_dims(self, shape: &[i64]) -> Result<Vec<i64>> {
         let shape_codes = self.ints("newshape").ok_or_else(|| attr_error("missing attribute newshape"))?;
-        let invalid =
-            || attr_error(format!("newshape: expected codes that match shape {shape:?}, found {shape_codes:?}"));
-        let allow_zero = self.flag("allowzero", false);
+        let invalid = || {
+            attr_error(format!(
+                "newshape: expected dimensions or codes that fit shape {shape:?}, found {shape_codes:?}"
+            ))
+        };
+        let allows_zero = self.flag("allowzero", false);
         let (mut result, mut unresolved_index, mut position, mut index) = (Vec::new(), None, 0, 0);
         while index < shape_codes.len() {
             match shape_codes[index] {
-                0 if !allow_zero => {
+                0 if !allows_zero => {
                     result.push(*shape.get(position).ok_or_else(invalid)?);
                     position += 1;
                 }
@@ -177,7 +192,7 @@ impl<'a> Attributes<'a> {
             Some(axes) => axes.iter().map(|&axis| normalize_axis(axis, shape.len())).collect::<Result<Vec<_>>>()?,
             None => (0..begin.len()).collect(),
         };
-        let is_by_size = self.0.0.text("slice_mode") == Some("size");
+        let has_sizes = self.0.0.text("slice_mode") == Some("size");
         let (mut starts, mut step, mut size) = (vec![0; shape.len()], vec![1; shape.len()], shape.to_vec());
         for (i, &axis) in axes.iter().enumerate() {
             let (Some(&begin_index), Some(&end_index), Some(&dim)) = (begin.get(i), end.get(i), shape.get(axis)) else {
@@ -186,7 +201,7 @@ impl<'a> Attributes<'a> {
                 )));
             };
             let step_of_axis = match strides.get(i).or(strides.last()) {
-                Some(&stride) if !is_by_size => stride,
+                Some(&stride) if !has_sizes => stride,
                 _ => 1,
             };
             if step_of_axis < 1 {
@@ -194,7 +209,7 @@ impl<'a> Attributes<'a> {
             }
             let clamp = |index: i64| (if index < 0 { index.saturating_add(dim) } else { index }).clamp(0, dim);
             let start = clamp(begin_index);
-            let end = match (is_by_size, end_index) {
+            let end = match (has_sizes, end_index) {
                 (false, _) => clamp(end_index),
                 (true, -1) => dim,
                 (true, _) => start.saturating_add(end_index).clamp(0, dim),
@@ -211,7 +226,7 @@ impl<'a> Attributes<'a> {
     pub fn split_bounds(self, len: i64) -> Result<Vec<i64>> {
         let invalid = || {
             attr_error(format!(
-                "indices_or_sections: expected a divisor of {len} or ascending indices below {len}, found {}",
+                "indices_or_sections: expected a divisor of {len} or ascending split indices < {len}, found {}",
                 display(self.ints("indices_or_sections"))
             ))
         };
@@ -231,8 +246,9 @@ impl<'a> Attributes<'a> {
     /// Returns `(pad_before, pad_after)` for each of `rank` dimensions, from pairs or a flat list.
     pub fn pairs(self, key: &str, rank: usize) -> Result<Vec<(i64, i64)>> {
         let invalid = || {
+            let value = self.0.0.attr(key).map_or_else(|| "none".to_owned(), value_text);
             attr_error(format!(
-                "{key}: the value is not a list of (before, after) for each of {rank} dimensions, each less than 2^31"
+                "attribute {key}: expected {rank} pairs (before, after) of integers < 2^31, found {value}"
             ))
         };
         let list = self.0.0.attr(key).and_then(AttrValue::as_list).ok_or_else(invalid)?;
@@ -252,7 +268,7 @@ impl<'a> Attributes<'a> {
     /// nearest neighbor must have integer factors.
     pub fn resampling(self, name: &str, in_size: [i64; 2], out_size: [i64; 2]) -> Result<i32> {
         if out_size.iter().any(|size| !(1..EXTENT_LIMIT).contains(size)) {
-            return Err(attr_error(format!("size: expected positive dimensions below 2^31, found {out_size:?}")));
+            return Err(attr_error(format!("size: expected dimensions in 1..2^31, found {out_size:?}")));
         }
         let method = self.0.0.text("method").unwrap_or_default();
         let mode = match name {
@@ -283,5 +299,5 @@ impl<'a> Attributes<'a> {
 
 fn normalize_axis(axis: i64, rank: usize) -> Result<usize> {
     support::normalize_axis(axis, rank)
-        .ok_or_else(|| attr_error(format!("axis {axis} is out of range for rank {rank}")))
+        .ok_or_else(|| attr_error(format!("axis: expected an integer in -{rank}..{rank}, found {axis}")))
 }

@@ -51,7 +51,7 @@ impl Codegen for Dnnl {
         Ok(Description {
             about: "runs networks on oneDNN: channels-last layouts, fused operators, packed weights".into(),
             patterns: patterns::table(),
-            operators: table::supported_alone().map(str::to_owned).collect(),
+            operators: table::operators_outside_composites().map(str::to_owned).collect(),
             dynamic_dims: true,
             cost: Cost { min_region_flops: MIN_FLOPS, min_region_operators: 1 },
             finite_math: true,

@@ -66,7 +66,7 @@ impl RowConcat {
                 offset += operand.bytes;
             }
         };
-        library.on_threads(row_bytes * self.rows > MAX_SERIAL_BYTES, &rows);
+        library.run_on_threads(row_bytes * self.rows > MAX_SERIAL_BYTES, &rows);
     }
 }
 

@@ -59,7 +59,7 @@ impl Elementwise {
             // SAFETY: the caller guarantees both tensors, and only this thread accesses these elements.
             unsafe { code(self, &pointers, begin(thread), begin(thread + 1)) };
         };
-        library.on_threads(self.elements > MIN_PARALLEL_ELEMENTS, &run_part);
+        library.run_on_threads(self.elements > MIN_PARALLEL_ELEMENTS, &run_part);
     }
 }
 

@@ -60,7 +60,7 @@ impl Panels {
 pub struct Gemv {
     pub panels: Panels,
     /// True if the matrix is traversed from its end to its start.
-    pub backwards: bool,
+    pub is_backwards: bool,
 }
 
 /// Tensor addresses during a run.
@@ -92,7 +92,7 @@ impl Gemv {
             // SAFETY: the caller guarantees valid tensors, and only this thread writes these columns.
             unsafe { code(self, pointers, count * thread / threads, count * (thread + 1) / threads) };
         };
-        library.on_threads(self.panels.elements() > MAX_SERIAL_ELEMENTS, &run_part);
+        library.run_on_threads(self.panels.elements() > MAX_SERIAL_ELEMENTS, &run_part);
     }
 }
 
@@ -109,7 +109,7 @@ fastest! {
 unsafe fn panels(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) {
     let [inner_dim, columns] = gemv.panels.size;
     for index in 0..last - first {
-        let panel = if gemv.backwards { last - 1 - index } else { first + index };
+        let panel = if gemv.is_backwards { last - 1 - index } else { first + index };
         // Two independent accumulators hide the latency of the additions.
         let mut accumulators = [[0.0f32; PANEL]; 2];
         // SAFETY: the caller guarantees that the panels, the row vector, the addends and the result have the stated

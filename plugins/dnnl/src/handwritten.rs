@@ -14,7 +14,7 @@ use crate::lower::{BufferView, Chain, Lowering, PostOp};
 use crate::pack::Packing;
 use crate::plan::Operation;
 use crate::shape::channels_last;
-use crate::winograd::{LANES, Weights, Winograd};
+use crate::winograd::{LANES, WeightLayout, Winograd};
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::view::{View, count};
 
@@ -84,7 +84,7 @@ impl Lowering<'_> {
         let Some(mut layer) = self.winograd_layer(&shape, x, w, window) else { return Ok(None) };
         let order = channels_last(shape.len());
         let (dim_map, view) = (DimMap::plain(&shape, &shape), View::in_order(&shape, &order));
-        let mut read = self.reads(links);
+        let mut read = self.read_buffers(links);
         read.push(x.buffer);
         let chain = self.chain(links, &dim_map, &view, bias.map(|(index, _)| *index), true, &read)?;
         let epilogue = WinogradEpilogue::of(&chain, &view).filter(|_| chain.links == links.len());
@@ -123,7 +123,7 @@ impl Lowering<'_> {
         for (stride, &stride_in_elements) in strides.iter_mut().zip(&w.view.strides) {
             *stride = size(stride_in_elements)?;
         }
-        let weights = Weights { size: [size(w.view.shape[0])?, size(w.view.shape[1])?], strides };
+        let weights = WeightLayout { size: [size(w.view.shape[0])?, size(w.view.shape[1])?], strides };
         let layer = Winograd {
             source: [size(x.view.shape[0])?, size(x.view.shape[2])?, size(x.view.shape[3])?],
             strides: [0; 3],
@@ -139,11 +139,11 @@ impl Lowering<'_> {
         let is_cached = weights.elements() * size_of::<f32>() <= MAX_CACHED_BYTES;
         let has_enough_tiles = layer.tiles() >= if is_cached { MIN_TILES_CACHED } else { MIN_TILES_STREAMED };
         // Weights that another plan has packed are used in that form, so that one packed copy serves both plans.
-        let profitable = match &self.existing_packings(w)[..] {
+        let is_profitable = match &self.existing_packings(w)[..] {
             [] => has_enough_tiles,
             packings => packings.contains(&Packing::Winograd(weights)),
         };
-        (is_bounded && fills_registers && profitable).then_some(layer)
+        (is_bounded && fills_registers && is_profitable).then_some(layer)
     }
 
     /// Adds a GEMV step for a constant matrix that several matrix products read, fused with the additions in the chain.
@@ -166,18 +166,18 @@ impl Lowering<'_> {
         }
         let size = [inner_dim, columns].map(|size| size as usize);
         let panels = Panels { size, strides: [b.view.strides[0] as usize, b.view.strides[1] as usize] };
-        let existing = self.existing_packings(b);
-        if !(existing.is_empty() || existing.contains(&Packing::Panels(panels))) {
+        let existing_packings = self.existing_packings(b);
+        if !(existing_packings.is_empty() || existing_packings.contains(&Packing::Panels(panels))) {
             return Ok(None);
         }
         let (dim_map, view) = (DimMap::plain(self.ir.shape(op.output), shape), View::dense(shape));
-        let mut read = self.reads(links);
+        let mut read = self.read_buffers(links);
         read.push(a.buffer);
         let chain = self.chain(links, &dim_map, &view, None, false, &read)?;
         let Some(addends) = addends(&chain, &view).filter(|_| chain.links == links.len()) else { return Ok(None) };
         let Some(packed_buffer) = self.pack_as(b, Packing::Panels(panels))? else { return Ok(None) };
         let packed_buffer = BufferView { buffer: packed_buffer, view: View::dense(&[panels.elements() as i64]) };
-        let step = Gemv { panels, backwards: self.matrices.goes_backwards(self.ir, op.inputs[1]) };
+        let step = Gemv { panels, is_backwards: self.matrices.goes_backwards(self.ir, op.inputs[1]) };
         let target = self.scratch(view);
         let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed_buffer)];
         let indexed_argument = |(indexed_argument, addend)| (ffi::ARG_MULTIPLE_SRC + indexed_argument, addend);
@@ -227,7 +227,8 @@ impl Lowering<'_> {
                 None => {
                     tensor = self.row_major(&tensor)?;
                     tensor.view.reshape(&row_shape).ok_or_else(|| {
-                        CompileError::new(RefusalCode::UnsupportedShape, "cannot reshape a copy to rows")
+                        let detail = format!("cannot reshape {:?} to rows of {columns}", tensor.view.shape);
+                        CompileError::new(RefusalCode::UnsupportedShape, detail)
                     })?
                 }
             };
@@ -237,7 +238,7 @@ impl Lowering<'_> {
         }
         let out = self.scratch(View::dense(&shape));
         tensors.push((ARG_OUT, out.clone()));
-        let cell = Cell { kind, rows: rows as usize, hidden: hidden_size as usize, strides };
+        let cell = Cell { kind, rows: rows as usize, hidden_size: hidden_size as usize, strides };
         self.handwritten_step(Operation::Cell(cell), tensors, kind.name())?;
         self.put_after_chain(op, &[], 0, out, &DimMap::plain(&shape, &shape))?;
         Ok(0)

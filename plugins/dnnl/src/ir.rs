@@ -179,7 +179,7 @@ pub struct RegionIr {
 }
 
 impl RegionIr {
-    /// Creates an IR without operators over the given constants.
+    /// Creates an IR with the given constants and no operators.
     pub fn new(constants: Vec<Constant>) -> RegionIr {
         RegionIr { constants, ..RegionIr::default() }
     }
@@ -234,7 +234,7 @@ impl RegionIr {
     }
 
     /// Removes the operators that no output depends on.
-    pub fn drop_dead(&mut self) {
+    pub fn eliminate_dead_ops(&mut self) {
         self.value_by_key = HashMap::new();
         // Operators after an LSTM cell read the cell state that the cell computes, so that it is not computed twice.
         let cells = std::mem::take(&mut self.cells);

@@ -58,11 +58,11 @@ pub fn tanh(x: f32) -> f32 {
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     /// Rounding constant 1.5 * 2^23: adding it leaves the rounded integer in the lowest bits of the sum.
-    const MAGIC: f32 = 12_582_912.0;
+    const ROUNDING_BIAS: f32 = 12_582_912.0;
     let x = if x > 88.0 { 88.0 } else { x };
     let x = if x < -87.0 { -87.0 } else { x };
-    let biased_quotient = x * std::f32::consts::LOG2_E + MAGIC;
-    let n = biased_quotient - MAGIC;
+    let biased_quotient = x * std::f32::consts::LOG2_E + ROUNDING_BIAS;
+    let n = biased_quotient - ROUNDING_BIAS;
     let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
     let p = ((((1.987_569_1e-4 * r + 1.398_199_9e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2) * r + 1.666_666_6e-1)
         * r
@@ -85,9 +85,9 @@ pub fn mish(x: f32) -> f32 {
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
     /// Scale factor 2^23, which makes subnormal numbers normal.
-    const LIFT: f32 = 8_388_608.0;
+    const SUBNORMAL_SCALE: f32 = 8_388_608.0;
     let is_subnormal = x < f32::MIN_POSITIVE;
-    let x_bits = (if is_subnormal { x * LIFT } else { x }).to_bits();
+    let x_bits = (if is_subnormal { x * SUBNORMAL_SCALE } else { x }).to_bits();
     // Subtracting the bits of sqrt(1/2) leaves the exponent of x for a mantissa in [sqrt(1/2), sqrt(2)).
     let mantissa_offset = x_bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
     let k = (mantissa_offset as i32 >> 23) as f32 - if is_subnormal { 23.0 } else { 0.0 };

@@ -2,7 +2,7 @@
 
 use crate::gemv::Panels;
 use crate::library::{Attr, Desc, Memory, OneDnn, OneDnnError, PostOps, Primitive, PrimitiveDesc, Stream, ffi, pages};
-use crate::winograd::Weights;
+use crate::winograd::WeightLayout;
 use byoc_plugin_api::{Constant, Error, Result};
 use std::alloc::Layout;
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ pub enum Packing {
     /// oneDNN layout.
     Layout(Desc),
     /// Transformed Winograd kernels.
-    Winograd(Weights),
+    Winograd(WeightLayout),
     /// Column panels of a GEMV matrix.
     Panels(Panels),
 }
@@ -48,13 +48,13 @@ impl PackSpec {
     /// # Safety
     /// `destination` must be aligned for `f32` and point to [`Packing::bytes`] bytes that nothing else accesses.
     pub unsafe fn write(&self, library: &'static OneDnn, constant: &Constant, destination: *mut u8) -> Result<()> {
-        let short = || {
+        let size_error = || {
             let (expected, found) = (self.offset + self.source.size(), constant.bytes().len());
             Error::new(format!("constant {}: expected at least {expected} bytes, found {found}", self.constant))
         };
-        let source = constant.bytes().get(self.offset..).ok_or_else(short)?;
+        let source = constant.bytes().get(self.offset..).ok_or_else(size_error)?;
         if self.source.size() > source.len() {
-            return Err(short());
+            return Err(size_error());
         }
         // SAFETY: the caller guarantees an aligned `destination` with `Packing::bytes` bytes, the size of `elements`
         // floats.
@@ -65,9 +65,9 @@ impl PackSpec {
             // `destination`.
             Packing::Layout(layout) => unsafe { reorder(library, (&self.source, source), (layout, destination)) },
             Packing::Winograd(weights) => {
-                weights.transform(source, zeroed_floats(weights.elements())).ok_or_else(short)
+                weights.transform(source, zeroed_floats(weights.elements())).ok_or_else(size_error)
             }
-            Packing::Panels(panels) => panels.pack(source, zeroed_floats(panels.elements())).ok_or_else(short),
+            Packing::Panels(panels) => panels.pack(source, zeroed_floats(panels.elements())).ok_or_else(size_error),
         }
     }
 }

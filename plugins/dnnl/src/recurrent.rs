@@ -76,7 +76,7 @@ impl RegionIr {
     /// Recognizes `(1 - z) n` with `z = sigmoid(..)` and `n = tanh(..)`: the first step of a GRU, or the start of a
     /// later step.
     pub fn gru_first(&mut self, complement: Val, candidate: Val) -> Option<Val> {
-        let (-1.0, 1.0, update) = self.linear(complement) else { return None };
+        let (-1.0, 1.0, update) = self.linear_form(complement) else { return None };
         let pre_activations = self.activated_gate(update, ffi::ELTWISE_LOGISTIC)?;
         self.gru(pre_activations, candidate, None)
     }

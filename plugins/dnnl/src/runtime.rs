@@ -68,12 +68,12 @@ struct PreparedPlan {
     _constants: Vec<Constant>,
     /// Approximate number of bytes that dropping the plan frees.
     bytes: usize,
-    idle: Mutex<Vec<MemorySet>>,
+    idle_sets: Mutex<Vec<MemorySet>>,
 }
 
 // SAFETY: `fixed_addresses` points into memory that `_packed` and `_constants` own and that is only read.
 unsafe impl Send for PreparedPlan {}
-// SAFETY: the memory that `fixed_addresses` points into is only read, and a mutex protects `idle`.
+// SAFETY: the memory that `fixed_addresses` points into is only read, and a mutex protects `idle_sets`.
 unsafe impl Sync for PreparedPlan {}
 
 /// Memory objects of one run.
@@ -203,12 +203,12 @@ impl LoadedRegion {
     #[cfg(test)]
     pub fn packed_bytes(&self) -> usize {
         let state = self.state.lock().unwrap();
-        let alive = state
+        let live_packs = state
             .packed_constants
             .iter()
             .zip(&state.packs.packs)
             .filter(|(packed_memory, _)| WeakPackedMemory::get(packed_memory).is_some());
-        alive.map(|(_, pack)| pack.packing.bytes()).sum()
+        live_packs.map(|(_, pack)| pack.packing.bytes()).sum()
     }
 
     /// Creates a plan for these input dimensions and generates its code.
@@ -240,9 +240,9 @@ impl LoadedRegion {
                 new_packs.push(index);
             }
         }
-        let mut uses = vec![0usize; state.constants.len()];
-        new_packs.iter().for_each(|&index| uses[state.packs.packs[index].constant] += 1);
-        plan.constants_in_place().into_iter().for_each(|index| uses[index] += 1);
+        let mut use_counts = vec![0usize; state.constants.len()];
+        new_packs.iter().for_each(|&index| use_counts[state.packs.packs[index].constant] += 1);
+        plan.constants_in_place().into_iter().for_each(|index| use_counts[index] += 1);
         let size = |index: usize| state.packs.packs[index].packing.bytes().next_multiple_of(CACHE_LINE);
         let total_bytes = new_packs.iter().map(|&index| size(index)).sum();
         let (memory, mut next_offset, mut bytes) = (Arc::new(AlignedMemory::in_huge_pages(total_bytes)?), 0, 0);
@@ -262,8 +262,8 @@ impl LoadedRegion {
             let entry = PackedMemory { memory: memory.clone(), address };
             state.packed_constants[index] = Some(WeakPackedMemory::of(&entry));
             packed_constants[index] = Some(entry);
-            uses[pack.constant] -= 1;
-            if !is_dynamic && uses[pack.constant] == 0 {
+            use_counts[pack.constant] -= 1;
+            if !is_dynamic && use_counts[pack.constant] == 0 {
                 state.constants[pack.constant] = None;
             }
         }
@@ -328,12 +328,12 @@ impl PreparedPlan {
                 Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
             }
         }
-        let idle = Mutex::new(Vec::new());
-        Ok(PreparedPlan { plan, fixed_addresses, _packed: held_packed, _constants: held_constants, bytes, idle })
+        let idle_sets = Mutex::new(Vec::new());
+        Ok(PreparedPlan { plan, fixed_addresses, _packed: held_packed, _constants: held_constants, bytes, idle_sets })
     }
 
     fn take_memory_set(&self, library: &'static OneDnn) -> Result<MemorySet> {
-        if let Some(set) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+        if let Some(set) = self.idle_sets.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(set);
         }
         let (mut memories, mut locations, mut ranges, mut args) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -419,7 +419,9 @@ impl PreparedPlan {
                     // SAFETY: `bind` set the address to a buffer of this run, which has the planned number of bytes.
                     unsafe { set.bases[buffer].write_bytes(*byte, self.plan.buffers[buffer].bytes) };
                 }
-                Operation::Primitive(_) => return Err(Error::new(format!("{} has no generated code", step.label))),
+                Operation::Primitive(_) => {
+                    return Err(Error::new(format!("{}: expected a generated primitive, found none", step.label)));
+                }
             }
         }
         Ok(())
@@ -449,19 +451,27 @@ impl Executable for LoadedRegion {
         let prepared_plan = self.find(call.plan);
         let prepared_plan =
             prepared_plan.ok_or_else(|| Error::new("the plan was never prepared, or has been released"))?;
-        let outputs =
+        let outputs_match =
             call.outputs.iter().zip(&prepared_plan.plan.outputs).all(|(output, expected)| output.shape() == expected);
         if call.workspace.len() < prepared_plan.plan.workspace
             || call.inputs.len() != self.graph.inputs.len()
-            || !outputs
+            || !outputs_match
         {
-            return Err(Error::new("the call does not match the prepared plan"));
+            let shapes: Vec<_> = call.outputs.iter().map(|output| output.shape()).collect();
+            return Err(Error::new(format!(
+                "expected {} inputs, outputs of shapes {:?} and a workspace of {} bytes, found {}, {shapes:?} and {}",
+                self.graph.inputs.len(),
+                prepared_plan.plan.outputs,
+                prepared_plan.plan.workspace,
+                call.inputs.len(),
+                call.workspace.len()
+            )));
         }
         self.library.set_threads(self.services.num_threads());
         let mut set = prepared_plan.take_memory_set(self.library)?;
         prepared_plan.bind(&mut set, &mut call)?;
         let result = prepared_plan.execute(self.library, &set);
-        prepared_plan.idle.lock().unwrap_or_else(PoisonError::into_inner).push(set);
+        prepared_plan.idle_sets.lock().unwrap_or_else(PoisonError::into_inner).push(set);
         result
     }
 }

@@ -36,7 +36,7 @@ impl RegionIr {
     }
 
     /// Decomposes a value into `factor x + summand`.
-    pub fn linear(&self, value: Val) -> (f32, f32, Val) {
+    pub fn linear_form(&self, value: Val) -> (f32, f32, Val) {
         match self.function_of(value, ffi::ELTWISE_LINEAR) {
             Some((f, x)) => (f.alpha, f.beta, x),
             None => (1.0, 0.0, value),
@@ -45,7 +45,7 @@ impl RegionIr {
 
     /// Decomposes a value into `factor x`.
     fn factor_and_value(&self, value: Val) -> (f32, Val) {
-        match self.linear(value) {
+        match self.linear_form(value) {
             (factor, 0.0, x) => (factor, x),
             _ => (1.0, value),
         }
@@ -67,21 +67,21 @@ impl RegionIr {
     pub fn eltwise(&mut self, function: EltwiseParams, x: Val) -> Val {
         let shape = self.shape(x).to_vec();
         if function.alg == ffi::ELTWISE_LINEAR {
-            let (alpha, beta, operand) = self.linear(x);
-            let alpha_both = function.alpha * alpha;
-            let beta_both = function.alpha * beta + function.beta;
+            let (alpha, beta, operand) = self.linear_form(x);
+            let composed_alpha = function.alpha * alpha;
+            let composed_beta = function.alpha * beta + function.beta;
             // Treats a factor within rounding of 1 as 1: two factors that were meant to cancel may leave 0.99999994.
-            if (alpha_both - 1.0).abs() < 1e-6 && beta_both == 0.0 {
+            if (composed_alpha - 1.0).abs() < 1e-6 && composed_beta == 0.0 {
                 return operand;
             }
-            let composed_params = EltwiseParams::new(ffi::ELTWISE_LINEAR, alpha_both, beta_both);
+            let composed_params = EltwiseParams::new(ffi::ELTWISE_LINEAR, composed_alpha, composed_beta);
             return self.push(Kind::Eltwise(composed_params), &[operand], shape);
         }
         if function.alg == ffi::ELTWISE_CLIP && approx_eq(function.beta, 1.0) && function.alpha == 0.0 {
-            let (alpha, beta, operand) = self.linear(x);
+            let (alpha, beta, operand) = self.linear_form(x);
             if operand != x {
-                let hard = EltwiseParams::new(ffi::ELTWISE_HARDSIGMOID, alpha, beta);
-                return self.push(Kind::Eltwise(hard), &[operand], shape);
+                let hard_sigmoid = EltwiseParams::new(ffi::ELTWISE_HARDSIGMOID, alpha, beta);
+                return self.push(Kind::Eltwise(hard_sigmoid), &[operand], shape);
             }
         }
         self.push(Kind::Eltwise(function), &[x], shape)
@@ -159,10 +159,11 @@ impl RegionIr {
         let is_interleaving = self.shape(interleaved_value).len() == operand_shape.len() + 1
             && operands.iter().all(|&operand| self.shape(operand)[axis + 1] == 1)
             && self.shape(interleaved_value)[axis] * groups == operand_shape[axis];
-        let is_whole_turns = begin[axis] % groups == 0 && shape[axis] % groups == 0 && step.iter().all(|&s| s == 1);
-        let is_full_otherwise =
+        let is_multiple_of_groups =
+            begin[axis] % groups == 0 && shape[axis] % groups == 0 && step.iter().all(|&s| s == 1);
+        let covers_other_axes =
             (0..operand_shape.len()).all(|d| d == axis || (begin[d] == 0 && shape[d] == operand_shape[d]));
-        if !(is_interleaving && is_whole_turns && is_full_otherwise) {
+        if !(is_interleaving && is_multiple_of_groups && covers_other_axes) {
             return None;
         }
         let mut begin_of_slices = begin.to_vec();
@@ -309,7 +310,7 @@ impl RegionIr {
             ffi::ELTWISE_LOGISTIC if core == x => EltwiseParams::new(ffi::ELTWISE_SWISH, factor, 0.0),
             ffi::ELTWISE_TANH => {
                 let log = self.producer(argument).filter(|op| op.kind == Kind::MathFn(MathFn::Log))?.inputs[0];
-                let (1.0, 1.0, exp) = self.linear(log) else { return None };
+                let (1.0, 1.0, exp) = self.linear_form(log) else { return None };
                 let (_, core) = self.function_of(exp, ffi::ELTWISE_EXP)?;
                 if core != x {
                     return None;
@@ -324,7 +325,7 @@ impl RegionIr {
 
     /// Recognizes `(k x) (s + s erf(x / sqrt 2)) = 2 k s gelu(x)`.
     fn gelu_erf(&mut self, outer: Val, gate: Val) -> Option<Val> {
-        let (s, t, erf) = self.linear(gate);
+        let (s, t, erf) = self.linear_form(gate);
         let argument = self.producer(erf).filter(|op| op.kind == Kind::Erf)?.inputs[0];
         let (root, x) = self.factor_and_value(argument);
         let factor = self.multiple_of(outer, x)?;
@@ -337,7 +338,7 @@ impl RegionIr {
 
     /// Recognizes `(k x) (s + s tanh(sqrt(2 / pi) (x + 0.044715 x^3))) = 2 k s gelu(x)`.
     fn gelu_tanh(&mut self, outer: Val, gate: Val) -> Option<Val> {
-        let (s, t, tanh) = self.linear(gate);
+        let (s, t, tanh) = self.linear_form(gate);
         let (_, argument) = self.function_of(tanh, ffi::ELTWISE_TANH)?;
         let (root, sum) = self.factor_and_value(argument);
         if !approx_eq(s, t) || !approx_eq(root, (2.0 / std::f32::consts::PI).sqrt()) {

@@ -162,8 +162,8 @@ impl CommandList {
                 match self.constants.get(*constant) {
                     Some(Some(port)) if port.element == Element::Int32 && port.bytes() == Some(4 * expected) => Ok(()),
                     Some(Some(port)) => Err(format!(
-                        "constant {constant}: expected an int32 bias of {expected} elements, found {:?} of shape {:?}",
-                        port.element, port.shape
+                        "constant {constant}: expected an int32 bias of {expected} elements, found shape {:?} of {}",
+                        port.shape, port.element
                     )),
                     _ => Err(format!("constant {constant}: expected an int32 bias of {expected} elements, found none")),
                 }

@@ -177,8 +177,8 @@ impl Layer {
     /// # Errors
     /// If a size is invalid; the message describes the first violation.
     pub fn check(&self) -> Result<(), String> {
-        if self.arguments().iter().any(|&value| value > i32::MAX as u32) {
-            return Err("expected sizes of at most 2147483647 (the driver's int), found a larger size".into());
+        if let Some(size) = self.arguments().into_iter().find(|&size| size > i32::MAX as u32) {
+            return Err(format!("expected sizes of at most 2147483647 (the driver's int), found {size}"));
         }
         if let Layer::Conv2d(c) = self {
             let sizes =
@@ -195,7 +195,12 @@ impl Layer {
             if window_count(c.height, c.kernel_height, c.pad_height, c.stride_height).is_none()
                 || window_count(c.width, c.kernel_width, c.pad_width, c.stride_width).is_none()
             {
-                return Err("the kernel is larger than the padded feature map".into());
+                let padded_height = u64::from(c.height) + 2 * u64::from(c.pad_height);
+                let padded_width = u64::from(c.width) + 2 * u64::from(c.pad_width);
+                return Err(format!(
+                    "expected a kernel within the padded feature map of {padded_height}x{padded_width}, found {}x{}",
+                    c.kernel_height, c.kernel_width
+                ));
             }
         }
         for (tensor, count) in ["feature map", "kernel", "result"].iter().zip(self.elements()) {

@@ -69,11 +69,16 @@ impl Loader for CommandLoader {
             constants.push(match port {
                 None => None,
                 Some(port) => {
-                    let matches = constant.dtype() == dtype(port.element)
+                    let is_match = constant.dtype() == dtype(port.element)
                         && constant.shape() == port.shape
                         && port.bytes() == Some(constant.bytes().len() as u64);
-                    if !matches {
-                        return Err(format!("constant {i}: expected {port:?}, found {constant:?}").into());
+                    if !is_match {
+                        let (found_shape, found_dtype) = (constant.shape(), constant.dtype());
+                        return Err(format!(
+                            "constant {i}: expected shape {:?} of {}, found shape {found_shape:?} of {found_dtype}",
+                            port.shape, port.element
+                        )
+                        .into());
                     }
                     Some(constant.clone())
                 }
@@ -196,6 +201,16 @@ fn check_shapes<'s>(name: &str, shapes: impl ExactSizeIterator<Item = &'s [usize
     Ok(())
 }
 
+fn check_types(name: &str, types: impl Iterator<Item = DType>, ports: &[Port]) -> Result<()> {
+    for (i, (actual, port)) in types.zip(ports).enumerate() {
+        let expected = dtype(port.element);
+        if actual != expected {
+            return Err(Error::new(format!("{name} {i}: expected element type {expected}, found {actual}")));
+        }
+    }
+    Ok(())
+}
+
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         check_shapes("input", inputs.iter().copied(), &self.list.inputs)?;
@@ -206,13 +221,8 @@ impl Executable for LoadedRegion {
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
         check_shapes("input", call.inputs.iter().map(|tensor| tensor.shape()), &self.list.inputs)?;
         check_shapes("output", call.outputs.iter().map(|tensor| tensor.shape()), &self.list.outputs)?;
-        let ports = self.list.inputs.iter().chain(&self.list.outputs);
-        let types = call.inputs.iter().map(|t| t.dtype()).chain(call.outputs.iter().map(|t| t.dtype()));
-        for (port, actual) in ports.zip(types) {
-            if actual != dtype(port.element) {
-                return Err(format!("expected a tensor of {}, found {actual}", dtype(port.element)).into());
-            }
-        }
+        check_types("input", call.inputs.iter().map(|tensor| tensor.dtype()), &self.list.inputs)?;
+        check_types("output", call.outputs.iter().map(|tensor| tensor.dtype()), &self.list.outputs)?;
         if (call.workspace.len() as u64) < self.list.workspace {
             let (workspace_size, expected) = (call.workspace.len(), self.list.workspace);
             return Err(format!("expected {expected} bytes of workspace, found {workspace_size}").into());

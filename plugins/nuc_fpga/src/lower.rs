@@ -160,7 +160,7 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
         _ => {
             return refuse(
                 RefusalCode::UnsupportedAttr,
-                format!("expected 1, 2 or 4 padding values, found {}", padding.len()),
+                format!("padding: expected 1, 2 or 4 values, found {}", padding.len()),
             );
         }
     };
@@ -176,7 +176,12 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
         [] => [1; 2],
         [step_on_each_axis] => [step_on_each_axis; 2],
         [y, x] => [y, x],
-        _ => return refuse(RefusalCode::UnsupportedAttr, format!("expected 1 or 2 strides, found {}", strides.len())),
+        _ => {
+            return refuse(
+                RefusalCode::UnsupportedAttr,
+                format!("strides: expected 1 or 2 values, found {}", strides.len()),
+            );
+        }
     };
     let groups = op.attrs().int("groups", 1);
     let attribute = |name: &str, value: i64| match u32::try_from(value) {
@@ -191,9 +196,8 @@ fn conv2d(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<Layer, CompileError> {
     };
     let group = attribute("groups", groups)?;
     if Some(channels) != group_channels.checked_mul(i64::from(group)) {
-        let detail = format!(
-            "kernel: expected channels per group for {channels} channels in {group} groups, found {group_channels}"
-        );
+        let detail =
+            format!("data: expected {group} groups of {group_channels} channels, found {channels} channels in total");
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
     let conv = Conv {
@@ -317,9 +321,12 @@ fn bias(ir: &RegionIr<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Epi
     let (rank, shape) = (ir.val(value).shape.len(), handle.shape());
     let (axis, channels) = (channel_axis(layer, rank), layer.channels()[1]);
     if op.name == "nn.bias_add" {
-        if op.attrs().axis("axis", 1, rank) != Some(axis) || left != value {
-            let detail =
-                "bias: expected one value per channel along the channel axis, found another axis or operand order";
+        if left != value {
+            let detail = "nn.bias_add: expected the sum as the first operand, found it as the second";
+            return refuse(RefusalCode::UnsupportedShape, detail);
+        }
+        if op.attrs().axis("axis", 1, rank) != Some(axis) {
+            let detail = format!("bias: expected channel axis {axis}, found {}", op.attrs().int("axis", 1));
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
         return Ok(EpilogueOp::Bias { constant, per_channel: true });
@@ -394,7 +401,10 @@ fn requantize(
     let rank = ir.val(value).shape.len();
     let axis = op.attrs().axis("axis", -1, rank);
     if input.len() != 1 && (axis != Some(channel_axis(layer, rank)) || input.len() != channels) {
-        let detail = format!("expected 1 input scale, or {channels} along the channel axis, found {}", input.len());
+        let detail = format!(
+            "qnn.requantize: expected 1 input scale, or {channels} along the channel axis, found {}",
+            input.len()
+        );
         return refuse(RefusalCode::QuantScheme, detail);
     }
     let (&[output], &[zero]) = (&output[..], &output_zero[..]) else {

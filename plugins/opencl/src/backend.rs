@@ -22,14 +22,14 @@ fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
     options["backend_options"][name].as_str()
 }
 
-/// Returns the device properties with `local_memory` set as option `tile` requests.
+/// Returns the device properties with `uses_local_memory` set as option `tile` requests.
 pub fn with_tile(traits: &Traits, tile: &str) -> Traits {
-    let local_memory = match tile {
+    let uses_local_memory = match tile {
         "registers" => false,
         "local" => true,
-        _ => traits.local_memory,
+        _ => traits.uses_local_memory,
     };
-    Traits { local_memory, ..traits.clone() }
+    Traits { uses_local_memory, ..traits.clone() }
 }
 
 /// Returns the verdict on a candidate. The verdict on a region estimates its launches, and the memory for constants and

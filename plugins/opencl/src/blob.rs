@@ -32,7 +32,7 @@ const MAX_PARTS: usize = 1 << 16;
 const MAX_BYTES: u64 = 1 << 40;
 
 /// Maximum number of work-items per work-group.
-const MAX_GROUP: usize = 1 << 12;
+const MAX_GROUP_SIZE: usize = 1 << 12;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -159,8 +159,9 @@ pub fn read(bytes: &[u8]) -> Result<Blob> {
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     let (text, rest) = rest.split_at_checked(length).ok_or_else(truncated_header)?;
     let (source, sum) = rest.split_last_chunk::<4>().ok_or_else(truncated_header)?;
-    if checksum(text, source) != u32::from_le_bytes(*sum) {
-        return Err(invalid("checksum mismatch: the data is corrupt"));
+    let (expected_sum, sum) = (u32::from_le_bytes(*sum), checksum(text, source));
+    if sum != expected_sum {
+        return Err(invalid(format!("expected checksum {expected_sum:08x}, found {sum:08x}: the data is corrupt")));
     }
     if is_open {
         Ok(Blob::Open(Box::new(read_open(text)?)))
@@ -189,7 +190,8 @@ fn read_open(text: &[u8]) -> Result<OpenRegion> {
 
 fn read_fixed(text: &[u8], source: &[u8]) -> Result<Program> {
     let header: Header = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
-    let source = std::str::from_utf8(source).map_err(|_| invalid("the source is not UTF-8"))?;
+    let source =
+        std::str::from_utf8(source).map_err(|error| invalid(format!("source: expected UTF-8, found {error}")))?;
     let program = Program {
         symbol: header.symbol,
         signature: Signature::from_json(&header.signature)?,
@@ -247,7 +249,7 @@ fn check(program: &Program) -> std::result::Result<(), String> {
         let is_identifier =
             !kernel.name.is_empty() && kernel.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let size = kernel.local.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
-        if !is_identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP) {
+        if !is_identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP_SIZE) {
             return Err(format!(
                 "kernel {index}: expected a valid name and work-group size, found {:?} and {:?}",
                 kernel.name, kernel.local
@@ -282,31 +284,38 @@ fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result:
 fn check_constant(program: &Program, packed_constant: &PackedConstant) -> std::result::Result<(), String> {
     if packed_constant.bytes().is_none_or(|bytes| bytes == 0 || bytes > MAX_BYTES) || packed_constant.packing.width == 0
     {
-        return Err(format!("expected sizes > 0 within the limits, found {packed_constant:?}"));
+        let bytes = packed_constant.bytes().map_or_else(|| "too many".to_owned(), |bytes| bytes.to_string());
+        return Err(format!(
+            "expected 1 to {MAX_BYTES} bytes in panels of at least 1 column, found {bytes} bytes in panels of {} columns",
+            packed_constant.packing.width
+        ));
     }
     let Some(constant) = packed_constant.constant else { return Ok(()) };
     let Some(&(elements, dtype)) = program.constants.get(constant) else {
-        return Err(format!("expected one of {} constants, found {constant}", program.constants.len()));
+        return Err(format!("expected a constant index < {}, found {constant}", program.constants.len()));
     };
     if dtype.size() != packed_constant.element {
         return Err(format!("expected elements of {} bytes, found {}", dtype.size(), packed_constant.element));
     }
     // A panel has at most 64 columns, of which all but one may be padding.
-    if packed_constant.packing.elements().is_none_or(|packed_elements| packed_elements / 64 > elements as u64) {
+    let display = |count: Option<u64>| count.map_or_else(|| "too many".to_owned(), |count| count.to_string());
+    let packed_elements = packed_constant.packing.elements();
+    if packed_elements.is_none_or(|packed_elements| packed_elements / 64 > elements as u64) {
         return Err(format!(
-            "expected at most 64 times as many elements as {elements}, found {:?}",
-            packed_constant.packing
+            "expected at most 64 times the {elements} elements of the constant, found {}",
+            display(packed_elements)
         ));
     }
-    if packed_constant.packing.source_elements().is_none_or(|required_elements| required_elements > elements as u64) {
-        return Err(format!("expected offsets within {elements} elements, found {:?}", packed_constant.packing));
+    let required_elements = packed_constant.packing.source_elements();
+    if required_elements.is_none_or(|required_elements| required_elements > elements as u64) {
+        return Err(format!("expected at most {elements} source elements, found {}", display(required_elements)));
     }
     Ok(())
 }
 
 fn check_launch(program: &Program, launch: &Launch) -> std::result::Result<(), String> {
     let Some(kernel) = program.kernels.get(launch.kernel) else {
-        return Err(format!("expected one of {} kernels, found {}", program.kernels.len(), launch.kernel));
+        return Err(format!("expected a kernel index < {}, found {}", program.kernels.len(), launch.kernel));
     };
     if launch.arguments.len() != kernel.arguments {
         return Err(format!("expected {} arguments, found {}", kernel.arguments, launch.arguments.len()));
@@ -319,14 +328,14 @@ fn check_launch(program: &Program, launch: &Launch) -> std::result::Result<(), S
         ));
     }
     for place in &launch.arguments {
-        let is_valid = match *place {
-            Place::Input(i) => i < program.inputs.len(),
-            Place::Output(i) => i < program.outputs.len(),
-            Place::Constant(i) => i < program.packed.len(),
-            Place::Work(i) => i < program.buffers.len(),
+        let (kind, index, count) = match *place {
+            Place::Input(i) => ("input", i, program.inputs.len()),
+            Place::Output(i) => ("output", i, program.outputs.len()),
+            Place::Constant(i) => ("packed constant", i, program.packed.len()),
+            Place::Work(i) => ("buffer", i, program.buffers.len()),
         };
-        if !is_valid {
-            return Err(format!("expected a buffer, found {place:?}"));
+        if index >= count {
+            return Err(format!("{kind}: expected an index < {count}, found {index}"));
         }
     }
     Ok(())
@@ -380,11 +389,14 @@ mod tests {
     fn references_and_sizes_are_checked() {
         type Change = fn(&mut Program);
         let changes: [(Change, &str); 18] = [
-            (|p| p.launches[0].arguments[0] = Place::Input(1), "launch 0: expected a buffer"),
-            (|p| p.launches[0].arguments[1] = Place::Constant(1), "launch 0: expected a buffer"),
-            (|p| p.launches[0].arguments[2] = Place::Work(7), "launch 0: expected a buffer"),
+            (|p| p.launches[0].arguments[0] = Place::Input(1), "launch 0: input: expected an index < 1, found 1"),
+            (
+                |p| p.launches[0].arguments[1] = Place::Constant(1),
+                "launch 0: packed constant: expected an index < 1, found 1",
+            ),
+            (|p| p.launches[0].arguments[2] = Place::Work(7), "launch 0: buffer: expected an index < 1, found 7"),
             (|p| p.launches[0].arguments.truncate(3), "launch 0: expected 4 arguments, found 3"),
-            (|p| p.launches[0].kernel = 1, "launch 0: expected one of 1 kernels, found 1"),
+            (|p| p.launches[0].kernel = 1, "launch 0: expected a kernel index < 1, found 1"),
             (|p| p.launches[0].global = [3, 1, 1], "launch 0: expected numbers of work-items divisible by"),
             (|p| p.launches[0].global = [0, 1, 1], "launch 0: expected numbers of work-items divisible by"),
             (
@@ -396,9 +408,12 @@ mod tests {
             (|p| p.buffers[0].offset = 1, "buffer 0: expected an aligned range in the arena"),
             (|p| p.buffers[0].bytes = u64::MAX, "buffer 0: expected an aligned range in the arena"),
             (|p| p.arena = u64::MAX, "expected an arena of at most"),
-            (|p| p.packed[0].constant = Some(1), "packed constant 0: expected one of 1 constants, found 1"),
-            (|p| p.packed[0].packing.offset = 1, "packed constant 0: expected offsets within 6 elements"),
-            (|p| p.packed[0].packing.outer = vec![(1 << 20, 0)], "packed constant 0: expected at most 64 times"),
+            (|p| p.packed[0].constant = Some(1), "packed constant 0: expected a constant index < 1, found 1"),
+            (|p| p.packed[0].packing.offset = 1, "packed constant 0: expected at most 6 source elements, found 7"),
+            (
+                |p| p.packed[0].packing.outer = vec![(1 << 20, 0)],
+                "packed constant 0: expected at most 64 times the 6 elements",
+            ),
             (|p| p.inputs[0].shape = vec![2, 4], "input 0: expected Tensor"),
             (|p| p.selector = "abacus".into(), "expected a device selector, found abacus"),
         ];

@@ -70,7 +70,7 @@ const COMPARISONS: &[(&str, &str)] = &[
 ];
 
 /// Elementwise operators that [`expression`] handles individually.
-const OTHERS: &[&str] = &[
+const OTHER_OPERATORS: &[&str] = &[
     "rsqrt",
     "nn.relu",
     "nn.leaky_relu",
@@ -92,18 +92,18 @@ const OTHERS: &[&str] = &[
 ];
 
 /// Internal operator that rounds float32 to float16 precision. Graphs from the host do not contain it.
-pub const ROUND: &str = "opencl.round_to_half";
+pub const ROUND_TO_HALF: &str = "opencl.round_to_half";
 
 /// Returns the names of all elementwise operators.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let name_tables = FUNCTIONS.iter().chain(ARITHMETIC).chain(COMPARISONS);
-    name_tables.map(|entry| entry.0).chain(OTHERS.iter().copied())
+    name_tables.map(|entry| entry.0).chain(OTHER_OPERATORS.iter().copied())
 }
 
 /// Tests for an elementwise operator: each result element depends only on operand elements at the same index, up to
 /// broadcasting.
 pub fn is_elementwise(name: &str) -> bool {
-    name == ROUND || names().any(|elementwise_name| elementwise_name == name)
+    name == ROUND_TO_HALF || names().any(|elementwise_name| elementwise_name == name)
 }
 
 /// Returns operand `i` as a view with the result's shape, broadcast or aligned with the attribute `axis`; `None` if the
@@ -214,7 +214,7 @@ fn float_expression(op: &Op<'_>, args: &[String], width: i64) -> Option<String> 
     let (zero, one) = (literal(0.0, width), literal(1.0, width));
     let attribute = |name: &str, default: f64| literal(op.attrs().float(name, default), width);
     Some(match op.name {
-        ROUND => format!("byoc_half{width}({a})"),
+        ROUND_TO_HALF => format!("byoc_half{width}({a})"),
         "rsqrt" => format!("{one} / sqrt({a})"),
         "nn.relu" => format!("{a} < {zero} ? {zero} : {a}"),
         "nn.leaky_relu" => format!("{a} > {zero} ? {a} : {} * {a}", attribute("alpha", 0.25)),

@@ -148,11 +148,11 @@ impl Builder<'_, '_> {
 
     fn add(&mut self, id: OpId) {
         let op = self.ir.get(id);
-        let elementwise = is_elementwise(op.name);
+        let is_elementwise_op = is_elementwise(op.name);
         let mut candidates: Vec<usize> = op.inputs.iter().filter_map(|&input| self.group_of(input)).collect();
         candidates.sort_unstable();
         candidates.dedup();
-        for group in candidates.into_iter().rev().filter(|_| elementwise) {
+        for group in candidates.into_iter().rev().filter(|_| is_elementwise_op) {
             let dependencies = self.dependencies(op, Some(group));
             let Some(view) = self.view_in_group(op, group, &dependencies) else { continue };
             self.groups[group].members.push(id);
@@ -170,7 +170,7 @@ impl Builder<'_, '_> {
         let dependencies = self.dependencies(op, None);
         self.group_of_op[id.index()] = Some(self.groups.len());
         self.dependencies.push(dependencies);
-        let (anchor, members) = if elementwise { (None, vec![id]) } else { (Some(id), Vec::new()) };
+        let (anchor, members) = if is_elementwise_op { (None, vec![id]) } else { (Some(id), Vec::new()) };
         self.groups.push(Group { anchor, domain, members, index });
     }
 }

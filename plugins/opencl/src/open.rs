@@ -10,7 +10,7 @@ use byoc_plugin_support::refusal::{CompileError, refuse};
 use std::collections::BTreeMap;
 
 /// Sample value of each symbol in [`example`].
-const SAMPLE: usize = 4;
+const SAMPLE_SIZE: usize = 4;
 
 /// Values of symbols and computed dimensions, keyed by their text.
 type Sizes = BTreeMap<String, usize>;
@@ -124,7 +124,7 @@ fn close_type(ty: &mut TensorType, sizes: &Sizes) -> Result<(), CompileError> {
 /// If an input dimension has no name, or the input dimensions do not determine all dimensions.
 pub fn example(graph: &Graph) -> Result<Graph, CompileError> {
     let shape = |ty: &TensorType| -> Option<Vec<usize>> {
-        ty.dims.iter().map(|dim| dims::size(dim, &mut |_| Some(SAMPLE))).collect()
+        ty.dims.iter().map(|dim| dims::size(dim, &mut |_| Some(SAMPLE_SIZE))).collect()
     };
     let mut shapes = Vec::new();
     for (i, input) in graph.inputs.iter().enumerate() {
@@ -155,7 +155,7 @@ mod tests {
         graph
     }
 
-    fn bound(graph: &Graph, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+    fn bind_and_infer(graph: &Graph, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let closed_graph = bind(graph, inputs).map_err(|error| error.detail)?;
         assert!(!is_open(&closed_graph));
         Ok(closed_graph.type_of(closed_graph.outputs[0]).shape().unwrap())
@@ -165,17 +165,17 @@ mod tests {
     fn dimensions_follow_from_those_of_the_inputs() {
         let graph = graph(&[&["12*n", "4"], &["n", "m"]], &["n + 1", "m", "floordiv(m, 2)", "4"]);
         assert!(is_open(&graph));
-        assert_eq!(bound(&graph, &[&[36, 4], &[3, 5]]), Ok(vec![4, 5, 2, 4]));
-        assert!(bound(&graph, &[&[36, 4], &[4, 5]]).unwrap_err().contains("input 1"));
-        assert!(bound(&graph, &[&[35, 4], &[3, 5]]).is_err());
-        assert!(bound(&graph, &[&[36, 4]]).is_err());
+        assert_eq!(bind_and_infer(&graph, &[&[36, 4], &[3, 5]]), Ok(vec![4, 5, 2, 4]));
+        assert!(bind_and_infer(&graph, &[&[36, 4], &[4, 5]]).unwrap_err().contains("input 1"));
+        assert!(bind_and_infer(&graph, &[&[35, 4], &[3, 5]]).is_err());
+        assert!(bind_and_infer(&graph, &[&[36, 4]]).is_err());
         assert!(!is_open(&example(&graph).unwrap()));
     }
 
     #[test]
     fn dimensions_that_depend_on_data_are_refused() {
         let graph = graph(&[&["n"]], &["k"]);
-        assert!(bound(&graph, &[&[3]]).unwrap_err().contains("\"k\""));
+        assert!(bind_and_infer(&graph, &[&[3]]).unwrap_err().contains("\"k\""));
         assert_eq!(example(&graph).unwrap_err().code, RefusalCode::DynamicDim);
         assert!(example(&self::graph(&[&["?"]], &["4"])).is_err());
     }

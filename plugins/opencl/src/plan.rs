@@ -62,11 +62,11 @@ struct BoundEdge {
     /// Host memory that the device copies from and to. A lost device may access it after the caller has freed its
     /// tensors.
     staging: Vec<u8>,
-    bound: Bound,
+    binding: Binding,
 }
 
 /// Buffer to which the kernel arguments of an edge are set.
-enum Bound {
+enum Binding {
     Nothing,
     Own,
     /// Sub-buffer of the buffer with this handle, at this offset in bytes.
@@ -85,8 +85,8 @@ impl Operand {
         if tensor.device != space::dlpack_device() {
             return Ok(Operand::Host);
         }
-        let buffer =
-            BufferHandle::new(tensor.data.cast()).ok_or_else(|| Error::new("expected a buffer, found none"))?;
+        let buffer = BufferHandle::new(tensor.data.cast())
+            .ok_or_else(|| Error::new("data of a device tensor: expected a buffer, found null"))?;
         Ok(Operand::Device(buffer, tensor.byte_offset))
     }
 }
@@ -94,7 +94,7 @@ impl Operand {
 impl BoundEdge {
     fn new(edge: &Edge) -> BoundEdge {
         let bytes = edge.bytes().unwrap_or(u64::MAX);
-        BoundEdge { bytes, arguments: Vec::new(), own_buffer: None, staging: Vec::new(), bound: Bound::Nothing }
+        BoundEdge { bytes, arguments: Vec::new(), own_buffer: None, staging: Vec::new(), binding: Binding::Nothing }
     }
 
     /// Returns the edge's own buffer, allocated on first use, and its staging memory.
@@ -105,22 +105,22 @@ impl BoundEdge {
         self.staging.resize(self.bytes as usize, 0);
         match &self.own_buffer {
             Some(buffer) => Ok((buffer, &mut self.staging)),
-            None => Err(Error::new("expected a buffer, found none")),
+            None => Err(Error::new(format!("expected an allocated buffer of {} bytes, found none", self.bytes))),
         }
     }
 
     /// Sets the kernel arguments of the edge to the buffer of an operand.
     fn bind(&mut self, operand: Operand, launches: &[Launch], device: &Arc<Device>) -> Result<()> {
-        let bound = match (operand, &self.bound) {
-            (Operand::Host, Bound::Own) => return Ok(()),
-            (Operand::Device(buffer, offset), Bound::Part(bound_buffer, bound_offset, _))
+        let binding = match (operand, &self.binding) {
+            (Operand::Host, Binding::Own) => return Ok(()),
+            (Operand::Device(buffer, offset), Binding::Part(bound_buffer, bound_offset, _))
                 if (buffer.as_ptr() as usize, offset) == (*bound_buffer, *bound_offset) =>
             {
                 return Ok(());
             }
             (Operand::Host, _) => {
                 self.allocate_own_buffer(device)?;
-                Bound::Own
+                Binding::Own
             }
             (Operand::Device(buffer, offset), _) => {
                 // SAFETY: the host owns the buffer and keeps it until the run has ended; OpenCL checks the range of the
@@ -128,16 +128,16 @@ impl BoundEdge {
                 let whole_buffer = unsafe { Buffer::from_handle(device, buffer.as_ptr(), usize::MAX) };
                 let sub_buffer = whole_buffer.sub_buffer(offset, self.bytes);
                 whole_buffer.into_handle();
-                Bound::Part(buffer.as_ptr() as usize, offset, sub_buffer?)
+                Binding::Part(buffer.as_ptr() as usize, offset, sub_buffer?)
             }
         };
-        let handle = match (&bound, &self.own_buffer) {
-            (Bound::Part(_, _, sub_buffer), _) => sub_buffer.handle(),
+        let handle = match (&binding, &self.own_buffer) {
+            (Binding::Part(_, _, sub_buffer), _) => sub_buffer.handle(),
             (_, Some(own_buffer)) => own_buffer.handle(),
-            _ => return Err(Error::new("expected a buffer, found none")),
+            _ => return Err(Error::new("kernel argument: expected a buffer, found none")),
         };
         self.arguments.iter().try_for_each(|&[launch, argument_index]| launches[launch].set(argument_index, handle))?;
-        self.bound = bound;
+        self.binding = binding;
         Ok(())
     }
 }
@@ -170,8 +170,8 @@ impl State {
     fn new(program: &Program, device: &Arc<Device>, setup: &Setup<'_>) -> Result<State> {
         for kernel in &program.kernels {
             let size: usize = kernel.local.iter().product();
-            if size > device.max_group {
-                let (max_group_size, name) = (device.max_group, &device.traits.name);
+            if size > device.max_group_size {
+                let (max_group_size, name) = (device.max_group_size, &device.traits.name);
                 return Err(Error::new(format!(
                     "expected work-groups of at most {max_group_size} on {name}, found {size}"
                 ))
@@ -194,39 +194,39 @@ impl State {
         let mut launches = Vec::new();
         for (launch_index, launch) in program.launches.iter().enumerate() {
             let kernel = &program.kernels[launch.kernel];
-            let new_launch = Launch::new(&built_program, &kernel.name, launch.global, kernel.local)?;
+            let bound_launch = Launch::new(&built_program, &kernel.name, launch.global, kernel.local)?;
             for (argument_index, place) in launch.arguments.iter().enumerate() {
                 match *place {
                     Place::Input(i) => edges[i].arguments.push([launch_index, argument_index]),
                     Place::Output(i) => edges[program.inputs.len() + i].arguments.push([launch_index, argument_index]),
-                    Place::Constant(i) => new_launch.set(argument_index, constants[i].handle())?,
-                    Place::Work(i) => new_launch.set(argument_index, arena_buffers[i].handle())?,
+                    Place::Constant(i) => bound_launch.set(argument_index, constants[i].handle())?,
+                    Place::Work(i) => bound_launch.set(argument_index, arena_buffers[i].handle())?,
                 }
             }
-            launches.push(new_launch);
+            launches.push(bound_launch);
         }
         Ok(State { launches, edges, _parts: arena_buffers, _arena: arena, _constants: constants })
     }
 
     /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. After an
-    /// error, `enqueued` contains the commands enqueued before the error.
-    fn enqueue(&mut self, operands: &[Operand], inputs: usize, enqueued: &mut EnqueuedCommands) -> Result<()> {
+    /// error, `commands` contains the commands enqueued before the error.
+    fn enqueue(&mut self, operands: &[Operand], inputs: usize, commands: &mut EnqueuedCommands) -> Result<()> {
         let is_on_host = |operand: &Operand| matches!(operand, Operand::Host);
         for (edge, _) in self.edges.iter().zip(operands).take(inputs).filter(|(_, operand)| is_on_host(operand)) {
             let Some(own_buffer) = &edge.own_buffer else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it writes there again, and leaks
             // the memory if the device is lost.
-            enqueued.copy = Some(unsafe { own_buffer.write(&edge.staging) }?);
+            commands.copy = Some(unsafe { own_buffer.write(&edge.staging) }?);
         }
         for launch in &self.launches {
-            enqueued.kernels.push(launch.enqueue()?);
+            commands.kernels.push(launch.enqueue()?);
         }
         for (edge, _) in self.edges.iter_mut().zip(operands).skip(inputs).filter(|(_, operand)| is_on_host(operand)) {
             let Some(own_buffer) = &edge.own_buffer else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it reads the result, and leaks
             // the memory if the device is lost.
-            enqueued.copy = Some(unsafe { own_buffer.read(&mut edge.staging) }?);
-            enqueued.ends_with_copy = true;
+            commands.copy = Some(unsafe { own_buffer.read(&mut edge.staging) }?);
+            commands.ends_with_copy = true;
         }
         Ok(())
     }
@@ -339,14 +339,14 @@ impl Plan {
                 copied_bytes[1] += edge.bytes;
             }
         }
-        let mut enqueued = EnqueuedCommands::default();
-        let outcome = state.enqueue(&operands, inputs.len(), &mut enqueued);
-        if outcome.is_ok() && enqueued.copy.is_none() {
+        let mut enqueued_commands = EnqueuedCommands::default();
+        let outcome = state.enqueue(&operands, inputs.len(), &mut enqueued_commands);
+        if outcome.is_ok() && enqueued_commands.copy.is_none() {
             drop(guard);
-            return self.hand_over(enqueued.kernels, services);
+            return self.hand_over(enqueued_commands.kernels, services);
         }
         // After an error, the commands that are already enqueued still use the staging memory.
-        let wait_result = match enqueued.last_event() {
+        let wait_result = match enqueued_commands.last_event() {
             Some(last_event) if !device.is_lost() => last_event.wait(services),
             _ => Ok(()),
         };
@@ -363,7 +363,7 @@ impl Plan {
             }
         }
         drop(guard);
-        self.target.report(enqueued.kernels.iter(), services, copied_bytes);
+        self.target.report(enqueued_commands.kernels.iter(), services, copied_bytes);
         Ok(())
     }
 

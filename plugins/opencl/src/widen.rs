@@ -5,7 +5,7 @@
 //! A cast to float16 rounds. No device support for float16 arithmetic is needed: every device can convert
 //! (`vload_half`, `vstore_half`).
 
-use crate::expression::ROUND;
+use crate::expression::ROUND_TO_HALF;
 use byoc_plugin_api::{Attr, Constant, ConstantSource, DType, Graph, Node, NodeKind, TensorType, ValueRef};
 use byoc_plugin_support::region::{RegionError, expand};
 use std::borrow::Cow;
@@ -60,11 +60,11 @@ pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionEr
         if narrows {
             let in_dtype = operands.first().map(|&operand| widened_graph.type_of(operand).dtype);
             if in_dtype != Some(DType::F32) {
-                // `ROUND` accepts only float32, so the operand is first cast to float32.
+                // `ROUND_TO_HALF` accepts only float32, so the operand is first cast to float32.
                 let index = widened_graph.push(new_node.clone());
                 new_node.inputs = [ValueRef::of(index)].into_iter().collect();
             }
-            new_node.kind = NodeKind::Op(ROUND.into());
+            new_node.kind = NodeKind::Op(ROUND_TO_HALF.into());
         }
         let count = new_node.outputs.len() as u32;
         let node_index = widened_graph.push(new_node);
@@ -161,7 +161,7 @@ mod tests {
             widened_graph.operators().iter().map(|(name, node, _)| (*name, node.outputs[0].dtype)).collect();
         assert_eq!(operators, [("cast", DType::F32), ("add", DType::F32), ("cast", DType::F16)]);
         assert!(widened_graph.output_types().eq([&half_type]) && widened_graph.inputs == half_graph.inputs);
-        let float = Graph::new("g");
-        assert!(matches!(graph(&float, 0).unwrap(), Cow::Borrowed(_)));
+        let float_graph = Graph::new("g");
+        assert!(matches!(graph(&float_graph, 0).unwrap(), Cow::Borrowed(_)));
     }
 }

@@ -16,6 +16,7 @@
 //! `byoc-vta-machine`.
 
 use crate::image::{Buffer, Content, Edge, Image, LayerInfo, PAGE, Simulator};
+use crate::pack::Weights;
 use byoc_plugin_api::{Error, Result};
 use byoc_vta_machine::check::{self, check};
 use byoc_vta_machine::config::Config;
@@ -85,7 +86,7 @@ pub fn write(image: &Image) -> Result<Vec<u8>> {
     }
     let uops: Vec<u8> = image.uops.iter().flat_map(|word| word.to_le_bytes()).collect();
     let accessed_buffers: Vec<u8> =
-        image.accessed.iter().flat_map(|buffer| buffer.unwrap_or(u32::MAX).to_le_bytes()).collect();
+        image.accessed_buffers.iter().flat_map(|buffer| buffer.unwrap_or(u32::MAX).to_le_bytes()).collect();
     let header = Header {
         symbol: image.symbol.clone(),
         simulator: image.simulator,
@@ -137,7 +138,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
     let (text, rest) = rest.split_at_checked(length).ok_or_else(|| invalid("truncated header"))?;
     let (body, sum) = rest.split_last_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
     if crc32fast::hash(text) != u32::from_le_bytes(*sum) {
-        return Err(invalid("corrupt header: checksum mismatch"));
+        return Err(invalid("header: expected data with the stored checksum, found corrupted data"));
     }
     let header: Header = serde_json::from_slice(text).map_err(|error| invalid(&error.to_string()))?;
     check_header(&header).map_err(|problem| invalid(&problem))?;
@@ -156,13 +157,16 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
         [(vectors, header.checksums[0], "vectors"), (uops, header.checksums[1], "micro-operations")]
     {
         if crc32fast::hash(section) != sum {
-            return Err(invalid(&format!("corrupt {name}: checksum mismatch")));
+            return Err(invalid(&format!("{name}: expected data with the stored checksum, found corrupted data")));
         }
     }
     for (layer, sum) in header.layers.iter().zip(&header.layer_checksums) {
         if checksum(words, accessed_buffers, &layer.instructions) != *sum {
             let Range { start, end } = layer.instructions;
-            let problem = format!("layer {}: corrupt instructions {start} to {end}: checksum mismatch", layer.name);
+            let name = &layer.name;
+            let problem = format!(
+                "layer {name}: expected instructions {start} to {end} with the stored checksum, found corrupted ones"
+            );
             return Err(invalid(&problem));
         }
     }
@@ -180,7 +184,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
         vectors: vectors.to_vec(),
         uops: uops.chunks_exact(4).map(word).collect(),
         stream: Vec::with_capacity(header.instructions),
-        accessed: accessed_buffers
+        accessed_buffers: accessed_buffers
             .chunks_exact(4)
             .map(word)
             .map(|buffer| (buffer != u32::MAX).then_some(buffer))
@@ -205,8 +209,13 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
     if let Some(count) = counts.into_iter().find(|count| *count > MAX_PARTS) {
         return Err(format!("expected at most {MAX_PARTS} entries per list, found {count}"));
     }
-    if header.instructions > MAX_INSTRUCTIONS || header.uops > MAX_INSTRUCTIONS * 4 || header.vector_bytes > MAX_BYTES {
-        return Err(format!("expected at most {MAX_INSTRUCTIONS} instructions, found {}", header.instructions));
+    let limits = [
+        (header.instructions, MAX_INSTRUCTIONS, "instructions"),
+        (header.uops, MAX_INSTRUCTIONS * 4, "micro-operations"),
+        (header.vector_bytes, MAX_BYTES, "bytes of vectors"),
+    ];
+    if let Some((count, limit, unit)) = limits.into_iter().find(|(count, limit, _)| count > limit) {
+        return Err(format!("expected at most {limit} {unit}, found {count}"));
     }
     let mut total_bytes = PAGE;
     for buffer in &header.buffers {
@@ -229,7 +238,12 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
                 let limit = |product: usize, size: usize| product.saturating_mul(size);
                 if !is_valid || [weights.kernels, weights.channels, weights.taps].into_iter().fold(1, limit) > MAX_BYTES
                 {
-                    return Err(format!("buffer {index}: expected sizes of weights, found {weights:?}"));
+                    let Weights { constant, kernels, channels, groups, merged, taps } = weights;
+                    return Err(format!(
+                        "buffer {index}: expected at most {MAX_BYTES} weights in whole groups, found {kernels} \
+                         kernels, {channels} channels, {groups} groups ({merged} merged) and {taps} taps of constant \
+                         {constant}"
+                    ));
                 }
                 weights.bytes(header.device.block())
             }
@@ -250,7 +264,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
                 _ => false,
             };
             if !is_match || (kind == "input" && edge.int32) {
-                return Err(format!("{kind} {i}: expected a separate buffer, found {}", edge.buffer));
+                return Err(format!("{kind} {i}: expected a separate buffer, found buffer {}", edge.buffer));
             }
         }
     }
@@ -283,8 +297,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
 
 /// Returns the buffer size in bytes of an input or output.
 fn edge_bytes(header: &Header, edge: Option<&Edge>, index: usize) -> std::result::Result<usize, String> {
-    let edge =
-        edge.ok_or_else(|| format!("buffer {index}: expected the buffer of an input or output, found another one"))?;
+    let edge = edge.ok_or_else(|| format!("buffer {index}: expected an existing input or output, found none"))?;
     let count = edge.shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
     if edge.buffer as usize != index || edge.shape.contains(&0) || count.is_none_or(|count| count > MAX_BYTES) {
         return Err(format!(
@@ -315,7 +328,7 @@ fn check_stream(image: &Image) -> Result<()> {
         }
     }
     let (addresses, _) = image.addresses();
-    let stream = relocate(&image.config, &image.stream, &image.accessed, &addresses)
+    let stream = relocate(&image.config, &image.stream, &image.accessed_buffers, &addresses)
         .map_err(|error| invalid(&image.locate_message(Some(error.instruction), &error.message)))?;
     let segments = image.segments(&addresses);
     for run in &image.runs {

@@ -30,7 +30,7 @@ pub enum Device {
 }
 
 fn relocate_stream(image: &Image, addresses: &[u64]) -> Result<Vec<Insn>> {
-    relocate(&image.config, &image.stream, &image.accessed, addresses)
+    relocate(&image.config, &image.stream, &image.accessed_buffers, addresses)
         .map_err(|error| Error::new(image.locate_message(Some(error.instruction), &error.message)))
 }
 
@@ -48,8 +48,8 @@ fn schedules() -> impl Iterator<Item = Options> {
     let mode = |seed: u64| if seed.is_multiple_of(2) { Mode::Strict } else { Mode::Functional };
     let serial_options =
         [Mode::Functional, Mode::Strict].map(|mode| Options { mode, serial: true, ..Options::default() });
-    let random = (1..=SCHEDULES).map(move |seed| Options { mode: mode(seed), seed, ..Options::default() });
-    serial_options.into_iter().chain(random)
+    let random_options = (1..=SCHEDULES).map(move |seed| Options { mode: mode(seed), seed, ..Options::default() });
+    serial_options.into_iter().chain(random_options)
 }
 
 /// Runs the stream in the simulator.
@@ -75,9 +75,12 @@ fn simulate(
 fn compare(image: &Image, buffers: &[(usize, usize)], expected: &Dram, actual: &Dram, options: Options) -> Result<()> {
     for (index, (start, size)) in buffers.iter().enumerate() {
         if expected.read(*start, *size)? != actual.read(*start, *size)? {
+            let content = &image.buffers[index].content;
+            let rules = if options.mode == Mode::Strict { "strict" } else { "functional" };
+            let (order, seed) = (if options.serial { "program" } else { "random" }, options.seed);
             return Err(Error::new(format!(
-                "{}: buffer {index} differs from the first run under {options:?}",
-                image.buffers[index].content
+                "{content}: buffer {index}: expected the bytes of the first run, found others with {rules} rules in \
+                 {order} order, seed {seed}"
             )));
         }
     }
@@ -176,14 +179,14 @@ impl Device {
     pub fn run(&mut self, image: &Image, is_cancelled: &mut dyn FnMut() -> bool) -> Result<Option<Counters>> {
         match self {
             Device::Simulator { dram, buffers, stream } => {
-                let functional = Options::default();
-                let strict_options = Options { mode: Mode::Strict, ..functional };
+                let functional_options = Options::default();
+                let strict_options = Options { mode: Mode::Strict, ..functional_options };
                 match image.simulator {
-                    Simulator::Functional => simulate(image, stream, dram, functional, is_cancelled),
+                    Simulator::Functional => simulate(image, stream, dram, functional_options, is_cancelled),
                     Simulator::Strict => simulate(image, stream, dram, strict_options, is_cancelled),
                     Simulator::Schedules => {
                         let initial_dram = dram.clone();
-                        let counters = simulate(image, stream, dram, functional, is_cancelled)?;
+                        let counters = simulate(image, stream, dram, functional_options, is_cancelled)?;
                         for options in schedules() {
                             let mut dram_of_run = initial_dram.clone();
                             simulate(image, stream, &mut dram_of_run, options, is_cancelled)?;

@@ -222,7 +222,7 @@ impl DeviceMemory {
     fn check(&self, bytes: usize) -> Result<c_int> {
         match c_int::try_from(bytes) {
             Ok(size) if bytes <= self.size => Ok(size),
-            _ => Err(Error::new(format!("expected at most {} bytes, found {bytes}", self.size))),
+            _ => Err(Error::new(format!("device memory: expected at most {} bytes, found {bytes}", self.size))),
         }
     }
 }
@@ -261,7 +261,9 @@ impl Driver {
     pub fn run(self: &Arc<Driver>, address: u64, count: usize, deadline: Duration) -> Result<()> {
         let _one_at_a_time = self.lock()?;
         let (Ok(address), Ok(count)) = (u32::try_from(address), u32::try_from(count)) else {
-            return Err(self.error("expected addresses and instruction counts below 2^32, found a larger value"));
+            return Err(self.error(&format!(
+                "expected an address and an instruction count < 2^32, found {address:#x} and {count}"
+            )));
         };
         let (sender, receiver) = mpsc::channel();
         let (run, device) = (self.functions.run, self.device);

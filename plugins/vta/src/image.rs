@@ -79,7 +79,7 @@ pub struct Image {
     /// Instructions. Transfer addresses are relative to their buffers.
     pub stream: Vec<Insn>,
     /// Index of the buffer that each instruction accesses, if any.
-    pub accessed: Vec<Option<u32>>,
+    pub accessed_buffers: Vec<Option<u32>>,
 }
 
 /// Region input or output.
@@ -238,8 +238,10 @@ impl Image {
                 let expected = weights.kernels * weights.channels * weights.taps;
                 if constant.dtype() != DType::I8 || constant.bytes().len() != expected {
                     let index = weights.constant;
-                    let problem = format!("constant {index}: expected {expected} int8 weights, found {constant:?}");
-                    return Err(Error::new(problem));
+                    let (dtype, found) = (constant.dtype(), constant.bytes().len());
+                    return Err(Error::new(format!(
+                        "constant {index}: expected {expected} int8 weights, found {found} bytes of {dtype}"
+                    )));
                 }
                 let mut packed_weights = vec![0; weights.bytes(block)];
                 weights.pack(services, block, constant.tensor().as_slice::<i8>(), &mut packed_weights)?;

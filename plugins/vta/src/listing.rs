@@ -32,7 +32,8 @@ pub fn listing(image: &Image, limit: usize) -> String {
             layer.bytes
         );
         for index in layer.instructions.clone().take(limit) {
-            let (Some(insn), Some(accessed_buffer)) = (image.stream.get(index), image.accessed.get(index)) else {
+            let (Some(insn), Some(accessed_buffer)) = (image.stream.get(index), image.accessed_buffers.get(index))
+            else {
                 continue;
             };
             let buffer_comment = accessed_buffer.map(|buffer| format!("  ; buffer {buffer}")).unwrap_or_default();

@@ -51,9 +51,9 @@ impl Loader for VtaLoader {
         if image.symbol != request.symbol {
             return Err(format!("expected the program of {}, found that of {}", request.symbol, image.symbol).into());
         }
-        let comparable =
+        let comparable_config =
             Config { target: self.config.target.clone(), profile: self.config.profile, ..image.config.clone() };
-        if comparable != self.config {
+        if comparable_config != self.config {
             let (expected, found) = (self.config.name(), image.config.name());
             return Err(Error::new(format!("expected a program for the device {expected}, found one for {found}"))
                 .hint("compile the model again with the configuration file of this device next to the plugin"));

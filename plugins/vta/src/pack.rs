@@ -234,7 +234,7 @@ impl Weights {
     /// If a task panics.
     pub fn pack(&self, services: &Services, block: usize, weights: &[i8], packed: &mut [u8]) -> Result<()> {
         let [inputs, outputs] = self.blocks(block);
-        let of_group = self.kernels / self.groups;
+        let group_kernels = self.kernels / self.groups;
         assert!(packed.len() == self.bytes(block), "`packed` has the size of the packed weights");
         assert!(
             weights.len() == self.kernels * self.channels * self.taps,
@@ -247,16 +247,16 @@ impl Weights {
             let (group, output) = (row / outputs, row % outputs);
             for lane in 0..block {
                 let kernel = output * block + lane;
-                if kernel >= self.merged * of_group {
+                if kernel >= self.merged * group_kernels {
                     continue;
                 }
                 // First input channel of the kernel's group within the merged group.
-                let first_channel = kernel / of_group * self.channels;
+                let first_channel = kernel / group_kernels * self.channels;
                 for channel in 0..self.channels {
                     let (input, k) = ((first_channel + channel) / block, (first_channel + channel) % block);
                     for tap in 0..self.taps {
                         let index = ((input * self.taps + tap) * block + lane) * block + k;
-                        let kernel = group * self.merged * of_group + kernel;
+                        let kernel = group * self.merged * group_kernels + kernel;
                         let source = (kernel * self.channels + channel) * self.taps + tap;
                         // SAFETY: each task writes only its own row of blocks, and the assertion ensures that `packed`
                         // contains all rows.

@@ -96,7 +96,7 @@ pub fn plan(network: &Network<'_>, symbol: &str, config: &Config, runs: Runs) ->
     if buffers[UOPS as usize].bytes > MAX_BUFFER {
         return refuse(
             RefusalCode::ResourceLimit,
-            format!("expected at most 16 MiB of micro-operations, found {} bytes", buffers[UOPS as usize].bytes),
+            format!("expected at most {MAX_BUFFER} bytes of micro-operations, found {}", buffers[UOPS as usize].bytes),
         );
     }
     let edge = |value: &Val, dtype: DType| Edge {
@@ -117,7 +117,7 @@ pub fn plan(network: &Network<'_>, symbol: &str, config: &Config, runs: Runs) ->
         vectors: planner.vectors,
         uops: program.uops,
         stream: program.stream,
-        accessed: program.buffers,
+        accessed_buffers: program.buffers,
     })
 }
 

@@ -72,7 +72,7 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     let backend_index = BACKENDS.iter().position(|name| *name == backend).expect("unknown backend");
     SEEDS[backend_index].get_or_init(|| {
         let mut seeds = Vec::new();
-        let mut without_regions = Vec::new();
+        let mut host_only_seeds = Vec::new();
         let mut refusal = String::new();
         for (file, _) in corpus("artifact") {
             let module = frontend::load(&file, &LoadOptions::default()).expect("cannot load the program");
@@ -88,12 +88,12 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
             artifact::write(&path, &compiled_module.compiled).expect("cannot write the artifact");
             let bytes = std::fs::read(&path).expect("cannot read the artifact");
             match compiled_module.compiled.regions.iter().flatten().count() {
-                0 => without_regions.push(bytes),
+                0 => host_only_seeds.push(bytes),
                 _ => seeds.push(bytes),
             }
         }
-        let seeds = if seeds.is_empty() { without_regions } else { seeds };
-        assert!(!seeds.is_empty(), "expected {backend} to compile a corpus program: {refusal}");
+        let seeds = if seeds.is_empty() { host_only_seeds } else { seeds };
+        assert!(!seeds.is_empty(), "expected a corpus program that {backend} compiles, found refusals only: {refusal}");
         seeds
     })
 }
@@ -180,8 +180,8 @@ fn mutate_and_seal(
     mutate: fn(&mut Entries, &mut Random) -> Option<bool>,
 ) -> Vec<u8> {
     let Some(mut entries) = unpack(bytes) else { return bytes.to_vec() };
-    let comparable = mutate(&mut entries, random).unwrap_or(false);
-    if !comparable {
+    let is_comparable = mutate(&mut entries, random).unwrap_or(false);
+    if !is_comparable {
         // Marks the artifact as one whose result may differ between the backend and the host.
         edit_json(&mut entries, MANIFEST, |manifest| manifest["options"] = json!({"fuzz": "differs"}));
     }
@@ -318,8 +318,8 @@ fn run(bytes: &[u8]) -> Result<(), String> {
         register.ty.as_ref().is_none_or(|ty| elements(ty) <= MAX_ELEMENTS)
     });
     let inputs = files::small_inputs(&compiled_program.program.inputs).filter(|_| is_small);
-    let on_host = Compiled { regions: vec![None; compiled_program.regions.len()], ..compiled_program.clone() };
-    let reference = load_and_run(on_host, inputs.as_deref())?;
+    let host_program = Compiled { regions: vec![None; compiled_program.regions.len()], ..compiled_program.clone() };
+    let reference = load_and_run(host_program, inputs.as_deref())?;
     let result = load_and_run(compiled_program, inputs.as_deref())?;
     match (reference, result) {
         (Some(reference), Some(result)) if is_comparable => compare_outputs(&reference, &result),
@@ -359,7 +359,13 @@ fn load_and_run(compiled_program: Compiled, inputs: Option<&[Tensor]>) -> Result
             && output.shape().len() == port.ty.dims.len()
             && output.shape().iter().zip(&port.ty.dims).all(|(size, dim)| dim.fixed().is_none_or(|dim| dim == *size));
         if !matches_port {
-            return Err(format!("output {}: found {output:?}, expected {:?}", port.name, port.ty));
+            return Err(format!(
+                "output {}: expected {}, found {} of shape {:?}",
+                port.name,
+                port.ty,
+                output.dtype(),
+                output.shape()
+            ));
         }
     }
     count_accepted();
@@ -370,19 +376,25 @@ fn load_and_run(compiled_program: Compiled, inputs: Option<&[Tensor]>) -> Result
 fn compare_outputs(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
     for (output_index, (expected, found)) in reference.iter().zip(result).enumerate() {
         if expected.dtype() != found.dtype() || expected.shape() != found.shape() {
-            return Err(format!("output {output_index}: expected {expected:?}, found {found:?}"));
+            return Err(format!(
+                "output {output_index}: expected {} of shape {:?}, found {} of shape {:?}",
+                expected.dtype(),
+                expected.shape(),
+                found.dtype(),
+                found.shape()
+            ));
         }
         let (expected, found) = (expected.view().to_f64s(), found.view().to_f64s());
-        let largest = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |max, x| max.max(x.abs()));
+        let largest_magnitude = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |max, x| max.max(x.abs()));
         if expected.iter().any(|x| !x.is_finite()) {
             // Backends make no guarantees for NaN and infinity.
             continue;
         }
-        let is_close = |expected: f64, found: f64| (expected - found).abs() <= 1e-3 * largest;
+        let is_close = |expected: f64, found: f64| (expected - found).abs() <= 1e-3 * largest_magnitude;
         if let Some(element) = (0..expected.len()).find(|&element| !is_close(expected[element], found[element])) {
             return Err(format!(
-                "output {output_index}, element {element}: found {}, expected {}",
-                found[element], expected[element]
+                "output {output_index}, element {element}: expected {}, found {}",
+                expected[element], found[element]
             ));
         }
     }

@@ -34,11 +34,11 @@ pub struct Summary {
     /// Number of inputs that were executed.
     pub executions: u64,
     /// Number of accepted inputs: read completely and, for models, run.
-    pub accepted: u64,
+    pub accepted_count: u64,
     /// Numbers of the failed executions, up to a maximum, with the reasons.
     pub failures: Vec<(u64, String)>,
     /// Number and duration of the longest execution.
-    pub longest: (u64, Duration),
+    pub longest_execution: (u64, Duration),
 }
 
 /// Maximum number of failures of a run.
@@ -96,15 +96,15 @@ pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
         let result = execute(target, &bytes);
         let elapsed = start_time.elapsed();
         current_execution.store(0, Ordering::Relaxed);
-        if elapsed > summary.longest.1 {
-            summary.longest = (index, elapsed);
+        if elapsed > summary.longest_execution.1 {
+            summary.longest_execution = (index, elapsed);
         }
         if let Err(message) = result {
             summary.failures.push((index, message));
         }
         summary.executions += 1;
     }
-    summary.accepted = crate::ACCEPTED.load(Ordering::Relaxed);
+    summary.accepted_count = crate::ACCEPTED_COUNT.load(Ordering::Relaxed);
     Ok(summary)
 }
 

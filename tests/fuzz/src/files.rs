@@ -19,7 +19,7 @@ const MAX_ELEMENTS: usize = 1 << 16;
 const MAX_FLOPS: u64 = 1 << 27;
 
 /// Time limit of a run.
-const MAX_RUN: Duration = Duration::from_millis(500);
+const MAX_RUN_TIME: Duration = Duration::from_millis(500);
 
 pub const ONNX: Target = Target {
     name: "onnx",
@@ -119,7 +119,11 @@ pub const IMAGE: Target = Target {
             &image::Normalization::default(),
         ) {
             Ok(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => accept_tensor(&tensor),
-            Ok(tensor) => Err(format!("expected a tensor of shape {shape:?}, found {tensor:?}")),
+            Ok(tensor) => Err(format!(
+                "expected a {dtype} tensor of shape {shape:?}, found a {} tensor of shape {:?}",
+                tensor.dtype(),
+                tensor.shape()
+            )),
             Err(diagnostic) => check_diagnostics([&diagnostic]),
         }
     },
@@ -212,7 +216,7 @@ pub const BOUNDARY_JSON: Target = Target {
             Ok(graph) => {
                 count_accepted();
                 let parsed_graph = Graph::from_json(&graph.to_json())
-                    .map_err(|e| format!("expected the graph to round-trip through JSON, found: {e}"))?;
+                    .map_err(|e| format!("expected the graph to round-trip through JSON, found {e}"))?;
                 if parsed_graph.to_json() != graph.to_json() {
                     return Err("expected a graph to round-trip, found a different graph".into());
                 }
@@ -251,7 +255,13 @@ fn accept_tensor(tensor: &Tensor) -> Result<(), String> {
 fn check_tensor(tensor: &Tensor) -> Result<(), String> {
     let expected = element_count(tensor.shape()).and_then(|count| count.checked_mul(tensor.dtype().size()));
     if expected != Some(tensor.bytes().len()) {
-        return Err(format!("{tensor:?}: expected {expected:?} bytes, found {}", tensor.bytes().len()));
+        let expected = expected.map_or_else(|| "fewer than 2^64".to_owned(), |bytes| bytes.to_string());
+        return Err(format!(
+            "{} tensor of shape {:?}: expected {expected} bytes, found {}",
+            tensor.dtype(),
+            tensor.shape(),
+            tensor.bytes().len()
+        ));
     }
     std::hint::black_box(tensor.bytes().iter().fold(0u8, |sum, byte| sum ^ byte));
     Ok(())
@@ -300,7 +310,7 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
     };
     let Some(inputs) = inputs.filter(|_| flops <= MAX_FLOPS) else { return Ok(()) };
     // The model determines the duration of its loops, so the caller must limit the time.
-    match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN))) {
+    match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN_TIME))) {
         Ok(outputs) => {
             count_accepted();
             outputs.iter().try_for_each(check_tensor)

@@ -17,12 +17,12 @@ pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
         return Vec::new();
     }
     let path = random_item(random, &paths).clone();
-    let Some(original) = root.pointer(&pointer(&path)).cloned() else { return Vec::new() };
-    let is_leaf = !original.is_array() && !original.is_object();
+    let Some(old_value) = root.pointer(&pointer(&path)).cloned() else { return Vec::new() };
+    let is_leaf = !old_value.is_array() && !old_value.is_object();
     if is_leaf && random_below(random, 3) == 0 {
-        let mutated_value = mutate_value(&original, root, &paths, random);
+        let mutated_value = mutate_value(&old_value, root, &paths, random);
         let equal_paths: Vec<Path> =
-            paths.into_iter().filter(|path| root.pointer(&pointer(path)) == Some(&original)).collect();
+            paths.into_iter().filter(|path| root.pointer(&pointer(path)) == Some(&old_value)).collect();
         for path in &equal_paths {
             if let Some(slot) = root.pointer_mut(&pointer(path)) {
                 *slot = mutated_value.clone();
@@ -30,7 +30,7 @@ pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
         }
         return equal_paths;
     }
-    let mutated_value = mutate_value(&original, root, &paths, random);
+    let mutated_value = mutate_value(&old_value, root, &paths, random);
     if random_below(random, 8) == 0 && remove(root, &path) {
         return vec![path];
     }

@@ -59,11 +59,11 @@ pub const TARGETS: &[Target] = &[
 ];
 
 /// Number of accepted inputs: read or, for models, built and run. A low number indicates an ineffective target.
-static ACCEPTED: AtomicU64 = AtomicU64::new(0);
+static ACCEPTED_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Counts an accepted input.
 fn count_accepted() {
-    ACCEPTED.fetch_add(1, Ordering::Relaxed);
+    ACCEPTED_COUNT.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Looks up a target in [`TARGETS`].

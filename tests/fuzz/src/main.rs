@@ -89,11 +89,11 @@ fn run(args: &[String]) -> Result<bool, String> {
     for (execution, message) in &summary.failures {
         println!("{name} --seed {} --only {execution}: {message}", options.seed);
     }
-    let (longest, longest_time) = summary.longest;
+    let (longest_execution, longest_duration) = summary.longest_execution;
     println!(
-        "{name}: {} executions, {} accepted, {} failures, longest {longest} in {longest_time:?}, at most {} MiB",
+        "{name}: {} executions, {} accepted, {} failures, longest {longest_execution} in {longest_duration:?}, at most {} MiB",
         summary.executions,
-        summary.accepted,
+        summary.accepted_count,
         summary.failures.len(),
         MEMORY.peak() >> 20
     );

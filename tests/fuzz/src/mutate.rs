@@ -73,8 +73,8 @@ fn mutate_once(bytes: &mut Vec<u8>, random: &mut Random, tokens: &[&str]) {
 }
 
 /// Replaces the next decimal number with a mutated number.
-fn mutate_number(bytes: &mut Vec<u8>, start_from: usize, random: &mut Random) {
-    let Some(start) = bytes[start_from..].iter().position(u8::is_ascii_digit).map(|position| start_from + position)
+fn mutate_number(bytes: &mut Vec<u8>, search_start: usize, random: &mut Random) {
+    let Some(start) = bytes[search_start..].iter().position(u8::is_ascii_digit).map(|position| search_start + position)
     else {
         return;
     };

@@ -108,7 +108,7 @@ pub fn first_plugin() -> PathBuf {
 /// # Panics
 /// If a plugin does not build.
 pub fn release_plugins() -> [PathBuf; 2] {
-    let in_c = build_once("c of release 0.1", || {
+    let c_plugin_path = build_once("c of release 0.1", || {
         let library = output_dir().join("libbyoc_frozen_c.so");
         run_shell(&format!(
             "cc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC -o '{}' tests/abi_0_1/c/frozen.c",
@@ -116,7 +116,7 @@ pub fn release_plugins() -> [PathBuf; 2] {
         ));
         library
     });
-    [in_c, frozen_crate("abi_0_1", "frozen")]
+    [c_plugin_path, frozen_crate("abi_0_1", "frozen")]
 }
 
 /// Returns the library of the crate `byoc-<name>` in `tests/<folder>`, a separate workspace with its own lock file.
@@ -203,8 +203,8 @@ pub fn copy(source: &Path, destination: &Path) {
 
 /// Returns the result of `build`, which is called once per key and process.
 fn build_once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
-    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut built_products = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    static BUILT_PRODUCTS: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built_products = BUILT_PRODUCTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = built_products.get(key) {
         return path.clone();
     }
@@ -225,12 +225,12 @@ enum Product<'a> {
 /// Returns a file that cargo builds for a package.
 fn build(package: &str, product: Product<'_>) -> PathBuf {
     if let Some(dir) = std::env::var_os("BYOC_TEST_BUILT") {
-        let library = |name: &str| format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        let file_name = |name: &str| format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
         let file = Path::new(&dir).join(match product {
-            Product::Library if package == "byoc-capi" => library("byocapi"),
-            Product::Library => library(&package.replace('-', "_")),
+            Product::Library if package == "byoc-capi" => file_name("byocapi"),
+            Product::Library => file_name(&package.replace('-', "_")),
             Product::Program(name) => name.to_owned(),
-            Product::ExampleLibrary(name) => format!("examples/{}", library(name)),
+            Product::ExampleLibrary(name) => format!("examples/{}", file_name(name)),
             Product::ExampleProgram(name) => format!("examples/{name}"),
         });
         assert!(file.is_file(), "expected the workspace build to contain {}, found none", file.display());
@@ -250,7 +250,7 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
             .args(&arguments)
             .output()
             .expect("cannot start cargo");
-        assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "cannot build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("expected UTF-8 output from cargo");
         let is_artifact = |message: &serde_json::Value| {
             let target = &message["target"];

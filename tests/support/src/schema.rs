@@ -24,8 +24,9 @@ pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
 // The recursion depth equals the nesting depth of the value, which JSON readers bound.
 fn check_at(root: &Value, schema: &Value, value: &Value, location: &str) -> Result<(), String> {
     let keywords = schema.as_object().ok_or_else(|| format!("expected a schema, found {schema}"))?;
-    let violation =
-        |problem: String| Err(format!("{}: {problem}: {value}", if location.is_empty() { "/" } else { location }));
+    let violation = |problem: String| {
+        Err(format!("{}: {problem}, found {value}", if location.is_empty() { "/" } else { location }))
+    };
     let child_path = |key: &str| format!("{location}/{key}");
     for (keyword, expected) in keywords {
         match (keyword.as_str(), value) {
@@ -45,7 +46,7 @@ fn check_at(root: &Value, schema: &Value, value: &Value, location: &str) -> Resu
                 let matching =
                     items(expected).iter().filter(|schema| check_at(root, schema, value, location).is_ok()).count();
                 if matching != 1 {
-                    return violation(format!("expected exactly one matching alternative, found {matching}"));
+                    return violation(format!("expected a value that matches one alternative instead of {matching}"));
                 }
             }
             ("type", _) => {
@@ -76,7 +77,7 @@ fn check_at(root: &Value, schema: &Value, value: &Value, location: &str) -> Resu
             ("required", Value::Object(fields)) => {
                 for key in items(expected).iter().filter_map(Value::as_str) {
                     if !fields.contains_key(key) {
-                        return violation(format!("expected a key \"{key}\", found none"));
+                        return violation(format!("expected the key \"{key}\""));
                     }
                 }
             }

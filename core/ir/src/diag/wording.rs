@@ -102,10 +102,10 @@ const ROWS: &[Row] = &[
         "byoc.Session(allow_native=False)",
     ),
     row(
-        "byoc compile MODEL -o FILE.byoc writes one",
-        "Compilation::save writes one",
-        "byoc_model_save writes one",
-        "Model.save writes one",
+        "byoc compile MODEL -o FILE.byoc writes an artifact",
+        "Compilation::save writes an artifact",
+        "byoc_model_save writes an artifact",
+        "Model.save writes an artifact",
     ),
     row("byoc explain", "Model::explanation", "byoc_model_explanation", "model.explain()"),
     row("--emit {}", "`byoc compile --emit {}`", "`byoc compile --emit {}`", "`byoc compile --emit {}`"),
@@ -176,8 +176,8 @@ impl Interface {
         let mut output = String::with_capacity(text.len());
         let (mut remainder, mut inside_word) = (text, false);
         while let Some(next) = remainder.chars().next() {
-            let found = ROWS.iter().filter(|_| !inside_word).find_map(|row| Some((row, row.matches(remainder)?)));
-            let consumed = match found {
+            let found_row = ROWS.iter().filter(|_| !inside_word).find_map(|row| Some((row, row.matches(remainder)?)));
+            let consumed_length = match found_row {
                 Some((row, (length, name))) => {
                     output.push_str(&row.words(self).replace("{}", name));
                     length
@@ -187,8 +187,9 @@ impl Interface {
                     next.len_utf8()
                 }
             };
-            inside_word = remainder[..consumed].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '-');
-            remainder = &remainder[consumed..];
+            inside_word =
+                remainder[..consumed_length].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '-');
+            remainder = &remainder[consumed_length..];
         }
         Cow::Owned(output)
     }

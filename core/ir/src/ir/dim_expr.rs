@@ -68,7 +68,7 @@ impl DimExpr {
     }
 
     /// Sorts the terms, merges equal monomials and drops zero coefficients; `None` if the result cannot be represented.
-    fn normal(mut terms: Vec<Term>) -> Option<DimExpr> {
+    fn normal_form(mut terms: Vec<Term>) -> Option<DimExpr> {
         terms.sort_by(|a, b| monomial_order(&a.atoms, &b.atoms));
         let mut sum: Vec<Term> = Vec::with_capacity(terms.len());
         for term in terms {
@@ -144,7 +144,7 @@ impl DimExpr {
 
     /// Returns `self + other`; `None` if it cannot be represented.
     pub fn add(&self, other: &DimExpr) -> Option<DimExpr> {
-        DimExpr::normal(self.terms.iter().chain(&*other.terms).cloned().collect())
+        DimExpr::normal_form(self.terms.iter().chain(&*other.terms).cloned().collect())
     }
 
     /// Returns `self - other`; `None` if it cannot be represented.
@@ -163,7 +163,7 @@ impl DimExpr {
             .terms
             .iter()
             .map(|term| Some(Term { atoms: term.atoms.clone(), coefficient: term.coefficient.checked_mul(factor)? }));
-        DimExpr::normal(terms.collect::<Option<_>>()?)
+        DimExpr::normal_form(terms.collect::<Option<_>>()?)
     }
 
     /// Returns `self * other`; `None` if it cannot be represented.
@@ -177,7 +177,7 @@ impl DimExpr {
                 terms.push(a.mul(b)?);
             }
         }
-        DimExpr::normal(terms)
+        DimExpr::normal_form(terms)
     }
 
     /// Returns `self / divisor` if the quotient is a polynomial, and thus an integer for all values of the symbols.
@@ -220,14 +220,14 @@ impl DimExpr {
         if by < 1 {
             return None;
         }
-        let part = |part: fn(i64, i64) -> i64| {
+        let coefficients_by = |operation: fn(i64, i64) -> i64| {
             let terms = self
                 .terms
                 .iter()
-                .map(|term| Term { atoms: term.atoms.clone(), coefficient: part(term.coefficient, by) });
-            DimExpr::normal(terms.collect())
+                .map(|term| Term { atoms: term.atoms.clone(), coefficient: operation(term.coefficient, by) });
+            DimExpr::normal_form(terms.collect())
         };
-        let (quotient, remainder) = (part(i64::div_euclid)?, part(i64::rem_euclid)?);
+        let (quotient, remainder) = (coefficients_by(i64::div_euclid)?, coefficients_by(i64::rem_euclid)?);
         if remainder.as_constant().is_some() {
             return Some(quotient);
         }
@@ -279,20 +279,24 @@ impl DimExpr {
         operands.sort();
         operands.dedup();
         // An operand is redundant if another operand is never greater (for a minimum) or never less (for a maximum).
-        let mut essential: Vec<DimExpr> = Vec::with_capacity(operands.len());
+        let mut essential_operands: Vec<DimExpr> = Vec::with_capacity(operands.len());
         for (i, expr) in operands.iter().enumerate() {
             let decides = |other: &DimExpr| {
                 let (low, high) = if is_minimum { (other, expr) } else { (expr, other) };
                 high.sub(low).is_some_and(|delta| delta.is_non_negative())
             };
             if !operands.iter().enumerate().any(|(j, other)| i != j && decides(other)) {
-                essential.push(expr.clone());
+                essential_operands.push(expr.clone());
             }
         }
-        match &essential[..] {
+        match &essential_operands[..] {
             [one] => Some(one.clone()),
             _ => {
-                let expr = DimExpr::atom(if is_minimum { Atom::Min(essential) } else { Atom::Max(essential) });
+                let expr = DimExpr::atom(if is_minimum {
+                    Atom::Min(essential_operands)
+                } else {
+                    Atom::Max(essential_operands)
+                });
                 (expr.size() <= MAX_ATOMS).then_some(expr)
             }
         }
@@ -309,17 +313,19 @@ impl DimExpr {
         for term in &*self.terms {
             let mut product = DimExpr::constant(term.coefficient);
             for atom in &term.atoms {
-                let replaced = match atom {
+                let replacement = match atom {
                     Atom::Symbol(name) => value(name).unwrap_or_else(|| DimExpr::symbol(name.clone())),
                     Atom::FloorDiv(a, b) => a.substitute(value)?.floor_div(&b.substitute(value)?)?,
                     Atom::Min(list) | Atom::Max(list) => {
                         let mut list = list.iter().map(|expr| expr.substitute(value));
-                        let initial = list.next()??;
-                        let smallest = matches!(atom, Atom::Min(_));
-                        list.try_fold(initial, |extremum, operand| DimExpr::extremum(&extremum, &operand?, smallest))?
+                        let first_operand = list.next()??;
+                        let is_minimum = matches!(atom, Atom::Min(_));
+                        list.try_fold(first_operand, |extremum, operand| {
+                            DimExpr::extremum(&extremum, &operand?, is_minimum)
+                        })?
                     }
                 };
-                product = product.mul(&replaced)?;
+                product = product.mul(&replacement)?;
             }
             sum = sum.add(&product)?;
         }
@@ -346,16 +352,16 @@ impl DimExpr {
                     }
                     Atom::Min(list) | Atom::Max(list) => {
                         let op = if matches!(atom, Atom::Min(_)) { DimOp::Min } else { DimOp::Max };
-                        let mut accumulated: Option<T> = None;
+                        let mut accumulator: Option<T> = None;
                         for expr in list {
                             let operand = expr.fold(ops)?;
-                            accumulated = Some(match accumulated {
-                                Some(accumulated) => ops.binary(op, accumulated, operand)?,
+                            accumulator = Some(match accumulator {
+                                Some(accumulator) => ops.binary(op, accumulator, operand)?,
                                 None => operand,
                             });
                         }
-                        match accumulated {
-                            Some(accumulated) => accumulated,
+                        match accumulator {
+                            Some(accumulator) => accumulator,
                             None => ops.constant(0)?,
                         }
                     }

@@ -13,7 +13,7 @@ use std::ops::Deref;
 pub trait TypeParts {
     /// Appends the kind, the names and the arity, which identify the value together with the contained types.
     #[doc(hidden)]
-    fn describe(&self, into: &mut Vec<u8>);
+    fn append_key(&self, into: &mut Vec<u8>);
     /// Calls `visit` with each contained type, in order.
     fn for_each<'t>(&'t self, visit: &mut dyn FnMut(&'t Type));
     /// Returns the type parameters that the value binds.
@@ -41,13 +41,13 @@ pub(super) struct Summary {
     /// Nesting depth; 0 for a leaf.
     depth: u32,
     /// True if no part is [`Type::Unknown`].
-    pub complete: bool,
+    pub is_complete: bool,
     /// True if a part is a type parameter.
-    pub params: bool,
+    pub has_params: bool,
     /// True if a part is an instance of a type definition.
-    pub defined: bool,
+    pub has_definitions: bool,
     /// True if a dimension is symbolic or `?`.
-    pub open_dims: bool,
+    pub has_open_dims: bool,
 }
 
 /// Maximum depth of a type that is dropped by plain recursion.
@@ -57,26 +57,26 @@ impl<T: TypeParts> Nested<T> {
     /// Computes the summary from the summaries of the direct parts, in time linear in their number.
     pub fn new(inner: T) -> Nested<T> {
         let mut text = Vec::with_capacity(64);
-        inner.describe(&mut text);
+        inner.append_key(&mut text);
         let mut summary = Summary {
             digest: [0; 2],
             parts: 1,
             depth: 1,
-            complete: true,
-            params: false,
-            defined: text.first() == Some(&b'a'),
-            open_dims: false,
+            is_complete: true,
+            has_params: false,
+            has_definitions: text.first() == Some(&b'a'),
+            has_open_dims: false,
         };
         inner.for_each(&mut |ty| {
             let part = ty.summary();
             summary.parts = summary.parts.saturating_add(part.parts);
             summary.depth = summary.depth.max(part.depth.saturating_add(1));
-            summary.complete &= part.complete;
-            summary.params |= part.params;
-            summary.defined |= part.defined;
-            summary.open_dims |= part.open_dims;
+            summary.is_complete &= part.is_complete;
+            summary.has_params |= part.has_params;
+            summary.has_definitions |= part.has_definitions;
+            summary.has_open_dims |= part.has_open_dims;
             match ty {
-                Type::Tensor(_) | Type::Param(_) | Type::Unknown => describe_leaf(ty, &mut text),
+                Type::Tensor(_) | Type::Param(_) | Type::Unknown => append_leaf_key(ty, &mut text),
                 _ => {
                     text.push(b'#');
                     part.digest.iter().for_each(|word| text.extend(word.to_le_bytes()));
@@ -106,14 +106,14 @@ pub(super) fn leaf(ty: &Type) -> Summary {
         digest: [0; 2],
         parts: 1,
         depth: 0,
-        complete: *ty != Type::Unknown,
-        params: matches!(ty, Type::Param(_)),
-        defined: false,
-        open_dims: ty.as_tensor().is_some_and(|tensor| tensor.dims.iter().any(is_unresolved)),
+        is_complete: *ty != Type::Unknown,
+        has_params: matches!(ty, Type::Param(_)),
+        has_definitions: false,
+        has_open_dims: ty.as_tensor().is_some_and(|tensor| tensor.dims.iter().any(is_unresolved)),
     }
 }
 
-fn describe_leaf(ty: &Type, into: &mut Vec<u8>) {
+fn append_leaf_key(ty: &Type, into: &mut Vec<u8>) {
     match ty {
         Type::Tensor(tensor) => {
             into.extend([b't', tensor.dtype as u8]);
@@ -189,7 +189,7 @@ impl<T: TypeParts> Drop for Nested<T> {
 }
 
 impl TypeParts for Box<[Type]> {
-    fn describe(&self, into: &mut Vec<u8>) {
+    fn append_key(&self, into: &mut Vec<u8>) {
         into.push(b'(');
         number(self.len(), into);
     }
@@ -202,7 +202,7 @@ impl TypeParts for Box<[Type]> {
 }
 
 impl TypeParts for Type {
-    fn describe(&self, into: &mut Vec<u8>) {
+    fn append_key(&self, into: &mut Vec<u8>) {
         into.push(b'r');
     }
     fn for_each<'t>(&'t self, visit: &mut dyn FnMut(&'t Type)) {
@@ -214,7 +214,7 @@ impl TypeParts for Type {
 }
 
 impl TypeParts for AdtType {
-    fn describe(&self, into: &mut Vec<u8>) {
+    fn append_key(&self, into: &mut Vec<u8>) {
         into.push(b'a');
         text(&self.name, into);
         number(self.args.len(), into);
@@ -228,7 +228,7 @@ impl TypeParts for AdtType {
 }
 
 impl TypeParts for FuncType {
-    fn describe(&self, into: &mut Vec<u8>) {
+    fn append_key(&self, into: &mut Vec<u8>) {
         into.push(b'>');
         number(self.type_params.len(), into);
         self.type_params.iter().for_each(|name| text(name, into));

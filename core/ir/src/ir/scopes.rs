@@ -23,7 +23,7 @@ pub struct Scope {
 #[derive(Clone, Debug)]
 pub struct Scopes {
     /// Scope in which each expression is evaluated; `None` if the roots do not reach the expression.
-    pub of: IndexVec<ExprId, Option<ScopeId>>,
+    pub scope_of: IndexVec<ExprId, Option<ScopeId>>,
     /// Number of uses of each expression as an operand, counting reachable users only.
     pub uses: IndexVec<ExprId, u32>,
     /// First scope that each expression opens; an if opens two, a match one for each clause, with consecutive ids.
@@ -51,19 +51,19 @@ impl Scopes {
         let mut tree = IndexVec::new();
         tree.push(root);
         let mut scopes = Scopes {
-            of: IndexVec::filled(None, count),
+            scope_of: IndexVec::filled(None, count),
             uses: IndexVec::filled(0, count),
             opened: IndexVec::filled(None, count),
             tree,
         };
         for id in roots {
             if module.nodes.get(id).is_some() {
-                scopes.of[id] = Some(Scopes::root());
+                scopes.scope_of[id] = Some(Scopes::root());
             }
         }
         // Users have larger ids, so a descending sweep reaches an expression after all its uses.
         for (id, node) in module.nodes.iter().rev() {
-            let Some(scope) = scopes.of[id] else { continue };
+            let Some(scope) = scopes.scope_of[id] else { continue };
             for _ in 0..node.expr.scopes() {
                 let opened = scopes.open(scope, id);
                 scopes.opened[id].get_or_insert(opened);
@@ -72,9 +72,9 @@ impl Scopes {
             for_each_place(&node.expr, scope, opened, |operand, operand_scope| {
                 if operand < id {
                     scopes.uses[operand] += 1;
-                    scopes.of[operand] = Some(match scopes.of[operand] {
+                    scopes.scope_of[operand] = Some(match scopes.scope_of[operand] {
                         None => operand_scope,
-                        Some(previous) => scopes.common(previous, operand_scope),
+                        Some(previous) => scopes.common_scope(previous, operand_scope),
                     });
                 }
             });
@@ -85,18 +85,18 @@ impl Scopes {
     /// Calls `visit` with each operand of a reachable expression and the scope in which the operand is used: the body
     /// of a function is used in the function's scope.
     pub fn for_each_operand(&self, id: ExprId, expr: &Expr, visit: impl FnMut(ExprId, ScopeId)) {
-        if let Some(scope) = self.of[id] {
+        if let Some(scope) = self.scope_of[id] {
             for_each_place(expr, scope, self.opened[id], visit);
         }
     }
 
     /// Returns the innermost scope that contains both `a` and `b`.
-    pub fn common(&self, a: ScopeId, b: ScopeId) -> ScopeId {
+    pub fn common_scope(&self, a: ScopeId, b: ScopeId) -> ScopeId {
         let (mut a, mut b) = (a, b);
         if self.tree[a].depth < self.tree[b].depth {
             std::mem::swap(&mut a, &mut b);
         }
-        a = self.at_depth(a, self.tree[b].depth);
+        a = self.ancestor_at_depth(a, self.tree[b].depth);
         while a != b {
             let (x, y) = (self.tree[a], self.tree[b]);
             (a, b) = if x.jump == y.jump { (x.parent, y.parent) } else { (x.jump, y.jump) };
@@ -106,11 +106,11 @@ impl Scopes {
 
     /// Returns true if `inner` is `outer` or nested in it.
     pub fn is_inside(&self, inner: ScopeId, outer: ScopeId) -> bool {
-        self.at_depth(inner, self.tree[outer].depth) == outer
+        self.ancestor_at_depth(inner, self.tree[outer].depth) == outer
     }
 
     /// Returns the ancestor of `scope` at `depth`, or `scope` itself if it is not deeper.
-    fn at_depth(&self, mut scope: ScopeId, depth: u32) -> ScopeId {
+    fn ancestor_at_depth(&self, mut scope: ScopeId, depth: u32) -> ScopeId {
         while self.tree[scope].depth > depth {
             let Scope { parent, jump, .. } = self.tree[scope];
             scope = if self.tree[jump].depth >= depth { jump } else { parent };
@@ -122,8 +122,9 @@ impl Scopes {
         let parent_entry = self.tree[parent];
         let jump_entry = self.tree[parent_entry.jump];
         // A jump combines the two preceding jumps if they have equal length, or else takes one step (Myers, 1983).
-        let even = parent_entry.depth - jump_entry.depth == jump_entry.depth - self.tree[jump_entry.jump].depth;
-        let jump = if even { jump_entry.jump } else { parent };
+        let has_equal_jumps =
+            parent_entry.depth - jump_entry.depth == jump_entry.depth - self.tree[jump_entry.jump].depth;
+        let jump = if has_equal_jumps { jump_entry.jump } else { parent };
         self.tree.push(Scope { parent, opener: Some(opener), depth: parent_entry.depth + 1, jump })
     }
 }
@@ -187,15 +188,15 @@ mod tests {
 
         let scopes = Scopes::of_module(&module);
         let body = scopes.opened[function];
-        assert_eq!(scopes.of[binding], body);
-        assert_eq!(scopes.of[s], body, "used both before and inside the let");
+        assert_eq!(scopes.scope_of[binding], body);
+        assert_eq!(scopes.scope_of[s], body, "used both before and inside the let");
         assert_eq!(
-            scopes.of[t], scopes.opened[binding],
+            scopes.scope_of[t], scopes.opened[binding],
             "used in both branches, so before the if and in the let's body"
         );
-        assert_eq!(scopes.of[then], scopes.opened[branch]);
+        assert_eq!(scopes.scope_of[then], scopes.opened[branch]);
         assert_eq!((scopes.uses[s], scopes.uses[t]), (3, 2));
-        let (Some(outer), Some(inner)) = (body, scopes.of[then]) else { panic!("both are reachable") };
+        let (Some(outer), Some(inner)) = (body, scopes.scope_of[then]) else { panic!("both are reachable") };
         assert!(scopes.is_inside(inner, outer) && !scopes.is_inside(outer, inner));
     }
 }

@@ -196,24 +196,24 @@ impl Type {
         match self {
             Type::Tensor(_) | Type::Param(_) => true,
             Type::Unknown => false,
-            other => other.summary().complete,
+            other => other.summary().is_complete,
         }
     }
 
     /// Returns true if the type contains a type parameter.
     pub fn has_params(&self) -> bool {
-        self.summary().params
+        self.summary().has_params
     }
 
     /// Returns true if the type contains a type parameter or an instance of a type definition.
     pub fn has_names(&self) -> bool {
         let summary = self.summary();
-        summary.params || summary.defined
+        summary.has_params || summary.has_definitions
     }
 
     /// Returns true if a dimension in the type is symbolic or `?`.
     pub fn has_open_dims(&self) -> bool {
-        self.summary().open_dims
+        self.summary().has_open_dims
     }
 
     /// Returns the number of parts; a shared part counts once per occurrence.
@@ -319,7 +319,7 @@ impl Type {
                 }
                 Step::Build(ty) => {
                     let parts = |count: usize, results: &mut Vec<Type>| results.split_off(results.len() - count);
-                    let mapped = match ty {
+                    let mapped_type = match ty {
                         Type::Tuple(fields) => Type::tuple(parts(fields.len(), &mut results)),
                         Type::Adt(adt) => Type::adt(adt.name.clone(), parts(adt.args.len(), &mut results)),
                         Type::Ref(_) => Type::reference(results.pop().unwrap_or(Type::Unknown)),
@@ -331,7 +331,7 @@ impl Type {
                         }
                         Type::Tensor(_) | Type::Param(_) | Type::Unknown => ty.clone(),
                     };
-                    results.push(mapped);
+                    results.push(mapped_type);
                 }
             }
         }
@@ -359,7 +359,7 @@ impl fmt::Display for TensorType {
             return self.dtype.fmt(f);
         }
         f.write_str("Tensor[(")?;
-        separated(f, &self.dims)?;
+        write_separated(f, &self.dims)?;
         write!(f, "), {}]", self.dtype)
     }
 }
@@ -401,7 +401,7 @@ impl fmt::Display for Type {
                     f.write_str("fn ")?;
                     if !func.type_params.is_empty() {
                         f.write_str("[")?;
-                        separated(f, &func.type_params)?;
+                        write_separated(f, &func.type_params)?;
                         f.write_str("]")?;
                     }
                     f.write_str("(")?;
@@ -425,7 +425,7 @@ impl fmt::Display for Type {
     }
 }
 
-fn separated<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {
+fn write_separated<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
             f.write_str(", ")?;

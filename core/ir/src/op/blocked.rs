@@ -97,7 +97,9 @@ pub(super) fn reference(
 ) -> Option<Result<(), ReferenceError>> {
     let blocked = BlockedCall::of(params)?;
     let mut compute = || {
-        let layout = |text: &str| Layout::parse(text).ok_or_else(|| format!("expected a layout, found \"{text}\""));
+        let layout = |text: &str| {
+            Layout::parse(text).ok_or_else(|| format!("expected a layout such as NCHW8c, found \"{text}\""))
+        };
         let mut plain_inputs: Vec<Tensor> = Vec::with_capacity(blocked.inputs.len());
         for (input, (from, to)) in inputs.iter().zip(&blocked.inputs) {
             plain_inputs.push(plain_tensor(input, &layout(from)?, &layout(to)?, from)?);
@@ -105,7 +107,7 @@ pub(super) fn reference(
         let rest = inputs.iter().skip(plain_inputs.len()).copied();
         let views: Vec<TensorView<'_>> = plain_inputs.iter().map(Tensor::view).chain(rest).collect();
         let (to, from) = (&blocked.output.0, &blocked.output.1);
-        let shape = plain_shape(to, outputs[0].shape).ok_or("the result is too large")?;
+        let shape = plain_shape(to, outputs[0].shape).ok_or_else(|| size_error(to, outputs[0].shape))?;
         let dtype = outputs[0].dtype;
         let mut bytes = AlignedBytes::zeroed(outputs[0].data.len()).map_err(|e| e.to_string())?;
         let view = TensorViewMut { dtype, shape: &shape, data: bytes.as_mut() };
@@ -117,13 +119,17 @@ pub(super) fn reference(
     Some(compute())
 }
 
+fn size_error(layout: &str, shape: &[usize]) -> ReferenceError {
+    format!("layout \"{layout}\": expected dimensions < 2^64, found {shape:?} in blocks")
+}
+
 fn plain_tensor(
     input: &TensorView<'_>,
     source: &Layout,
     target: &Layout,
     text: &str,
 ) -> Result<Tensor, ReferenceError> {
-    let shape = plain_shape(text, input.shape).ok_or("the input is too large")?;
+    let shape = plain_shape(text, input.shape).ok_or_else(|| size_error(text, input.shape))?;
     let filled = Tensor::build(input.dtype, &shape, |bytes| {
         let mut view = TensorViewMut { dtype: input.dtype, shape: &shape, data: bytes };
         relayout(source, target, input, &mut view);

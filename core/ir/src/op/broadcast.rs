@@ -3,9 +3,9 @@
 //! Integer results are exact and wrap to their type; integer division by zero and a shift by a negative number are
 //! errors. Floats follow IEEE 754; `maximum` and `minimum` return NaN if either operand is NaN.
 
-use super::elementwise::{no_flops, one_per_element};
-use super::scalar::{self, Reader, Writer, larger, smaller};
-use super::walk::{broadcast_strides, each_index, offset};
+use super::elementwise::{no_flops, one_flop_per_element};
+use super::scalar::{self, Reader, Writer, max_or_nan, min_or_nan};
+use super::walk::{broadcast_strides, for_each_index, offset};
 use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{Dim, TensorType, Type};
 use crate::op::facts::{Properties, reduced_elements};
@@ -39,8 +39,8 @@ pub(super) fn broadcast_dims<'a>(
         }
         for (axis, (extent, dim)) in result.iter_mut().zip(&dims).enumerate() {
             *extent = broadcast_dim(extent, dim).ok_or_else(|| {
-                let from_end = axis as i64 - rank as i64;
-                relation.mismatch(format!("{extent} and {dim} do not broadcast (axis {from_end} of the result)"))
+                let negative_axis = axis as i64 - rank as i64;
+                relation.mismatch(format!("{extent} and {dim} do not broadcast (axis {negative_axis} of the result)"))
             })?;
         }
     }
@@ -52,12 +52,12 @@ fn operands<'a>(relation: &Relation<'a>) -> Result<(DType, Vec<Dim>), Box<crate:
     Ok((relation.same_dtype(a.dtype, b.dtype)?, broadcast_dims(relation, [a, b])?))
 }
 
-fn arithmetic(relation: &Relation<'_>) -> TypeResult {
+fn arithmetic_relation(relation: &Relation<'_>) -> TypeResult {
     let (dtype, dims) = operands(relation)?;
     Ok(Type::tensor_of(dtype, dims))
 }
 
-fn integers(relation: &Relation<'_>) -> TypeResult {
+fn integer_relation(relation: &Relation<'_>) -> TypeResult {
     let (dtype, dims) = operands(relation)?;
     if dtype.is_float() {
         return Err(relation.mismatch(format!("expected integer operands, found {dtype}")));
@@ -65,13 +65,13 @@ fn integers(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(dtype, dims))
 }
 
-fn comparison(relation: &Relation<'_>) -> TypeResult {
+fn comparison_relation(relation: &Relation<'_>) -> TypeResult {
     let (_, dims) = operands(relation)?;
     Ok(Type::tensor_of(DType::Bool, dims))
 }
 
 /// Calls `visit` with the offsets of both operands for each output element in turn.
-pub(super) fn each_pair<E>(
+pub(super) fn for_each_pair<E>(
     a: &[usize],
     b: &[usize],
     out: &[usize],
@@ -79,7 +79,7 @@ pub(super) fn each_pair<E>(
 ) -> Result<(), E> {
     let (a, b) = (broadcast_strides(a, out.len()), broadcast_strides(b, out.len()));
     let mut outcome = Ok(());
-    each_index(out, |index| {
+    for_each_index(out, |index| {
         if outcome.is_ok() {
             outcome = visit(offset(index, &a), offset(index, &b));
         }
@@ -87,7 +87,7 @@ pub(super) fn each_pair<E>(
     outcome
 }
 
-type IntResult = Result<i128, &'static str>;
+type IntResult = Result<i128, String>;
 
 /// Evaluates a binary operator: floats in binary64, integers in 128 bits.
 fn compute(
@@ -99,14 +99,14 @@ fn compute(
     let (dtype, shape) = (inputs[0].dtype, outputs[0].shape);
     let (a, b, mut out) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]), Writer::new(&mut outputs[0]));
     let mut positions = 0..out.len();
-    each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
+    for_each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
         let Some(position) = positions.next() else { return Ok(()) };
         if dtype.is_float() {
             out.set_float(position, float(a.float(i), b.float(j)));
         } else {
             out.set_int(position, int(a.int(i), b.int(j), dtype)?);
         }
-        Ok::<(), &'static str>(())
+        Ok::<(), String>(())
     })?;
     Ok(())
 }
@@ -123,19 +123,18 @@ macro_rules! binary {
                 pattern: OpPattern::Broadcast,
                 relation: $relation,
                 reference: Some(|_, inputs, outputs| compute(inputs, outputs, $float, $int)),
-                flops: one_per_element,
+                flops: one_flop_per_element,
                 properties: $properties,
             }
         }
     )*};
 }
 
-const BY_ZERO: &str = "integer division by zero";
-const NEGATIVE_SHIFT: &str = "negative shift amount";
+const DIVISION_BY_ZERO: &str = "integer division by zero";
 
 /// Returns `f(a, b)`, or an error if `b` is zero.
-fn nonzero(a: i128, b: i128, f: impl Fn(i128, i128) -> i128) -> IntResult {
-    if b == 0 { Err(BY_ZERO) } else { Ok(f(a, b)) }
+fn divide_checked(a: i128, b: i128, f: impl Fn(i128, i128) -> i128) -> IntResult {
+    if b == 0 { Err(DIVISION_BY_ZERO.to_owned()) } else { Ok(f(a, b)) }
 }
 
 /// Returns the quotient rounded down.
@@ -153,7 +152,7 @@ fn floor_mod(a: f64, b: f64) -> f64 {
 fn int_power(base: i128, exponent: i128) -> IntResult {
     if exponent < 0 {
         return match base {
-            0 => Err(BY_ZERO),
+            0 => Err(DIVISION_BY_ZERO.to_owned()),
             1 => Ok(1),
             -1 => Ok(if exponent % 2 == 0 { 1 } else { -1 }),
             _ => Ok(0),
@@ -171,7 +170,10 @@ fn int_power(base: i128, exponent: i128) -> IntResult {
 }
 
 fn shift(amount: i128, dtype: DType, f: impl Fn(i128) -> i128) -> IntResult {
-    if amount < 0 { Err(NEGATIVE_SHIFT) } else { Ok(f(amount.min(scalar::bits(dtype)))) }
+    match amount {
+        ..0 => Err(format!("expected a shift amount >= 0, found {amount}")),
+        _ => Ok(f(amount.min(scalar::bits(dtype)))),
+    }
 }
 
 fn logic(a: f64, b: f64, f: impl Fn(bool, bool) -> bool) -> f64 {
@@ -182,18 +184,18 @@ fn int_logic(a: i128, b: i128, f: impl Fn(bool, bool) -> bool) -> IntResult {
     Ok(i128::from(f(a != 0, b != 0)))
 }
 
-binary! { arithmetic:
+binary! { arithmetic_relation:
     "add", Properties::POINTWISE.ulps(1.0).commutative(), "lhs + rhs.", |a, b| a + b, |a, b, _| Ok(a + b);
     "subtract", Properties::POINTWISE.ulps(1.0), "lhs - rhs.", |a, b| a - b, |a, b, _| Ok(a - b);
     "multiply", Properties::POINTWISE.ulps(1.0).commutative(), "lhs * rhs.", |a, b| a * b, |a, b, _| Ok(a.wrapping_mul(b));
-    "divide", Properties::POINTWISE.ulps(2.5), "lhs / rhs; integers round toward zero.", |a, b| a / b, |a, b, _| nonzero(a, b, |a, b| a / b);
-    "floor_divide", Properties::POINTWISE.stable(reduced_elements), "lhs / rhs, rounded down.", |a, b| (a / b).floor(), |a, b, _| nonzero(a, b, floor_div);
-    "mod", Properties::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of lhs, as C's fmod.", |a, b| a % b, |a, b, _| nonzero(a, b, |a, b| a % b);
-    "floor_mod", Properties::POINTWISE.stable(reduced_elements), "The remainder of lhs / rhs with the sign of rhs.", floor_mod,
-        |a, b, _| nonzero(a, b, |a, b| a - floor_div(a, b) * b);
+    "divide", Properties::POINTWISE.ulps(2.5), "lhs / rhs; integers round toward zero.", |a, b| a / b, |a, b, _| divide_checked(a, b, |a, b| a / b);
+    "floor_divide", Properties::POINTWISE.stable(reduced_elements), "lhs / rhs, rounded down.", |a, b| (a / b).floor(), |a, b, _| divide_checked(a, b, floor_div);
+    "mod", Properties::POINTWISE.stable(reduced_elements), "Remainder of lhs / rhs with the sign of lhs, as C's fmod.", |a, b| a % b, |a, b, _| divide_checked(a, b, |a, b| a % b);
+    "floor_mod", Properties::POINTWISE.stable(reduced_elements), "Remainder of lhs / rhs with the sign of rhs.", floor_mod,
+        |a, b, _| divide_checked(a, b, |a, b| a - floor_div(a, b) * b);
     "power", Properties::POINTWISE.ulps(16.0), "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
-    "maximum", Properties::POINTWISE, "The larger of lhs and rhs; NaN when either is NaN.", larger, |a, b, _| Ok(a.max(b));
-    "minimum", Properties::POINTWISE, "The smaller of lhs and rhs; NaN when either is NaN.", smaller, |a, b, _| Ok(a.min(b));
+    "maximum", Properties::POINTWISE, "Larger of lhs and rhs; NaN when either is NaN.", max_or_nan, |a, b, _| Ok(a.max(b));
+    "minimum", Properties::POINTWISE, "Smaller of lhs and rhs; NaN when either is NaN.", min_or_nan, |a, b, _| Ok(a.min(b));
     "logical_and", Properties::POINTWISE, "1 where both are not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
         |a, b, _| int_logic(a, b, |a, b| a && b);
     "logical_or", Properties::POINTWISE, "1 where at least one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
@@ -202,10 +204,10 @@ binary! { arithmetic:
         |a, b, _| int_logic(a, b, |a, b| a != b);
 }
 
-binary! { integers:
-    "bitwise_and", Properties::POINTWISE, "The bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
-    "bitwise_or", Properties::POINTWISE, "The bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
-    "bitwise_xor", Properties::POINTWISE, "The bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
+binary! { integer_relation:
+    "bitwise_and", Properties::POINTWISE, "Bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
+    "bitwise_or", Properties::POINTWISE, "Bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
+    "bitwise_xor", Properties::POINTWISE, "Bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
     "left_shift", Properties::POINTWISE, "lhs shifted left by rhs bits; bits shifted out are lost.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a << n);
     "right_shift", Properties::POINTWISE, "lhs shifted right by rhs bits, keeping the sign.", |a, _| a,
@@ -216,7 +218,7 @@ binary! { integers:
 fn compare(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], test: fn(Option<Ordering>) -> bool) {
     let (a, b) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]));
     let mut out = outputs[0].data.iter_mut();
-    let outcome: Result<(), ()> = each_pair(inputs[0].shape, inputs[1].shape, outputs[0].shape, |i, j| {
+    let outcome: Result<(), ()> = for_each_pair(inputs[0].shape, inputs[1].shape, outputs[0].shape, |i, j| {
         if let Some(out) = out.next() {
             *out = u8::from(test(a.compare(i, &b, j)));
         }
@@ -235,12 +237,12 @@ macro_rules! compare {
                 inputs: &["lhs", "rhs"],
                 attrs: &[],
                 pattern: OpPattern::Broadcast,
-                relation: comparison,
+                relation: comparison_relation,
                 reference: Some(|_, inputs, outputs| {
                     compare(inputs, outputs, $f);
                     Ok(())
                 }),
-                flops: one_per_element,
+                flops: one_flop_per_element,
                 properties: Properties::POINTWISE,
             }
         }
@@ -281,7 +283,7 @@ fn select(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut
     let steps: Vec<Shape> = inputs.iter().map(|i| broadcast_strides(i.shape, shape.len())).collect();
     let size = outputs[0].dtype.size();
     let mut chunks = outputs[0].data.chunks_exact_mut(size);
-    each_index(shape, |index| {
+    for_each_index(shape, |index| {
         let operand = if condition.is_nonzero(offset(index, &steps[0])) { 1 } else { 2 };
         let start = offset(index, &steps[operand]) * size;
         if let Some(chunk) = chunks.next() {

@@ -39,7 +39,7 @@ pub(super) fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
                     Some(Some(sum)) => Dim::Fixed(sum),
                     Some(None) => {
                         let message =
-                            format!("axis {i}: expected a result dimension below 2^64, found {result_dim} + {dim}");
+                            format!("axis {i}: expected a result dimension < 2^64, found {result_dim} + {dim}");
                         return Err(relation.mismatch(message));
                     }
                     None => Dim::compute([result_dim, dim], |[a, b]| a.add(&b)),
@@ -55,9 +55,9 @@ fn concat(inputs: &[TensorView<'_>], output: &mut TensorViewMut<'_>, outer: usiz
     if outer == 0 {
         return;
     }
-    let row = output.data.len() / outer;
+    let block_bytes = output.data.len() / outer;
     for block in 0..outer {
-        let mut offset = block * row;
+        let mut offset = block * block_bytes;
         for input in inputs {
             let size = input.data.len() / outer;
             output.data[offset..offset + size].copy_from_slice(&input.data[block * size..(block + 1) * size]);
@@ -80,7 +80,7 @@ pub(super) fn concatenate(
 inventory::submit! {
     OpDef {
         name: "concatenate",
-        doc: "The tensors of a tuple, concatenated along an axis; all other dimensions must be equal.",
+        doc: "Tensors of a tuple, concatenated along an axis; all other dimensions must be equal.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS],
@@ -95,7 +95,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "stack",
-        doc: "The tensors of a tuple, all of the same shape, stacked along a new axis.",
+        doc: "Tensors of a tuple, all of the same shape, stacked along a new axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS],
@@ -122,7 +122,7 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
     let dim = &data.dims[axis];
-    let invalid = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+    let attribute_error = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
     let value = relation.params.value("indices_or_sections");
     let sizes: Vec<Dim> = if let (AttrValue::List(_), Some(points)) = (&value, value.as_ints()) {
         let mut sizes = Vec::with_capacity(points.len() + 1);
@@ -131,7 +131,7 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
             let split_point =
                 usize::try_from(point).ok().filter(|&p| p >= previous_point && dim.fixed().is_none_or(|n| p <= n));
             let split_point = split_point.ok_or_else(|| {
-                invalid(format!(
+                attribute_error(format!(
                     "indices_or_sections: expected ascending indices on an axis of {dim} elements, found {points:?}"
                 ))
             })?;
@@ -147,7 +147,7 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
     } else {
         let sections = value.as_int().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=1 << 16).contains(n));
         let sections = sections.ok_or_else(|| {
-            invalid(format!("indices_or_sections: expected an integer from 1 to 65536, found {value}"))
+            attribute_error(format!("indices_or_sections: expected an integer from 1 to 65536, found {value}"))
         })?;
         let size = match dim.fixed() {
             Some(n) if n.is_multiple_of(sections) => Dim::Fixed(n / sections),

@@ -33,11 +33,11 @@ impl ConvShape {
         let data_layout = params.string("data_layout");
         let out_layout = params.string("out_layout");
         let out_layout = if out_layout.is_empty() { &data_layout } else { &out_layout };
-        let lead = kernel_letters(axes, params.def().name.ends_with("_transpose"));
+        let leading_letters = kernel_letters(axes, params.def().name.ends_with("_transpose"));
         ConvShape {
             groups: params.int("groups") as usize,
             data: CanonicalDims::new(data, &data_layout, "NC"),
-            weight: CanonicalDims::new(weight, &params.string("kernel_layout"), lead),
+            weight: CanonicalDims::new(weight, &params.string("kernel_layout"), leading_letters),
             out: CanonicalDims::new(out, out_layout, "NC"),
             window: WindowParams::new(params, axes),
         }
@@ -54,7 +54,7 @@ fn kernel_letters(axes: usize, is_transposed: bool) -> &'static str {
 const DATA_LAYOUT: &str = "order of the data's axes";
 const KERNEL_LAYOUT: &str = "order of the kernel's axes";
 const OUT_LAYOUT: &str = "order of the result's axes; that of the data if empty";
-const OUT: AttrDef = AttrDef::new(
+const OUT_DTYPE: AttrDef = AttrDef::new(
     "out_dtype",
     AttrKind::DType,
     Default::Str(""),
@@ -148,7 +148,7 @@ macro_rules! conv {
                       summed exactly.",
                 arity: Arity::exactly(2),
                 inputs: &["data", "weight"],
-                attrs: &conv_attrs(&$ones, &$zeros, $data, $kernel, OUT),
+                attrs: &conv_attrs(&$ones, &$zeros, $data, $kernel, OUT_DTYPE),
                 pattern: OpPattern::OutEWiseFusable,
                 relation: conv_relation::<$axes>,
                 reference: Some(conv_reference),
@@ -177,7 +177,7 @@ macro_rules! conv_transpose {
                       and three, as in Relay).",
                 arity: Arity::exactly(2),
                 inputs: &["data", "weight"],
-                attrs: &transpose_attrs(&$ones, &$zeros, $data, $kernel, OUT),
+                attrs: &transpose_attrs(&$ones, &$zeros, $data, $kernel, OUT_DTYPE),
                 pattern: OpPattern::OutEWiseFusable,
                 relation: transpose_relation::<$axes>,
                 reference: Some(transpose_reference),
@@ -282,7 +282,7 @@ fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: V
 }
 
 /// Multiplies a dimension by the number `n`.
-fn times(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagnostic>> {
+fn multiply_dim(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * n as i128),
         other => Ok(Dim::compute([other, &Dim::Fixed(n)], |[dim, n]| dim.mul(&n))),
@@ -294,7 +294,7 @@ pub(super) fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
         return ty;
     }
     let operands = operands(relation, AXES, false)?;
-    let data_channels = times(relation, &operands.weight[1], operands.groups)?;
+    let data_channels = multiply_dim(relation, &operands.weight[1], operands.groups)?;
     relation.same_dim("channels of data and weight", &operands.data[1], &data_channels)?;
     check_divisible(relation, &operands.weight[0], operands.groups)?;
     let spatial: Result<Vec<Dim>, _> = (0..AXES)
@@ -315,7 +315,7 @@ pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> 
             operands.windows[i].input_size(relation, &operands.data[2 + i], &operands.weight[2 + i], output_padding[i])
         })
         .collect();
-    let channels = times(relation, &operands.weight[1], operands.groups)?;
+    let channels = multiply_dim(relation, &operands.weight[1], operands.groups)?;
     result(relation, operands, channels, spatial?)
 }
 
@@ -374,8 +374,8 @@ fn conv_reference(
 /// Computes the convolution by its definition, as nested loops.
 pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
     let [batch, out_channels, ..] = s.out.size;
-    let per_group = s.weight.size[1];
-    let mut ticks = Ticks::every(per_group * s.weight.spatial().iter().product::<usize>());
+    let channels_per_group = s.weight.size[1];
+    let mut ticks = Ticks::every(channels_per_group * s.weight.spatial().iter().product::<usize>());
     for n in 0..batch {
         for o in 0..out_channels {
             let group = o / (out_channels / s.groups);
@@ -384,10 +384,10 @@ pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
                 if ticks.is_requested() {
                     return;
                 }
-                for i in 0..per_group {
+                for i in 0..channels_per_group {
                     each(s.weight.spatial(), |tap| {
                         if let Some(index) = s.window.tap(position, tap, s.data.spatial()) {
-                            let value = x[s.data.at(n, group * per_group + i, index)];
+                            let value = x[s.data.at(n, group * channels_per_group + i, index)];
                             sum = sum.plus_product(value, w[s.weight.at(o, i, tap)]);
                         }
                     });
@@ -414,8 +414,8 @@ fn transpose_reference(
 
 pub(super) fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
     let [batch, in_channels, ..] = s.data.size;
-    let per_group = s.weight.size[1];
-    let mut ticks = Ticks::every(per_group * s.weight.spatial().iter().product::<usize>());
+    let channels_per_group = s.weight.size[1];
+    let mut ticks = Ticks::every(channels_per_group * s.weight.spatial().iter().product::<usize>());
     for n in 0..batch {
         for i in 0..in_channels {
             let group = i / (in_channels / s.groups);
@@ -424,10 +424,10 @@ pub(super) fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &m
                 if ticks.is_requested() {
                     return;
                 }
-                for o in 0..per_group {
+                for o in 0..channels_per_group {
                     each(s.weight.spatial(), |tap| {
                         if let Some(index) = s.window.tap(position, tap, s.out.spatial()) {
-                            let offset = s.out.at(n, group * per_group + o, index);
+                            let offset = s.out.at(n, group * channels_per_group + o, index);
                             y[offset] = y[offset].plus_product(value, w[s.weight.at(i, o, tap)]);
                         }
                     });

@@ -86,8 +86,8 @@ const FULL_DTYPE: AttrDef =
     AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; that of fill_value if empty");
 
 fn full_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
-    let value = scalar_argument(relation, 0)?;
-    Ok(Type::tensor_of(relation.params.dtype("dtype").unwrap_or(value), dims))
+    let fill_dtype = scalar_argument(relation, 0)?;
+    Ok(Type::tensor_of(relation.params.dtype("dtype").unwrap_or(fill_dtype), dims))
 }
 
 inventory::submit! {
@@ -217,7 +217,7 @@ const SHAPE_DTYPE: AttrDef =
 inventory::submit! {
     OpDef {
         name: "shape_of",
-        doc: "The dimensions of data as a vector.",
+        doc: "Dimensions of data as a vector.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[SHAPE_DTYPE],
@@ -241,7 +241,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "ndarray_size",
-        doc: "The number of elements of data.",
+        doc: "Number of elements of data.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[SHAPE_DTYPE],

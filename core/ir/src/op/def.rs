@@ -141,7 +141,7 @@ impl<'a> Relation<'a> {
         match self.args.get(i) {
             Some(Type::Tensor(t)) => Ok(t),
             Some(other) => Err(self.mismatch(format!("argument {i}: expected a tensor, found {other}"))),
-            None => Err(self.error(codes::types::BAD_ARITY, format!("argument {i} is missing"))),
+            None => Err(self.error(codes::types::BAD_ARITY, format!("argument {i}: expected a tensor, found none"))),
         }
     }
 
@@ -155,7 +155,10 @@ impl<'a> Relation<'a> {
             Some(other) => {
                 return Err(self.mismatch(format!("argument {i}: expected a tuple of tensors, found {other}")));
             }
-            None => return Err(self.error(codes::types::BAD_ARITY, format!("argument {i} is missing"))),
+            None => {
+                let message = format!("argument {i}: expected a tuple of tensors, found none");
+                return Err(self.error(codes::types::BAD_ARITY, message));
+            }
         };
         let mismatch = || self.mismatch(format!("argument {i}: expected a tuple of tensors, found {}", self.args[i]));
         fields.iter().map(|f| f.as_tensor().ok_or_else(mismatch)).collect()
@@ -171,9 +174,9 @@ impl<'a> Relation<'a> {
     /// # Errors
     /// If the axis is out of range for `rank` dimensions.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize, Box<Diagnostic>> {
-        let resolved = if axis < 0 { axis + rank as i64 } else { axis };
-        if (0..rank as i64).contains(&resolved) {
-            Ok(resolved as usize)
+        let resolved_axis = if axis < 0 { axis + rank as i64 } else { axis };
+        if (0..rank as i64).contains(&resolved_axis) {
+            Ok(resolved_axis as usize)
         } else {
             Err(self.error(codes::types::BAD_ATTRIBUTE, format!("axis {axis} is out of range for rank {rank}")))
         }

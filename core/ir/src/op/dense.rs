@@ -99,7 +99,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.matmul",
-        doc: "The product of two matrices, either of which may be transposed; the first operand may have further \
+        doc: "Product of two matrices, either of which may be transposed; the first operand may have further \
               leading axes unless it is transposed. Integers are summed exactly.",
         arity: Arity::exactly(2),
         inputs: &["tensor_a", "tensor_b"],
@@ -151,7 +151,7 @@ fn sides(dims: &[Dim], is_transposed: bool) -> (&Dim, &Dim) {
 
 pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
     let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
-    let dense = is_dense(relation.def.name);
+    let is_dense_op = is_dense(relation.def.name);
     let transpose_a = relation.params.bool("transpose_a");
     if b.dims.len() != 2 {
         let rank = b.dims.len();
@@ -163,7 +163,7 @@ pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
         let name = relation.def.inputs[0];
         return Err(relation.mismatch(format!("{name}: expected {expected} dimensions, found {rank}")));
     }
-    let (k_b, n) = sides(&b.dims, dense || relation.params.bool("transpose_b"));
+    let (k_b, n) = sides(&b.dims, is_dense_op || relation.params.bool("transpose_b"));
     let (lead, k_a) = match a.dims.split_last() {
         _ if transpose_a => (std::slice::from_ref(&a.dims[1]), &a.dims[0]),
         Some((last, lead)) => (lead, last),

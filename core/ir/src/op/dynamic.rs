@@ -18,7 +18,7 @@ const SCAN: &[AttrDef] = &[
 ];
 
 /// Returns the static operator `NAME` for the operator `dyn.NAME`.
-fn with_attribute(def: &OpDef) -> Option<&'static OpDef> {
+fn static_operator(def: &OpDef) -> Option<&'static OpDef> {
     def.name.strip_prefix("dyn.").and_then(lookup).map(get)
 }
 
@@ -30,7 +30,7 @@ fn attrs_with_axes(params: &Params<'_>, axes: &[i64]) -> Attrs {
 
 /// Returns the type of the call with known axes.
 fn known_type(relation: &Relation<'_>, axes: &[i64]) -> TypeResult {
-    let def = with_attribute(relation.def)
+    let def = static_operator(relation.def)
         .ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "the operator has no static counterpart"))?;
     def.infer(&attrs_with_axes(&relation.params, axes), &relation.args[..1], &[])
 }
@@ -74,8 +74,8 @@ fn reference(
     let axes = inputs[1]
         .to_i64s()
         .ok_or_else(|| format!("axis: expected integers that fit int64, found {}", inputs[1].dtype))?;
-    let def = with_attribute(params.def()).ok_or("the operator has no static counterpart")?;
-    let reference = def.reference.ok_or("the static operator has no reference")?;
+    let def = static_operator(params.def()).ok_or("the operator has no static counterpart")?;
+    let reference = def.reference.ok_or_else(|| format!("{} has no reference", def.name))?;
     let attrs = attrs_with_axes(&params, &axes);
     reference(Params::new(def, &attrs), &inputs[..1], outputs)
 }

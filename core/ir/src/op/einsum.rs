@@ -1,7 +1,7 @@
 //! Einstein summation.
 
 use super::scalar::{Reader, Writer};
-use super::walk::{each_index, offset, strides};
+use super::walk::{for_each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
@@ -196,7 +196,10 @@ fn einsum(
     for (labels, input) in equation.operands.iter().zip(inputs) {
         let mut steps: Shape = smallvec::smallvec![0; all_labels.len()];
         for ((label, &size), &stride) in labels.iter().zip(input.shape).zip(&strides(input.shape)) {
-            let label_index = all_labels.iter().position(|other| other == label).ok_or("a label is missing")?;
+            let label_index = all_labels
+                .iter()
+                .position(|other| other == label)
+                .ok_or("equation: expected a label of an operand or of the result, found another")?;
             if size != 1 {
                 shape[label_index] = size;
                 steps[label_index] += stride;
@@ -208,12 +211,12 @@ fn einsum(
     let is_empty = inputs.iter().any(TensorView::is_empty);
     let mut out = Writer::new(&mut outputs[0]);
     let mut position = 0;
-    each_index(&shape[..result_len], |index| {
+    for_each_index(&shape[..result_len], |index| {
         let base: Vec<usize> = label_strides.iter().map(|steps| offset(index, &steps[..result_len])).collect();
         let (mut real, mut int) = (0.0, 0i128);
         if !is_empty {
-            each_index(&shape[result_len..], |summed| {
-                let element_offset = |i: usize| base[i] + offset(summed, &label_strides[i][result_len..]);
+            for_each_index(&shape[result_len..], |summed_index| {
+                let element_offset = |i: usize| base[i] + offset(summed_index, &label_strides[i][result_len..]);
                 if out.is_float() {
                     real +=
                         readers.iter().enumerate().map(|(i, reader)| reader.float(element_offset(i))).product::<f64>();

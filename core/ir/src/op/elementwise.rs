@@ -20,7 +20,7 @@ pub(super) fn with_element_type(relation: &Relation<'_>, dtype: DType) -> TypeRe
 }
 
 /// Counts one operation per output element.
-pub(super) fn one_per_element(cost: &Cost<'_>) -> u64 {
+pub(super) fn one_flop_per_element(cost: &Cost<'_>) -> u64 {
     cost.ret_len()
 }
 
@@ -66,7 +66,7 @@ macro_rules! unary {
                 pattern: OpPattern::ElemWise,
                 relation: same_as_input,
                 reference: Some(|_, inputs, outputs| { ($run)(inputs, outputs); Ok(()) }),
-                flops: one_per_element,
+                flops: one_flop_per_element,
                 properties: $properties,
             }
         }
@@ -91,36 +91,36 @@ macro_rules! exact {
 
 real! {
     "exp", 3.0, "e to the power of x.", f64::exp;
-    "log", 3.0, "The natural logarithm of x; NaN below zero.", f64::ln;
-    "log2", 3.0, "The logarithm of x to base 2.", f64::log2;
-    "log10", 3.0, "The logarithm of x to base 10.", f64::log10;
-    "sqrt", 3.0, "The square root of x; NaN below zero.", f64::sqrt;
+    "log", 3.0, "Natural logarithm of x; NaN below zero.", f64::ln;
+    "log2", 3.0, "Logarithm of x to base 2.", f64::log2;
+    "log10", 3.0, "Logarithm of x to base 10.", f64::log10;
+    "sqrt", 3.0, "Square root of x; NaN below zero.", f64::sqrt;
     "rsqrt", 3.0, "1 / sqrt(x).", |x: f64| 1.0 / x.sqrt();
-    "erf", 16.0, "The error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.", libm::erf;
+    "erf", 16.0, "Error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.", libm::erf;
     "sigmoid", 8.0, "1 / (1 + exp(-x)).", |x: f64| 1.0 / (1.0 + (-x).exp());
-    "sin", 4.0, "The sine of x, in radians.", f64::sin;
-    "cos", 4.0, "The cosine of x, in radians.", f64::cos;
-    "tan", 5.0, "The tangent of x, in radians.", f64::tan;
-    "asin", 4.0, "The arc sine of x, in [-pi/2, pi/2]; NaN outside [-1, 1].", f64::asin;
-    "acos", 4.0, "The arc cosine of x, in [0, pi]; NaN outside [-1, 1].", f64::acos;
-    "atan", 5.0, "The arc tangent of x, in [-pi/2, pi/2].", f64::atan;
-    "sinh", 4.0, "The hyperbolic sine of x.", f64::sinh;
-    "cosh", 4.0, "The hyperbolic cosine of x.", f64::cosh;
-    "tanh", 5.0, "The hyperbolic tangent of x.", f64::tanh;
-    "asinh", 4.0, "The inverse hyperbolic sine of x.", libm::asinh;
-    "acosh", 4.0, "The inverse hyperbolic cosine of x; NaN below 1.",
+    "sin", 4.0, "Sine of x, in radians.", f64::sin;
+    "cos", 4.0, "Cosine of x, in radians.", f64::cos;
+    "tan", 5.0, "Tangent of x, in radians.", f64::tan;
+    "asin", 4.0, "Arc sine of x, in [-pi/2, pi/2]; NaN outside [-1, 1].", f64::asin;
+    "acos", 4.0, "Arc cosine of x, in [0, pi]; NaN outside [-1, 1].", f64::acos;
+    "atan", 5.0, "Arc tangent of x, in [-pi/2, pi/2].", f64::atan;
+    "sinh", 4.0, "Hyperbolic sine of x.", f64::sinh;
+    "cosh", 4.0, "Hyperbolic cosine of x.", f64::cosh;
+    "tanh", 5.0, "Hyperbolic tangent of x.", f64::tanh;
+    "asinh", 4.0, "Inverse hyperbolic sine of x.", libm::asinh;
+    "acosh", 4.0, "Inverse hyperbolic cosine of x; NaN below 1.",
         |x: f64| if x < 1.0 { f64::NAN } else { libm::acosh(x) };
-    "atanh", 5.0, "The inverse hyperbolic tangent of x; NaN outside [-1, 1].", libm::atanh;
+    "atanh", 5.0, "Inverse hyperbolic tangent of x; NaN outside [-1, 1].", libm::atanh;
 }
 
 exact! {
     "nn.relu", "max(x, 0); NaN stays NaN.", |x: f64| if x < 0.0 { 0.0 } else { x }, |x: i128| x.max(0);
-    "abs", "The absolute value of x; the minimum of an integer type is mapped to itself.", f64::abs, i128::abs;
+    "abs", "Absolute value of x; the minimum of an integer type is mapped to itself.", f64::abs, i128::abs;
     "negative", "-x; the minimum of an integer type is mapped to itself.", |x: f64| -x, |x: i128| -x;
     "sign", "-1, 0 or 1; zero and NaN are returned unchanged.", |x: f64| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }, i128::signum;
-    "floor", "The largest integer not greater than x.", f64::floor, |x: i128| x;
-    "ceil", "The smallest integer not less than x.", f64::ceil, |x: i128| x;
-    "round", "The nearest integer, halves away from zero.", f64::round, |x: i128| x;
+    "floor", "Largest integer not greater than x.", f64::floor, |x: i128| x;
+    "ceil", "Smallest integer not less than x.", f64::ceil, |x: i128| x;
+    "round", "Nearest integer, halves away from zero.", f64::round, |x: i128| x;
     "trunc", "x rounded toward zero.", f64::trunc, |x: i128| x;
     "logical_not", "1 where x is zero, 0 elsewhere.", |x: f64| f64::from(x == 0.0), |x: i128| i128::from(x == 0);
 }
@@ -152,7 +152,7 @@ macro_rules! classify {
                     }
                     Ok(())
                 }),
-                flops: one_per_element,
+                flops: one_flop_per_element,
                 properties: Properties::POINTWISE,
             }
         }
@@ -168,7 +168,7 @@ classify! {
 inventory::submit! {
     OpDef {
         name: "bitwise_not",
-        doc: "The bitwise complement of an integer; the logical not of a Boolean.",
+        doc: "Bitwise complement of an integer; the logical not of a Boolean.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[],
@@ -185,7 +185,7 @@ inventory::submit! {
             map_exact(inputs, outputs, &|x| x, &|x| if is_boolean { i128::from(x == 0) } else { !x });
             Ok(())
         }),
-        flops: one_per_element,
+        flops: one_flop_per_element,
         properties: Properties::POINTWISE,
     }
 }
@@ -203,7 +203,7 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: same_as_input,
         reference: Some(clip),
-        flops: one_per_element,
+        flops: one_flop_per_element,
         properties: Properties::POINTWISE,
     }
 }
@@ -245,7 +245,7 @@ inventory::submit! {
             map(inputs, outputs, &|x| if x > 0.0 { x } else { alpha * x });
             Ok(())
         }),
-        flops: one_per_element,
+        flops: one_flop_per_element,
         properties: Properties::POINTWISE.ulps(1.0),
     }
 }
@@ -285,7 +285,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "reinterpret",
-        doc: "The bits of x as an element type of the same number of bits.",
+        doc: "Bits of x as an element type of the same number of bits.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
@@ -313,13 +313,13 @@ fn reinterpret(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let dtype = outputs[0].dtype;
-    let unused = 8usize.saturating_sub(dtype.bits());
+    let unused_bits = 8usize.saturating_sub(dtype.bits());
     for (out, &byte) in outputs[0].data.iter_mut().zip(inputs[0].data) {
-        let shifted = byte << unused;
+        let shifted_byte = byte << unused_bits;
         *out = match dtype {
             DType::Bool => u8::from(byte != 0),
-            DType::I4 | DType::I2 => (shifted as i8 >> unused) as u8,
-            _ => shifted >> unused,
+            DType::I4 | DType::I2 => (shifted_byte as i8 >> unused_bits) as u8,
+            _ => shifted_byte >> unused_bits,
         };
     }
     Ok(())

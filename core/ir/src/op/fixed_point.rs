@@ -79,7 +79,7 @@ inventory::submit! {
             }
             Ok(crate::ir::Type::tensor_of(DType::I32, dims))
         },
-        reference: Some(per_axis),
+        reference: Some(multiply_per_axis),
         flops: |cost| 2 * cost.ret_len(),
         properties: Properties::EXACT,
     }
@@ -95,11 +95,11 @@ fn check_int32(relation: &Relation<'_>, i: usize) -> Result<(), Box<Diagnostic>>
 /// Evaluates the common formula of both operators; `left` and `right` must be at most 31.
 fn multiply(x: i32, multiplier: i32, left: u32, right: u32) -> i32 {
     let product = (i128::from(x) << left) * i128::from(multiplier);
-    let rounded = (product + (1i128 << (30 + right))) >> (31 + right);
-    rounded.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32
+    let rounded_product = (product + (1i128 << (30 + right))) >> (31 + right);
+    rounded_product.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32
 }
 
-fn per_axis(
+fn multiply_per_axis(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],

@@ -1,7 +1,7 @@
 //! Sums of overlapping blocks: the adjoint of block extraction from an image.
 
 use super::scalar::Writer;
-use super::walk::{each_index, offset, strides};
+use super::walk::{for_each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
@@ -89,16 +89,16 @@ impl Shape {
         let mut count = Vec::with_capacity(axes);
         for i in 0..axes {
             let extent = (block[i] as i64 - 1).saturating_mul(dilation[i]).saturating_add(1);
-            let room =
+            let available_length =
                 (image[i] as i64).saturating_add(padding[i].0).saturating_add(padding[i].1).saturating_sub(extent);
-            if stride[i] < 1 || dilation[i] < 1 || room < 0 {
+            if stride[i] < 1 || dilation[i] < 1 || available_length < 0 {
                 return Err(format!(
                     "axis {i}: expected positive steps and a block within the padded image, found stride {}, \
                      dilation {} and a block of {extent} elements",
                     stride[i], dilation[i]
                 ));
             }
-            count.push((room / stride[i]) as usize + 1);
+            count.push((available_length / stride[i]) as usize + 1);
         }
         Ok(Shape { image, block, count, stride, dilation, before: padding.iter().map(|pair| pair.0).collect() })
     }
@@ -124,9 +124,9 @@ fn fold(
     let (block_strides, count_strides) = (strides(&shape.block), strides(&shape.count));
     for (plane, accumulators) in accumulators.chunks_exact_mut(image.max(1)).enumerate() {
         let data = &data[plane * elements * blocks..][..elements * blocks];
-        each_index(&shape.block, |element| {
+        for_each_index(&shape.block, |element| {
             let row = offset(element, &block_strides) * blocks;
-            each_index(&shape.count, |block| {
+            for_each_index(&shape.count, |block| {
                 let coordinate = |i: usize| {
                     block[i] as i64 * shape.stride[i] + element[i] as i64 * shape.dilation[i] - shape.before[i]
                 };

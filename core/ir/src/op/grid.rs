@@ -2,7 +2,7 @@
 
 use super::resize::cubic_kernel;
 use super::scalar::Writer;
-use super::walk::{each_index, offset, strides};
+use super::walk::{for_each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
@@ -60,9 +60,9 @@ fn sample_type(relation: &Relation<'_>) -> TypeResult {
             relation.mismatch(format!("expected float data and a float grid of equal rank >= 3, found {a} and {b}"))
         );
     }
-    let last = has_coordinates_last(&relation.params);
+    let has_axes_last = has_coordinates_last(&relation.params);
     let (axes, spatial) =
-        if last { (&grid.dims[rank - 1], &grid.dims[1..rank - 1]) } else { (&grid.dims[1], &grid.dims[2..]) };
+        if has_axes_last { (&grid.dims[rank - 1], &grid.dims[1..rank - 1]) } else { (&grid.dims[1], &grid.dims[2..]) };
     if axes.fixed().is_some_and(|axes| axes != rank - 2) {
         return Err(relation.mismatch(format!("grid: expected {} coordinates, found {axes}", rank - 2)));
     }
@@ -76,25 +76,25 @@ fn sample_type(relation: &Relation<'_>) -> TypeResult {
 
 /// Counts a multiply-add for every tap of two axes.
 fn flops(cost: &Cost<'_>) -> u64 {
-    let per_element = match cost.params.string("method").as_str() {
+    let flops_per_element = match cost.params.string("method").as_str() {
         "nearest" => 0,
         "bicubic" => 32,
         _ => 8,
     };
-    cost.ret_len().saturating_mul(per_element)
+    cost.ret_len().saturating_mul(flops_per_element)
 }
 
 /// Coordinate conversion along one axis, with the padding mode.
 struct Axis {
     size: f64,
-    aligned: bool,
+    is_aligned: bool,
     padding: String,
 }
 
 impl Axis {
     /// Converts a coordinate in [-1, 1] to an index.
     fn index_of(&self, coordinate: f64) -> f64 {
-        if self.aligned {
+        if self.is_aligned {
             (coordinate + 1.0) / 2.0 * (self.size - 1.0)
         } else {
             ((coordinate + 1.0) * self.size - 1.0) / 2.0
@@ -106,7 +106,7 @@ impl Axis {
         match self.padding.as_str() {
             "border" => index.clamp(0.0, self.size - 1.0),
             "reflection" => {
-                let (low, high) = if self.aligned { (0.0, self.size - 1.0) } else { (-0.5, self.size - 0.5) };
+                let (low, high) = if self.is_aligned { (0.0, self.size - 1.0) } else { (-0.5, self.size - 0.5) };
                 self.reflect(index, low, high).clamp(0.0, self.size - 1.0)
             }
             _ => index,
@@ -161,11 +161,11 @@ fn sample(
     let (data, grid) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let (data_strides, grid_strides) = (strides(data_shape), strides(grid_shape));
     let (last, method) = (has_coordinates_last(&params), params.string("method"));
-    let (aligned, padding) = (params.bool("align_corners"), params.string("padding_mode"));
-    let axis = |size: usize| Axis { size: size as f64, aligned, padding: padding.clone() };
+    let (is_aligned, padding) = (params.bool("align_corners"), params.string("padding_mode"));
+    let axis = |size: usize| Axis { size: size as f64, is_aligned, padding: padding.clone() };
     let data_axes: Vec<Axis> = data_shape[2..].iter().map(|&size| axis(size)).collect();
     let mut values = Vec::with_capacity(outputs[0].len());
-    each_index(outputs[0].shape, |index| {
+    for_each_index(outputs[0].shape, |index| {
         let (batch, channel, coordinates) = (index[0], index[1], &index[2..]);
         let coordinate = |i: usize| {
             let within = if last {

@@ -141,6 +141,7 @@ pub enum Method {
     Cubic,
 }
 
+const METHODS: [&str; 5] = ["nearest_neighbor", "linear", "bilinear", "cubic", "bicubic"];
 const MODES: [&str; 6] =
     ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn", "tf_crop_and_resize"];
 const ROUNDINGS: [&str; 6] = ["", "round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil"];
@@ -243,10 +244,10 @@ impl AxisTaps {
             if ticks.is_requested() {
                 return Err("cancelled".into());
             }
-            let coordinate = look_up(&mode, position, size, places, (first, last));
+            let coordinate = source_coordinate(&mode, position, size, places, (first, last));
             taps.outside.push(mode == "tf_crop_and_resize" && !(0.0..=size as f64 - 1.0).contains(&coordinate));
             let (start, weights) = match method {
-                Method::Nearest => (nearest(coordinate, &rounding), vec![1.0]),
+                Method::Nearest => (nearest_index(coordinate, &rounding), vec![1.0]),
                 Method::Linear => {
                     (coordinate.floor(), vec![1.0 - (coordinate - coordinate.floor()), coordinate - coordinate.floor()])
                 }
@@ -268,7 +269,7 @@ impl AxisTaps {
 }
 
 /// Returns the coordinate in data of `m` elements for index `x` of a result of `n` elements.
-fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
+fn source_coordinate(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
     let scale = m as f64 / n as f64;
     let x = x as f64;
     match mode {
@@ -284,7 +285,7 @@ fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
 }
 
 /// Rounds a coordinate to an index. As in Relay, floor and ceil tolerate an error of 1e-5: the floor of 2.9999999 is 3.
-fn nearest(coordinate: f64, rounding: &str) -> f64 {
+fn nearest_index(coordinate: f64, rounding: &str) -> f64 {
     match rounding {
         "floor" => (coordinate + 1e-5).floor(),
         "ceil" => (coordinate - 1e-5).ceil(),
@@ -310,7 +311,7 @@ fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Di
     }
     let method_name = relation.params.string("method");
     if method(&method_name).is_none() {
-        return Err(invalid_attribute(relation, "method", &method_name));
+        return Err(invalid_attribute(relation, "method", &METHODS, &method_name));
     }
     let mut dims = data.dims.to_vec();
     for axis in 0..2 {
@@ -324,15 +325,17 @@ fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Di
     Ok(Type::tensor_of(dtype, dims))
 }
 
-fn invalid_attribute(relation: &Relation<'_>, attr: &str, value: &str) -> Box<Diagnostic> {
-    relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr}: unsupported value \"{value}\""))
+fn invalid_attribute(relation: &Relation<'_>, attr: &str, choices: &[&str], value: &str) -> Box<Diagnostic> {
+    let choices: Vec<String> = choices.iter().map(|choice| format!("\"{choice}\"")).collect();
+    let message = format!("{attr}: expected one of {}, found \"{value}\"", choices.join(", "));
+    relation.error(codes::types::BAD_ATTRIBUTE, message)
 }
 
 fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
     for (attr, choices) in [("coordinate_transformation_mode", &MODES), ("rounding_method", &ROUNDINGS)] {
         let value = relation.params.string(attr);
         if !choices.contains(&value.as_str()) {
-            return Err(invalid_attribute(relation, attr, &value));
+            return Err(invalid_attribute(relation, attr, choices, &value));
         }
     }
     Ok(())
@@ -366,7 +369,7 @@ fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// Multiplies a dimension by a scale and rounds the product.
-fn scaled(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<Dim, Box<Diagnostic>> {
+fn scaled_dim(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<Dim, Box<Diagnostic>> {
     if !(scale > 0.0 && scale <= 1e6) {
         return Err(relation
             .error(codes::types::BAD_ATTRIBUTE, format!("{name}: expected a scale in (0, 1000000], found {scale}")));
@@ -381,7 +384,7 @@ fn scaled(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<
 fn upsampling_relation(relation: &Relation<'_>) -> TypeResult {
     resized_type(relation, |axis, dim| {
         let attr = ["scale_h", "scale_w"][axis];
-        scaled(relation, attr, dim, relation.params.float(attr))
+        scaled_dim(relation, attr, dim, relation.params.float(attr))
     })
 }
 
@@ -392,7 +395,7 @@ fn dynamic_upsampling_relation(relation: &Relation<'_>) -> TypeResult {
             return Err(relation.mismatch(format!("{name}: expected a scalar, found {}", relation.args[i])));
         }
         match relation.values.get(i).copied().flatten() {
-            Some(scale) => scaled(relation, name, dim, scale.view().to_f64s()[0]),
+            Some(scale) => scaled_dim(relation, name, dim, scale.view().to_f64s()[0]),
             None => Ok(Dim::Any),
         }
     })

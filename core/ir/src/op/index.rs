@@ -1,8 +1,8 @@
 //! Operators that read or write elements at computed indices.
 
-use super::elementwise::{no_flops, one_per_element, same_as_input};
+use super::elementwise::{no_flops, one_flop_per_element, same_as_input};
 use super::scalar::{self, Reader, Writer};
-use super::walk::{each_index, offset, split_at_axis, strides};
+use super::walk::{for_each_index, offset, split_at_axis, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
@@ -16,8 +16,8 @@ fn integers(view: &TensorView<'_>, name: &str) -> Result<Vec<i64>, ReferenceErro
 
 /// Resolves an index; a negative index counts from the end.
 pub fn in_bounds(index: i64, size: usize) -> Result<usize, ReferenceError> {
-    let resolved = if index < 0 { index.checked_add(size as i64) } else { Some(index) };
-    match resolved.and_then(|i| usize::try_from(i).ok()) {
+    let resolved_index = if index < 0 { index.checked_add(size as i64) } else { Some(index) };
+    match resolved_index.and_then(|i| usize::try_from(i).ok()) {
         Some(i) if i < size => Ok(i),
         _ => Err(format!("index {index} is out of range for an axis with {size} elements")),
     }
@@ -115,24 +115,27 @@ fn take(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let mode = TakeMode::parse(&params.string("mode")).ok_or("unsupported mode")?;
+    let mode = TakeMode::parse(&params.string("mode"))
+        .ok_or_else(|| format!("mode: expected \"clip\", \"wrap\" or \"fast\", found \"{}\"", params.string("mode")))?;
     let indices = integers(&inputs[1], "indices")?;
     let (shape, index_shape) = (inputs[0].shape, inputs[1].shape);
-    let (axis, batch) =
-        take_axes(&params, shape.len(), index_shape.len()).ok_or("axis or batch_dims is out of range")?;
-    let flat = [inputs[0].len()];
+    let (axis, batch) = take_axes(&params, shape.len(), index_shape.len()).ok_or_else(|| {
+        let (axis, batch) = (params.value("axis"), params.int("batch_dims"));
+        format!("axis {axis} and batch_dims {batch} are out of range for data {shape:?} and indices {index_shape:?}")
+    })?;
+    let flat_shape = [inputs[0].len()];
     let (shape, axis) = match axis {
         Some(axis) => (shape, axis),
-        None => (&flat[..], 0),
+        None => (&flat_shape[..], 0),
     };
     let block = shape[axis + 1..].iter().product::<usize>() * inputs[0].dtype.size();
     let outer: usize = shape[batch..axis].iter().product();
-    let per_batch: usize = index_shape[batch..].iter().product();
+    let indices_per_batch: usize = index_shape[batch..].iter().product();
     let batches: usize = shape[..batch].iter().product();
     let mut chunk = 0;
     for b in 0..batches {
         for o in 0..outer {
-            for &index in &indices[b * per_batch..(b + 1) * per_batch] {
+            for &index in &indices[b * indices_per_batch..(b + 1) * indices_per_batch] {
                 let start = ((b * outer + o) * shape[axis] + mode.resolve(index, shape[axis])?) * block;
                 outputs[0].data[chunk..chunk + block].copy_from_slice(&inputs[0].data[start..start + block]);
                 chunk += block;
@@ -145,7 +148,7 @@ fn take(
 inventory::submit! {
     OpDef {
         name: "take",
-        doc: "The elements (or slices) of data at the indices along an axis: the dimensions of indices replace the \
+        doc: "Elements (or slices) of data at the indices along an axis: the dimensions of indices replace the \
               axis. Without an axis, data is flattened. data and indices share the first batch_dims dimensions.",
         arity: Arity::exactly(2),
         inputs: &["data", "indices"],
@@ -187,10 +190,10 @@ fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
 }
 
 /// Returns the offset into data, in elements, for every element of `indices`.
-fn places_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
+fn offsets_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let (values, strides) = (integers(indices, "indices")?, strides(shape));
     let mut result: Vec<Result<usize, ReferenceError>> = Vec::with_capacity(values.len());
-    each_index(indices.shape, |index| {
+    for_each_index(indices.shape, |index| {
         let position = in_bounds(values[result.len()], shape[axis]);
         result.push(position.map(|p| offset(index, &strides) + p * strides[axis] - index[axis] * strides[axis]));
     });
@@ -211,7 +214,7 @@ inventory::submit! {
         },
         reference: Some(|params, inputs, outputs| {
             let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
-            let positions = places_along(axis, inputs[0].shape, &inputs[1])?;
+            let positions = offsets_along(axis, inputs[0].shape, &inputs[1])?;
             copy_blocks(&inputs[0], &mut outputs[0], &positions, inputs[0].dtype.size());
             Ok(())
         }),
@@ -220,7 +223,7 @@ inventory::submit! {
     }
 }
 
-/// Copies block `places[i]` of the input to block `i` of the output, with blocks of `block` bytes.
+/// Copies block `positions[i]` of the input to block `i` of the output, with blocks of `block` bytes.
 fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, positions: &[usize], block: usize) {
     for (i, &position) in positions.iter().enumerate() {
         output.data[i * block..(i + 1) * block].copy_from_slice(&input.data[position * block..(position + 1) * block]);
@@ -229,14 +232,14 @@ fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, positions
 
 /// Returns the positions that the index vectors `indices[:, ..]` refer to, one per vector, in blocks of the remaining
 /// dimensions. The first `batch` dimensions of data are indexed by the position of the vector itself.
-fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
+fn index_vector_offsets(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let values = integers(indices, "indices")?;
     let (depth, index_shape) = (indices.shape[0], &indices.shape[1..]);
     let strides = strides(&shape[..batch + depth]);
     let count: usize = index_shape.iter().product();
     let mut result = Vec::with_capacity(count);
     let mut error = None;
-    each_index(index_shape, |index| {
+    for_each_index(index_shape, |index| {
         let mut start = offset(&index[..batch], &strides);
         for m in 0..depth {
             match in_bounds(values[m * count + result.len()], shape[batch + m]) {
@@ -277,17 +280,18 @@ inventory::submit! {
         inputs: &["data", "indices"],
         attrs: &[
             AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of leading dimensions that both share"),
-            AttrDef::new("index_rank", AttrKind::Int, Default::None, "length of an index vector, if unknown"),
+            AttrDef::new("index_rank", AttrKind::Int, Default::None, "length of an index vector if not known from indices"),
         ],
         pattern: OpPattern::Injective,
         relation: |relation| {
             let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
             let batch = batch_dims(&relation.params, indices.dims.len()).filter(|&b| b <= data.dims.len());
             let Some(batch) = batch else {
-                let b = relation.params.int("batch_dims");
+                let bound = indices.dims.len().min(data.dims.len() + 1);
+                let value = relation.params.int("batch_dims");
                 return Err(relation.error(
                     codes::types::BAD_ATTRIBUTE,
-                    format!("batch_dims: expected at most the rank of data and less than that of indices, found {b}"),
+                    format!("batch_dims: expected an integer >= 0 and < {bound}, found {value}"),
                 ));
             };
             let index_rank = relation.params.opt_int("index_rank").and_then(|r| usize::try_from(r).ok());
@@ -304,8 +308,12 @@ inventory::submit! {
             Ok(Type::tensor_of(data.dtype, dims))
         },
         reference: Some(|params, inputs, outputs| {
-            let batch = batch_dims(&params, inputs[1].shape.len()).ok_or("batch_dims is out of range")?;
-            let positions = nd_places(inputs[0].shape, batch, &inputs[1])?;
+            let index_rank = inputs[1].shape.len();
+            let batch = batch_dims(&params, index_rank).ok_or_else(|| {
+                let value = params.int("batch_dims");
+                format!("batch_dims: expected an integer >= 0 and < {index_rank}, found {value}")
+            })?;
+            let positions = index_vector_offsets(inputs[0].shape, batch, &inputs[1])?;
             let block: usize = inputs[0].shape[batch + inputs[1].shape[0]..].iter().product();
             copy_blocks(&inputs[0], &mut outputs[0], &positions, block * inputs[0].dtype.size());
             Ok(())
@@ -315,7 +323,11 @@ inventory::submit! {
     }
 }
 
-/// Combines `updates[i]` with `output[places[i]]`, in order, according to `mode`.
+fn unsupported_mode(mode: &str) -> ReferenceError {
+    format!("expected \"update\", \"add\", \"mul\", \"min\" or \"max\", found \"{mode}\"")
+}
+
+/// Combines `updates[i]` with `output[positions[i]]`, in order, according to `mode`.
 fn update(
     mode: &str,
     output: &mut TensorViewMut<'_>,
@@ -323,22 +335,22 @@ fn update(
     positions: impl Iterator<Item = usize>,
 ) -> Result<(), ReferenceError> {
     let size = updates.dtype.size();
-    let updated = Reader::new(updates);
+    let update_reader = Reader::new(updates);
     for (i, position) in positions.enumerate() {
         if mode == "update" {
             output.data[position * size..][..size].copy_from_slice(&updates.data[i * size..][..size]);
             continue;
         }
-        let previous = Reader::new(&output.view());
-        if updated.is_float() {
+        let output_reader = Reader::new(&output.view());
+        if update_reader.is_float() {
             let combine = match mode {
                 "add" => |a, b| a + b,
                 "mul" => |a, b| a * b,
-                "min" => scalar::smaller,
-                "max" => scalar::larger,
-                _ => return Err(format!("unsupported mode \"{mode}\"")),
+                "min" => scalar::min_or_nan,
+                "max" => scalar::max_or_nan,
+                _ => return Err(unsupported_mode(mode)),
             };
-            let value = combine(previous.float(position), updated.float(i));
+            let value = combine(output_reader.float(position), update_reader.float(i));
             Writer::new(output).set_float(position, value);
         } else {
             let combine = match mode {
@@ -346,9 +358,9 @@ fn update(
                 "mul" => i128::wrapping_mul,
                 "min" => i128::min,
                 "max" => i128::max,
-                _ => return Err(format!("unsupported mode \"{mode}\"")),
+                _ => return Err(unsupported_mode(mode)),
             };
-            let value = combine(previous.int(position), updated.int(i));
+            let value = combine(output_reader.int(position), update_reader.int(i));
             Writer::new(output).set_int(position, value);
         }
     }
@@ -384,7 +396,8 @@ inventory::submit! {
             let depth = index_depth(relation, data.dims.len())?;
             let expected_dims: Vec<&Dim> = indices.dims[1..].iter().chain(&data.dims[depth..]).collect();
             if expected_dims.len() != updates.dims.len() {
-                return Err(relation.mismatch(format!("updates: expected rank {1}, found {0}", relation.args[2], expected_dims.len())));
+                let (rank, updates) = (expected_dims.len(), &relation.args[2]);
+                return Err(relation.mismatch(format!("updates: expected {rank} dimensions, found {updates}")));
             }
             for (i, (expected, dim)) in expected_dims.into_iter().zip(&updates.dims).enumerate() {
                 relation.same_dim(&format!("axis {i} of updates"), expected, dim)?;
@@ -393,7 +406,7 @@ inventory::submit! {
         },
         reference: Some(|params, inputs, outputs| {
             outputs[0].data.copy_from_slice(inputs[0].data);
-            let offsets = nd_places(inputs[0].shape, 0, &inputs[1])?;
+            let offsets = index_vector_offsets(inputs[0].shape, 0, &inputs[1])?;
             let block: usize = inputs[0].shape[inputs[1].shape[0]..].iter().product();
             let positions = offsets.iter().flat_map(|p| p * block..(p + 1) * block).take(inputs[2].len());
             update(&params.string("mode"), &mut outputs[0], &inputs[2], positions)
@@ -421,10 +434,8 @@ inventory::submit! {
             let (data, indices, updates) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
             relation.same_dtype(data.dtype, updates.dtype)?;
             if indices.dims.len() != updates.dims.len() {
-                return Err(relation.mismatch(format!(
-                    "updates: expected the rank of {1}, found {0}",
-                    relation.args[2], relation.args[1]
-                )));
+                let (rank, updates) = (indices.dims.len(), &relation.args[2]);
+                return Err(relation.mismatch(format!("updates: expected {rank} dimensions, found {updates}")));
             }
             for (i, (a, b)) in indices.dims.iter().zip(&updates.dims).enumerate() {
                 relation.same_dim(&format!("axis {i} of updates"), a, b)?;
@@ -434,7 +445,7 @@ inventory::submit! {
         reference: Some(|params, inputs, outputs| {
             outputs[0].data.copy_from_slice(inputs[0].data);
             let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
-            let positions = places_along(axis, inputs[0].shape, &inputs[1])?;
+            let positions = offsets_along(axis, inputs[0].shape, &inputs[1])?;
             let targets = positions.into_iter().take(inputs[2].len());
             update(&params.string("reduction"), &mut outputs[0], &inputs[2], targets)
         }),
@@ -484,8 +495,8 @@ fn one_hot(
     let size = outputs[0].dtype.size();
     for (i, chunk) in outputs[0].data.chunks_exact_mut(size).enumerate() {
         let (outer, position) = (i / (depth * inner), i / inner % depth);
-        let hot = indices[outer * inner + i % inner] == position as i64;
-        chunk.copy_from_slice(inputs[if hot { 1 } else { 2 }].data);
+        let is_hot = indices[outer * inner + i % inner] == position as i64;
+        chunk.copy_from_slice(inputs[if is_hot { 1 } else { 2 }].data);
     }
     Ok(())
 }
@@ -498,7 +509,7 @@ inventory::submit! {
         arity: Arity::exactly(3),
         inputs: &["indices", "on_value", "off_value"],
         attrs: &[
-            AttrDef::new("depth", AttrKind::Int, Default::Required, "the new dimension"),
+            AttrDef::new("depth", AttrKind::Int, Default::Required, "number of elements of the new dimension"),
             ONE_HOT_AXIS,
             ONE_HOT_DTYPE,
         ],
@@ -558,7 +569,7 @@ fn scan(
     let shape = outputs[0].shape;
     let axis = params.opt_int("axis").map_or(0, |a| a.rem_euclid(shape.len() as i64) as usize);
     let (outer, size, inner) = split_at_axis(shape, axis);
-    let exclusive = params.bool("exclusive");
+    let is_exclusive = params.bool("exclusive");
     // Elements are converted to the result's element type first, so that integer results accumulate integers.
     let input_bytes: Vec<u8> = {
         let mut bytes = vec![0; outputs[0].data.len()];
@@ -573,13 +584,13 @@ fn scan(
         let (mut real, mut integer) = (f64::from(first), i128::from(first));
         for step in 0..size {
             let i = (row / inner * size + step) * inner + row % inner;
-            let previous = (real, integer);
+            let previous_values = (real, integer);
             if out.is_float() {
                 real = float(real, data.float(i));
             } else {
                 integer = int(integer, data.int(i));
             }
-            let (real, integer) = if exclusive { previous } else { (real, integer) };
+            let (real, integer) = if is_exclusive { previous_values } else { (real, integer) };
             if out.is_float() {
                 out.set_float(i, real);
             } else {
@@ -599,14 +610,14 @@ const SCAN_ATTRS: &[AttrDef] = &[
 inventory::submit! {
     OpDef {
         name: "cumsum",
-        doc: "The cumulative sum along the axis.",
+        doc: "Cumulative sum along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: SCAN_ATTRS,
         pattern: OpPattern::Opaque,
         relation: scan_type,
         reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 0, |a, x| a + x, |a, x| a + x)),
-        flops: one_per_element,
+        flops: one_flop_per_element,
         properties: Properties::EXACT.sum(elements_along_axis),
     }
 }
@@ -614,14 +625,14 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "cumprod",
-        doc: "The cumulative product along the axis.",
+        doc: "Cumulative product along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: SCAN_ATTRS,
         pattern: OpPattern::Opaque,
         relation: scan_type,
         reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 1, |a, x| a * x, i128::wrapping_mul)),
-        flops: one_per_element,
+        flops: one_flop_per_element,
         properties: Properties::EXACT.stable(elements_along_axis),
     }
 }
@@ -629,7 +640,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "trilu",
-        doc: "The upper triangle of each matrix (columns j >= row i + k), or the lower one (j <= i + k); zero elsewhere.",
+        doc: "Upper triangle of each matrix (columns j >= row i + k), or the lower one (j <= i + k); zero elsewhere.",
         arity: Arity::exactly(2),
         inputs: &["data", "k"],
         attrs: &[AttrDef::new("upper", AttrKind::Bool, Default::Bool(true), "true to keep the upper triangle")],
@@ -653,13 +664,13 @@ fn trilu(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let k = i128::from(integers(&inputs[1], "k")?.first().copied().ok_or("k: expected one element, found none")?);
-    let upper = params.bool("upper");
+    let is_upper = params.bool("upper");
     let size = inputs[0].dtype.size();
     let shape = inputs[0].shape;
     let mut offset = 0;
-    each_index(shape, |index| {
+    for_each_index(shape, |index| {
         let (row, column) = (index[shape.len() - 2] as i128, index[shape.len() - 1] as i128);
-        let is_kept = if upper { column >= row + k } else { column <= row + k };
+        let is_kept = if is_upper { column >= row + k } else { column <= row + k };
         if is_kept {
             outputs[0].data[offset..offset + size].copy_from_slice(&inputs[0].data[offset..offset + size]);
         } else {

@@ -16,9 +16,9 @@ pub fn permutation(params: &Params<'_>, rank: usize) -> Option<Vec<usize>> {
     }
     let resolve = |&a: &i64| usize::try_from(if a < 0 { a + rank as i64 } else { a }).ok();
     let axes: Vec<usize> = axes.iter().map(resolve).collect::<Option<_>>()?;
-    let mut sorted = axes.clone();
-    sorted.sort_unstable();
-    sorted.iter().copied().eq(0..rank).then_some(axes)
+    let mut sorted_axes = axes.clone();
+    sorted_axes.sort_unstable();
+    sorted_axes.iter().copied().eq(0..rank).then_some(axes)
 }
 
 inventory::submit! {
@@ -27,7 +27,7 @@ inventory::submit! {
         doc: "Dimension i of the result is dimension axes[i] of the input; without axes the order is reversed.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "a permutation; None: reversed")],
+        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "permutation of the axes; reverse order if None")],
         pattern: OpPattern::Injective,
         relation: |relation| {
             let data = relation.tensor(0)?;
@@ -40,7 +40,9 @@ inventory::submit! {
         },
         reference: Some(|params, inputs, outputs| {
             let shape = inputs[0].shape;
-            let axes = permutation(&params, shape.len()).ok_or("axes is not a permutation")?;
+            let axes = permutation(&params, shape.len()).ok_or_else(|| {
+                format!("axes: expected a permutation of {} axes, found {:?}", shape.len(), params.ints("axes"))
+            })?;
             let strides = strides(shape);
             let strides: Shape = axes.iter().map(|&a| strides[a]).collect();
             gather(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
@@ -54,7 +56,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "reverse",
-        doc: "The input with its elements along one axis in reverse order.",
+        doc: "Input with its elements along one axis in reverse order.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "reversed axis")],
@@ -167,7 +169,10 @@ pub(super) fn relayout_dims(
             }
             let position = from.0.iter().position(|d| *d == (axis, None)).unwrap_or(0);
             let (Some(a), Some(b)) = (from.factor(axis), to.factor(axis)) else {
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the block sizes of an axis are too large"));
+                return Err(relation.error(
+                    codes::types::BAD_ATTRIBUTE,
+                    format!("axis {axis}: expected a product of block sizes < 2^64, found more"),
+                ));
             };
             match dims[position].fixed() {
                 _ if a == b => Ok(dims[position].clone()),
@@ -229,7 +234,7 @@ pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, outpu
 inventory::submit! {
     OpDef {
         name: "layout_transform",
-        doc: "The same tensor in another layout. An upper-case letter names an axis, a number with the lower-case \
+        doc: "Data in another layout. An upper-case letter names an axis, a number with the lower-case \
               letter a block of the axis: NCHW8c stores blocks of 8 channels. Block sizes divide the dimension.",
         arity: Arity::exactly(1),
         inputs: &["data"],

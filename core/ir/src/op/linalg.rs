@@ -8,7 +8,7 @@ use crate::op::facts::{Properties, elements_of};
 inventory::submit! {
     OpDef {
         name: "linalg.det",
-        doc: "The determinants of the matrices in the last two axes.",
+        doc: "Determinants of the matrices in the last two axes.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[],
@@ -27,8 +27,8 @@ inventory::submit! {
         reference: Some(|_, inputs, outputs| {
             let size = inputs[0].shape.last().copied().unwrap_or(0);
             let data = inputs[0].to_f64s();
-            let matrices = (0..outputs[0].len()).map(|i| determinant(data[i * size * size..][..size * size].to_vec(), size));
-            let values: Vec<f64> = matrices.collect();
+            let matrix = |i: usize| data[i * size * size..][..size * size].to_vec();
+            let values: Vec<f64> = (0..outputs[0].len()).map(|i| determinant(matrix(i), size)).collect();
             Writer::new(&mut outputs[0]).store(values);
             Ok(())
         }),

@@ -59,9 +59,9 @@ struct Rectangle {
 }
 
 impl Rectangle {
-    fn new(numbers: &[f64], center: bool) -> Rectangle {
+    fn new(numbers: &[f64], is_center: bool) -> Rectangle {
         let [a, b, c, d] = [numbers[0], numbers[1], numbers[2], numbers[3]];
-        if center {
+        if is_center {
             return Rectangle { low: [a - c / 2.0, b - d / 2.0], high: [a + c / 2.0, b + d / 2.0] };
         }
         Rectangle { low: [a.min(c), b.min(d)], high: [a.max(c), b.max(d)] }
@@ -88,36 +88,37 @@ fn nms(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
     let number = |i: usize| inputs[i].f64s().next().unwrap_or(0.0);
     let max_boxes = number(2).max(0.0) as usize;
     // The thresholds are compared in the precision of the data.
-    let (iou, least) = (number(3), number(4));
-    let center = params.bool("center_point_box");
-    let rectangles: Vec<Rectangle> = boxes.chunks_exact(4).map(|numbers| Rectangle::new(numbers, center)).collect();
+    let (iou_threshold, score_threshold) = (number(3), number(4));
+    let is_center = params.bool("center_point_box");
+    let rectangles: Vec<Rectangle> = boxes.chunks_exact(4).map(|numbers| Rectangle::new(numbers, is_center)).collect();
     let mut ticks = Ticks::every(64);
-    let mut selected: Vec<f64> = Vec::new();
+    let mut selected_boxes: Vec<f64> = Vec::new();
     for batch in 0..batches {
         for class in 0..classes {
             let scores = &scores[(batch * classes + class) * count..][..count];
             let rectangles = &rectangles[batch * count..][..count];
-            let mut order: Vec<usize> = (0..count).filter(|&i| scores[i] > least).collect();
+            let mut order: Vec<usize> = (0..count).filter(|&i| scores[i] > score_threshold).collect();
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-            let mut picks: Vec<usize> = Vec::new();
+            let mut kept_boxes: Vec<usize> = Vec::new();
             for candidate in order {
-                if picks.len() == max_boxes {
+                if kept_boxes.len() == max_boxes {
                     break;
                 }
                 if ticks.is_requested() {
                     return Err("cancelled".into());
                 }
-                let suppressed = |&other: &usize| rectangles[candidate].overlap(&rectangles[other]) > iou;
-                if !picks.iter().any(suppressed) {
-                    picks.push(candidate);
+                let is_suppressed_by =
+                    |&other: &usize| rectangles[candidate].overlap(&rectangles[other]) > iou_threshold;
+                if !kept_boxes.iter().any(is_suppressed_by) {
+                    kept_boxes.push(candidate);
                 }
             }
-            selected.extend(picks.iter().flat_map(|&i| [batch as f64, class as f64, i as f64]));
+            selected_boxes.extend(kept_boxes.iter().flat_map(|&i| [batch as f64, class as f64, i as f64]));
         }
     }
-    let rows = selected.len() / 3;
-    selected.resize(outputs[0].len(), 0.0);
-    Writer::new(&mut outputs[0]).store(selected);
+    let rows = selected_boxes.len() / 3;
+    selected_boxes.resize(outputs[0].len(), 0.0);
+    Writer::new(&mut outputs[0]).store(selected_boxes);
     outputs[1].as_mut_slice::<i64>()[0] = rows as i64;
     Ok(())
 }

@@ -8,8 +8,12 @@ use crate::ir::{Dim, Type};
 use crate::op::facts::{ErrorModel, LayoutRule, Properties, elements_along_axis, reduced_elements, size_along};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-const EPSILON: AttrDef =
-    AttrDef::new("epsilon", AttrKind::Float, Default::Float(1e-5), "added to the variance before the square root");
+const EPSILON: AttrDef = AttrDef::new(
+    "epsilon",
+    AttrKind::Float,
+    Default::Float(1e-5),
+    "constant added to the variance before the square root",
+);
 const CENTER: AttrDef = AttrDef::new("center", AttrKind::Bool, Default::Bool(true), "true if beta is added");
 const SCALE: AttrDef =
     AttrDef::new("scale", AttrKind::Bool, Default::Bool(true), "true if the result is multiplied by gamma");
@@ -44,7 +48,7 @@ inventory::submit! {
         pattern: OpPattern::OutEWiseFusable,
         relation: channel_relation,
         reference: Some(layer_reference),
-        flops: per_element::<8>,
+        flops: flops_per_element::<8>,
         properties: Properties::EXACT.stable(elements_along_axis),
     }
 }
@@ -60,7 +64,7 @@ inventory::submit! {
         pattern: OpPattern::OutEWiseFusable,
         relation: channel_relation,
         reference: Some(instance_reference),
-        flops: per_element::<8>,
+        flops: flops_per_element::<8>,
         properties: Properties::EXACT.stable(elements_of_group),
     }
 }
@@ -79,7 +83,7 @@ inventory::submit! {
         pattern: OpPattern::OutEWiseFusable,
         relation: group_relation,
         reference: Some(group_reference),
-        flops: per_element::<8>,
+        flops: flops_per_element::<8>,
         properties: Properties::EXACT.stable(elements_of_group),
     }
 }
@@ -97,7 +101,7 @@ inventory::submit! {
         pattern: OpPattern::OutEWiseFusable,
         relation: l2_relation,
         reference: Some(l2_reference),
-        flops: per_element::<3>,
+        flops: flops_per_element::<3>,
         properties: Properties::EXACT.stable(elements_along_axes),
     }
 }
@@ -109,7 +113,7 @@ inventory::submit! {
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("size", AttrKind::Int, Default::Int(5), "odd number of channels in the sum"),
+            AttrDef::new("size", AttrKind::Int, Default::Int(5), "number of channels in the sum; odd"),
             axis(1, "axis of the channels"),
             AttrDef::new("bias", AttrKind::Float, Default::Float(2.0), "constant term of the denominator"),
             AttrDef::new("alpha", AttrKind::Float, Default::Float(1e-5), "factor of the sum of squares"),
@@ -129,7 +133,7 @@ inventory::submit! {
         doc: "Returns the data unchanged, as at inference; result 1 is the mask, all ones.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("rate", AttrKind::Float, Default::Float(0.5), "fraction dropped in training")],
+        attrs: &[AttrDef::new("rate", AttrKind::Float, Default::Float(0.5), "fraction of elements dropped in training")],
         pattern: OpPattern::Opaque,
         relation: |r| Ok(Type::tuple([same_as_input(r)?, same_as_input(r)?])),
         reference: Some(dropout_reference),
@@ -148,7 +152,7 @@ inventory::submit! {
         pattern: OpPattern::Broadcast,
         relation: channel_relation,
         reference: Some(prelu_reference),
-        flops: per_element::<1>,
+        flops: flops_per_element::<1>,
         properties: Properties::EXACT.layout(LayoutRule::Axis).ulps(1.0),
     }
 }
@@ -165,7 +169,7 @@ macro_rules! softmax {
                 pattern: OpPattern::OutEWiseFusable,
                 relation: axis_relation,
                 reference: Some(|params, inputs, outputs| { softmax(params, inputs, outputs, $log); Ok(()) }),
-                flops: per_element::<5>,
+                flops: flops_per_element::<5>,
                 properties: Properties::EXACT.error(ErrorModel::$error(elements_along_axis)),
             }
         }
@@ -190,7 +194,7 @@ fn window_size(params: &Params<'_>, _: &[&[usize]], _: &[usize]) -> usize {
     params.int("size").max(1) as usize
 }
 
-fn per_element<const N: u64>(cost: &Cost<'_>) -> u64 {
+fn flops_per_element<const N: u64>(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(N)
 }
 
@@ -349,14 +353,14 @@ fn layer_reference(
 }
 
 /// Groups the elements by batch item (axis 0) and by group of channels.
-fn by_group(shape: &[usize], axis: i64, groups: usize) -> impl Iterator<Item = Vec<usize>> {
+fn elements_by_group(shape: &[usize], axis: i64, groups: usize) -> impl Iterator<Item = Vec<usize>> {
     let view = AxisView::new(shape, axis);
     let batch = if axis == 0 || axis == -(shape.len() as i64) { 1 } else { shape[0] };
     let total: usize = shape.iter().product();
-    let per_group = (view.len / groups).max(1);
+    let channels_per_group = (view.len / groups).max(1);
     let mut sets = vec![Vec::new(); batch * groups];
     for i in 0..total {
-        sets[i / (total / batch) * groups + view.channel(i) / per_group].push(i);
+        sets[i / (total / batch) * groups + view.channel(i) / channels_per_group].push(i);
     }
     sets.into_iter()
 }
@@ -368,7 +372,7 @@ fn instance_reference(
 ) -> Result<(), ReferenceError> {
     let axis = params.int("axis");
     let channels = AxisView::new(inputs[0].shape, axis).len;
-    normalize(&params, inputs, outputs, by_group(inputs[0].shape, axis, channels));
+    normalize(&params, inputs, outputs, elements_by_group(inputs[0].shape, axis, channels));
     Ok(())
 }
 
@@ -378,7 +382,7 @@ fn group_reference(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let groups = params.int("num_groups") as usize;
-    normalize(&params, inputs, outputs, by_group(inputs[0].shape, params.int("axis"), groups));
+    normalize(&params, inputs, outputs, elements_by_group(inputs[0].shape, params.int("axis"), groups));
     Ok(())
 }
 
@@ -472,8 +476,8 @@ fn softmax(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorV
         let max = line.iter().map(|&i| x[i]).fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = line.iter().map(|&i| (x[i] - max).exp()).sum();
         for i in line {
-            let shifted = x[i] - max;
-            x[i] = if is_log { shifted - sum.ln() } else { shifted.exp() / sum };
+            let shifted_value = x[i] - max;
+            x[i] = if is_log { shifted_value - sum.ln() } else { shifted_value.exp() / sum };
         }
     }
     write(&x, &mut outputs[0]);

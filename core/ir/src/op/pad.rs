@@ -128,7 +128,7 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
     let (data, value) = (relation.tensor(0)?, relation.tensor(value)?);
     relation.same_dtype(data.dtype, value.dtype)?;
     if value.dims.iter().any(|d| d.fixed().is_some_and(|n| n != 1)) {
-        return Err(relation.mismatch("pad_value: expected one element, found several"));
+        return Err(relation.mismatch(format!("pad_value: expected one element, found {value}")));
     }
     let mode = relation.params.string("pad_mode");
     if !["constant", "edge", "reflect"].contains(&mode.as_str()) {
@@ -228,7 +228,7 @@ fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Dia
     Ok((size, std::array::from_fn(|i| data.dims[positions[i]].clone()), positions))
 }
 
-fn times(relation: &Relation<'_>, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
+fn multiply_dim(relation: &Relation<'_>, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * i128::from(n)),
         _ => Ok(Dim::compute([dim], |[dim]| dim.scale(n))),
@@ -260,13 +260,13 @@ fn depth_relation(relation: &Relation<'_>) -> TypeResult {
     }
     let (size, [n, c, h, w], positions) = block(relation)?;
     let c = divide_exact(relation, "channels", &c, size * size)?;
-    type_in_layout(relation, [n, c, times(relation, &h, size)?, times(relation, &w, size)?], &positions)
+    type_in_layout(relation, [n, c, multiply_dim(relation, &h, size)?, multiply_dim(relation, &w, size)?], &positions)
 }
 
 fn space_relation(relation: &Relation<'_>) -> TypeResult {
     let (size, [n, c, h, w], positions) = block(relation)?;
     let (h, w) = (divide_exact(relation, "rows", &h, size)?, divide_exact(relation, "columns", &w, size)?);
-    type_in_layout(relation, [n, times(relation, &c, size * size)?, h, w], &positions)
+    type_in_layout(relation, [n, multiply_dim(relation, &c, size * size)?, h, w], &positions)
 }
 
 fn blocks_reference(
@@ -289,11 +289,12 @@ fn blocks_reference(
         for c in 0..channels {
             for h in 0..height {
                 for w in 0..width {
-                    let in_block = h % size * size + w % size;
-                    let channel = if is_crd { c * size * size + in_block } else { in_block * channels + c };
-                    let in_deep = deep_shape.at(n, channel, [0, h / size, w / size]);
-                    let in_wide = wide_shape.at(n, c, [0, h, w]);
-                    let (read_index, target) = if is_to_space { (in_deep, in_wide) } else { (in_wide, in_deep) };
+                    let block_position = h % size * size + w % size;
+                    let channel = if is_crd { c * size * size + block_position } else { block_position * channels + c };
+                    let deep_offset = deep_shape.at(n, channel, [0, h / size, w / size]);
+                    let wide_offset = wide_shape.at(n, c, [0, h, w]);
+                    let (read_index, target) =
+                        if is_to_space { (deep_offset, wide_offset) } else { (wide_offset, deep_offset) };
                     let source = &inputs[0].data[read_index * bytes..][..bytes];
                     outputs[0].data[target * bytes..][..bytes].copy_from_slice(source);
                 }

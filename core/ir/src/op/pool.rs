@@ -1,7 +1,7 @@
 //! Pooling: sliding windows, global pooling, and adaptive windows for a given output size.
 
 use super::blocked;
-use super::scalar::{Reader, Writer, larger};
+use super::scalar::{Reader, Writer, max_or_nan};
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
@@ -40,7 +40,7 @@ const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'sta
 /// Returns the attributes of average pooling.
 const fn avg_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 8] {
     let [a, b, c, d, e, f, g] = window_attrs(ones, zeros, layout);
-    [a, b, c, d, e, f, g, COUNT]
+    [a, b, c, d, e, f, g, COUNT_INCLUDE_PAD]
 }
 
 /// Returns the attributes of Lp pooling.
@@ -80,11 +80,11 @@ macro_rules! pool {
     )*};
 }
 
-const MAX: &str = "The largest element of each window; padding is ignored, NaN propagates.";
-const AVG: &str = "The mean of each window over its elements in the data or, with count_include_pad, over those in the \
+const MAX: &str = "Largest element of each window; padding is ignored, NaN propagates.";
+const AVG: &str = "Mean of each window over its elements in the data or, with count_include_pad, over those in the \
                    padded data.";
-const LP: &str = "The p-norm of each window, (sum of |x|^p)^(1/p); padding counts as 0.";
-const COUNT: AttrDef =
+const LP: &str = "p-norm of each window, (sum of |x|^p)^(1/p); padding counts as 0.";
+const COUNT_INCLUDE_PAD: AttrDef =
     AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "true if padding counts in the mean");
 
 pool! {
@@ -123,8 +123,8 @@ macro_rules! global {
 }
 
 global! {
-    "nn.global_avg_pool2d" "The mean of each plane; height and width become 1." adaptive_avg Properties::EXACT.sum(reduced_elements).layout(LayoutRule::Window2d);
-    "nn.global_max_pool2d" "The largest element of each plane; height and width become 1." adaptive_max Properties::SELECTS.layout(LayoutRule::Window2d);
+    "nn.global_avg_pool2d" "Mean of each plane; height and width become 1." adaptive_avg Properties::EXACT.sum(reduced_elements).layout(LayoutRule::Window2d);
+    "nn.global_max_pool2d" "Largest element of each plane; height and width become 1." adaptive_max Properties::SELECTS.layout(LayoutRule::Window2d);
 }
 
 macro_rules! adaptive {
@@ -152,8 +152,9 @@ macro_rules! adaptive {
 }
 
 const ADAPTIVE_AVG: &str =
-    "The mean over [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for index i of out.";
-const ADAPTIVE_MAX: &str = "The largest element of [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for index i of out.";
+    "Mean over [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for index i of out.";
+const ADAPTIVE_MAX: &str =
+    "Largest element of [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for index i of out.";
 
 adaptive! {
     1 "nn.adaptive_avg_pool1d" ADAPTIVE_AVG "NCW" adaptive_avg Properties::EXACT.sum(reduced_elements);
@@ -201,8 +202,8 @@ fn pooled_type(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeR
     let out_at = spatial::layout(relation, "out_layout", &order, &relation.params.string("layout"))?;
     rank(relation, axes)?;
     let mut dims = vec![Dim::Any; axes + 2];
-    let lead = positions[..2].iter().map(|&i| data.dims[i].clone());
-    for (dim, &position) in lead.chain(spatial).zip(&out_at) {
+    let leading_dims = positions[..2].iter().map(|&i| data.dims[i].clone());
+    for (dim, &position) in leading_dims.chain(spatial).zip(&out_at) {
         dims[position] = dim;
     }
     Ok(Type::tensor_of(data.dtype, dims))
@@ -235,10 +236,10 @@ pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
     let strides = spatial::per_axis(relation, "strides", AXES, 1)?;
     let dilation = spatial::per_axis(relation, "dilation", AXES, 1)?;
     let pads = spatial::padding(relation, AXES)?;
-    let ceil = relation.params.bool("ceil_mode");
+    let rounds_up = relation.params.bool("ceil_mode");
     let window_size = |i: usize| {
         let window = Window { stride: strides[i], dilation: dilation[i], pads: pads[i] };
-        window.output_size(relation, &data.dims[positions[2 + i]], &Dim::Fixed(taps[i] as usize), ceil)
+        window.output_size(relation, &data.dims[positions[2 + i]], &Dim::Fixed(taps[i] as usize), rounds_up)
     };
     pooled_type(relation, AXES, (0..AXES).map(window_size).collect::<Result<_, _>>()?)
 }
@@ -287,7 +288,7 @@ fn for_each_window(
     let (taps, window) = pool_window(params, inputs[0].shape.len() - 2);
     let size = s.data.spatial();
     let padded: [usize; 3] = std::array::from_fn(|i| window.before[i] + size[i] + window.after[i]);
-    let unpadded = WindowParams { before: [0; 3], ..window };
+    let unpadded_window = WindowParams { before: [0; 3], ..window };
     let (x, mut y) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
     let mut ticks = Ticks::every(taps.iter().zip(size).map(|(&taps, size)| taps.min(size)).product());
     for n in 0..s.out.size[0] {
@@ -301,15 +302,15 @@ fn for_each_window(
                     std::array::from_fn(|i| window.taps_inside(i, position[i], taps[i], size[i]))
                 };
                 let count = |ranges: &[Range<usize>; 3]| ranges.iter().map(Range::len).product();
-                let visible = tap_count(&window, size);
+                let taps_in_data = tap_count(&window, size);
                 let mut value = start;
-                each(visible.clone().map(|range| range.len()), |offset_in_window| {
-                    let tap = std::array::from_fn(|i| visible[i].start + offset_in_window[i]);
+                each(taps_in_data.clone().map(|range| range.len()), |offset_in_window| {
+                    let tap = std::array::from_fn(|i| taps_in_data[i].start + offset_in_window[i]);
                     if let Some(index) = window.tap(position, tap, size) {
                         value = step(value, x.float(s.data.at(n, c, index)));
                     }
                 });
-                let (tap_count, covered_count) = (count(&visible), count(&tap_count(&unpadded, padded)));
+                let (tap_count, covered_count) = (count(&taps_in_data), count(&tap_count(&unpadded_window, padded)));
                 y.set_float(s.out.at(n, c, position), finish(value, tap_count, covered_count));
             });
         }
@@ -324,7 +325,7 @@ fn max_reference(
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, max_reference) {
         return blocked_result;
     }
-    for_each_window(&params, inputs, outputs, f64::NEG_INFINITY, &larger, &|value, _, _| value);
+    for_each_window(&params, inputs, outputs, f64::NEG_INFINITY, &max_or_nan, &|value, _, _| value);
     Ok(())
 }
 
@@ -417,6 +418,6 @@ fn adaptive_max(
     if let Some(blocked_result) = blocked::reference(&params, inputs, outputs, adaptive_max) {
         return blocked_result;
     }
-    adaptive_pool(&params, inputs, outputs, f64::NEG_INFINITY, larger, |value, _| value);
+    adaptive_pool(&params, inputs, outputs, f64::NEG_INFINITY, max_or_nan, |value, _| value);
     Ok(())
 }

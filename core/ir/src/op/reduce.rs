@@ -3,8 +3,8 @@
 //! An `axis` of `None` or an empty list means all axes; `exclude` inverts the choice; `keepdims` keeps reduced axes
 //! with dimension 1.
 
-use super::scalar::{self, Reader, Writer, larger, smaller};
-use super::walk::{broadcast_strides, each_index, offset, strides};
+use super::scalar::{self, Reader, Writer, max_or_nan, min_or_nan};
+use super::walk::{broadcast_strides, for_each_index, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
@@ -22,8 +22,8 @@ pub fn reduced(params: &Params<'_>, rank: usize) -> Option<Vec<bool>> {
     let axes = params.opt_ints("axis").unwrap_or_default();
     let mut mask = vec![axes.is_empty(); rank];
     for axis in axes {
-        let resolved = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).ok()?;
-        *mask.get_mut(resolved)? = true;
+        let resolved_axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).ok()?;
+        *mask.get_mut(resolved_axis)? = true;
     }
     if params.bool("exclude") {
         mask.iter_mut().for_each(|m| *m = !*m);
@@ -39,7 +39,7 @@ fn reduced_dims(relation: &Relation<'_>) -> Result<Vec<Dim>, Box<Diagnostic>> {
         relation.error(codes::types::BAD_ATTRIBUTE, format!("axis {axes:?} is out of range for rank {rank}"))
     })?;
     let keepdims = relation.params.bool("keepdims");
-    let result_dims = data.dims.iter().zip(mask).filter_map(|(dim, reduced)| match reduced {
+    let result_dims = data.dims.iter().zip(mask).filter_map(|(dim, is_reduced)| match is_reduced {
         false => Some(dim.clone()),
         true if keepdims => Some(Dim::Fixed(1)),
         true => None,
@@ -52,25 +52,26 @@ fn same_element_type(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// Counts one operation per input element.
-fn one_per_input(cost: &Cost<'_>) -> u64 {
+fn one_flop_per_input(cost: &Cost<'_>) -> u64 {
     cost.arg_len(0)
 }
 
 /// Calls `visit` for each output element, in order, with the offsets of the input elements that it reduces.
-fn each_group(
+fn for_each_group(
     params: &Params<'_>,
     shape: &[usize],
     mut visit: impl FnMut(&mut dyn Iterator<Item = usize>),
 ) -> Result<(), ReferenceError> {
-    let mask = reduced(params, shape.len()).ok_or("axis is out of range")?;
+    let mask = reduced(params, shape.len())
+        .ok_or_else(|| format!("axis {:?} is out of range for rank {}", params.ints("axis"), shape.len()))?;
     let strides = strides(shape);
     let part = |is_reduced: bool| -> (Shape, Shape) {
         (0..shape.len()).filter(|&a| mask[a] == is_reduced).map(|a| (shape[a], strides[a])).unzip()
     };
     let ((inner, inner_strides), (outer, outer_strides)) = (part(true), part(false));
     let mut members = Vec::new();
-    each_index(&inner, |index| members.push(offset(index, &inner_strides)));
-    each_index(&outer, |index| {
+    for_each_index(&inner, |index| members.push(offset(index, &inner_strides)));
+    for_each_index(&outer, |index| {
         let base = offset(index, &outer_strides);
         visit(&mut members.iter().map(|m| base + m));
     });
@@ -89,7 +90,7 @@ fn fold(
     let dtype = inputs[0].dtype;
     let (data, mut out) = (Reader::new(&inputs[0]), Writer::new(&mut outputs[0]));
     let mut positions = 0..out.len();
-    each_group(&params, inputs[0].shape, |members| {
+    for_each_group(&params, inputs[0].shape, |members| {
         let Some(position) = positions.next() else { return };
         let mut count = 0u64;
         let members = members.inspect(|_| count += 1);
@@ -125,7 +126,7 @@ macro_rules! reductions {
                 pattern: OpPattern::CommReduce,
                 relation: same_element_type,
                 reference: Some(|params, inputs, outputs| fold(params, inputs, outputs, $float, $int)),
-                flops: one_per_input,
+                flops: one_flop_per_input,
                 properties: $properties,
             }
         }
@@ -133,17 +134,17 @@ macro_rules! reductions {
 }
 
 reductions! {
-    "sum", Properties::EXACT.sum(reduced_elements), "The sum; 0 for an empty group.",
+    "sum", Properties::EXACT.sum(reduced_elements), "Sum; 0 for an empty group.",
         (|_| 0.0, |a, x| a + x, |a, _| a), (|_| 0, |a, x| a + x, |a, _| a);
-    "mean", Properties::EXACT.sum(reduced_elements), "The arithmetic mean; integers round toward zero. An empty group yields NaN, or 0 for integers.",
+    "mean", Properties::EXACT.sum(reduced_elements), "Arithmetic mean; integers round toward zero. An empty group yields NaN, or 0 for integers.",
         (|_| 0.0, |a, x| a + x, |a, n| a / n), (|_| 0, |a, x| a + x, |a, n| a / n.max(1));
-    "prod", Properties::EXACT.stable(reduced_elements), "The product; 1 for an empty group.",
+    "prod", Properties::EXACT.stable(reduced_elements), "Product; 1 for an empty group.",
         (|_| 1.0, |a, x| a * x, |a, _| a), (|_| 1, |a, x| a.wrapping_mul(x), |a, _| a);
-    "max", Properties::EXACT, "The largest element, NaN if any element is NaN; the minimum of the type for an empty group.",
-        (|_| f64::NEG_INFINITY, larger, |a, _| a),
+    "max", Properties::EXACT, "Largest element, NaN if any element is NaN; the minimum of the type for an empty group.",
+        (|_| f64::NEG_INFINITY, max_or_nan, |a, _| a),
         (|t| limits(t).0, |a, x| a.max(x), |a, _| a);
-    "min", Properties::EXACT, "The smallest element, NaN if any element is NaN; the maximum of the type for an empty group.",
-        (|_| f64::INFINITY, smaller, |a, _| a),
+    "min", Properties::EXACT, "Smallest element, NaN if any element is NaN; the maximum of the type for an empty group.",
+        (|_| f64::INFINITY, min_or_nan, |a, _| a),
         (|t| limits(t).1, |a, x| a.min(x), |a, _| a);
 }
 
@@ -161,14 +162,14 @@ macro_rules! boolean_reductions {
                 reference: Some(|params, inputs, outputs| {
                     let data = Reader::new(&inputs[0]);
                     let mut out = outputs[0].data.iter_mut();
-                    each_group(&params, inputs[0].shape, |members| {
+                    for_each_group(&params, inputs[0].shape, |members| {
                         let value = Iterator::$method(&mut { members }, |i| data.is_nonzero(i));
                         if let Some(out) = out.next() {
                             *out = u8::from(value);
                         }
                     })
                 }),
-                flops: one_per_input,
+                flops: one_flop_per_input,
                 properties: Properties::EXACT,
             }
         }
@@ -188,27 +189,27 @@ fn arg_reduce(
     outputs: &mut [TensorViewMut<'_>],
     better: std::cmp::Ordering,
 ) -> Result<(), ReferenceError> {
-    let last = params.bool("select_last_index");
+    let selects_last = params.bool("select_last_index");
     let mut positions = Vec::with_capacity(outputs[0].len());
     let data = Reader::new(&inputs[0]);
     // NaN is preferred to everything, as in numpy.
-    let prefer = |x: usize, best: usize| match data.compare(x, &data, best) {
-        Some(std::cmp::Ordering::Equal) => last,
+    let is_preferred = |x: usize, best: usize| match data.compare(x, &data, best) {
+        Some(std::cmp::Ordering::Equal) => selects_last,
         Some(order) => order == better,
-        None => data.float(x).is_nan() && (last || !data.float(best).is_nan()),
+        None => data.float(x).is_nan() && (selects_last || !data.float(best).is_nan()),
     };
-    each_group(&params, inputs[0].shape, |members| {
+    for_each_group(&params, inputs[0].shape, |members| {
         let mut best: Option<(usize, usize)> = None;
         for (position, i) in members.enumerate() {
-            if best.is_none_or(|(_, best)| prefer(i, best)) {
+            if best.is_none_or(|(_, best)| is_preferred(i, best)) {
                 best = Some((position, i));
             }
         }
         positions.push(best.map(|b| b.0));
     })?;
     for (out, position) in outputs[0].as_mut_slice::<i32>().iter_mut().zip(positions) {
-        let position = position.ok_or("the reduced axes have no elements")?;
-        *out = i32::try_from(position).map_err(|_| "the index does not fit int32")?;
+        let position = position.ok_or("expected at least one element in the reduced axes, found none")?;
+        *out = i32::try_from(position).map_err(|_| format!("expected an index that fits int32, found {position}"))?;
     }
     Ok(())
 }
@@ -235,7 +236,7 @@ macro_rules! arg_reductions {
                 pattern: OpPattern::CommReduce,
                 relation: |relation| Ok(Type::tensor_of(DType::I32, reduced_dims(relation)?)),
                 reference: Some(|params, inputs, outputs| arg_reduce(params, inputs, outputs, $better)),
-                flops: one_per_input,
+                flops: one_flop_per_input,
                 properties: Properties::EXACT,
             }
         }
@@ -243,16 +244,16 @@ macro_rules! arg_reductions {
 }
 
 arg_reductions! {
-    "argmax", "The index of the largest element, counted in the reduced axes; a NaN counts as largest.",
+    "argmax", "Index of the largest element, counted in the reduced axes; a NaN counts as largest.",
         std::cmp::Ordering::Greater;
-    "argmin", "The index of the smallest element, counted in the reduced axes; a NaN counts as smallest.",
+    "argmin", "Index of the smallest element, counted in the reduced axes; a NaN counts as smallest.",
         std::cmp::Ordering::Less;
 }
 
 inventory::submit! {
     OpDef {
         name: "variance",
-        doc: "The mean of (data - mean)^2, where `mean` is broadcast to data (for example the mean with keepdims).",
+        doc: "Mean of (data - mean)^2, where `mean` is broadcast to data (for example the mean with keepdims).",
         arity: Arity::exactly(2),
         inputs: &["data", "mean"],
         attrs: &[
@@ -273,7 +274,8 @@ inventory::submit! {
                 })
             });
             if !is_compatible {
-                return Err(relation.mismatch(format!("{} does not broadcast to {}", relation.args[1], relation.args[0])));
+                let (data, mean) = (&relation.args[0], &relation.args[1]);
+                return Err(relation.mismatch(format!("mean: expected a shape that broadcasts to {data}, found {mean}")));
             }
             same_element_type(relation)
         },
@@ -292,14 +294,14 @@ fn variance(
     let steps = broadcast_strides(inputs[1].shape, shape.len());
     let (data, mean) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let mut squares = Vec::with_capacity(data.len());
-    each_index(shape, |index| squares.push((data[squares.len()] - mean[offset(index, &steps)]).powi(2)));
+    for_each_index(shape, |index| squares.push((data[squares.len()] - mean[offset(index, &steps)]).powi(2)));
     if squares.len() < data.len() {
         return Ok(());
     }
     let correction = f64::from(u8::from(params.bool("unbiased")));
     let mut out = Writer::new(&mut outputs[0]);
     let mut positions = 0..out.len();
-    each_group(&params, shape, |members| {
+    for_each_group(&params, shape, |members| {
         let Some(position) = positions.next() else { return };
         let (mut total, mut count) = (0.0, 0.0);
         for i in members {

@@ -11,14 +11,15 @@ use crate::tensor::{TensorView, TensorViewMut};
 
 fn broadcast_to_dims(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>) -> TypeResult {
     let Some(missing_rank) = dims.len().checked_sub(data.dims.len()) else {
-        return Err(relation.mismatch(format!("{} does not broadcast to {} dimensions", relation.args[0], dims.len())));
+        let rank = dims.len();
+        return Err(relation.mismatch(format!("expected a rank of at most {rank}, found {}", relation.args[0])));
     };
     for (source, target) in data.dims.iter().zip(&dims[missing_rank..]) {
         if let (Some(a), Some(b)) = (source.fixed(), target.fixed())
             && a != 1
             && a != b
         {
-            return Err(relation.mismatch(format!("a dimension of {a} does not broadcast to {b}")));
+            return Err(relation.mismatch(format!("expected a dimension of 1 or {b}, found {a}")));
         }
     }
     Ok(Type::tensor_of(data.dtype, dims))
@@ -115,7 +116,7 @@ fn tile_type(relation: &Relation<'_>, reps: Vec<Dim>) -> TypeResult {
             (_, Some(1)) => Ok(dim),
             (_, Some(0)) | (Some(0), _) => Ok(Dim::Fixed(0)),
             (Some(a), Some(b)) => {
-                let message = || format!("expected a result dimension below 2^64, found {a} * {b}");
+                let message = || format!("expected a result dimension < 2^64, found {a} * {b}");
                 a.checked_mul(b).map(Dim::Fixed).ok_or_else(|| relation.mismatch(message()))
             }
             _ => Ok(Dim::compute([&dim, &reps], |[dim, reps]| dim.mul(&reps))),

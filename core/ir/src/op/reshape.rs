@@ -39,7 +39,7 @@ fn read_codes(
     newshape: &[i64],
     allowzero: bool,
 ) -> Result<Vec<Code>, Box<Diagnostic>> {
-    let invalid = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+    let attribute_error = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
     let rank = data.dims.len();
     let mut next_axis = 0;
     let mut result = Vec::with_capacity(newshape.len());
@@ -48,8 +48,9 @@ fn read_codes(
         let range = *next_axis..*next_axis + count;
         *next_axis = range.end;
         if range.end > rank {
-            return Err(invalid(format!(
-                "newshape {newshape:?} refers to more dimensions than the {rank} of the input"
+            return Err(attribute_error(format!(
+                "newshape {newshape:?}: expected codes for at most {rank} input dimensions, found codes for {}",
+                range.end
             )));
         }
         Ok(range)
@@ -74,12 +75,15 @@ fn read_codes(
                 let source = take_axes(&mut next_axis, 1)?.start;
                 let length = numbers.len();
                 let (Some(a), Some(b)) = (numbers.next(), numbers.next()) else {
-                    return Err(invalid(format!(
+                    return Err(attribute_error(format!(
                         "newshape {newshape:?}: expected 2 integers after -4, found {length}"
                     )));
                 };
                 result.extend(split_dim(&data.dims[source], a, b).ok_or_else(|| {
-                    invalid(format!("newshape {newshape:?} does not split dimension {}", data.dims[source]))
+                    let dim = &data.dims[source];
+                    attribute_error(format!(
+                        "newshape {newshape:?}: expected factors of dimension {dim}, found {a} and {b}"
+                    ))
                 })?);
             }
             n => match usize::try_from(n) {
@@ -88,17 +92,17 @@ fn read_codes(
                     next_axis += 1;
                 }
                 Err(_) => {
-                    return Err(invalid(format!(
+                    return Err(attribute_error(format!(
                         "newshape {newshape:?}: expected a dimension or a code from -4 to -1, found {n}"
                     )));
                 }
             },
         }
     }
-    let inferred = result.iter().filter(|c| matches!(c, Code::Infer)).count();
-    if inferred > 1 {
-        return Err(invalid(format!(
-            "newshape {newshape:?}: expected at most one inferred dimension (-1), found {inferred}"
+    let inferred_count = result.iter().filter(|c| matches!(c, Code::Infer)).count();
+    if inferred_count > 1 {
+        return Err(attribute_error(format!(
+            "newshape {newshape:?}: expected at most one inferred dimension (-1), found {inferred_count}"
         )));
     }
     Ok(result)
@@ -124,31 +128,36 @@ fn split_dim(dim: &Dim, a: i64, b: i64) -> Option<[Code; 2]> {
 }
 
 /// Returns the type of `data` reshaped by Relay's codes.
-pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i64], allowzero: bool) -> TypeResult {
+pub(super) fn reshaped_type(
+    relation: &Relation<'_>,
+    data: &TensorType,
+    newshape: &[i64],
+    allowzero: bool,
+) -> TypeResult {
     let codes = read_codes(relation, data, newshape, allowzero)?;
     // The product of the explicit numbers must equal the product of the input dimensions that were not copied.
-    let mut uncopied: Vec<&Dim> = Vec::new();
+    let mut uncopied_dims: Vec<&Dim> = Vec::new();
     let copied_axes: Vec<usize> =
         codes.iter().flat_map(|c| if let Code::Input(r) = c { r.clone() } else { 0..0 }).collect();
-    uncopied.extend(data.dims.iter().enumerate().filter(|(i, _)| !copied_axes.contains(i)).map(|(_, d)| d));
+    uncopied_dims.extend(data.dims.iter().enumerate().filter(|(i, _)| !copied_axes.contains(i)).map(|(_, d)| d));
     let mut known_product = 1usize;
     for code in &codes {
         if let Code::Fixed(n) = code {
-            known_product = known_product
-                .checked_mul(*n)
-                .ok_or_else(|| relation.mismatch(format!("newshape {newshape:?} is too large")))?;
+            known_product = known_product.checked_mul(*n).ok_or_else(|| {
+                relation.mismatch(format!("newshape {newshape:?}: expected fewer than 2^64 elements, found more"))
+            })?;
         }
     }
     let infers = codes.iter().any(|c| matches!(c, Code::Infer));
     let mismatch = || relation.mismatch(format!("{} does not reshape to {newshape:?}", relation.args[0]));
-    let inferred = match product(uncopied.iter().copied()) {
+    let inferred_dim = match product(uncopied_dims.iter().copied()) {
         Some(total) if !infers => {
             // If all dimensions are known, the total sizes are compared, so that empty tensors reshape into each other.
-            let agree = match product(&data.dims).zip(total_of(data, &codes)) {
+            let is_same_size = match product(&data.dims).zip(total_of(data, &codes)) {
                 Some((before, after)) => before == after,
                 None => total == known_product,
             };
-            if !agree {
+            if !is_same_size {
                 return Err(mismatch());
             }
             Dim::Any
@@ -158,13 +167,13 @@ pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i
         Some(_) => return Err(mismatch()),
         // A remainder is an error at run time.
         None => {
-            let total = Dim::product(uncopied.iter().copied()).unwrap_or(Dim::Any);
+            let total = Dim::product(uncopied_dims.iter().copied()).unwrap_or(Dim::Any);
             Dim::compute([&total, &Dim::Fixed(known_product)], |[total, known_product]| total.floor_div(&known_product))
         }
     };
     let dims = codes.iter().map(|code| match code {
         Code::Fixed(n) => Dim::Fixed(*n),
-        Code::Infer => inferred.clone(),
+        Code::Infer => inferred_dim.clone(),
         Code::Input(range) => Dim::product(&data.dims[range.clone()]).unwrap_or(Dim::Any),
     });
     Ok(Type::tensor_of(data.dtype, dims))
@@ -178,12 +187,13 @@ fn total_of(data: &TensorType, codes: &[Code]) -> Option<usize> {
     })
 }
 
-const ALLOWZERO: AttrDef = AttrDef::new("allowzero", AttrKind::Bool, Default::Bool(false), "true if 0 is a dimension");
+const ALLOWZERO: AttrDef =
+    AttrDef::new("allowzero", AttrKind::Bool, Default::Bool(false), "true if 0 denotes an empty dimension");
 
 inventory::submit! {
     OpDef {
         name: "reshape",
-        doc: "The same elements under other dimensions. In newshape, 0 copies the dimension at the same position, -1 \
+        doc: "Same elements under other dimensions. In newshape, 0 copies the dimension at the same position, -1 \
               is inferred from the number of elements, -2 copies all remaining dimensions, -3 merges two, -4 splits \
               one into the two numbers that follow.",
         arity: Arity::exactly(1),
@@ -192,7 +202,7 @@ inventory::submit! {
         pattern: OpPattern::Injective,
         relation: |relation| {
             let params = relation.params;
-            reshaped(relation, relation.tensor(0)?, &params.ints("newshape"), params.bool("allowzero"))
+            reshaped_type(relation, relation.tensor(0)?, &params.ints("newshape"), params.bool("allowzero"))
         },
         reference: Some(copy),
         flops: no_flops,
@@ -218,7 +228,7 @@ inventory::submit! {
                         format!("newshape: expected integers >= -1, found {newshape:?}"),
                     ))
                 }
-                Some(newshape) => reshaped(relation, data, &newshape, allowzero),
+                Some(newshape) => reshaped_type(relation, data, &newshape, allowzero),
                 None => Ok(Type::tensor_of(data.dtype, unknown_dims(relation, 1)?)),
             }
         },
@@ -292,7 +302,7 @@ inventory::submit! {
 }
 
 /// Returns the type of `data` with `count` dimensions of 1 inserted at `axis`.
-fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -> TypeResult {
+fn expanded_type(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -> TypeResult {
     if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
@@ -306,7 +316,7 @@ fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -
 }
 
 /// Returns the type of `data` with dimensions of 1 inserted at axes `axes` of the result.
-fn expanded_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
+fn expanded_type_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
     let rank = data.dims.len().saturating_add(axes.len());
     if rank > MAX_RANK {
         return Err(relation.error(
@@ -338,7 +348,7 @@ fn open_dims(ty: &Type) -> Type {
 }
 
 /// Returns the type of `data` without the dimensions on `axes`.
-fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
+fn squeezed_type(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
     let mut is_kept = vec![true; data.dims.len()];
     for &axis in axes {
         let axis = relation.axis(axis, data.dims.len())?;
@@ -365,7 +375,7 @@ inventory::submit! {
         pattern: OpPattern::Broadcast,
         relation: |relation| {
             let (axis, count) = (relation.params.int("axis"), relation.params.int("num_newaxis"));
-            expanded(relation, relation.tensor(0)?, axis, count)
+            expanded_type(relation, relation.tensor(0)?, axis, count)
         },
         reference: Some(copy),
         flops: no_flops,
@@ -384,7 +394,7 @@ inventory::submit! {
         relation: |relation| {
             let data = relation.tensor(0)?;
             if let Some(axes) = relation.params.opt_ints("axis") {
-                return squeezed(relation, data, &axes);
+                return squeezed_type(relation, data, &axes);
             }
             let mut dims = Vec::new();
             for dim in &data.dims {
@@ -392,9 +402,10 @@ inventory::submit! {
                     Some(1) => {}
                     Some(_) => dims.push(dim.clone()),
                     None => {
-                        let axes = &relation.args[0];
-                        return Err(relation
-                            .mismatch(format!("expected known dimensions where no axis is given, found {axes}")));
+                        let data_type = &relation.args[0];
+                        return Err(relation.mismatch(format!(
+                            "data: expected known dimensions, as attribute axis is None, found {data_type}"
+                        )));
                     }
                 }
             }
@@ -417,19 +428,19 @@ inventory::submit! {
         pattern: OpPattern::Broadcast,
         relation: |relation| {
             let (data, count) = (relation.tensor(0)?, relation.params.int("num_newaxis"));
-            let places = match &*relation.tensor(1)?.dims {
-                [Dim::Fixed(places)] => *places,
+            let axis_count = match &*relation.tensor(1)?.dims {
+                [Dim::Fixed(axis_count)] => *axis_count,
                 _ => 1,
             };
-            if places != 1 && count != 1 {
-                return Err(relation.mismatch(format!("axis: expected one axis, found {places}")));
+            if axis_count != 1 && count != 1 {
+                return Err(relation.mismatch(format!("axis: expected one axis, found {axis_count}")));
             }
             match relation.known_ints(1).as_deref() {
-                Some(&[axis]) => expanded(relation, data, axis, count),
-                Some(axes) => expanded_at(relation, data, axes),
+                Some(&[axis]) => expanded_type(relation, data, axis, count),
+                Some(axes) => expanded_type_at(relation, data, axes),
                 // Only the rank is known.
-                None if places != 1 => expanded(relation, data, 0, places as i64).map(|ty| open_dims(&ty)),
-                None => expanded(relation, data, 0, count).map(|ty| open_dims(&ty)),
+                None if axis_count != 1 => expanded_type(relation, data, 0, axis_count as i64).map(|ty| open_dims(&ty)),
+                None => expanded_type(relation, data, 0, count).map(|ty| open_dims(&ty)),
             }
         },
         reference: Some(copy),
@@ -447,13 +458,14 @@ inventory::submit! {
         attrs: &[],
         pattern: OpPattern::Injective,
         relation: |relation| {
-            let (data, removed) = (relation.tensor(0)?, unknown_dims(relation, 1)?.len());
+            let (data, axis_count) = (relation.tensor(0)?, unknown_dims(relation, 1)?.len());
             match relation.known_ints(1) {
-                Some(axes) => squeezed(relation, data, &axes),
-                None => match data.dims.len().checked_sub(removed) {
+                Some(axes) => squeezed_type(relation, data, &axes),
+                None => match data.dims.len().checked_sub(axis_count) {
                     Some(rank) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; rank])),
                     None => Err(relation.mismatch(format!(
-                        "axis: expected at most as many axes as {} has, found {removed}",
+                        "axis: expected at most {} axes for {}, found {axis_count}",
+                        data.dims.len(),
                         relation.args[0]
                     ))),
                 },

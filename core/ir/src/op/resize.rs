@@ -195,8 +195,8 @@ fn resized_axes(
     roi: &[f64],
 ) -> Result<Vec<ResizedAxis>, ReferenceError> {
     let numbers = extent.to_f64s();
-    let valid = |n: &f64| if extent.dtype.is_float() { *n > 0.0 && *n < 1e9 } else { (0.0..1e12).contains(n) };
-    if numbers.len() != sizes.len() || !numbers.iter().all(valid) {
+    let is_valid = |n: &f64| if extent.dtype.is_float() { *n > 0.0 && *n < 1e9 } else { (0.0..1e12).contains(n) };
+    if numbers.len() != sizes.len() || !numbers.iter().all(is_valid) {
         return Err(format!("extent: expected {} scales > 0 or sizes >= 0, found {numbers:?}", sizes.len()));
     }
     let pairs = sizes.iter().zip(&numbers);
@@ -237,13 +237,18 @@ struct Taps {
 
 fn taps(params: &Params<'_>, axis: &ResizedAxis, i: usize) -> Result<Taps, ReferenceError> {
     let mode = params.string("coordinate_transformation_mode");
-    let coordinate = axis.source_coordinate(&mode, i).ok_or("unknown coordinate_transformation_mode")?;
+    let coordinate = axis.source_coordinate(&mode, i).ok_or_else(|| {
+        format!("coordinate_transformation_mode: expected one of {}, found \"{mode}\"", MODES.join(", "))
+    })?;
     let last = axis.from as f64 - 1.0;
     let is_outside = mode == "tf_crop_and_resize" && !(0.0..=last).contains(&coordinate);
     let clamp = |index: f64| index.clamp(0.0, last) as usize;
     let method = params.string("method");
     if method == "nearest_neighbor" {
-        let index = nearest_index(coordinate, &params.string("rounding_method")).ok_or("unknown rounding_method")?;
+        let rounding = params.string("rounding_method");
+        let index = nearest_index(coordinate, &rounding).ok_or_else(|| {
+            format!("rounding_method: expected one of {}, found \"{rounding}\"", ROUNDINGS.join(", "))
+        })?;
         return Ok(Taps { taps: vec![(clamp(index), 1.0)], outside: is_outside });
     }
     // Downsampling widens the filter, so that it covers every element of the data.
@@ -254,16 +259,16 @@ fn taps(params: &Params<'_>, axis: &ResizedAxis, i: usize) -> Result<Taps, Refer
         _ => (1.0 - (distance * width).abs()).max(0.0),
     };
     let (first, end) = ((coordinate - radius / width).floor() + 1.0, (coordinate + radius / width).floor() + 1.0);
-    let exclude = params.bool("cubic_exclude");
+    let excludes_outside = params.bool("cubic_exclude");
     let mut taps: Vec<Tap> = Vec::new();
     let mut index = first;
     while index < end {
-        if !exclude || (0.0..=last).contains(&index) {
+        if !excludes_outside || (0.0..=last).contains(&index) {
             taps.push((clamp(index), weight(index - coordinate)));
         }
         index += 1.0;
     }
-    if exclude || width < 1.0 {
+    if excludes_outside || width < 1.0 {
         let sum: f64 = taps.iter().map(|tap| tap.1).sum();
         taps.iter_mut().for_each(|tap| tap.1 /= sum);
     }
@@ -272,12 +277,12 @@ fn taps(params: &Params<'_>, axis: &ResizedAxis, i: usize) -> Result<Taps, Refer
 
 /// Counts a multiply-add for every tap of each axis of a two-dimensional interpolation.
 fn flops(cost: &Cost<'_>) -> u64 {
-    let per_element = match cost.params.string("method").as_str() {
+    let flops_per_element = match cost.params.string("method").as_str() {
         "linear" => 8,
         "cubic" => 32,
         _ => 0,
     };
-    cost.ret_len().saturating_mul(per_element)
+    cost.ret_len().saturating_mul(flops_per_element)
 }
 
 fn reference(

@@ -1,7 +1,7 @@
 //! Pooling of regions of interest with interpolation (K. He et al., Mask R-CNN, 2017).
 
 use super::scalar::Writer;
-use super::walk::each_index;
+use super::walk::for_each_index;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
@@ -62,12 +62,12 @@ fn neighbors(coordinate: f64, size: usize) -> Option<[(usize, f64); 2]> {
     if size == 0 || !(-1.0..=size as f64).contains(&coordinate) {
         return None;
     }
-    let clamped = coordinate.max(0.0);
-    let low = clamped as usize;
+    let clamped_coordinate = coordinate.max(0.0);
+    let low = clamped_coordinate as usize;
     if low + 1 >= size {
         return Some([(size - 1, 1.0), (size - 1, 0.0)]);
     }
-    let part = clamped - low as f64;
+    let part = clamped_coordinate - low as f64;
     Some([(low, 1.0 - part), (low + 1, part)])
 }
 
@@ -82,7 +82,7 @@ fn roi_align(
     };
     let (scale, aligned) = (params.float("spatial_scale"), params.bool("aligned"));
     let (ratio, max) = (params.int("sample_ratio"), params.string("mode") == "max");
-    let pooled = params.per_axis("pooled_size", 2);
+    let pooled_size = params.per_axis("pooled_size", 2);
     if let Some(invalid) = rois.chunks_exact(5).find(|roi| !(0.0..batches as f64).contains(&roi[0])) {
         return Err(format!("rois: expected a batch index >= 0 and < {batches}, found {}", invalid[0]));
     }
@@ -91,12 +91,12 @@ fn roi_align(
         let offset = if aligned { 0.5 } else { 0.0 };
         let (first, last) = (roi[2 - axis] * scale - offset, roi[4 - axis] * scale - offset);
         let size = if aligned { last - first } else { (last - first).max(1.0) };
-        let bin = size / pooled[axis] as f64;
+        let bin = size / pooled_size[axis] as f64;
         let samples = if ratio > 0 { ratio as usize } else { bin.ceil().clamp(0.0, 1e4) as usize };
         (first, bin, samples)
     };
     let mut values = Vec::with_capacity(outputs[0].len());
-    each_index(outputs[0].shape, |index| {
+    for_each_index(outputs[0].shape, |index| {
         let roi = &rois[index[0] * 5..][..5];
         let plane = (roi[0] as usize * channels + index[1]) * height * width;
         let (y, x) = (bins_along(roi, 0), bins_along(roi, 1));
@@ -111,9 +111,9 @@ fn roi_align(
                 continue;
             };
             for ((row, a), (column, b)) in rows.into_iter().flat_map(|row| columns.map(|column| (row, column))) {
-                let weighted = data[plane + row * width + column] * a * b;
-                sum += weighted;
-                maximum = maximum.max(weighted);
+                let weighted_sample = data[plane + row * width + column] * a * b;
+                sum += weighted_sample;
+                maximum = maximum.max(weighted_sample);
             }
         }
         let count = (y.2 * x.2).max(1) as f64;

@@ -191,11 +191,11 @@ fn set_int_at<T: Scalar>(data: &mut [u8], i: usize, value: i128) {
 }
 
 /// Returns the maximum of `a` and `b`, or NaN if either is NaN.
-pub(super) fn larger(a: f64, b: f64) -> f64 {
+pub(super) fn max_or_nan(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
 /// Returns the minimum of `a` and `b`, or NaN if either is NaN.
-pub(super) fn smaller(a: f64, b: f64) -> f64 {
+pub(super) fn min_or_nan(a: f64, b: f64) -> f64 {
     if a.is_nan() || a < b { a } else { b }
 }

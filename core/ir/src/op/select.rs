@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 inventory::submit! {
     OpDef {
         name: "argwhere",
-        doc: "The indices of the elements that are not zero, one row each, in row-major order: int64 of shape (count, \
+        doc: "Indices of the elements that are not zero, one row each, in row-major order: int64 of shape (count, \
               rank).",
         arity: Arity::exactly(1),
         inputs: &["condition"],
@@ -48,7 +48,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "unique",
-        doc: "The distinct elements, or the distinct slices along `axis`, in ascending order or in order of first \
+        doc: "Distinct elements, or the distinct slices along `axis`, in ascending order or in order of first \
               occurrence; the index of the first occurrence of each; for each input element, the index of the distinct \
               element that it equals; and the number of occurrences of each. NaN equals NaN and is the largest.",
         arity: Arity::exactly(1),
@@ -82,7 +82,7 @@ fn slices(params: &Params<'_>, shape: &[usize]) -> (usize, usize, usize) {
     }
 }
 
-fn distinct(params: &Params<'_>, data: &TensorView<'_>) -> DistinctSlices {
+fn distinct_slices(params: &Params<'_>, data: &TensorView<'_>) -> DistinctSlices {
     let (outer, count, inner) = slices(params, data.shape);
     let reader = Reader::new(data);
     let element = |a: usize, b: usize| match reader.compare(a, &reader, b) {
@@ -112,12 +112,12 @@ fn distinct(params: &Params<'_>, data: &TensorView<'_>) -> DistinctSlices {
         groups.counts[last] += 1;
     }
     if !params.bool("is_sorted") {
-        let mut by_occurrence: Vec<usize> = (0..groups.first.len()).collect();
-        by_occurrence.sort_by_key(|&i| groups.first[i]);
-        let mut rank = vec![0; by_occurrence.len()];
-        by_occurrence.iter().enumerate().for_each(|(occurrence, &group)| rank[group] = occurrence);
-        groups.first = by_occurrence.iter().map(|&i| groups.first[i]).collect();
-        groups.counts = by_occurrence.iter().map(|&i| groups.counts[i]).collect();
+        let mut occurrence_order: Vec<usize> = (0..groups.first.len()).collect();
+        occurrence_order.sort_by_key(|&i| groups.first[i]);
+        let mut rank = vec![0; occurrence_order.len()];
+        occurrence_order.iter().enumerate().for_each(|(occurrence, &group)| rank[group] = occurrence);
+        groups.first = occurrence_order.iter().map(|&i| groups.first[i]).collect();
+        groups.counts = occurrence_order.iter().map(|&i| groups.counts[i]).collect();
         groups.inverse.iter_mut().for_each(|i| *i = rank[*i]);
     }
     groups
@@ -127,7 +127,8 @@ fn unique_type(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
     let axis = relation.params.opt_int("axis").map(|axis| relation.axis(axis, data.dims.len())).transpose()?;
     let static_values = relation.values.first().copied().flatten();
-    let count = static_values.map_or(Dim::Any, |data| Dim::Fixed(distinct(&relation.params, &data.view()).first.len()));
+    let count =
+        static_values.map_or(Dim::Any, |data| Dim::Fixed(distinct_slices(&relation.params, &data.view()).first.len()));
     let (values, total) = match axis {
         Some(axis) => {
             let mut dims = data.dims.to_vec();
@@ -145,7 +146,7 @@ fn unique(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let groups = distinct(&params, &inputs[0]);
+    let groups = distinct_slices(&params, &inputs[0]);
     let (outer, count, inner) = slices(&params, inputs[0].shape);
     let row = inner * inputs[0].dtype.size();
     let group_count = groups.first.len();

@@ -13,7 +13,7 @@ use std::f64::consts::TAU;
 inventory::submit! {
     OpDef {
         name: "signal.dft",
-        doc: "The discrete Fourier transform along an axis: y[k] = sum of x[n] e^(-2 pi i k n / length), the inverse with \
+        doc: "Discrete Fourier transform along an axis: y[k] = sum of x[n] e^(-2 pi i k n / length), the inverse with \
               the opposite sign and divided by the length. The last axis of data holds a real number (1 element) or a complex one (2). \
               Data is cut or padded with zeros to dft_length; 0 denotes the dimension of the axis.",
         arity: Arity::exactly(3),
@@ -34,7 +34,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "signal.stft",
-        doc: "The discrete Fourier transforms of windows of a signal, frame_step apart: signal is (n, length, 1 or 2), the \
+        doc: "Discrete Fourier transforms of windows of a signal, frame_step apart: signal is (n, length, 1 or 2), the \
               result (n, frames, frequencies, 2).",
         arity: Arity::exactly(3),
         inputs: &["signal", "frame_step", "window"],
@@ -107,9 +107,8 @@ fn dft_type(relation: &Relation<'_>) -> TypeResult {
         (Some(length), Some(axis)) => {
             let axis = relation.axis(axis, rank)?;
             if axis + 1 == rank {
-                return Err(
-                    relation.error(codes::types::BAD_ATTRIBUTE, "axis: expected an axis of the signal, found the last")
-                );
+                let message = format!("axis: expected an axis < {}, found {axis}", rank - 1);
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
             }
             dims[axis] = match data.dims[axis].fixed() {
                 Some(size) => {

@@ -25,7 +25,7 @@ pub struct Slice {
     end: Vec<i64>,
     strides: Vec<i64>,
     axes: Option<Vec<i64>>,
-    sizes: bool,
+    has_sizes: bool,
 }
 
 impl Slice {
@@ -36,7 +36,7 @@ impl Slice {
             end: params.ints("end"),
             strides: params.ints("strides"),
             axes: params.opt_ints("axes"),
-            sizes: params.string("slice_mode") == "size",
+            has_sizes: params.string("slice_mode") == "size",
         }
     }
 
@@ -59,18 +59,18 @@ impl Slice {
         };
         let mut result = Vec::with_capacity(axes.len());
         for &axis in axes {
-            let resolved = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(rank);
-            if resolved >= rank || result.contains(&resolved) {
-                return Err(format!("axes {axes:?} are repeated or out of range for rank {rank}"));
+            let resolved_axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(rank);
+            if resolved_axis >= rank || result.contains(&resolved_axis) {
+                return Err(format!("axes: expected distinct axes >= -{rank} and < {rank}, found {axes:?}"));
             }
-            result.push(resolved);
+            result.push(resolved_axis);
         }
         Ok(result)
     }
 
     /// Returns the selected indices of sliced axis number `i`, which has `n` elements.
     fn range(&self, i: usize, n: usize) -> Result<Range, String> {
-        let step = if self.sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
+        let step = if self.has_sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
         if step == 0 {
             return Err("strides: expected a nonzero step, found 0".into());
         }
@@ -90,8 +90,8 @@ impl Slice {
                     -1
                 }
             }
-            Some(&count) if self.sizes && count < 0 => size,
-            Some(&count) if self.sizes => (start + i128::from(count)).min(size),
+            Some(&count) if self.has_sizes && count < 0 => size,
+            Some(&count) if self.has_sizes => (start + i128::from(count)).min(size),
             Some(&v) => resolve(v),
         };
         let distance = if step > 0 { end - start } else { start - end };
@@ -110,7 +110,7 @@ impl Slice {
 
     /// Returns the number of elements selected from a symbolic dimension; unknown if the step is negative.
     fn length(&self, i: usize, dim: &Dim) -> Dim {
-        let step = if self.sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
+        let step = if self.has_sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
         if step < 1 {
             return Dim::Any;
         }
@@ -119,33 +119,34 @@ impl Slice {
             let begin = self.begin.get(i).copied().unwrap_or(0);
             let end = match self.end.get(i) {
                 None => n.clone(),
-                Some(&count) if self.sizes && count < 0 => n.clone(),
-                Some(&count) if self.sizes => number(begin.max(0).checked_add(count)?).minimum(&n)?,
+                Some(&count) if self.has_sizes && count < 0 => n.clone(),
+                Some(&count) if self.has_sizes => number(begin.max(0).checked_add(count)?).minimum(&n)?,
                 Some(&v) if v >= i64::from(i32::MAX) => n.clone(),
                 Some(&v) if v >= 0 => number(v).minimum(&n)?,
                 Some(&v) => n.offset(v)?,
             };
             // A negative length is replaced by 0 below, so `end` needs no lower bound here, and `begin` no upper bound.
-            let selected = match begin {
-                ..0 if self.sizes && self.end.get(i).is_some_and(|count| *count >= 0) => return None,
+            let selected_length = match begin {
+                ..0 if self.has_sizes && self.end.get(i).is_some_and(|count| *count >= 0) => return None,
                 // end - max(n + begin, 0)
                 ..0 => end.sub(&n.offset(begin)?)?.minimum(&end)?,
                 begin => end.offset(-begin)?,
             };
-            selected.maximum(&number(0))?.ceil_div(&number(step))
+            selected_length.maximum(&number(0))?.ceil_div(&number(step))
         })
     }
 
     fn dims(&self, relation: &Relation<'_>, dims: &[Dim]) -> Result<Vec<Dim>, Box<Diagnostic>> {
-        let invalid = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+        let attribute_error = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
         let mut result = dims.to_vec();
-        for (i, axis) in self.axes(dims.len()).map_err(invalid)?.into_iter().enumerate() {
+        for (i, axis) in self.axes(dims.len()).map_err(attribute_error)?.into_iter().enumerate() {
             result[axis] = match dims[axis].fixed() {
-                Some(n) => Dim::Fixed(self.range(i, n).map_err(invalid)?.len),
+                Some(n) => Dim::Fixed(self.range(i, n).map_err(attribute_error)?.len),
                 // A slice that selects all elements of two very different dimensions selects all elements of every
                 // dimension.
                 None => {
-                    let is_full = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(invalid)?.len == n);
+                    let is_full =
+                        |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(attribute_error)?.len == n);
                     let max_size = i32::MAX as usize;
                     if is_full(1)? && is_full(max_size)? { dims[axis].clone() } else { self.length(i, &dims[axis]) }
                 }
@@ -179,7 +180,7 @@ const SLICE_MODE: AttrDef = AttrDef::new(
     "slice_mode",
     AttrKind::Str,
     Default::Str("end"),
-    "\"end\", or \"size\": `end` holds sizes, -1 for all",
+    "\"end\" if `end` holds end indices, \"size\" if it holds sizes (-1 for all)",
 );
 
 fn check_mode(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
@@ -202,7 +203,7 @@ inventory::submit! {
         attrs: &[
             AttrDef::new("begin", AttrKind::Ints, Default::Required, "first index per axis"),
             AttrDef::new("end", AttrKind::Ints, Default::Required, "end index per axis, exclusive"),
-            AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "step per axis; 1 where none is given"),
+            AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "step per axis; 1 if not given"),
             SLICE_MODE,
             AXES,
         ],
@@ -261,7 +262,10 @@ inventory::submit! {
         reference: Some(|params, inputs, outputs| {
             let values = [1, 2, 3].map(|i| inputs[i].to_i64s());
             let axes = inputs.get(4).and_then(TensorView::to_i64s);
-            let slice = Slice::from_values(&params, values, axes).ok_or("the bounds are not integers")?;
+            let slice = Slice::from_values(&params, values, axes).ok_or_else(|| {
+                let [begin, end, strides] = [1, 2, 3].map(|i| inputs[i].dtype);
+                format!("expected bounds and strides that fit int64, found {begin}, {end} and {strides}")
+            })?;
             take_ranges(&slice, inputs, outputs)
         }),
         flops: no_flops,
@@ -281,7 +285,7 @@ fn like_axes(params: &Params<'_>, rank: usize, like_rank: usize) -> Option<Vec<u
 inventory::submit! {
     OpDef {
         name: "slice_like",
-        doc: "The leading elements of data along each axis, as many as shape_like has.",
+        doc: "Leading elements of data along each axis, as many as shape_like has.",
         arity: Arity::exactly(2),
         inputs: &["data", "shape_like"],
         attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "sliced axes; all if None")],

@@ -1,6 +1,6 @@
 //! Operators that order elements along an axis. Equal elements keep their order; NaN counts as the largest.
 
-use super::elementwise::{one_per_element, same_as_input, with_element_type};
+use super::elementwise::{one_flop_per_element, same_as_input, with_element_type};
 use super::scalar::{Reader, Writer};
 use super::walk::split_at_axis;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -47,12 +47,12 @@ fn ranking(input: &TensorView<'_>, axis: usize, is_ascending: bool, count: usize
 
 /// Writes the ranked elements.
 fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
-    let (size, (_, size_in, inner)) = (input.dtype.size(), split_at_axis(input.shape, axis));
-    let size_out = output.shape[axis];
+    let (size, (_, input_size, inner)) = (input.dtype.size(), split_at_axis(input.shape, axis));
+    let output_size = output.shape[axis];
     for (row, order) in rows.iter().enumerate() {
         for (position, &i) in order.iter().enumerate() {
-            let source = ((row / inner * size_in + i) * inner + row % inner) * size;
-            let target = ((row / inner * size_out + position) * inner + row % inner) * size;
+            let source = ((row / inner * input_size + i) * inner + row % inner) * size;
+            let target = ((row / inner * output_size + position) * inner + row % inner) * size;
             output.data[target..target + size].copy_from_slice(&input.data[source..source + size]);
         }
     }
@@ -60,11 +60,11 @@ fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output
 
 /// Writes the ranked indices.
 fn write_indices(axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
-    let (_, size_out, inner) = split_at_axis(output.shape, axis);
+    let (_, output_size, inner) = split_at_axis(output.shape, axis);
     let mut out = Writer::new(output);
     for (row, order) in rows.iter().enumerate() {
         for (position, &i) in order.iter().enumerate() {
-            out.set_float((row / inner * size_out + position) * inner + row % inner, i as f64);
+            out.set_float((row / inner * output_size + position) * inner + row % inner, i as f64);
         }
     }
 }
@@ -76,7 +76,7 @@ fn axis_of(params: &Params<'_>, shape: &[usize]) -> usize {
 inventory::submit! {
     OpDef {
         name: "sort",
-        doc: "The elements, sorted along the axis.",
+        doc: "Elements, sorted along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS, is_ascend(true)],
@@ -91,7 +91,7 @@ inventory::submit! {
             write_values(&inputs[0], axis, &rows, &mut outputs[0]);
             Ok(())
         }),
-        flops: one_per_element,
+        flops: one_flop_per_element,
         properties: Properties::EXACT,
     }
 }
@@ -104,7 +104,7 @@ fn index_type(relation: &Relation<'_>) -> Result<DType, Box<crate::diag::Diagnos
 inventory::submit! {
     OpDef {
         name: "argsort",
-        doc: "The indices that sort the elements along the axis.",
+        doc: "Indices that sort the elements along the axis.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AXIS, is_ascend(true), DTYPE],
@@ -119,7 +119,7 @@ inventory::submit! {
             write_indices(axis, &rows, &mut outputs[0]);
             Ok(())
         }),
-        flops: one_per_element,
+        flops: one_flop_per_element,
         properties: Properties::EXACT,
     }
 }
@@ -176,7 +176,7 @@ const RET_TYPE: AttrDef =
 inventory::submit! {
     OpDef {
         name: "topk",
-        doc: "The k largest (or smallest) elements along the axis, sorted, and their indices.",
+        doc: "k largest (or smallest) elements along the axis, sorted, and their indices.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[

@@ -89,14 +89,14 @@ impl Window {
         relation: &Relation<'_>,
         size: &Dim,
         kernel: &Dim,
-        ceil: bool,
+        rounds_up: bool,
     ) -> Result<Dim, Box<Diagnostic>> {
-        let round_up = if ceil { self.stride - 1 } else { 0 };
+        let rounding_offset = if rounds_up { self.stride - 1 } else { 0 };
         let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else {
             return Ok(Dim::compute([size, kernel], |[n, k]| {
                 let extent = k.offset(-1)?.scale(self.dilation)?.offset(1)?;
                 let padded_size = n.offset(self.pads.0)?.offset(self.pads.1)?.sub(&extent)?;
-                padded_size.offset(round_up)?.floor_div(&DimExpr::constant(self.stride))?.offset(1)
+                padded_size.offset(rounding_offset)?.floor_div(&DimExpr::constant(self.stride))?.offset(1)
             }));
         };
         let padded = *n as i128 + i128::from(self.pads.0) + i128::from(self.pads.1);
@@ -107,7 +107,7 @@ impl Window {
                 self.dilation, self.pads.0, self.pads.1
             )));
         }
-        to_dim(relation, (padded - extent + i128::from(round_up)) / i128::from(self.stride) + 1)
+        to_dim(relation, (padded - extent + i128::from(rounding_offset)) / i128::from(self.stride) + 1)
     }
 
     /// Returns the dimension on which the window has `size` positions, plus `output_padding` elements: the inverse of
@@ -122,8 +122,8 @@ impl Window {
         let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else {
             return Ok(Dim::compute([size, kernel], |[n, k]| {
                 let extent = k.offset(-1)?.scale(self.dilation)?.offset(1)?;
-                let dilated = n.offset(-1)?.scale(self.stride)?.add(&extent)?;
-                dilated.offset(output_padding)?.offset(-self.pads.0)?.offset(-self.pads.1)
+                let dilated_size = n.offset(-1)?.scale(self.stride)?.add(&extent)?;
+                dilated_size.offset(output_padding)?.offset(-self.pads.0)?.offset(-self.pads.1)
             }));
         };
         let span = i128::from(self.stride) * (*n as i128 - 1);

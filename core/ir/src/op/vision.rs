@@ -13,7 +13,7 @@ use std::ops::Range;
 const NO_BOX: f64 = -1.0;
 
 /// Returns the type of argument `i`, a tensor of `rank` dimensions.
-fn ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
+fn tensor_of_rank<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
     let ty = relation.tensor(i)?;
     if ty.dims.len() == rank {
         return Ok(ty);
@@ -23,8 +23,8 @@ fn ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a Tens
 }
 
 /// Returns the type of argument `i`, a floating-point tensor of `rank` dimensions.
-fn float_ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
-    let ty = ranked(relation, i, rank)?;
+fn float_tensor_of_rank<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
+    let ty = tensor_of_rank(relation, i, rank)?;
     if ty.dtype.is_float() {
         return Ok(ty);
     }
@@ -66,7 +66,7 @@ fn column(
     ))
 }
 
-fn per_result_element(cost: &Cost<'_>) -> u64 {
+fn flops_per_result_element(cost: &Cost<'_>) -> u64 {
     cost.ret_len()
 }
 
@@ -81,7 +81,7 @@ inventory::submit! {
         inputs: &["data"],
         attrs: &[
             AttrDef::new("sizes", AttrKind::Floats, Default::Floats(&[1.0]), "heights of boxes relative to the image"),
-            AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[1.0]), "width over height"),
+            AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[1.0]), "ratios of width to height"),
             AttrDef::new("steps", AttrKind::Floats, Default::Floats(&[-1.0, -1.0]),
                 "distance between centers, y and x; 1 / h and 1 / w if not positive"),
             AttrDef::new("offsets", AttrKind::Floats, Default::Floats(&[0.5, 0.5]), "position of the first center in steps, y and x"),
@@ -90,13 +90,13 @@ inventory::submit! {
         pattern: OpPattern::Opaque,
         relation: prior_relation,
         reference: Some(prior_reference),
-        flops: per_result_element,
+        flops: flops_per_result_element,
         properties: Properties::EXACT.stable(reduced_elements),
     }
 }
 
 fn prior_relation(relation: &Relation<'_>) -> TypeResult {
-    let data = ranked(relation, 0, 4)?;
+    let data = tensor_of_rank(relation, 0, 4)?;
     let sizes = floats(relation, "sizes", 1..usize::MAX)?.len();
     let ratios = floats(relation, "ratios", 1..usize::MAX)?;
     if let Some(ratio) = ratios.iter().find(|&&r| r <= 0.0) {
@@ -125,12 +125,12 @@ fn prior_reference(
     let (sizes, ratios) = (params.floats("sizes"), params.floats("ratios"));
     let (steps, offsets) = (params.floats("steps"), params.floats("offsets"));
     let step = |axis: usize, count: usize| if steps[axis] > 0.0 { steps[axis] } else { 1.0 / count as f64 };
-    let shape_of_map = rows as f64 / columns as f64;
-    let square = sizes.iter().map(|&size| (size, 1.0));
-    let shaped = ratios[1..].iter().map(|&ratio| (sizes[0], ratio));
-    let half_sizes: Vec<(f64, f64)> = square
-        .chain(shaped)
-        .map(|(size, ratio): (f64, f64)| (size * shape_of_map * ratio.sqrt() / 2.0, size / ratio.sqrt() / 2.0))
+    let aspect_ratio = rows as f64 / columns as f64;
+    let square_boxes = sizes.iter().map(|&size| (size, 1.0));
+    let further_boxes = ratios[1..].iter().map(|&ratio| (sizes[0], ratio));
+    let half_sizes: Vec<(f64, f64)> = square_boxes
+        .chain(further_boxes)
+        .map(|(size, ratio): (f64, f64)| (size * aspect_ratio * ratio.sqrt() / 2.0, size / ratio.sqrt() / 2.0))
         .collect();
     let mut boxes = Vec::with_capacity(outputs[0].len());
     for row in 0..rows {
@@ -176,8 +176,8 @@ inventory::submit! {
 }
 
 fn transform_relation(relation: &Relation<'_>) -> TypeResult {
-    let (classes, anchor_coords) = (float_ranked(relation, 0, 3)?, float_ranked(relation, 1, 2)?);
-    let anchor = float_ranked(relation, 2, 3)?;
+    let (classes, anchor_coords) = (float_tensor_of_rank(relation, 0, 3)?, float_tensor_of_rank(relation, 1, 2)?);
+    let anchor = float_tensor_of_rank(relation, 2, 3)?;
     relation.same_dtype(classes.dtype, anchor_coords.dtype)?;
     relation.same_dtype(classes.dtype, anchor.dtype)?;
     floats(relation, "variances", 4..5)?;
@@ -200,13 +200,13 @@ fn transform_reference(
     let [batch, classes, anchors] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
     let (probability, prediction, anchor) = (inputs[0].to_f64s(), inputs[1].to_f64s(), inputs[2].to_f64s());
     let (threshold, variances) = (params.float("threshold"), params.floats("variances"));
-    let background = usize::from(!params.bool("keep_background"));
+    let first_class = usize::from(!params.bool("keep_background"));
     let mut boxes = vec![NO_BOX; outputs[0].len()];
     let mut counts = vec![0.0; batch];
     for image in 0..batch {
         for anchor_index in 0..anchors {
             let mut best: Option<(usize, f64)> = None;
-            for class in background..classes {
+            for class in first_class..classes {
                 let p = probability[(image * classes + class) * anchors + anchor_index];
                 if p > best.map_or(NO_BOX, |(_, p)| p) {
                     best = Some((class, p));
@@ -214,12 +214,12 @@ fn transform_reference(
             }
             let Some((class, p)) = best.filter(|&(_, p)| p >= threshold) else { continue };
             let side = |i: usize| anchor[anchor_index * 4 + i];
-            let predicted = |i: usize| prediction[(image * anchors + anchor_index) * 4 + i] * variances[i];
+            let scaled_prediction = |i: usize| prediction[(image * anchors + anchor_index) * 4 + i] * variances[i];
             // Center of the box and half its size along one axis, 0 for x and 1 for y.
             let decode_axis = |axis: usize| {
                 let (first, last) = (side(axis), side(axis + 2));
                 let size = last - first;
-                (predicted(axis) * size + (first + last) / 2.0, predicted(axis + 2).exp() * size / 2.0)
+                (scaled_prediction(axis) * size + (first + last) / 2.0, scaled_prediction(axis + 2).exp() * size / 2.0)
             };
             let ((x, w), (y, h)) = (decode_axis(0), decode_axis(1));
             let mut sides = [x - w, y - h, x + w, y + h];
@@ -227,7 +227,7 @@ fn transform_reference(
                 sides = sides.map(|v| v.clamp(0.0, 1.0));
             }
             let row = (image * anchors + counts[image] as usize) * 6;
-            boxes[row..row + 2].copy_from_slice(&[(class - background) as f64, p]);
+            boxes[row..row + 2].copy_from_slice(&[(class - first_class) as f64, p]);
             boxes[row + 2..row + 6].copy_from_slice(&sides);
             counts[image] += 1.0;
         }
@@ -263,9 +263,9 @@ inventory::submit! {
 }
 
 fn valid_relation(relation: &Relation<'_>) -> TypeResult {
-    let data = float_ranked(relation, 0, 3)?;
+    let data = float_tensor_of_rank(relation, 0, 3)?;
     if relation.args.len() > 1 {
-        float_ranked(relation, 1, 0)?;
+        float_tensor_of_rank(relation, 1, 0)?;
     }
     column(relation, "score_index", &data.dims[2], 1, false)?;
     column(relation, "id_index", &data.dims[2], 1, true)?;
@@ -338,18 +338,18 @@ inventory::submit! {
 }
 
 fn suppression_relation(relation: &Relation<'_>) -> TypeResult {
-    let data = float_ranked(relation, 0, 3)?;
+    let data = float_tensor_of_rank(relation, 0, 3)?;
     let [batch, boxes, elements] = [0, 1, 2].map(|axis| data.dims[axis].clone());
     column(relation, "score_index", &elements, 1, false)?;
     column(relation, "id_index", &elements, 1, true)?;
     column(relation, "coord_start", &elements, 4, false)?;
     for (i, rank) in [(1, 1), (2, 2), (3, 0)] {
-        let ty = ranked(relation, i, rank)?;
+        let ty = tensor_of_rank(relation, i, rank)?;
         if !ty.dtype.is_int() {
             return Err(relation.mismatch(format!("{}: expected integers, found {}", relation.def.inputs[i], ty.dtype)));
         }
     }
-    float_ranked(relation, 4, 0)?;
+    float_tensor_of_rank(relation, 4, 0)?;
     relation.same_dim("images", &batch, &relation.tensor(1)?.dims[0])?;
     relation.same_dim("images", &batch, &relation.tensor(2)?.dims[0])?;
     relation.same_dim("boxes", &boxes, &relation.tensor(2)?.dims[1])?;
@@ -390,9 +390,9 @@ fn suppression_reference(
     let threshold = inputs[4].to_f64s()[0];
     let (id, score) = (usize::try_from(params.int("id_index")).ok(), params.int("score_index") as usize);
     let (first, top_k) = (params.int("coord_start") as usize, params.int("top_k"));
-    let force = params.bool("force_suppress");
+    let ignores_class = params.bool("force_suppress");
     let mut kept_boxes = vec![NO_BOX; data.len()];
-    let mut kept_places = vec![NO_BOX; batch * boxes];
+    let mut kept_indices = vec![NO_BOX; batch * boxes];
     for image in 0..batch {
         let row = |position: usize| &data[(image * boxes + position) * elements..][..elements];
         let Some(count) = usize::try_from(valid[image]).ok().filter(|&n| n <= boxes) else {
@@ -403,32 +403,32 @@ fn suppression_reference(
         let mut is_kept = vec![true; count];
         if threshold > 0.0 {
             order.sort_by(|&a, &b| row(b)[score].total_cmp(&row(a)[score]));
-            let considered = if top_k > 0 { count.min(top_k as usize) } else { count };
+            let considered_count = if top_k > 0 { count.min(top_k as usize) } else { count };
             let mut kept_count = 0;
             for i in 0..count {
                 let a = row(order[i]);
-                is_kept[i] = i < considered && kept_count != max_output;
+                is_kept[i] = i < considered_count && kept_count != max_output;
                 if !is_kept[i] || a[score] <= 0.0 {
                     continue;
                 }
                 let kept_rows = (0..i).filter(|&k| is_kept[k]).map(|k| row(order[k]));
-                let dropped = kept_rows.filter(|b| b[score] > 0.0 && id.is_none_or(|id| b[id] >= 0.0)).any(|b| {
-                    let is_compared = force || id.is_none_or(|id| a[id] == b[id]);
+                let is_dropped = kept_rows.filter(|b| b[score] > 0.0 && id.is_none_or(|id| b[id] >= 0.0)).any(|b| {
+                    let is_compared = ignores_class || id.is_none_or(|id| a[id] == b[id]);
                     is_compared && overlap(&a[first..first + 4], &b[first..first + 4]) >= threshold
                 });
-                is_kept[i] = !dropped;
-                kept_count += i64::from(!dropped);
+                is_kept[i] = !is_dropped;
+                kept_count += i64::from(!is_dropped);
             }
         }
         for i in (0..count).filter(|&i| is_kept[i]) {
             let target = image * boxes + i;
             kept_boxes[target * elements..][..elements].copy_from_slice(row(order[i]));
-            kept_places[target] = indices[image * boxes + order[i]] as f64;
+            kept_indices[target] = indices[image * boxes + order[i]] as f64;
         }
     }
     if params.bool("return_indices") {
-        let counts = move_valid_to_front(&mut kept_places, batch, 1);
-        Writer::new(&mut outputs[0]).store(kept_places);
+        let counts = move_valid_to_front(&mut kept_indices, batch, 1);
+        Writer::new(&mut outputs[0]).store(kept_indices);
         Writer::new(&mut outputs[1]).store(counts);
         return Ok(());
     }
@@ -443,16 +443,16 @@ fn suppression_reference(
 /// with -1. Returns the number of rows moved in each group.
 fn move_valid_to_front(rows: &mut [f64], groups: usize, elements: usize) -> Vec<f64> {
     let size = rows.len() / groups.max(1);
-    let front = |group: &mut [f64]| {
-        let mut next = 0;
+    let compact = |group: &mut [f64]| {
+        let mut target = 0;
         for source in (0..size).step_by(elements) {
             if group[source] >= 0.0 {
-                group.copy_within(source..source + elements, next);
-                next += elements;
+                group.copy_within(source..source + elements, target);
+                target += elements;
             }
         }
-        group[next..].fill(NO_BOX);
-        (next / elements) as f64
+        group[target..].fill(NO_BOX);
+        (target / elements) as f64
     };
-    (0..groups).map(|group| front(&mut rows[group * size..][..size])).collect()
+    (0..groups).map(|group| compact(&mut rows[group * size..][..size])).collect()
 }

@@ -30,7 +30,7 @@ pub(super) fn offset(index: &[usize], strides: &[usize]) -> usize {
 }
 
 /// Calls `visit` with every index of `shape`, in row-major order, until the work is [cancelled](crate::cancel).
-pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
+pub(super) fn for_each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
     if shape.contains(&0) {
         return;
     }
@@ -53,7 +53,7 @@ pub(super) fn gather(
     let size = input.dtype.size();
     let shape = output.shape;
     let mut chunks = output.data.chunks_exact_mut(size);
-    each_index(shape, |index| {
+    for_each_index(shape, |index| {
         let start = source(index) * size;
         if let Some(chunk) = chunks.next() {
             chunk.copy_from_slice(&input.data[start..start + size]);

@@ -31,7 +31,7 @@ impl<T: Element, D: Dimension> From<Array<T, D>> for Tensor {
 
 impl<'a> TensorView<'a> {
     /// Returns the tensor as an array view; `None` if `T` is not the element type.
-    pub fn to_array_view<T: Element>(&self) -> Option<ArrayViewD<'a, T>> {
+    pub fn as_array_view<T: Element>(&self) -> Option<ArrayViewD<'a, T>> {
         let stored = if self.dtype == DType::Bool { DType::U8 } else { self.dtype };
         let elements = (T::DTYPE == stored).then(|| self.as_slice::<T>())?;
         ArrayViewD::from_shape(IxDyn(self.shape), elements).ok()
@@ -41,7 +41,7 @@ impl<'a> TensorView<'a> {
 impl Tensor {
     /// Returns the tensor as an array that borrows its elements; `None` if `T` is not the element type.
     pub fn array_view<T: Element>(&self) -> Option<ArrayViewD<'_, T>> {
-        self.view().to_array_view()
+        self.view().as_array_view()
     }
 
     /// Copies the tensor to an array; `None` if `T` is not the element type.

@@ -183,8 +183,8 @@ mod tests {
         set_limit(usize::MAX);
 
         assert_eq!(Tensor::zeros(DType::F64, &[1 << 40, 1 << 40]), Err(OutOfMemory::OVERFLOW));
-        let refused = Tensor::zeros(DType::U8, &[isize::MAX as usize]).unwrap_err();
-        assert_eq!(refused, OutOfMemory { bytes: Some(isize::MAX as usize), limit: None });
+        let size_error = Tensor::zeros(DType::U8, &[isize::MAX as usize]).unwrap_err();
+        assert_eq!(size_error, OutOfMemory { bytes: Some(isize::MAX as usize), limit: None });
         assert!(reserve(isize::MAX as usize).is_err());
     }
 

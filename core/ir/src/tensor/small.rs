@@ -90,12 +90,12 @@ impl Format {
             return self.nan();
         }
         let sign = if value.is_sign_negative() { self.sign() } else { 0 };
-        let signed = |magnitude: u8| match (self.special, magnitude) {
+        let with_sign = |magnitude: u8| match (self.special, magnitude) {
             (Special::NanAtNegativeZero, 0) => 0,
             _ => sign | magnitude,
         };
         let overflow_code = || match (is_saturating || self.special == Special::None, self.special) {
-            (true, _) => signed(self.largest()),
+            (true, _) => with_sign(self.largest()),
             (false, Special::Ieee) => sign | self.infinity(),
             // Where NaN has the encoding of negative zero, the sign bit is part of the encoding.
             (false, Special::NanAtNegativeZero) => self.nan(),
@@ -106,7 +106,7 @@ impl Format {
             return overflow_code();
         }
         if size == 0.0 {
-            return signed(0);
+            return with_sign(0);
         }
         // Unit in the last place of the value's binade, but at least the unit of the subnormal numbers.
         let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(1 - self.bias);
@@ -115,7 +115,7 @@ impl Format {
         // `count` includes the implicit bit; a carry increments the exponent.
         let field = (exponent + self.bias - 1) as u32;
         let magnitude = (field << self.mantissa_bits) + count;
-        if magnitude > u32::from(self.largest()) { overflow_code() } else { signed(magnitude as u8) }
+        if magnitude > u32::from(self.largest()) { overflow_code() } else { with_sign(magnitude as u8) }
     }
 }
 
@@ -311,9 +311,9 @@ mod tests {
         for format in FORMATS {
             for code in 0..format.largest() {
                 let (low, high) = (format.decode(code), format.decode(code + 1));
-                let even = if code % 2 == 0 { code } else { code + 1 };
+                let even_code = if code % 2 == 0 { code } else { code + 1 };
                 let (half, little) = ((low + high) / 2.0, (high - low) / 64.0);
-                assert_eq!(format.encode(half, true), even, "{format:?} {code}");
+                assert_eq!(format.encode(half, true), even_code, "{format:?} {code}");
                 assert_eq!(format.encode(half - little, true), code, "{format:?} {code}");
                 assert_eq!(format.encode(half + little, true), code + 1, "{format:?} {code}");
             }

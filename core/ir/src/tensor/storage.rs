@@ -27,7 +27,7 @@ impl AlignedBytes {
         if len == 0 {
             return Ok(AlignedBytes::empty());
         }
-        AlignedBytes::charged(len, Charge::new(len)?)
+        AlignedBytes::allocate(len, Charge::new(len)?)
     }
 
     /// Copies `bytes`. The copy counts toward the budget, but is not checked against the limit, as its data is already
@@ -36,12 +36,12 @@ impl AlignedBytes {
     /// # Errors
     /// If the system is out of memory.
     pub fn copy_of(bytes: &[u8]) -> Result<AlignedBytes, OutOfMemory> {
-        let mut copy = AlignedBytes::charged(bytes.len(), Charge::beyond_limit(bytes.len()))?;
+        let mut copy = AlignedBytes::allocate(bytes.len(), Charge::beyond_limit(bytes.len()))?;
         copy.as_mut().copy_from_slice(bytes);
         Ok(copy)
     }
 
-    fn charged(len: usize, charge: Charge) -> Result<AlignedBytes, OutOfMemory> {
+    fn allocate(len: usize, charge: Charge) -> Result<AlignedBytes, OutOfMemory> {
         let lines = bytemuck::allocation::try_zeroed_slice_box(len.div_ceil(64));
         let lines = lines.map_err(|()| OutOfMemory { bytes: Some(len), limit: None })?;
         Ok(AlignedBytes { lines, len, _charge: Some(charge) })

@@ -128,8 +128,8 @@ impl<'a> Lexer<'a> {
             return self.token(Kind::Eof, start);
         };
         let kind = match first {
-            b'%' => self.prefixed(true),
-            b'@' => self.prefixed(false),
+            b'%' => self.prefixed_name(true),
+            b'@' => self.prefixed_name(false),
             b'"' => self.string(),
             b'0'..=b'9' => self.number(),
             _ if is_name_start(first) => self.ident(),
@@ -158,7 +158,7 @@ impl<'a> Lexer<'a> {
                     self.offset += rest.iter().position(|&b| b == b'\n').unwrap_or(rest.len());
                 }
                 (b'/', b'*') => {
-                    let opening = self.offset;
+                    let opening_offset = self.offset;
                     let mut depth = 0usize;
                     loop {
                         match (self.peek(0), self.peek(1)) {
@@ -173,7 +173,7 @@ impl<'a> Lexer<'a> {
                                     break;
                                 }
                             }
-                            _ if self.offset >= self.bytes.len() => return Err(opening),
+                            _ if self.offset >= self.bytes.len() => return Err(opening_offset),
                             _ => self.offset += 1,
                         }
                     }
@@ -184,7 +184,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// Reads `%name`, `%"name"` or `%12` if `is_local` is true, otherwise `@name` or `@"name"`.
-    fn prefixed(&mut self, is_local: bool) -> Kind {
+    fn prefixed_name(&mut self, is_local: bool) -> Kind {
         let kind = if is_local { Kind::Local } else { Kind::Global };
         self.offset += 1;
         match self.peek(0) {
@@ -238,9 +238,9 @@ impl<'a> Lexer<'a> {
             digits(self);
         }
         if matches!(self.peek(0), b'e' | b'E') {
-            let sign = usize::from(matches!(self.peek(1), b'+' | b'-'));
-            if self.peek(1 + sign).is_ascii_digit() {
-                self.offset += 1 + sign;
+            let sign_length = usize::from(matches!(self.peek(1), b'+' | b'-'));
+            if self.peek(1 + sign_length).is_ascii_digit() {
+                self.offset += 1 + sign_length;
                 digits(self);
             }
         }

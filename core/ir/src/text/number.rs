@@ -52,7 +52,7 @@ pub fn parse(text: &str, is_negative: bool) -> Result<Number, String> {
     if let Some(dtype) = dtype.filter(|d| d.is_float()) {
         let value: f64 = digits.parse().map_err(|_| format!("expected a number, found {text}"))?;
         if value.is_infinite() {
-            return Err(format!("{sign}{text} does not fit any float type"));
+            return Err(format!("expected a number that fits float64, found {sign}{text}"));
         }
         return Ok(Number::Float(if is_negative { -value } else { value }, dtype));
     }
@@ -60,10 +60,13 @@ pub fn parse(text: &str, is_negative: bool) -> Result<Number, String> {
         return Err(format!("expected an integer before the suffix {suffix}, found {text}"));
     }
     let value = digits.parse::<i128>().map(|v| if is_negative { -v } else { v });
-    let value = value.map_err(|_| format!("{sign}{text} does not fit any integer type"))?;
+    let value = value.map_err(|_| format!("expected an integer that fits int64 or uint64, found {sign}{text}"))?;
     let dtype = dtype.unwrap_or(if i32::try_from(value).is_ok() { DType::I32 } else { DType::I64 });
     let is_in_range = crate::with_dtype!(dtype, T => is_in_range::<T>(value));
-    if is_in_range { Ok(Number::Int(value, dtype)) } else { Err(format!("{sign}{text} does not fit {dtype}")) }
+    match is_in_range {
+        true => Ok(Number::Int(value, dtype)),
+        false => Err(format!("expected an integer that fits {dtype}, found {sign}{text}")),
+    }
 }
 
 /// Returns true if the element type can represent the value. (64-bit integers are compared as integers.)
@@ -109,7 +112,7 @@ impl Number {
                 // 65505 rounds to 65504, the largest float16, but Relay accepts no literal above it.
                 let is_overflow = dtype == DType::F16 && value.abs() > f16::MAX.to_f64();
                 if value.is_finite() && (rounded.is_infinite() || is_overflow) {
-                    return Err(format!("{value:e} does not fit {dtype}"));
+                    return Err(format!("expected a number that fits {dtype}, found {value:e}"));
                 }
                 Ok(crate::with_dtype!(dtype, T => Tensor::scalar(<T as Element>::from_f64(value))))
             }

@@ -65,7 +65,7 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
             Some(ClausePattern::Tuple(fields)) => {
                 let count = fields.len();
                 choices.push(Choice::Tuple(count));
-                stack.push(Subproblem { rows: specialized(&rows, None, count), width: width - 1 + count, choices });
+                stack.push(Subproblem { rows: specialize(&rows, None, count), width: width - 1 + count, choices });
             }
             Some(ClausePattern::Constructor { name, .. }) => {
                 let def = module.types.constructor(name).and_then(|(owner, ..)| module.types.get(owner))?;
@@ -74,7 +74,7 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
                     let count = constructor.fields.len();
                     let mut choices = choices.clone();
                     choices.push(Choice::Constructor(constructor.name.clone(), count));
-                    let rows = specialized(&rows, Some(&constructor.name), count);
+                    let rows = specialize(&rows, Some(&constructor.name), count);
                     stack.push(Subproblem { rows, width: width - 1 + count, choices });
                 }
             }
@@ -86,7 +86,7 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
 
 /// Returns the rows that can still match if the last column holds `constructor` (a tuple if `None`), with the `count`
 /// fields as columns.
-fn specialized<'a>(rows: &[Row<'a>], constructor: Option<&Name>, count: usize) -> Vec<Row<'a>> {
+fn specialize<'a>(rows: &[Row<'a>], constructor: Option<&Name>, count: usize) -> Vec<Row<'a>> {
     let mut specialized_rows = Vec::new();
     for row in rows {
         let (mut remaining_row, last) = (row.clone(), row.last().copied().unwrap_or(&ANY));

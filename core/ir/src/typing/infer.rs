@@ -56,7 +56,7 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
                 Some(field) => field.clone(),
                 None => {
                     return Err(mismatch(format!(
-                        "tuple {}: expected a field index below {}, found {index}",
+                        "tuple {}: expected a field index < {}, found {index}",
                         module.ty(*tuple),
                         fields.len()
                     )));

@@ -15,8 +15,8 @@ pub fn unify(a: &Type, b: &Type) -> Option<Type> {
         return Some(a.clone());
     }
     let mut solver = Solver::default();
-    let joined = solver.join(a, b)?;
-    Some(solver.finish(&joined))
+    let joined_type = solver.join(a, b)?;
+    Some(solver.finish(&joined_type))
 }
 
 /// Returns the common type of the results of two branches: dimensions that differ become `?`. `None` if the
@@ -100,7 +100,7 @@ impl Solver {
             stack.extend(x.iter().zip(y).rev().map(|(p, q)| Step::Join(p.clone(), q.clone())));
         };
         while let Some(step) = stack.pop() {
-            let joined = match step {
+            let joined_type = match step {
                 Step::Join(a, b) => match (&a, &b) {
                     _ if a == b => a,
                     (Type::Param(hole), other) | (other, Type::Param(hole)) if Solver::is_hole(hole) => {
@@ -133,7 +133,7 @@ impl Solver {
                     (Type::Func(x), Type::Func(y)) if x.params.len() == y.params.len() => {
                         let (x, y) = match (x.type_params.len(), y.type_params.len()) {
                             (0, 0) => (x.clone(), y.clone()),
-                            (n, m) if n == m => (x.clone(), renamed(y, &x.type_params)),
+                            (n, m) if n == m => (x.clone(), rename_params(y, &x.type_params)),
                             (_, 0) => (self.instantiate(x), y.clone()),
                             (0, _) => (x.clone(), self.instantiate(y)),
                             _ => return None,
@@ -155,8 +155,8 @@ impl Solver {
                     _ => return None,
                 },
                 Step::Bind(hole) => {
-                    let joined = results.pop()?;
-                    self.bind(&hole, joined)?;
+                    let joined_type = results.pop()?;
+                    self.bind(&hole, joined_type)?;
                     Type::Param(hole)
                 }
                 Step::Tuple(len) => Type::tuple(results.split_off(results.len() - len)),
@@ -168,7 +168,7 @@ impl Solver {
                 Step::Ref => Type::reference(results.pop()?),
                 Step::Adt(name, len) => Type::adt(name, results.split_off(results.len() - len)),
             };
-            results.push(joined);
+            results.push(joined_type);
         }
         results.pop()
     }
@@ -224,13 +224,13 @@ impl Solver {
 }
 
 /// Renames the type parameters of a function type to `names`.
-fn renamed(func: &Arc<Nested<FuncType>>, names: &[Name]) -> Arc<Nested<FuncType>> {
+fn rename_params(func: &Arc<Nested<FuncType>>, names: &[Name]) -> Arc<Nested<FuncType>> {
     if *func.type_params == *names {
         return func.clone();
     }
-    let with: Vec<Type> = names.iter().cloned().map(Type::param).collect();
-    let params = func.params.iter().map(|p| substitute(p, &func.type_params, &with)).collect();
-    let ret = substitute(&func.ret, &func.type_params, &with);
+    let replacements: Vec<Type> = names.iter().cloned().map(Type::param).collect();
+    let params = func.params.iter().map(|p| substitute(p, &func.type_params, &replacements)).collect();
+    let ret = substitute(&func.ret, &func.type_params, &replacements);
     Arc::new(Nested::new(FuncType { type_params: names.into(), params, ret }))
 }
 
@@ -260,14 +260,14 @@ mod tests {
         Type::adt("List".into(), [element])
     }
 
-    fn poly(params: &[Type], ret: Type) -> Arc<Nested<FuncType>> {
+    fn polymorphic_type(params: &[Type], ret: Type) -> Arc<Nested<FuncType>> {
         Arc::new(Nested::new(FuncType { type_params: ["A".into()].into(), params: params.into(), ret }))
     }
 
     #[test]
     fn use_fills_type_parameters() {
         let mut solver = Solver::default();
-        let cons = solver.instantiate(&poly(&[a(), list(a())], list(a())));
+        let cons = solver.instantiate(&polymorphic_type(&[a(), list(a())], list(a())));
         assert!(solver.join(&cons.params[0], &int()).is_some());
         assert!(solver.join(&cons.params[1], &list(Type::Unknown)).is_some());
         assert_eq!(solver.finish(&cons.ret), list(int()));
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn open_holes_stay_unknown_and_occurs_check_fails() {
         let mut solver = Solver::default();
-        let nil = solver.instantiate(&poly(&[], list(a())));
+        let nil = solver.instantiate(&polymorphic_type(&[], list(a())));
         assert_eq!(solver.finish(&nil.ret), list(Type::Unknown));
         let hole = solver.holes(&["A".into()]).remove(0);
         assert!(solver.join(&hole, &list(hole.clone())).is_none());
@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn polymorphic_function_unifies_with_instances_and_renamings() {
-        let identity = Type::Func(poly(&[a()], a()));
-        let other = Type::Func(renamed(&poly(&[a()], a()), &["B".into()]));
+        let identity = Type::Func(polymorphic_type(&[a()], a()));
+        let other = Type::Func(rename_params(&polymorphic_type(&[a()], a()), &["B".into()]));
         let use_ = Type::func(FuncType::new([int()], Type::Unknown));
         assert_eq!(unify(&identity, &use_), Some(Type::func(FuncType::new([int()], int()))));
         assert_eq!(unify(&identity, &other), Some(identity));

@@ -55,7 +55,7 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let (before, after) = (last_two(s.window.before), last_two(s.window.after));
     let [kh, kw] = plane(s.weight.size);
     let dilation = last_two(s.window.dilation);
-    let each_tap = || (0..kh).flat_map(move |h| (0..kw).map(move |w| [h, w]));
+    let taps = || (0..kh).flat_map(move |h| (0..kw).map(move |w| [h, w]));
     let step = |strides: &[usize; 5]| [strides[0], strides[1], strides[3], strides[4]];
     let (out_size, w) = (plane(s.out.size), s.weight.stride);
     let engine = Engine {
@@ -63,7 +63,7 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
             images: s.data.size[0],
             size,
             before,
-            padded: [0, 1].map(|i| before[i] + size[i] + after[i]),
+            padded_size: [0, 1].map(|i| before[i] + size[i] + after[i]),
             steps: step(&s.data.stride),
         },
         out: OutShape { size: out_size, steps: [s.out.stride[0], s.out.stride[1], s.out.stride[4]] },
@@ -71,12 +71,12 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
             groups: s.groups,
             outputs: s.out.size[1] / s.groups,
             inputs: s.data.size[1] / s.groups,
-            taps: each_tap().map(|[h, wd]| h * w[3] + wd * w[4]).collect(),
+            taps: taps().map(|[h, wd]| h * w[3] + wd * w[4]).collect(),
             output_step: w[0],
             input_step: w[1],
         },
         stride: last_two(s.window.stride),
-        taps: each_tap().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
+        taps: taps().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
     };
     // The rows of the result must be adjacent, so that one stride addresses every position.
     if s.out.stride[3] != s.out.stride[4] * out_size[1] {
@@ -89,7 +89,13 @@ fn make_product(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let shapes: Vec<_> = spec.inputs.iter().map(|t| t.shape()).collect::<Option<_>>()?;
     let s = MatMulShape::new(&spec.params(), &shapes[0], &shapes[1], &spec.outputs.first()?.shape()?);
     let engine = Engine {
-        data: DataShape { images: 1, size: [1, s.m], before: [0; 2], padded: [1, s.m], steps: [0, s.a[2], 0, s.a[1]] },
+        data: DataShape {
+            images: 1,
+            size: [1, s.m],
+            before: [0; 2],
+            padded_size: [1, s.m],
+            steps: [0, s.a[2], 0, s.a[1]],
+        },
         out: OutShape { size: [1, s.m], steps: [0, 1, s.n] },
         kernel: KernelShape {
             groups: 1,

@@ -65,7 +65,7 @@ impl Kernel for Table {
             }
         } else {
             let out: &mut [u32] = bytemuck::cast_slice_mut(outputs[0].data);
-            split::each_chunk(out, 4096, x.len(), |i, out| {
+            split::for_each_chunk(out, 4096, x.len(), |i, out| {
                 out.iter_mut().zip(&x[i * 4096..]).for_each(|(out, x)| *out = table[usize::from(*x)]);
             });
         }
@@ -98,7 +98,7 @@ impl Kernel for Quantize {
         let zero = inputs[2].as_slice::<i32>()[0] as f32;
         let x = inputs[0].as_slice::<f32>();
         let (low, high) = (self.limits.0 as f32, self.limits.1 as f32);
-        split::each_chunk(&mut *outputs[0].data, 4096, x.len(), |i, out| {
+        split::for_each_chunk(&mut *outputs[0].data, 4096, x.len(), |i, out| {
             quantize(&x[i * 4096..][..out.len()], out, scale, zero, (low, high), self.rounding);
         });
         Ok(())
@@ -166,7 +166,7 @@ impl Kernel for Requantize {
             (false, inner) => inner,
         };
         let work = 2 * x.len();
-        split::each_chunk(out, size, work, |i, out| {
+        split::for_each_chunk(out, size, work, |i, out| {
             let x = &x[i * size..][..out.len()];
             if !is_per_tensor && self.factors.inner == 1 {
                 for ((out, x), factor) in out.iter_mut().zip(x).zip(&self.factors.values) {
@@ -197,22 +197,23 @@ multiversion! {
                 }
             }
             Rescale::Fixed(ratio, rounding) => {
-                let (m, left) = (i64::from(ratio.multiplier), i64::from(ratio.exponent.clamp(0, 32)));
-                let right = i64::from((-ratio.exponent).clamp(0, 32));
+                let (m, left_shift) = (i64::from(ratio.multiplier), i64::from(ratio.exponent.clamp(0, 32)));
+                let right_shift = i64::from((-ratio.exponent).clamp(0, 32));
                 for (out, x) in out.iter_mut().zip(x) {
-                    *out = (multiply_fixed_point(*x, m, left, right, rounding) + zero).clamp(limits.0, limits.1) as u8;
+                    let value = multiply_fixed_point(*x, m, left_shift, right_shift, rounding) + zero;
+                    *out = value.clamp(limits.0, limits.1) as u8;
                 }
             }
             Rescale::Float(ratio, rounding) => {
                 let (zero, limits) = (zero_point as f32, (limits.0 as f32, limits.1 as f32));
                 for (out, x) in out.iter_mut().zip(x) {
                     let real = *x as f32 * ratio;
-                    let rounded = match rounding {
+                    let rounded_value = match rounding {
                         Rounding::ToEven => real.round_ties_even(),
                         Rounding::Upward => (real + 0.5).floor(),
                         Rounding::ToNearest => round_half_away(real),
                     };
-                    *out = byte(rounded + zero, limits);
+                    *out = byte(rounded_value + zero, limits);
                 }
             }
         }
@@ -237,9 +238,9 @@ fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         let is_identity = factor == Rescale::Same && source_zero == result_zero;
         for (i, entry) in table.iter_mut().enumerate() {
             let x = if dtype == DType::U8 { i as i64 } else { i64::from(i as u8 as i8) };
-            let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
-            let centered = saturate(i128::from(x) - i128::from(source_zero));
-            let value = if is_identity { x } else { rescale(centered, factor, result_zero, int32) };
+            let int32_range = (i64::from(i32::MIN), i64::from(i32::MAX));
+            let centered_value = saturate(i128::from(x) - i128::from(source_zero));
+            let value = if is_identity { x } else { rescale(centered_value, factor, result_zero, int32_range) };
             // The table of the second operand excludes the zero point, and includes the sign of a subtraction. Sums
             // that may overflow `int32` are left to the reference.
             let value = match side {
@@ -286,11 +287,11 @@ impl Kernel for Bias {
         let (bias, out) = (inputs[0].as_slice::<i32>(), outputs[0].as_mut_slice::<i32>());
         let work = out.len() / 4;
         if self.inner == 1 {
-            split::each_chunk(out, self.len, work, |_, row| {
+            split::for_each_chunk(out, self.len, work, |_, row| {
                 row.iter_mut().zip(bias).for_each(|(o, b)| *o = o.wrapping_add(*b));
             });
         } else {
-            split::each_chunk(out, self.inner, work, |i, line| {
+            split::for_each_chunk(out, self.inner, work, |i, line| {
                 let bias = bias[i % self.len];
                 line.iter_mut().for_each(|o| *o = o.wrapping_add(bias));
             });

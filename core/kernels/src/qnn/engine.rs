@@ -21,7 +21,7 @@ pub(super) struct DataShape {
     pub size: [usize; 2],
     /// Padding before the first element, and the rows and columns including all padding.
     pub before: [usize; 2],
-    pub padded: [usize; 2],
+    pub padded_size: [usize; 2],
     /// Strides between images, channels, rows and columns, in elements.
     pub steps: [usize; 4],
 }
@@ -69,7 +69,7 @@ struct Layout {
 
 impl Engine {
     fn has_padding(&self) -> bool {
-        self.data.padded != self.data.size
+        self.data.padded_size != self.data.size
     }
 
     /// Returns true if the data can be read in place: unsigned, channels last, whole words, no padding.
@@ -90,8 +90,8 @@ impl Engine {
             };
         }
         let column = self.kernel.word_count() * 4;
-        let row = self.data.padded[1] * column;
-        let group = self.data.padded[0] * row;
+        let row = self.data.padded_size[1] * column;
+        let group = self.data.padded_size[0] * row;
         Layout { group, row, column, bytes: group * self.kernel.groups }
     }
 
@@ -134,8 +134,8 @@ impl Engine {
         let [_, channel, row_step, column_step] = self.data.steps;
         let inputs = self.kernel.inputs;
         let work = scratch.len() / 4;
-        split::each_chunk(scratch, layout.row, work, |i, line| {
-            let (group, row) = (i / self.data.padded[0], i % self.data.padded[0]);
+        split::for_each_chunk(scratch, layout.row, work, |i, line| {
+            let (group, row) = (i / self.data.padded_size[0], i % self.data.padded_size[0]);
             let first = group * inputs * channel;
             let source_row = row.checked_sub(self.data.before[0]).filter(|&row| row < self.data.size[0]);
             let Some(row) = source_row else {
@@ -170,7 +170,7 @@ impl Engine {
         let isa = tile::best_isa();
         let work = positions * self.kernel.outputs * self.kernel.groups * self.kernel.terms() / 64;
         let parts = split::threads(work).min(units);
-        split::each_part(parts, |part| {
+        split::for_each_part(parts, |part| {
             let mut accumulators = Accumulators([[0; TILE_CHANNELS]; TILE_POSITIONS]);
             for unit in split::part(units, 1, part, parts) {
                 let (i, tile) = (unit / tiles, unit % tiles);

@@ -123,7 +123,7 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
         let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
         assert!(end < self.len, "the tile lies inside the results");
         let mut values = [[0u8; TILE_CHANNELS]; TILE_POSITIONS];
-        scale(
+        requantize_rows(
             self.scaling,
             &self.offsets.values[tile.channel..],
             tile.channel,
@@ -197,13 +197,13 @@ pub(super) struct FixedRatios {
     shifts: Vec<i64>,
     /// True if no value is shifted to the left. In that case products fit 64 bits, results fit 32 bits, and nothing
     /// saturates before the bounds are applied.
-    below_one: bool,
+    is_below_one: bool,
 }
 
 impl Scaling {
     /// Creates the scaling of `channels` output channels, from a single rescaling or one rescaling per channel.
     pub fn new(factors: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {
-        let padded = channels + TILE_CHANNELS;
+        let padded_channels = channels + TILE_CHANNELS;
         let factor_at = |i: usize| factors[if factors.len() == 1 { 0 } else { i.min(factors.len() - 1) }];
         let rounding = match factors.first() {
             Some(Rescale::Fixed(_, rounding) | Rescale::Float(_, rounding)) => *rounding,
@@ -211,18 +211,18 @@ impl Scaling {
         };
         let factors = if let Some(Rescale::Float(..)) = factors.first() {
             let ratio = |i| if let Rescale::Float(ratio, _) = factor_at(i) { ratio } else { 1.0 };
-            Ratios::Float((0..padded).map(ratio).collect())
+            Ratios::Float((0..padded_channels).map(ratio).collect())
         } else {
             let ratio = |i| match factor_at(i) {
                 Rescale::Fixed(ratio, _) => (ratio.multiplier, ratio.exponent),
                 _ => (1 << 30, 1),
             };
-            let left_shifts: Vec<i64> = (0..padded).map(|i| i64::from(ratio(i).1.clamp(0, 32))).collect();
+            let left_shifts: Vec<i64> = (0..padded_channels).map(|i| i64::from(ratio(i).1.clamp(0, 32))).collect();
             Ratios::Fixed(FixedRatios {
-                multipliers: (0..padded).map(|i| ratio(i).0).collect(),
-                below_one: left_shifts.iter().all(|&shift| shift == 0),
+                multipliers: (0..padded_channels).map(|i| ratio(i).0).collect(),
+                is_below_one: left_shifts.iter().all(|&shift| shift == 0),
                 left_shifts,
-                shifts: (0..padded).map(|i| 31 + i64::from((-ratio(i).1).clamp(0, 32))).collect(),
+                shifts: (0..padded_channels).map(|i| 31 + i64::from((-ratio(i).1).clamp(0, 32))).collect(),
             })
         };
         Scaling { ratios: factors, rounding, zero_point, low, high }
@@ -235,7 +235,7 @@ type Rows = [[u8; TILE_CHANNELS]; TILE_POSITIONS];
 multiversion! {
     /// Adds the offsets of the channels to the first `positions` rows of `accumulators`, and requantizes these rows to
     /// 8-bit integers.
-    fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, positions: usize, accumulators: &Accumulators, rows_out: &mut Rows) {
+    fn requantize_rows(scaling: &Scaling, offsets: &[i32], channel: usize, positions: usize, accumulators: &Accumulators, rows_out: &mut Rows) {
         let Some(offsets) = offsets.first_chunk::<TILE_CHANNELS>() else { return };
         let rows = accumulators.0.iter().zip(rows_out).take(positions);
         match &scaling.ratios {
@@ -247,12 +247,12 @@ multiversion! {
                 for (accumulators, rows_out) in rows {
                     for c in 0..TILE_CHANNELS {
                         let real = accumulators[c].wrapping_add(offsets[c]) as f32 * ratios[c];
-                        let rounded = match scaling.rounding {
+                        let rounded_value = match scaling.rounding {
                             Rounding::ToEven => real.round_ties_even(),
                             Rounding::Upward => (real + 0.5).floor(),
                             Rounding::ToNearest => round_half_away(real),
                         };
-                        let value = rounded + zero;
+                        let value = rounded_value + zero;
                         let value = if value < low { low } else { value };
                         let value = if value > high { high } else { value };
                         // SAFETY: the comparisons bound the value by `low` and `high`, which fit `i32`; it is not NaN,
@@ -267,10 +267,11 @@ multiversion! {
                 let left_shifts = ratios.left_shifts[channel..].first_chunk::<TILE_CHANNELS>();
                 let (Some(multipliers), Some(shifts), Some(left_shifts)) = (multipliers, shifts, left_shifts) else { return };
                 // Bounds before the zero point is added.
-                let unshifted = |bound: i32| i64::from(bound) - i64::from(scaling.zero_point);
-                let bounds = (i32::try_from(unshifted(scaling.low)), i32::try_from(unshifted(scaling.high)));
+                let unshifted_bound = |bound: i32| i64::from(bound) - i64::from(scaling.zero_point);
+                let (low, high) = (unshifted_bound(scaling.low), unshifted_bound(scaling.high));
+                let bounds = (i32::try_from(low), i32::try_from(high));
                 match (bounds, scaling.rounding) {
-                    ((Ok(low), Ok(high)), Rounding::Upward) if ratios.below_one => {
+                    ((Ok(low), Ok(high)), Rounding::Upward) if ratios.is_below_one => {
                         for (accumulators, rows_out) in rows {
                             for c in 0..TILE_CHANNELS {
                                 let product = product(accumulators[c], offsets[c], multipliers[c]) + (1 << (shifts[c] - 1));
@@ -278,22 +279,22 @@ multiversion! {
                             }
                         }
                     }
-                    ((Ok(low), Ok(high)), Rounding::ToNearest) if ratios.below_one => {
+                    ((Ok(low), Ok(high)), Rounding::ToNearest) if ratios.is_below_one => {
                         for (accumulators, rows_out) in rows {
                             for c in 0..TILE_CHANNELS {
                                 let product = product(accumulators[c], offsets[c], multipliers[c]);
-                                let adjusted = product + (product >> 63) + (1 << (shifts[c] - 1));
-                                rows_out[c] = clamp_to_u8(adjusted >> shifts[c], low, high, scaling.zero_point);
+                                let adjusted_product = product + (product >> 63) + (1 << (shifts[c] - 1));
+                                rows_out[c] = clamp_to_u8(adjusted_product >> shifts[c], low, high, scaling.zero_point);
                             }
                         }
                     }
-                    ((Ok(low), Ok(high)), Rounding::ToEven) if ratios.below_one => {
+                    ((Ok(low), Ok(high)), Rounding::ToEven) if ratios.is_below_one => {
                         for (accumulators, rows_out) in rows {
                             for c in 0..TILE_CHANNELS {
                                 let product = product(accumulators[c], offsets[c], multipliers[c]);
                                 let parity = (product >> shifts[c]) & 1;
-                                let adjusted = product + parity + ((1 << (shifts[c] - 1)) - 1);
-                                rows_out[c] = clamp_to_u8(adjusted >> shifts[c], low, high, scaling.zero_point);
+                                let adjusted_product = product + parity + ((1 << (shifts[c] - 1)) - 1);
+                                rows_out[c] = clamp_to_u8(adjusted_product >> shifts[c], low, high, scaling.zero_point);
                             }
                         }
                     }
@@ -349,10 +350,10 @@ pub(super) fn multiply_fixed_point(
     let bound = 1i64 << (32 - left_shift);
     let product = (i64::from(value).clamp(-bound, bound) << left_shift) * multiplier;
     let (half, shift) = (1i64 << (30 + right_shift), 31 + right_shift);
-    let adjusted = match rounding {
+    let adjusted_product = match rounding {
         Rounding::Upward => product + half,
         Rounding::ToNearest => product + half - i64::from(product < 0),
         Rounding::ToEven => product + (half - 1) + ((product >> shift) & 1),
     };
-    (adjusted >> shift).clamp(i64::from(i32::MIN), i64::from(i32::MAX))
+    (adjusted_product >> shift).clamp(i64::from(i32::MIN), i64::from(i32::MAX))
 }

@@ -24,10 +24,10 @@ pub(super) fn look_up_each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
     // A lookup in memory costs about as much as one simple operation, the unit of work in `split`; a lookup in
     // registers costs a small fraction of that.
     let work = if has_register_lookup { x.len() / 8 } else { x.len() };
-    split::each_chunk(out, CHUNK, work, |i, out| {
+    split::for_each_chunk(out, CHUNK, work, |i, out| {
         let x = &x[i * CHUNK..][..out.len()];
-        let finished = if has_register_lookup { vectors(table, x, out) } else { 0 };
-        for (out, x) in out[finished..].iter_mut().zip(&x[finished..]) {
+        let finished_count = if has_register_lookup { look_up_vectors(table, x, out) } else { 0 };
+        for (out, x) in out[finished_count..].iter_mut().zip(&x[finished_count..]) {
             *out = table[usize::from(*x)];
         }
     });
@@ -56,13 +56,13 @@ impl Sum {
     pub fn look_up_each(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
         let work = if self.planes.is_some() { a.len() / 4 } else { 2 * a.len() };
         let (low, high) = if self.is_signed { (-128, 127) } else { (0, 255) };
-        split::each_chunk(out, CHUNK, work, |i, out| {
+        split::for_each_chunk(out, CHUNK, work, |i, out| {
             let (a, b) = (&a[i * CHUNK..][..out.len()], &b[i * CHUNK..][..out.len()]);
-            let finished = match &self.planes {
+            let finished_count = match &self.planes {
                 Some(planes) => sum_vectors(planes, self.is_signed, a, b, out),
                 None => 0,
             };
-            for ((out, a), b) in out[finished..].iter_mut().zip(&a[finished..]).zip(&b[finished..]) {
+            for ((out, a), b) in out[finished_count..].iter_mut().zip(&a[finished_count..]).zip(&b[finished_count..]) {
                 let sum = self.tables[0][usize::from(*a)] + self.tables[1][usize::from(*b)];
                 *out = sum.clamp(low, high) as u8;
             }
@@ -71,7 +71,7 @@ impl Sum {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn vectors(_: &[u8; 256], _: &[u8], _: &mut [u8]) -> usize {
+fn look_up_vectors(_: &[u8; 256], _: &[u8], _: &mut [u8]) -> usize {
     0
 }
 
@@ -82,10 +82,10 @@ fn sum_vectors(_: &[[u8; 256]; 4], _: bool, _: &[u8], _: &[u8], _: &mut [u8]) ->
 
 /// Looks up whole vectors and returns the number of bytes processed.
 #[cfg(target_arch = "x86_64")]
-fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
+fn look_up_vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
     // SAFETY: `look_up_each` calls this only if `can_look_up_in_registers` found AVX-512 BW and VBMI, which imply the
     // remaining features.
-    unsafe { x86::vectors(table, x, out) }
+    unsafe { x86::look_up_vectors(table, x, out) }
 }
 
 /// Sums whole vectors and returns the number of bytes processed.
@@ -130,7 +130,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    pub fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
+    pub fn look_up_vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
         let table = registers(table);
         let (x, out) = (x.as_chunks::<VECTOR>().0, out.as_chunks_mut::<VECTOR>().0);
         for (out, x) in out.iter_mut().zip(x) {

@@ -69,11 +69,11 @@ impl Kernel for MaxPool {
         let (height, width) = (s.out.size[3], s.out.size[4]);
         let lines = outputs[0].data.len() / (width * channels);
         let parts = split::threads(outputs[0].data.len().saturating_mul(self.taps[1])).min(lines);
-        let per_part = lines.div_ceil(parts);
-        split::each_chunk(outputs[0].data, per_part * width * channels, usize::MAX, |part, out| {
+        let lines_per_part = lines.div_ceil(parts);
+        split::for_each_chunk(outputs[0].data, lines_per_part * width * channels, usize::MAX, |part, out| {
             let mut rows = vec![MIN_BYTE; s.data.size[4] * channels];
             for (i, out) in out.chunks_exact_mut(width * channels).enumerate() {
-                let line = part * per_part + i;
+                let line = part * lines_per_part + i;
                 let (plane, row) = (line / height, line % height);
                 let image_start = match is_channels_last {
                     true => plane * s.data.stride[0],

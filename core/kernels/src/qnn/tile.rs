@@ -77,10 +77,10 @@ impl Tile<'_> {
     /// If data or weights are shorter than the sizes require, which is a bug in the kernel.
     pub fn run(&self, isa: Isa, count: usize, accumulators: &mut Accumulators) {
         let width = if self.is_wide { TILE_CHANNELS } else { HALF_CHANNELS };
-        let furthest = self.taps.iter().max().copied().unwrap_or(0) + self.word_count * 4;
+        let tap_end = self.taps.iter().max().copied().unwrap_or(0) + self.word_count * 4;
         assert!(count <= TILE_POSITIONS && self.weights.len() >= self.taps.len() * self.word_count * width * 4);
         assert!(
-            self.positions[..count].iter().all(|position| position + furthest <= self.data.len()),
+            self.positions[..count].iter().all(|position| position + tap_end <= self.data.len()),
             "all positions lie inside the data"
         );
         match isa {
@@ -88,16 +88,16 @@ impl Tile<'_> {
             // SAFETY: `isa` is one of `supported_isas`, which detects AVX2; the assertions keep every read inside data
             // and weights.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { x86::avx2(self, count, accumulators) },
+            Isa::Avx2 => unsafe { x86::run_avx2(self, count, accumulators) },
             // SAFETY: `isa` is one of `supported_isas`, which detects AVX-512 VNNI; the assertions keep every read
             // inside data and weights.
             #[cfg(target_arch = "x86_64")]
             Isa::Vnni => unsafe {
                 match (count > 4, self.is_wide) {
-                    (true, true) => x86::vnni::<8, 2>(self, count, accumulators),
-                    (true, false) => x86::vnni::<8, 1>(self, count, accumulators),
-                    (false, true) => x86::vnni::<4, 2>(self, count, accumulators),
-                    (false, false) => x86::vnni::<4, 1>(self, count, accumulators),
+                    (true, true) => x86::run_vnni::<8, 2>(self, count, accumulators),
+                    (true, false) => x86::run_vnni::<8, 1>(self, count, accumulators),
+                    (false, true) => x86::run_vnni::<4, 2>(self, count, accumulators),
+                    (false, false) => x86::run_vnni::<4, 1>(self, count, accumulators),
                 }
             },
         }
@@ -137,7 +137,11 @@ mod x86 {
     /// The caller guarantees AVX-512 VNNI, and that the reads of the tile's first `count` positions lie inside data and
     /// weights.
     #[target_feature(enable = "avx512f,avx512vnni")]
-    pub unsafe fn vnni<const P: usize, const V: usize>(tile: &Tile<'_>, count: usize, accumulators: &mut Accumulators) {
+    pub unsafe fn run_vnni<const P: usize, const V: usize>(
+        tile: &Tile<'_>,
+        count: usize,
+        accumulators: &mut Accumulators,
+    ) {
         if count == 0 {
             return;
         }
@@ -185,7 +189,7 @@ mod x86 {
     /// The caller guarantees AVX2, and that the reads of the tile's first `count` positions lie inside data and
     /// weights.
     #[target_feature(enable = "avx2")]
-    pub unsafe fn avx2(tile: &Tile<'_>, count: usize, accumulators: &mut Accumulators) {
+    pub unsafe fn run_avx2(tile: &Tile<'_>, count: usize, accumulators: &mut Accumulators) {
         let width = if tile.is_wide { TILE_CHANNELS } else { HALF_CHANNELS };
         let (low, high) = (_mm256_set1_epi8(0x7f), _mm256_set1_epi8(-128));
         let ones = _mm256_set1_epi16(1);

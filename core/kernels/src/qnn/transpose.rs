@@ -128,9 +128,9 @@ mod x86 {
         for (i, pair) in positions.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             let (a, b) = (eights[0][i], eights[1][i]);
             // SAFETY: SSE2 is part of x86-64.
-            let flipped = |value| unsafe { _mm_xor_si128(value, _mm_set1_epi8(flip as i8)) };
-            store(&mut pair[0], flipped(low(a, b)));
-            store(&mut pair[1], flipped(high(a, b)));
+            let flip_bytes = |value| unsafe { _mm_xor_si128(value, _mm_set1_epi8(flip as i8)) };
+            store(&mut pair[0], flip_bytes(low(a, b)));
+            store(&mut pair[1], flip_bytes(high(a, b)));
         }
         positions
     }

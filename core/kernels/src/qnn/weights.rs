@@ -45,12 +45,12 @@ impl KernelShape {
     /// Returns the size in bytes of a group's packed weights.
     pub fn group_bytes(&self) -> usize {
         let last = self.outputs % TILE_CHANNELS;
-        let padded = match last {
+        let padded_outputs = match last {
             0 => self.outputs,
             last if last <= HALF_CHANNELS => self.outputs - last + HALF_CHANNELS,
             last => self.outputs - last + TILE_CHANNELS,
         };
-        self.taps.len() * self.word_count() * 4 * padded
+        self.taps.len() * self.word_count() * 4 * padded_outputs
     }
 
     /// Returns offset and size in bytes of block `i` of a group's packed weights.
@@ -66,7 +66,7 @@ impl KernelShape {
 }
 
 /// Returns a weight as int8; uint8 weights are shifted by -128, like their zero point.
-fn signed(view: &TensorView<'_>, index: usize) -> i8 {
+fn signed_byte(view: &TensorView<'_>, index: usize) -> i8 {
     let byte = view.data[index];
     (if view.dtype == DType::U8 { byte ^ 0x80 } else { byte }) as i8
 }
@@ -94,7 +94,7 @@ pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8]
                 let mut sum = 0i32;
                 for (t, tap) in shape.taps.iter().enumerate() {
                     for c in 0..shape.inputs {
-                        let w = signed(view, channel * shape.output_step + c * shape.input_step + tap);
+                        let w = signed_byte(view, channel * shape.output_step + c * shape.input_step + tap);
                         packed[(((t * word_count) + c / 4) * width + o) * 4 + c % 4] = w;
                         sum += i32::from(w);
                     }

@@ -1,6 +1,6 @@
 //! Unary operators, casts and annotations.
 
-use super::{attrs, close, error_of, f32s, inferred_type, run, vector};
+use super::{assert_values, attrs, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{Attrs, Type};
 use byoc_ir::tensor::{DType, Tensor};
 
@@ -180,7 +180,7 @@ fn real_functions_match_numpy() {
         ("annotation.stop_fusion", &[-2.5, -1.5, -0.75, -0.5, 0.0, 0.3f32 as f64, 0.5, 1.0, 2.5]),
     ];
     for (name, expected) in table {
-        close(&run(name, &Attrs::none(), &[&x]), expected);
+        assert_values(&run(name, &Attrs::none(), &[&x]), expected);
     }
     let x = vector(&[0.0, 0.25, 0.5, 1.0, 2.0, 10.0]);
     let table: &[(&str, &[f64])] = &[
@@ -195,7 +195,7 @@ fn real_functions_match_numpy() {
         ("atanh", &[0.0, 0.2554128119, 0.5493061443, INF, NAN, NAN]),
     ];
     for (name, expected) in table {
-        close(&run(name, &Attrs::none(), &[&x]), expected);
+        assert_values(&run(name, &Attrs::none(), &[&x]), expected);
     }
 }
 
@@ -206,9 +206,9 @@ fn special_values() {
     assert_eq!(run("isnan", &none, &[&x]), Tensor::from_bools(&[4], &[true, false, false, false]));
     assert_eq!(run("isinf", &none, &[&x]), Tensor::from_bools(&[4], &[false, true, true, false]));
     assert_eq!(run("isfinite", &none, &[&x]), Tensor::from_bools(&[4], &[false, false, false, true]));
-    close(&run("nn.relu", &none, &[&x]), &[NAN, INF, 0.0, 1.0]);
-    close(&run("sign", &none, &[&x]), &[NAN, 1.0, -1.0, 1.0]);
-    close(&run("clip", &attrs([("a_min", 0.0.into()), ("a_max", 6.0.into())]), &[&x]), &[NAN, 6.0, 0.0, 1.0]);
+    assert_values(&run("nn.relu", &none, &[&x]), &[NAN, INF, 0.0, 1.0]);
+    assert_values(&run("sign", &none, &[&x]), &[NAN, 1.0, -1.0, 1.0]);
+    assert_values(&run("clip", &attrs([("a_min", 0.0.into()), ("a_max", 6.0.into())]), &[&x]), &[NAN, 6.0, 0.0, 1.0]);
 }
 
 #[test]

@@ -28,17 +28,21 @@ fn check(text: &str) -> Result<(), String> {
     let (mut op, mut attrs, mut args, mut expected, mut shape) = ("", Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut dtype = DType::F32;
     for line in text.lines().skip(1) {
-        let (word, rest) = line.split_once(' ').ok_or("an empty line")?;
+        let (word, rest) =
+            line.split_once(' ').ok_or_else(|| format!("expected a keyword and its arguments, found \"{line}\""))?;
         match word {
             "op" => op = rest,
             "attr" => {
-                let (key, value) = rest.split_once(" = ").ok_or("an attribute without a value")?;
+                let (key, value) =
+                    rest.split_once(" = ").ok_or_else(|| format!("attr: expected KEY = VALUE, found \"{rest}\""))?;
                 attrs.push((key, attribute(value)));
             }
             "in" => args.push(Value::Tensor(input(rest))),
             "out" => {
-                let (name, dims) = rest.split_once(' ').ok_or("an output without a shape")?;
-                dtype = DType::parse(name).ok_or("an unknown element type")?;
+                let (name, dims) = rest
+                    .split_once(' ')
+                    .ok_or_else(|| format!("out: expected an element type and a shape, found \"{rest}\""))?;
+                dtype = DType::parse(name).ok_or_else(|| format!("out: expected an element type, found \"{name}\""))?;
                 shape = numbers(dims);
             }
             _ => expected.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("number"))),
@@ -46,7 +50,11 @@ fn check(text: &str) -> Result<(), String> {
     }
     let actual = call(op, &Attrs::new(attrs), &args)?.swap_remove(0);
     if actual.shape() != shape || actual.dtype() != dtype {
-        return Err(format!("expected {shape:?} of {dtype}, found {actual:?}"));
+        return Err(format!(
+            "expected {dtype} of shape {shape:?}, found {} of shape {:?}",
+            actual.dtype(),
+            actual.shape()
+        ));
     }
     let actual = actual.view().to_f64s();
     let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
@@ -73,13 +81,13 @@ fn input(text: &str) -> Tensor {
     let integers = (0..count).map(|i| ((i * 37 + seed * 101 + i / 5 * 13) % 23) as i64 - 11);
     match fields[0] {
         "float32" => {
-            let positive = fields.len() > 3;
-            let values = integers.map(|v| v as f32 / 8.0).map(|v| if positive { v.abs() + 0.25 } else { v });
+            let is_positive = fields.len() > 3;
+            let values = integers.map(|v| v as f32 / 8.0).map(|v| if is_positive { v.abs() + 0.25 } else { v });
             Tensor::from_slice(&shape, &values.collect::<Vec<_>>())
         }
         "int8" => Tensor::from_slice(&shape, &integers.map(|v| v as i8).collect::<Vec<_>>()),
         "uint8" => Tensor::from_slice(&shape, &integers.map(|v| (v + 11) as u8).collect::<Vec<_>>()),
-        other => panic!("unknown input type {other}"),
+        other => panic!("expected an input of type float32, int8 or uint8, found {other}"),
     }
 }
 

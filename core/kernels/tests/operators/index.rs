@@ -1,6 +1,6 @@
 //! Creation of tensors, and reads and writes at computed positions.
 
-use super::{attrs, close, error_of, f32s, inferred_type, run, vector};
+use super::{assert_values, attrs, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::{DType, Tensor};
@@ -48,9 +48,9 @@ fn ranges() {
     let arange = |a: f32, b: f32, step: f32| {
         run("arange", &Attrs::none(), &[&Tensor::scalar(a), &Tensor::scalar(b), &Tensor::scalar(step)])
     };
-    close(&arange(1.0, 2.5, 0.5), &[1.0, 1.5, 2.0]);
-    close(&arange(1.0, -1.5, -1.0), &[1.0, 0.0, -1.0]);
-    close(&arange(1.0, 0.0, 1.0), &[]);
+    assert_values(&arange(1.0, 2.5, 0.5), &[1.0, 1.5, 2.0]);
+    assert_values(&arange(1.0, -1.5, -1.0), &[1.0, 0.0, -1.0]);
+    assert_values(&arange(1.0, 0.0, 1.0), &[]);
     let as_int64 = attrs([("dtype", DType::I64.into())]);
     let i = |v: i64| Tensor::scalar(v);
     assert_eq!(run("arange", &as_int64, &[&i(10), &i(0), &i(-3)]).as_slice::<i64>(), [10, 7, 4, 1]);
@@ -80,18 +80,20 @@ fn take_along_axes() {
     assert_eq!(actual.as_slice::<i64>(), expected);
     assert_eq!(run("take", &axis(-1), &[&sequence(&[2, 2]), &ints(&[], &[1])]).as_slice::<i64>(), [1, 3]);
     assert_eq!(run("take", &Attrs::none(), &[&sequence(&[2, 2]), &ints(&[2], &[3, 9])]).as_slice::<i64>(), [3, 3]);
-    let out_of_range = ints(&[2], &[-1, 4]);
+    let out_of_range_indices = ints(&[2], &[-1, 4]);
     let row = sequence(&[3]);
     let mode = |m: &str| axis(0).with("mode", m);
-    assert_eq!(run("take", &mode("clip"), &[&row, &out_of_range]).as_slice::<i64>(), [0, 2]);
-    assert_eq!(run("take", &mode("wrap"), &[&row, &out_of_range]).as_slice::<i64>(), [2, 1]);
+    assert_eq!(run("take", &mode("clip"), &[&row, &out_of_range_indices]).as_slice::<i64>(), [0, 2]);
+    assert_eq!(run("take", &mode("wrap"), &[&row, &out_of_range_indices]).as_slice::<i64>(), [2, 1]);
     assert!(
-        error_of("take", &mode("fast"), &[&row, &out_of_range]).contains("index -1 is out of range for an axis with 3")
+        error_of("take", &mode("fast"), &[&row, &out_of_range_indices])
+            .contains("index -1 is out of range for an axis with 3")
     );
-    assert!(error_of("take", &mode("other"), &[&row, &out_of_range]).contains("found \"other\""));
-    assert!(error_of("take", &mode("clip"), &[&sequence(&[0]), &out_of_range]).contains("without elements"));
-    let batched = run("take", &axis(1).with("batch_dims", 1), &[&sequence(&[2, 3]), &ints(&[2, 2], &[2, 0, 1, 1])]);
-    assert_eq!((batched.shape(), batched.as_slice::<i64>()), (&[2usize, 2][..], &[2, 0, 4, 4][..]));
+    assert!(error_of("take", &mode("other"), &[&row, &out_of_range_indices]).contains("found \"other\""));
+    assert!(error_of("take", &mode("clip"), &[&sequence(&[0]), &out_of_range_indices]).contains("without elements"));
+    let batched_rows =
+        run("take", &axis(1).with("batch_dims", 1), &[&sequence(&[2, 3]), &ints(&[2, 2], &[2, 0, 1, 1])]);
+    assert_eq!((batched_rows.shape(), batched_rows.as_slice::<i64>()), (&[2usize, 2][..], &[2, 0, 4, 4][..]));
     assert!(error_of("take", &axis(0), &[&row, &vector(&[1.0])]).contains("expected integers"));
     let table = inferred_type("take", &axis(0), &[f32s("1000, 64"), Type::tensor(DType::I64, &[1, 7])]);
     assert_eq!(table.unwrap(), "Tensor[(1, 7, 64), float32]");
@@ -138,7 +140,7 @@ fn scatters() {
     let rows = run("scatter_nd", &mode("update"), &[&zeros, &ints(&[1, 1], &[-1]), &ints(&[1, 2], &[7, 8])]);
     assert_eq!(rows.as_slice::<i64>(), [10, 20, 7, 8]);
     assert!(error_of("scatter_nd", &mode("other"), &[&zeros, &cells, &updates]).contains("found \"other\""));
-    assert!(error_of("scatter_nd", &mode("add"), &[&zeros, &cells, &zeros]).contains("expected rank 1"));
+    assert!(error_of("scatter_nd", &mode("add"), &[&zeros, &cells, &zeros]).contains("expected 1 dimensions"));
 
     let positions = ints(&[1, 2], &[1, 1]);
     let axis = |reduction: &str| attrs([("axis", 1.into()), ("reduction", reduction.into())]);
@@ -148,8 +150,8 @@ fn scatters() {
         [10, 6, 30, 40]
     );
     assert_eq!(run("scatter_elements", &axis("add"), &[&zeros, &positions, &pair]).as_slice::<i64>(), [10, 31, 30, 40]);
-    let wrong_shape = ints(&[1, 2], &[1, 2]);
-    assert!(error_of("scatter_elements", &axis("add"), &[&zeros, &wrong_shape, &pair]).contains("index 2"));
+    let unequal_indices = ints(&[1, 2], &[1, 2]);
+    assert!(error_of("scatter_elements", &axis("add"), &[&zeros, &unequal_indices, &pair]).contains("index 2"));
 }
 
 #[test]
@@ -157,31 +159,31 @@ fn one_hot_and_scans_and_triangles() {
     let (on_value, off_value) = (Tensor::scalar(1f32), Tensor::scalar(0f32));
     let indices = ints(&[3], &[1, 0, 5]);
     let depth = attrs([("depth", 2.into())]);
-    close(&run("one_hot", &depth, &[&indices, &on_value, &off_value]), &[0.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
+    assert_values(&run("one_hot", &depth, &[&indices, &on_value, &off_value]), &[0.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
     let first = run("one_hot", &depth.with("axis", 0), &[&indices, &on_value, &off_value]);
     assert_eq!(first.shape(), [2, 3]);
-    close(&first, &[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
-    let dynamic = run("dyn.one_hot", &Attrs::none(), &[&indices, &on_value, &off_value, &Tensor::scalar(2i64)]);
-    close(&dynamic, &[0.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
+    assert_values(&first, &[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+    let dynamic_one_hot = run("dyn.one_hot", &Attrs::none(), &[&indices, &on_value, &off_value, &Tensor::scalar(2i64)]);
+    assert_values(&dynamic_one_hot, &[0.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
     assert!(
         error_of("one_hot", &attrs([("depth", (-1).into())]), &[&indices, &on_value, &off_value])
             .contains("depth: expected an integer >= 0, found -1")
     );
 
     let a = sequence(&[2, 3, 4]);
-    let cumulative = run("cumsum", &attrs([("axis", 1.into())]), &[&a]);
+    let cumulative_sums = run("cumsum", &attrs([("axis", 1.into())]), &[&a]);
     let expected = [0, 1, 2, 3, 4, 6, 8, 10, 12, 15, 18, 21, 12, 13, 14, 15, 28, 30, 32, 34, 48, 51, 54, 57];
-    assert_eq!(cumulative.as_slice::<i64>(), expected);
-    let flat = run("cumsum", &attrs([("exclusive", true.into())]), &[&sequence(&[2, 2])]);
-    assert_eq!((flat.shape(), flat.as_slice::<i64>()), (&[4usize][..], &[0, 0, 1, 3][..]));
+    assert_eq!(cumulative_sums.as_slice::<i64>(), expected);
+    let flat_sums = run("cumsum", &attrs([("exclusive", true.into())]), &[&sequence(&[2, 2])]);
+    assert_eq!((flat_sums.shape(), flat_sums.as_slice::<i64>()), (&[4usize][..], &[0, 0, 1, 3][..]));
     let product = run("cumprod", &attrs([("dtype", DType::F32.into())]), &[&ints(&[3], &[2, 3, 4])]);
-    close(&product, &[2.0, 6.0, 24.0]);
+    assert_values(&product, &[2.0, 6.0, 24.0]);
 
     let k = Tensor::scalar(1i64);
-    let upper = run("trilu", &Attrs::none(), &[&a, &k]);
+    let upper_triangle = run("trilu", &Attrs::none(), &[&a, &k]);
     let expected = [0, 1, 2, 3, 0, 0, 6, 7, 0, 0, 0, 11, 0, 13, 14, 15, 0, 0, 18, 19, 0, 0, 0, 23];
-    assert_eq!(upper.as_slice::<i64>(), expected);
-    let lower = run("trilu", &attrs([("upper", false.into())]), &[&a, &Tensor::scalar(-1i64)]);
+    assert_eq!(upper_triangle.as_slice::<i64>(), expected);
+    let lower_triangle = run("trilu", &attrs([("upper", false.into())]), &[&a, &Tensor::scalar(-1i64)]);
     let expected = [0, 0, 0, 0, 4, 0, 0, 0, 8, 9, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 20, 21, 0, 0];
-    assert_eq!(lower.as_slice::<i64>(), expected);
+    assert_eq!(lower_triangle.as_slice::<i64>(), expected);
 }

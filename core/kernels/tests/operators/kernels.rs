@@ -69,8 +69,8 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], tolerance: Tolerance) {
 
     let views: Vec<TensorView<'_>> = tensors.iter().map(|t| t.view()).collect();
     // The fill pattern reveals elements that a kernel does not write.
-    let filled = |t: &Tensor| AlignedBytes::copy_of(&vec![0xa5; t.bytes().len()]).unwrap();
-    let mut buffers: Vec<AlignedBytes> = expected.iter().map(filled).collect();
+    let filled_buffer = |t: &Tensor| AlignedBytes::copy_of(&vec![0xa5; t.bytes().len()]).unwrap();
+    let mut buffers: Vec<AlignedBytes> = expected.iter().map(filled_buffer).collect();
     let run = |buffers: &mut [AlignedBytes], call: &dyn Fn(&mut [TensorViewMut<'_>]) -> Result<(), String>| {
         let mut out: Vec<TensorViewMut<'_>> = buffers
             .iter_mut()
@@ -179,10 +179,10 @@ fn binary_kernels_broadcast() {
         (&[1, 1, 1, 70_001], &[70_001]),
     ];
     let exact_operators = ["add", "subtract", "multiply", "divide", "maximum", "minimum"];
-    let compare = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"];
+    let comparisons = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"];
     for (a, b) in pairs {
         let args = [Value::Tensor(noise(a, 3)), Value::Tensor(noise(b, 4))];
-        for name in exact_operators.into_iter().chain(compare) {
+        for name in exact_operators.into_iter().chain(comparisons) {
             check(name, &Attrs::none(), &args, Tolerance::Exact);
         }
         check("power", &Attrs::none(), &args, Tolerance::Units(1.0));
@@ -192,7 +192,7 @@ fn binary_kernels_broadcast() {
     let special_values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -2.5, 1e-40];
     let column = Tensor::from_slice(&[8, 1], &special_values);
     let args = [Value::Tensor(column), Value::Tensor(Tensor::from_slice(&[8], &special_values))];
-    for name in exact_operators.into_iter().chain(compare) {
+    for name in exact_operators.into_iter().chain(comparisons) {
         check(name, &Attrs::none(), &args, Tolerance::Exact);
     }
     check("power", &Attrs::none(), &args, Tolerance::Units(1.0));
@@ -287,18 +287,18 @@ fn slices_and_repeats() {
     let slice = |begin: &[i64], end: &[i64], strides: &[i64]| {
         attrs([("begin", begin.into()), ("end", end.into()), ("strides", strides.into())])
     };
-    let unbounded = i64::MAX;
+    let axis_end = i64::MAX;
     for shape in [&[6, 7, 8][..], &[1, 40, 300], &[5, 0, 3]] {
-        check_all_widths("strided_slice", &slice(&[0, 2, 1], &[unbounded, 0, unbounded], &[1, -1, 2]), shape);
-        check_all_widths("strided_slice", &slice(&[-1], &[unbounded], &[1]), shape);
-        check_all_widths("strided_slice", &slice(&[0, 1], &[unbounded, -1], &[1]), shape);
-        check_all_widths("strided_slice", &slice(&[0, 0, 3], &[unbounded, unbounded, 5], &[1]), shape);
+        check_all_widths("strided_slice", &slice(&[0, 2, 1], &[axis_end, 0, axis_end], &[1, -1, 2]), shape);
+        check_all_widths("strided_slice", &slice(&[-1], &[axis_end], &[1]), shape);
+        check_all_widths("strided_slice", &slice(&[0, 1], &[axis_end, -1], &[1]), shape);
+        check_all_widths("strided_slice", &slice(&[0, 0, 3], &[axis_end, axis_end, 5], &[1]), shape);
         check_all_widths(
             "strided_slice",
-            &slice(&[unbounded, unbounded, unbounded], &[i64::MIN; 3], &[-1, -3, -2]),
+            &slice(&[axis_end, axis_end, axis_end], &[i64::MIN; 3], &[-1, -3, -2]),
             shape,
         );
-        check_all_widths("strided_slice", &slice(&[0], &[unbounded], &[i64::MAX]), shape);
+        check_all_widths("strided_slice", &slice(&[0], &[axis_end], &[i64::MAX]), shape);
         for axis in [0, 1, -1] {
             check_all_widths("reverse", &attrs([("axis", axis.into())]), shape);
             check_all_widths("repeat", &attrs([("axis", axis.into()), ("repeats", 3.into())]), shape);
@@ -379,12 +379,12 @@ fn reductions() {
                 check("variance", &variant, &args, Tolerance::Units(32.0));
             }
             if group <= 768 {
-                let near_one = super::run(
+                let values_near_one = super::run(
                     "exp",
                     &Attrs::none(),
                     &[&super::run("multiply", &Attrs::none(), &[&data, &Tensor::scalar(0.01f32)])],
                 );
-                check("prod", &variant, &single_value(near_one), Tolerance::Units(group as f64 + 1.0));
+                check("prod", &variant, &single_value(values_near_one), Tolerance::Units(group as f64 + 1.0));
             }
         }
     }

@@ -33,7 +33,7 @@ pub fn call(name: &str, attrs: &Attrs, args: &[Value]) -> Result<Vec<Tensor>, St
 pub fn run(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Tensor {
     let args: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
     let mut outputs = call(name, attrs, &args).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(outputs.len(), 1, "{name} returns one tensor");
+    assert_eq!(outputs.len(), 1, "{name}: expected one result");
     outputs.remove(0)
 }
 
@@ -71,7 +71,7 @@ pub fn vector(values: &[f32]) -> Tensor {
 
 /// Asserts that values agree to about 4 float32 ULPs; NaN equals NaN.
 #[track_caller]
-pub fn close(actual: &Tensor, expected: &[f64]) {
+pub fn assert_values(actual: &Tensor, expected: &[f64]) {
     let actual = actual.view().to_f64s();
     assert_eq!(actual.len(), expected.len());
     for (i, (g, w)) in actual.iter().zip(expected).enumerate() {

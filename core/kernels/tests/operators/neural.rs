@@ -14,7 +14,7 @@ fn expect_type<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: 
 #[track_caller]
 fn expect_error<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: &[Type], part: &str) {
     let error = inferred_type(name, &attrs(pairs), args).expect_err("an error");
-    assert!(error.contains(part), "{error:?} should contain {part:?}");
+    assert!(error.contains(part), "expected an error with \"{part}\", found \"{error}\"");
 }
 
 fn ints<const N: usize>(values: [i64; N]) -> AttrValue {
@@ -23,15 +23,20 @@ fn ints<const N: usize>(values: [i64; N]) -> AttrValue {
 
 #[test]
 fn convolution_sizes() {
-    let stem = [f32s("1, 3, 224, 224"), f32s("64, 3, 7, 7")];
+    let stem_args = [f32s("1, 3, 224, 224"), f32s("64, 3, 7, 7")];
     let strides = || ("strides", ints([2, 2]));
     expect_type(
         "nn.conv2d",
         [strides(), ("padding", ints([3, 3])), ("channels", AttrValue::Int(64)), ("kernel_size", ints([7, 7]))],
-        &stem,
+        &stem_args,
         "Tensor[(1, 64, 112, 112), float32]",
     );
-    expect_type("nn.conv2d", [strides(), ("padding", AttrValue::Int(3))], &stem, "Tensor[(1, 64, 112, 112), float32]");
+    expect_type(
+        "nn.conv2d",
+        [strides(), ("padding", AttrValue::Int(3))],
+        &stem_args,
+        "Tensor[(1, 64, 112, 112), float32]",
+    );
     expect_type(
         "nn.conv2d",
         [("padding", ints([1, 1]))],
@@ -111,8 +116,8 @@ fn convolution_errors() {
     expect_error("nn.conv2d", [("kernel_layout", "OIHW8h".into())], &args, "found blocks of axis H");
     expect_error("nn.conv2d", [], &[f32s("1, 4, 8"), weight], "data: expected 4 dimensions, found 3");
     expect_error("nn.conv2d", [], &[data, Type::tensor(DType::F16, &[6, 4, 3, 3])], "expected equal element types");
-    let oversized = [f32s("1, 1, 9223372036854775807"), f32s("1, 1, 9223372036854775807")];
-    expect_error("nn.conv1d_transpose", [("strides", ints([1 << 30]))], &oversized, "expected a result dimension");
+    let oversized_args = [f32s("1, 1, 9223372036854775807"), f32s("1, 1, 9223372036854775807")];
+    expect_error("nn.conv1d_transpose", [("strides", ints([1 << 30]))], &oversized_args, "expected a result dimension");
 }
 
 #[test]
@@ -139,10 +144,10 @@ fn product_types() {
         &[f32s("2, 2, 3"), f32s("3, 3, 4")],
         "batches: expected equal dimensions, found 2 and 3",
     );
-    let transposed = ("transpose_a", AttrValue::Bool(true));
+    let transpose_a = ("transpose_a", AttrValue::Bool(true));
     expect_error(
         "nn.matmul",
-        [transposed],
+        [transpose_a],
         &[f32s("2, 2, 3"), f32s("3, 4")],
         "tensor_a: expected 2 dimensions, found 3",
     );
@@ -161,8 +166,13 @@ fn pooling_types() {
     let pool = |n: i64| ("pool_size", ints([n, n]));
     let strides = || ("strides", ints([2, 2]));
     expect_type("nn.max_pool2d", [pool(3), strides()], &[f32s("?, 2, 6, 7")], "Tensor[(?, 2, 2, 3), float32]");
-    let ceil = ("ceil_mode", AttrValue::Bool(true));
-    expect_type("nn.max_pool2d", [pool(3), strides(), ceil], &[f32s("1, 2, 6, 7")], "Tensor[(1, 2, 3, 3), float32]");
+    let ceil_mode = ("ceil_mode", AttrValue::Bool(true));
+    expect_type(
+        "nn.max_pool2d",
+        [pool(3), strides(), ceil_mode],
+        &[f32s("1, 2, 6, 7")],
+        "Tensor[(1, 2, 3, 3), float32]",
+    );
     let layouts = [pool(2), ("layout", "NHWC".into()), ("out_layout", "NCHW".into())];
     expect_type("nn.avg_pool2d", layouts, &[f32s("1, 4, 5, 3")], "Tensor[(1, 3, 3, 4), float32]");
     let window = [("pool_size", AttrValue::ints([2, 3])), ("layout", "NHWC".into())];
@@ -221,10 +231,10 @@ fn plane_types() {
     let scalar = || f32s("");
     expect_type("nn.pad", [pairs(&[[1, 2], [0, 0]])], &[f32s("3, n"), scalar()], "Tensor[(6, n), float32]");
     expect_error("nn.pad", [pairs(&[[1, 2]])], &[f32s("3, 4"), scalar()], "expected 2 pairs");
-    let reflect = ("pad_mode", "reflect".into());
+    let reflect_mode = ("pad_mode", "reflect".into());
     expect_error(
         "nn.pad",
-        [pairs(&[[3, 0]]), reflect],
+        [pairs(&[[3, 0]]), reflect_mode],
         &[f32s("3"), scalar()],
         "expected reflect padding of at most 2 on 3 elements, found 3",
     );
@@ -248,8 +258,8 @@ fn plane_types() {
 #[test]
 fn nan_is_never_hidden() {
     let x = Tensor::from_slice(&[1, 1, 1, 4], &[1.0f32, f32::NAN, 3.0, 2.0]);
-    let pooled = run("nn.max_pool2d", &attrs([("pool_size", ints([1, 2]))]), &[&x]).view().to_f64s();
-    assert!(pooled[0].is_nan() && pooled[1].is_nan() && pooled[2] == 3.0, "{pooled:?}");
+    let maxima = run("nn.max_pool2d", &attrs([("pool_size", ints([1, 2]))]), &[&x]).view().to_f64s();
+    assert!(maxima[0].is_nan() && maxima[1].is_nan() && maxima[2] == 3.0, "{maxima:?}");
     let probabilities = run("nn.softmax", &Attrs::none(), &[&x]).view().to_f64s();
     assert!(probabilities.iter().all(|v| v.is_nan()), "{probabilities:?}");
 }

@@ -24,10 +24,10 @@ fn string_attr(name: &str, value: &str) -> Attrs {
 #[test]
 fn quantize_rounds_and_saturates() {
     let x = f32s(&[0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 300.0, -300.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
-    let rounded_away = run("qnn.quantize", &Attrs::none(), &[&x, &scale_tensor(1.0), &zero(0)]);
-    assert_eq!(rounded_away.as_slice::<i8>(), [1, 2, 3, -1, -2, -3, 127, -128, 127, -128, 0]);
-    let even = run("qnn.quantize", &string_attr("rounding", "TOEVEN"), &[&x, &scale_tensor(1.0), &zero(0)]);
-    assert_eq!(even.as_slice::<i8>(), [0, 2, 2, 0, -2, -2, 127, -128, 127, -128, 0]);
+    let nearest_values = run("qnn.quantize", &Attrs::none(), &[&x, &scale_tensor(1.0), &zero(0)]);
+    assert_eq!(nearest_values.as_slice::<i8>(), [1, 2, 3, -1, -2, -3, 127, -128, 127, -128, 0]);
+    let even_values = run("qnn.quantize", &string_attr("rounding", "TOEVEN"), &[&x, &scale_tensor(1.0), &zero(0)]);
+    assert_eq!(even_values.as_slice::<i8>(), [0, 2, 2, 0, -2, -2, 127, -128, 127, -128, 0]);
     let u8s = run("qnn.quantize", &string_attr("out_dtype", "uint8"), &[&x, &scale_tensor(0.5), &zero(3)]);
     assert_eq!(u8s.as_slice::<u8>(), [4, 6, 8, 2, 0, 0, 255, 0, 255, 0, 0]);
     let int32s = run(
@@ -53,8 +53,8 @@ fn parameters_lie_along_an_axis() {
 #[test]
 fn dequantize_saturates_in_int32_and_float16() {
     let x = Tensor::from_slice(&[2], &[i32::MIN, i32::MAX]);
-    let saturated = run("qnn.dequantize", &Attrs::none(), &[&x, &scale_tensor(1.0), &zero(5)]);
-    assert_eq!(saturated.as_slice::<f32>(), [i32::MIN as f32, (i32::MAX - 5) as f32]);
+    let saturated_values = run("qnn.dequantize", &Attrs::none(), &[&x, &scale_tensor(1.0), &zero(5)]);
+    assert_eq!(saturated_values.as_slice::<f32>(), [i32::MIN as f32, (i32::MAX - 5) as f32]);
     let float16s = run("qnn.dequantize", &string_attr("out_dtype", "float16"), &[&x, &scale_tensor(1.0), &zero(0)]);
     assert_eq!(float16s.view().to_f64s(), [-65504.0, 65504.0]);
 }
@@ -208,7 +208,7 @@ fn requantize_agrees_with_128_bit_arithmetic_on_a_million_cases() {
 }
 
 /// Requantizes `x` from scale `source_scale` to scale 1 without zero points, into int32.
-fn rescaled(x: &[i32], source_scale: f32, rounding: &str) -> Vec<i32> {
+fn rescale(x: &[i32], source_scale: f32, rounding: &str) -> Vec<i32> {
     let attr_set = attrs([("rounding", rounding.into()), ("out_dtype", "int32".into())]);
     let x = Tensor::from_slice(&[x.len()], x);
     run("qnn.requantize", &attr_set, &[&x, &scale_tensor(source_scale), &zero(0), &scale_tensor(1.0), &zero(0)])
@@ -220,18 +220,18 @@ fn rescaled(x: &[i32], source_scale: f32, rounding: &str) -> Vec<i32> {
 fn powers_of_two_shift() {
     // Halfway cases (-1.5, -0.5, 0.5, 1.5) and their neighbors.
     let x = [-7, -6, -5, -3, -2, -1, 0, 1, 2, 3, 5, 6, 7];
-    assert_eq!(rescaled(&x, 0.25, "UPWARD"), [-2, -1, -1, -1, 0, 0, 0, 0, 1, 1, 1, 2, 2]);
-    assert_eq!(rescaled(&x, 0.25, "TONEAREST"), [-2, -2, -1, -1, -1, 0, 0, 0, 1, 1, 1, 2, 2]);
-    assert_eq!(rescaled(&x, 0.25, "TOEVEN"), [-2, -2, -1, -1, 0, 0, 0, 0, 0, 1, 1, 2, 2]);
+    assert_eq!(rescale(&x, 0.25, "UPWARD"), [-2, -1, -1, -1, 0, 0, 0, 0, 1, 1, 1, 2, 2]);
+    assert_eq!(rescale(&x, 0.25, "TONEAREST"), [-2, -2, -1, -1, -1, 0, 0, 0, 1, 1, 1, 2, 2]);
+    assert_eq!(rescale(&x, 0.25, "TOEVEN"), [-2, -2, -1, -1, 0, 0, 0, 0, 0, 1, 1, 2, 2]);
     for rounding in ROUNDINGS {
         for power in 0..=31 {
             let values = [0, 1, -1, 3, -3, 12345, -12345, i32::MAX, i32::MIN];
-            let shifted_up = rescaled(&values, 2f32.powi(power), rounding);
+            let shifted_up = rescale(&values, 2f32.powi(power), rounding);
             for (x, y) in values.iter().zip(shifted_up) {
                 let expected = (i64::from(*x) << power).clamp(i32::MIN.into(), i32::MAX.into());
                 assert_eq!(i64::from(y), expected, "{x} << {power}, {rounding}");
             }
-            let shifted_down = rescaled(&values, 2f32.powi(-power), rounding);
+            let shifted_down = rescale(&values, 2f32.powi(-power), rounding);
             for (x, y) in values.iter().zip(shifted_down) {
                 let expected =
                     fixed_point(i128::from(*x), (2f32.powi(-power), 0), (1.0, 0), rounding, -(1 << 31), (1 << 31) - 1);
@@ -239,14 +239,14 @@ fn powers_of_two_shift() {
             }
         }
         // Shifts beyond the range of 64 bits.
-        assert_eq!(rescaled(&[0, 1, -1], 2f32.powi(100), rounding), [0, i32::MAX, i32::MIN]);
-        assert_eq!(rescaled(&[0, i32::MAX, i32::MIN], 2f32.powi(-100), rounding), [0, 0, 0]);
+        assert_eq!(rescale(&[0, 1, -1], 2f32.powi(100), rounding), [0, i32::MAX, i32::MIN]);
+        assert_eq!(rescale(&[0, i32::MAX, i32::MIN], 2f32.powi(-100), rounding), [0, 0, 0]);
     }
 }
 
 #[test]
 fn rescaling_saturates_where_it_would_wrap() {
-    assert_eq!(rescaled(&[i32::MAX, i32::MIN, 1 << 30], 3.0, "UPWARD"), [i32::MAX, i32::MIN, i32::MAX]);
+    assert_eq!(rescale(&[i32::MAX, i32::MIN, 1 << 30], 3.0, "UPWARD"), [i32::MAX, i32::MIN, i32::MAX]);
     let x = Tensor::from_slice(&[2], &[i32::MAX, i32::MIN]);
     let as_int32 = string_attr("out_dtype", "int32");
     // Neither the difference from the zero point nor the sum with the output zero point fits int32.
@@ -293,8 +293,8 @@ fn fixed_point_products() {
     ]);
     let actual = run("fixed_point_multiply_per_axis", &both_shifts, &[&x, &m, &left_shifts, &right_shifts]);
     assert_eq!(actual.as_slice::<i32>(), [12, -1, i32::MAX, 25]);
-    let ignored = attrs([("axes", AttrValue::from([0]))]);
-    let actual = run("fixed_point_multiply_per_axis", &ignored, &[&x, &m, &left_shifts, &right_shifts]);
+    let ignored_shifts = attrs([("axes", AttrValue::from([0]))]);
+    let actual = run("fixed_point_multiply_per_axis", &ignored_shifts, &[&x, &m, &left_shifts, &right_shifts]);
     assert_eq!(actual.as_slice::<i32>(), [2, -1, 1 << 30, 50]);
 }
 
@@ -370,19 +370,22 @@ fn functions_of_one_tensor() {
         let value = |q: &u8| (f((f64::from(*q) - 128.0) / 16.0) / scale).round() + point;
         x.as_slice::<u8>().iter().map(|q| value(q).clamp(0.0, 255.0) as u8).collect()
     };
-    let none = Attrs::none();
-    assert_eq!(apply("qnn.tanh", &none, 1.0 / 128.0, 128), expected(f64::tanh, 1.0 / 128.0, 128.0));
-    assert_eq!(apply("qnn.sigmoid", &none, 1.0 / 256.0, 0), expected(|x| 1.0 / (1.0 + (-x).exp()), 1.0 / 256.0, 0.0));
-    assert_eq!(apply("qnn.exp", &none, 1.0, 0), expected(f64::exp, 1.0, 0.0));
-    assert_eq!(apply("qnn.sqrt", &none, 1.0 / 64.0, 0)[2..], expected(f64::sqrt, 1.0 / 64.0, 0.0)[2..]);
-    assert_eq!(apply("qnn.abs", &none, 1.0 / 16.0, 0), [128, 64, 0, 64, 127]);
-    assert_eq!(apply("qnn.erf", &none, 1.0 / 64.0, 64), [0, 0, 64, 128, 128]);
-    assert_eq!(apply("qnn.hardswish", &none, 0.125, 4), [4, 4, 4, 36, 68]);
-    assert_eq!(apply("qnn.log", &none, 1.0 / 16.0, 0)[3..], [22, 33]);
-    assert_eq!(apply("qnn.rsqrt", &none, 1.0 / 64.0, 0)[3..], [32, 23]);
-    let slope = attrs([("alpha", AttrValue::Float(0.5))]);
-    assert_eq!(apply("qnn.leaky_relu", &slope, 1.0 / 16.0, 128), [64, 96, 128, 192, 255]);
-    let softmax = apply("qnn.softmax", &none, 1.0 / 256.0, 0);
+    let no_attrs = Attrs::none();
+    assert_eq!(apply("qnn.tanh", &no_attrs, 1.0 / 128.0, 128), expected(f64::tanh, 1.0 / 128.0, 128.0));
+    assert_eq!(
+        apply("qnn.sigmoid", &no_attrs, 1.0 / 256.0, 0),
+        expected(|x| 1.0 / (1.0 + (-x).exp()), 1.0 / 256.0, 0.0)
+    );
+    assert_eq!(apply("qnn.exp", &no_attrs, 1.0, 0), expected(f64::exp, 1.0, 0.0));
+    assert_eq!(apply("qnn.sqrt", &no_attrs, 1.0 / 64.0, 0)[2..], expected(f64::sqrt, 1.0 / 64.0, 0.0)[2..]);
+    assert_eq!(apply("qnn.abs", &no_attrs, 1.0 / 16.0, 0), [128, 64, 0, 64, 127]);
+    assert_eq!(apply("qnn.erf", &no_attrs, 1.0 / 64.0, 64), [0, 0, 64, 128, 128]);
+    assert_eq!(apply("qnn.hardswish", &no_attrs, 0.125, 4), [4, 4, 4, 36, 68]);
+    assert_eq!(apply("qnn.log", &no_attrs, 1.0 / 16.0, 0)[3..], [22, 33]);
+    assert_eq!(apply("qnn.rsqrt", &no_attrs, 1.0 / 64.0, 0)[3..], [32, 23]);
+    let slope_attrs = attrs([("alpha", AttrValue::Float(0.5))]);
+    assert_eq!(apply("qnn.leaky_relu", &slope_attrs, 1.0 / 16.0, 128), [64, 96, 128, 192, 255]);
+    let softmax = apply("qnn.softmax", &no_attrs, 1.0 / 256.0, 0);
     assert_eq!(softmax, [0, 0, 0, 5, 251]);
     let plane = Tensor::from_slice(&[1, 1, 2, 2], &[10u8, 20, 30, 41]);
     let pool = attrs([("pool_size", AttrValue::from([2, 2]))]);
@@ -418,18 +421,18 @@ fn types_of_the_dialect() {
     };
     assert_eq!(pair(DType::I8, DType::I8).as_deref(), Ok("Tensor[(2, 3), int8]"));
     assert!(pair(DType::I8, DType::U8).unwrap_err().contains("expected equal element types"));
-    let five = |data: Type| [data, s.clone(), z.clone(), s.clone(), z.clone()];
+    let unary_args = |data: Type| [data, s.clone(), z.clone(), s.clone(), z.clone()];
     let softmax_attrs = attrs([("axis", AttrValue::Int(4))]);
-    assert!(inferred_type("qnn.softmax", &softmax_attrs, &five(data.clone())).unwrap_err().contains("axis 4"));
+    assert!(inferred_type("qnn.softmax", &softmax_attrs, &unary_args(data.clone())).unwrap_err().contains("axis 4"));
     assert_eq!(
-        inferred_type("qnn.tanh", &Attrs::none(), &five(data.clone())).as_deref(),
+        inferred_type("qnn.tanh", &Attrs::none(), &unary_args(data.clone())).as_deref(),
         Ok("Tensor[(1, 3, 8, 8), uint8]")
     );
     let pool = attrs([("pool_size", AttrValue::from([2, 2])), ("strides", AttrValue::from([2, 2]))]);
     assert_eq!(
-        inferred_type("qnn.avg_pool2d", &pool, &five(data.clone())).as_deref(),
+        inferred_type("qnn.avg_pool2d", &pool, &unary_args(data.clone())).as_deref(),
         Ok("Tensor[(1, 3, 4, 4), uint8]")
     );
-    let error = inferred_type("qnn.requantize", &string_attr("out_dtype", "float32"), &five(data));
-    assert!(error.unwrap_err().contains("found float32"), "the result is an integer");
+    let error = inferred_type("qnn.requantize", &string_attr("out_dtype", "float32"), &unary_args(data));
+    assert!(error.unwrap_err().contains("found float32"), "expected an error that names float32");
 }

@@ -55,12 +55,12 @@ impl Random {
         Tensor::from_slice(shape, &values)
     }
 
-    fn scales(&mut self, shape: &[usize], around: i32) -> Tensor {
+    fn scales(&mut self, shape: &[usize], exponent: i32) -> Tensor {
         let values: Vec<f32> = (0..shape.iter().product::<usize>())
             .map(|_| {
                 let mantissa =
                     if self.below(5) == 0 { 1.0 } else { 1.0 + self.below(1 << 20) as f32 / (1 << 20) as f32 };
-                mantissa * 2f32.powi(around + self.below(5) as i32 - 2)
+                mantissa * 2f32.powi(exponent + self.below(5) as i32 - 2)
             })
             .collect();
         Tensor::from_slice(shape, &values)
@@ -99,8 +99,8 @@ fn check(name: &str, attrs: &Attrs, args: &[&Tensor], constant_inputs: &[usize],
             let (actual, expected) = (actual.view().to_f64s(), expected[0].view().to_f64s());
             let mismatch = actual.iter().zip(&expected).position(|(g, w)| g != w).unwrap_or(0);
             panic!(
-                "{name} {attrs:?} of {shapes:?}: element {mismatch}: found {}, expected {}",
-                actual[mismatch], expected[mismatch]
+                "{name} {attrs:?} of {shapes:?}: element {mismatch}: expected {}, found {}",
+                expected[mismatch], actual[mismatch]
             );
         }
     }
@@ -124,10 +124,10 @@ fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, 
     let batch = 1 + random.below(2);
     let is_channels_last = random.below(3) == 0;
     let order = |shape: [usize; 4]| if is_channels_last { [shape[0], shape[2], shape[3], shape[1]] } else { shape };
-    let data = random.bytes_any(&order([batch, inputs, size[0], size[1]]));
+    let data = random.any_bytes(&order([batch, inputs, size[0], size[1]]));
     let is_hwio = random.below(3) == 0;
     let (o, i) = (outputs, inputs / groups);
-    let weight = random.bytes_any(&if is_hwio { [kernel[0], kernel[1], i, o] } else { [o, i, kernel[0], kernel[1]] });
+    let weight = random.any_bytes(&if is_hwio { [kernel[0], kernel[1], i, o] } else { [o, i, kernel[0], kernel[1]] });
     let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
     let attrs = vec![
         ("strides", ints(&strides)),
@@ -141,7 +141,7 @@ fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, 
 }
 
 impl Random {
-    fn bytes_any(&mut self, shape: &[usize]) -> Tensor {
+    fn any_bytes(&mut self, shape: &[usize]) -> Tensor {
         let dtype = self.pick(&BYTES);
         self.bytes(dtype, shape)
     }
@@ -174,7 +174,7 @@ fn fused_convolutions() {
         let bias = random.int32s(&[outputs]);
         let out = random.pick(&BYTES);
         let (source_scale, result_scale) = (random.scales(&scale_shape, -12), random.scales(&[], -2));
-        let to_zero = random.zero_points(&[], out);
+        let result_zero_point = random.zero_points(&[], out);
         conv_attrs.extend([
             ("out_dtype", out.into()),
             ("rounding", random.pick(&["None", "UPWARD", "TONEAREST", "TOEVEN"]).into()),
@@ -183,7 +183,7 @@ fn fused_convolutions() {
         if random.below(3) == 0 {
             conv_attrs.extend([("a_min", AttrValue::Int(3)), ("a_max", AttrValue::Int(90))]);
         }
-        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &source_scale, &result_scale, &to_zero];
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &source_scale, &result_scale, &result_zero_point];
         let constant_inputs: &[usize] = if round % 4 == 0 { &[5, 6, 7] } else { &[1, 2, 3, 4, 5, 6, 7] };
         check("qnn.contrib_conv2d_requantize", &Attrs::new(conv_attrs), &args, constant_inputs, 1 + round % 3);
     }
@@ -194,7 +194,7 @@ fn products() {
     let mut random = Random(0xfeed_f00d_dead_beef);
     for round in 0..200 {
         let [m, n, k] = [1 + random.below(40), 1 + random.below(80), 1 + random.below(70)];
-        let (data, weight) = (random.bytes_any(&[m, k]), random.bytes_any(&[n, k]));
+        let (data, weight) = (random.any_bytes(&[m, k]), random.any_bytes(&[n, k]));
         let shape = random.per_channel(n);
         let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
         let args = [&data, &weight, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
@@ -202,17 +202,17 @@ fn products() {
 
         let bias = random.int32s(&[n]);
         let scale_shape = random.per_channel(n);
-        let (source_scale, result_scale, to_zero) =
+        let (source_scale, result_scale, result_zero_point) =
             (random.scales(&scale_shape, -10), random.scales(&[], -2), random.zero_points(&[], DType::I8));
-        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &source_scale, &result_scale, &to_zero];
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &source_scale, &result_scale, &result_zero_point];
         let product_attrs = attrs([("compute_dtype", random.pick(&["int64", "float32"]).into())]);
         check("qnn.contrib_dense_requantize", &product_attrs, &args, &[1, 5, 6, 7], 1 + round % 2);
 
         let batch = 1 + random.below(4);
         let flags = [random.below(2) == 0, random.below(2) == 0];
-        let x = random.bytes_any(&if flags[0] { [batch, k, m] } else { [batch, m, k] });
+        let x = random.any_bytes(&if flags[0] { [batch, k, m] } else { [batch, m, k] });
         let shared_batch = random.pick(&[1, batch]);
-        let y = random.bytes_any(&if flags[1] { [shared_batch, n, k] } else { [shared_batch, k, n] });
+        let y = random.any_bytes(&if flags[1] { [shared_batch, n, k] } else { [shared_batch, k, n] });
         let zeros = [random.zero_points(&[], x.dtype()), random.zero_points(&[], y.dtype())];
         let product_attrs =
             attrs([("transpose_a", AttrValue::Bool(flags[0])), ("transpose_b", AttrValue::Bool(flags[1]))]);
@@ -226,7 +226,7 @@ fn elementwise() {
     let mut random = Random(0x0bad_cafe_1234_5678);
     for round in 0..60 {
         let shape = random.pick(&[vec![1500], vec![2, 3, 30, 31], vec![5, 700], vec![3, 4]]);
-        let x = random.bytes_any(&shape);
+        let x = random.any_bytes(&shape);
         let dtype = x.dtype();
         let out = random.pick(&BYTES);
         let zeros = [random.zero_points(&[], dtype), random.zero_points(&[], out), random.zero_points(&[], dtype)];
@@ -237,9 +237,9 @@ fn elementwise() {
             ("rounding", random.pick(&["None", "TONEAREST", "TOEVEN"]).into()),
             ("compute_dtype", random.pick(&["int64", "float32"]).into()),
         ]);
-        let five = [&x, &scales[0], &zeros[0], &scales[1], &zeros[1]];
-        check("qnn.requantize", &requantize, &five, &[1, 2, 3, 4], threads);
-        check("qnn.dequantize", &Attrs::none(), &five[..3], &[], threads);
+        let requantize_args = [&x, &scales[0], &zeros[0], &scales[1], &zeros[1]];
+        check("qnn.requantize", &requantize, &requantize_args, &[1, 2, 3, 4], threads);
+        check("qnn.dequantize", &Attrs::none(), &requantize_args[..3], &[], threads);
         for name in ["qnn.tanh", "qnn.sigmoid", "qnn.hardswish", "qnn.abs", "qnn.softmax", "qnn.leaky_relu"] {
             check(name, &Attrs::none(), &[&x, &scales[0], &zeros[0], &scales[1], &zeros[2]], &[], threads);
         }
@@ -253,21 +253,21 @@ fn elementwise() {
         check("nn.relu", &Attrs::none(), &[&x], &[], threads);
 
         let y = random.bytes(dtype, &shape);
-        let eight = [&x, &y, &scales[0], &zeros[0], &scales[1], &zeros[2], &scales[2], &zeros[2]];
+        let binary_args = [&x, &y, &scales[0], &zeros[0], &scales[1], &zeros[2], &scales[2], &zeros[2]];
         for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
-            check(name, &Attrs::none(), &eight, &[2, 3, 4, 5, 6, 7], threads);
+            check(name, &Attrs::none(), &binary_args, &[2, 3, 4, 5, 6, 7], threads);
         }
 
         let int32s = random.int32s(&shape);
         let axis = random.below(shape.len());
         let axis_shape = if random.below(2) == 0 { vec![] } else { vec![shape[axis]] };
         let source_scale = random.scales(&axis_shape, -8);
-        let given =
+        let requantize_attrs =
             Attrs::new([("axis", AttrValue::Int(axis as i64))].into_iter().chain(
                 ["out_dtype", "rounding", "compute_dtype"].map(|key| (key, requantize.get(key).unwrap().clone())),
             ));
         let args = [&int32s, &source_scale, &Tensor::scalar(0i32), &scales[0], &zeros[1]];
-        check("qnn.requantize", &given, &args, &[1, 2, 3, 4], threads);
+        check("qnn.requantize", &requantize_attrs, &args, &[1, 2, 3, 4], threads);
         let bias = random.int32s(&[shape[axis]]);
         check("nn.bias_add", &attrs([("axis", AttrValue::Int(axis as i64))]), &[&int32s, &bias], &[1], threads);
 
@@ -276,8 +276,9 @@ fn elementwise() {
         let mut reals = reals;
         (reals[0], reals[1], reals[2]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
         let reals = Tensor::from_slice(&shape, &reals);
-        let given = attrs([("out_dtype", out.into()), ("rounding", random.pick(&["TONEAREST", "TOEVEN"]).into())]);
-        check("qnn.quantize", &given, &[&reals, &scales[0], &zeros[1]], &[1, 2], threads);
+        let quantize_attrs =
+            attrs([("out_dtype", out.into()), ("rounding", random.pick(&["TONEAREST", "TOEVEN"]).into())]);
+        check("qnn.quantize", &quantize_attrs, &[&reals, &scales[0], &zeros[1]], &[1, 2], threads);
     }
 }
 
@@ -301,6 +302,6 @@ fn max_pooling() {
             ("layout", (if is_channels_last { "NHWC" } else { "NCHW" }).into()),
             ("ceil_mode", AttrValue::Bool(random.below(2) == 0)),
         ]);
-        check("nn.max_pool2d", &pool_attrs, &[&random.bytes_any(&shape)], &[], 1 + round % 3);
+        check("nn.max_pool2d", &pool_attrs, &[&random.any_bytes(&shape)], &[], 1 + round % 3);
     }
 }

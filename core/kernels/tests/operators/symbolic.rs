@@ -21,19 +21,19 @@ fn check(name: &str, list: &[(&str, AttrValue)], args: &[&str], expected: &str) 
         ["tuple", fields @ ..] => vec![Type::tuple(fields.iter().map(|dims| f32s(dims)))],
         dims => dims.iter().map(|dims| f32s(dims)).collect(),
     };
-    let symbolic = infer(name, &attrs, &args).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(symbolic.to_string(), expected, "{name}");
-    let mut compared = 0;
+    let symbolic_type = infer(name, &attrs, &args).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(symbolic_type.to_string(), expected, "{name}");
+    let mut compared_count = 0;
     for n in 1..25 {
         for m in [1, 2, 5, 8] {
             let fixed: Vec<Type> = args.iter().map(|ty| with_sizes(ty, [n, m])).collect();
             if let Ok(fixed) = infer(name, &attrs, &fixed) {
-                assert_eq!(with_sizes(&symbolic, [n, m]), fixed, "{name} of n = {n}, m = {m}");
-                compared += 1;
+                assert_eq!(with_sizes(&symbolic_type, [n, m]), fixed, "{name} of n = {n}, m = {m}");
+                compared_count += 1;
             }
         }
     }
-    assert!(compared >= 8, "{name}: expected at least 8 valid sizes, found {compared}");
+    assert!(compared_count >= 8, "{name}: expected at least 8 valid sizes, found {compared_count}");
 }
 
 fn ints<const N: usize>(values: [i64; N]) -> AttrValue {
@@ -54,27 +54,27 @@ fn windows() {
     check("nn.max_pool2d", &window(2, 2, 0), &["1, 3, n, m"], &t("1, 3, floordiv(n, 2), floordiv(m, 2)"));
     check("nn.avg_pool1d", &window(3, 2, 1), &["1, 3, n"], &t("1, 3, floordiv(n + 1, 2)"));
     check("nn.avg_pool1d", &window(3, 1, 1), &["1, 3, n"], &t("1, 3, n"));
-    let ceil = [&window(3, 2, 0)[..], &[("ceil_mode", true.into())]].concat();
-    check("nn.max_pool1d", &ceil, &["n, 3, m"], &t("n, 3, floordiv(m, 2)"));
-    let conv = [("strides", ints([2, 1])), ("padding", ints([3, 2])), ("dilation", ints([1, 2]))];
-    check("nn.conv2d", &conv, &["n, 3, m, n", "8, 3, 7, 3"], &t("n, 8, floordiv(m + 1, 2), n"));
+    let ceil_attrs = [&window(3, 2, 0)[..], &[("ceil_mode", true.into())]].concat();
+    check("nn.max_pool1d", &ceil_attrs, &["n, 3, m"], &t("n, 3, floordiv(m, 2)"));
+    let conv_attrs = [("strides", ints([2, 1])), ("padding", ints([3, 2])), ("dilation", ints([1, 2]))];
+    check("nn.conv2d", &conv_attrs, &["n, 3, m, n", "8, 3, 7, 3"], &t("n, 8, floordiv(m + 1, 2), n"));
     check("nn.conv2d", &[], &["1, 3, n, n", "8, 3, m, 1"], &t("1, 8, -m + n + 1, n"));
-    let transposed = [("strides", ints([2])), ("padding", ints([1])), ("output_padding", ints([1]))];
-    check("nn.conv1d_transpose", &transposed, &["1, 3, n", "3, 8, 3"], &t("1, 8, 2*n"));
+    let transpose_attrs = [("strides", ints([2])), ("padding", ints([1])), ("output_padding", ints([1]))];
+    check("nn.conv1d_transpose", &transpose_attrs, &["1, 3, n", "3, 8, 3"], &t("1, 8, 2*n"));
 }
 
 #[test]
 fn slices() {
     let t = |dims: &str| format!("Tensor[({dims}), float32]");
-    let all = i64::MAX;
+    let axis_end = i64::MAX;
     for (begin, end, step, dims) in [
-        (0, all, 1, "n"),
-        (0, all, 2, "floordiv(n + 1, 2)"),
-        (3, all, 1, "max(0, n - 3)"),
+        (0, axis_end, 1, "n"),
+        (0, axis_end, 2, "floordiv(n + 1, 2)"),
+        (3, axis_end, 1, "max(0, n - 3)"),
         (0, 8, 1, "min(8, n)"),
         (0, -2, 1, "max(0, n - 2)"),
         (2, -2, 3, "floordiv(max(0, n - 4) + 2, 3)"),
-        (-3, all, 1, "min(3, n)"),
+        (-3, axis_end, 1, "min(3, n)"),
         (-3, -1, 1, "max(0, min(2, n - 1))"),
         (2, 5, 1, "max(0, min(5, n) - 2)"),
         (-5, 3, 1, "max(0, min(3, -n + min(3, n) + 5, n))"),
@@ -94,8 +94,8 @@ fn shapes() {
     check("nn.space_to_depth", &[("block_size", 2.into())], &["1, m, n, 4"], &t("1, 4*m, floordiv(n, 2), 2"));
     check("nn.depth_to_space", &[("block_size", 2.into())], &["1, 8, n, m"], &t("1, 2, 2*n, 2*m"));
     check("reshape", &[("newshape", ints([-1, 4]))], &["n, 6"], &t("n + floordiv(n, 2), 4"));
-    let thirds = [("indices_or_sections", 3.into()), ("axis", 0.into())];
-    check("split", &thirds, &["n, 2"], &format!("({0}, {0}, {0})", t("floordiv(n, 3), 2")));
+    let thirds_attrs = [("indices_or_sections", 3.into()), ("axis", 0.into())];
+    check("split", &thirds_attrs, &["n, 2"], &format!("({0}, {0}, {0})", t("floordiv(n, 3), 2")));
     let split_attrs = [("indices_or_sections", ints([1, 3])), ("axis", 0.into())];
     check("split", &split_attrs, &["n"], &format!("({}, {}, {})", t("1"), t("2"), t("n - 3")));
     check("nn.upsampling", &[("scale_h", 2.0.into()), ("scale_w", 3.0.into())], &["1, 1, n, m"], &t("1, 1, 2*n, 3*m"));

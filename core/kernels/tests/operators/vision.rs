@@ -1,6 +1,6 @@
 //! Detection operators. The expected values are computed by hand from the formulas in the operators' documentation.
 
-use super::{attrs, call, close, error_of, f32s, inferred_type};
+use super::{assert_values, attrs, call, error_of, f32s, inferred_type};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
 use byoc_ir::op::Value;
 use byoc_ir::tensor::{DType, Tensor};
@@ -41,7 +41,7 @@ fn default_boxes() {
     assert_eq!(actual.shape(), [1, 4, 4]);
     let square = |y: f64| [0.5 - 0.2, y - 0.1, 0.5 + 0.2, y + 0.1];
     let wide_box = |y: f64| [0.5 - 0.4, y - 0.05, 0.5 + 0.4, y + 0.05];
-    close(&actual, &[square(0.25), wide_box(0.25), square(0.75), wide_box(0.75)].concat());
+    assert_values(&actual, &[square(0.25), wide_box(0.25), square(0.75), wide_box(0.75)].concat());
     // Steps and offsets move the centers, and `clip` clips the boxes to the image.
     let offset_attrs = attrs([
         ("sizes", floats([1.0, 0.5])),
@@ -50,7 +50,7 @@ fn default_boxes() {
         ("clip", true.into()),
     ]);
     let actual = run_all("vision.multibox_prior", &offset_attrs, &[&of(&[1, 1, 1, 1], &[0.0])]).remove(0);
-    close(&actual, &[0.0, 0.0, 0.75, 0.5, 0.0, 0.0, 0.5, 0.25]);
+    assert_values(&actual, &[0.0, 0.0, 0.75, 0.5, 0.0, 0.0, 0.5, 0.25]);
     let ty = |dims: &str, attrs: &Attrs| inferred_type("vision.multibox_prior", attrs, &[f32s(dims)]);
     assert_eq!(ty("1, 8, 3, 5", &two_ratios).unwrap(), "Tensor[(1, 30, 4), float32]");
     assert_eq!(ty("1, 8, h, 5", &two_ratios).unwrap(), "Tensor[(1, ?, 4), float32]");
@@ -73,8 +73,8 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
     let actual = run_all("vision.multibox_transform_loc", &threshold, &[&classes, &offsets, &anchors]);
     assert_eq!(actual[1].as_slice::<i32>(), [1]);
     // Center (0.4, 0.3) moved by 0.1 * 0.4 and by -2 * 0.1 * 0.2.
-    let boxed = [1.0, 0.6f32 as f64, 0.24, 0.16, 0.64, 0.36];
-    assert_near(&actual[0], &[&boxed[..], &[-1.0; 12]].concat());
+    let expected_box = [1.0, 0.6f32 as f64, 0.24, 0.16, 0.64, 0.36];
+    assert_near(&actual[0], &[&expected_box[..], &[-1.0; 12]].concat());
     // With the background: anchors keep their classes, all three reach the threshold.
     let keep_attrs = attrs([("threshold", 0.2.into()), ("keep_background", true.into())]);
     let actual = run_all("vision.multibox_transform_loc", &keep_attrs, &[&classes, &offsets, &anchors]);
@@ -82,13 +82,16 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
     let ids: Vec<f32> = actual[0].as_slice::<f32>().chunks(6).map(|b| b[0]).collect();
     assert_eq!(ids, [0.0, 0.0, 2.0]);
     // Growth by exp(5 * 0.2) on both axes, with and without clipping at the border.
-    let grown = of(&[1, 4], &[0.0, 0.0, 5.0, 5.0]);
+    let growth = of(&[1, 4], &[0.0, 0.0, 5.0, 5.0]);
     let (class_scores, anchor) = (of(&[1, 2, 1], &[0.0, 1.0]), of(&[1, 1, 4], &square));
-    let actual = run_all("vision.multibox_transform_loc", &Attrs::none(), &[&class_scores, &grown, &anchor]);
+    let actual = run_all("vision.multibox_transform_loc", &Attrs::none(), &[&class_scores, &growth, &anchor]);
     let e = std::f64::consts::E;
     assert_near(&actual[0], &[0.0, 1.0, 0.0, 0.3 - e * 0.1, 0.4 + e * 0.2, 0.3 + e * 0.1]);
-    let error =
-        error_of("vision.multibox_transform_loc", &Attrs::none(), &[&class_scores, &grown, &of(&[1, 1, 5], &[0.0; 5])]);
+    let error = error_of(
+        "vision.multibox_transform_loc",
+        &Attrs::none(),
+        &[&class_scores, &growth, &of(&[1, 1, 5], &[0.0; 5])],
+    );
     assert!(error.contains("elements of an anchor: expected equal dimensions, found 5 and 4"), "{error}");
 }
 
@@ -101,8 +104,8 @@ fn valid_boxes_move_to_the_front() {
     assert_eq!(actual[1].as_slice::<f32>(), [1.0, 0.8, 3.0, 2.0, 0.5, 4.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0]);
     assert_eq!(actual[2].as_slice::<i32>(), [2, 3, -1, -1]);
     // No class to check, and the threshold as an attribute. A score equal to the threshold does not pass.
-    let no_class = attrs([("id_index", AttrValue::Int(-1)), ("score_threshold", 0.5.into())]);
-    let actual = run_all("vision.get_valid_counts", &no_class, &[&data]);
+    let classless_attrs = attrs([("id_index", AttrValue::Int(-1)), ("score_threshold", 0.5.into())]);
+    let actual = run_all("vision.get_valid_counts", &classless_attrs, &[&data]);
     assert_eq!(actual[2].as_slice::<i32>(), [1, 2, -1, -1]);
     let error =
         inferred_type("vision.get_valid_counts", &attrs([("score_index", AttrValue::Int(3))]), &[f32s("1, 4, 3")]);

@@ -40,7 +40,7 @@ fn unknown_operator(target: &str, name: &str) -> Box<Diagnostic> {
     let message = format!("rule for \"{target}\": unknown operator \"{name}\"");
     let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_TARGET_OPERATOR, message);
     Box::new(match nearest(name, op::names()) {
-        Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
+        Some(suggestion) => diagnostic.help(format!("did you mean \"{suggestion}\"?")),
         None => diagnostic.help("\"byoc ops\" lists the operators"),
     })
 }
@@ -167,9 +167,9 @@ impl Annotator<'_> {
                 self.annotate_non_call(rebuild, id, std::slice::from_mut(value))
             }
             Expr::RefWrite { reference, value } => {
-                let mut both = [*reference, *value];
-                self.annotate_non_call(rebuild, id, &mut both);
-                [*reference, *value] = both;
+                let mut both_operands = [*reference, *value];
+                self.annotate_non_call(rebuild, id, &mut both_operands);
+                [*reference, *value] = both_operands;
             }
             Expr::Function(function) => {
                 function.params.iter_mut().for_each(|p| *p = rebuild.get(*p));

@@ -31,16 +31,16 @@ pub(super) fn flatten_if_needed(module: &Module) -> Result<Cow<'_, Module>, Box<
     // fields, the module would grow by the product of the two counts, so beyond `budget` new expressions the ends share
     // one tuple.
     let mut budget = (1 << 16) + 16 * module.nodes.len();
-    let mut flattened: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    let mut flattened_ids: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     Rebuild::run(module, |rebuild, id, _| {
         let Some((tuple, compiler)) = ended_tuple(id) else { return Ok(None) };
-        if budget == 0 && flattened[tuple].is_some() {
-            return Ok(flattened[tuple]);
+        if budget == 0 && flattened_ids[tuple].is_some() {
+            return Ok(flattened_ids[tuple]);
         }
         let node_count = rebuild.new.module.nodes.len();
-        flattened[tuple] = Some(end_fields(rebuild, &annotations, tuple, &attrs_of(compiler.into())));
+        flattened_ids[tuple] = Some(end_fields(rebuild, &annotations, tuple, &attrs_of(compiler.into())));
         budget = budget.saturating_sub(rebuild.new.module.nodes.len() - node_count);
-        Ok(flattened[tuple])
+        Ok(flattened_ids[tuple])
     })
     .map(Cow::Owned)
 }

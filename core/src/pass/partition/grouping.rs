@@ -394,7 +394,7 @@ impl Finder<'_, '_> {
                 let detail = format!("{name}: {} is already assigned to {owner}", describe(module, node));
                 return Some(Refusal::new(RefusalCode::LowerPriority, detail));
             }
-            if self.claimed.contains(&node) || graph.collapsed(node).is_some() {
+            if self.claimed.contains(&node) || graph.collapsed_inputs(node).is_some() {
                 let detail = format!("{name}: {} belongs to another match", describe(module, node));
                 return Some(Refusal::new(RefusalCode::Overlap, detail));
             }
@@ -406,7 +406,7 @@ impl Finder<'_, '_> {
         }
         let dependence = self.bound_dependence(inputs, bound_nodes)?;
         let detail =
-            format!("{name}: an input needs {}, which is bound inside the match", describe(module, dependence));
+            format!("{name}: an input depends on {}, which is bound inside the match", describe(module, dependence));
         Some(Refusal::new(RefusalCode::Escape, detail))
     }
 
@@ -564,7 +564,7 @@ impl<'p> InputRules<'p> {
         let mut interior = Vec::new();
         for &[id, parent, _] in &self.free {
             if let (Some(Callee::Expr(root)), Some(Callee::Expr(parent))) = (matched.get(id), matched.get(parent)) {
-                interior.extend(graph.between(parent, root, |_| true).unwrap_or_default());
+                interior.extend(graph.exprs_between(parent, root, |_| true).unwrap_or_default());
             }
         }
         interior

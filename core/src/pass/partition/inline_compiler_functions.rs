@@ -14,14 +14,14 @@ use std::collections::BTreeSet;
 /// # Errors
 /// If a name denotes no global function or a function without a backend, or the module becomes too large.
 pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> Result<Module, Box<Diagnostic>> {
-    let mut selected = BTreeSet::new();
+    let mut selected_names = BTreeSet::new();
     for name in names {
         let name = name.trim_start_matches('@');
         if !module.globals.contains_key(name) {
             let message = format!("unknown global function \"@{name}\"");
             let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_GLOBAL, message);
             return Err(Box::new(match nearest(name, module.globals.keys().map(|name_of_global| &**name_of_global)) {
-                Some(near) => diagnostic.help(format!("did you mean \"@{near}\"?")),
+                Some(suggestion) => diagnostic.help(format!("did you mean \"@{suggestion}\"?")),
                 None => diagnostic,
             }));
         }
@@ -33,14 +33,14 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
                 ),
             ));
         }
-        selected.insert(name);
+        selected_names.insert(name);
     }
-    if selected.is_empty() {
+    if selected_names.is_empty() {
         return Ok(module.clone());
     }
     // Composites inside inlined functions are inlined, too.
     let mut is_inlined = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
-    for &name in &selected {
+    for &name in &selected_names {
         is_inlined[module.globals[name]] = true;
     }
     for (id, node) in module.nodes.iter().rev() {
@@ -49,30 +49,30 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
         }
     }
     // A callee is rebuilt before its callers, so that calls inside inlined functions are inlined, too.
-    let order = callees_first(module, &selected);
+    let order = callees_first(module, &selected_names);
     let mut captures = Captures::of(module);
     let mut result = Rebuild::run_in_order(module, order, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
         let function = match module.expr(callee) {
             // A call to a function that is still being rebuilt is recursive and remains a call.
-            Expr::Global(name) if selected.contains(&**name) => match rebuild.visited(module.globals[name]) {
+            Expr::Global(name) if selected_names.contains(&**name) => match rebuild.visited(module.globals[name]) {
                 Some(function) => function,
                 None => return Ok(None),
             },
             Expr::Function(f) if is_inlined[id] && f.attrs.get("Composite").is_some() => {
-                let captured = captures.of_literal(callee);
+                let captured_vars = captures.of_literal(callee);
                 let function = rebuild.get(callee);
-                return splice_around(rebuild, function, call, &captured).map(Some);
+                return splice_around(rebuild, function, call, &captured_vars).map(Some);
             }
             _ => return Ok(None),
         };
         splice(rebuild, function, call).map(Some)
     })?;
     // A recursive function, or a function used as a value, is still needed.
-    let referenced = references(&result);
-    for name in selected {
-        if !referenced.contains(name) {
+    let referenced_names = references(&result);
+    for name in selected_names {
+        if !referenced_names.contains(name) {
             result.globals.remove(name);
         }
     }
@@ -81,7 +81,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
 
 /// Returns the live expressions, each after its operands; a reference to a chosen function also follows that function,
 /// unless the function is recursive.
-fn callees_first(module: &Module, selected: &BTreeSet<&str>) -> Vec<ExprId> {
+fn callees_first(module: &Module, selected_names: &BTreeSet<&str>) -> Vec<ExprId> {
     let mut is_entered = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
     let mut order = Vec::new();
     let mut stack: Vec<(ExprId, bool)> = module.globals.values().rev().map(|&root| (root, false)).collect();
@@ -94,7 +94,7 @@ fn callees_first(module: &Module, selected: &BTreeSet<&str>) -> Vec<ExprId> {
             let expr = module.expr(id);
             expr.for_each_operand(|operand| stack.push((operand, false)));
             if let Expr::Global(name) = expr
-                && selected.contains(&**name)
+                && selected_names.contains(&**name)
             {
                 stack.push((module.globals[name], false));
             }

@@ -20,7 +20,7 @@ use byoc_ir::typing::Rebuild;
 pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let annotations = Annotations::new();
     let mut reader = RegionReader::new(module);
-    let mut internal = IndexVec::filled(false, module.nodes.len());
+    let mut is_internal = IndexVec::filled(false, module.nodes.len());
     let mut node_of = IndexVec::filled(0u32, module.nodes.len());
     let bodies = Bodies::of(module);
     let mut captures: Option<Captures<'_>> = None;
@@ -28,13 +28,13 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
         if module.expr(root).as_function().is_none_or(is_opaque) {
             continue;
         }
-        let set = reader.read(root)?;
+        let region_set = reader.read(root)?;
         // The graph has one node per region and one per expression outside regions, numbered in order of first
         // occurrence.
         let mut len = 0;
-        let mut region_node = vec![None; set.regions.len()];
+        let mut region_node = vec![None; region_set.regions.len()];
         let mut region_at = Vec::new();
-        for &id in &set.order {
+        for &id in &region_set.order {
             node_of[id] = match reader.region(id) {
                 Some(region) => *region_node[region as usize].get_or_insert_with(|| {
                     region_at.resize(len as usize + 1, None);
@@ -50,7 +50,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
         }
         region_at.resize(len as usize, None);
         let mut edges = Vec::new();
-        for &id in &set.order {
+        for &id in &region_set.order {
             let mut add_edge = |producer: ExprId, consumer: ExprId| {
                 if reader.owns(producer) && reader.owns(consumer) {
                     edges.push((node_of[producer], node_of[consumer]));
@@ -66,9 +66,10 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
             }
         }
         let mut graph = RegionGraph::new(len as usize, edges);
-        let mut is_done = vec![false; set.regions.len()];
-        let mut is_waiting = vec![false; set.regions.len()];
-        let ends = set.order.iter().filter(|&&id| matches!(annotations.annotation_of(module, id), Some(Mark::End(..))));
+        let mut is_done = vec![false; region_set.regions.len()];
+        let mut is_waiting = vec![false; region_set.regions.len()];
+        let ends =
+            region_set.order.iter().filter(|&&id| matches!(annotations.annotation_of(module, id), Some(Mark::End(..))));
         for &end in ends {
             let Some(first) = reader.region(end) else { continue };
             // Producers are visited first, without recursion: a region is done after the regions that produce its
@@ -76,9 +77,9 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
             let mut stack = vec![(first, 0)];
             is_waiting[first as usize] = true;
             while let Some((region, next_input)) = stack.last_mut() {
-                let (current, ins) = (*region, &set.regions[*region as usize].ins);
-                if *next_input < ins.len() && !is_done[current as usize] {
-                    let source = source_region(module, &annotations, &reader, ins[*next_input]);
+                let (current, begins) = (*region, &region_set.regions[*region as usize].begins);
+                if *next_input < begins.len() && !is_done[current as usize] {
+                    let source = source_region(module, &annotations, &reader, begins[*next_input]);
                     *next_input += 1;
                     if let Some(source) = source
                         && source != current
@@ -93,12 +94,12 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
                 if std::mem::replace(&mut is_done[current as usize], true) {
                     continue;
                 }
-                let region_data = &set.regions[current as usize];
-                for &begin in &region_data.ins {
+                let region_data = &region_set.regions[current as usize];
+                for &begin in &region_data.begins {
                     if let Some(source) = source_region(module, &annotations, &reader, begin)
                         && source != current
-                        && set.regions[source as usize].target == region_data.target
-                        && bodies.are_in_same_body(begin, set.regions[source as usize].ins[0])
+                        && region_set.regions[source as usize].target == region_data.target
+                        && bodies.are_in_same_body(begin, region_set.regions[source as usize].begins[0])
                     {
                         let node = |r: u32| region_node[r as usize].expect("a region has a node");
                         graph.merge(node(source), node(current));
@@ -106,16 +107,17 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
                 }
             }
         }
-        for &id in &set.order {
+        for &id in &region_set.order {
             if let Some(Mark::Begin(value, _)) = annotations.annotation_of(module, id)
                 && matches!(annotations.annotation_of(module, value), Some(Mark::End(..)))
             {
-                internal[id] = reader.region(value).is_some() && graph.find(node_of[id]) == graph.find(node_of[value]);
+                is_internal[id] =
+                    reader.region(value).is_some() && graph.find(node_of[id]) == graph.find(node_of[value]);
             }
         }
     }
     Rebuild::run(module, |rebuild, id, expr| {
-        if !internal[id] {
+        if !is_internal[id] {
             return Ok(None);
         }
         let mut value = None;

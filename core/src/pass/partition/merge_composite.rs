@@ -35,7 +35,7 @@ pub fn merge_composite(
                 break;
             }
             remaining = remaining_entries;
-            if let Some(warning) = entry.pattern.is_bare_function(&entry.name) {
+            if let Some(warning) = entry.pattern.bare_function_warning(&entry.name) {
                 warnings.push(warning);
                 continue;
             }

@@ -60,7 +60,8 @@ fn check(target: &str, name: &str, original: (&Module, ExprId), optimized: &Modu
     });
     match calls {
         Some(callee) => invalid(format!(
-            "\"{target}\" optimized @{name}: expected a function without global references, found one that needs @{callee}"
+            "\"{target}\" optimized @{name}: expected a function without global references, \
+             found a reference to @{callee}"
         )),
         None => Ok(()),
     }

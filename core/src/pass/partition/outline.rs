@@ -143,8 +143,9 @@ pub(super) fn define_and_call(
             && let Entry::Vacant(vacancy) = module.globals.entry(symbol.clone())
         {
             let attrs = attrs.and(SYMBOL.clone(), AttrValue::Str(symbol.clone()));
-            let made = Function { type_params: Box::new([]), params: outline.params, body, ret: ret.clone(), attrs };
-            let expr = Expr::Function(Box::new(made));
+            let outlined_function =
+                Function { type_params: Box::new([]), params: outline.params, body, ret: ret.clone(), attrs };
+            let expr = Expr::Function(Box::new(outlined_function));
             vacancy.insert(module.nodes.push(Node { expr, ty: ty.clone(), origin: Origins::none() }));
             break symbol;
         }

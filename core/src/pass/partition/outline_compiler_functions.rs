@@ -4,7 +4,7 @@
 //! does a call to a variable that a let binds to such a literal; the let is removed if its variable has no other use.
 //! Equal literals with the same symbol become one function.
 
-use crate::analysis::scope::touchable;
+use crate::analysis::scope::touchable_exprs;
 use crate::analysis::structural_equal_exprs;
 use crate::pass::splice::copy_into;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashSet};
 /// # Errors
 /// If a literal has no `global_symbol`, captures variables, or has the symbol of a different function.
 pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     let is_own = |id: ExprId| {
         let backend = module.expr(id).as_function().and_then(|function| function.attrs.str("Compiler"));
         backend.is_some() && compiler.is_none_or(|requested| backend == Some(requested))
@@ -38,14 +38,14 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
         Callee::Expr(callee) => binder_of[callee],
         Callee::Op(_) => None,
     };
-    let mut used_as_value = IndexVec::filled(false, module.nodes.len());
-    let mut defined: BTreeMap<Name, ExprId> = BTreeMap::new();
+    let mut is_used_as_value = IndexVec::filled(false, module.nodes.len());
+    let mut definitions: BTreeMap<Name, ExprId> = BTreeMap::new();
     for (_, node) in nodes() {
         let mut symbol_called = None;
         if let Expr::Call(call) = &node.expr {
             symbol_called = Some(call.callee);
             if let Some(function) = literal(call) {
-                define(module, &mut defined, function)?;
+                define(module, &mut definitions, function)?;
             }
         }
         let binder = match node.expr {
@@ -54,7 +54,7 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
         };
         node.expr.for_each_operand(|operand| {
             if symbol_called != Some(Callee::Expr(operand)) && binder != Some(operand) {
-                used_as_value[operand] = true;
+                is_used_as_value[operand] = true;
             }
         });
     }
@@ -69,12 +69,12 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
             let node = &module.nodes[id];
             Ok(Some(rebuild.new.module.push_typed(Expr::Call(Box::new(call)), node.ty.clone(), node.origin)))
         }
-        Expr::Let { var, value, body } if is_touchable[id] && is_own(*value) && !used_as_value[*var] => {
+        Expr::Let { var, value, body } if is_touchable[id] && is_own(*value) && !is_used_as_value[*var] => {
             Ok(Some(rebuild.get(*body)))
         }
         _ => Ok(None),
     })?;
-    for (symbol, function) in defined {
+    for (symbol, function) in definitions {
         let global = copy_into(&mut result, module, function, None);
         result.globals.insert(symbol, global);
     }
@@ -83,19 +83,19 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
 
 /// Records a function literal as the definition of its symbol. Checks that no different function has the symbol, and
 /// that the literal captures no variables.
-fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprId) -> Result<(), Box<Diagnostic>> {
+fn define(module: &Module, definitions: &mut BTreeMap<Name, ExprId>, function: ExprId) -> Result<(), Box<Diagnostic>> {
     let symbol = symbol_of(module, function)?;
-    let existing = module.globals.get(symbol).or_else(|| defined.get(symbol)).copied();
+    let existing = module.globals.get(symbol).or_else(|| definitions.get(symbol)).copied();
     match existing {
         Some(existing) if existing == function => return Ok(()),
         Some(existing) => {
             if let Err(difference) = structural_equal_exprs((module, existing), (module, function)) {
                 let message = format!("two different functions have the global_symbol \"{symbol}\": {difference}");
-                return Err(bad_outline(message, "give each function of a backend a distinct global_symbol"));
+                return Err(outline_error(message, "give each function of a backend a distinct global_symbol"));
             }
         }
         None => {
-            defined.insert(symbol.into(), function);
+            definitions.insert(symbol.into(), function);
         }
     }
     // A variable that is used inside the function but not bound there is captured.
@@ -115,7 +115,7 @@ fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprI
             && !binders.contains(&id)
         {
             let message = format!("function \"{symbol}\": expected no captured variables, found %{}", var.name);
-            return Err(bad_outline(message, "pass the captured variable as a parameter"));
+            return Err(outline_error(message, "pass the captured variable as a parameter"));
         }
     }
     Ok(())
@@ -126,10 +126,10 @@ fn symbol_of(module: &Module, function: ExprId) -> Result<&str, Box<Diagnostic>>
     attrs.and_then(|attrs| attrs.str("global_symbol")).ok_or_else(|| {
         let owner = attrs.and_then(|attrs| attrs.str("Compiler")).unwrap_or_default();
         let message = format!("function of \"{owner}\": expected the attribute global_symbol, found none");
-        bad_outline(message, "add global_symbol=\"...\" to the attributes of the function")
+        outline_error(message, "add global_symbol=\"...\" to the attributes of the function")
     })
 }
 
-fn bad_outline(message: String, help: &str) -> Box<Diagnostic> {
+fn outline_error(message: String, help: &str) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::passes::BAD_OUTLINE, message).help(help))
 }

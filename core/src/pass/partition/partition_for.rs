@@ -183,7 +183,7 @@ impl Partitioner<'_> {
                     }
                 }
                 Verdict::Split(size) => match self.split(backend_index, region_index, size) {
-                    Some(of_region) => parts.extend(of_region),
+                    Some(region_parts) => parts.extend(region_parts),
                     None => {
                         let detail = format!("expected parts smaller than the region, found a part size of {size}");
                         self.refuse_region(backend_index, region_index, candidate, refusal_of(&"Split", &detail, ""));
@@ -233,8 +233,8 @@ impl Partitioner<'_> {
         let first = self.regions.len();
         let parts: Vec<usize> = std::iter::once(region_index).chain(first..first + (count - 1) / size).collect();
         for _ in &parts[1..] {
-            let empty = RegionReport { nodes: ExprIds::new(), ..self.regions[region_index].clone() };
-            self.regions.push(empty);
+            let empty_report = RegionReport { nodes: ExprIds::new(), ..self.regions[region_index].clone() };
+            self.regions.push(empty_report);
             self.owner.push(backend_index);
         }
         for unit in units {
@@ -650,8 +650,8 @@ fn no_match(backend: &str, operator: &str, entries: &[&Entry]) -> Refusal {
     let detail = match entries.len() {
         0 => format!("{backend} has no pattern with {operator} and does not support it alone"),
         count => {
-            let more = if count > 3 { format!(" and {} more", count - 3) } else { String::new() };
-            format!("{operator} occurs in {}{more}, but no pattern matches here", names.join(", "))
+            let remainder_note = if count > 3 { format!(" and {} more", count - 3) } else { String::new() };
+            format!("{operator} occurs in {}{remainder_note}, but no pattern matches here", names.join(", "))
         }
     };
     Refusal::new(RefusalCode::NoPatternMatch, detail)

@@ -27,9 +27,9 @@ use smallvec::SmallVec;
 /// # Errors
 /// If the annotations are inconsistent, or a region depends on its own result.
 pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
-    let flat = flatten_if_needed(module)?;
-    let unannotated = remove_if_present(&flat)?;
-    partition(&unannotated, module_name, bind_constants)
+    let flat_module = flatten_if_needed(module)?;
+    let unannotated_module = remove_if_present(&flat_module)?;
+    partition(&unannotated_module, module_name, bind_constants)
 }
 
 /// Partitions like [`partition_graph`], then lets each target optimize its new functions. `optimize` receives the
@@ -123,7 +123,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
             for &node in &region.nodes {
                 states.part[node] = Some(parts.len() as u32);
             }
-            for (k, &begin) in region.ins.iter().enumerate() {
+            for (k, &begin) in region.begins.iter().enumerate() {
                 states.begin[begin] = k as u32;
             }
             let outputs = outputs(module, &annotations, &region, &mut states.output);
@@ -178,20 +178,20 @@ struct Literals {
 impl Literals {
     fn of(module: &Module, parts: &[RegionFunction]) -> Literals {
         let is_literal = |id: ExprId| matches!(module.expr(id), Expr::Function(_));
-        let mut used = Vec::new();
+        let mut used_literals = Vec::new();
         for &node in parts.iter().flat_map(|part| &part.region.nodes) {
             module.expr(node).for_each_operand(|operand| {
                 if is_literal(operand) {
-                    used.push(operand);
+                    used_literals.push(operand);
                 }
             });
         }
-        used.sort_unstable();
-        used.dedup();
+        used_literals.sort_unstable();
+        used_literals.dedup();
         let mut entries = Vec::new();
-        if !used.is_empty() {
+        if !used_literals.is_empty() {
             let mut captures = Captures::of(module);
-            for literal in used {
+            for literal in used_literals {
                 let captured = captures.of_literal(literal);
                 if !captured.is_empty() || captures.uses(literal) > 1 {
                     entries.push((literal, captured));
@@ -242,7 +242,7 @@ fn outputs(
     output_index: &mut IndexVec<ExprId, Option<u32>>,
 ) -> ExprList {
     let mut outputs = ExprList::new();
-    for &end in &region.outs {
+    for &end in &region.ends {
         let value = strip_ends(module, annotations, end);
         // The value is inside this region, so no other region has written its position.
         if output_index[value].is_none() {
@@ -268,7 +268,7 @@ fn inputs(
     let stamp = part + 1;
     let mut inputs = Inputs::new();
     let mut unnamed_count = 0;
-    stack.extend(region.outs.iter().rev());
+    stack.extend(region.ends.iter().rev());
     stack.push(first);
     while let Some(id) = stack.pop() {
         if std::mem::replace(&mut visits[id], stamp) == stamp {

@@ -18,9 +18,9 @@ pub(super) struct Region {
     /// Backend of the region.
     pub target: Name,
     /// Begins of the region, in order of merging.
-    pub ins: ExprList,
+    pub begins: ExprList,
     /// Ends of the region, in order of merging.
-    pub outs: ExprList,
+    pub ends: ExprList,
     /// Expressions inside, annotations included, operands before users.
     pub nodes: ExprList,
 }
@@ -88,25 +88,25 @@ impl<'m> RegionReader<'m> {
                 }
                 Some(Mark::End(value, target)) => {
                     let region = self.region(value).map(|r| open_regions.find(r)).ok_or_else(|| {
-                        bad_annotation(format!(
+                        annotation_error(format!(
                             "end for \"{target}\": expected a value in a region of \"{target}\", found {} in no region",
                             describe(module, value)
                         ))
                     })?;
                     if *open_regions.targets[region as usize] != *target {
-                        return Err(bad_annotation(format!(
+                        return Err(annotation_error(format!(
                             "end for \"{target}\": expected a value in a region of \"{target}\", \
                              found {} in a region of \"{}\"",
                             describe(module, value),
                             open_regions.targets[region as usize]
                         )));
                     }
-                    open_regions.outs.append(region, id);
+                    open_regions.ends.append(region, id);
                     self.region_of[id] = Some(region);
                 }
                 None => {
                     let mut region_found: Option<u32> = None;
-                    let mut clash = None;
+                    let mut conflict = None;
                     for_each_joining_operand(module.expr(id), |operand| {
                         if matches!(annotations.annotation_of(module, operand), Some(Mark::End(..))) {
                             return;
@@ -119,12 +119,12 @@ impl<'m> RegionReader<'m> {
                                 {
                                     open_regions.join(other, first);
                                 }
-                                Some(first) => clash = Some((first, other)),
+                                Some(first) => conflict = Some((first, other)),
                             }
                         }
                     });
-                    if let Some((first, other)) = clash {
-                        return Err(bad_annotation(format!(
+                    if let Some((first, other)) = conflict {
+                        return Err(annotation_error(format!(
                             "{}: expected arguments in regions of one target, found \"{}\" and \"{}\"",
                             describe(module, id),
                             open_regions.targets[first as usize],
@@ -143,17 +143,17 @@ impl<'m> RegionReader<'m> {
                 regions.push(Region {
                     number,
                     target: open_regions.targets[number as usize].clone(),
-                    ins: open_regions.ins.collect(number),
-                    outs: open_regions.outs.collect(number),
+                    begins: open_regions.begins.collect(number),
+                    ends: open_regions.ends.collect(number),
                     nodes: ExprList::new(),
                 });
             }
         }
         for &id in &order {
             if let Some(region) = self.region_of[id] {
-                let at = index[open_regions.find(region) as usize].expect("every region is listed");
-                self.region_of[id] = Some(at);
-                regions[at as usize].nodes.push(id);
+                let region_index = index[open_regions.find(region) as usize].expect("every region is listed");
+                self.region_of[id] = Some(region_index);
+                regions[region_index as usize].nodes.push(id);
             }
         }
         Ok(RegionSet { order, regions })
@@ -209,8 +209,8 @@ fn for_each_joining_operand(expr: &Expr, visit: impl FnMut(ExprId)) {
 struct OpenRegions {
     parent: Vec<u32>,
     targets: Vec<Name>,
-    ins: Lists,
-    outs: Lists,
+    begins: Lists,
+    ends: Lists,
 }
 
 impl OpenRegions {
@@ -223,9 +223,9 @@ impl OpenRegions {
             _ => target.into(),
         };
         self.targets.push(name);
-        self.ins.grow();
-        self.outs.grow();
-        self.ins.append(region, begin);
+        self.begins.grow();
+        self.ends.grow();
+        self.begins.append(region, begin);
         region
     }
 
@@ -242,8 +242,8 @@ impl OpenRegions {
     fn join(&mut self, absorbed: u32, survivor: u32) {
         if absorbed != survivor {
             self.parent[absorbed as usize] = survivor;
-            self.ins.concat(absorbed, survivor);
-            self.outs.concat(absorbed, survivor);
+            self.begins.concat(absorbed, survivor);
+            self.ends.concat(absorbed, survivor);
         }
     }
 }
@@ -297,7 +297,7 @@ impl Lists {
     }
 }
 
-fn bad_annotation(message: String) -> Box<Diagnostic> {
+fn annotation_error(message: String) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::passes::BAD_ANNOTATION, message).help(
         "wrap every argument of an operator in a compiler_begin, and the result in a compiler_end, of the same target",
     ))

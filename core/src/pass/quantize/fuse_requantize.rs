@@ -2,7 +2,7 @@
 //! operator for the host, so that the accumulators stay in registers. Only operators assigned to no backend are fused;
 //! functions of backends are left unchanged.
 
-use crate::analysis::scope::touchable;
+use crate::analysis::scope::touchable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Call, Callee, Expr, ExprId, IndexVec, Module};
 use byoc_ir::op::qnn::numerics::range;
@@ -18,7 +18,7 @@ type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fuse_requantize(module: &Module) -> Result<Module> {
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     let uses = uses(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
@@ -78,7 +78,7 @@ fn requantize(
         origins.push(source.nodes[inner.args[0]].origin);
         (name, inner) = producer;
     }
-    let fused = match name {
+    let fused_name = match name {
         "qnn.conv2d" => "qnn.contrib_conv2d_requantize",
         "qnn.dense" => "qnn.contrib_dense_requantize",
         _ => return Ok(None),
@@ -135,7 +135,7 @@ fn requantize(
     for key in ["rounding", "compute_dtype"] {
         attrs = attrs.with(key, params.value(key));
     }
-    let value = rebuild.new.op(fused, &args, attrs)?;
+    let value = rebuild.new.op(fused_name, &args, attrs)?;
     for origin in origins {
         rebuild.inherit_origin(value, origin);
     }

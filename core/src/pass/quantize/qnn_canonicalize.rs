@@ -4,7 +4,7 @@
 //!
 //! Requantization needs constant scales; a call with non-constant scales is left unchanged.
 
-use crate::analysis::scope::touchable;
+use crate::analysis::scope::touchable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Attrs, Call, ExprId, Module};
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range};
@@ -22,7 +22,7 @@ const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn qnn_canonicalize(module: &Module) -> Result<Module> {
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
         let def = op::get(operator);
@@ -390,15 +390,15 @@ impl<'a> Emitter<'a> {
         let layout = self.params().string("kernel_layout");
         let channels = layout.find('O').unwrap_or(0) as i64;
         let mut operands = [self.args[0], self.args[1]];
-        let reaches = [self.max_magnitude(self.args[2]), self.max_magnitude(self.args[3])];
-        if reaches != [Some(0), Some(0)] {
+        let max_magnitudes = [self.max_magnitude(self.args[2]), self.max_magnitude(self.args[3])];
+        if max_magnitudes != [Some(0), Some(0)] {
             let is_byte = |i: usize| self.dtype(self.args[i]).size() == 1;
-            let is_small = reaches.iter().all(|r| r.is_some_and(|magnitude| magnitude <= 1 << 14));
+            let is_small = max_magnitudes.iter().all(|r| r.is_some_and(|magnitude| magnitude <= 1 << 14));
             let dtype = if is_small && is_byte(0) && is_byte(1) { DType::I16 } else { out };
             for (i, axis) in [(0, -1), (1, channels)] {
                 let data = self.cast(self.args[i], dtype)?;
                 operands[i] = data;
-                if reaches[i] != Some(0) {
+                if max_magnitudes[i] != Some(0) {
                     let zero_point = self.cast(self.args[2 + i], dtype)?;
                     let zero_point = self.broadcast_along(zero_point, data, axis)?;
                     operands[i] = self.op_without_attrs("subtract", &[data, zero_point])?;

@@ -1,6 +1,6 @@
 //! Rewrites `nn.bias_add` as `add` with an expanded bias, so that a single pattern matches both ways of adding a bias.
 
-use crate::analysis::scope::touchable;
+use crate::analysis::scope::touchable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Module};
 use byoc_ir::op::{self, Params};
@@ -11,7 +11,7 @@ use byoc_ir::typing::Rebuild;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn canonicalize_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
         let def = op::get(operator);

@@ -11,7 +11,7 @@
 //! `add` with the bias in the same layout, and an operand with one channel gets blocks of one. A convolution with
 //! groups, or whose channels are not a multiple of the block size, keeps its layout, with a warning.
 
-use crate::analysis::scope::{functions, touchable};
+use crate::analysis::scope::{functions, touchable_exprs};
 use crate::pass::options::DesiredLayout;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes, Type};
@@ -27,7 +27,7 @@ use std::collections::HashMap;
 /// See [`check_layouts`].
 pub fn convert_layout(module: &Module, requested: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
     check_layouts(requested)?;
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     let scopes = Scopes::of_module(module);
     let functions = functions(module, &scopes);
     let mut converter = Converter {
@@ -37,7 +37,7 @@ pub fn convert_layout(module: &Module, requested: &[DesiredLayout], warnings: &m
         function: Scopes::root(),
         transforms: HashMap::new(),
     };
-    Rebuild::run(module, |rebuild, id, expr| match (expr.as_op_call(), scopes.of[id]) {
+    Rebuild::run(module, |rebuild, id, expr| match (expr.as_op_call(), scopes.scope_of[id]) {
         (Some((operator, call)), Some(scope)) if is_touchable[id] => {
             converter.function = functions[scope];
             converter.convert(rebuild, id, operator, call)
@@ -161,9 +161,13 @@ impl Change {
     fn channels(&self, ty: &Type) -> Option<usize> {
         let dims = &ty.as_tensor()?.dims;
         let layout = Layout::parse(&self.source)?;
-        let missing = layout.0.len().checked_sub(dims.len())?;
+        let missing_rank = layout.0.len().checked_sub(dims.len())?;
         let position = layout.0.iter().position(|dim| *dim == ('C', None))?;
-        if position < missing { Some(1) } else { dims[position - missing].fixed()?.checked_mul(layout.factor('C')?) }
+        if position < missing_rank {
+            Some(1)
+        } else {
+            dims[position - missing_rank].fixed()?.checked_mul(layout.factor('C')?)
+        }
     }
 
     /// Returns true if an operand can be converted to the new layout: its channels fill whole blocks, or are broadcast.
@@ -225,7 +229,11 @@ impl Converter<'_> {
                     return Ok(None);
                 }
                 if !change.applies_to(rebuild.old.ty(call.args[0]), false) {
-                    self.warn_unchanged(def.name, &change, "its channels are not a multiple of the block size");
+                    let channels = change.channels(rebuild.old.ty(call.args[0]));
+                    let channels = channels.map_or_else(|| "an unknown number".to_owned(), |n| n.to_string());
+                    let block = block_size(&change.target, 'C');
+                    let reason = format!("expected a number of channels divisible by {block}, found {channels}");
+                    self.warn_unchanged(def.name, &change, &reason);
                     return Ok(None);
                 }
                 let data = self.convert_to_layout(rebuild, call.args[0], &change)?;
@@ -256,8 +264,8 @@ impl Converter<'_> {
             }
             LayoutRule::Pointwise => {
                 let rank = rebuild.old.ty(id).as_tensor().map(|ty| ty.dims.len());
-                let leading = self.leading_change(rebuild.old, &call.args, true);
-                let Some(change) = leading.filter(|change| rank == Some(change.rank())) else { return Ok(None) };
+                let leading_change = self.leading_change(rebuild.old, &call.args, true);
+                let Some(change) = leading_change.filter(|change| rank == Some(change.rank())) else { return Ok(None) };
                 let mut args = Vec::with_capacity(call.args.len());
                 for &arg in &call.args {
                     args.push(self.convert_to_layout(rebuild, arg, &change)?);
@@ -296,8 +304,8 @@ impl Converter<'_> {
             return Ok(None);
         }
         let change = Change { source: from.as_str().into(), target: rule.data.clone() };
-        let of_kernel = Change { source: kernel.as_str().into(), target: to_kernel.as_str().into() };
-        if change.has_blocks() || of_kernel.has_blocks() {
+        let kernel_change = Change { source: kernel.as_str().into(), target: to_kernel.as_str().into() };
+        if change.has_blocks() || kernel_change.has_blocks() {
             let weight = rebuild.old.ty(call.args[1]);
             let fills_blocks = |ty: &Type, from: &str, letter: char, block: usize| {
                 dimension_with_block(ty, from, letter).is_some_and(|n| n.is_multiple_of(block))
@@ -308,18 +316,31 @@ impl Converter<'_> {
                 && fills_blocks(weight, &kernel, 'O', block_size(&to_kernel, 'O'))
                 && fills_blocks(weight, &kernel, 'I', block_size(&to_kernel, 'I'));
             if groups > 1 || !is_compatible {
-                let reason =
-                    if is_compatible { "it has groups" } else { "its channels are not a multiple of the block size" };
-                self.warn_unchanged("nn.conv2d", &change, reason);
+                let channels = |ty: &Type, layout: &str, letter: char| {
+                    dimension_with_block(ty, layout, letter)
+                        .map_or_else(|| "an unknown number".to_owned(), |n| n.to_string())
+                };
+                let reason = if is_compatible {
+                    format!("expected 1 group, found {groups}")
+                } else {
+                    format!(
+                        "expected input and output channels divisible by the blocks of {} and {to_kernel}, \
+                         found {} and {}",
+                        change.target,
+                        channels(rebuild.old.ty(call.args[0]), &from, 'C'),
+                        channels(weight, &kernel, 'O')
+                    )
+                };
+                self.warn_unchanged("nn.conv2d", &change, &reason);
                 return Ok(None);
             }
         }
         let data = self.convert_to_layout(rebuild, call.args[0], &change)?;
         let weight = rebuild.get(call.args[1]);
-        let weight = self.transform(rebuild, weight, &of_kernel)?;
+        let weight = self.transform(rebuild, weight, &kernel_change)?;
         let attrs = call.attrs.clone().with("data_layout", &*change.target).with("kernel_layout", to_kernel.as_str());
-        let convolved = rebuild.new.push(Expr::op(operator, [data, weight], attrs.without("out_layout")))?;
-        self.record(rebuild, id, (convolved, change))
+        let convolution_call = rebuild.new.push(Expr::op(operator, [data, weight], attrs.without("out_layout")))?;
+        self.record(rebuild, id, (convolution_call, change))
     }
 
     /// Converts an `nn.bias_add` along the channels of a blocked value to an `add` with the bias in the same layout.
@@ -366,11 +387,11 @@ impl Converter<'_> {
         (new, change): (ExprId, Change),
     ) -> Result<Option<ExprId>> {
         let inverse = Change { source: change.target.clone(), target: change.source.clone() };
-        let restored = self.transform(rebuild, new, &inverse)?;
+        let restored_value = self.transform(rebuild, new, &inverse)?;
         if change.source != change.target {
             self.conversions[id] = Some((new, change));
         }
-        Ok(Some(restored))
+        Ok(Some(restored_value))
     }
 
     /// Returns the conversion of the first converted operand, if at least as many operands have the same conversion as
@@ -407,8 +428,8 @@ impl Converter<'_> {
             return Ok(converted_value);
         }
         if rank < change.rank() {
-            let missing = (change.rank() - rank) as i64;
-            let attrs = Attrs::new([("axis", 0.into()), ("num_newaxis", AttrValue::Int(missing))]);
+            let missing_rank = (change.rank() - rank) as i64;
+            let attrs = Attrs::new([("axis", 0.into()), ("num_newaxis", AttrValue::Int(missing_rank))]);
             converted_value = rebuild.new.op("expand_dims", &[converted_value], attrs)?;
         }
         if change.has_blocks() && change.channels(rebuild.old.ty(operand)) == Some(1) {

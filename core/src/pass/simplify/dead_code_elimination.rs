@@ -5,7 +5,7 @@
 //! thus removed in one sweep, and so is a recursive function that is called only by itself.
 
 use crate::analysis::purity::{Purities, Purity};
-use crate::analysis::scope::touchable;
+use crate::analysis::scope::touchable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
 use byoc_ir::typing::Rebuild;
@@ -15,7 +15,7 @@ use byoc_ir::typing::Rebuild;
 /// # Errors
 /// If the module is ill-typed.
 pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     let purity = Purities::of_module(module);
     let mut is_needed = IndexVec::filled(false, module.nodes.len());
     // Value to mark when the variable is first read.

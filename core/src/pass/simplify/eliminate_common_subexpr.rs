@@ -8,7 +8,7 @@
 //! Scopes are represented by intervals of numbers, and the scopes of equal expressions by a sorted list of disjoint
 //! intervals, so that each lookup takes logarithmic time.
 
-use crate::analysis::scope::{functions, touchable};
+use crate::analysis::scope::{functions, touchable_exprs};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module, OpId, OriginId, ScopeId, Scopes};
 use byoc_ir::op;
@@ -47,15 +47,15 @@ type Places = SmallVec<[(Span, ExprId); 1]>;
 /// # Errors
 /// If the module is ill-typed.
 pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     let scopes = Scopes::of_module(module);
     let (spans, functions) = (spans(&scopes), functions(module, &scopes));
     let mut occurrences: HashMap<(ScopeId, Key), Places> = HashMap::new();
     let mut constants = Constants::default();
     let mut merged_origins: BTreeMap<ExprId, Vec<OriginId>> = BTreeMap::new();
     let mut result = Rebuild::run(module, |rebuild, id, expr| {
-        let Some(scope) = scopes.of[id].filter(|_| is_touchable[id]) else { return Ok(None) };
-        let mut mapped = |ids: &[ExprId]| -> Box<[ExprId]> {
+        let Some(scope) = scopes.scope_of[id].filter(|_| is_touchable[id]) else { return Ok(None) };
+        let mut map_ids = |ids: &[ExprId]| -> Box<[ExprId]> {
             ids.iter().map(|&i| constants.representative(&rebuild.new.module, rebuild.get(i))).collect()
         };
         let key = match expr {
@@ -64,11 +64,11 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
                 Callee::Op(op) if op::get(op).properties.annotation => return Ok(None),
                 Callee::Op(op) => {
                     let attrs = call.attrs.iter().map(|(k, v)| format!("{k}={v},")).collect();
-                    Key::Call((op, attrs), mapped(&call.args))
+                    Key::Call((op, attrs), map_ids(&call.args))
                 }
                 Callee::Expr(_) => return Ok(None),
             },
-            Expr::Tuple(fields) => Key::Tuple(mapped(fields)),
+            Expr::Tuple(fields) => Key::Tuple(map_ids(fields)),
             Expr::Project { tuple, index } => Key::Project(rebuild.get(*tuple), *index),
             _ => return Ok(None),
         };

@@ -5,7 +5,7 @@
 //! folded model operators can be attributed to the constant.
 
 use crate::analysis::purity::{Purities, Purity};
-use crate::analysis::scope::touchable;
+use crate::analysis::scope::touchable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Type};
 use byoc_ir::op::{self, Cost, Params, Value};
@@ -37,7 +37,7 @@ const MAX_ORIGIN_STEPS: usize = 4 << 20;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     let mut purities = Purities::default();
     let mut lets_of: HashMap<ExprId, Vec<ExprId>> = HashMap::new();
     for (id, node) in module.nodes.iter() {
@@ -51,7 +51,7 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let elements =
         module.nodes.iter().filter_map(|(_, node)| node.expr.as_constant()).map(|tensor| tensor.len() as u64);
     let work = MAX_WORK.saturating_add(elements.sum::<u64>().saturating_mul(WORK_PER_ELEMENT));
-    let mut folding = ConstantFolder { origins_of: BTreeMap::new(), remaining_bytes: MAX_BYTES, work };
+    let mut folder = ConstantFolder { origins_of: BTreeMap::new(), remaining_bytes: MAX_BYTES, work };
     let mut result = Rebuild::run_in_order(module, values_first(module), |rebuild, id, expr| {
         if !is_touchable[id] {
             return Ok(None);
@@ -59,8 +59,8 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
         let replacement = match expr {
             Expr::Var(_) => constants[id],
             Expr::Call(call) => match call.callee {
-                Callee::Op(_) => match folding.call(rebuild, id)? {
-                    None => folding.shape(rebuild, &mut purities, id),
+                Callee::Op(_) => match folder.call(rebuild, id)? {
+                    None => folder.shape(rebuild, &mut purities, id),
                     replacement => replacement,
                 },
                 Callee::Expr(_) => None,
@@ -98,7 +98,7 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
         }
         Ok(replacement)
     })?;
-    folding.propagate_origins(&mut result);
+    folder.propagate_origins(&mut result);
     Ok(result)
 }
 

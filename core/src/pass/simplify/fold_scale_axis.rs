@@ -7,7 +7,7 @@
 //! multiplications are folded one by one. Products of constants are computed immediately. Only floats of one type are
 //! folded, because integers would round or overflow at different points than before.
 
-use crate::analysis::scope::touchable;
+use crate::analysis::scope::touchable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Expr, ExprId, IndexVec, Module};
 use byoc_ir::op::{self, Params, Value};
@@ -20,19 +20,19 @@ use std::collections::HashMap;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable(module);
+    let is_touchable = touchable_exprs(module);
     let users = user_counts(module);
     // Flag for each new expression: true if the expression has a single user.
-    let mut single_use: HashMap<ExprId, bool> = HashMap::new();
+    let mut is_single_use: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         if expr.as_op_call().is_none() || !is_touchable[id] {
             return Ok(None);
         }
-        let replacement = match fold(rebuild, &mut single_use, id)? {
+        let replacement = match fold(rebuild, &mut is_single_use, id)? {
             Some(replacement) => replacement,
             None => rebuild.copy(id)?,
         };
-        single_use.insert(replacement, users[id] == 1);
+        is_single_use.insert(replacement, users[id] == 1);
         Ok(Some(replacement))
     })
 }
@@ -41,14 +41,14 @@ pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
 /// multiplication cannot be folded.
 fn fold(
     rebuild: &mut Rebuild<'_>,
-    single_use: &mut HashMap<ExprId, bool>,
+    is_single_use: &mut HashMap<ExprId, bool>,
     id: ExprId,
 ) -> Result<Option<ExprId>, Box<Diagnostic>> {
     let Some([value, scale]) = operands(rebuild.old.expr(id), "multiply") else { return Ok(None) };
     let Some([value, scale]) = constant_last(&rebuild.new.module, [rebuild.get(value), rebuild.get(scale)]) else {
         return Ok(None);
     };
-    let has_one_user = |id: ExprId| single_use.get(&id) == Some(&true);
+    let has_one_user = |id: ExprId| is_single_use.get(&id) == Some(&true);
     if !has_one_user(value) {
         return Ok(None);
     }
@@ -72,7 +72,7 @@ fn fold(
     }
     let Some(scaled) = scale_weights(rebuild, producer, scale)? else { return Ok(None) };
     rebuild.inherit(scaled, id);
-    single_use.insert(scaled, true);
+    is_single_use.insert(scaled, true);
     let bias = constant(rebuild, product, [bias, scale]);
     rebuild.new.origin = Some(rebuild.new.module.nodes[value].origin);
     let sum = rebuild.new.op("add", &[scaled, bias], Attrs::none())?;

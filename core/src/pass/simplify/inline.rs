@@ -46,9 +46,9 @@ pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
         }
         _ => Ok(None),
     })?;
-    let referenced = references(&result);
+    let referenced_names = references(&result);
     for name in plan.inlined {
-        if plan.call_targets.contains(&name) && !referenced.contains(&name) {
+        if plan.call_targets.contains(&name) && !referenced_names.contains(&name) {
             result.globals.remove(&name);
         }
     }
@@ -107,8 +107,8 @@ impl Plan {
         for name in callees_first(&callees) {
             // Each callee is either in `inlined` by now, or will never be inlined.
             let is_leaf = callees[name].iter().all(|callee| inlined.contains(callee));
-            let asks = module.function(name).and_then(|f| f.attrs.get("Inline")).and_then(|v| v.as_int());
-            if is_leaf && asks.is_some_and(|v| v != 0) {
+            let inline_attr = module.function(name).and_then(|f| f.attrs.get("Inline")).and_then(|v| v.as_int());
+            if is_leaf && inline_attr.is_some_and(|v| v != 0) {
                 inlined.insert(name);
             }
             for &id in &bodies[name] {

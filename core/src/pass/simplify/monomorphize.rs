@@ -71,12 +71,12 @@ fn parts(module: &Module) -> HashMap<Option<ExprId>, Vec<ExprId>> {
     // The parent of a scope has a smaller id.
     for (id, scope) in scopes.tree.iter() {
         let is_copied =
-            |opener: &ExprId| is_generic_function(module, *opener) || scopes.of[*opener] == Some(Scopes::root());
+            |opener: &ExprId| is_generic_function(module, *opener) || scopes.scope_of[*opener] == Some(Scopes::root());
         owner[id] = scope.opener.filter(is_copied).or(if id == Scopes::root() { None } else { owner[scope.parent] });
     }
     let mut parts: HashMap<Option<ExprId>, Vec<ExprId>> = HashMap::new();
     for (id, _) in module.nodes.iter() {
-        if let Some(scope) = scopes.of[id] {
+        if let Some(scope) = scopes.scope_of[id] {
             parts.entry(owner[scope]).or_default().push(id);
         }
     }

@@ -5,7 +5,7 @@
 //! to the chain of the enclosing scope. A value that is already bound by a `let` keeps its variable. Scopes are built
 //! from the inside out, without recursion.
 
-use crate::analysis::scope::{is_opaque, touchable};
+use crate::analysis::scope::{is_opaque, touchable_exprs};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
 use std::mem;
@@ -24,17 +24,17 @@ enum Step {
 /// # Errors
 /// If the module is ill-typed.
 pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let mut normal = Normalizer::new(module);
-    normal.name_values();
+    let mut normalizer = Normalizer::new(module);
+    normalizer.name_values();
     // A scope is opened after its parent.
-    for index in (0..normal.items.len()).rev() {
-        normal.build(ScopeId::new(index));
+    for index in (0..normalizer.items.len()).rev() {
+        normalizer.build(ScopeId::new(index));
     }
     for (name, &root) in &module.globals {
-        let function = normal.atom(root);
-        normal.target.globals.insert(name.clone(), function);
+        let function = normalizer.atom(root);
+        normalizer.target.globals.insert(name.clone(), function);
     }
-    Ok(normal.target)
+    Ok(normalizer.target)
 }
 
 struct Normalizer<'m> {
@@ -56,7 +56,7 @@ impl<'m> Normalizer<'m> {
         Normalizer {
             source,
             target: Module::like(source),
-            is_touchable: touchable(source),
+            is_touchable: touchable_exprs(source),
             atoms: IndexVec::filled(None, source.nodes.len()),
             items: IndexVec::filled(Vec::new(), count),
             steps: IndexVec::filled(Vec::new(), count),
@@ -92,7 +92,7 @@ impl<'m> Normalizer<'m> {
             }
         }
         for (id, node) in self.source.nodes.iter() {
-            let Some(scope) = self.scopes.of[id] else { continue };
+            let Some(scope) = self.scopes.scope_of[id] else { continue };
             let atom = match &node.expr {
                 expr if expr.is_leaf() => self.push(expr.clone(), id),
                 _ if !self.is_touchable[id] => {

@@ -30,8 +30,8 @@ pub(super) fn other_form(name: &str) -> Option<&'static str> {
 
 /// Returns the operator whose name is `name` after a prefix: `nn.relu` for `relu`.
 pub(super) fn with_prefix(name: &str) -> Option<&'static str> {
-    let matches = |qualified: &&'static str| qualified.rsplit_once('.').is_some_and(|(_, last)| last == name);
-    op::names().filter(matches).min_by_key(|qualified| !qualified.starts_with("nn."))
+    let matches = |qualified_name: &&'static str| qualified_name.rsplit_once('.').is_some_and(|(_, last)| last == name);
+    op::names().filter(matches).min_by_key(|qualified_name| !qualified_name.starts_with("nn."))
 }
 
 /// Returns help for an entry without a colon after `first`, which is the name of the entry or begins its pattern.
@@ -45,7 +45,7 @@ pub(super) fn name_entry(first: &str, entry: &str) -> String {
 }
 
 /// Adds help about `dominates` to an error in its parts.
-pub(super) fn three_parts(mut error: Box<Diagnostic>, name: &str) -> Box<Diagnostic> {
+pub(super) fn add_parts_help(mut error: Box<Diagnostic>, name: &str) -> Box<Diagnostic> {
     error
         .help
         .get_or_insert_with(|| format!("write {name}(nn.relu(*), op{{TOpPattern=0}}, add(*, *)): parent, path, child"));
@@ -53,7 +53,7 @@ pub(super) fn three_parts(mut error: Box<Diagnostic>, name: &str) -> Box<Diagnos
 }
 
 /// Returns help for a token at which no pattern begins.
-pub(super) fn no_pattern(found: Token<'_>, next: Option<Token<'_>>) -> Option<String> {
+pub(super) fn help_for_missing_pattern(found: Token<'_>, next: Option<Token<'_>>) -> Option<String> {
     match (found, next) {
         (Token::Mark('%'), Some(Token::Name(name))) => {
             Some(format!("write *{name} for an expression that occurs several times, or var({name}) for a variable"))
@@ -67,7 +67,7 @@ pub(super) fn no_pattern(found: Token<'_>, next: Option<Token<'_>>) -> Option<St
 /// Returns help for a name that is not an element type.
 pub(super) fn element_type(word: &str) -> Option<String> {
     let names = DType::ALL.iter().map(|dtype| dtype.name());
-    nearest(word, names).map(|near| format!("did you mean \"{near}\"?"))
+    nearest(word, names).map(|suggestion| format!("did you mean \"{suggestion}\"?"))
 }
 
 impl Parser<'_> {
@@ -82,7 +82,7 @@ impl Parser<'_> {
     }
 
     /// Returns help for a token after a complete pattern.
-    pub(super) fn after_pattern(&self) -> Option<String> {
+    pub(super) fn help_after_pattern(&self) -> Option<String> {
         let next_token = self.tokens.get(self.at + 1).map(|t| t.token);
         match (self.peek(), next_token) {
             (Token::Mark('['), Some(Token::Number(field))) => Some(format!("write {}.{field}", self.preceding_text())),
@@ -93,7 +93,7 @@ impl Parser<'_> {
     }
 
     /// Returns help for an unterminated argument list, or for an argument list that contains an attribute.
-    pub(super) fn in_arguments(&self, callee: &str) -> Option<String> {
+    pub(super) fn help_in_arguments(&self, callee: &str) -> Option<String> {
         match (self.peek(), self.tokens.get(self.at + 1).map(|t| t.token)) {
             (Token::End, _) => {
                 let depth_open = self.tokens[..self.at].iter().fold(0usize, |depth, t| match t.token {
@@ -113,32 +113,32 @@ impl Parser<'_> {
     }
 
     /// Returns help for `let NAME = p in q`.
-    pub(super) fn after_binding(&self, name: &str) -> Option<String> {
+    pub(super) fn help_after_binding(&self, name: &str) -> Option<String> {
         let binding = self.text[self.statement..self.span().start as usize].trim();
         let binding = binding.rfind(&format!("let {name}")).map_or(binding, |start| &binding[start..]);
         (self.peek() == Token::Name("in")).then(|| format!("write {binding}; {}", self.following_text().trim()))
     }
 
     /// Returns help for `p.relu`, where `start` is the byte offset of `p`.
-    pub(super) fn method(&self, start: usize) -> Option<String> {
+    pub(super) fn help_for_method(&self, start: usize) -> Option<String> {
         let Token::Name(name) = self.peek() else { return None };
-        let qualified = if op::lookup(name).is_some() { name } else { with_prefix(name)? };
+        let qualified_name = if op::lookup(name).is_some() { name } else { with_prefix(name)? };
         let receiver = self.text[start..self.span().start as usize].trim_end().trim_end_matches('.').trim_end();
-        Some(format!("write {qualified}({receiver})"))
+        Some(format!("write {qualified_name}({receiver})"))
     }
 
     /// Returns help for `[1, 2]` in place of dimensions.
-    pub(super) fn dimensions(&self) -> Option<String> {
+    pub(super) fn help_for_dimensions(&self) -> Option<String> {
         let tail = &self.text[self.span().start as usize..self.end];
         let inner = tail.strip_prefix('[')?;
         Some(format!("write ({})", inner[..inner.find(']')?].trim()))
     }
 
     /// Returns help for an operator without arguments: `nn.bias_add?(p)` is `p ? nn.bias_add`.
-    pub(super) fn without_arguments(&self, name: &str) -> String {
-        let optional =
+    pub(super) fn help_without_arguments(&self, name: &str) -> String {
+        let is_optional =
             self.peek() == Token::Mark('?') && self.tokens.get(self.at + 1).map(|t| t.token) == Some(Token::Mark('('));
-        let argument = self.tokens.get(self.at + 1).filter(|_| optional).and_then(|t| {
+        let argument = self.tokens.get(self.at + 1).filter(|_| is_optional).and_then(|t| {
             let tail = &self.text[t.span.end as usize..self.end];
             Some(tail.get(..argument_end(tail))?.trim())
         });
@@ -151,7 +151,7 @@ impl Parser<'_> {
     /// Returns help for `p ? op(..)`: the complete entry, with a name bound to `p` and the operator applied to that
     /// name. `inner` is the byte range of `p`, `operator` the byte offset of the operator; the current token opens its
     /// arguments.
-    pub(super) fn optional_with_arguments(&self, inner: Range<usize>, operator: usize) -> String {
+    pub(super) fn help_for_optional_arguments(&self, inner: Range<usize>, operator: usize) -> String {
         let open = self.span().start as usize;
         let Some(close) = self.closing() else { return format!("write ? {}", self.text[operator..open].trim()) };
         let name = (0..).map(|i| format!("p{i}")).find(|name| !self.names.contains_key(&**name)).unwrap_or_default();
@@ -164,8 +164,8 @@ impl Parser<'_> {
         let call = format!("{}({name}{other_arguments})", self.text[operator..open].trim());
         let (before, after) = (&self.text[self.statement..inner.start], &self.text[close + 1..self.end]);
         let inner = self.text[inner].trim();
-        let rewritten = format!("let {name} = {inner}; {before}({name} | {call}){after}");
-        format!("write {}", rewritten.split_whitespace().collect::<Vec<_>>().join(" "))
+        let rewritten_text = format!("let {name} = {inner}; {before}({name} | {call}){after}");
+        format!("write {}", rewritten_text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
     /// Returns the byte offset of the parenthesis that matches the opening parenthesis at the current token.

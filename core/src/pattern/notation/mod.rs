@@ -187,7 +187,7 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Token::End => Ok(()),
             _ => {
-                let help = self.after_pattern();
+                let help = self.help_after_pattern();
                 Err(self.unexpected_with("\"|\", \"?\", \":\", \".\" or the end of the pattern", help))
             }
         }
@@ -261,7 +261,7 @@ impl<'a> Parser<'a> {
             self.names.insert(name, placeholder);
             let value = self.alternative()?;
             if !self.take(';') {
-                return Err(self.unexpected_with("\";\"", self.after_binding(name)));
+                return Err(self.unexpected_with("\";\"", self.help_after_binding(name)));
             }
             let uses = |(_, node): (_, &PatternNode)| Pattern::operands(node).contains(&placeholder);
             if value == placeholder || self.nodes.iter().any(uses) {
@@ -285,7 +285,7 @@ impl<'a> Parser<'a> {
             }
         }
         if pattern.depth() > MAX_DEPTH {
-            return Err(too_deep(start));
+            return Err(depth_error(start));
         }
         Ok(pattern)
     }
@@ -293,7 +293,7 @@ impl<'a> Parser<'a> {
     fn alternative(&mut self) -> Result<PatternId> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(too_deep(self.span()));
+            return Err(depth_error(self.span()));
         }
         let mut left = self.optional()?;
         while self.take('|') {
@@ -314,7 +314,7 @@ impl<'a> Parser<'a> {
             let op = self.operator(name, span);
             let attrs = self.attrs_of(op)?;
             if self.peek() == Token::Mark('(') {
-                let help = self.optional_with_arguments(range, span.start as usize);
+                let help = self.help_for_optional_arguments(range, span.start as usize);
                 return Err(self.unexpected_with("\"?\", \"|\" or the end of the pattern", Some(help)));
             }
             let Some(op) = op else { continue };
@@ -353,7 +353,7 @@ impl<'a> Parser<'a> {
                         }
                         Err(_) => return Err(self.unexpected("a field index")),
                     },
-                    _ => return Err(self.unexpected_with("a field index or \"*\"", self.method(start))),
+                    _ => return Err(self.unexpected_with("a field index or \"*\"", self.help_for_method(start))),
                 }
             };
             tuple = self.push(PatternNode::Project { tuple, index });
@@ -362,8 +362,8 @@ impl<'a> Parser<'a> {
     }
 
     fn atom(&mut self) -> Result<PatternId> {
-        let spanned = self.next();
-        match spanned.token {
+        let spanned_token = self.next();
+        match spanned_token.token {
             Token::Mark('*') => match self.peek() {
                 Token::Name(name) if !KEYWORDS.contains(&name) => {
                     self.next();
@@ -403,7 +403,8 @@ impl<'a> Parser<'a> {
                 Ok(self.push(PatternNode::Let { var, value, body }))
             }
             Token::Name(name @ ("dominates" | "post_dominates")) => {
-                let [parent, path, child] = self.three_patterns().map_err(|error| advice::three_parts(error, name))?;
+                let [parent, path, child] =
+                    self.three_patterns().map_err(|error| advice::add_parts_help(error, name))?;
                 Ok(self.push(PatternNode::Dominates { parent, path, child, free: name == "post_dominates" }))
             }
             Token::Name("fn") => {
@@ -432,12 +433,15 @@ impl<'a> Parser<'a> {
             }
             // After a pattern, `where` introduces a check; at the beginning of a pattern, it is the operator.
             Token::Name("where") if matches!(self.peek(), Token::Mark('(' | '{')) => {
-                self.name_or_call("where", spanned.span)
+                self.name_or_call("where", spanned_token.span)
             }
-            Token::Name(name) if !KEYWORDS.contains(&name) => self.name_or_call(name, spanned.span),
+            Token::Name(name) if !KEYWORDS.contains(&name) => self.name_or_call(name, spanned_token.span),
             _ => {
-                self.at = self.tokens.iter().position(|t| t.span == spanned.span).unwrap_or(self.at);
-                let help = advice::no_pattern(spanned.token, self.tokens.get(self.at + 1).map(|t| t.token));
+                self.at = self.tokens.iter().position(|t| t.span == spanned_token.span).unwrap_or(self.at);
+                let help = advice::help_for_missing_pattern(
+                    spanned_token.token,
+                    self.tokens.get(self.at + 1).map(|t| t.token),
+                );
                 Err(self.unexpected_with("a pattern", help))
             }
         }
@@ -452,11 +456,13 @@ impl<'a> Parser<'a> {
             }
             let mut diagnostic = Diagnostic::error(codes::passes::PATTERN_NAME, format!("undefined name \"{name}\""));
             diagnostic = if op::lookup(name).is_some() {
-                diagnostic.at(span, "expected an argument list after an operator").help(self.without_arguments(name))
+                diagnostic
+                    .at(span, "expected an argument list after an operator")
+                    .help(self.help_without_arguments(name))
             } else if let Some(form) = advice::other_form(name) {
                 diagnostic.at(span, "not bound by a let or a wildcard").help(format!("write {form}"))
-            } else if let Some(near) = nearest(name, self.names.keys().copied()) {
-                diagnostic.at(span, "not bound by a let or a wildcard").help(format!("did you mean \"{near}\"?"))
+            } else if let Some(suggestion) = nearest(name, self.names.keys().copied()) {
+                diagnostic.at(span, "not bound by a let or a wildcard").help(format!("did you mean \"{suggestion}\"?"))
             } else {
                 diagnostic
                     .at(span, "not bound by a let or a wildcard")
@@ -525,13 +531,13 @@ impl<'a> Parser<'a> {
         while !self.take(')') {
             if !args.is_empty() {
                 if !self.take(',') {
-                    return Err(self.unexpected_with("\",\" or \")\"", self.in_arguments(callee)));
+                    return Err(self.unexpected_with("\",\" or \")\"", self.help_in_arguments(callee)));
                 }
                 if self.take(')') {
                     break;
                 }
             }
-            if let Some(help) = self.in_arguments(callee) {
+            if let Some(help) = self.help_in_arguments(callee) {
                 return Err(self.unexpected_with("a pattern", Some(help)));
             }
             args.push(self.alternative()?);
@@ -561,14 +567,14 @@ impl<'a> Parser<'a> {
     }
 
     fn callee_atom(&mut self) -> Result<PatternId> {
-        let follows = self.tokens.get(self.at + 1).map(|t| t.token);
+        let next_token = self.tokens.get(self.at + 1).map(|t| t.token);
         match self.peek() {
-            Token::Name("op") if follows == Some(Token::Mark('{')) => {
+            Token::Name("op") if next_token == Some(Token::Mark('{')) => {
                 self.next();
                 self.any_operator()
             }
             Token::Name(name)
-                if matches!(follows, Some(Token::Mark(';' | '|')))
+                if matches!(next_token, Some(Token::Mark(';' | '|')))
                     && !self.names.contains_key(name)
                     && !KEYWORDS.contains(&name) =>
             {
@@ -612,8 +618,8 @@ impl<'a> Parser<'a> {
                     .at(span, "not in the operator table");
             if let Some(form) = advice::other_form(name) {
                 diagnostic = diagnostic.help(format!("write {form}"));
-            } else if let Some(full) = advice::with_prefix(name) {
-                diagnostic = diagnostic.help(format!("did you mean \"{full}\"?"));
+            } else if let Some(qualified_name) = advice::with_prefix(name) {
+                diagnostic = diagnostic.help(format!("did you mean \"{qualified_name}\"?"));
             } else if let Some(suggestion) = nearest(name, op::names().chain(KEYWORDS.iter().copied())) {
                 diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
             } else {
@@ -650,7 +656,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn too_deep(span: Span) -> Box<Diagnostic> {
+fn depth_error(span: Span) -> Box<Diagnostic> {
     let message = format!("pattern: expected a nesting depth of at most {MAX_DEPTH}, found more");
     Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(span, "exceeds the maximum depth"))
 }

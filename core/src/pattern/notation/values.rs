@@ -1,6 +1,6 @@
 //! Parser of the values inside a pattern: attributes, literals, types and shapes.
 
-use super::{Parser, Result, advice, too_deep};
+use super::{Parser, Result, advice, depth_error};
 use crate::pattern::data::{MAX_DEPTH, PatternId, PatternNode};
 use crate::pattern::lexer::Token;
 use byoc_ir::diag::{Diagnostic, Span, codes, nearest};
@@ -24,8 +24,8 @@ impl Parser<'_> {
                     let message = format!("{} has no attribute \"{key}\"", def.name);
                     let mut diagnostic =
                         Diagnostic::warning(codes::passes::PATTERN_ATTRIBUTE, message).at(*span, "never matches");
-                    if let Some(near) = nearest(key, def.attrs.iter().map(|a| a.name)) {
-                        diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+                    if let Some(suggestion) = nearest(key, def.attrs.iter().map(|a| a.name)) {
+                        diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
                     }
                     self.diagnostics.push(diagnostic);
                 }
@@ -80,7 +80,7 @@ impl Parser<'_> {
                 let close = if open == '[' { ']' } else { ')' };
                 self.depth += 1;
                 if self.depth > MAX_DEPTH {
-                    return Err(too_deep(self.span()));
+                    return Err(depth_error(self.span()));
                 }
                 let mut items = Vec::new();
                 while !self.take(close) {
@@ -158,7 +158,7 @@ impl Parser<'_> {
     pub(super) fn full_type(&mut self) -> Result<Type> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(too_deep(self.span()));
+            return Err(depth_error(self.span()));
         }
         let ty = match self.peek() {
             Token::Name("Tensor") => {
@@ -200,7 +200,7 @@ impl Parser<'_> {
             token => {
                 let help = match token {
                     Token::Name(word) => advice::element_type(word),
-                    _ => self.dimensions(),
+                    _ => self.help_for_dimensions(),
                 };
                 Err(self.unexpected_with("a type: Tensor[(1, ?), float32], an element type, or dimensions", help))
             }

@@ -44,17 +44,17 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
 
     // Additive attention mask: 0 for a token to attend to, a large negative number for a masked token.
     let mask = bert.net.node("Cast", &["attention_mask"], &[("to", Attr::Int(9))]);
-    let visible = bert.constant("mask.seen", &Tensor::scalar(0f32));
-    let masked_value = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));
-    let bias = bert.net.node("Where", &[&mask, &visible, &masked_value], &[]);
+    let visible_bias = bert.constant("mask.seen", &Tensor::scalar(0f32));
+    let masked_bias = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));
+    let bias = bert.net.node("Where", &[&mask, &visible_bias, &masked_bias], &[]);
     let axes = bert.constant("mask.axes", &Tensor::from_slice(&[2], &[1i64, 2]));
     let bias = bert.net.node("Unsqueeze", &[&bias, &axes], &[]);
 
-    let word_table = bert.normal("embeddings.word", &[config.vocabulary, width], 0.05);
+    let word_table = bert.random_weight("embeddings.word", &[config.vocabulary, width], 0.05);
     let x = bert.net.node("Gather", &[&word_table, "input_ids"], &[("axis", Attr::Int(0))]);
     // Position embeddings. The model has a single token type, whose embedding is the same at every position and is
     // therefore part of the position embeddings.
-    let position_table = bert.normal("embeddings.position", &[1, tokens, width], 0.05);
+    let position_table = bert.random_weight("embeddings.position", &[1, tokens, width], 0.05);
     let x = bert.net.node("Add", &[&x, &position_table], &[]);
     let mut x = bert.layer_norm("embeddings", &x);
     for layer in 0..config.layers {
@@ -68,7 +68,7 @@ impl Bert<'_> {
         self.net.weight(name, tensor)
     }
 
-    fn normal(&mut self, name: &str, shape: &[usize], deviation: f64) -> String {
+    fn random_weight(&mut self, name: &str, shape: &[usize], deviation: f64) -> String {
         let tensor = self.net.random_normal(shape, deviation);
         self.constant(name, &tensor)
     }
@@ -76,14 +76,14 @@ impl Bert<'_> {
     fn layer_norm(&mut self, name: &str, x: &str) -> String {
         let scale = Tensor::from_slice(&[self.config.width], &vec![1f32; self.config.width]);
         let gamma = self.constant(&format!("{name}.norm.gamma"), &scale);
-        let beta = self.normal(&format!("{name}.norm.beta"), &[self.config.width], 0.02);
+        let beta = self.random_weight(&format!("{name}.norm.beta"), &[self.config.width], 0.02);
         let attrs = [("axis", Attr::Int(-1)), ("epsilon", Attr::Float(1e-12))];
         self.net.node("LayerNormalization", &[x, &gamma, &beta], &attrs)
     }
 
     fn linear(&mut self, name: &str, x: &str, inputs: usize, outputs: usize) -> String {
-        let weight = self.normal(&format!("{name}.weight"), &[inputs, outputs], (1.0 / inputs as f64).sqrt());
-        let bias = self.normal(&format!("{name}.bias"), &[outputs], 0.02);
+        let weight = self.random_weight(&format!("{name}.weight"), &[inputs, outputs], (1.0 / inputs as f64).sqrt());
+        let bias = self.random_weight(&format!("{name}.bias"), &[outputs], 0.02);
         let product = self.net.node("MatMul", &[x, &weight], &[]);
         self.net.node("Add", &[&bias, &product], &[])
     }
@@ -91,9 +91,9 @@ impl Bert<'_> {
     /// Reshapes (1, tokens, width) to (1, tokens, heads, head width) and transposes the result by `order`.
     fn heads(&mut self, name: &str, x: &str, order: &[i64]) -> String {
         let Config { heads, tokens, width, .. } = *self.config;
-        let split = Tensor::from_slice(&[4], &[1, tokens as i64, heads as i64, (width / heads) as i64]);
-        let split = self.constant(&format!("{name}.split"), &split);
-        let x = self.net.node("Reshape", &[x, &split], &[]);
+        let split_shape = Tensor::from_slice(&[4], &[1, tokens as i64, heads as i64, (width / heads) as i64]);
+        let split_shape = self.constant(&format!("{name}.split"), &split_shape);
+        let x = self.net.node("Reshape", &[x, &split_shape], &[]);
         self.net.node("Transpose", &[&x], &[("perm", Attr::Ints(order))])
     }
 
@@ -122,19 +122,19 @@ impl Bert<'_> {
 
         let hidden = self.linear(&format!("{name}.intermediate"), &x, width, 4 * width);
         let hidden = self.gelu(name, &hidden);
-        let narrow = self.linear(&format!("{name}.output"), &hidden, 4 * width, width);
-        let sum = self.net.node("Add", &[&narrow, &x], &[]);
+        let projection = self.linear(&format!("{name}.output"), &hidden, 4 * width, width);
+        let sum = self.net.node("Add", &[&projection, &x], &[]);
         self.layer_norm(&format!("{name}.output"), &sum)
     }
 
     /// Adds GELU (Hendrycks, Gimpel: Gaussian error linear units, 2016): x * 0.5 * (1 + erf(x / sqrt 2)).
     fn gelu(&mut self, name: &str, x: &str) -> String {
         let root = self.constant(&format!("{name}.gelu.root"), &Tensor::scalar(std::f32::consts::SQRT_2));
-        let unit = self.constant(&format!("{name}.gelu.one"), &Tensor::scalar(1f32));
+        let one = self.constant(&format!("{name}.gelu.one"), &Tensor::scalar(1f32));
         let half = self.constant(&format!("{name}.gelu.half"), &Tensor::scalar(0.5f32));
         let ratio = self.net.node("Div", &[x, &root], &[]);
         let curve = self.net.node("Erf", &[&ratio], &[]);
-        let gate = self.net.node("Add", &[&curve, &unit], &[]);
+        let gate = self.net.node("Add", &[&curve, &one], &[]);
         let product = self.net.node("Mul", &[x, &gate], &[]);
         self.net.node("Mul", &[&product, &half], &[])
     }

@@ -110,15 +110,15 @@ fn decode(net: &mut Net, locations: &str) -> String {
     let [centers, sizes] = default_boxes();
     let (centers, sizes) = (net.weight("default.centers", &centers), net.weight("default.sizes", &sizes));
     // Variances of the box encoding.
-    let of_center = net.weight("default.center_variance", &Tensor::scalar(0.1f32));
-    let of_size = net.weight("default.size_variance", &Tensor::scalar(0.2f32));
+    let center_variance = net.weight("default.center_variance", &Tensor::scalar(0.1f32));
+    let size_variance = net.weight("default.size_variance", &Tensor::scalar(0.2f32));
     let half = net.weight("default.half", &Tensor::scalar(0.5f32));
     let shift = slice(net, locations, 2, 0, 2);
-    let shift = net.node("Mul", &[&shift, &of_center], &[]);
+    let shift = net.node("Mul", &[&shift, &center_variance], &[]);
     let shift = net.node("Mul", &[&shift, &sizes], &[]);
     let center = net.node("Add", &[&centers, &shift], &[]);
     let growth = slice(net, locations, 2, 2, 4);
-    let growth = net.node("Mul", &[&growth, &of_size], &[]);
+    let growth = net.node("Mul", &[&growth, &size_variance], &[]);
     let growth = net.node("Exp", &[&growth], &[]);
     let size = net.node("Mul", &[&growth, &sizes], &[]);
     let half_size = net.node("Mul", &[&size, &half], &[]);
@@ -128,10 +128,10 @@ fn decode(net: &mut Net, locations: &str) -> String {
 }
 
 /// Adds a slice along an axis.
-fn slice(net: &mut Net, x: &str, axis: i64, lower: i64, end: i64) -> String {
+fn slice(net: &mut Net, x: &str, axis: i64, start: i64, stop: i64) -> String {
     let mut constant =
-        |role: &str, value: i64| net.weight(&format!("{x}.{role}_{lower}"), &Tensor::from_slice(&[1], &[value]));
-    let (starts, ends, axes) = (constant("first", lower), constant("end", end), constant("axis", axis));
+        |role: &str, value: i64| net.weight(&format!("{x}.{role}_{start}"), &Tensor::from_slice(&[1], &[value]));
+    let (starts, ends, axes) = (constant("first", start), constant("end", stop), constant("axis", axis));
     net.node("Slice", &[x, &starts, &ends, &axes], &[])
 }
 
@@ -139,8 +139,8 @@ fn slice(net: &mut Net, x: &str, axis: i64, lower: i64, end: i64) -> String {
 fn detections(mut net: Net, boxes: &str, scores: &str) -> ModelProto {
     // Random logits have a variance of 1, trained logits a larger one. The factor increases the variance, so that about
     // 200 boxes exceed the score threshold.
-    let sharpness = net.weight("scores.sharpness", &Tensor::scalar(2f32));
-    let scores = net.node("Mul", &[scores, &sharpness], &[]);
+    let score_scale = net.weight("scores.sharpness", &Tensor::scalar(2f32));
+    let scores = net.node("Mul", &[scores, &score_scale], &[]);
     let scores = net.node("Softmax", &[&scores], &[("axis", Attr::Int(2))]);
     let scores = net.node("Transpose", &[&scores], &[("perm", Attr::Ints(&[0, 2, 1]))]);
     let scores = slice(&mut net, &scores, 1, 1, CLASSES as i64);

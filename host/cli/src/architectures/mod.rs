@@ -31,7 +31,7 @@ pub const ARCHITECTURES: &[(&str, &str)] = &[
 /// # Errors
 /// If no architecture has the name `name`.
 pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
-    at_scale(name, seed, 1, 224).ok_or_else(|| {
+    build_at_scale(name, seed, 1, 224).ok_or_else(|| {
         let names = ARCHITECTURES.iter().map(|(name, _)| *name);
         let error =
             Diagnostic::error(codes::frontends::UNKNOWN_ARCHITECTURE, format!("unknown architecture \"{name}\""))
@@ -45,7 +45,7 @@ pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
 
 /// Builds an architecture with its widths divided by `divide` and, where the architecture allows it, for images of size
 /// `image`. Tests use this to obtain models small enough to run.
-fn at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelProto> {
+fn build_at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelProto> {
     let net = Net::new(name, seed);
     Some(match name {
         "bert_base" => bert::build(net, &bert::Config::base(divide)),
@@ -69,9 +69,9 @@ mod tests {
 
     /// Evaluates an imported model call by call and returns its output.
     fn run(model: &ModelProto, seed: u64) -> Tensor {
-        let imported =
+        let converted_model =
             onnx::convert_model(model.clone(), &LoadOptions::default(), None).unwrap_or_else(|e| panic!("{}", e[0]));
-        let module = &imported.module;
+        let module = &converted_model.module;
         let main = module.main().unwrap();
         let mut values: Vec<Vec<Tensor>> = Vec::new();
         for (id, node) in module.nodes.iter() {
@@ -109,7 +109,7 @@ mod tests {
     fn outputs_depend_on_inputs() {
         // The number of detections varies with the input; a backend test compares the outputs of the detector.
         for (name, _) in ARCHITECTURES.iter().filter(|(name, _)| *name != "ssd_resnet50") {
-            let model = at_scale(name, 0, 8, 64).unwrap();
+            let model = build_at_scale(name, 0, 8, 64).unwrap();
             let (a, b) = (run(&model, 1).view().to_f64s(), run(&model, 2).view().to_f64s());
             let difference: Vec<f64> = a.iter().zip(&b).map(|(x, y)| x - y).collect();
             let relative_error = deviation(&difference) / deviation(&a);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn seed_determines_bytes() {
-        let bytes = |seed| at_scale("mobilenet_v2", seed, 8, 32).unwrap().encode_to_vec();
+        let bytes = |seed| build_at_scale("mobilenet_v2", seed, 8, 32).unwrap().encode_to_vec();
         assert_eq!(bytes(1), bytes(1));
         assert_ne!(bytes(1), bytes(2));
     }
@@ -133,9 +133,13 @@ mod tests {
         // Number of convolution and GEMM weights and biases, counted as in torchvision.
         for (name, millions) in [("mobilenet_v2", 3.50), ("resnet18", 11.69), ("resnet50", 25.56)] {
             let graph = build(name, 0).unwrap().graph.unwrap();
-            let bn = |t: &str| t.ends_with(".mean") || t.ends_with(".var");
-            let count: i64 =
-                graph.initializer.iter().filter(|t| !bn(&t.name)).map(|t| t.dims.iter().product::<i64>()).sum();
+            let is_batch_norm_statistic = |t: &str| t.ends_with(".mean") || t.ends_with(".var");
+            let count: i64 = graph
+                .initializer
+                .iter()
+                .filter(|t| !is_batch_norm_statistic(&t.name))
+                .map(|t| t.dims.iter().product::<i64>())
+                .sum();
             assert!((count as f64 / 1e6 - millions).abs() < 0.01, "{name}: {count}");
         }
     }

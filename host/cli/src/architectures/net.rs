@@ -186,10 +186,10 @@ impl Net {
         let conv = self.conv_node(&[&x.name, &weight_name], window, groups);
         let (mean, variance) = channel_statistics(&product.sample);
         // An almost constant channel must not be scaled up to unit variance.
-        let typical = variance.iter().sum::<f64>() / out as f64;
+        let mean_variance = variance.iter().sum::<f64>() / out as f64;
         let vector = |values: Vec<f32>| Tensor::from_slice(&[out], &values);
         let mean = vector(mean.iter().map(|&v| round_coarsely(v)).collect());
-        let variance = vector(variance.iter().map(|&v| round_coarsely(v.max(typical * 1e-2))).collect());
+        let variance = vector(variance.iter().map(|&v| round_coarsely(v.max(mean_variance * 1e-2))).collect());
         let gamma = vector(vec![1.0; out]);
         let beta = self.random_normal(&[out], 0.1);
         let mut inputs = vec![conv];
@@ -282,9 +282,9 @@ impl Net {
 
 /// Returns rescaled weights and a bias that normalize outputs with the given statistics to mean 0 and variance 1.
 fn fit_weights(weight: &Tensor, mean: &[f64], variance: &[f64]) -> (Tensor, Tensor) {
-    let typical = variance.iter().sum::<f64>() / variance.len() as f64;
+    let mean_variance = variance.iter().sum::<f64>() / variance.len() as f64;
     let scales: Vec<f64> =
-        variance.iter().map(|v| f64::from(round_coarsely(1.0 / v.max(typical * 1e-2).sqrt()))).collect();
+        variance.iter().map(|v| f64::from(round_coarsely(1.0 / v.max(mean_variance * 1e-2).sqrt()))).collect();
     let row = weight.len() / scales.len();
     let values: Vec<f32> =
         weight.as_slice::<f32>().iter().enumerate().map(|(i, &w)| (f64::from(w) * scales[i / row]) as f32).collect();

@@ -97,13 +97,13 @@ pub fn mobilenet_v2(mut net: Net, divide: usize, size: usize) -> ModelProto {
         for repetition in 0..repetitions {
             let stride = if repetition == 0 { first_stride } else { 1 };
             let (inputs, outputs) = (x.sample.shape()[1], channels / divide);
-            let expanded = inputs * expansion;
+            let expanded_channels = inputs * expansion;
             let mut y = x.clone();
             if expansion > 1 {
-                y = net.conv_bn(&y, expanded, 1, 1, 1);
+                y = net.conv_bn(&y, expanded_channels, 1, 1, 1);
                 y = net.relu6(&y);
             }
-            y = net.conv_bn(&y, expanded, 3, stride, expanded);
+            y = net.conv_bn(&y, expanded_channels, 3, stride, expanded_channels);
             y = net.relu6(&y);
             y = net.conv_bn(&y, outputs, 1, 1, 1);
             x = if stride == 1 && inputs == outputs { net.add(&x, &y) } else { y };

@@ -20,10 +20,10 @@ fn artifact_is_reproducible() {
         byoc(args.iter().chain(extra_args)).ok();
         std::fs::read(output).unwrap()
     };
-    let first_output = build(&model, &path("a.byoc"), &["--cache-dir", &cache, "--threads", "1"]);
-    let warm = build(&model, &path("b.byoc"), &["--cache-dir", &cache, "--threads", "2"]);
-    let cold = build(&copy, &path("elsewhere/c.byoc"), &["--no-cache", "--threads", "2"]);
-    assert!(first_output == warm && first_output == cold);
+    let first_artifact = build(&model, &path("a.byoc"), &["--cache-dir", &cache, "--threads", "1"]);
+    let warm_artifact = build(&model, &path("b.byoc"), &["--cache-dir", &cache, "--threads", "2"]);
+    let cold_artifact = build(&copy, &path("elsewhere/c.byoc"), &["--no-cache", "--threads", "2"]);
+    assert!(first_artifact == warm_artifact && first_artifact == cold_artifact);
 }
 
 /// Tests that the C compiler finds its subprograms without a `PATH`: a compiler started by its bare name would not.
@@ -47,15 +47,15 @@ fn artifact_names_missing_plugin() {
     let model = data_text("digits/digits.onnx");
     byoc(["compile", &model, "-o", &file, "--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir]).ok();
     let run = |dir: &str| byoc(["run", &file, "--input", "image=random:3", "--json", "--plugin-dir", dir]).ok();
-    let with_plugin = run(&dir);
-    let without_plugin = run(&temp_dir.path().display().to_string());
-    let without_plugin =
-        without_plugin.stderr_contains(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
+    let plugin_output = run(&dir);
+    let fallback_output = run(&temp_dir.path().display().to_string());
+    let fallback_output =
+        fallback_output.stderr_contains(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
     // The plugin executes the reference operators, the host its kernels, so results differ only by rounding.
     let first_value = |output: &crate::CommandOutput| -> Vec<f64> {
         output.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
     };
-    for (a, b) in first_value(&with_plugin).into_iter().zip(first_value(&without_plugin)) {
+    for (a, b) in first_value(&plugin_output).into_iter().zip(first_value(&fallback_output)) {
         assert!((a - b).abs() < 1e-4, "expected {b}, found {a}");
     }
     let listing = byoc(["inspect", &file]).ok().out;
@@ -70,9 +70,9 @@ fn rejects_damaged_artifact() {
     byoc(["compile", &data_text("digits/digits.onnx"), "-o", &text, "--dim", "batch=1"]).ok();
     let bytes = std::fs::read(&file).unwrap();
     for offset in [0, 100, bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
-        let mut damaged = bytes.clone();
-        damaged[offset] ^= 1;
-        std::fs::write(&file, &damaged).unwrap();
+        let mut damaged_bytes = bytes.clone();
+        damaged_bytes[offset] ^= 1;
+        std::fs::write(&file, &damaged_bytes).unwrap();
         let output = byoc(["run", &text, "--input", "image=random"]);
         assert!(output.code == 1 && output.err.contains("error[E07"), "byte {offset}: {}", output.err);
     }

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// Bundle of a model, with the artifact and the plugins from which it was written.
-struct Bundled {
+struct TestBundle {
     temp_dir: tempfile::TempDir,
     plugins: Option<tempfile::TempDir>,
     stdout: String,
 }
 
-impl Bundled {
+impl TestBundle {
     fn root(&self) -> PathBuf {
         self.temp_dir.path().join("bundle")
     }
@@ -37,10 +37,10 @@ impl Bundled {
 }
 
 /// Compiles a model for the given backends and bundles the artifact.
-fn create_bundle(model: &str, backends: &[&str], extra_args: &[&str]) -> Bundled {
+fn create_bundle(model: &str, backends: &[&str], extra_args: &[&str]) -> TestBundle {
     let temp_dir = temporary_folder();
     let plugins = (!backends.is_empty()).then(|| plugin_dir(backends));
-    let mut bundle = Bundled { temp_dir, plugins, stdout: String::new() };
+    let mut bundle = TestBundle { temp_dir, plugins, stdout: String::new() };
     let artifact = bundle.artifact();
     let mut args: Vec<String> = ["compile", model, "-o", &artifact, "--no-cache"].map(String::from).to_vec();
     args.extend(extra_args.iter().map(|arg| (*arg).to_owned()));
@@ -74,9 +74,9 @@ fn run(command: &mut Command, input: &[u8]) -> Output {
 fn in_root_folder(root: &Path) -> Option<Command> {
     // An absolute path, as the environment has no `PATH`.
     let chroot = ["/usr/sbin/chroot", "/usr/bin/chroot"].into_iter().find(|path| Path::new(path).exists());
-    let allows =
+    let is_permitted =
         |chroot: &&str| Command::new(chroot).args(["/", "true"]).output().is_ok_and(|run| run.status.success());
-    let Some(chroot) = chroot.filter(allows) else {
+    let Some(chroot) = chroot.filter(is_permitted) else {
         println!("skipped: the runner in a chroot, which requires root privileges");
         return None;
     };
@@ -87,19 +87,19 @@ fn in_root_folder(root: &Path) -> Option<Command> {
 }
 
 /// Returns the contents of all files below a directory, by relative path.
-fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+fn file_tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut dirs = vec![root.to_owned()];
     while let Some(dir) = dirs.pop() {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
-            let relative = path.strip_prefix(root).unwrap().to_owned();
+            let relative_path = path.strip_prefix(root).unwrap().to_owned();
             if path.is_symlink() {
-                files.insert(relative, std::fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
+                files.insert(relative_path, std::fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
             } else if path.is_dir() {
                 dirs.push(path);
             } else {
-                files.insert(relative, std::fs::read(&path).unwrap());
+                files.insert(relative_path, std::fs::read(&path).unwrap());
             }
         }
     }
@@ -107,11 +107,11 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Runs the bundle of a recorded model with one input and one output, in a chroot and in place.
-fn runs_alone(name: &str, bundle: &Bundled, input: &str) {
-    let set = data(&format!("models/{name}/test_data_set_0"));
-    let input_data = npy::encode(&pb::read(&set.join("input_0.pb")).unwrap());
-    let expected = pb::read(&set.join("output_0.pb")).unwrap();
-    let tree_before = tree(&bundle.root());
+fn assert_runs_alone(name: &str, bundle: &TestBundle, input: &str) {
+    let test_set_dir = data(&format!("models/{name}/test_data_set_0"));
+    let input_data = npy::encode(&pb::read(&test_set_dir.join("input_0.pb")).unwrap());
+    let expected = pb::read(&test_set_dir.join("output_0.pb")).unwrap();
+    let tree_before = file_tree(&bundle.root());
     let arguments = [format!("--input={input}=-"), "--output=-".to_owned()];
     let check = |output: Output| {
         let (out, err) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
@@ -127,12 +127,12 @@ fn runs_alone(name: &str, bundle: &Bundled, input: &str) {
     let mut command = Command::new(bundle.root().join("run"));
     check(run(command.current_dir(other_dir.path()).args(&arguments), &input_data));
     assert!(std::fs::read_dir(other_dir.path()).unwrap().next().is_none());
-    assert!(tree_before == tree(&bundle.root()), "a run changed the bundle");
+    assert!(tree_before == file_tree(&bundle.root()), "expected the run to leave the bundle unchanged");
 }
 
 /// Checks that a run started by the bundle's script loads only libraries of the bundle, according to the log of the
 /// dynamic loader. Each element of `expected` is the prefix of a library path in the bundle.
-fn uses_own_libraries(bundle: &Bundled, expected: &[&str]) {
+fn assert_uses_own_libraries(bundle: &TestBundle, expected: &[&str]) {
     let root = bundle.root().canonicalize().unwrap();
     let mut command = Command::new("/bin/sh");
     // The variable takes effect in the bundle's dynamic loader, which the script executes.
@@ -160,14 +160,18 @@ fn uses_own_libraries(bundle: &Bundled, expected: &[&str]) {
 fn bundle_of_native_regions_runs_alone() {
     let bundle = create_bundle(&data_text("models/resnet18_w16"), &["ccompiler"], &[]);
     assert!(bundle.stdout.contains("ccompiler 0.1.0"), "{}", bundle.stdout);
-    runs_alone("resnet18_w16", &bundle, "input.1");
-    uses_own_libraries(&bundle, &["lib/libc.so.6", "plugins/libbyoc_ccompiler.so", "regions/000_"]);
-    let files = tree(&bundle.root());
-    let has = |start: &str| files.keys().filter(|path| path.starts_with(start)).count();
-    assert!(has("regions") > 0 && has("plugins") == 1 && has("licenses") >= 2, "{:?}", files.keys());
+    assert_runs_alone("resnet18_w16", &bundle, "input.1");
+    assert_uses_own_libraries(&bundle, &["lib/libc.so.6", "plugins/libbyoc_ccompiler.so", "regions/000_"]);
+    let files = file_tree(&bundle.root());
+    let count_files = |start: &str| files.keys().filter(|path| path.starts_with(start)).count();
+    assert!(
+        count_files("regions") > 0 && count_files("plugins") == 1 && count_files("licenses") >= 2,
+        "{:?}",
+        files.keys()
+    );
     // The same artifact and plugins produce the same bytes, even when an earlier bundle is overwritten.
     byoc(bundle.arguments(&bundle.root())).ok();
-    assert!(files == tree(&bundle.root()));
+    assert!(files == file_tree(&bundle.root()));
 
     let check = || to_command_output(Command::new(bundle.root().join("run")).arg("--check").output().unwrap());
     assert!(check().ok().out.starts_with("every file matches its digest; "));
@@ -198,12 +202,15 @@ fn bundle_with_libraries_of_a_plugin_runs_alone() {
         return;
     }
     let bundle = create_bundle(&data_text("models/resnet18_w16"), &["dnnl"], &[]);
-    let files = tree(&bundle.root());
+    let files = file_tree(&bundle.root());
     for file in ["plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"] {
         assert!(files.contains_key(Path::new(file)), "expected {file} in {:?}", files.keys());
     }
-    runs_alone("resnet18_w16", &bundle, "input.1");
-    uses_own_libraries(&bundle, &["lib/libc.so.6", "plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"]);
+    assert_runs_alone("resnet18_w16", &bundle, "input.1");
+    assert_uses_own_libraries(
+        &bundle,
+        &["lib/libc.so.6", "plugins/libdnnl.so.3", "lib/libgomp.so.1", "lib/libstdc++.so.6"],
+    );
 }
 
 #[test]
@@ -211,7 +218,7 @@ fn bundle_for_the_host_needs_no_plugin() {
     let bundle = create_bundle(&data_text("models/resnet18_w16"), &[], &[]);
     assert!(bundle.stdout.contains("no plugin"), "{}", bundle.stdout);
     assert!(!bundle.root().join("plugins").exists());
-    runs_alone("resnet18_w16", &bundle, "input.1");
+    assert_runs_alone("resnet18_w16", &bundle, "input.1");
     let description = Command::new(bundle.root().join("run")).args(["--describe"]).output().unwrap();
     let description = to_command_output(description).ok().out;
     assert!(description.contains("input   input.1  Tensor[(1, 3, 64, 64), float32]"), "{description}");
@@ -229,8 +236,8 @@ fn runner_explains_its_errors() {
     let json = start(&["--input", "image=random:3", "--json"]).ok();
     assert_eq!(json.json()[0]["output"], "logits");
     // The runner prints the same values as `byoc run`.
-    let repeated = byoc(["run", &bundle.artifact(), "--input", "image=random:3", "--json"]).ok();
-    assert_eq!(json.out, repeated.out);
+    let run_output = byoc(["run", &bundle.artifact(), "--input", "image=random:3", "--json"]).ok();
+    assert_eq!(json.out, run_output.out);
     let outputs = bundle.temp_dir.path().join("y.npz");
     start(&["--input", "image=zeros", "--output", &outputs.display().to_string()]).ok();
     assert!(outputs.is_file());
@@ -256,7 +263,7 @@ fn what_cannot_be_bundled_is_refused_by_name() {
     std::fs::create_dir(path("out")).unwrap();
     std::fs::write(path("out/notes.txt"), "keep").unwrap();
     byoc(bundle.arguments(&path("out"))).fails_with("E0513");
-    assert_eq!(tree(&path("out")).len(), 1);
+    assert_eq!(file_tree(&path("out")).len(), 1);
 }
 
 #[test]

@@ -31,14 +31,14 @@ impl Fixture {
     }
 
     /// Runs a command on the device.
-    fn on_device(&self, args: &[&str]) -> CommandOutput {
+    fn run_on_device(&self, args: &[&str]) -> CommandOutput {
         let dir = self.temp_dir.path().display().to_string();
         byoc([args, &["--backend", "device", "--plugin-dir", &dir, "--no-cache"]].concat())
     }
 
     fn run(&self, extra_args: &[&str]) -> CommandOutput {
         let output = self.path("out.npz");
-        self.on_device(&[&["run", &self.model, "--input", "x=random:1", "--output", &output], extra_args].concat())
+        self.run_on_device(&[&["run", &self.model, "--input", "x=random:1", "--output", &output], extra_args].concat())
     }
 
     fn assert_output(&self, expected: &str) {
@@ -52,7 +52,7 @@ impl Fixture {
         byoc(["run", &self.model, "--input", "x=random:1", "--output", &output]).ok();
         self.run(&[]).ok();
         self.assert_output(&output);
-        let bench = self.on_device(&["bench", &self.model, "--runs", "1", "--json"]).ok();
+        let bench = self.run_on_device(&["bench", &self.model, "--runs", "1", "--json"]).ok();
         bench.json().remove(0)["metrics"].clone()
     }
 }
@@ -84,7 +84,7 @@ fn regions_split_by_size_pass_their_tensors_on_the_device() {
         text += &format!("  %{i} = add(%{}, %{other});\n", i - 1);
     }
     let fixture = Fixture::new(&json!({"max_operators": 2}), &(text + "  %67\n}"));
-    let explanation = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    let explanation = fixture.run_on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
     assert_eq!(explanation["totals"]["regions"], 34, "{}", explanation["totals"]);
     let bytes = 8 * 16 * 4;
     let copies = json!([{
@@ -99,7 +99,7 @@ fn regions_split_by_size_pass_their_tensors_on_the_device() {
 #[test]
 fn tensors_between_regions_stay_on_the_device() {
     let fixture = Fixture::new(&json!({}), &chain(34));
-    let explanation = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    let explanation = fixture.run_on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
     assert_eq!(explanation["totals"]["regions"], 35);
     let metrics = fixture.metrics();
     let bytes = 8 * 16 * 4;
@@ -111,7 +111,7 @@ fn tensors_between_regions_stay_on_the_device() {
 }
 
 /// Module with two independent regions.
-const INDEPENDENT: &str = "def @main(%x: Tensor[(8, 16), float32]) {
+const INDEPENDENT_REGIONS: &str = "def @main(%x: Tensor[(8, 16), float32]) {
   %0 = add(%x, %x);
   %1 = nn.relu(%x);
   %2 = reshape(%0, newshape=[16, 8]);
@@ -122,17 +122,21 @@ const INDEPENDENT: &str = "def @main(%x: Tensor[(8, 16), float32]) {
 #[test]
 fn independent_regions_run_side_by_side() {
     let overlap = |one_run: bool| {
-        let fixture = Fixture::new(&json!({"milliseconds": 500, "one_run": one_run}), INDEPENDENT);
+        let fixture = Fixture::new(&json!({"milliseconds": 500, "one_run": one_run}), INDEPENDENT_REGIONS);
         let trace = fixture.path("trace.json");
         fixture.metrics();
         fixture.run(&["--trace", &trace]).ok();
         let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap().clone();
-        let sum_of = |name: &str| {
+        let events_named = |name: &str| {
             events.iter().filter(|e| e["name"].as_str().unwrap().starts_with(name)).cloned().collect::<Vec<_>>()
         };
-        assert_eq!((sum_of("copy_to_device").len(), sum_of("copy_from_device").len()), (1, 2), "{events:?}");
-        let kernels = sum_of("kernel");
+        assert_eq!(
+            (events_named("copy_to_device").len(), events_named("copy_from_device").len()),
+            (1, 2),
+            "{events:?}"
+        );
+        let kernels = events_named("kernel");
         assert!(kernels.len() == 2 && kernels.iter().all(|e| e["cat"] == "device" && e["ph"] == "X" && e["tid"] == 2));
         assert!(events.iter().any(|e| e["args"]["name"] == "queue of the test's device"), "{events:?}");
         let begin = |event: &Value| event["ts"].as_f64().unwrap();
@@ -152,7 +156,7 @@ fn lost_device_is_reported_once_and_the_host_computes() {
     assert_eq!(output.err.matches("the device of device is lost").count(), 1, "{}", output.err);
     assert!(output.err.contains("the device does not answer"), "{}", output.err);
     fixture.assert_output(&expected);
-    let bench = fixture.on_device(&["bench", &fixture.model, "--runs", "5", "--json"]).ok();
+    let bench = fixture.run_on_device(&["bench", &fixture.model, "--runs", "5", "--json"]).ok();
     assert_eq!(bench.err.matches("the device of device is lost").count(), 1, "{}", bench.err);
 }
 
@@ -175,12 +179,12 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
     let program = "def @main(%x: Tensor[(8, 16), float32]) { sigmoid(multiply(nn.relu(%x), %x)) }";
     let fixture = Fixture::new(&json!({}), program);
     let dir = fixture.temp_dir.path().display().to_string();
-    let offload_share = |extra_args: &[&str]| {
-        let explanation = fixture.on_device(&[&["explain", &fixture.model, "--json"], extra_args].concat()).ok();
+    let region_operators = |extra_args: &[&str]| {
+        let explanation = fixture.run_on_device(&[&["explain", &fixture.model, "--json"], extra_args].concat()).ok();
         explanation.json().remove(0)["totals"]["in_regions"].as_u64().unwrap()
     };
-    assert_eq!(offload_share(&[]), 1);
-    assert_eq!(offload_share(&["--backend-option", "device.wide=true"]), 3);
+    assert_eq!(region_operators(&[]), 1);
+    assert_eq!(region_operators(&["--backend-option", "device.wide=true"]), 3);
     let text = byoc(["plugins", "show", "device", "--plugin-dir", &dir]).ok().out;
     for line in
         ["devices, selected with --device device=ID:", "0: first, 1024 MiB, float32", "1: second, without memory"]
@@ -195,18 +199,18 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
     fixture.run(&["--device", "device=1"]).fails_with("E0406").stderr_contains(&["bytes of memory, found none"]);
 
     let artifact = fixture.path("model.byoc");
-    fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+    fixture.run_on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
     let run = |extra_args: &[&str]| {
         byoc([&["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1"], extra_args].concat())
     };
-    let (on_device, on_host) = (run(&[]).ok(), run(&["--backend-option", "device.fault=lost"]).ok());
+    let (device_run, host_run) = (run(&[]).ok(), run(&["--backend-option", "device.fault=lost"]).ok());
     assert!(
-        !on_device.err.contains("lost") && on_host.err.contains("the device of device is lost"),
+        !device_run.err.contains("lost") && host_run.err.contains("the device of device is lost"),
         "{}{}",
-        on_device.err,
-        on_host.err
+        device_run.err,
+        host_run.err
     );
-    assert_eq!(on_device.out, on_host.out);
+    assert_eq!(device_run.out, host_run.out);
     run(&["--device", "device=1"]).fails_with("E0406");
     run(&["--backend-option", "device.wide=true"])
         .fails_with("E0427")
@@ -217,15 +221,15 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
 fn blobs_of_another_version_are_compiled_again() {
     let fixture = Fixture::new(&json!({"format": 1}), &chain(3));
     let (artifact, dir) = (fixture.path("model.byoc"), fixture.temp_dir.path().display().to_string());
-    fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+    fixture.run_on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
     let run = || byoc(["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1", "--require-offload"]).ok();
-    let repeat = run();
+    let first_run = run();
     std::fs::write(fixture.temp_dir.path().join("libbyoc_device.json"), json!({"format": 2}).to_string()).unwrap();
-    let other = run();
-    assert!(!repeat.err.contains("E0428"), "{}", repeat.err);
-    assert_eq!(other.err.matches("E0428").count(), 1, "{}", other.err);
-    assert!(!other.err.contains("on the host"), "{}", other.err);
-    assert_eq!(repeat.out, other.out);
+    let second_run = run();
+    assert!(!first_run.err.contains("E0428"), "{}", first_run.err);
+    assert_eq!(second_run.err.matches("E0428").count(), 1, "{}", second_run.err);
+    assert!(!second_run.err.contains("on the host"), "{}", second_run.err);
+    assert_eq!(first_run.out, second_run.out);
 }
 
 /// Tests that a run option on the command line reaches each run of a region, with a model and with an artifact.
@@ -233,23 +237,23 @@ fn blobs_of_another_version_are_compiled_again() {
 fn options_of_a_run_reach_the_regions() {
     let fixture = Fixture::new(&json!({}), &chain(1));
     let (artifact, dir) = (fixture.path("model.byoc"), fixture.temp_dir.path().display().to_string());
-    fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
-    let with_model = |extra_args: &[&str]| {
+    fixture.run_on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+    let bench_model = |extra_args: &[&str]| {
         let args = ["bench", &fixture.model, "--runs", "3", "--json"];
-        fixture.on_device(&[&args[..], extra_args].concat()).ok().json().remove(0)["metrics"].clone()
+        fixture.run_on_device(&[&args[..], extra_args].concat()).ok().json().remove(0)["metrics"].clone()
     };
-    let with_artifact = |extra_args: &[&str]| {
+    let bench_artifact = |extra_args: &[&str]| {
         let args = ["bench", &artifact, "--runs", "3", "--json", "--plugin-dir", &dir, "--no-cache"];
         byoc([&args[..], extra_args].concat())
     };
-    assert!(with_model(&[])["device.runs.none"].as_f64() > Some(0.0));
+    assert!(bench_model(&[])["device.runs.none"].as_f64() > Some(0.0));
     for metrics in [
-        with_model(&["--backend-option", "device.level=high"]),
-        with_artifact(&["--backend-option", "device.level=high"]).ok().json().remove(0)["metrics"].clone(),
+        bench_model(&["--backend-option", "device.level=high"]),
+        bench_artifact(&["--backend-option", "device.level=high"]).ok().json().remove(0)["metrics"].clone(),
     ] {
         assert!(metrics["device.runs.high"].as_f64() > Some(0.0) && metrics["device.runs.none"].is_null(), "{metrics}");
     }
-    with_artifact(&["--backend-option", "device.level=3"])
+    bench_artifact(&["--backend-option", "device.level=3"])
         .fails_with("E0427")
         .stderr_contains(&["supported values: low, high"]);
 }
@@ -259,7 +263,7 @@ fn options_of_a_run_reach_the_regions() {
 fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
     let program = "def @main(%x: Tensor[(8, 16), float32]) { add(nn.relu(add(%x, %x)), %x) }";
     let fixture = Fixture::new(&json!({"per_device": true}), program);
-    let explanation = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+    let explanation = fixture.run_on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
     let backends: Vec<&str> =
         explanation["regions"].as_array().unwrap().iter().map(|region| region["backend"].as_str().unwrap()).collect();
     assert_eq!((backends, &explanation["totals"]["on_host"]), (vec!["device@0", "device@1", "device@0"], &json!(0)));
@@ -273,7 +277,7 @@ fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
 
     // The artifact records the device of each region.
     let (artifact, dir) = (fixture.path("model.byoc"), fixture.temp_dir.path().display().to_string());
-    fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+    fixture.run_on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
     let expected = byoc(["run", &fixture.model, "--input", "x=random:1"]).ok().out;
     let args = ["run", &artifact, "--plugin-dir", &dir, "--input", "x=random:1", "--require-offload"];
     assert_eq!(byoc(args).ok().out, expected);
@@ -295,19 +299,19 @@ fn each_device_is_a_backend_if_the_plugin_asks_for_it() {
 fn estimates_of_a_backend_are_explained() {
     let text = |estimates: &str, expected: &str| {
         let fixture = Fixture::new(&json!({"milliseconds": 2, "estimates": estimates}), &chain(2));
-        let explanation = fixture.on_device(&["explain", &fixture.model]).ok().out;
+        let explanation = fixture.run_on_device(&["explain", &fixture.model]).ok().out;
         assert_eq!(explanation.matches(expected).count(), 3, "{explanation}");
-        let json = fixture.on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+        let json = fixture.run_on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
         assert_eq!(json["regions"][0]["estimate"], json!({"nanoseconds": 2_000_000, "launches": 1}), "{json}");
     };
     text("region", "2.0 ms, 1 launch");
     text("parts", "2.0 ms, 1 launch");
     let program = "def @main(%x: Tensor[(8, 16), float32]) { nn.relu(tanh(add(%x, %x))) }";
     let fixture = Fixture::new(&json!({"milliseconds": 2, "estimates": "parts"}), program);
-    let explanation = fixture.on_device(&["explain", &fixture.model]).ok().out;
+    let explanation = fixture.run_on_device(&["explain", &fixture.model]).ok().out;
     assert!(explanation.contains("6.0 ms, 3 launches"), "{explanation}");
     let other_fixture = Fixture::new(&json!({}), program);
-    assert!(!other_fixture.on_device(&["explain", &other_fixture.model]).ok().out.contains("estimate"));
+    assert!(!other_fixture.run_on_device(&["explain", &other_fixture.model]).ok().out.contains("estimate"));
 }
 
 /// Tests that regions compute in place on the device if the input has no later reader, and that results stay correct.
@@ -315,7 +319,7 @@ fn estimates_of_a_backend_are_explained() {
 fn regions_compute_in_place_on_the_device() {
     let arena = |fixture: &Fixture| {
         let artifact = fixture.path("model.byoc");
-        fixture.on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
+        fixture.run_on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
         let mut entries = Entries::unpack(&std::fs::read(&artifact).unwrap());
         let program: Value = serde_json::from_slice(entries.entry("program.json")).unwrap();
         let entry = program["entry"].as_u64().unwrap() as usize;
@@ -363,10 +367,10 @@ fn library_sets_options_for_one_run() {
         ["low", "high"].map(|level| counters.get(&format!("device.runs.{level}")).copied().unwrap_or(0))
     };
     model.run([&input]).unwrap();
-    let [per_run, none] = values();
+    let [low_runs, high_runs] = values();
     assert!(
-        per_run > 0 && none == 0,
-        "expected the session's option, found {per_run} runs with low and {none} with high"
+        low_runs > 0 && high_runs == 0,
+        "expected the session's option, found {low_runs} runs with low and {high_runs} with high"
     );
     let high_level = RunOptions::default().backend_option(&session, "device", "level", "high").unwrap();
     model.run_with([&input], &high_level).unwrap();
@@ -381,9 +385,9 @@ fn library_sets_options_for_one_run() {
             }
         }
     }
-    assert_eq!(values(), [per_run, 2 * per_run]);
+    assert_eq!(values(), [low_runs, 2 * low_runs]);
     model.run([&input]).unwrap();
-    assert_eq!(values(), [2 * per_run, 2 * per_run]);
+    assert_eq!(values(), [2 * low_runs, 2 * low_runs]);
     for (option, value) in [("wide", "true"), ("level", "middle"), ("nothing", "1")] {
         RunOptions::default().backend_option(&session, "device", option, value).expect_err(option);
     }

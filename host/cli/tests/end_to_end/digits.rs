@@ -3,7 +3,7 @@
 use crate::{byoc, data_text};
 use std::path::Path;
 
-const RIGHT: usize = 357;
+const EXPECTED_CORRECT: usize = 357;
 
 /// Classifies all test images with the options `extra_args`, and returns the number of correct results.
 fn count_correct(extra_args: &[&str]) -> usize {
@@ -23,8 +23,8 @@ fn count_correct(extra_args: &[&str]) -> usize {
         .chunks(classes)
         .zip(labels)
         .filter(|(row, label)| {
-            let predicted = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
-            predicted as i64 == *label
+            let predicted_class = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+            predicted_class as i64 == *label
         })
         .count()
 }
@@ -46,7 +46,7 @@ fn test_set() -> (byoc_ir::tensor::Tensor, Vec<i64>) {
 
 #[test]
 fn runs_on_host() {
-    assert_eq!(count_correct(&[]), RIGHT);
+    assert_eq!(count_correct(&[]), EXPECTED_CORRECT);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn runs_on_backend() {
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     let dir = plugins.path().display().to_string();
     let extra_args = ["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"];
-    assert_eq!(count_correct(&extra_args), RIGHT);
+    assert_eq!(count_correct(&extra_args), EXPECTED_CORRECT);
 }
 
 #[test]

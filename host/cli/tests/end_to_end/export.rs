@@ -16,26 +16,26 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// Compiler flags for every exported file.
-const STRICT: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion"];
+const STRICT_FLAGS: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion"];
 
-const SANITIZE: &[&str] = &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+const SANITIZER_FLAGS: &[&str] = &["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// Exported project and its directory.
-struct Exported {
+struct ExportedProject {
     _temp_dir: Option<TempDir>,
     dir: PathBuf,
     metadata: Value,
 }
 
-fn export(model: &str, extra_args: &[&str]) -> Exported {
+fn export(model: &str, extra_args: &[&str]) -> ExportedProject {
     let temp_dir = tempfile::tempdir().unwrap();
     let dir = temp_dir.path().join("c");
     let text = dir.display().to_string();
     byoc(["export", model, "--c", &text].iter().chain(extra_args)).ok();
-    Exported { _temp_dir: Some(temp_dir), ..Exported::open(&text) }
+    ExportedProject { _temp_dir: Some(temp_dir), ..ExportedProject::open(&text) }
 }
 
-fn digits(extra_args: &[&str]) -> Exported {
+fn digits(extra_args: &[&str]) -> ExportedProject {
     export(&data_text("digits/digits.onnx"), &[&["--dim", "batch=1"], extra_args].concat())
 }
 
@@ -63,12 +63,12 @@ fn output(command: &mut Command) -> String {
     out.into_owned()
 }
 
-impl Exported {
+impl ExportedProject {
     /// Opens the exported project in a directory.
-    fn open(dir: &str) -> Exported {
+    fn open(dir: &str) -> ExportedProject {
         let dir = PathBuf::from(dir);
         let metadata = serde_json::from_slice(&std::fs::read(dir.join("model.json")).unwrap()).unwrap();
-        Exported { _temp_dir: None, dir, metadata }
+        ExportedProject { _temp_dir: None, dir, metadata }
     }
 
     fn sources(&self) -> Vec<String> {
@@ -88,7 +88,7 @@ impl Exported {
     fn compilation(&self, compiler: &str, flags: &[&str], extra_args: &[&str]) -> (PathBuf, Command) {
         let program = self.dir.join(format!("{compiler}.out"));
         let mut command = Command::new(compiler);
-        command.current_dir(&self.dir).args(STRICT).args(flags).args(self.sources()).args(extra_args);
+        command.current_dir(&self.dir).args(STRICT_FLAGS).args(flags).args(self.sources()).args(extra_args);
         command.arg("-o").arg(&program).arg("-lm");
         (program, command)
     }
@@ -121,7 +121,7 @@ impl Exported {
 }
 
 /// Checks that the arena is at most 1.1 times the lower bound that a script derives from the shapes.
-fn check_floor(model: &str, extra_args: &[&str], project: &Exported) {
+fn check_floor(model: &str, extra_args: &[&str], project: &ExportedProject) {
     if !exists("python3") {
         eprintln!("skipped: the memory lower bound of {model}, which requires python3");
         return;
@@ -136,7 +136,7 @@ fn check_floor(model: &str, extra_args: &[&str], project: &Exported) {
 #[test]
 fn digits_run_under_sanitizers() {
     let project = digits(&[]);
-    let out = project.check("cc", SANITIZE, &[]);
+    let out = project.check("cc", SANITIZER_FLAGS, &[]);
     assert!(out.contains("logits: max relative error") && out.contains("pass"), "{out}");
     check_floor(&data_text("digits/digits.onnx"), &["--dim", "batch=1"], &project);
     assert_eq!(project.metadata["inputs"][0]["name"], "image");
@@ -147,7 +147,7 @@ fn digits_run_under_sanitizers() {
 fn quantized_digits_have_the_bits_of_the_host() {
     for scheme in [&[][..], &["--scheme", "asymmetric,uint8"]] {
         let (_dir, model) = quantized_digits(scheme);
-        let out = export(&model, &[]).check("cc", SANITIZE, &[]);
+        let out = export(&model, &[]).check("cc", SANITIZER_FLAGS, &[]);
         assert!(out.contains("max relative error 0.00e+00: pass"), "{scheme:?}: {out}");
     }
 }
@@ -179,7 +179,7 @@ fn a_wrong_result_fails() {
 #[test]
 fn exports_are_reproducible_and_replace_earlier_ones() {
     let (first_project, second_project) = (digits(&[]), digits(&[]));
-    let read = |project: &Exported, file: &str| std::fs::read(project.dir.join(file)).unwrap();
+    let read = |project: &ExportedProject, file: &str| std::fs::read(project.dir.join(file)).unwrap();
     let files = first_project.metadata["files"].as_array().unwrap();
     for file in files.iter().filter_map(Value::as_str) {
         assert!(read(&first_project, file) == read(&second_project, file), "{file} differs");
@@ -189,11 +189,11 @@ fn exports_are_reproducible_and_replace_earlier_ones() {
     byoc(["export", &model, "--dim", "batch=1", "--c", &dir, "--prefix", "net"]).ok();
     assert!(first_project.dir.join("net.h").exists() && !first_project.dir.join("model.h").exists());
     // A directory with unrelated files is left untouched.
-    let other = tempfile::tempdir().unwrap();
-    std::fs::write(other.path().join("thesis.txt"), "mine").unwrap();
-    let dir = other.path().display().to_string();
+    let other_dir = tempfile::tempdir().unwrap();
+    std::fs::write(other_dir.path().join("thesis.txt"), "mine").unwrap();
+    let dir = other_dir.path().display().to_string();
     byoc(["export", &model, "--dim", "batch=1", "--c", &dir]).fails_with("E0513").stderr_contains(&["other files"]);
-    assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(other_dir.path()).unwrap().count(), 1);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn two_prefixes_link_into_one_program() {
     let include = format!("-I{}", second_project.dir.display());
     let mut extra_args: Vec<&str> = other_files.iter().map(String::as_str).collect();
     extra_args.push(&include);
-    first_project.check("cc", SANITIZE, &extra_args);
+    first_project.check("cc", SANITIZER_FLAGS, &extra_args);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn operators_become_functions_of_the_user() {
     for file in ["my_conv2d.h", "my_conv2d.c"] {
         std::fs::copy(data(&format!("export/{file}")), project.dir.join(file)).unwrap();
     }
-    let out = project.check("cc", SANITIZE, &["my_conv2d.c"]);
+    let out = project.check("cc", SANITIZER_FLAGS, &["my_conv2d.c"]);
     let calls: Vec<&str> = out.lines().filter(|line| line.starts_with("Calling")).collect();
     assert_eq!(calls, ["/0/Conv", "/3/Conv", "/6/Conv"].map(|node| format!("Calling my_conv2d for {node}")));
 }
@@ -275,7 +275,7 @@ fn subjects() -> Vec<Subject> {
 }
 
 impl Subject {
-    fn export(&self, target: &str) -> Exported {
+    fn export(&self, target: &str) -> ExportedProject {
         export(&self.model, &[&["--target", target], &self.dims[..]].concat())
     }
 
@@ -298,7 +298,7 @@ fn all_models(compiler: &str, target: &str, flags: &[&str]) {
 fn all_models_with_gcc_under_sanitizers() {
     for subject in subjects() {
         let project = subject.export("generic");
-        subject.report(&project.check("gcc", SANITIZE, &[]));
+        subject.report(&project.check("gcc", SANITIZER_FLAGS, &[]));
         project.check("gcc", &["-O2"], &[]);
         check_floor(&subject.model, &subject.dims, &project);
     }
@@ -319,7 +319,7 @@ fn all_models_with_vectors() {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     for (target, feature) in [("x86-64-v3", " avx2 "), ("x86-64-v4", " avx512vl ")] {
         match cpu.contains(feature) {
-            true => all_models("gcc", target, &[SANITIZE, &[&format!("-march={target}")]].concat()),
+            true => all_models("gcc", target, &[SANITIZER_FLAGS, &[&format!("-march={target}")]].concat()),
             false => eprintln!("skipped: {target}, which this processor does not support"),
         }
     }
@@ -363,8 +363,8 @@ fn build_files_build_and_print_sizes() {
     assert!(tests.contains("100% tests passed"), "{tests}");
 }
 
-impl Exported {
-    fn compile_for_aarch64(self) -> (Exported, PathBuf) {
+impl ExportedProject {
+    fn compile_for_aarch64(self) -> (ExportedProject, PathBuf) {
         let program = self.compile("aarch64-linux-gnu-gcc", &["-O2", "-static"], &[]);
         (self, program)
     }
@@ -374,7 +374,7 @@ impl Exported {
 const CORTEX_M55: &[&str] =
     &["-Os", "-mcpu=cortex-m55", "-mfloat-abi=hard", "-mthumb", "-ffunction-sections", "-fdata-sections"];
 
-impl Exported {
+impl ExportedProject {
     /// Compiles and links the program for the board mps3-an547; returns the path of the executable.
     fn compile_for_cortex_m55(&self) -> PathBuf {
         let gcc = || {
@@ -382,7 +382,7 @@ impl Exported {
             command.current_dir(&self.dir).args(CORTEX_M55);
             command
         };
-        output(gcc().args(STRICT).arg("-c").args(self.sources()));
+        output(gcc().args(STRICT_FLAGS).arg("-c").args(self.sources()));
         output(gcc().args(["-std=gnu99", "-c"]).arg(data("export/cortex_m55/startup.c")));
         let objects = self.sources().into_iter().map(|file| file.replace(".c", ".o"));
         let script = data("export/cortex_m55/link.ld");
@@ -415,19 +415,22 @@ fn digits_on_a_cortex_m55() {
         board.args(["-M", "mps3-an547", "-nographic", "-semihosting-config", "enable=on,target=native", "-kernel"]);
         let out = output(board.arg(program));
         assert!(out.contains(": pass") && (!is_exact || out.contains("0.00e+00")), "{out}");
-        let is_near = |reported: &Value, linked_size: i64| {
+        let assert_near = |reported: &Value, linked_size: i64| {
             let reported = reported.as_i64().unwrap();
-            assert!((reported - linked_size).abs() * 50 <= reported, "reported {reported}, linked {linked_size}");
+            assert!(
+                (reported - linked_size).abs() * 50 <= reported,
+                "expected about {linked_size} bytes as linked, found {reported}"
+            );
         };
         let array =
             |name: &str| name.strip_prefix("model_").is_some_and(|n| n.starts_with(['p', 'k']) && !n.contains('_'));
-        is_near(
+        assert_near(
             &project.metadata["weights_bytes"],
             project.symbol_bytes(|name| array(name) && !name.starts_with("model_phase")),
         );
-        is_near(&project.metadata["arena_bytes"], project.symbol_bytes(|name| name == "instance"));
-        is_near(&project.metadata["inputs"][0]["bytes"], project.symbol_bytes(|name| name.starts_with("in_")));
-        is_near(&project.metadata["outputs"][0]["bytes"], project.symbol_bytes(|name| name.starts_with("result_")));
+        assert_near(&project.metadata["arena_bytes"], project.symbol_bytes(|name| name == "instance"));
+        assert_near(&project.metadata["inputs"][0]["bytes"], project.symbol_bytes(|name| name.starts_with("in_")));
+        assert_near(&project.metadata["outputs"][0]["bytes"], project.symbol_bytes(|name| name.starts_with("result_")));
         eprint!("{out}");
     }
 }

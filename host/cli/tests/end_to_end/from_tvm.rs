@@ -11,14 +11,14 @@ fn page() -> String {
 /// Returns the fenced blocks in `language`, each with the text since the preceding block.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<(&'p str, &'p str)> {
     let opening = format!("```{language}\n");
-    let mut matches = Vec::new();
-    let mut remaining = page;
-    while let Some((heading, tail)) = remaining.split_once(opening.as_str()) {
+    let mut fenced_blocks = Vec::new();
+    let mut rest = page;
+    while let Some((heading, tail)) = rest.split_once(opening.as_str()) {
         let (block, next) = tail.split_once("```").expect("expected a closing fence");
-        matches.push((heading, block));
-        remaining = next;
+        fenced_blocks.push((heading, block));
+        rest = next;
     }
-    matches
+    fenced_blocks
 }
 
 #[test]
@@ -48,9 +48,9 @@ fn excerpts_of_page_are_current() {
         // The last text in backquotes before an excerpt is the path of its file.
         let path = heading.rsplit('`').nth(1).expect("expected a path in backquotes before the excerpt");
         let file = std::fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
-        let trimmed = |text: &str| text.trim().lines().map(str::trim).collect::<Vec<_>>().join("\n");
+        let trim_lines = |text: &str| text.trim().lines().map(str::trim).collect::<Vec<_>>().join("\n");
         assert!(
-            trimmed(&file).contains(&trimmed(block)),
+            trim_lines(&file).contains(&trim_lines(block)),
             "expected {path} to contain this excerpt of the page:\n{block}"
         );
     }

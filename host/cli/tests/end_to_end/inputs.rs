@@ -49,8 +49,8 @@ fn reports_regions_of_each_specialized_program() {
         byoc([&args[..], &["-o", &artifact]].concat()).ok()
     };
     let fragments = ["0 regions with 0.0 %", "  batch=1: 1 region with 100.0 %", "  batch=3: 1 region with 100.0 %"];
-    let specialized = compile("batch=1,3").stderr_contains(&fragments);
-    assert!(!specialized.err.contains("E0404"), "{}", specialized.err);
+    let specialized_output = compile("batch=1,3").stderr_contains(&fragments);
+    assert!(!specialized_output.err.contains("E0404"), "{}", specialized_output.err);
     compile("batch=?").stderr_contains(&["E0404", "--dim NAME=N,N.."]);
 }
 

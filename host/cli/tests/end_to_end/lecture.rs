@@ -66,14 +66,14 @@ fn partitions_into_three_regions_and_preserves_program() {
     let text = module_after(&STEPS);
     assert_eq!(text.matches("Compiler=\"byoc-target\"").count(), 3, "{text}");
     let regions: Vec<&str> = text.split("\n\n").filter(|f| f.contains("Compiler=")).collect();
-    let holds = |operators: &[&str]| {
+    let assert_contains = |operators: &[&str]| {
         let matching_regions: Vec<&&str> =
             regions.iter().filter(|region| operators.iter().all(|w| region.contains(w))).collect();
         assert_eq!(matching_regions.len(), 1, "expected one region with {operators:?} in:\n{text}");
     };
-    holds(&["nn.conv2d", "nn.bias_add", "nn.relu", "Composite=\"byoc-target.conv2d_bias_relu\""]);
-    holds(&["reshape("]);
-    holds(&["add(", "int32"]);
+    assert_contains(&["nn.conv2d", "nn.bias_add", "nn.relu", "Composite=\"byoc-target.conv2d_bias_relu\""]);
+    assert_contains(&["reshape("]);
+    assert_contains(&["add(", "int32"]);
 }
 
 /// Creates a directory with the template plugin, configured by the JSON file of the example.
@@ -86,12 +86,12 @@ fn target() -> tempfile::TempDir {
 
 /// Runs the example; returns the result from the output file, and the output of the command.
 fn result(dir: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::CommandOutput) {
-    let npz: PathBuf = dir.join(format!("{name}.npz"));
-    let (program, file) = (example("loop.relay"), npz.display().to_string());
+    let path: PathBuf = dir.join(format!("{name}.npz"));
+    let (program, file) = (example("loop.relay"), path.display().to_string());
     let inputs = ["--input", "data=random:1", "--input", "weight=random:2", "--input", "bias=random:3"];
     let command = [&["run", &program, "--output", &file, "--no-cache"], &inputs[..], options].concat();
     let output = byoc(command).ok();
-    let arrays = ::byoc::io::npz::read(&npz).unwrap();
+    let arrays = ::byoc::io::npz::read(&path).unwrap();
     assert_eq!(arrays.len(), 1, "expected one output");
     let tensor = arrays.into_iter().next().map(|(_, tensor)| tensor).unwrap();
     assert_eq!(tensor.shape(), [1, 256]);
@@ -103,13 +103,13 @@ fn loop_has_same_result_with_and_without_backend() {
     let temp_dir = temporary_folder();
     let (host, _) = result(temp_dir.path(), "host", &[]);
     assert!(host.iter().any(|v| *v > 0.0), "expected a nonzero result of the loop");
-    let largest = host.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let max_abs = host.iter().fold(0f32, |m, v| m.max(v.abs()));
     let target = target();
     let dir = target.path().display().to_string();
     let options = ["--backend", "byoc-target", "--plugin-dir", &dir, "--require-offload", "-v"];
-    let (other, output) = result(temp_dir.path(), "target", &options);
-    for (a, b) in host.iter().zip(&other) {
-        assert!((a - b).abs() <= 1e-5 * largest, "expected {a}, found {b}");
+    let (target_output, output) = result(temp_dir.path(), "target", &options);
+    for (a, b) in host.iter().zip(&target_output) {
+        assert!((a - b).abs() <= 1e-5 * max_abs, "expected {a}, found {b}");
     }
     // The body region and the counter region run in each of ten iterations, the exit region once.
     assert!(output.err.matches("byoc_target_while_loop").count() >= 21, "{}", output.err);
@@ -119,20 +119,20 @@ fn loop_has_same_result_with_and_without_backend() {
     assert_eq!(report["regions"].as_array().map(Vec::len), Some(3), "{report}");
     let region_nodes =
         report["nodes"].as_array().unwrap().iter().filter(|n| n["placement"]["kind"] == "region").count();
-    assert_eq!(region_nodes, 5, "convolution, bias, relu, counter, exit: {report}");
+    assert_eq!(region_nodes, 5, "expected convolution, bias, relu, counter and exit on the backend: {report}");
 }
 
 #[test]
 fn loop_has_same_result_on_compiled_code() {
     let temp_dir = temporary_folder();
     let (host, _) = result(temp_dir.path(), "host", &[]);
-    let largest = host.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let max_abs = host.iter().fold(0f32, |m, v| m.max(v.abs()));
     let plugins = temporary_folder();
     byoc_test_support::copy(&plugin("ccompiler"), &plugins.path().join("libbyoc_ccompiler.so"));
     let dir = plugins.path().display().to_string();
     let options = ["--backend", "ccompiler", "--plugin-dir", &dir, "--require-offload=0.9"];
     let (compiled, _) = result(temp_dir.path(), "compiled", &options);
     for (a, b) in host.iter().zip(&compiled) {
-        assert!((a - b).abs() <= 1e-5 * largest, "expected {a}, found {b}");
+        assert!((a - b).abs() <= 1e-5 * max_abs, "expected {a}, found {b}");
     }
 }

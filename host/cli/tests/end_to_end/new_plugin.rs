@@ -31,7 +31,7 @@ fn run_shell(dir: &Path, line: &str) {
 
 /// Copies a library to a new plugin directory and runs the digits model on it. The backend must support a part of the
 /// model, `explain` must report it, and the result must be correct. Returns the backend's share of the FLOPs.
-fn digits_on(library: &Path, name: &str) -> f64 {
+fn digits_offload_share(library: &Path, name: &str) -> f64 {
     let plugins = tempfile::tempdir().unwrap();
     copy(library, &plugins.path().join(library.file_name().unwrap()));
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
@@ -81,7 +81,7 @@ fn builds_new_plugin_in_rust() {
     copy(&workspace().join("Cargo.lock"), &plugin_dir.join("Cargo.lock"));
     run_shell(&plugin_dir, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");
     let library = shared_target().join("release/libbyoc_mine.so");
-    assert!(digits_on(&library, "mine") > 0.0);
+    assert!(digits_offload_share(&library, "mine") > 0.0);
     let report = byoc(["plugins", "check", &library.display().to_string()]).ok().out;
     for part in [
         "entry       declare_plugin!",
@@ -106,9 +106,9 @@ fn assert_licensed(dir: &Path) {
 #[test]
 fn guide_commands_work() {
     let guide = std::fs::read_to_string(workspace().join("docs/writing-a-backend.md")).unwrap();
-    let walk = guide.split("## The walk").nth(1).unwrap().split("\n## ").next().unwrap();
+    let walkthrough = guide.split("## The walk").nth(1).unwrap().split("\n## ").next().unwrap();
     let blocks: Vec<&str> =
-        walk.split("```sh\n").skip(1).map(|part| part.split("```").next().unwrap_or_default()).collect();
+        walkthrough.split("```sh\n").skip(1).map(|part| part.split("```").next().unwrap_or_default()).collect();
     let [new, build, later_blocks @ ..] = &blocks[..] else { panic!("expected at least two blocks, found {blocks:?}") };
     assert!(later_blocks.iter().any(|block| block.contains("byoc plugins test")), "{later_blocks:?}");
     let dir = temp_dir();
@@ -155,8 +155,8 @@ fn builds_and_edits_new_plugin_in_c() {
         run_shell(&plugin_dir, line);
     }
     let library = plugin_dir.join("libbyoc_mine.so");
-    let output_before = digits_on(&library, "mine");
-    assert!(output_before > 0.0);
+    let share_before = digits_offload_share(&library, "mine");
+    assert!(share_before > 0.0);
     // Removing an operator takes one edit, one `make` and one copy.
     let source = std::fs::read_to_string(plugin_dir.join("mine.c")).unwrap();
     let edited_source = source.replacen("{\"nn.relu\", relu, NULL,", "{\"sign\", relu, NULL,", 1);
@@ -214,13 +214,13 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
     assert_eq!(kinds(&explanation(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
     assert_eq!(kinds(&explanation(r#"{\"min_region_flops\": 33}"#)), ["host"; 4]);
     // The refused operators are back in their original function, not in a separate function.
-    let partitioned = byoc([&["compile", &file, "--emit", "partitioned"], &backend_args[..]].concat()).ok().out;
-    assert!(!partitioned.contains("Compiler="), "{partitioned}");
+    let partitioned_module = byoc([&["compile", &file, "--emit", "partitioned"], &backend_args[..]].concat()).ok().out;
+    assert!(!partitioned_module.contains("Compiler="), "{partitioned_module}");
 }
 
 #[test]
 fn sample_in_c_runs_digits() {
-    assert!(digits_on(&sample("elementwise"), "elementwise") > 0.0);
+    assert!(digits_offload_share(&sample("elementwise"), "elementwise") > 0.0);
 }
 
 #[test]
@@ -326,17 +326,17 @@ fn parses_tables_of_guide() {
         let begin = format!("```{language}\n");
         guide.split(&begin).skip(1).map(|part| part.split("```").next().unwrap_or_default().to_owned()).collect()
     };
-    let of_json = blocks("json").into_iter().filter_map(|block| {
+    let json_tables = blocks("json").into_iter().filter_map(|block| {
         let value: Value = serde_json::from_str(&block).unwrap();
         let lines = value["patterns"].as_array()?;
         Some(lines.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"))
     });
-    let tables: Vec<String> = blocks("patterns").into_iter().chain(of_json).collect();
+    let tables: Vec<String> = blocks("patterns").into_iter().chain(json_tables).collect();
     assert!(blocks("patterns").len() == 1 && tables.len() >= 3, "{tables:?}");
     for table in tables {
-        let read = parse_table(&table, Checks::Allowed);
-        assert!(read.diagnostics.is_empty(), "{table}\n{:?}", read.diagnostics);
-        assert_eq!(read.entries.len(), table.lines().count());
+        let table_result = parse_table(&table, Checks::Allowed);
+        assert!(table_result.diagnostics.is_empty(), "{table}\n{:?}", table_result.diagnostics);
+        assert_eq!(table_result.entries.len(), table.lines().count());
     }
     // Tests of the boundary itself cover the blocks in the remaining languages. This list must be complete.
     let languages = guide.lines().filter_map(|line| line.strip_prefix("```")).filter(|language| !language.is_empty());
@@ -394,8 +394,9 @@ fn reports_description_that_is_not_json() {
 
 #[test]
 fn accepts_description_of_later_version() {
-    let later = r#"{"version": 2, "operators": ["nn.relu"], "streams": 2, "pre_passes": ["fold_constants"]}"#;
-    let (temp_dir, _) = described_plugin(later);
+    let later_description =
+        r#"{"version": 2, "operators": ["nn.relu"], "streams": 2, "pre_passes": ["fold_constants"]}"#;
+    let (temp_dir, _) = described_plugin(later_description);
     let dir = temp_dir.path().display().to_string();
     let model = data_text("digits/digits.onnx");
     let output = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
@@ -458,11 +459,11 @@ fn check_explains_bad_files() {
     ]);
     let failure = check(&c_plugin("everything")).fails_with("E0408");
     assert!(failure.out.contains("--backend all") && failure.out.contains("--backend short"), "{}", failure.out);
-    let fine = check(&plugin("template")).ok();
+    let valid_output = check(&plugin("template")).ok();
     assert!(
-        fine.out.contains("needs       libgcc_s.so.1, libc.so.6") || fine.out.contains("libc.so.6"),
+        valid_output.out.contains("needs       libgcc_s.so.1, libc.so.6") || valid_output.out.contains("libc.so.6"),
         "{}",
-        fine.out
+        valid_output.out
     );
 
     // A plugin that depends on a missing library.

@@ -190,15 +190,17 @@ fn reports_invalid_driver() {
     run_with(&missing_driver).fails_with("E0406").stderr_contains(&[&message(&missing_driver), "cannot be read"]);
     let source = fixture.path("half.c");
     std::fs::write(&source, "void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n").unwrap();
-    let half_driver = fixture.path("half.so");
-    build_library(Path::new(&source), Path::new(&half_driver));
-    run_with(&half_driver).fails_with("E0406").stderr_contains(&[&message(&half_driver), "lacks nuc_fpga_dense"]);
-    let whole_driver = std::fs::read(sample_driver(fixture.temp_dir.path())).unwrap();
-    let cut_driver = fixture.path("cut.so");
-    std::fs::write(&cut_driver, &whole_driver[..whole_driver.len() / 4]).unwrap();
-    run_with(&cut_driver)
+    let incomplete_driver = fixture.path("half.so");
+    build_library(Path::new(&source), Path::new(&incomplete_driver));
+    run_with(&incomplete_driver)
         .fails_with("E0406")
-        .stderr_contains(&[&message(&cut_driver), "expected a complete library, found a truncated one"]);
+        .stderr_contains(&[&message(&incomplete_driver), "lacks nuc_fpga_dense"]);
+    let driver_bytes = std::fs::read(sample_driver(fixture.temp_dir.path())).unwrap();
+    let truncated_driver = fixture.path("cut.so");
+    std::fs::write(&truncated_driver, &driver_bytes[..driver_bytes.len() / 4]).unwrap();
+    run_with(&truncated_driver)
+        .fails_with("E0406")
+        .stderr_contains(&[&message(&truncated_driver), "expected a complete library, found a truncated one"]);
 }
 
 #[test]
@@ -241,9 +243,13 @@ fn suggests_quantize_for_float_model() {
     );
     assert_eq!(failure.err.matches("E0404").count(), 1, "{}", failure.err);
 
-    let warned = byoc(args("explain", &["--json"])).ok();
-    assert!(warned.err.lines().next().unwrap_or_default().contains("run \"byoc quantize\" first"), "{}", warned.err);
-    let explanation = warned.json().remove(0);
+    let warning_output = byoc(args("explain", &["--json"])).ok();
+    assert!(
+        warning_output.err.lines().next().unwrap_or_default().contains("run \"byoc quantize\" first"),
+        "{}",
+        warning_output.err
+    );
+    let explanation = warning_output.json().remove(0);
     assert_eq!(explanation["totals"]["regions"], 0);
     let nodes = explanation["nodes"].as_array().unwrap();
     let layer = nodes.iter().find(|node| node["op"] == "Conv" || node["op"] == "nn.conv2d").unwrap();
@@ -285,9 +291,9 @@ fn runs_all_test_images_in_one_batch() {
     assert_eq!(calls.len(), 4);
     assert!(calls.iter().all(|call| call["args"]["arguments"][0] == 360), "{calls:?}");
     // The host runs the same model with bit-identical results.
-    let on_host = fixture.path("host.npz");
-    byoc(["run", &model, "--input", &input, "--output", &on_host]).ok();
-    assert_eq!(std::fs::read(&on_host).unwrap(), std::fs::read(&output).unwrap());
+    let host_path = fixture.path("host.npz");
+    byoc(["run", &model, "--input", &input, "--output", &host_path]).ok();
+    assert_eq!(std::fs::read(&host_path).unwrap(), std::fs::read(&output).unwrap());
 }
 
 #[test]
@@ -311,12 +317,12 @@ fn full_size_residual_network_runs_on_device() {
     for keep_option in ["first", "none"] {
         let rows = network.check(keep_option, &["nuc_fpga"]);
         let ratios = rows.iter().filter_map(|row| row["signal_to_noise_db"].as_f64());
-        let smallest = ratios.fold(f64::INFINITY, f64::min);
+        let lowest_ratio = ratios.fold(f64::INFINITY, f64::min);
         let cosine = rows.last().unwrap()["summary"]["cosine"].as_f64().unwrap();
         println!(
-            "--keep {keep_option}: cosine {cosine:.5} over 64 inputs, lowest signal-to-noise ratio {smallest:.1} dB"
+            "--keep {keep_option}: cosine {cosine:.5} over 64 inputs, lowest signal-to-noise ratio {lowest_ratio:.1} dB"
         );
-        assert!(cosine >= 0.95 && smallest >= 15.0, "{cosine}, {smallest} dB");
+        assert!(cosine >= 0.95 && lowest_ratio >= 15.0, "{cosine}, {lowest_ratio} dB");
     }
     if byoc_test_support::onednn().is_some() {
         network.check("first", &["nuc_fpga", "dnnl"]);
@@ -350,11 +356,11 @@ impl Network<'_> {
         let min_share = format!("--require-offload={}", self.min_share);
         let explanation = byoc(args("explain", &["--json", &min_share])).ok().json().remove(0);
         let nodes = explanation["nodes"].as_array().unwrap();
-        let on_device = |op: &str| {
-            let of_op = nodes.iter().filter(|node| node["op"] == op);
-            of_op.filter(|node| node["placement"]["backend"] == "nuc_fpga").count()
+        let count_on_device = |op: &str| {
+            let op_nodes = nodes.iter().filter(|node| node["op"] == op);
+            op_nodes.filter(|node| node["placement"]["backend"] == "nuc_fpga").count()
         };
-        assert_eq!((on_device("qnn.conv2d"), on_device("qnn.dense")), (convolutions, 1));
+        assert_eq!((count_on_device("qnn.conv2d"), count_on_device("qnn.dense")), (convolutions, 1));
 
         let driver = sample_driver(fixture.temp_dir.path());
         regions::check(&fixture, Path::new(&model), convolutions + 1);

@@ -213,7 +213,7 @@ fn outputs(model: &str, input: &str, extra_args: &[&str]) -> Tensor {
 
 /// Checks that a quantized network forms one region with no operator on the host, and that its result is bit-identical
 /// to the host's.
-fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sum_count: usize) {
+fn assert_quantized_is_one_region(model: &str, input: &str, quantize: &[&str], expected_contractions: usize) {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::has_vnni()) else { return };
     let dir = plugins.path().display().to_string();
     let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
@@ -225,11 +225,11 @@ fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sum_coun
     let nodes = explanation["nodes"].as_array().unwrap();
     let count = |predicate: &dyn Fn(&serde_json::Value) -> bool| nodes.iter().filter(|node| predicate(node)).count();
     assert_eq!(count(&|node| node["placement"]["kind"] == "host"), 0, "{explanation}");
-    let summed = count(&|node| {
+    let contraction_count = count(&|node| {
         let is_contraction = node["op"] == "qnn.conv2d" || node["op"] == "qnn.dense";
         is_contraction && node["placement"]["backend"] == "dnnl"
     });
-    assert_eq!(summed, sum_count, "{explanation}");
+    assert_eq!(contraction_count, expected_contractions, "{explanation}");
 
     let (expected, actual) = (outputs(&file, input, &[]), outputs(&file, input, &backend));
     assert_eq!(actual.shape(), expected.shape());
@@ -246,7 +246,7 @@ fn quantized_digits_match_host_in_one_region() {
     io::npy::write(&array, &images).unwrap();
     let input = format!("image={}", array.display());
     for scheme in [&["--keep", "none"][..], &["--keep", "none", "--scheme", "asymmetric,uint8"]] {
-        quantized_is_one_region(&model, &input, &[&["--calibrate", &calibration], scheme].concat(), 5);
+        assert_quantized_is_one_region(&model, &input, &[&["--calibrate", &calibration], scheme].concat(), 5);
     }
 }
 
@@ -254,7 +254,7 @@ fn quantized_digits_match_host_in_one_region() {
 fn quantized_residual_network_matches_host_in_one_region() {
     let model = data_text("models/resnet50_w8/model.onnx");
     let quantize = ["--calibrate", "random:1", "--samples", "2"];
-    quantized_is_one_region(&model, "input_1=random:3", &quantize, 53);
+    assert_quantized_is_one_region(&model, "input_1=random:3", &quantize, 53);
 }
 
 /// Tests that a quantized convolution is one composite even if a pass expanded its scales to float operators.

@@ -24,7 +24,7 @@ impl Fixture {
 
     /// Creates the fixture; prints the reason and returns `None` if no device is available.
     #[expect(clippy::print_stdout, reason = "reports a skipped test")]
-    fn on_device() -> Option<Fixture> {
+    fn with_device() -> Option<Fixture> {
         let fixture = Fixture::new();
         let model = fixture.write("probe.relay", &program("%x: Tensor[(2, 3), float32]", &["nn.relu(%x)"]));
         let explanation = fixture.byoc(&["explain", &model], &[]);
@@ -83,16 +83,16 @@ fn program(parameters: &str, expressions: &[&str]) -> String {
 }
 
 /// Returns `--input` values that fill the given parameters with random numbers.
-fn random(parameters: &str) -> Vec<String> {
+fn random_inputs(parameters: &str) -> Vec<String> {
     let names = parameters.split('%').skip(1).filter_map(|text| text.split_once(':'));
     names.enumerate().map(|(seed, (name, _))| format!("{name}=random:{seed}")).collect()
 }
 
 /// Compares a program on the device with the host, for both kinds of tiles.
 fn compare_programs(parameters: &str, expressions: &[&str]) {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let model = fixture.write("model.relay", &program(parameters, expressions));
-    let inputs = random(parameters);
+    let inputs = random_inputs(parameters);
     let inputs: Vec<&str> = inputs.iter().flat_map(|input| ["--input", input.as_str()]).collect();
     for tile in ["registers", "local"] {
         let tile = format!("--backend-option=opencl.tile={tile}");
@@ -142,7 +142,7 @@ fn matrix_products() {
 /// precise.
 #[test]
 fn half_precision() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let parameters = "%x: Tensor[(2, 6, 11, 9), float16], %w: Tensor[(20, 6, 3, 3), float16], %bias: Tensor[(20), float16], \
                       %f: Tensor[(2, 6, 11, 9), float32]";
     let expressions = [
@@ -156,7 +156,7 @@ fn half_precision() {
     let expressions = expressions.map(|text| text.replace("0.3h", "cast(0.3f, dtype=\"float16\")"));
     let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
     let model = fixture.write("model.relay", &program(parameters, &expressions));
-    let inputs = random(parameters);
+    let inputs = random_inputs(parameters);
     let inputs: Vec<&str> = inputs.iter().flat_map(|input| ["--input", input.as_str()]).collect();
     // Half a unit in the last place of float16 is a relative error of 2^-11.
     fixture.compare(&model, &inputs, 2e-3);
@@ -217,7 +217,7 @@ fn elementwise_chains_and_views() {
 
 #[test]
 fn networks_are_one_region() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let random = "--input=image=random:1";
     let tokens = ["--input=input_ids=random:3", "--input=attention_mask=ones"];
     let networks = [("resnet50", &[random][..]), ("mobilenet_v2", &[random]), ("bert_base", &tokens)];
@@ -232,7 +232,7 @@ fn networks_are_one_region() {
 
 #[test]
 fn recorded_networks_have_the_recorded_results() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     // Only a few networks, as drivers take seconds to compile the programs of each.
     let names = ["bert_small", "convnext_small", "gru", "mobilenet_v2_025", "resnet18_w16", "unet_small"];
     let models = names.map(|name| data_text(&format!("models/{name}")));
@@ -243,7 +243,7 @@ fn recorded_networks_have_the_recorded_results() {
 
 #[test]
 fn conforms() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let library = fixture.plugins.path().join("libbyoc_opencl.so").display().to_string();
     let out = fixture.path("faults").display().to_string();
     let args = ["plugins", "test", &library, "--cases", "2", "--json", "--out", &out];
@@ -256,7 +256,7 @@ fn conforms() {
 /// host.
 #[test]
 fn open_dimensions() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let parameters = "%x: Tensor[(n, 6, k, 9), float32], %w: Tensor[(20, 6, 3, 3), float32], \
                       %dense: Tensor[(10, 20), float32]";
     let expressions = [
@@ -277,7 +277,7 @@ fn open_dimensions() {
 /// Tests that programs are cached as binaries, and that a corrupt binary is rebuilt.
 #[test]
 fn programs_are_cached() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let model = fixture.write("model.relay", &program("%x: Tensor[(5, 7), float32]", &["tanh(nn.relu(%x))"]));
     let run = || fixture.byoc(&["run", &model, "--input", "x=random:1"], &[("BYOC_LOG", "debug")]).ok();
     let binaries = || {
@@ -287,10 +287,10 @@ fn programs_are_cached() {
     };
     let first_output = run();
     let [binary] = &binaries()[..] else { panic!("expected one program, found {:?}", binaries()) };
-    let cache_entry = std::fs::metadata(binary).unwrap().len();
+    let binary_size = std::fs::metadata(binary).unwrap().len();
     assert_eq!(run().out, first_output.out);
     let mut bytes = std::fs::read(binary).unwrap();
-    bytes[cache_entry as usize / 2] ^= 1;
+    bytes[binary_size as usize / 2] ^= 1;
     std::fs::write(binary, &bytes).unwrap();
     let second_output = run().stderr_contains(&["is corrupted and is compiled again"]);
     assert_eq!(second_output.out, first_output.out);
@@ -299,7 +299,7 @@ fn programs_are_cached() {
 
 #[test]
 fn traces_have_the_times_of_kernels() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let model = fixture.write("model.relay", &program("%x: Tensor[(50, 70), float32]", &["nn.softmax(nn.relu(%x))"]));
     let trace = fixture.path("trace.json").display().to_string();
     fixture.byoc(&["run", &model, "--input", "x=random:1", "--trace", &trace], &[]).ok();
@@ -311,7 +311,7 @@ fn traces_have_the_times_of_kernels() {
 
 #[test]
 fn source_and_listing_are_readable() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let model = data_text("digits/digits.onnx");
     let source = fixture.byoc(&["source", &model, "--dim", "batch=1"], &[]).ok().out;
     for part in ["kernel __attribute__((reqd_work_group_size(", "nn.conv2d: (1, ", "-> (1, 10)", "work-items"] {

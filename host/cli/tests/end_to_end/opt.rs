@@ -7,7 +7,7 @@ const PROGRAM: &str = "#[version = \"0.0.5\"]
 def @main(%a: Tensor[(4), float32], %b: Tensor[(4), float32]) { exp(nn.relu(add(%a, %b))) }
 ";
 
-const FOUR: &str = "merge_composite,annotate_target,merge_compiler_regions,partition_graph";
+const FOUR_PASSES: &str = "merge_composite,annotate_target,merge_compiler_regions,partition_graph";
 
 /// Directory with the module, a pattern file and the expected results.
 struct Files(tempfile::TempDir);
@@ -69,13 +69,15 @@ def @tvmgen_m_t_main_0(%p: Tensor[(4), float32], %q: Tensor[(4), float32], globa
 ",
     );
     // A target without operators supports the composites prefixed with its name.
-    let four = ["--pass", FOUR, "--patterns", "patterns.txt", "--annotate", "t=", "--module-name", "m"];
-    files.opt(&[&four[..], &["--expect", "expected.relay"]].concat()).ok();
-    let output = files.opt(&four).ok();
+    let four_pass_args =
+        ["--pass", FOUR_PASSES, "--patterns", "patterns.txt", "--annotate", "t=", "--module-name", "m"];
+    files.opt(&[&four_pass_args[..], &["--expect", "expected.relay"]].concat()).ok();
+    let output = files.opt(&four_pass_args).ok();
     assert!(output.out.contains("def @tvmgen_m_t_main_0"), "{}", output.out);
-    let other = files.opt(&[&four[..], &["--annotate", "u=exp", "--expect", "expected.relay"]].concat());
-    assert!(other.out.contains("+  @tvmgen_m_u_main_"), "expected a diff, found:\n{}", other.out);
-    other.fails_with("E0350");
+    let different_output =
+        files.opt(&[&four_pass_args[..], &["--annotate", "u=exp", "--expect", "expected.relay"]].concat());
+    assert!(different_output.out.contains("+  @tvmgen_m_u_main_"), "expected a diff, found:\n{}", different_output.out);
+    different_output.fails_with("E0350");
 }
 
 #[test]
@@ -92,8 +94,8 @@ fn reports_three_mistakes_in_pattern_file() {
         "in entry t.c",
     ]);
     files.write("patterns.txt", "t.a: clip{min=0}(*)\n");
-    let warned = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).ok();
-    warned.stderr_contains(&["warning[E0313]", "clip has no attribute \"min\""]);
+    let warning_output = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).ok();
+    warning_output.stderr_contains(&["warning[E0313]", "clip has no attribute \"min\""]);
 }
 
 #[test]

@@ -141,8 +141,8 @@ fn accelerator() -> (TempDir, Vec<String>) {
 fn offloaded_count(model: &str, options: &[&str], operator: &str) -> usize {
     let output = byoc(["explain", model, "--json", "--no-cache"].iter().chain(options)).ok();
     let nodes = output.json()[0]["nodes"].as_array().unwrap().clone();
-    let on_it = nodes.iter().filter(|n| n["op"] == operator && n["placement"]["kind"] == "region");
-    on_it.count()
+    let region_nodes = nodes.iter().filter(|n| n["op"] == operator && n["placement"]["kind"] == "region");
+    region_nodes.count()
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn digits_on_accelerator_match_host_bit_for_bit() {
     quantize(&model, &calibration, &file, &options).ok();
     let file = file.display().to_string();
     let host = outputs(&file, "image", &images, &[]);
-    let on_device =
+    let device_bytes =
         outputs(&file, "image", &images, &[&options[..], &["--no-cache", "--require-offload=0.9"]].concat());
     assert!(count_correct(&host, &labels) >= 355, "{}", count_correct(&host, &labels));
-    assert!(host == on_device, "expected device results bit-identical to the host");
+    assert!(host == device_bytes, "expected device results bit-identical to the host");
     let batch = [&options[..], &["--dim", "batch=360"]].concat();
     assert_eq!((offloaded_count(&file, &batch, "qnn.conv2d"), offloaded_count(&file, &batch, "qnn.dense")), (2, 2));
 }
@@ -253,12 +253,12 @@ fn keeps_sensitive_layers_in_float() {
     assert!(loss(&report_after) <= limit, "{report_after} after {report_before}");
     let float_layers = rows.iter().filter(|row| row["kind"] == "float").count();
     assert!(float_layers > 0 && float_layers < 5, "{rows:?}");
-    let largest = |kind: &str| {
-        let of_kind = rows.iter().filter(|row| row["kind"] == kind);
-        of_kind.map(|row| row["sensitivity"].as_f64().unwrap()).collect::<Vec<_>>()
+    let sensitivities = |kind: &str| {
+        let kind_rows = rows.iter().filter(|row| row["kind"] == kind);
+        kind_rows.map(|row| row["sensitivity"].as_f64().unwrap()).collect::<Vec<_>>()
     };
-    let least_kept = largest("float").into_iter().fold(f64::INFINITY, f64::min);
-    assert!(largest("int8").into_iter().all(|s| s <= least_kept), "{rows:?}");
+    let min_float_sensitivity = sensitivities("float").into_iter().fold(f64::INFINITY, f64::min);
+    assert!(sensitivities("int8").into_iter().all(|s| s <= min_float_sensitivity), "{rows:?}");
 }
 
 #[test]
@@ -286,25 +286,25 @@ fn reports_invalid_calibration_data() {
     let model = data_text("digits/digits.onnx");
     let (dir, file) = output_file();
     let array = dir.path().join("c.npz");
-    let with_tensor = |name: &str, tensor: &Tensor| {
+    let quantize_with = |name: &str, tensor: &Tensor| {
         io::npz::write(&array, [(name, tensor)]).unwrap();
         quantize(&model, &array.display().to_string(), &file, &[])
     };
-    let valid = Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
-    with_tensor("images", &valid).fails_with("E0530").stderr_contains(&[
+    let valid_tensor = Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
+    quantize_with("images", &valid_tensor).fails_with("E0530").stderr_contains(&[
         "c.npz",
         "has no entry for model input \"image\"",
         "rename the entry \"images\"",
     ]);
-    with_tensor("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]).unwrap())
+    quantize_with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]).unwrap())
         .fails_with("E0530")
         .stderr_contains(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
     let mut values = vec![0.5f32; 4 * 64];
     values[2 * 64 + 8 + 3] = f32::NAN;
-    with_tensor("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
+    quantize_with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
         .fails_with("E0531")
         .stderr_contains(&["entry \"image\": expected finite values, found NaN at [2, 0, 1, 3]"]);
-    with_tensor("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8]).unwrap()).fails_with("E0532");
+    quantize_with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8]).unwrap()).fails_with("E0532");
     let empty_dir = dir.path().join("empty");
     std::fs::create_dir(&empty_dir).unwrap();
     quantize(&model, &empty_dir.display().to_string(), &file, &[])
@@ -383,6 +383,6 @@ def @main(%x: Tensor[(2, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32], 
     };
     let float = run(&model, &["x", "w", "b"]);
     let actual = run(&file.display().to_string(), &["x"]);
-    let alike = cosine(&float.view().to_f64s(), &actual.view().to_f64s());
-    assert!(alike > 0.999, "{alike:?}");
+    let similarity = cosine(&float.view().to_f64s(), &actual.view().to_f64s());
+    assert!(similarity > 0.999, "{similarity:?}");
 }

@@ -53,12 +53,12 @@ fn region_refused_after_release_of_constants_runs_on_host() {
     let file = temp_dir.path().join("digits.byoc").display().to_string();
     let digits = data_text("digits/digits.onnx");
     let backend = ["--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
-    let on_host = byoc(["run", &digits, "--dim", "batch=1", "--input", "image=random:3"]).ok().out;
+    let host_output = byoc(["run", &digits, "--dim", "batch=1", "--input", "image=random:3"]).ok().out;
     let output = byoc([&["run", &digits, "--dim", "batch=1", "--input", "image=random:3"], &backend[..]].concat()).ok();
-    assert_eq!(output.stderr_contains(&["refused it", "deliberate panic in prepare"]).out, on_host);
+    assert_eq!(output.stderr_contains(&["refused it", "deliberate panic in prepare"]).out, host_output);
     byoc([&["compile", &digits, "--dim", "batch=1", "-o", &file], &backend[..]].concat()).ok();
     let output = byoc([&["run", &file, "--input", "image=random:3"], &backend[2..4]].concat()).ok();
-    assert_eq!(output.stderr_contains(&["refused it", "deliberate panic in prepare"]).out, on_host);
+    assert_eq!(output.stderr_contains(&["refused it", "deliberate panic in prepare"]).out, host_output);
 }
 
 #[test]

@@ -6,17 +6,17 @@ use std::path::Path;
 
 #[test]
 fn first_plugin_loads_runs_and_passes_conformance() {
-    loads_runs_and_passes_conformance(&first_plugin(), "first");
+    assert_loads_runs_and_conforms(&first_plugin(), "first");
 }
 
 #[test]
 fn plugins_of_release_0_1_load_run_and_pass_conformance() {
     let [in_c, in_rust] = release_plugins();
-    loads_runs_and_passes_conformance(&in_c, "frozen_c");
-    loads_runs_and_passes_conformance(&in_rust, "frozen_rust");
+    assert_loads_runs_and_conforms(&in_c, "frozen_c");
+    assert_loads_runs_and_conforms(&in_rust, "frozen_rust");
 }
 
-fn loads_runs_and_passes_conformance(library: &Path, name: &str) {
+fn assert_loads_runs_and_conforms(library: &Path, name: &str) {
     let temp_dir = temporary_folder();
     let file = temp_dir.path().join(format!("libbyoc_{name}.so"));
     copy(library, &file);

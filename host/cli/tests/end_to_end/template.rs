@@ -23,12 +23,12 @@ fn file_defines_backend_that_logs_each_call() {
     args.extend(common_args);
     let offload_output =
         byoc(&args).ok().stderr_contains(&["byoc-target", "tvmgen_default_byoc_target_main_0", "Tensor["]);
-    let host = byoc(["run", &model, "--input", "image=random:1", "--dim", "batch=1"]).ok();
+    let host_output = byoc(["run", &model, "--input", "image=random:1", "--dim", "batch=1"]).ok();
     // The backend and the host print the same classes in the same order.
     let classes = |text: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.split_whitespace().next().map(String::from)).collect()
     };
-    assert_eq!(classes(&offload_output.out), classes(&host.out));
+    assert_eq!(classes(&offload_output.out), classes(&host_output.out));
     let output = byoc(["plugins", "show", "byoc-target", "--plugin-dir", &dir]).ok();
     assert!(output.out.contains("conv_relu") && output.out.contains("reshape, add"), "{}", output.out);
 }
@@ -68,14 +68,17 @@ fn converts_layout_before_backend_is_asked() {
     std::fs::write(&model, CONVOLUTION).unwrap();
     let model = model.display().to_string();
     let backend_args = ["--backend", "chip", "--plugin-dir", &dir];
-    let partitioned = byoc([&["compile", &model, "--emit", "partitioned"], &backend_args[..]].concat()).ok().out;
-    let region = partitioned.split("Compiler=\"chip\"").nth(1).unwrap_or_default();
-    assert!(region.contains("data_layout=\"NHWC\"") && region.contains("kernel_layout=\"HWIO\""), "{partitioned}");
-    let verified = byoc(
+    let partitioned_module = byoc([&["compile", &model, "--emit", "partitioned"], &backend_args[..]].concat()).ok().out;
+    let region = partitioned_module.split("Compiler=\"chip\"").nth(1).unwrap_or_default();
+    assert!(
+        region.contains("data_layout=\"NHWC\"") && region.contains("kernel_layout=\"HWIO\""),
+        "{partitioned_module}"
+    );
+    let verify_output = byoc(
         [&["verify", &data_text("models/unet_small"), "--max-rel-err", "5e-4", "--require-offload"], &backend_args[..]]
             .concat(),
     );
-    verified.ok();
+    verify_output.ok();
 }
 
 #[test]
@@ -89,7 +92,7 @@ fn reports_unsupported_layout_and_uses_rest() {
     assert!(explanation.out.contains("tvmgen_default_chip_main_0"), "{}", explanation.out);
     assert_eq!(explanation.err.matches("E0408").count(), 3, "{}", explanation.err);
     for fragments in [
-        "plugin chip, describe: unsupported request: layouts [\"NCHW1n16c\", \"OIHW16o16i\"] of nn.conv2d",
+        "plugin chip, describe: unsupported request: layouts NCHW1n16c, OIHW16o16i of nn.conv2d",
         "expected a layout of N, C, H and W",
         "convert_layout cannot change the layout of \"nn.dense\"",
         "the operator keeps its layout",

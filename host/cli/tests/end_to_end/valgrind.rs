@@ -47,7 +47,7 @@ fn assert_clean(name: &str, library: &Path) {
         .unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {}\n{log}", output.status);
-    assert!(!log.contains("=="), "{name}: valgrind reported errors:\n{log}");
+    assert!(!log.contains("=="), "{name}: expected no valgrind errors, found:\n{log}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Fixture {
     }
 
     /// Returns the output file of a run on the device.
-    fn on_device(&self, model: &str, args: &[&str]) -> Vec<u8> {
+    fn run_on_device(&self, model: &str, args: &[&str]) -> Vec<u8> {
         let output = self.path("device.npz");
         byoc(self.args(&[&["run", model, "--output", &output], args].concat())).ok();
         std::fs::read(output).unwrap()
@@ -120,7 +120,7 @@ fn float_program_needs_quantization_and_is_then_one_region() {
         assert_eq!(node["placement"]["region"], regions[0]["symbol"], "{node}");
     }
     let inputs = ["--input", "data=random:1"];
-    assert_eq!(fixture.on_device(&quantized_model, &inputs), fixture.expected(&quantized_model, &inputs));
+    assert_eq!(fixture.run_on_device(&quantized_model, &inputs), fixture.expected(&quantized_model, &inputs));
 }
 
 #[test]
@@ -132,12 +132,12 @@ fn digits_match_host_in_every_mode() {
     let expected = fixture.expected(&model, &inputs);
     for option in ["simulator=functional", "simulator=strict", "runs=layer"] {
         let option = format!("vta.{option}");
-        let actual = fixture.on_device(&model, &[&inputs[..], &["--backend-option", &option]].concat());
+        let actual = fixture.run_on_device(&model, &[&inputs[..], &["--backend-option", &option]].concat());
         assert_eq!(actual, expected, "{option}");
     }
     let sample_args = ["--input", "image=random:3", "--dim", "batch=1"];
-    let schedules = [&sample_args[..], &["--backend-option", "vta.simulator=schedules"]].concat();
-    assert_eq!(fixture.on_device(&model, &schedules), fixture.expected(&model, &sample_args));
+    let schedule_args = [&sample_args[..], &["--backend-option", "vta.simulator=schedules"]].concat();
+    assert_eq!(fixture.run_on_device(&model, &schedule_args), fixture.expected(&model, &sample_args));
 
     let logits = byoc::io::npz::read(Path::new(&fixture.path("host.npz"))).unwrap();
     assert_eq!(logits.len(), 1);
@@ -145,13 +145,13 @@ fn digits_match_host_in_every_mode() {
     let logits = byoc::io::npz::read(Path::new(&fixture.path("host.npz"))).unwrap().remove(0).1;
     let labels = byoc::io::npz::read_entry(&data("digits/test.npz"), Some("label")).unwrap();
     let labels = labels.view().to_i64s().unwrap();
-    let correct = byoc_quantize::labels::count_correct(&logits.view().to_f64s(), &labels);
-    assert!(correct >= 354, "{correct} of {}", labels.len());
+    let correct_count = byoc_quantize::labels::count_correct(&logits.view().to_f64s(), &labels);
+    assert!(correct_count >= 354, "{correct_count} of {}", labels.len());
 }
 
 /// Residual block as written by TVM's `relay.quantize`: int32 accumulators, rounding by an addition before the shift,
 /// clamping, and an int32 addition.
-const SHIFTS: &str = "def @main(%x: Tensor[(1, 20, 12, 12), int8]) {
+const SHIFTS_PROGRAM: &str = "def @main(%x: Tensor[(1, 20, 12, 12), int8]) {
   %0 = nn.conv2d(%x, meta[relay.Constant][0], padding=[1, 1, 1, 1], channels=24, kernel_size=[3, 3], out_dtype=\"int32\");
   %1 = nn.relu(add(%0, 77));
   %2 = right_shift(add(%1, 256), 9);
@@ -170,7 +170,7 @@ const SHIFTS: &str = "def @main(%x: Tensor[(1, 20, 12, 12), int8]) {
 #[test]
 fn networks_in_plain_operators_match() {
     let fixture = Fixture::new();
-    let model = fixture.program("shifts.relay", SHIFTS, &[&[24, 20, 3, 3], &[20, 24, 3, 3], &[33, 720]]);
+    let model = fixture.program("shifts.relay", SHIFTS_PROGRAM, &[&[24, 20, 3, 3], &[20, 24, 3, 3], &[33, 720]]);
     let (_, nodes) = explain(&byoc(fixture.args(&["explain", &model, "--json"])).ok());
     let on_host: Vec<&str> = nodes
         .iter()
@@ -180,19 +180,19 @@ fn networks_in_plain_operators_match() {
     assert_eq!(on_host, ["nn.batch_flatten"], "{}", byoc(fixture.args(&["explain", &model])).ok().out);
     let inputs = ["--input", "x=random:1"];
     let expected = fixture.expected(&model, &inputs);
-    for device in [&[][..], &[("LOG_BATCH", 2), ("LOG_BLOCK", 3)], &[("LOG_BLOCK", 5)], SMALL] {
+    for device in [&[][..], &[("LOG_BATCH", 2), ("LOG_BLOCK", 3)], &[("LOG_BLOCK", 5)], SMALL_BUFFERS] {
         fixture.set_device(device);
-        assert_eq!(fixture.on_device(&model, &inputs), expected, "{device:?}");
+        assert_eq!(fixture.run_on_device(&model, &inputs), expected, "{device:?}");
     }
 }
 
 /// Buffer sizes that are large enough only for small tiles.
-const SMALL: &[(&str, u32)] =
+const SMALL_BUFFERS: &[(&str, u32)] =
     &[("LOG_UOP_BUFF_SIZE", 9), ("LOG_INP_BUFF_SIZE", 10), ("LOG_WGT_BUFF_SIZE", 11), ("LOG_ACC_BUFF_SIZE", 11)];
 
 /// Module with depthwise and grouped convolutions, a strided 5 x 5 kernel, a single channel, and accumulators as
 /// results.
-const SHAPES: &str = "def @main(%x: Tensor[(3, 34, 11, 9), int8]) {
+const SHAPES_PROGRAM: &str = "def @main(%x: Tensor[(3, 34, 11, 9), int8]) {
   %0 = nn.conv2d(%x, meta[relay.Constant][0], padding=[1, 1, 1, 1], groups=34, channels=34, kernel_size=[3, 3], out_dtype=\"int32\");
   %1 = qnn.requantize(%0, 0.015625f, 0, 1f, 0, out_dtype=\"int8\");
   %2 = nn.conv2d(%1, meta[relay.Constant][1], padding=[2, 0, 1, 3], strides=[3, 2], groups=2, channels=6, kernel_size=[5, 5], out_dtype=\"int32\");
@@ -204,7 +204,7 @@ const SHAPES: &str = "def @main(%x: Tensor[(3, 34, 11, 9), int8]) {
 #[test]
 fn unusual_shapes_match() {
     let fixture = Fixture::new();
-    let model = fixture.program("shapes.relay", SHAPES, &[&[34, 1, 3, 3], &[6, 17, 5, 5], &[1, 6, 1, 1]]);
+    let model = fixture.program("shapes.relay", SHAPES_PROGRAM, &[&[34, 1, 3, 3], &[6, 17, 5, 5], &[1, 6, 1, 1]]);
     let (regions, nodes) = explain(&byoc(fixture.args(&["explain", &model, "--json"])).ok());
     assert_eq!(
         (regions.len(), nodes.iter().filter(|node| node["placement"]["kind"] == "host").count()),
@@ -213,15 +213,15 @@ fn unusual_shapes_match() {
     );
     let inputs = ["--input", "x=random:1"];
     let expected = fixture.expected(&model, &inputs);
-    for device in [&[][..], &[("LOG_BATCH", 2), ("LOG_BLOCK", 3)], &[("LOG_BLOCK", 5)], SMALL] {
+    for device in [&[][..], &[("LOG_BATCH", 2), ("LOG_BLOCK", 3)], &[("LOG_BLOCK", 5)], SMALL_BUFFERS] {
         fixture.set_device(device);
-        assert_eq!(fixture.on_device(&model, &inputs), expected, "{device:?}");
+        assert_eq!(fixture.run_on_device(&model, &inputs), expected, "{device:?}");
     }
 }
 
 #[test]
 fn conforms_with_every_device() {
-    for device in [&[][..], &[("LOG_BATCH", 2), ("LOG_BLOCK", 3)], &[("LOG_BLOCK", 5)], SMALL] {
+    for device in [&[][..], &[("LOG_BATCH", 2), ("LOG_BLOCK", 3)], &[("LOG_BLOCK", 5)], SMALL_BUFFERS] {
         let fixture = Fixture::new();
         fixture.set_device(device);
         let file = fixture.plugins.path().join("libbyoc_vta.so").display().to_string();
@@ -257,8 +257,8 @@ fn full_size_residual_network() {
     }
     let inputs = ["--input", "image=random:1"];
     let trace = fixture.path("trace.json");
-    let tsim = ["--backend-option", "vta.profile=tsim", "--trace", &trace];
-    assert_eq!(fixture.on_device(&output, &[&inputs[..], &tsim].concat()), fixture.expected(&output, &inputs));
+    let tsim_args = ["--backend-option", "vta.profile=tsim", "--trace", &trace];
+    assert_eq!(fixture.run_on_device(&output, &[&inputs[..], &tsim_args].concat()), fixture.expected(&output, &inputs));
     let row =
         byoc(fixture.args(&["bench", &output, "--runs", "3", "--json", "--backend-option", "vta.profile=tsim"])).ok();
     let metrics = row.json().remove(0)["metrics"].clone();
@@ -272,8 +272,8 @@ fn full_size_residual_network() {
     assert!(regions.len() <= 3 && cosine >= 0.95);
     assert_eq!(metric("vta.gemm_counter"), (6_623_232 + 63 * 32) as f64);
     assert!((7e6..8.5e6).contains(&metric("vta.cycles")));
-    let schedules = [&inputs[..], &["--backend-option", "vta.simulator=schedules"]].concat();
-    assert_eq!(fixture.on_device(&output, &schedules), fixture.expected(&output, &inputs));
+    let schedule_args = [&inputs[..], &["--backend-option", "vta.simulator=schedules"]].concat();
+    assert_eq!(fixture.run_on_device(&output, &schedule_args), fixture.expected(&output, &inputs));
     // `cargo xtask vta` later removes the tokens from the instruction streams of this artifact.
     if let Ok(artifact) = std::env::var("BYOC_VTA_ARTIFACT") {
         byoc(fixture.args(&["compile", &output, "-o", &artifact])).ok();

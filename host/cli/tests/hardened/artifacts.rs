@@ -35,16 +35,16 @@ fn model(dir: &TempDir) -> String {
     text(&file)
 }
 
-struct Edited<'p> {
+struct EditedArtifact<'p> {
     plugins: &'p TempDir,
     file: TempDir,
 }
 
-impl<'p> Edited<'p> {
-    fn new(plugins: &'p TempDir, entries: Entries) -> Edited<'p> {
+impl<'p> EditedArtifact<'p> {
+    fn new(plugins: &'p TempDir, entries: Entries) -> EditedArtifact<'p> {
         let file = tempfile::tempdir().unwrap();
         std::fs::write(file.path().join("edited.byoc"), entries.pack()).unwrap();
-        Edited { plugins, file }
+        EditedArtifact { plugins, file }
     }
 
     fn run(&self, options: &[&str]) -> CommandOutput {
@@ -64,11 +64,8 @@ fn rejects_recorded_attacks() {
     }
     let file = data_text("hardened/bad_cc_1_24.byoc");
     let run = |options: &[&str]| byoc(["run", &file, "--input", "image=ones", "--json"].iter().chain(options)).ok();
-    let output = run(&["--plugin-dir", &dir]).stderr_contains(&[
-        "E0406",
-        "the list of constants read in place",
-        "runs on the host",
-    ]);
+    let output =
+        run(&["--plugin-dir", &dir]).stderr_contains(&["E0406", "constants read in place", "runs on the host"]);
     assert_eq!(output.out, run(&["--backend", "none"]).out);
 }
 
@@ -132,13 +129,17 @@ fn region_rejects_tensors_of_other_types() {
     for backend in ["ccompiler", "elementwise", "template"] {
         let config = json!({"operators": ["exp", "nn.relu"], "patterns": []});
         std::fs::write(plugins.path().join("libbyoc_template.json"), config.to_string()).unwrap();
-        let original = compiled(&model, backend, &plugins);
-        for (tensor, edit, is_refused) in EDITS {
-            let mut entries = original.clone();
-            edit(&mut entries);
-            let output = Edited::new(&plugins, entries.clone()).run(&[]);
+        let original_entries = compiled(&model, backend, &plugins);
+        for (edit_name, apply_edit, is_refused) in EDITS {
+            let mut entries = original_entries.clone();
+            apply_edit(&mut entries);
+            let output = EditedArtifact::new(&plugins, entries.clone()).run(&[]);
             if is_refused {
-                assert!(output.code == 1 && output.err.contains("error[E0704]"), "{backend}, {tensor}: {}", output.err);
+                assert!(
+                    output.code == 1 && output.err.contains("error[E0704]"),
+                    "{backend}, {edit_name}: {}",
+                    output.err
+                );
             } else {
                 let output = output.ok().stderr_contains(&[
                     "E0406",
@@ -147,7 +148,7 @@ fn region_rejects_tensors_of_other_types() {
                 ]);
                 assert_eq!(
                     output.out,
-                    Edited::new(&plugins, entries).run(&["--backend", "none"]).ok().out,
+                    EditedArtifact::new(&plugins, entries).run(&["--backend", "none"]).ok().out,
                     "{backend}"
                 );
             }
@@ -174,29 +175,29 @@ fn rejects_inconsistent_blob() {
     let program =
         "def @main(%x: Tensor[(8, 64), float32], %w: Tensor[(32, 64), float32]) {\n  nn.relu(nn.dense(%x, %w))\n}\n";
     std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{program}")).unwrap();
-    let original = compiled(&text(&file), "dnnl", &plugins);
+    let original_entries = compiled(&text(&file), "dnnl", &plugins);
     let edits: [(&str, &str, &str); 4] = [
         ("every type", "\"float32\"", "\"int32\""),
         ("a dimension", "\"dims\": [8, 64]", "\"dims\": [8, 640]"),
         ("only a dimension of a result", "\"dims\": [8, 32]", "\"dims\": [8, 3200]"),
         ("an attribute", "\"units\": null", "\"units\": 3200"),
     ];
-    for (tensor, pattern, replacement) in edits {
-        let mut entries = original.clone();
+    for (edit_name, pattern, replacement) in edits {
+        let mut entries = original_entries.clone();
         // The blob is rewritten as compact JSON, so the text to replace must not contain spaces either.
-        let spaced = |text: &str| text.replace(": ", ":").replace(", ", ",");
+        let remove_spaces = |text: &str| text.replace(": ", ":").replace(", ", ",");
         let blob = entries.entry("/dnnl_json");
-        let compact: Value = serde_json::from_slice(blob).unwrap();
-        *blob = compact.to_string().into_bytes();
-        entries.replace("/dnnl_json", &spaced(pattern), &spaced(replacement));
+        let graph: Value = serde_json::from_slice(blob).unwrap();
+        *blob = graph.to_string().into_bytes();
+        entries.replace("/dnnl_json", &remove_spaces(pattern), &remove_spaces(replacement));
         resign_graph(entries.entry("/dnnl_json"));
-        let edited_artifact = Edited::new(&plugins, entries);
+        let edited_artifact = EditedArtifact::new(&plugins, entries);
         let input_args = ["--input", "w=random:8"];
         let output = edited_artifact.run(&input_args).ok().stderr_contains(&["E0406", "runs on the host"]);
         assert_eq!(
             output.out,
             edited_artifact.run(&["--input", "w=random:8", "--backend", "none"]).ok().out,
-            "{tensor}"
+            "{edit_name}"
         );
     }
 }
@@ -224,13 +225,13 @@ fn rejects_native_code_in_artifacts() {
     let run = |file: &str, options: &[&str]| {
         byoc(["run", file, "--input", "image=ones", "--plugin-dir", &dir].iter().chain(options))
     };
-    let native = data_text("compat/digits_ccompiler.byoc");
-    run(&native, &[]).ok();
-    run(&native, &["--allow-native", "no"]).fails_with("E0707").stderr_contains(&["--backend none"]);
-    run(&native, &["--allow-native", "no", "--backend", "none"]).ok();
+    let native_artifact = data_text("compat/digits_ccompiler.byoc");
+    run(&native_artifact, &[]).ok();
+    run(&native_artifact, &["--allow-native", "no"]).fails_with("E0707").stderr_contains(&["--backend none"]);
+    run(&native_artifact, &["--allow-native", "no", "--backend", "none"]).ok();
     run(&data_text("compat/digits_template.byoc"), &["--allow-native", "no", "--require-offload"]).ok();
     // The manifest denies the native code that the blob contains.
-    let mut entries = Entries::unpack(&std::fs::read(&native).unwrap());
+    let mut entries = Entries::unpack(&std::fs::read(&native_artifact).unwrap());
     entries.edit("manifest.json", |m| m["regions"][0]["cpu_features"] = json!([]));
     let file = plugins.path().join("denied.byoc");
     std::fs::write(&file, entries.pack()).unwrap();
@@ -239,5 +240,5 @@ fn rejects_native_code_in_artifacts() {
     let model = data_text("digits/digits.onnx");
     let options = ["--dim", "batch=1", "--backend", "ccompiler", "--no-cache", "--allow-native", "no"];
     run(&model, &options).ok();
-    assert_eq!(run(&native, &["--allow-native", "perhaps"]).code, 2);
+    assert_eq!(run(&native_artifact, &["--allow-native", "perhaps"]).code, 2);
 }

@@ -127,7 +127,7 @@ fn does_not_load_planted_object() {
     let (bytes, marker) = plant_object(&fixture);
     std::fs::write(fixture.object(), &bytes).unwrap();
     fixture.run().stderr_contains(&["is corrupted", "compiled again"]);
-    assert!(!marker.exists(), "the planted object was loaded");
+    assert!(!marker.exists(), "expected the planted object to be ignored");
     assert_no_warnings(fixture.run());
 
     // The same object, owned or writable by a different user.
@@ -139,8 +139,8 @@ fn does_not_load_planted_object() {
         set_mode(&fixture.object(), 0o666);
         fixture.run().stderr_contains(&["is not used", "writable by other users: expected mode 644, found 666"]);
     }
-    assert!(!marker.exists(), "the planted object was loaded");
-    assert!(std::fs::read(fixture.object()).unwrap() == bytes, "the foreign object was changed");
+    assert!(!marker.exists(), "expected the planted object to be ignored");
+    assert!(std::fs::read(fixture.object()).unwrap() == bytes, "expected the planted object to stay unchanged");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn limits_size_of_cache() {
     fixture.run();
     let size = std::fs::metadata(fixture.object()).unwrap().len();
     let limit = 3 * size + size / 2;
-    let kept_of = |sizes: std::ops::Range<usize>| {
+    let fill_cache = |sizes: std::ops::Range<usize>| {
         for n in sizes {
             fixture.model(n);
             assert_no_warnings(assert_correct(to_command_output(
@@ -195,7 +195,7 @@ fn limits_size_of_cache() {
             )));
         }
     };
-    kept_of(9..14);
+    fill_cache(9..14);
     let bytes: u64 = fixture.objects().iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
     assert!(bytes <= limit && fixture.objects().len() >= 2, "{bytes} of {limit}");
     fixture.model(13);

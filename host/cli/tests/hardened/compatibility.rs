@@ -37,8 +37,8 @@ fn runs_older_artifacts_on_current_plugins() {
         }
         let file = data(&format!("compat/digits_{name}.byoc")).display().to_string();
         let run = |options: &[&str]| logits(&[&[&*file, "--input", "image=random:1"], options].concat());
-        let there = run(&["--plugin-dir", &dir, "--require-offload"]);
-        for (a, b) in there.iter().zip(run(&["--backend", "none"])) {
+        let plugin_output = run(&["--plugin-dir", &dir, "--require-offload"]);
+        for (a, b) in plugin_output.iter().zip(run(&["--backend", "none"])) {
             assert!((a - b).abs() < 1e-4, "{name}: expected {b}, found {a}");
         }
     }

@@ -37,9 +37,13 @@ fn rejects_fifos() {
     for name in ["x.npy", "x.npz", "x.pb"] {
         assert_refused(&["run", &program, "--input", &format!("x={}", pipe(name))], "E0512", message);
     }
-    let run = ["run", &digits, "--dim", "batch=1"];
-    assert_refused(&[&run[..], &["--image", &pipe("x.png")]].concat(), "E0512", message);
-    assert_refused(&[&run[..], &["--input", "image=ones", "--labels", &pipe("labels.txt")]].concat(), "E0512", message);
+    let run_args = ["run", &digits, "--dim", "batch=1"];
+    assert_refused(&[&run_args[..], &["--image", &pipe("x.png")]].concat(), "E0512", message);
+    assert_refused(
+        &[&run_args[..], &["--input", "image=ones", "--labels", &pipe("labels.txt")]].concat(),
+        "E0512",
+        message,
+    );
     assert_refused(&["opt", &pipe("opt.relay")], "E0501", message);
     assert_refused(&["opt", &program, "--expect", &pipe("expect.relay")], "E0501", message);
     let merge_args = ["opt", &program, "--pass", "merge_composite", "--patterns"];
@@ -48,15 +52,15 @@ fn rejects_fifos() {
     assert_refused(&["opt", &program], "E0512", message);
 
     let quantized_path = text(&dir.path().join("q.relay"));
-    let quantize = ["quantize", &digits, "-o", &quantized_path, "--calibrate"];
-    assert_refused(&[&quantize[..], &[&pipe("calibrate.npz")]].concat(), "E0512", message);
+    let quantize_args = ["quantize", &digits, "-o", &quantized_path, "--calibrate"];
+    assert_refused(&[&quantize_args[..], &[&pipe("calibrate.npz")]].concat(), "E0512", message);
     for labels in ["l.txt", "l.npz"] {
-        assert_refused(&[&quantize[..], &["random", "--labels", &pipe(labels)]].concat(), "E0512", message);
+        assert_refused(&[&quantize_args[..], &["random", "--labels", &pipe(labels)]].concat(), "E0512", message);
     }
     std::fs::create_dir(dir.path().join("pictures")).unwrap();
     pipe("pictures/p.png");
     let pictures = text(&dir.path().join("pictures"));
-    assert_refused(&[&quantize[..], &[&pictures]].concat(), "E0512", message);
+    assert_refused(&[&quantize_args[..], &[&pictures]].concat(), "E0512", message);
 }
 
 #[test]
@@ -73,8 +77,8 @@ fn rejects_fifos_in_folders() {
     let plugins = dir.path().join("plugins");
     std::fs::create_dir(&plugins).unwrap();
     create_fifo(&plugins.join("libbyoc_pipe.so"));
-    let list = ["plugins", "list", "--json", "--plugin-dir", &text(&plugins)];
-    let list_output = run_nonblocking(&mut command(list)).ok();
+    let list_args = ["plugins", "list", "--json", "--plugin-dir", &text(&plugins)];
+    let list_output = run_nonblocking(&mut command(list_args)).ok();
     assert_eq!(list_output.json()[0]["reason"], "expected a regular file, found a directory or a special file");
 }
 

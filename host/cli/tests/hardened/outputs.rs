@@ -150,10 +150,10 @@ fn permissions_follow_umask_or_replaced_file() {
         let path = writers.path(command);
         let args = writers.args(command, &path.display().to_string());
         run_with_umask("027", &args).ok();
-        assert_eq!(mode(&path), 0o640, "{command}: a new file");
+        assert_eq!(mode(&path), 0o640, "{command}: expected the umask to set the mode of a new file");
         std::fs::set_permissions(&path, Permissions::from_mode(0o604)).unwrap();
         run_with_umask("077", &args).ok();
-        assert_eq!(mode(&path), 0o604, "{command}: a replaced file");
+        assert_eq!(mode(&path), 0o604, "{command}: expected a replaced file to keep its mode");
     }
     let dir = writers.path("mine");
     run_with_umask("027", &["plugins".into(), "new".into(), dir.display().to_string(), "--c".into()]).ok();
@@ -215,12 +215,12 @@ fn dash_writes_only_result_to_standard_output() {
         assert!(out.starts_with(begin), "{command}");
         let file = writers.path(command);
         writers.write(command, &file).ok();
-        let write_status = std::fs::read(&file).unwrap();
+        let file_bytes = std::fs::read(&file).unwrap();
         match *command {
             "trace" | "bench" => {
                 serde_json::from_slice::<serde_json::Value>(&out).unwrap();
             }
-            _ => assert!(out == write_status, "{command}: a file and standard output differ"),
+            _ => assert!(out == file_bytes, "{command}: expected the same bytes in the file and on standard output"),
         }
         let stderr = match *command {
             "artifact" => "wrote standard output",
@@ -228,7 +228,7 @@ fn dash_writes_only_result_to_standard_output() {
             "bench" => "median",
             _ => "operators:",
         };
-        assert!(err.contains(stderr), "{command}: {stderr} in {err}");
+        assert!(err.contains(stderr), "{command}: expected {stderr} in {err}");
         assert!(!writers.path("-").exists() && !Path::new("-").exists());
         // The path `/dev/stdout` is equivalent to `-`.
         assert!(bytes(&writers.args(command, "/dev/stdout")).0.starts_with(begin), "{command}");

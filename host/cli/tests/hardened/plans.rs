@@ -49,17 +49,17 @@ impl Region for Plans {
 
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         let dims = self.state().alive.get(&call.plan).cloned();
-        let dims = dims.unwrap_or_else(|| panic!("plan {} was released", call.plan));
+        let dims = dims.unwrap_or_else(|| panic!("expected a live plan, found the released plan {}", call.plan));
         assert!(self.is_shared || dims == call.inputs[0].shape);
         // Lets a concurrent run attempt to release the plan.
         std::thread::yield_now();
-        assert!(self.state().alive.contains_key(&call.plan), "plan {} was released during a run", call.plan);
+        assert!(self.state().alive.contains_key(&call.plan), "expected plan {} to live until its run ends", call.plan);
         call.outputs[0].data.copy_from_slice(call.inputs[0].data);
         Ok(())
     }
 
     fn release(&self, plan: u64) {
-        assert!(self.state().alive.remove(&plan).is_some(), "plan {plan} was released twice");
+        assert!(self.state().alive.remove(&plan).is_some(), "expected one release of plan {plan}, found two");
     }
 }
 

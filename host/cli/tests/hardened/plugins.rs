@@ -100,7 +100,7 @@ fn run(extra_args: &[&str]) -> Command {
     byoc(&args)
 }
 
-fn faulty(fault: &str, entry: &str, extra_args: &[&str]) -> ProcessOutput {
+fn run_faulty(fault: &str, entry: &str, extra_args: &[&str]) -> ProcessOutput {
     let mut command = run(extra_args);
     command.env("FAULT", fault).env("ENTRY", entry);
     wait_with_timeout(command)
@@ -160,43 +160,43 @@ fn find_deviation(
     entry: &str,
     expected_outcome: ExpectedOutcome,
     output: &ProcessOutput,
-    right: &str,
+    correct_output: &str,
 ) -> Option<String> {
     let ProcessOutput { status, out, err } = output;
     // Heap corruption is detected at the next use of the heap, which may be in any entry.
     let place = if fault == "heap" { String::new() } else { format!(": {entry}") };
     let is_named = err.lines().any(|line| line.contains("elementwise") && line.contains(&place));
     let problem = match (status.code(), status.signal()) {
-        (Some(0), _) if out != right => "expected the correct result, found a different one",
+        (Some(0), _) if out != correct_output => "expected the correct result, found a different one",
         (Some(0), _) => match expected_outcome {
             Harmless | Either => return None,
             Restored | Reported if is_named && err.contains("E0452") => return None,
             Restored | Reported => "expected a description of the changed state, found none",
-            Signal(_) | Error(_) => "expected the process to end",
+            Signal(_) | Error(_) => "expected the process to fail, found exit code 0",
         },
-        (Some(1), _) if !is_named => "expected an error that names plugin and entry",
+        (Some(1), _) if !is_named => "expected an error with the plugin and the entry, found none",
         (Some(1), _) => match expected_outcome {
             Either => return None,
             Reported if err.contains("E0452") => return None,
             Error(code) if err.contains(&format!("error[{code}]")) => return None,
-            _ => "unexpected error",
+            _ => "expected another outcome, found exit code 1",
         },
         // The corrupted memory may belong to the handler that prints the line.
         (_, Some(_)) if !is_named && fault == "heap" => return None,
-        (_, Some(_)) if !is_named => "expected a line that names the plugin and the entry of the signal",
+        (_, Some(_)) if !is_named => "expected a line with the plugin and the entry that raised the signal, found none",
         (_, Some(signal)) => match expected_outcome {
             Signal(expected) if expected == signal => return None,
             Either => return None,
-            _ => "unexpected signal",
+            _ => "expected another outcome, found a signal",
         },
-        _ => "unexpected exit code",
+        _ => "expected exit code 0 or 1 or a signal, found another exit code",
     };
     Some(format!("{fault} in {entry}: {problem}\n{status}\nstdout: {out}\nstderr: {err}\n"))
 }
 
 /// Runs `cases` in parallel, and returns the deviations.
 fn run_all(cases: &[(&str, &str, ExpectedOutcome)]) -> String {
-    let right = wait_with_timeout(run(&[])).ok().out;
+    let correct_output = wait_with_timeout(run(&[])).ok().out;
     let (next, problems) = (AtomicUsize::new(0), Mutex::new(String::new()));
     std::thread::scope(|scope| {
         for _ in 0..6 {
@@ -209,8 +209,8 @@ fn run_all(cases: &[(&str, &str, ExpectedOutcome)]) -> String {
                         "oom" => &["--max-memory", "512M"],
                         _ => &[],
                     };
-                    let output = faulty(fault, entry, limit);
-                    if let Some(problem) = find_deviation(fault, entry, expected_outcome, &output, &right) {
+                    let output = run_faulty(fault, entry, limit);
+                    if let Some(problem) = find_deviation(fault, entry, expected_outcome, &output, &correct_output) {
                         let _ = writeln!(problems.lock().unwrap(), "{problem}");
                     }
                 }
@@ -232,19 +232,19 @@ fn handles_every_fault_in_every_entry() {
 
 #[test]
 fn does_not_affect_host_and_other_backends() {
-    let other = temporary_folder();
-    copy(&FIXTURE.plugins.join("libbyoc_elementwise.so"), &other.path().join("libbyoc_elementwise.so"));
-    copy(&plugin("template"), &other.path().join("libbyoc_template.so"));
-    let (plugins, model) = (other.path().display().to_string(), FIXTURE.model.display().to_string());
-    let artifact = other.path().join("model.byoc").display().to_string();
+    let plugin_dir = temporary_folder();
+    copy(&FIXTURE.plugins.join("libbyoc_elementwise.so"), &plugin_dir.path().join("libbyoc_elementwise.so"));
+    copy(&plugin("template"), &plugin_dir.path().join("libbyoc_template.so"));
+    let (plugins, model) = (plugin_dir.path().display().to_string(), FIXTURE.model.display().to_string());
+    let artifact = plugin_dir.path().join("model.byoc").display().to_string();
     let base_args = ["--plugin-dir", &plugins, "--no-cache"];
-    let on_template = [&base_args[..], &["--backend", "template"]].concat();
+    let template_args = [&base_args[..], &["--backend", "template"]].concat();
     let commands = [
         [&["run", &model, "--input", "x=random:3"], &base_args[..]].concat(),
-        [&["run", &model, "--input", "x=random:3", "--require-offload"], &on_template[..]].concat(),
-        [&["compile", &model, "-o", &artifact], &on_template[..]].concat(),
+        [&["run", &model, "--input", "x=random:3", "--require-offload"], &template_args[..]].concat(),
+        [&["compile", &model, "-o", &artifact], &template_args[..]].concat(),
         [&["run", &artifact, "--input", "x=random:3"], &base_args[..]].concat(),
-        [&["explain", &model], &on_template[..]].concat(),
+        [&["explain", &model], &template_args[..]].concat(),
     ];
     for args in commands {
         let mut command = byoc(&args);
@@ -256,10 +256,10 @@ fn does_not_affect_host_and_other_backends() {
 
 #[test]
 fn redirects_output_of_plugin() {
-    let right = wait_with_timeout(run(&[])).ok().out;
+    let correct_output = wait_with_timeout(run(&[])).ok().out;
     for entry in ["init", "compile", "run", "release"] {
-        let output = faulty("print", entry, &[]).ok();
-        assert_eq!(output.out, right, "{entry}");
+        let output = run_faulty("print", entry, &[]).ok();
+        assert_eq!(output.out, correct_output, "{entry}");
         assert!(output.err.contains("garbage on stdout"), "{entry}: {}", output.err);
     }
 }
@@ -275,15 +275,19 @@ fn restores_rounding_mode_after_run() {
     let model = model.display().to_string();
     let output = FIXTURE.temp_dir.path().join("thirds.npz").display().to_string();
     let args = ["run", &model, "--input", "x=random:3", "--output", &output, "--no-cache", "--plugin-dir", &plugins];
-    let on_plugin = [&args[..], &["--backend", "elementwise", "--require-offload"]].concat();
+    let plugin_args = [&args[..], &["--backend", "elementwise", "--require-offload"]].concat();
     wait_with_timeout(byoc(&args)).ok();
-    let right = std::fs::read(&output).unwrap();
+    let correct_output = std::fs::read(&output).unwrap();
     for fault in ["mxcsr", "mxcsrend"] {
-        let mut command = byoc(&on_plugin);
+        let mut command = byoc(&plugin_args);
         command.env("FAULT", fault).env("ENTRY", "run");
-        let ended = wait_with_timeout(command).ok();
-        assert!(ended.err.contains("E0452") && ended.err.contains("plugin elementwise: run"), "{}", ended.err);
-        assert!(std::fs::read(&output).unwrap() == right, "{fault}");
+        let restored_run = wait_with_timeout(command).ok();
+        assert!(
+            restored_run.err.contains("E0452") && restored_run.err.contains("plugin elementwise: run"),
+            "{}",
+            restored_run.err
+        );
+        assert!(std::fs::read(&output).unwrap() == correct_output, "{fault}");
     }
 }
 
@@ -291,7 +295,7 @@ fn restores_rounding_mode_after_run() {
 fn writes_files_to_requested_paths() {
     let name = "relative.npz";
     for entry in ["init", "run"] {
-        faulty("cwd", entry, &["--output", name]).ok();
+        run_faulty("cwd", entry, &["--output", name]).ok();
         assert!(std::fs::remove_file(FIXTURE.temp_dir.path().join(name)).is_ok(), "{entry}");
         assert!(!Path::new("/").join(name).exists(), "{entry}");
     }
@@ -299,10 +303,10 @@ fn writes_files_to_requested_paths() {
 
 #[test]
 fn forked_child_of_plugin_is_not_second_host() {
-    let right = wait_with_timeout(run(&[])).ok().out;
+    let correct_output = wait_with_timeout(run(&[])).ok().out;
     for entry in ["init", "judge", "run"] {
-        let output = faulty("fork", entry, &[]).ok();
-        assert_eq!(output.out, right, "{entry}");
+        let output = run_faulty("fork", entry, &[]).ok();
+        assert_eq!(output.out, correct_output, "{entry}");
         assert!(
             output.err.contains(&format!("{entry}: ")) && output.err.contains("the child process returned to byoc"),
             "{}",
@@ -331,13 +335,13 @@ fn reports_contract_violations() {
         "failnone",
         "wrinput",
     ];
-    let right = wait_with_timeout(run(&[])).ok().out;
+    let correct_output = wait_with_timeout(run(&[])).ok().out;
     let mut problems = String::new();
     for fault in faults {
-        let output = faulty(fault, "", &[]);
+        let output = run_faulty(fault, "", &[]);
         let is_named = output.err.contains("elementwise");
         let is_expected = match (output.status.code(), output.status.signal()) {
-            (Some(0), _) => output.out == right,
+            (Some(0), _) => output.out == correct_output,
             (Some(1), _) | (None, Some(_)) => is_named && output.err.contains("error[E0"),
             _ => false,
         };
@@ -403,7 +407,7 @@ fn crash_of_an_isolated_case_is_one_line() {
     let cases = ["operators/celu", "operators/softsign"].map(crate::data_text);
     let mut args = vec!["verify", "--isolate-cases", "--json", "--backend", "elementwise", "--plugin-dir", &plugins];
     args.extend(cases.iter().map(String::as_str));
-    let verified = |fault: Option<&str>| {
+    let verify = |fault: Option<&str>| {
         let mut command = byoc(&args);
         if let Some(fault) = fault {
             command.env("FAULT", fault).env("ENTRY", "describe");
@@ -413,9 +417,9 @@ fn crash_of_an_isolated_case_is_one_line() {
     let rows = |output: &ProcessOutput| -> Vec<serde_json::Value> {
         output.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
-    let right = verified(None);
-    assert_eq!(rows(&right).last().unwrap()["summary"]["pass"], 2, "{}", right.err);
-    let output = verified(Some("segv"));
+    let correct_output = verify(None);
+    assert_eq!(rows(&correct_output).last().unwrap()["summary"]["pass"], 2, "{}", correct_output.err);
+    let output = verify(Some("segv"));
     assert_eq!(output.status.code(), Some(1), "{}", output.err);
     let rows = rows(&output);
     assert_eq!(rows.len(), 3, "{}", output.out);

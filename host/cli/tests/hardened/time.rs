@@ -18,7 +18,7 @@ const KERNEL: &str = "
 def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
 
 #[track_caller]
-fn ends_in_time(args: &[&str], code: &str, fragments: &[&str]) {
+fn assert_ends_in_time(args: &[&str], code: &str, fragments: &[&str]) {
     let start = Instant::now();
     // Runs with an unlimited address space, as the large values would exceed a limited address space.
     crate::byoc(args).fails_with(code).stderr_contains(fragments);
@@ -31,26 +31,26 @@ fn endless_loop_ends_at_limit() {
     let dir = temporary_folder();
     let model = program(dir.path(), LOOP);
     let args = ["run", &model, "--input", "n=ones", "--timeout", "0.7"];
-    ends_in_time(&args, "E0618", &["time limit of 0.7 s", "in count", "having executed", "--timeout"]);
+    assert_ends_in_time(&args, "E0618", &["time limit of 0.7 s", "in count", "the run had executed", "--timeout"]);
 }
 
 #[test]
 fn large_kernel_ends_at_limit() {
     let dir = temporary_folder();
     let model = program(dir.path(), KERNEL);
-    ends_in_time(&["run", &model, "--input", "x=ones", "--timeout", "1"], "E0618", &["nn.dense", "step 0 of"]);
+    assert_ends_in_time(&["run", &model, "--input", "x=ones", "--timeout", "1"], "E0618", &["nn.dense", "step 0 of"]);
 }
 
 #[test]
 fn build_ends_at_limit() {
     let dir = temporary_folder();
-    let long: String = (1..40_000).map(|i| format!("%{i} = nn.relu(%{});\n", i - 1)).collect();
-    let text = format!("def @main(%x: Tensor[(2), float32]) {{ %0 = nn.relu(%x);\n{long}%39999 }}");
+    let long_chain: String = (1..40_000).map(|i| format!("%{i} = nn.relu(%{});\n", i - 1)).collect();
+    let text = format!("def @main(%x: Tensor[(2), float32]) {{ %0 = nn.relu(%x);\n{long_chain}%39999 }}");
     let model = program(dir.path(), &text);
     for command in ["explain", "source"] {
-        ends_in_time(&[command, &model, "--timeout", "0.000001"], "E0618", &["time limit of 0.000001 s"]);
+        assert_ends_in_time(&[command, &model, "--timeout", "0.000001"], "E0618", &["time limit of 0.000001 s"]);
     }
-    ends_in_time(
+    assert_ends_in_time(
         &["opt", &model, "--pass", "fold_constant", "--timeout", "0.000001"],
         "E0618",
         &["fold_constant was next"],
@@ -60,7 +60,7 @@ fn build_ends_at_limit() {
 #[test]
 fn reading_model_ends_at_limit() {
     let model = hostile("poolkernelhuge.onnx");
-    ends_in_time(
+    assert_ends_in_time(
         &["run", &model, "--input", "x=ones", "--timeout", "0.000001"],
         "E0618",
         &["model nodes had been converted"],
@@ -81,7 +81,7 @@ fn ctrl_c_ends_run_with_diagnostic() {
     let model = program(dir.path(), LOOP);
     // On a busy machine the signal may arrive while the model is still being compiled, and end the command.
     for pause in [300, 3_000, 30_000] {
-        let output = interrupted(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
+        let output = interrupt(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
         if !output.err.contains("error[E0426]") {
             output.fails_with("E0617").stderr_contains(&["cancelled", "in count"]);
             return;
@@ -91,7 +91,7 @@ fn ctrl_c_ends_run_with_diagnostic() {
 }
 
 /// Sends SIGINT to `byoc` after it has installed its handler and `pause` has elapsed.
-fn interrupted(args: &[&str], pause: Duration) -> CommandOutput {
+fn interrupt(args: &[&str], pause: Duration) -> CommandOutput {
     let child = command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     let status = format!("/proc/{}/status", child.id());
@@ -100,8 +100,8 @@ fn interrupted(args: &[&str], pause: Duration) -> CommandOutput {
         std::thread::sleep(Duration::from_millis(20));
     }
     std::thread::sleep(pause);
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
+    let kill_status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill_status.success());
     to_command_output(child.wait_with_output().unwrap())
 }
 

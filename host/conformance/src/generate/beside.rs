@@ -24,7 +24,7 @@ pub struct Neighbor<'a> {
 impl Cases {
     /// Generates case `index` of a claim combined with a neighbor: one is applied to the result of the other. Returns
     /// `None` if they cannot be combined.
-    pub fn beside(
+    pub fn case_with_neighbor(
         &self,
         claim: Claim<'_>,
         neighbor: &Neighbor<'_>,
@@ -46,7 +46,7 @@ impl Cases {
             };
             let mut case = generator.finish(root, claim.subject(), index)?;
             let names: Vec<String> = context.iter().map(Subject::to_string).collect();
-            case.about = format!("{}, combined with {}", case.about, names.join(", "));
+            case.description = format!("{}, combined with {}", case.description, names.join(", "));
             case.setting.context = context;
             Some(case)
         })

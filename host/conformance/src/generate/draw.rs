@@ -105,7 +105,7 @@ pub struct Restrictions {
 
 impl Restrictions {
     /// Returns the restrictions that may avoid a refusal with this code, most specific first.
-    pub fn against(code: &str) -> &'static [Restrictions] {
+    pub fn for_refusal_code(code: &str) -> &'static [Restrictions] {
         const NONE: Restrictions =
             Restrictions { constants: false, scalars: false, common_attrs: false, symmetric: false };
         const CONSTANTS: Restrictions = Restrictions { constants: true, ..NONE };
@@ -307,8 +307,8 @@ impl Sampler {
         let value = match (fill, self.theme.values) {
             (Fill::Within(min, max), _) => i128::from(self.int(*min as i64, *max as i64)),
             (Fill::Free | Fill::NonZero | Fill::Terms, Values::Extreme) => {
-                let small = self.below(3) as i128;
-                self.pick(&[min + small, max - small, min + small, max - small, -1, 0, 1])
+                let offset = self.below(3) as i128;
+                self.pick(&[min + offset, max - offset, min + offset, max - offset, -1, 0, 1])
             }
             // int8 and uint8 use their full range, so that dot products test the accumulators.
             (Fill::Terms | Fill::Factors, _) if dtype.size() == 1 => i128::from(self.int(min as i64, max as i64)),

@@ -20,8 +20,9 @@ pub use beside::Neighbor;
 /// Maximum number of attempts to draw a valid case of an operator for a theme.
 const ATTEMPTS: usize = 40;
 
-/// Maximum number of operations per case, and of elements per value, because the references are slow.
+/// Maximum number of operations per case, because the references are slow.
 const MAX_FLOPS: u64 = 3_000_000;
+/// Maximum number of elements per value.
 const MAX_ELEMENTS: usize = 1 << 16;
 
 /// Claim to generate cases for.
@@ -91,7 +92,7 @@ impl Cases {
 
     /// Generates case `index` of a claim. Returns `None` if no valid case could be drawn, for example because the
     /// operator does not support the element type, or because no generated module matches the pattern.
-    pub fn single(&self, claim: Claim<'_>, index: usize, restrictions: Restrictions) -> Option<Case> {
+    pub fn single_case(&self, claim: Claim<'_>, index: usize, restrictions: Restrictions) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = self.generator(claim.name(), index, attempt, restrictions);
             generator.sampler.common_attrs |= index >= THEMES.len();
@@ -112,21 +113,21 @@ impl Cases {
         }
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = self.generator("region", index, attempt, Restrictions::default());
-            let mut previous = None;
+            let mut previous_root = None;
             let length = generator.sampler.int(2, 5);
             let mut count = 0;
             for _ in 0..4 * length {
                 let def = generator.sampler.pick(operators);
-                let argument = match previous {
+                let argument = match previous_root {
                     None => Vec::new(),
                     Some(id) => vec![Constraint::One(generator.type_of_expr(id)?)],
                 };
-                let bound: Vec<Option<ExprId>> = previous.into_iter().map(Some).collect();
-                let Some(root) = generator.call_on(def, &argument, &bound, &Attrs::none()) else { continue };
+                let bound_args: Vec<Option<ExprId>> = previous_root.into_iter().map(Some).collect();
+                let Some(root) = generator.call_on(def, &argument, &bound_args, &Attrs::none()) else { continue };
                 if generator.type_of_expr(root).is_none() {
                     continue;
                 }
-                previous = Some(root);
+                previous_root = Some(root);
                 count += 1;
                 if count == length {
                     break;
@@ -135,7 +136,7 @@ impl Cases {
             if count < 2 {
                 return None;
             }
-            generator.finish(previous?, Subject::Region, index)
+            generator.finish(previous_root?, Subject::Region, index)
         })
     }
 }
@@ -185,23 +186,23 @@ impl Generator {
         self.call_on(def, constraints, &[], forced)
     }
 
-    /// Generates a call to an operator. Arguments in `bound` already exist; a tensor bound to a tuple argument becomes
-    /// the tuple's first field.
+    /// Generates a call to an operator. Arguments in `bound_args` already exist; a tensor bound to a tuple argument
+    /// becomes the tuple's first field.
     fn call_on(
         &mut self,
         def: &'static OpDef,
         constraints: &[Constraint],
-        bound: &[Option<ExprId>],
+        bound_args: &[Option<ExprId>],
         forced: &Attrs,
     ) -> Option<ExprId> {
         let Recipe { args, attrs } = recipes::propose(def, &mut self.sampler, constraints)?;
         let attrs = forced.iter().fold(attrs, |attrs, (key, value)| attrs.with(key, value.clone()));
         // The type relation sees the values that the result type depends on.
-        self.check_types(def, &args, bound, &attrs).ok()?;
+        self.check_types(def, &args, bound_args, &attrs).ok()?;
         let args: Option<Vec<ExprId>> = args
             .iter()
             .enumerate()
-            .map(|(i, arg)| match (bound.get(i).copied().flatten(), arg) {
+            .map(|(i, arg)| match (bound_args.get(i).copied().flatten(), arg) {
                 (Some(id), Argument::Tuple(fields)) if self.type_of_expr(id).is_some() => {
                     let other_operands = fields.iter().skip(1).map(|field| self.operand(field, false));
                     let fields: Vec<ExprId> = [id].into_iter().chain(other_operands).collect();
@@ -226,7 +227,7 @@ impl Generator {
         &self,
         def: &'static OpDef,
         args: &[Argument],
-        bound: &[Option<ExprId>],
+        bound_args: &[Option<ExprId>],
         attrs: &Attrs,
     ) -> Result<(), Box<Diagnostic>> {
         let attrs = op::normalize_attrs(def, attrs.clone())?;
@@ -235,7 +236,7 @@ impl Generator {
         let types: Vec<Type> = args
             .iter()
             .enumerate()
-            .map(|(i, arg)| match (bound.get(i).copied().flatten(), arg) {
+            .map(|(i, arg)| match (bound_args.get(i).copied().flatten(), arg) {
                 (Some(id), Argument::Tuple(fields)) if self.type_of_expr(id).is_some() => {
                     let operand_types = [self.builder.module.ty(id).clone()];
                     Type::tuple(operand_types.into_iter().chain(fields.iter().skip(1).map(type_of)))
@@ -261,8 +262,8 @@ impl Generator {
     /// Generates a constant or a parameter for a proposed operand.
     fn operand(&mut self, operand: &Operand, is_constant: bool) -> ExprId {
         let tensor = self.sampler.tensor(operand.dtype, &operand.shape, &operand.fill);
-        let exactly = matches!(operand.fill, Fill::Exactly(_));
-        if is_constant || exactly || (operand.weight && self.constants) {
+        let is_exact = matches!(operand.fill, Fill::Exactly(_));
+        if is_constant || is_exact || (operand.weight && self.constants) {
             return self.builder.constant(tensor);
         }
         let name = format!("x{}", self.params.len());
@@ -274,18 +275,18 @@ impl Generator {
 
     fn finish(mut self, root: ExprId, subject: Subject, index: usize) -> Option<Case> {
         let cost: u64 = self.builder.module.nodes.iter().map(|(id, _)| flops(&self.builder.module, id)).sum();
-        let too_large = |ty: &Type| match ty {
+        let is_too_large = |ty: &Type| match ty {
             Type::Tensor(t) => t.len().is_none_or(|n| n > MAX_ELEMENTS),
             _ => false,
         };
-        if cost > MAX_FLOPS || self.builder.module.nodes.iter().any(|(_, node)| too_large(&node.ty)) {
+        if cost > MAX_FLOPS || self.builder.module.nodes.iter().any(|(_, node)| is_too_large(&node.ty)) {
             return None;
         }
         self.builder.define("main", &self.params, root).ok()?;
         let description = format!("case {index}: {}", describe_theme(self.sampler.theme));
         Some(Case {
             subject,
-            about: description,
+            description,
             setting: Setting::default(),
             module: self.builder.module,
             inputs: self.inputs,
@@ -317,7 +318,7 @@ mod tests {
     }
 
     fn of_operator(cases: &Cases, def: &'static OpDef, index: usize) -> Option<Case> {
-        cases.single(Claim::Operator(def), index, Restrictions::default())
+        cases.single_case(Claim::Operator(def), index, Restrictions::default())
     }
 
     /// Tests that half of the cases have the zero points, scales and element types of the scheme.
@@ -402,7 +403,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         assert!(!reparsed_module.has_errors(), "{:?}", reparsed_module.diagnostics);
         for entry in &reparsed_module.entries {
             let cases = (0..THEMES.len())
-                .filter_map(|index| cases(1).single(Claim::Pattern(entry), index, Restrictions::default()))
+                .filter_map(|index| cases(1).single_case(Claim::Pattern(entry), index, Restrictions::default()))
                 .count();
             assert!(cases >= 6, "{}: {cases} cases", entry.name);
         }

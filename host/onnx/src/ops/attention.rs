@@ -9,7 +9,7 @@ pub const ROWS: &[Row] = &[("Attention", 23, attention)];
 
 /// Stage of the computation that is returned as the output `qk_matmul_output`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum Stage {
     Products,
     Capped,
     Masked,
@@ -39,7 +39,7 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let [repeated_key, repeated_value] = repeat_heads(n, query, [key, value])?;
     let products = scaled_products(n, query, repeated_key)?;
     let softcap = n.float_attr("softcap", 0.0)?;
-    let capped = if softcap > 0.0 {
+    let capped_products = if softcap > 0.0 {
         let ratio = n.with_scalar("divide", products, softcap)?;
         let tanh = n.op_without_attrs("tanh", &[ratio])?;
         n.with_scalar("multiply", tanh, softcap)?
@@ -47,9 +47,9 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         products
     };
     let bias = bias(n, query, key, dtype)?;
-    let masked = match bias {
-        Some(bias) => n.op_without_attrs("add", &[capped, bias])?,
-        None => capped,
+    let masked_products = match bias {
+        Some(bias) => n.op_without_attrs("add", &[capped_products, bias])?,
+        None => capped_products,
     };
     let precision = match n.int_attr("softmax_precision", 0)? {
         0 => dtype,
@@ -59,7 +59,7 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
             })?
         }
     };
-    let logits = n.cast(masked, precision)?;
+    let logits = n.cast(masked_products, precision)?;
     let mut weights = n.op("nn.softmax", &[logits], attrs![axis: -1])?;
     if let Some(bias) = bias {
         weights = without_masked_rows(n, weights, bias)?;
@@ -73,21 +73,21 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let rows = n.transpose(result, &[0, 2, 1, 3])?;
         result = n.reshape_to(rows, &[dims[0].clone(), dims[2].clone(), hidden_size])?;
     }
-    let visible_range = match visible_positions(n)? {
-        Shown::Products => products,
-        Shown::Capped => capped,
-        Shown::Masked => masked,
-        Shown::Weights => weights,
+    let qk_output = match output_stage(n)? {
+        Stage::Products => products,
+        Stage::Capped => capped_products,
+        Stage::Masked => masked_products,
+        Stage::Weights => weights,
     };
-    Ok(vec![result, key, value, visible_range])
+    Ok(vec![result, key, value, qk_output])
 }
 
-fn visible_positions(n: &Node<'_, '_>) -> Result<Shown> {
+fn output_stage(n: &Node<'_, '_>) -> Result<Stage> {
     match n.int_attr("qk_matmul_output_mode", 0)? {
-        0 => Ok(Shown::Products),
-        1 => Ok(Shown::Capped),
-        2 => Ok(Shown::Masked),
-        3 => Ok(Shown::Weights),
+        0 => Ok(Stage::Products),
+        1 => Ok(Stage::Capped),
+        2 => Ok(Stage::Masked),
+        3 => Ok(Stage::Weights),
         other => Err(n.invalid_node(format!("attribute qk_matmul_output_mode: expected 0 to 3, found {other}"))),
     }
 }
@@ -118,13 +118,12 @@ pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result
     let dims = n.dims(x)?;
     let hidden_size =
         dims[2].fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {}", dims[2])))?;
-    let heads = usize::try_from(heads).ok().filter(|&heads| heads > 0 && hidden_size.is_multiple_of(heads));
-    let heads = heads.ok_or_else(|| {
-        n.invalid_node(format!("expected a width divisible by the number of heads, found {hidden_size}"))
-    })?;
-    let target_dims = [dims[0].clone(), dims[1].clone(), Dim::Fixed(heads), Dim::Fixed(hidden_size / heads)];
-    let split = n.reshape_to(x, &target_dims)?;
-    n.transpose(split, &[0, 2, 1, 3])
+    let head_count = usize::try_from(heads).ok().filter(|&count| count > 0 && hidden_size.is_multiple_of(count));
+    let head_count = head_count
+        .ok_or_else(|| n.invalid_node(format!("expected a width divisible by {heads} heads, found {hidden_size}")))?;
+    let target_dims = [dims[0].clone(), dims[1].clone(), Dim::Fixed(head_count), Dim::Fixed(hidden_size / head_count)];
+    let split_x = n.reshape_to(x, &target_dims)?;
+    n.transpose(split_x, &[0, 2, 1, 3])
 }
 
 /// Repeats each head of the keys and values for the query heads of its group.

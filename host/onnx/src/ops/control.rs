@@ -72,11 +72,11 @@ pub(super) type Body<'b> = &'b mut dyn FnMut(&mut Node<'_, '_>, ExprId, &[ExprId
 pub(super) struct Iteration {
     /// Condition for the next iteration; `None` if it is always true.
     pub next: Option<ExprId>,
-    pub carried: Vec<ExprId>,
+    pub carried_values: Vec<ExprId>,
     /// Scan outputs, each with the end where it is added.
-    pub scanned: Vec<(ExprId, End)>,
+    pub scan_outputs: Vec<(ExprId, End)>,
     /// Declared dimensions of each scan output of an iteration, used if no iteration runs.
-    pub declared: Vec<Vec<Option<usize>>>,
+    pub declared_shapes: Vec<Vec<Option<usize>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,18 +100,18 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
             graph.output.len()
         )));
     }
-    let no_condition = start.is_none();
+    let has_no_condition = start.is_none();
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
         let true_value = n.scalar(DType::Bool, 1.0);
         let inputs: Vec<ExprId> = [iteration, true_value].into_iter().chain(values.iter().copied()).collect();
         let outputs = n.subgraph(graph, &inputs)?;
         // Without an initial condition, the condition from the body has no effect.
-        let next = if no_condition { None } else { Some(condition(n, outputs[0])?) };
+        let next = if has_no_condition { None } else { Some(condition(n, outputs[0])?) };
         Ok(Iteration {
             next: next.filter(|&next| !is_true(n, next)),
-            carried: outputs[1..=count].to_vec(),
-            scanned: outputs[count + 1..].iter().map(|&value| (value, End::Back)).collect(),
-            declared: graph.output[count + 1..].iter().map(declared_dims).collect(),
+            carried_values: outputs[1..=count].to_vec(),
+            scan_outputs: outputs[count + 1..].iter().map(|&value| (value, End::Back)).collect(),
+            declared_shapes: graph.output[count + 1..].iter().map(declared_dims).collect(),
         })
     };
     let limits = Limits { trips: trip_count, start: start.filter(|&start| !is_true(n, start)) };
@@ -191,10 +191,10 @@ fn scan_over(
 ) -> Result<Outputs> {
     let (count, scan_outputs) = (carried_values.len(), inputs.len());
     let outputs = graph.output.len() - count;
-    let axes = per_output(n, "scan_input_axes", scan_outputs)?;
-    let directions = per_output(n, if n.opset < 9 { "directions" } else { "scan_input_directions" }, scan_outputs)?;
-    let output_axes = per_output(n, "scan_output_axes", outputs)?;
-    let output_directions = per_output(n, "scan_output_directions", outputs)?;
+    let axes = scan_attr(n, "scan_input_axes", scan_outputs)?;
+    let directions = scan_attr(n, if n.opset < 9 { "directions" } else { "scan_input_directions" }, scan_outputs)?;
+    let output_axes = scan_attr(n, "scan_output_axes", outputs)?;
+    let output_directions = scan_attr(n, "scan_output_directions", outputs)?;
     let axes: Vec<usize> =
         inputs.iter().zip(axes).map(|(&input, axis)| n.axis(axis, n.rank(input)?)).collect::<Result<_>>()?;
     let length = n.shape_vector(inputs[0], axes[0]..axes[0] + 1)?;
@@ -212,12 +212,7 @@ fn scan_over(
         let end = |i: usize| if output_directions[i] == 0 { End::Back } else { End::Front };
         let scan_outputs = results[count..].iter().enumerate().map(|(i, &value)| (value, end(i))).collect();
         let declared_shapes = graph.output[count..].iter().map(declared_dims).collect();
-        Ok(Iteration {
-            next: None,
-            carried: results[..count].to_vec(),
-            scanned: scan_outputs,
-            declared: declared_shapes,
-        })
+        Ok(Iteration { next: None, carried_values: results[..count].to_vec(), scan_outputs, declared_shapes })
     };
     let mut results = run_loop(n, Limits { trips: Some(length), start: None }, carried_values, &mut body)?;
     for (result, axis) in results[count..].iter_mut().zip(output_axes) {
@@ -231,7 +226,7 @@ fn scan_over(
 }
 
 /// Returns a Scan attribute with one value for each of `count` inputs or outputs, 0 by default.
-fn per_output(n: &Node<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>> {
+fn scan_attr(n: &Node<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>> {
     match n.ints_attr(name)? {
         None => Ok(vec![0; count]),
         Some(values) if values.len() == count => Ok(values),
@@ -261,7 +256,7 @@ pub(super) fn run_loop(
     for _ in 0..MAX_ATTEMPTS {
         match try_loop(n, limits, &carried_values, &types, body)? {
             Attempt::Done(outputs) => return Ok(outputs),
-            Attempt::Wider(wider) => types = wider,
+            Attempt::Wider(wider_types) => types = wider_types,
         }
     }
     Err(n.invalid_node("body: the types of the loop-carried values change in every iteration"))
@@ -283,14 +278,13 @@ fn try_loop(
 ) -> Result<Attempt> {
     let (int, bool_type) = (Type::scalar(DType::I64), Type::scalar(DType::Bool));
     let iteration = n.variable("iteration", int.clone());
-    let going = n.variable("continue", bool_type.clone());
+    let continue_condition = n.variable("continue", bool_type.clone());
     let values: Vec<ExprId> =
         types.iter().map(|ty| n.variable("carried", Type::tensor_of(ty.dtype, ty.dims.clone()))).collect();
     n.open_function();
-    let Iteration { next, carried: results, scanned: scan_outputs, declared: declared_shapes } =
-        body(n, iteration, &values)?;
-    let mut wider = types.to_vec();
-    for (i, (ty, &result)) in wider.iter_mut().zip(&results).enumerate() {
+    let Iteration { next, carried_values: results, scan_outputs, declared_shapes } = body(n, iteration, &values)?;
+    let mut wider_types = types.to_vec();
+    for (i, (ty, &result)) in wider_types.iter_mut().zip(&results).enumerate() {
         let result_type = n.ty(result)?;
         if result_type.dtype != ty.dtype || result_type.dims.len() != ty.dims.len() {
             return Err(n.invalid_node(format!("body: loop-carried value {i}: expected {ty}, found {result_type}")));
@@ -301,11 +295,11 @@ fn try_loop(
             }
         }
     }
-    if wider != types {
+    if wider_types != types {
         n.close_function();
-        return Ok(Attempt::Wider(wider));
+        return Ok(Attempt::Wider(wider_types));
     }
-    let mut params = vec![iteration, going];
+    let mut params = vec![iteration, continue_condition];
     params.extend(&values);
     let mut scan_parts = Vec::with_capacity(scan_outputs.len());
     for &(value, end) in &scan_outputs {
@@ -318,22 +312,22 @@ fn try_loop(
     let results_type = Type::tuple(params[2..].iter().map(|&param| n.value_type(param)).collect::<Vec<_>>());
     let types: Vec<Type> = params.iter().map(|&param| n.value_type(param)).collect();
     let function = n.variable("loop", Type::func(FuncType::new(types, results_type.clone())));
-    let one_more = n.with_scalar("add", iteration, 1.0)?;
+    let next_iteration = n.with_scalar("add", iteration, 1.0)?;
     let true_value = n.scalar(DType::Bool, 1.0);
-    let mut arguments = vec![one_more, next.unwrap_or(true_value)];
+    let mut arguments = vec![next_iteration, next.unwrap_or(true_value)];
     arguments.extend(&results);
     arguments.extend(scan_parts.iter().map(|part| part.1));
     let next_call = n.call_function(function, &arguments)?;
     let final_values = n.tuple(&params[2..])?;
-    let below_limit = match limits.trips.map(|trip_count| n.capture(trip_count)) {
+    let is_below_limit = match limits.trips.map(|trip_count| n.capture(trip_count)) {
         Some(trip_count) => Some(n.op_without_attrs("less", &[iteration, trip_count])?),
         None => None,
     };
-    let go_on = match below_limit {
-        Some(below_limit) => n.op_without_attrs("logical_and", &[below_limit, going])?,
-        None => going,
+    let continues = match is_below_limit {
+        Some(is_below_limit) => n.op_without_attrs("logical_and", &[is_below_limit, continue_condition])?,
+        None => continue_condition,
     };
-    let branch = n.if_else(go_on, [next_call, final_values])?;
+    let branch = n.if_else(continues, [next_call, final_values])?;
     let definition = n.function(&params, branch, results_type)?;
     let captures = n.close_function();
     let zero = n.tensor(Tensor::scalar(0i64));
@@ -347,11 +341,11 @@ fn try_loop(
         initial_arguments.push(n.zeros(ty.dtype, &shape)?);
     }
     let loop_call = n.call_function(function, &initial_arguments)?;
-    let mut outcome = n.let_in(function, definition, loop_call)?;
+    let mut result = n.let_in(function, definition, loop_call)?;
     for (value, variable) in captures.into_iter().rev() {
-        outcome = n.let_in(variable, value, outcome)?;
+        result = n.let_in(variable, value, result)?;
     }
-    (0..params.len() - 2).map(|i| n.project(outcome, i as u32)).collect::<Result<Outputs>>().map(Attempt::Done)
+    (0..params.len() - 2).map(|i| n.project(result, i as u32)).collect::<Result<Outputs>>().map(Attempt::Done)
 }
 
 /// Adds the scan output of an iteration to the scan outputs of previous iterations. The first iteration replaces the
@@ -359,11 +353,11 @@ fn try_loop(
 fn append(n: &mut Node<'_, '_>, iteration: ExprId, part: ExprId, value: ExprId, end: End) -> Result<ExprId> {
     let row = n.op("expand_dims", &[value], attrs![axis: 0])?;
     let operands = if end == End::Back { [part, row] } else { [row, part] };
-    let longer = n.concatenate(&operands, 0)?;
+    let extended_outputs = n.concatenate(&operands, 0)?;
     if n.ty(value)?.shape().is_some() {
-        return Ok(longer);
+        return Ok(extended_outputs);
     }
     let zero = n.tensor(Tensor::scalar(0i64));
     let is_first = n.op_without_attrs("equal", &[iteration, zero])?;
-    n.if_else(is_first, [row, longer])
+    n.if_else(is_first, [row, extended_outputs])
 }

@@ -63,7 +63,7 @@ pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad> {
 }
 
 /// Reads a list attribute with one positive value per spatial axis; the default is 1.
-pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>> {
+pub fn axis_attr(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>> {
     let Some(values) = n.ints_attr(name)? else { return Ok(vec![1; axes]) };
     let positive: Option<Vec<usize>> =
         values.iter().map(|&v| usize::try_from(v).ok().filter(|v| (1..1 << 31).contains(v))).collect();
@@ -84,7 +84,7 @@ pub struct Windows {
 /// dimensions is added to the data at run time, with the value `fill`.
 pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: &[Dim], fill: f64) -> Result<Windows> {
     let axes = spatial.len();
-    let (strides, dilations) = (per_axis(n, "strides", axes)?, per_axis(n, "dilations", axes)?);
+    let (strides, dilations) = (axis_attr(n, "strides", axes)?, axis_attr(n, "dilations", axes)?);
     let mut geometry = Geometry { kernel, strides, dilations, begin: vec![0; axes], end: vec![0; axes] };
     let mut unresolved_axes = Vec::new();
     match auto_pad(n)? {
@@ -105,15 +105,18 @@ pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: 
                     None if stride == 1 => geometry.extent(axis) - 1,
                     None => {
                         let total_padding = same_padding(size, stride, geometry.extent(axis));
-                        unresolved_axes
-                            .push((axis, total_padding.ok_or_else(|| n.invalid_node("the padding overflows"))?));
+                        let total_padding = total_padding.ok_or_else(|| {
+                            n.invalid_node(format!("axis {axis}: the padding of {size} elements overflows"))
+                        })?;
+                        unresolved_axes.push((axis, total_padding));
                         continue;
                     }
                 };
-                let (smaller, larger) = (total_padding as i64 / 2, total_padding as i64 - total_padding as i64 / 2);
+                let (smaller_half, larger_half) =
+                    (total_padding as i64 / 2, total_padding as i64 - total_padding as i64 / 2);
                 let is_upper = padding_mode == AutoPad::SameUpper;
-                geometry.begin[axis] = if is_upper { smaller } else { larger };
-                geometry.end[axis] = if is_upper { larger } else { smaller };
+                geometry.begin[axis] = if is_upper { smaller_half } else { larger_half };
+                geometry.end[axis] = if is_upper { larger_half } else { smaller_half };
             }
             let data = pad_open(n, data, &unresolved_axes, padding_mode, fill)?;
             return Ok(Windows { data, geometry });
@@ -154,12 +157,13 @@ fn pad_open(
     let mut dims = n.dims(data)?;
     let mut width = vec![DimExpr::constant(0); 2 * dims.len()];
     for (axis, total_padding) in total_paddings {
-        let smaller = total_padding.floor_div(&DimExpr::constant(2));
-        let larger = smaller.as_ref().and_then(|smaller| total_padding.sub(smaller));
-        let (Some(smaller), Some(larger)) = (smaller, larger) else {
-            return Err(n.invalid_node("the padding overflows"));
+        let smaller_half = total_padding.floor_div(&DimExpr::constant(2));
+        let larger_half = smaller_half.as_ref().and_then(|smaller_half| total_padding.sub(smaller_half));
+        let (Some(smaller_half), Some(larger_half)) = (smaller_half, larger_half) else {
+            return Err(n.invalid_node(format!("axis {axis}: the padding {total_padding} overflows")));
         };
-        let pad_pair = if auto_pad == AutoPad::SameUpper { [smaller, larger] } else { [larger, smaller] };
+        let pad_pair =
+            if auto_pad == AutoPad::SameUpper { [smaller_half, larger_half] } else { [larger_half, smaller_half] };
         width[2 * (axis + 2)..2 * (axis + 3)].clone_from_slice(&pad_pair);
         dims[axis + 2] = Dim::compute([&dims[axis + 2]], |[size]| size.add(total_padding));
     }
@@ -167,13 +171,13 @@ fn pad_open(
     let width = n.size_vector(&width)?;
     let width = n.reshape(width, &[count, 2])?;
     let value = n.scalar(n.dtype(data)?, fill);
-    let padded = n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: "constant"])?;
-    n.name_dims(padded, &dims);
-    Ok(padded)
+    let padded_data = n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: "constant"])?;
+    n.name_dims(padded_data, &dims);
+    Ok(padded_data)
 }
 
 /// Returns the one to three spatial dimensions of data (batch, channels, spatial..).
-pub fn spatial(n: &mut Node<'_, '_>, data: ExprId) -> Result<Vec<Dim>> {
+pub fn spatial_dims(n: &mut Node<'_, '_>, data: ExprId) -> Result<Vec<Dim>> {
     let dims = n.dims(data)?;
     if !(3..=5).contains(&dims.len()) {
         return Err(n.invalid_node(format!("expected data of rank 3 to 5, found rank {}", dims.len())));
@@ -182,7 +186,7 @@ pub fn spatial(n: &mut Node<'_, '_>, data: ExprId) -> Result<Vec<Dim>> {
 }
 
 /// Returns the spatial dimensions of the weight, after checking `kernel_shape` against them.
-pub fn kernel(n: &Node<'_, '_>, weight: &[Dim]) -> Result<Vec<usize>> {
+pub fn kernel_sizes(n: &Node<'_, '_>, weight: &[Dim]) -> Result<Vec<usize>> {
     let kernel_shape = n.ints_attr("kernel_shape")?.filter(|kernel_shape| !kernel_shape.is_empty());
     let agrees = |kernel_shape: &[i64]| {
         let matches_dim = |(&size, dim): (&i64, &Dim)| dim.fixed().is_none_or(|dim| i128::from(size) == dim as i128);
@@ -197,9 +201,9 @@ pub fn kernel(n: &Node<'_, '_>, weight: &[Dim]) -> Result<Vec<usize>> {
             kernel.join(", ")
         )));
     }
-    let from_attribute =
+    let attribute_size =
         |axis: usize| kernel_shape.as_ref().and_then(|kernel_shape| usize::try_from(kernel_shape[axis]).ok());
-    let sizes = weight[2..].iter().enumerate().map(|(axis, dim)| dim.fixed().or_else(|| from_attribute(axis)));
+    let sizes = weight[2..].iter().enumerate().map(|(axis, dim)| dim.fixed().or_else(|| attribute_size(axis)));
     sizes.collect::<Option<Vec<usize>>>().ok_or_else(|| {
         let message =
             "missing attribute kernel_shape, which is required because the weight shape is unknown".to_owned();
@@ -209,7 +213,7 @@ pub fn kernel(n: &Node<'_, '_>, weight: &[Dim]) -> Result<Vec<usize>> {
 
 pub(super) fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
-    let spatial = spatial(n, data)?;
+    let spatial = spatial_dims(n, data)?;
     let weight_dims = n.dims(weight)?;
     if weight_dims.len() != spatial.len() + 2 {
         return Err(n.invalid_node(format!(
@@ -218,7 +222,7 @@ pub(super) fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
             n.ty(weight)?
         )));
     }
-    let kernel = kernel(n, &weight_dims)?;
+    let kernel = kernel_sizes(n, &weight_dims)?;
     let Windows { data, geometry } = windows(n, data, kernel, &spatial, 0.0)?;
     let op = ["nn.conv1d", "nn.conv2d", "nn.conv3d"][spatial.len() - 1];
     let mut attributes = attrs![
@@ -245,7 +249,7 @@ fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId> {
 
 fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
-    let spatial = spatial(n, data)?;
+    let spatial = spatial_dims(n, data)?;
     let axes = spatial.len();
     let weight_dims = n.dims(weight)?;
     if weight_dims.len() != axes + 2 {
@@ -254,11 +258,12 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let groups = n.int_attr("group", 1)?;
     let Some(per_group) = weight_dims[1].fixed() else { return Err(n.unknown_dims_error(&n.ty(weight)?)) };
     let channels = usize::try_from(groups).ok().and_then(|g| per_group.checked_mul(g));
-    let channels = channels.ok_or_else(|| n.invalid_node(format!("attribute group: unsupported value {groups}")))?;
+    let channels =
+        channels.ok_or_else(|| n.invalid_node(format!("attribute group: expected an integer >= 1, found {groups}")))?;
     let mut window = Geometry {
-        kernel: kernel(n, &weight_dims)?,
-        strides: per_axis(n, "strides", axes)?,
-        dilations: per_axis(n, "dilations", axes)?,
+        kernel: kernel_sizes(n, &weight_dims)?,
+        strides: axis_attr(n, "strides", axes)?,
+        dilations: axis_attr(n, "dilations", axes)?,
         begin: vec![0; axes],
         end: vec![0; axes],
     };
@@ -292,18 +297,19 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
                     None => padded_extent - stride,
                     Some(shape) => {
                         let Some(size) = spatial[axis].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };
-                        let full = (size.saturating_sub(1) as i64).saturating_mul(stride).saturating_add(padded_extent);
-                        full.saturating_sub(shape[axis])
+                        let full_size =
+                            (size.saturating_sub(1) as i64).saturating_mul(stride).saturating_add(padded_extent);
+                        full_size.saturating_sub(shape[axis])
                     }
                 };
                 if total_padding < 0 {
                     output_padding[axis] -= total_padding;
                     continue;
                 }
-                let (smaller, larger) = (total_padding / 2, total_padding - total_padding / 2);
+                let (smaller_half, larger_half) = (total_padding / 2, total_padding - total_padding / 2);
                 let is_upper = mode == AutoPad::SameUpper;
-                window.begin[axis] = if is_upper { smaller } else { larger };
-                window.end[axis] = if is_upper { larger } else { smaller };
+                window.begin[axis] = if is_upper { smaller_half } else { larger_half };
+                window.end[axis] = if is_upper { larger_half } else { smaller_half };
             }
         }
         _ if mode == AutoPad::Not => {

@@ -1,6 +1,6 @@
 //! Deformable convolution: each kernel tap samples the image at its own position.
 
-use super::conv::kernel;
+use super::conv::kernel_sizes;
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::{DType, Tensor};
@@ -37,8 +37,8 @@ fn deform_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let part = n.slice(data, 1, group * width, (group + 1) * width)?;
         let mut samples = n.op("image.grid_sample", &[part, coordinate], attributes.clone())?;
         if let Some(mask) = mask {
-            let of_group = n.slice(mask, 1, group, group + 1)?;
-            samples = n.op_without_attrs("multiply", &[samples, of_group])?;
+            let group_mask = n.slice(mask, 1, group, group + 1)?;
+            samples = n.op_without_attrs("multiply", &[samples, group_mask])?;
         }
         group_samples.push(samples);
     }
@@ -67,7 +67,7 @@ fn sizes(n: &Node<'_, '_>, data: ExprId, weight: ExprId, offset: ExprId) -> Resu
             "expected an image, weights and offsets of rank 4, found shapes {image:?}, {weights:?} and {offsets:?}"
         )));
     };
-    let kernel = kernel(n, &n.ty(weight)?.dims)?;
+    let kernel = kernel_sizes(n, &n.ty(weight)?.dims)?;
     if groups == 0 || !channels.is_multiple_of(groups) || *count != 2 * groups * kernel[0] * kernel[1] {
         return Err(n.invalid_node(format!(
             "offset_group: expected a divisor of {channels} channels, and two offsets per group and tap, found {groups} \
@@ -103,7 +103,7 @@ fn coordinates(n: &mut Node<'_, '_>, sizes: &Sizes, offset: ExprId) -> Result<Ve
     let taps = sizes.kernel[0] * sizes.kernel[1];
     let [rows, columns] = sizes.result;
     let dtype = n.dtype(offset)?;
-    let split = n.reshape(offset, &[sizes.batch, sizes.groups, taps, 2, rows, columns])?;
+    let split_offset = n.reshape(offset, &[sizes.batch, sizes.groups, taps, 2, rows, columns])?;
     let mut axes = Vec::with_capacity(2);
     for axis in 0..2 {
         let mut starts = Vec::with_capacity(taps * sizes.result[axis]);
@@ -115,7 +115,7 @@ fn coordinates(n: &mut Node<'_, '_>, sizes: &Sizes, offset: ExprId) -> Result<Ve
         let shape = if axis == 0 { [taps, rows, 1] } else { [taps, 1, columns] };
         let starts = n.tensor(Tensor::from_slice(&shape, &starts));
         let starts = n.cast(starts, dtype)?;
-        let axis_offsets = n.slice(split, 3, axis, axis + 1)?;
+        let axis_offsets = n.slice(split_offset, 3, axis, axis + 1)?;
         let axis_offsets = n.reshape(axis_offsets, &[sizes.batch, sizes.groups, taps, rows, columns])?;
         let coordinate = n.op_without_attrs("add", &[axis_offsets, starts])?;
         // The image edges are at -1 and 1: pixel i is at (2 i + 1) / size - 1.

@@ -8,7 +8,7 @@ use byoc_ir::ir::{Dim, ExprId};
 pub const ROWS: &[Row] = &[
     ("Add", 1, |n| binary(n, "add")),
     ("And", 1, |n| binary(n, "logical_and")),
-    ("BatchNormalization", 1, norm::batch),
+    ("BatchNormalization", 1, norm::batch_norm),
     ("Cast", 1, cast),
     ("Concat", 1, |n| {
         let inputs = n.all_inputs()?;
@@ -99,8 +99,8 @@ fn data_type_name(number: i32) -> &'static str {
 /// Converts PRelu with a scalar or per-channel slope.
 fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, slope) = (n.input(0)?, n.input(1)?);
-    let slopes = n.dims(slope)?;
-    if slopes.len() == 1 && slopes[0] != Dim::Fixed(1) {
+    let slope_dims = n.dims(slope)?;
+    if slope_dims.len() == 1 && slope_dims[0] != Dim::Fixed(1) {
         return single_output(n.op("nn.prelu", &[x, slope], attrs![axis: 1])?);
     }
     elementwise::prelu(n)

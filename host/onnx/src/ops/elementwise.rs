@@ -78,10 +78,10 @@ pub const ROWS: &[Row] = &[
     ("Min", 1, |n| variadic(n, "minimum")),
     ("Mish", 18, |n| {
         let x = n.input(0)?;
-        let wide = n.widen(x)?;
-        let soft = softplus(n, wide)?;
-        let gate = n.op_without_attrs("tanh", &[soft])?;
-        let product = n.op_without_attrs("multiply", &[wide, gate])?;
+        let wide_x = n.widen(x)?;
+        let softplus_x = softplus(n, wide_x)?;
+        let gate = n.op_without_attrs("tanh", &[softplus_x])?;
+        let product = n.op_without_attrs("multiply", &[wide_x, gate])?;
         single_output(n.cast(product, n.dtype(x)?)?)
     }),
     ("Mod", 10, modulo),
@@ -125,16 +125,16 @@ pub const ROWS: &[Row] = &[
     ("SwiGLU", 28, |n| {
         let (gate, linear) = (n.input(0)?, n.input(1)?);
         let alpha = n.float_attr("alpha", 1.0)?;
-        let scaled = if alpha == 1.0 { gate } else { n.with_scalar("multiply", gate, alpha)? };
-        let weight = n.op_without_attrs("sigmoid", &[scaled])?;
+        let scaled_gate = if alpha == 1.0 { gate } else { n.with_scalar("multiply", gate, alpha)? };
+        let weight = n.op_without_attrs("sigmoid", &[scaled_gate])?;
         let swish = n.op_without_attrs("multiply", &[gate, weight])?;
         single_output(n.op_without_attrs("multiply", &[swish, linear])?)
     }),
     ("Swish", 24, |n| {
         let alpha = n.float_attr("alpha", 1.0)?;
         let x = n.input(0)?;
-        let scaled = if alpha == 1.0 { x } else { n.with_scalar("multiply", x, alpha)? };
-        let gate = n.op_without_attrs("sigmoid", &[scaled])?;
+        let scaled_x = if alpha == 1.0 { x } else { n.with_scalar("multiply", x, alpha)? };
+        let gate = n.op_without_attrs("sigmoid", &[scaled_x])?;
         single_output(n.op_without_attrs("multiply", &[x, gate])?)
     }),
     ("Tan", 7, |n| unary(n, "tan")),
@@ -194,8 +194,8 @@ fn shift(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let dtype = n.dtype(shift_amount)?;
     if dtype.is_signed_int() {
         let (zero, bit_width) = (n.scalar(dtype, 0.0), n.scalar(dtype, dtype.bits() as f64));
-        let negative = n.op_without_attrs("less", &[shift_amount, zero])?;
-        shift_amount = n.op_without_attrs("where", &[negative, bit_width, shift_amount])?;
+        let is_negative = n.op_without_attrs("less", &[shift_amount, zero])?;
+        shift_amount = n.op_without_attrs("where", &[is_negative, bit_width, shift_amount])?;
     }
     single_output(n.op_without_attrs(op, &[data, shift_amount])?)
 }
@@ -243,19 +243,19 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dtype = n.dtype(x)?;
     let bounds = [n.optional_input(1), n.optional_input(2)];
     let mut constant_bounds = [f64::NEG_INFINITY, f64::INFINITY];
-    let mut all_known = dtype.is_float();
+    let mut are_bounds_known = dtype.is_float();
     for (bound, value) in bounds.iter().zip(&mut constant_bounds) {
         if let Some(bound) = *bound {
             match n.constant_value(bound).filter(|t| t.len() == 1) {
                 Some(tensor) => *value = tensor.view().to_f64s()[0],
-                None => all_known = false,
+                None => are_bounds_known = false,
             }
         }
     }
     if bounds == [None, None] {
         return single_output(n.forward(x));
     }
-    if all_known {
+    if are_bounds_known {
         // A missing bound becomes the limit of float32 instead of an infinity, which not every text format for modules
         // can represent.
         let (min, max) = (constant_bounds[0].max(f64::from(f32::MIN)), constant_bounds[1].min(f64::from(f32::MAX)));
@@ -301,14 +301,14 @@ pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Result<Outputs> {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
-    let positive = n.op_without_attrs("nn.relu", &[x])?;
+    let positive_part = n.op_without_attrs("nn.relu", &[x])?;
     let zero = n.scalar(dtype, 0.0);
     // The argument of exp is min(x, 0), so that exp does not overflow for positive elements.
     let negative_part = n.op_without_attrs("minimum", &[x, zero])?;
     let power = n.op_without_attrs("exp", &[negative_part])?;
     let power_minus_one = n.with_scalar("subtract", power, 1.0)?;
-    let negative = n.with_scalar("multiply", power_minus_one, alpha)?;
-    let sum = n.op_without_attrs("add", &[positive, negative])?;
+    let negative_branch = n.with_scalar("multiply", power_minus_one, alpha)?;
+    let sum = n.op_without_attrs("add", &[positive_part, negative_branch])?;
     single_output(if gamma == 1.0 { sum } else { n.with_scalar("multiply", sum, gamma)? })
 }
 
@@ -320,14 +320,14 @@ fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     // 16-bit floats are computed in float32, so that only the result is rounded.
     let dtype = if input_dtype == DType::F64 { input_dtype } else { DType::F32 };
     let x = n.cast(data, dtype)?;
-    let positive = n.op_without_attrs("nn.relu", &[x])?;
-    let scaled = n.with_scalar("divide", x, alpha)?;
-    let power = n.op_without_attrs("exp", &[scaled])?;
+    let positive_part = n.op_without_attrs("nn.relu", &[x])?;
+    let scaled_x = n.with_scalar("divide", x, alpha)?;
+    let power = n.op_without_attrs("exp", &[scaled_x])?;
     let power_minus_one = n.with_scalar("subtract", power, 1.0)?;
-    let times = n.with_scalar("multiply", power_minus_one, alpha)?;
+    let scaled_power = n.with_scalar("multiply", power_minus_one, alpha)?;
     let zero = n.scalar(dtype, 0.0);
-    let negative = n.op_without_attrs("minimum", &[times, zero])?;
-    let sum = n.op_without_attrs("add", &[positive, negative])?;
+    let negative_branch = n.op_without_attrs("minimum", &[scaled_power, zero])?;
+    let sum = n.op_without_attrs("add", &[positive_part, negative_branch])?;
     single_output(n.cast(sum, input_dtype)?)
 }
 
@@ -348,11 +348,11 @@ pub(super) fn gelu_of(n: &mut Node<'_, '_>, x: ExprId, is_approximate: bool) -> 
         let cube = n.op_without_attrs("multiply", &[square, x])?;
         let cubic_term = n.with_scalar("multiply", cube, 0.044715)?;
         let sum = n.op_without_attrs("add", &[x, cubic_term])?;
-        let scaled = n.with_scalar("multiply", sum, (2.0 / std::f64::consts::PI).sqrt())?;
-        n.op_without_attrs("tanh", &[scaled])?
+        let scaled_sum = n.with_scalar("multiply", sum, (2.0 / std::f64::consts::PI).sqrt())?;
+        n.op_without_attrs("tanh", &[scaled_sum])?
     } else {
-        let scaled = n.with_scalar("divide", x, std::f64::consts::SQRT_2)?;
-        n.op_without_attrs("erf", &[scaled])?
+        let scaled_x = n.with_scalar("divide", x, std::f64::consts::SQRT_2)?;
+        n.op_without_attrs("erf", &[scaled_x])?
     };
     let gate = n.with_scalar("add", inner, 1.0)?;
     let product = n.op_without_attrs("multiply", &[x, gate])?;
@@ -361,25 +361,25 @@ pub(super) fn gelu_of(n: &mut Node<'_, '_>, x: ExprId, is_approximate: bool) -> 
 
 /// Computes max(0, min(1, alpha x + beta)).
 pub(super) fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Result<ExprId> {
-    let scaled = n.with_scalar("multiply", x, alpha)?;
-    let shifted = n.with_scalar("add", scaled, beta)?;
-    n.op("clip", &[shifted], attrs![a_min: 0.0, a_max: 1.0])
+    let scaled_x = n.with_scalar("multiply", x, alpha)?;
+    let shifted_x = n.with_scalar("add", scaled_x, beta)?;
+    n.op("clip", &[shifted_x], attrs![a_min: 0.0, a_max: 1.0])
 }
 
 fn is_inf(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (negative, positive) = (n.int_attr("detect_negative", 1)?, n.int_attr("detect_positive", 1)?);
+    let (detect_negative, detect_positive) = (n.int_attr("detect_negative", 1)?, n.int_attr("detect_positive", 1)?);
     let x = n.input(0)?;
-    let infinite = n.op_without_attrs("isinf", &[x])?;
-    let active_sides = match (negative != 0, positive != 0) {
-        (true, true) => return single_output(infinite),
+    let is_infinite = n.op_without_attrs("isinf", &[x])?;
+    let active_sides = match (detect_negative != 0, detect_positive != 0) {
+        (true, true) => return single_output(is_infinite),
         (true, false) => n.with_scalar("less", x, 0.0)?,
         (false, true) => n.with_scalar("greater", x, 0.0)?,
         (false, false) => {
-            let zeros = n.op_without_attrs("zeros_like", &[infinite])?;
+            let zeros = n.op_without_attrs("zeros_like", &[is_infinite])?;
             return single_output(zeros);
         }
     };
-    single_output(n.op_without_attrs("logical_and", &[infinite, active_sides])?)
+    single_output(n.op_without_attrs("logical_and", &[is_infinite, active_sides])?)
 }
 
 /// Converts Mod: the result has the sign of the divisor if `fmod` is 0, and the sign of the dividend if `fmod` is 1.
@@ -394,17 +394,17 @@ pub(super) fn prelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (dims, slopes) = (n.dims(x)?, n.dims(slope)?);
     // A slope with one element per channel maps to `nn.prelu`.
     if let Some(channels) = dims.get(1).and_then(Dim::fixed) {
-        let per_channel =
+        let is_per_channel =
             slopes.len() + 1 == dims.len() && slopes[0] == dims[1] && slopes[1..].iter().all(|d| *d == Dim::Fixed(1));
-        if per_channel && channels > 0 {
+        if is_per_channel && channels > 0 {
             let alpha = n.reshape(slope, &[channels])?;
             return single_output(n.op("nn.prelu", &[x, alpha], attrs![axis: 1])?);
         }
     }
     let zero = n.scalar(n.dtype(x)?, 0.0);
     let is_negative = n.op_without_attrs("less", &[x, zero])?;
-    let scaled = n.op_without_attrs("multiply", &[x, slope])?;
-    single_output(n.op_without_attrs("where", &[is_negative, scaled, x])?)
+    let scaled_x = n.op_without_attrs("multiply", &[x, slope])?;
+    single_output(n.op_without_attrs("where", &[is_negative, scaled_x, x])?)
 }
 
 /// Converts Pow; the result has the element type of the base.
@@ -420,27 +420,27 @@ fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     // The power is computed in float64, which represents integers that are not exactly representable in a narrower
     // exponent type.
-    let (wide, exponent) = (n.cast(base, DType::F64)?, n.cast(exponent, DType::F64)?);
-    let power = n.op_without_attrs("power", &[wide, exponent])?;
+    let (wide_base, exponent) = (n.cast(base, DType::F64)?, n.cast(exponent, DType::F64)?);
+    let power = n.op_without_attrs("power", &[wide_base, exponent])?;
     single_output(n.cast(power, dtype)?)
 }
 
 fn round(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
-    single_output(half_to_even(n, x)?)
+    single_output(round_half_to_even(n, x)?)
 }
 
 /// Rounds to the nearest integer, ties to even; Relay's `round` rounds ties away from zero.
-pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
+pub fn round_half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     let integer_part = n.op_without_attrs("trunc", &[x])?;
     let fraction = n.op_without_attrs("subtract", &[x, integer_part])?;
     let size = n.op_without_attrs("abs", &[fraction])?;
-    let tie = n.with_scalar("equal", size, 0.5)?;
+    let is_tie = n.with_scalar("equal", size, 0.5)?;
     let half_x = n.with_scalar("multiply", x, 0.5)?;
     let nearest_half = n.op_without_attrs("round", &[half_x])?;
-    let even = n.with_scalar("multiply", nearest_half, 2.0)?;
-    let nearest = n.op_without_attrs("round", &[x])?;
-    n.op_without_attrs("where", &[tie, even, nearest])
+    let even_integer = n.with_scalar("multiply", nearest_half, 2.0)?;
+    let nearest_integer = n.op_without_attrs("round", &[x])?;
+    n.op_without_attrs("where", &[is_tie, even_integer, nearest_integer])
 }
 
 /// Computes x + bias if x < -lambd, x - bias if x > lambd, and 0 otherwise.
@@ -452,8 +452,8 @@ fn shrink(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return single_output(soft_threshold(n, x, bias, lambda)?);
     }
     // A fractional bias is subtracted before the result is rounded toward zero.
-    let wide = n.cast(x, DType::F64)?;
-    let result = soft_threshold(n, wide, bias, lambda)?;
+    let wide_x = n.cast(x, DType::F64)?;
+    let result = soft_threshold(n, wide_x, bias, lambda)?;
     single_output(n.cast(result, dtype)?)
 }
 
@@ -461,19 +461,19 @@ fn soft_threshold(n: &mut Node<'_, '_>, x: ExprId, bias: f64, lambda: f64) -> Re
     let zero = n.scalar(n.dtype(x)?, 0.0);
     let is_below = n.with_scalar("less", x, -lambda)?;
     let is_above = n.with_scalar("greater", x, lambda)?;
-    let shifted_up = n.with_scalar("add", x, bias)?;
-    let shifted_down = n.with_scalar("subtract", x, bias)?;
-    let right = n.op_without_attrs("where", &[is_above, shifted_down, zero])?;
-    n.op_without_attrs("where", &[is_below, shifted_up, right])
+    let x_plus_bias = n.with_scalar("add", x, bias)?;
+    let x_minus_bias = n.with_scalar("subtract", x, bias)?;
+    let positive_branch = n.op_without_attrs("where", &[is_above, x_minus_bias, zero])?;
+    n.op_without_attrs("where", &[is_below, x_plus_bias, positive_branch])
 }
 
 /// Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
 pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
-    let positive = n.op_without_attrs("nn.relu", &[x])?;
+    let positive_part = n.op_without_attrs("nn.relu", &[x])?;
     let size = n.op_without_attrs("abs", &[x])?;
-    let negative = n.op_without_attrs("negative", &[size])?;
-    let power = n.op_without_attrs("exp", &[negative])?;
-    let above_one = n.with_scalar("add", power, 1.0)?;
-    let log = n.op_without_attrs("log", &[above_one])?;
-    n.op_without_attrs("add", &[positive, log])
+    let negated_size = n.op_without_attrs("negative", &[size])?;
+    let power = n.op_without_attrs("exp", &[negated_size])?;
+    let one_plus_power = n.with_scalar("add", power, 1.0)?;
+    let log = n.op_without_attrs("log", &[one_plus_power])?;
+    n.op_without_attrs("add", &[positive_part, log])
 }

@@ -78,8 +78,8 @@ fn rotate_first(
     if rotary_size == size {
         return Ok(rotated_head);
     }
-    let unrotated = n.slice(x, 3, rotary_size, size)?;
-    n.concatenate(&[rotated_head, unrotated], 3)
+    let unrotated_part = n.slice(x, 3, rotary_size, size)?;
+    n.concatenate(&[rotated_head, unrotated_part], 3)
 }
 
 /// Returns the cosines or sines of input `i` for each position, in a shape that broadcasts over the heads.
@@ -103,9 +103,9 @@ fn rotate(
     let half_size = size / 2;
     let [first_half, second_half] = if is_interleaved {
         let end = size as i64;
-        let mut every_other =
+        let mut strided_half =
             |begin: i64| n.op("strided_slice", &[x], attrs![begin: [begin], end: [end], strides: [2], axes: [3]]);
-        [every_other(0)?, every_other(1)?]
+        [strided_half(0)?, strided_half(1)?]
     } else {
         [n.slice(x, 3, 0, half_size)?, n.slice(x, 3, half_size, size)?]
     };
@@ -113,12 +113,12 @@ fn rotate(
     let [a, b] = [product(cos, first_half)?, product(sin, second_half)?];
     let [c, d] = [product(sin, first_half)?, product(cos, second_half)?];
     let real_part = n.op_without_attrs("subtract", &[a, b])?;
-    let imaginary = n.op_without_attrs("add", &[c, d])?;
+    let imaginary_part = n.op_without_attrs("add", &[c, d])?;
     if !is_interleaved {
-        return n.concatenate(&[real_part, imaginary], 3);
+        return n.concatenate(&[real_part, imaginary_part], 3);
     }
     let dims = n.dims(x)?;
-    let pair = n.tuple(&[real_part, imaginary])?;
+    let pair = n.tuple(&[real_part, imaginary_part])?;
     let pairs = n.op("stack", &[pair], attrs![axis: 4])?;
     n.reshape_to(pairs, &dims)
 }

@@ -29,7 +29,7 @@ pub const ROWS: &[Row] = &[
 
 fn roi_align(n: &mut Node<'_, '_>, default: &str) -> Result<Outputs> {
     let (data, boxes, batches) = (n.input(0)?, n.input(1)?, n.input(2)?);
-    let aligned =
+    let is_aligned =
         match n.str_attr("coordinate_transformation_mode", default)?.as_str() {
             "half_pixel" => true,
             "output_half_pixel" => false,
@@ -44,7 +44,7 @@ fn roi_align(n: &mut Node<'_, '_>, default: &str) -> Result<Outputs> {
         spatial_scale: n.float_attr("spatial_scale", 1.0)?,
         sample_ratio: n.int_attr("sampling_ratio", 0)?,
         mode: mode.as_str(),
-        aligned: aligned,
+        aligned: is_aligned,
     ];
     let batches = n.cast(batches, n.dtype(boxes)?)?;
     let column = n.op("expand_dims", &[batches], attrs![axis: 1])?;
@@ -85,8 +85,8 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let zero = n.scalar(DType::I64, 0.0);
     let mut half_excess = |minuend: ExprId, subtrahend: ExprId| {
         let difference = n.op_without_attrs("subtract", &[minuend, subtrahend])?;
-        let positive = n.op_without_attrs("maximum", &[difference, zero])?;
-        n.with_scalar("floor_divide", positive, 2.0)
+        let positive_difference = n.op_without_attrs("maximum", &[difference, zero])?;
+        n.with_scalar("floor_divide", positive_difference, 2.0)
     };
     let (begin, pad_before) = (half_excess(input_size, target_size)?, half_excess(target_size, input_size)?);
     let common_size = n.op_without_attrs("minimum", &[input_size, target_size])?;
@@ -97,8 +97,8 @@ fn center_crop_pad(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let remaining_pad = n.op_without_attrs("subtract", &[target_size, common_size])?;
     let pad_after = n.op_without_attrs("subtract", &[remaining_pad, pad_before])?;
     // One row of widths per axis; axes that are not listed are not padded.
-    let none = n.vector(&[0i64, 0]);
-    let mut rows = vec![none; rank];
+    let zero_padding = n.vector(&[0i64, 0]);
+    let mut rows = vec![zero_padding; rank];
     for (i, &axis) in axes.iter().enumerate() {
         let pad_pair = [n.slice(pad_before, 0, i, i + 1)?, n.slice(pad_after, 0, i, i + 1)?];
         rows[axis] = n.concatenate(&pad_pair, 0)?;

@@ -50,9 +50,9 @@ fn normalize_indices(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Resu
 /// Adds `size` to negative indices.
 pub(super) fn wrap_negative(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId> {
     let zero = n.scalar(n.dtype(indices)?, 0.0);
-    let negative = n.op_without_attrs("less", &[indices, zero])?;
-    let wrapped = n.op_without_attrs("add", &[indices, size])?;
-    n.op_without_attrs("where", &[negative, wrapped, indices])
+    let is_negative = n.op_without_attrs("less", &[indices, zero])?;
+    let wrapped_indices = n.op_without_attrs("add", &[indices, size])?;
+    n.op_without_attrs("where", &[is_negative, wrapped_indices, indices])
 }
 
 fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -104,7 +104,7 @@ fn gather_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Returns Relay's name for the value of the attribute `reduction`.
-fn reduction(n: &Node<'_, '_>) -> Result<&'static str> {
+fn reduction_mode(n: &Node<'_, '_>) -> Result<&'static str> {
     match n.str_attr("reduction", "none")?.as_str() {
         "none" => Ok("update"),
         "add" => Ok("add"),
@@ -120,13 +120,13 @@ fn reduction(n: &Node<'_, '_>) -> Result<&'static str> {
 fn scatter_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?, n.input(2)?];
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(args[0])?)? as i64;
-    let reduction = reduction(n)?;
+    let reduction = reduction_mode(n)?;
     single_output(n.op("scatter_elements", &args, attrs![axis: axis, reduction: reduction])?)
 }
 
 fn scatter_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices, updates) = (n.input(0)?, n.input(1)?, n.input(2)?);
-    let mode = reduction(n)?;
+    let mode = reduction_mode(n)?;
     let indices = components_first(n, indices)?;
     single_output(n.op("scatter_nd", &[data, indices, updates], attrs![mode: mode])?)
 }
@@ -139,7 +139,10 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let depth = match n.constant(1, "depth")? {
         Some(tensor) if tensor.len() == 1 => tensor.view().to_f64s()[0] as i64,
-        _ => return Err(n.invalid_node("input 1 (depth): expected one element, found none or several")),
+        Some(tensor) => {
+            return Err(n.invalid_node(format!("input 1 (depth): expected one element, found {}", tensor.len())));
+        }
+        None => return Err(n.invalid_node("input 1 (depth) is missing")),
     };
     if !(1..1 << 32).contains(&depth) {
         return Err(n.invalid_node(format!("input 1 (depth): expected an integer >= 1, found {depth}")));
@@ -160,12 +163,12 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
         }
         None => integers,
     };
-    let ([off_value, on_value], dtype) = (off_and_on(n)?, n.dtype(values)?);
+    let ([off_value, on_value], dtype) = (off_and_on_values(n)?, n.dtype(values)?);
     single_output(n.op("one_hot", &[integers, on_value, off_value], attrs![depth: depth, axis: axis, dtype: dtype])?)
 }
 
 /// Returns the two elements of the input `values` of OneHot.
-fn off_and_on(n: &mut Node<'_, '_>) -> Result<[ExprId; 2]> {
+fn off_and_on_values(n: &mut Node<'_, '_>) -> Result<[ExprId; 2]> {
     let values = n.input(2)?;
     if n.shape(values)?.as_slice() != [2] {
         return Err(n.invalid_node(format!("input 2 (values): expected shape [2], found {}", n.ty(values)?)));
@@ -185,9 +188,13 @@ fn one_hot_at_run_time(n: &mut Node<'_, '_>, depth: ExprId) -> Result<Outputs> {
     let depth = n.cast(depth, DType::I64)?;
     let depth = n.reshape(depth, &[])?;
     // Only indices >= -depth count from the end.
-    let wrapped = wrap_negative(n, integers, depth)?;
-    let ([off_value, on_value], dtype) = (off_and_on(n)?, n.dtype(n.input(2)?)?);
-    single_output(n.op("dyn.one_hot", &[wrapped, on_value, off_value, depth], attrs![axis: axis, dtype: dtype])?)
+    let wrapped_indices = wrap_negative(n, integers, depth)?;
+    let ([off_value, on_value], dtype) = (off_and_on_values(n)?, n.dtype(n.input(2)?)?);
+    single_output(n.op(
+        "dyn.one_hot",
+        &[wrapped_indices, on_value, off_value, depth],
+        attrs![axis: axis, dtype: dtype],
+    )?)
 }
 
 /// Converts ReverseSequence: each sequence of the batch is reversed up to its length.
@@ -221,10 +228,10 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let mut merged_dims = vec![shape[0] * shape[1]];
     merged_dims.extend_from_slice(&shape[2..]);
-    let flat = n.reshape(data, &merged_dims)?;
+    let flat_data = n.reshape(data, &merged_dims)?;
     let positions = n.vector(&positions);
-    let gathered = n.op("take", &[flat, positions], attrs![axis: 0])?;
-    single_output(n.reshape(gathered, &shape)?)
+    let gathered_data = n.op("take", &[flat_data, positions], attrs![axis: 0])?;
+    single_output(n.reshape(gathered_data, &shape)?)
 }
 
 /// Reverses sequences with lengths computed at run time: element t is read from length - 1 - t if t < length.
@@ -233,15 +240,15 @@ fn reverse_sequence_at_run_time(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dims = n.dims(data)?;
     let (batch, time) = (n.axis(n.int_attr("batch_axis", 1)?, dims.len())?, n.int_attr("time_axis", 0)?);
     let time = n.axis(time, dims.len())?;
-    let mut of_batch = vec![Dim::Fixed(1); dims.len()];
-    of_batch[batch] = dims[batch].clone();
+    let mut batch_shape = vec![Dim::Fixed(1); dims.len()];
+    batch_shape[batch] = dims[batch].clone();
     let lengths = n.cast(lengths, DType::I64)?;
-    let lengths = n.reshape_to(lengths, &of_batch)?;
+    let lengths = n.reshape_to(lengths, &batch_shape)?;
     let steps = n.indices_along(data, time)?;
     let last_index = n.with_scalar("subtract", lengths, 1.0)?;
-    let mirrored = n.op_without_attrs("subtract", &[last_index, steps])?;
+    let mirrored_steps = n.op_without_attrs("subtract", &[last_index, steps])?;
     let is_inside = n.op_without_attrs("less", &[steps, lengths])?;
-    let positions = n.op_without_attrs("where", &[is_inside, mirrored, steps])?;
+    let positions = n.op_without_attrs("where", &[is_inside, mirrored_steps, steps])?;
     let positions = n.broadcast_to(positions, &dims)?;
     single_output(n.op("gather", &[data, positions], attrs![axis: time as i64])?)
 }

@@ -24,11 +24,11 @@ fn negative_log_likelihood(n: &mut Node<'_, '_>, log_probabilities: ExprId) -> R
     let zero = n.scalar(dtype, 0.0);
     let (mut index, mut valid_mask) = (target, None);
     if n.has("ignore_index") {
-        let ignored = n.int_attr("ignore_index", 0)?;
-        let is_valid = n.with_scalar("not_equal", target, ignored as f64)?;
-        let ignore_index = n.scalar(n.dtype(target)?, 0.0);
+        let ignored_class = n.int_attr("ignore_index", 0)?;
+        let is_valid = n.with_scalar("not_equal", target, ignored_class as f64)?;
+        let first_class = n.scalar(n.dtype(target)?, 0.0);
         // An ignored target may be out of range, so it is replaced with the first class.
-        index = n.op_without_attrs("where", &[is_valid, target, ignore_index])?;
+        index = n.op_without_attrs("where", &[is_valid, target, first_class])?;
         valid_mask = Some(is_valid);
     }
     let column = n.op("expand_dims", &[index], attrs![axis: 1])?;

@@ -166,10 +166,10 @@ fn broadcast_to_batch(n: &mut Node<'_, '_>, value: ExprId, batch: ExprId) -> Res
     let rank = n.rank(value)?;
     let matrix = n.shape_vector(value, rank - 2..rank)?;
     let shape = n.concatenate(&[batch, matrix], 0)?;
-    let expanded = n.op_without_attrs("dyn.broadcast_to", &[value, shape])?;
+    let expanded_value = n.op_without_attrs("dyn.broadcast_to", &[value, shape])?;
     let count = n.op("prod", &[batch], attrs![axis: [0], keepdims: true])?;
     let shape = n.concatenate(&[count, matrix], 0)?;
-    n.op("dyn.reshape", &[expanded, shape], attrs![allowzero: true])
+    n.op("dyn.reshape", &[expanded_value, shape], attrs![allowzero: true])
 }
 
 /// Reshapes an operand to (b, rows, columns), with one matrix per batch element, or a single matrix for the entire
@@ -181,10 +181,10 @@ fn reshape_to_batch(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[
     if operand_batch.iter().all(|dim| *dim == unit_dim) {
         return n.reshape_to(value, &with_batch(unit_dim));
     }
-    let batch_size = Dim::product(batch).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
+    let batch_size = Dim::product(batch).ok_or_else(|| n.product_error(batch))?;
     let mut value = value;
-    let leading = operand_batch.iter().position(|dim| *dim != unit_dim).unwrap_or(0);
-    let is_same_batch = operand_batch[leading..] == batch[batch.len() - (operand_batch.len() - leading)..];
+    let leading_ones = operand_batch.iter().position(|dim| *dim != unit_dim).unwrap_or(0);
+    let is_same_batch = operand_batch[leading_ones..] == batch[batch.len() - (operand_batch.len() - leading_ones)..];
     if !is_same_batch || Dim::product(operand_batch).as_ref() != Some(&batch_size) {
         let target_dims: Vec<Dim> = batch.iter().chain(matrix).cloned().collect();
         value = n.broadcast_to(value, &target_dims)?;

@@ -7,8 +7,12 @@ pub const ROWS: &[Row] = &[
         let (data, indices) = (n.input(0)?, n.input(1)?);
         let rank = n.rank(data)? as i64;
         let indices = n.op("reshape", &[indices], attrs![newshape: [-1]])?;
-        let selected = n.op("take", &[data, indices], attrs![axis: rank - 1, mode: "fast"])?;
-        single_output(if rank == 1 { n.op("expand_dims", &[selected], attrs![axis: 0])? } else { selected })
+        let selected_features = n.op("take", &[data, indices], attrs![axis: rank - 1, mode: "fast"])?;
+        single_output(if rank == 1 {
+            n.op("expand_dims", &[selected_features], attrs![axis: 0])?
+        } else {
+            selected_features
+        })
     }),
     ("Binarizer", 1, |n| {
         let data = n.input(0)?;

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn no_row_stands_twice() {
+    fn rows_are_unique() {
         let converters = DOMAINS
             .iter()
             .flat_map(|domain| rows(domain.name).map(|(op, version_added, _)| (domain.name, *op, *version_added)));

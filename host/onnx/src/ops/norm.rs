@@ -6,8 +6,8 @@ use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
-    ("BatchNormalization", 7, batch),
-    ("GroupNormalization", 18, group),
+    ("BatchNormalization", 7, batch_norm),
+    ("GroupNormalization", 18, group_norm),
     ("Hardmax", 1, |n| {
         let data = n.input(0)?;
         let dims = n.dims(data)?;
@@ -23,23 +23,23 @@ pub const ROWS: &[Row] = &[
         let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
         single_output(hard_max(n, data, axis)?)
     }),
-    ("InstanceNormalization", 1, instance),
+    ("InstanceNormalization", 1, instance_norm),
     ("LRN", 1, lrn),
-    ("LayerNormalization", 17, layer),
+    ("LayerNormalization", 17, layer_norm),
     ("LogSoftmax", 1, |n| softmax_flat(n, "nn.log_softmax")),
     ("LogSoftmax", 13, |n| softmax(n, "nn.log_softmax")),
-    ("LpNormalization", 1, lp),
+    ("LpNormalization", 1, lp_norm),
     ("MeanVarianceNormalization", 9, mean_variance),
-    ("RMSNormalization", 23, rms),
+    ("RMSNormalization", 23, rms_norm),
     // ONNX Runtime's optimizer emits this operator in the standard domain.
-    ("SimplifiedLayerNormalization", 1, rms),
+    ("SimplifiedLayerNormalization", 1, rms_norm),
     ("Softmax", 1, |n| softmax_flat(n, "nn.softmax")),
     ("Softmax", 13, |n| softmax(n, "nn.softmax")),
 ];
 
 /// Converts BatchNormalization in training mode: normalizes with the batch statistics, and also returns the updated
 /// running statistics.
-fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
+fn training_batch_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset < 14 {
         return Err(n.invalid_node("batch normalization in training mode is not supported before opset 14"));
     }
@@ -48,23 +48,23 @@ fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (compute_dtype, dims) = (n.dtype(data)?, n.dims(data)?);
     let axes: Vec<i64> = (0..dims.len() as i64).filter(|&axis| axis != 1).collect();
     let mean = n.op("mean", &[data], attrs![axis: AttrValue::from(axes.clone()), keepdims: true])?;
-    let centered = n.op_without_attrs("subtract", &[data, mean])?;
-    let square = n.op_without_attrs("multiply", &[centered, centered])?;
+    let centered_data = n.op_without_attrs("subtract", &[data, mean])?;
+    let square = n.op_without_attrs("multiply", &[centered_data, centered_data])?;
     let variance = n.op("mean", &[square], attrs![axis: AttrValue::from(axes.clone()), keepdims: true])?;
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    let shifted = n.with_scalar("add", variance, epsilon)?;
-    let deviation = n.op_without_attrs("sqrt", &[shifted])?;
-    let normalized = n.op_without_attrs("divide", &[centered, deviation])?;
+    let shifted_variance = n.with_scalar("add", variance, epsilon)?;
+    let deviation = n.op_without_attrs("sqrt", &[shifted_variance])?;
+    let normalized_data = n.op_without_attrs("divide", &[centered_data, deviation])?;
     let mut channel_shape = vec![1i64; dims.len()];
     channel_shape[1] = -1;
-    let mut per_channel = |i: usize| {
+    let mut channel_parameter = |i: usize| {
         let value = n.input(i)?;
         let value = n.cast(value, compute_dtype)?;
         n.op("reshape", &[value], attrs![newshape: AttrValue::from(channel_shape.clone())])
     };
-    let (scale, bias) = (per_channel(1)?, per_channel(2)?);
-    let scaled = n.op_without_attrs("multiply", &[normalized, scale])?;
-    let result = n.op_without_attrs("add", &[scaled, bias])?;
+    let (scale, bias) = (channel_parameter(1)?, channel_parameter(2)?);
+    let scaled_data = n.op_without_attrs("multiply", &[normalized_data, scale])?;
+    let result = n.op_without_attrs("add", &[scaled_data, bias])?;
     let result = n.cast(result, n.dtype(input)?)?;
     let momentum = n.float_attr("momentum", 0.9)?;
     let mut running_average = |i: usize, batch_statistic: ExprId| {
@@ -81,9 +81,9 @@ fn batch_of_training(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![result, mean, variance])
 }
 
-pub(super) fn batch(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn batch_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.int_attr("training_mode", 0)? != 0 || (n.opset < 14 && (1..5).any(|i| n.has_output(i))) {
-        return batch_of_training(n);
+        return training_batch_norm(n);
     }
     let data = n.input(0)?;
     let dtype = n.dtype(data)?;
@@ -97,21 +97,21 @@ pub(super) fn batch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.project(batch_norm_results, 0)?)
 }
 
-fn instance(n: &mut Node<'_, '_>) -> Result<Outputs> {
+fn instance_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let args = [n.input(0)?, n.input(1)?, n.input(2)?];
     let epsilon = n.float_attr("epsilon", 1e-5)?;
     single_output(n.op("nn.instance_norm", &args, attrs![axis: 1, epsilon: epsilon])?)
 }
 
 /// Converts GroupNormalization. Scale and bias are per-group before opset 21, and per-channel since opset 21.
-fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
+fn group_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let ty = n.ty(data)?;
     let groups = n.int_attr("num_groups", 0)?;
     // Since opset 21, the parameters are per-channel, so they determine the number of channels if the data type does
     // not.
-    let of_parameter = if n.opset < 21 { None } else { n.dims(n.input(1)?)?.first().and_then(Dim::fixed) };
-    let Some(channels) = ty.dims.get(1).and_then(Dim::fixed).or(of_parameter) else {
+    let parameter_channels = if n.opset < 21 { None } else { n.dims(n.input(1)?)?.first().and_then(Dim::fixed) };
+    let Some(channels) = ty.dims.get(1).and_then(Dim::fixed).or(parameter_channels) else {
         return Err(n.unknown_dims_error(&ty));
     };
     if groups < 1 || channels % groups as usize != 0 {
@@ -131,33 +131,33 @@ fn group(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let epsilon = n.float_attr("epsilon", 1e-5)?;
     // The statistics have the element type `stash_type`; only the result is rounded.
     let dtype = n.dtype(data)?;
-    let stash = if n.opset < 21 { dtype } else { stash_type(n)? };
-    let args = args.iter().map(|&arg| n.cast(arg, stash)).collect::<Result<Vec<_>>>()?;
-    let normalized = n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?;
-    single_output(n.cast(normalized, dtype)?)
+    let stash_dtype = if n.opset < 21 { dtype } else { stash_type(n)? };
+    let args = args.iter().map(|&arg| n.cast(arg, stash_dtype)).collect::<Result<Vec<_>>>()?;
+    let normalized_data = n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?;
+    single_output(n.cast(normalized_data, dtype)?)
 }
 
 /// Converts LayerNormalization over `axis` and all later axes; several axes are merged by a reshape.
-fn layer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+fn layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, gamma, beta) = (n.input(0)?, n.input(1)?, n.optional_input(2));
     let rank = n.rank(data)?;
     let axis = n.axis(n.int_attr("axis", -1)?, rank)?;
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    let mut outputs = vec![layer_from(n, data, axis, [Some(gamma), beta], epsilon)?];
+    let mut outputs = vec![layer_norm_from(n, data, axis, [Some(gamma), beta], epsilon)?];
     if n.has_output(1) || n.has_output(2) {
         let axes = AttrValue::ints(axis as i64..rank as i64);
-        let stash = stash_type(n)?;
-        let data = n.cast(data, stash)?;
+        let stash_dtype = stash_type(n)?;
+        let data = n.cast(data, stash_dtype)?;
         let mean = n.op("mean", &[data], attrs![axis: axes.clone(), keepdims: true])?;
         let variance = n.op("variance", &[data, mean], attrs![axis: axes, keepdims: true])?;
-        let shifted = n.with_scalar("add", variance, epsilon)?;
-        outputs.extend([mean, n.op_without_attrs("rsqrt", &[shifted])?]);
+        let shifted_variance = n.with_scalar("add", variance, epsilon)?;
+        outputs.extend([mean, n.op_without_attrs("rsqrt", &[shifted_variance])?]);
     }
     Ok(outputs)
 }
 
 /// Normalizes over the last axis.
-pub(super) fn layer_of(
+pub(super) fn layer_norm_of(
     n: &mut Node<'_, '_>,
     data: ExprId,
     gamma: ExprId,
@@ -165,11 +165,11 @@ pub(super) fn layer_of(
     epsilon: f64,
 ) -> Result<ExprId> {
     let rank = n.rank(data)?;
-    layer_from(n, data, rank - 1, [Some(gamma), beta], epsilon)
+    layer_norm_from(n, data, rank - 1, [Some(gamma), beta], epsilon)
 }
 
 /// Normalizes over `axis` and all later axes, which are merged by a reshape.
-fn layer_from(
+fn layer_norm_from(
     n: &mut Node<'_, '_>,
     data: ExprId,
     axis: usize,
@@ -177,24 +177,24 @@ fn layer_from(
     epsilon: f64,
 ) -> Result<ExprId> {
     let (dims, dtype) = (n.dims(data)?, n.dtype(data)?);
-    let inner = dims[axis..].to_vec();
-    let width = Dim::product(&inner).ok_or_else(|| n.invalid_node("the product of the dimensions overflows"))?;
+    let inner_dims = dims[axis..].to_vec();
+    let width = Dim::product(&inner_dims).ok_or_else(|| n.product_error(&inner_dims))?;
     let mut vectors = Vec::with_capacity(2);
     for (parameter, default) in parameters.into_iter().zip([1.0, 0.0]) {
         let mut value = match parameter {
             Some(value) => n.cast(value, dtype)?,
             None => n.scalar(dtype, default),
         };
-        if n.dims(value)? != inner {
-            value = n.broadcast_to(value, &inner)?;
+        if n.dims(value)? != inner_dims {
+            value = n.broadcast_to(value, &inner_dims)?;
         }
         vectors.push(n.reshape_to(value, std::slice::from_ref(&width))?);
     }
     let mut flat_dims = dims[..axis].to_vec();
     flat_dims.push(width);
     let flat = n.reshape_to(data, &flat_dims)?;
-    let normalized = n.op("nn.layer_norm", &[flat, vectors[0], vectors[1]], attrs![axis: -1, epsilon: epsilon])?;
-    n.reshape_to(normalized, &dims)
+    let normalized_data = n.op("nn.layer_norm", &[flat, vectors[0], vectors[1]], attrs![axis: -1, epsilon: epsilon])?;
+    n.reshape_to(normalized_data, &dims)
 }
 
 fn lrn(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -205,7 +205,7 @@ fn lrn(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Computes data / (sum |data|^p)^(1/p) along an axis.
-fn lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
+fn lp_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)? as i64;
     let reduce_attrs = attrs![axis: [axis], keepdims: true];
@@ -237,16 +237,16 @@ fn mean_variance(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mean = n.op("mean", &[data], reduce_attrs.clone())?;
     let variance = n.op("variance", &[data, mean], reduce_attrs)?;
     let deviation = n.op_without_attrs("sqrt", &[variance])?;
-    let shifted = n.with_scalar("add", deviation, 1e-9)?;
-    let centered = n.op_without_attrs("subtract", &[data, mean])?;
-    let normalized = n.op_without_attrs("divide", &[centered, shifted])?;
-    single_output(n.cast(normalized, n.dtype(input)?)?)
+    let shifted_deviation = n.with_scalar("add", deviation, 1e-9)?;
+    let centered_data = n.op_without_attrs("subtract", &[data, mean])?;
+    let normalized_data = n.op_without_attrs("divide", &[centered_data, shifted_deviation])?;
+    single_output(n.cast(normalized_data, n.dtype(input)?)?)
 }
 
 fn softmax(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
-    single_output(n.op(op, &[data], attrs![axis: relative(axis, n.rank(data)?)])?)
+    single_output(n.op(op, &[data], attrs![axis: relative_axis(axis, n.rank(data)?)])?)
 }
 
 /// Converts Softmax before opset 13: the data is flattened at `axis` to a matrix, and each row is normalized.
@@ -260,8 +260,8 @@ fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     }
     let matrix = n.flatten_at(&dims, axis)?;
     let flat = n.reshape_to(data, &matrix)?;
-    let normalized = n.op(op, &[flat], attrs![axis: -1])?;
-    single_output(n.reshape_to(normalized, &dims)?)
+    let normalized_data = n.op(op, &[flat], attrs![axis: -1])?;
+    single_output(n.reshape_to(normalized_data, &dims)?)
 }
 
 /// Returns 1 at the first maximum along an axis, and 0 elsewhere.
@@ -288,43 +288,43 @@ fn hard_max(n: &mut Node<'_, '_>, data: ExprId, axis: usize) -> Result<ExprId> {
 
 /// Computes scale * data / sqrt(mean(data^2) + epsilon), with the mean over `axis` and all later axes, in the element
 /// type `stash_type`.
-fn rms(n: &mut Node<'_, '_>) -> Result<Outputs> {
+fn rms_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, scale) = (n.input(0)?, n.input(1)?);
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
-    let (epsilon, stash) = (n.float_attr("epsilon", 1e-5)?, stash_type(n)?);
-    let [normalized, reciprocal] = rms_from(n, data, scale, axis, epsilon, stash)?;
-    Ok(if n.has_output(1) { vec![normalized, reciprocal] } else { vec![normalized] })
+    let (epsilon, stash_dtype) = (n.float_attr("epsilon", 1e-5)?, stash_type(n)?);
+    let [normalized_data, reciprocal] = rms_norm_from(n, data, scale, axis, epsilon, stash_dtype)?;
+    Ok(if n.has_output(1) { vec![normalized_data, reciprocal] } else { vec![normalized_data] })
 }
 
 /// Normalizes by the root mean square over the last axis.
-pub(super) fn rms_of(n: &mut Node<'_, '_>, data: ExprId, scale: ExprId, epsilon: f64) -> Result<ExprId> {
+pub(super) fn rms_norm_of(n: &mut Node<'_, '_>, data: ExprId, scale: ExprId, epsilon: f64) -> Result<ExprId> {
     let rank = n.rank(data)?;
-    let [normalized, _] = rms_from(n, data, scale, rank - 1, epsilon, DType::F32)?;
-    Ok(normalized)
+    let [normalized_data, _] = rms_norm_from(n, data, scale, rank - 1, epsilon, DType::F32)?;
+    Ok(normalized_data)
 }
 
 /// Returns the normalized data, and the reciprocal of the root mean square.
-fn rms_from(
+fn rms_norm_from(
     n: &mut Node<'_, '_>,
     data: ExprId,
     scale: ExprId,
     axis: usize,
     epsilon: f64,
-    stash: DType,
+    stash_dtype: DType,
 ) -> Result<[ExprId; 2]> {
     let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
-    let widened = n.cast(data, stash)?;
-    let square = n.op_without_attrs("multiply", &[widened, widened])?;
+    let widened_data = n.cast(data, stash_dtype)?;
+    let square = n.op_without_attrs("multiply", &[widened_data, widened_data])?;
     let reduce_attrs = attrs![axis: AttrValue::ints(axis as i64..rank as i64), keepdims: true];
     let mean = n.op("mean", &[square], reduce_attrs)?;
-    let shifted = n.with_scalar("add", mean, epsilon)?;
-    let root = n.op_without_attrs("sqrt", &[shifted])?;
-    let normalized = n.op_without_attrs("divide", &[widened, root])?;
-    let normalized = n.cast(normalized, dtype)?;
+    let shifted_mean = n.with_scalar("add", mean, epsilon)?;
+    let root = n.op_without_attrs("sqrt", &[shifted_mean])?;
+    let normalized_data = n.op_without_attrs("divide", &[widened_data, root])?;
+    let normalized_data = n.cast(normalized_data, dtype)?;
     let scale = n.cast(scale, dtype)?;
-    let one = n.scalar(stash, 1.0);
+    let one = n.scalar(stash_dtype, 1.0);
     let reciprocal = n.op_without_attrs("divide", &[one, root])?;
-    Ok([n.op_without_attrs("multiply", &[normalized, scale])?, reciprocal])
+    Ok([n.op_without_attrs("multiply", &[normalized_data, scale])?, reciprocal])
 }
 
 /// Returns the element type of the statistics of a normalization, float32 by default.
@@ -335,6 +335,6 @@ fn stash_type(n: &Node<'_, '_>) -> Result<DType> {
 }
 
 /// Returns `axis`, or -1 for the last axis: -1 is the default, and the value that patterns match.
-fn relative(axis: usize, rank: usize) -> i64 {
+fn relative_axis(axis: usize, rank: usize) -> i64 {
     if axis + 1 == rank { -1 } else { axis as i64 }
 }

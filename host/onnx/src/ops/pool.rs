@@ -1,15 +1,15 @@
 //! Pooling operators: average, maximum, Lp norm, and their global variants.
 
-use super::conv::{AutoPad, Geometry, Windows, auto_pad, ints, per_axis, spatial, windows};
+use super::conv::{AutoPad, Geometry, Windows, auto_pad, axis_attr, ints, spatial_dims, windows};
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{AttrValue, Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
     ("AveragePool", 1, |n| pool(n, Kind::Average)),
-    ("GlobalAveragePool", 1, |n| global(n, "nn.global_avg_pool2d", "mean")),
+    ("GlobalAveragePool", 1, |n| global_pool(n, "nn.global_avg_pool2d", "mean")),
     ("GlobalLpPool", 2, global_lp),
-    ("GlobalMaxPool", 1, |n| global(n, "nn.global_max_pool2d", "max")),
+    ("GlobalMaxPool", 1, |n| global_pool(n, "nn.global_max_pool2d", "max")),
     ("LpPool", 2, |n| pool(n, Kind::Norm)),
     ("MaxPool", 1, |n| pool(n, Kind::Max)),
 ];
@@ -25,7 +25,7 @@ pub enum Kind {
 /// Converts GlobalLpPool to a pooling operator whose window covers the data.
 fn global_lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let (dims, p) = (spatial(n, data)?, n.int_attr("p", 2)?);
+    let (dims, p) = (spatial_dims(n, data)?, n.int_attr("p", 2)?);
     if let Some(size) = dims.iter().map(|dim| dim.fixed().filter(|&size| size > 0)).collect::<Option<Vec<usize>>>() {
         return single_output(n.op(
             &format!("nn.contrib_lp_pool{}d", size.len()),
@@ -40,7 +40,7 @@ fn global_lp(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.with_scalar("power", sum, 1.0 / p as f64)?)
 }
 
-fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs> {
+fn global_pool(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)?;
     if rank == 4 {
@@ -57,14 +57,14 @@ fn pool(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
 
 /// Creates the call that pools `data` according to the node's attributes.
 pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs> {
-    let spatial = spatial(n, data)?;
+    let spatial = spatial_dims(n, data)?;
     let axes = spatial.len();
     if n.ints_attr("kernel_shape")?.is_none() {
         return Err(n.invalid_node("attribute kernel_shape is missing"));
     }
-    let kernel = per_axis(n, "kernel_shape", axes)?;
+    let kernel = axis_attr(n, "kernel_shape", axes)?;
     let count_include_pad = kind == Kind::Average && n.int_attr("count_include_pad", 0)? != 0;
-    if kind == Kind::Average && !count_include_pad && same_with_strides(n, &spatial)? {
+    if kind == Kind::Average && !count_include_pad && has_same_padding_with_strides(n, &spatial)? {
         return single_output(average_of_padded(n, data, kernel, &spatial)?);
     }
     let fill = if kind == Kind::Max { lowest(n.dtype(data)?) } else { 0.0 };
@@ -76,7 +76,7 @@ pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs
             Rounding::PerAxis(axes) => return single_output(pool_by_axis(n, data, kind, &window, &axes)?),
         }
     }
-    let result = pooled(n, data, kind, &window, ceil_mode, count_include_pad)?;
+    let result = pool_padded(n, data, kind, &window, ceil_mode, count_include_pad)?;
     if kind == Kind::Max && n.has_output(1) {
         let positions = positions_of_maxima(n, data, result, &window)?;
         return Ok(vec![result, positions]);
@@ -85,7 +85,7 @@ pub fn pool_of(n: &mut Node<'_, '_>, data: ExprId, kind: Kind) -> Result<Outputs
 }
 
 /// Creates the call to a pooling operator.
-fn pooled(
+fn pool_padded(
     n: &mut Node<'_, '_>,
     data: ExprId,
     kind: Kind,
@@ -196,7 +196,7 @@ fn average_of_padded(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spa
     let one_tensor = n.broadcast_to(one, &dims)?;
     let mut average = |value: ExprId| {
         let Windows { data, geometry } = windows(n, value, kernel.clone(), spatial, 0.0)?;
-        pooled(n, data, Kind::Average, &geometry, false, true)
+        pool_padded(n, data, Kind::Average, &geometry, false, true)
     };
     let (sum, count) = (average(data)?, average(one_tensor)?);
     n.op_without_attrs("divide", &[sum, count])
@@ -223,7 +223,7 @@ fn pool_by_axis(
             begin: padding(&window.begin),
             end: padding(&window.end),
         };
-        value = pooled(n, value, kind, &part, rounds_up, true)?;
+        value = pool_padded(n, value, kind, &part, rounds_up, true)?;
     }
     Ok(value)
 }
@@ -238,9 +238,9 @@ fn lowest(dtype: DType) -> f64 {
 }
 
 /// Returns true if the padding depends on a dimension known only at run time.
-fn same_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bool> {
+fn has_same_padding_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bool> {
     let is_same = matches!(auto_pad(n)?, AutoPad::SameUpper | AutoPad::SameLower);
-    let strides = per_axis(n, "strides", spatial.len())?;
+    let strides = axis_attr(n, "strides", spatial.len())?;
     Ok(is_same && spatial.iter().zip(strides).any(|(dim, stride)| dim.fixed().is_none() && stride > 1))
 }
 

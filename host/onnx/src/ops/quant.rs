@@ -4,8 +4,8 @@
 //!
 //! ONNX computes in float32 and rounds ties to even, so the created calls set `compute_dtype` and `rounding`.
 
-use super::conv::{AutoPad, Windows, auto_pad, ints, kernel, spatial, windows};
-use super::elementwise::{cast_to, half_to_even};
+use super::conv::{AutoPad, Windows, auto_pad, ints, kernel_sizes, spatial_dims, windows};
+use super::elementwise::{cast_to, round_half_to_even};
 use super::math;
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{Attrs, Dim, ExprId};
@@ -200,18 +200,18 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         Some(zero) => Some(expand(n, zero, x, block)?),
         None => None,
     };
-    single_output(quantize_plainly(n, ratio, zero, target_dtype)?)
+    single_output(quantize_ratio(n, ratio, zero, target_dtype)?)
 }
 
 /// Computes saturate(round(ratio) + zero point) as an integer type of at most 16 bits, with ties rounded to even.
-pub(super) fn quantize_plainly(
+pub(super) fn quantize_ratio(
     n: &mut Node<'_, '_>,
     ratio: ExprId,
     zero: Option<ExprId>,
     target_dtype: DType,
 ) -> Result<ExprId> {
     let (min, max) = range(n, target_dtype)?;
-    let mut value = half_to_even(n, ratio)?;
+    let mut value = round_half_to_even(n, ratio)?;
     if let Some(zero) = zero {
         let zero = n.cast(zero, n.dtype(ratio)?)?;
         value = n.op_without_attrs("add", &[value, zero])?;
@@ -234,12 +234,12 @@ pub(super) fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let shifted_zero = n.op_without_attrs("subtract", &[zero, min])?;
     let zero_position = n.op_without_attrs("divide", &[shifted_zero, scale])?;
     let zero_position = n.op("clip", &[zero_position], attrs![a_min: 0.0, a_max: 255.0])?;
-    let point = half_to_even(n, zero_position)?;
+    let rounded_zero_point = round_half_to_even(n, zero_position)?;
     let ratio = n.op_without_attrs("divide", &[x, scale])?;
-    let rounded = half_to_even(n, ratio)?;
-    let shifted = n.op_without_attrs("add", &[rounded, point])?;
-    let value = n.op("clip", &[shifted], attrs![a_min: 0.0, a_max: 255.0])?;
-    Ok(vec![n.cast(value, DType::U8)?, scale, n.cast(point, DType::U8)?])
+    let rounded_ratio = round_half_to_even(n, ratio)?;
+    let shifted_ratio = n.op_without_attrs("add", &[rounded_ratio, rounded_zero_point])?;
+    let value = n.op("clip", &[shifted_ratio], attrs![a_min: 0.0, a_max: 255.0])?;
+    Ok(vec![n.cast(value, DType::U8)?, scale, n.cast(rounded_zero_point, DType::U8)?])
 }
 
 /// Operands of an integer convolution: data and weight, their zero points and scales.
@@ -252,7 +252,7 @@ struct Convolution {
 
 /// Creates a convolution that returns `int32` accumulators.
 fn convolve(n: &mut Node<'_, '_>, convolution: &Convolution) -> Result<ExprId> {
-    let spatial = spatial(n, convolution.data)?;
+    let spatial = spatial_dims(n, convolution.data)?;
     let axes = spatial.len();
     let shape = n.shape(convolution.weight)?;
     if shape.len() != axes + 2 {
@@ -260,7 +260,7 @@ fn convolve(n: &mut Node<'_, '_>, convolution: &Convolution) -> Result<ExprId> {
             n.invalid_node(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice()))
         );
     }
-    let kernel = kernel(n, &n.ty(convolution.weight)?.dims)?;
+    let kernel = kernel_sizes(n, &n.ty(convolution.weight)?.dims)?;
     // Padding elements equal the zero point; data padded at run time is first shifted to a zero point of 0.
     let has_open_padding = spatial.iter().any(|dim| dim.fixed().is_none()) && auto_pad(n)? != AutoPad::Not;
     let data = if has_open_padding {

@@ -145,7 +145,12 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
             if group == 1 { state } else { n.op("repeat", &[state], attrs![repeats: group, axis: 1])? };
         let result = read(n, expanded_state, query)?;
         let result = n.op("squeeze", &[result], attrs![axis: [2i64]])?;
-        Ok(Iteration { next: None, carried: vec![state], scanned: vec![(result, End::Back)], declared: Vec::new() })
+        Ok(Iteration {
+            next: None,
+            carried_values: vec![state],
+            scan_outputs: vec![(result, End::Back)],
+            declared_shapes: Vec::new(),
+        })
     };
     let results = run_loop(n, Limits { trips: Some(length), start: None }, vec![state], &mut body)?;
     // Reorders (sequence, batch, heads, width) to (batch, sequence, heads * width).

@@ -9,9 +9,9 @@ use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
-    ("GRU", 1, |n| recurrent(n, Kind::Gru)),
-    ("LSTM", 1, |n| recurrent(n, Kind::Lstm)),
-    ("RNN", 1, |n| recurrent(n, Kind::Rnn)),
+    ("GRU", 1, |n| convert_recurrent(n, Kind::Gru)),
+    ("LSTM", 1, |n| convert_recurrent(n, Kind::Lstm)),
+    ("RNN", 1, |n| convert_recurrent(n, Kind::Rnn)),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,13 +73,13 @@ struct State {
     cell: Option<ExprId>,
 }
 
-fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
+fn convert_recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let input = n.input(0)?;
     let dtype = n.dtype(input)?;
-    let [data, weights, recurrent] = [n.widen(input)?, wide_input(n, 1)?, wide_input(n, 2)?];
+    let [data, weights, recurrent_weights] = [n.widen(input)?, wide_input(n, 1)?, wide_input(n, 2)?];
     let is_batch_first = n.int_attr("layout", 0)? != 0;
     let data = if is_batch_first { n.transpose(data, &[1, 0, 2])? } else { data };
-    let (ty, w_shape, r_shape) = (n.ty(data)?, n.shape(weights)?, n.shape(recurrent)?);
+    let (ty, w_shape, r_shape) = (n.ty(data)?, n.shape(weights)?, n.shape(recurrent_weights)?);
     let (dims, gates) = (n.dims(data)?, kind.gates());
     let ([steps, batch, width], [directions, rows, columns], [_, _, hidden_size]) =
         (&dims[..], &w_shape[..], &r_shape[..])
@@ -91,7 +91,11 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let (columns, directions, hidden_size) = (*columns, *directions, *hidden_size);
     let is_compatible = width.fixed().is_none_or(|width| width == columns);
     if *rows != gates * hidden_size || !is_compatible || r_shape[..] != [directions, *rows, hidden_size] {
-        return Err(n.invalid_node(format!("weights {w_shape:?} and {r_shape:?} do not match data of type {ty}")));
+        let gate_rows = gates * hidden_size;
+        return Err(n.invalid_node(format!(
+            "expected weights [{directions}, {gate_rows}, {width}] and [{directions}, {gate_rows}, {hidden_size}], \
+             found {w_shape:?} and {r_shape:?}"
+        )));
     }
     if let Some(steps) = steps.fixed() {
         if steps == 0 {
@@ -104,8 +108,9 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
         ("reverse", 1) => vec![true],
         ("bidirectional", 2) => vec![false, true],
         (other, _) => {
+            let expected = if directions == 1 { "forward or reverse" } else { "bidirectional" };
             return Err(n.invalid_node(format!(
-                "attribute direction: \"{other}\" does not match weights for {directions} directions"
+                "attribute direction: expected {expected} for weights of {directions} directions, found \"{other}\""
             )));
         }
     };
@@ -124,7 +129,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             n.reshape(direction_slice, shape)
         };
         let input_weight = part(n, weights, &[gates * hidden_size, columns])?;
-        let recurrent_weight = part(n, recurrent, &[gates * hidden_size, hidden_size])?;
+        let recurrent_weight = part(n, recurrent_weights, &[gates * hidden_size, hidden_size])?;
         let (input_bias, recurrent_bias) = match n.optional_input(3) {
             None => (None, None),
             Some(bias) => {
@@ -144,11 +149,11 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             Some(peepholes) => {
                 let peepholes = n.widen(peepholes)?;
                 let peepholes = part(n, peepholes, &[3 * hidden_size])?;
-                let mut per_gate = [peepholes; 3];
-                for (i, weight) in per_gate.iter_mut().enumerate() {
+                let mut gate_peepholes = [peepholes; 3];
+                for (i, weight) in gate_peepholes.iter_mut().enumerate() {
                     *weight = n.slice(peepholes, 0, i * hidden_size, (i + 1) * hidden_size)?;
                 }
-                Some(per_gate)
+                Some(gate_peepholes)
             }
         };
         let state_dims = [batch.clone(), Dim::Fixed(hidden_size)];
@@ -305,8 +310,8 @@ impl Activation {
             "tanh" => n.op_without_attrs("tanh", &[x]),
             "sigmoid" => n.op_without_attrs("sigmoid", &[x]),
             "affine" => {
-                let scaled = n.with_scalar("multiply", x, alpha)?;
-                n.with_scalar("add", scaled, beta)
+                let scaled_x = n.with_scalar("multiply", x, alpha)?;
+                n.with_scalar("add", scaled_x, beta)
             }
             "leakyrelu" => n.op("nn.leaky_relu", &[x], attrs![alpha: alpha]),
             "thresholdedrelu" => {
@@ -316,13 +321,13 @@ impl Activation {
             }
             "scaledtanh" => {
                 let inner = n.with_scalar("multiply", x, beta)?;
-                let curve = n.op_without_attrs("tanh", &[inner])?;
-                n.with_scalar("multiply", curve, alpha)
+                let tanh = n.op_without_attrs("tanh", &[inner])?;
+                n.with_scalar("multiply", tanh, alpha)
             }
             "hardsigmoid" => {
-                let scaled = n.with_scalar("multiply", x, alpha)?;
-                let shifted = n.with_scalar("add", scaled, beta)?;
-                n.op("clip", &[shifted], attrs![a_min: 0.0, a_max: 1.0])
+                let scaled_x = n.with_scalar("multiply", x, alpha)?;
+                let shifted_x = n.with_scalar("add", scaled_x, beta)?;
+                n.op("clip", &[shifted_x], attrs![a_min: 0.0, a_max: 1.0])
             }
             "elu" => {
                 let zero = n.scalar(n.dtype(x)?, 0.0);
@@ -359,8 +364,8 @@ impl Direction<'_> {
             let step = n.tensor(Tensor::scalar(t as i32));
             (outputs[t], state) = self.masked_step(n, sequence, step_inputs[t], step, state)?;
         }
-        let stacked = n.tuple(&outputs)?;
-        Ok((n.op("stack", &[stacked], attrs![axis: 0])?, state))
+        let output_tuple = n.tuple(&outputs)?;
+        Ok((n.op("stack", &[output_tuple], attrs![axis: 0])?, state))
     }
 
     /// Creates a loop over the steps, for a number of steps known only at run time. Returns the same values as
@@ -394,7 +399,12 @@ impl Direction<'_> {
             let (output, next) = self.capture_weights(n).masked_step(n, &captured_sequence, projection, step, state)?;
             let end = if sequence.backward { End::Front } else { End::Back };
             let carried_states = next.hidden.into_iter().chain(next.cell).collect();
-            Ok(Iteration { next: None, carried: carried_states, scanned: vec![(output, end)], declared: Vec::new() })
+            Ok(Iteration {
+                next: None,
+                carried_values: carried_states,
+                scan_outputs: vec![(output, end)],
+                declared_shapes: Vec::new(),
+            })
         };
         let results = run_loop(n, Limits { trips: Some(length), start: None }, carried_states, &mut body)?;
         let (&outputs, final_states) =
@@ -449,7 +459,7 @@ impl Direction<'_> {
         }
     }
 
-    fn clipped(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
+    fn apply_clip(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
         match self.clip {
             Some(bound) => n.op("clip", &[x], attrs![a_min: -bound, a_max: bound]),
             None => Ok(x),
@@ -457,7 +467,7 @@ impl Direction<'_> {
     }
 
     fn activate(&self, n: &mut Node<'_, '_>, index: usize, x: ExprId) -> Result<ExprId> {
-        let x = self.clipped(n, x)?;
+        let x = self.apply_clip(n, x)?;
         self.activations[index].apply(n, x)
     }
 
@@ -481,15 +491,15 @@ impl Direction<'_> {
         let [mut input, mut output, mut forget, candidate] = gates[..] else {
             return Err(n.invalid_node(format!("expected 4 gates, found {}", gates.len())));
         };
-        let peep = |n: &mut Node<'_, '_>, gate: ExprId, index: usize, cell: Option<ExprId>| match (self.peepholes, cell)
-        {
-            (Some(weights), Some(cell)) => {
-                let product = n.op_without_attrs("multiply", &[cell, weights[index]])?;
-                n.op_without_attrs("add", &[gate, product])
-            }
-            _ => Ok(gate),
-        };
-        input = peep(n, input, 0, state.cell)?;
+        let add_peephole =
+            |n: &mut Node<'_, '_>, gate: ExprId, index: usize, cell: Option<ExprId>| match (self.peepholes, cell) {
+                (Some(weights), Some(cell)) => {
+                    let product = n.op_without_attrs("multiply", &[cell, weights[index]])?;
+                    n.op_without_attrs("add", &[gate, product])
+                }
+                _ => Ok(gate),
+            };
+        input = add_peephole(n, input, 0, state.cell)?;
         let input = self.activate(n, 0, input)?;
         let candidate = self.activate(n, 1, candidate)?;
         let mut cell = n.op_without_attrs("multiply", &[input, candidate])?;
@@ -498,16 +508,16 @@ impl Direction<'_> {
                 let one = n.scalar(n.dtype(input)?, 1.0);
                 n.op_without_attrs("subtract", &[one, input])?
             } else {
-                forget = peep(n, forget, 2, state.cell)?;
+                forget = add_peephole(n, forget, 2, state.cell)?;
                 self.activate(n, 0, forget)?
             };
             let kept_part = n.op_without_attrs("multiply", &[forget, previous])?;
             cell = n.op_without_attrs("add", &[kept_part, cell])?;
         }
-        output = peep(n, output, 1, Some(cell))?;
+        output = add_peephole(n, output, 1, Some(cell))?;
         let output = self.activate(n, 0, output)?;
-        let activated = self.activations[2].apply(n, cell)?;
-        Ok(State { hidden: Some(n.op_without_attrs("multiply", &[output, activated])?), cell: Some(cell) })
+        let activated_cell = self.activations[2].apply(n, cell)?;
+        Ok(State { hidden: Some(n.op_without_attrs("multiply", &[output, activated_cell])?), cell: Some(cell) })
     }
 
     /// Creates a step of a GRU with gates z, r, h: H = (1 - z) h + z H.
@@ -541,8 +551,8 @@ impl Direction<'_> {
             if let Some(r) = &r {
                 let reset = sum(n, 1)?;
                 let reset = self.activate(n, 0, reset)?;
-                let scaled = n.op_without_attrs("multiply", &[reset, r[2]])?;
-                candidate = n.op_without_attrs("add", &[candidate, scaled])?;
+                let reset_product = n.op_without_attrs("multiply", &[reset, r[2]])?;
+                candidate = n.op_without_attrs("add", &[candidate, reset_product])?;
             }
             let candidate = self.activate(n, 1, candidate)?;
             return self.interpolate(n, update, candidate, state);

@@ -5,8 +5,8 @@ use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
-    ("ArgMax", 1, |n| arg(n, "argmax")),
-    ("ArgMin", 1, |n| arg(n, "argmin")),
+    ("ArgMax", 1, |n| arg_reduce(n, "argmax")),
+    ("ArgMin", 1, |n| arg_reduce(n, "argmin")),
     ("ReduceL1", 1, |n| reduce(n, l1, |n, x| n.op_without_attrs("abs", &[x]))),
     ("ReduceL2", 1, |n| reduce(n, l2, |n, x| n.op_without_attrs("abs", &[x]))),
     ("ReduceLogSum", 1, |n| reduce(n, log_sum, |n, x| n.op_without_attrs("log", &[x]))),
@@ -19,13 +19,13 @@ pub const ROWS: &[Row] = &[
     ("ReduceSumSquare", 1, |n| reduce(n, sum_square, |n, x| n.op_without_attrs("multiply", &[x, x]))),
 ];
 
-type Formula = fn(&mut Node<'_, '_>, ExprId, &Along) -> Result<ExprId>;
+type Formula = fn(&mut Node<'_, '_>, ExprId, &Reduction) -> Result<ExprId>;
 
 /// Formula for one-element groups.
 type Elementwise = fn(&mut Node<'_, '_>, ExprId) -> Result<ExprId>;
 
 /// Axes of a reduction.
-struct Along {
+struct Reduction {
     axes: Axes,
     keepdims: bool,
 }
@@ -36,7 +36,7 @@ enum Axes {
     Computed(ExprId),
 }
 
-impl Along {
+impl Reduction {
     fn apply(&self, n: &mut Node<'_, '_>, op: &str, x: ExprId) -> Result<ExprId> {
         match &self.axes {
             Axes::Known(axes) => n.op(op, &[x], attrs![axis: AttrValue::from(axes.clone()), keepdims: self.keepdims]),
@@ -45,12 +45,12 @@ impl Along {
     }
 
     /// Reduces `x`, and keeps the reduced axes as dimensions of 1.
-    fn apply_keeping(&self, n: &mut Node<'_, '_>, op: &str, x: ExprId) -> Result<ExprId> {
+    fn apply_keepdims(&self, n: &mut Node<'_, '_>, op: &str, x: ExprId) -> Result<ExprId> {
         let axes = match &self.axes {
             Axes::Known(axes) => Axes::Known(axes.clone()),
             Axes::Computed(axes) => Axes::Computed(*axes),
         };
-        Along { axes, keepdims: true }.apply(n, op, x)
+        Reduction { axes, keepdims: true }.apply(n, op, x)
     }
 }
 
@@ -67,7 +67,7 @@ fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> R
     if let Some(axes) = n.computed_input(1)
         && n.ty(axes)?.shape().is_none_or(|shape| shape.as_slice() != [0])
     {
-        return single_output(formula(n, data, &Along { axes: Axes::Computed(axes), keepdims })?);
+        return single_output(formula(n, data, &Reduction { axes: Axes::Computed(axes), keepdims })?);
     }
     let axes = match n.ints_attr("axes")? {
         Some(axes) => axes,
@@ -81,40 +81,40 @@ fn reduce(n: &mut Node<'_, '_>, formula: Formula, elementwise: Elementwise) -> R
         [] => (0..rank as i64).collect(),
         axes => axes.iter().map(|&a| n.axis(a, rank).map(|a| a as i64)).collect::<Result<_, _>>()?,
     };
-    single_output(formula(n, data, &Along { axes: Axes::Known(axes), keepdims })?)
+    single_output(formula(n, data, &Reduction { axes: Axes::Known(axes), keepdims })?)
 }
 
-fn l1(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
+fn l1(n: &mut Node<'_, '_>, x: ExprId, axes: &Reduction) -> Result<ExprId> {
     let size = n.op_without_attrs("abs", &[x])?;
     axes.apply(n, "sum", size)
 }
 
-fn sum_square(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
+fn sum_square(n: &mut Node<'_, '_>, x: ExprId, axes: &Reduction) -> Result<ExprId> {
     let square = n.op_without_attrs("multiply", &[x, x])?;
     axes.apply(n, "sum", square)
 }
 
-fn l2(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
+fn l2(n: &mut Node<'_, '_>, x: ExprId, axes: &Reduction) -> Result<ExprId> {
     let sum = sum_square(n, x, axes)?;
     n.op_without_attrs("sqrt", &[sum])
 }
 
-fn log_sum(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
+fn log_sum(n: &mut Node<'_, '_>, x: ExprId, axes: &Reduction) -> Result<ExprId> {
     let sum = axes.apply(n, "sum", x)?;
     n.op_without_attrs("log", &[sum])
 }
 
 /// Computes max + log(sum(exp(x - max))), which does not overflow because each exponential is at most 1.
-fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> {
+fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, axes: &Reduction) -> Result<ExprId> {
     let input_dtype = n.dtype(x)?;
     // Integers have neither negative differences (unsigned) nor logarithms.
     let x = if input_dtype.is_float() { x } else { n.cast(x, DType::F64)? };
     let dtype = n.dtype(x)?;
-    let max = axes.apply_keeping(n, "max", x)?;
+    let max = axes.apply_keepdims(n, "max", x)?;
     // If all elements are -inf, or a group is empty, the shift is 0, because -inf - -inf would be NaN.
-    let finite = n.op_without_attrs("isfinite", &[max])?;
+    let is_finite = n.op_without_attrs("isfinite", &[max])?;
     let zero = n.scalar(dtype, 0.0);
-    let shift = n.op_without_attrs("where", &[finite, max, zero])?;
+    let shift = n.op_without_attrs("where", &[is_finite, max, zero])?;
     let shifted = n.op_without_attrs("subtract", &[x, shift])?;
     let power = n.op_without_attrs("exp", &[shifted])?;
     let sum = axes.apply(n, "sum", power)?;
@@ -131,7 +131,7 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, axes: &Along) -> Result<ExprId> 
 }
 
 /// Converts ArgMax and ArgMin; the int32 indices of Relay are cast to the int64 of ONNX.
-fn arg(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
+fn arg_reduce(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;
     let (keepdims, select_last) = (n.int_attr("keepdims", 1)? != 0, n.int_attr("select_last_index", 0)? != 0);

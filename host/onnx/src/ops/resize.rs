@@ -60,15 +60,15 @@ fn mode_before_11(n: &Node<'_, '_>, nearest: &str) -> Result<Mode> {
 pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
-    let axes = by_scales(n, &shape, &scales, &(0..shape.len()).collect::<Vec<_>>())?;
+    let axes = axes_by_scales(n, &shape, &scales, &(0..shape.len()).collect::<Vec<_>>())?;
     let is_nearest = n.str_attr("mode", "nearest")? == "nearest";
     let shrinks = |axis: &ResizedAxis| is_nearest && axis.scale < 1.0;
-    let grown: Vec<ResizedAxis> =
+    let grown_axes: Vec<ResizedAxis> =
         axes.iter().map(|axis| if shrinks(axis) { ResizedAxis::by_scale(axis.from, 1.0) } else { *axis }).collect();
     let leading_axes: Vec<ResizedAxis> =
         axes.iter().map(|axis| if shrinks(axis) { *axis } else { ResizedAxis::by_scale(axis.to, 1.0) }).collect();
     let (rounds_down, rounds_up) = (mode_before_11(n, "floor")?, mode_before_11(n, "ceil")?);
-    let value = resize(n, data, &rounds_down, &grown)?;
+    let value = resize(n, data, &rounds_down, &grown_axes)?;
     single_output(resize(n, value, &rounds_up, &leading_axes)?)
 }
 
@@ -100,7 +100,8 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let extent = match (scales, n.optional_input(3)) {
             (Some(scales), None) => scales,
             (None, Some(sizes)) => sizes,
-            _ => return Err(n.invalid_node("expected either scales or sizes, found both or neither")),
+            (Some(_), Some(_)) => return Err(n.invalid_node("expected either scales or sizes, found both")),
+            (None, None) => return Err(n.invalid_node("expected either scales or sizes, found neither")),
         };
         let roi = if is_cropped { n.optional_input(1) } else { None };
         return resize_at_run_time(n, &mode, extent, roi, Some(&axis_list));
@@ -109,17 +110,18 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scales = n.constant(2, "scales")?.map(|t| t.view().to_f64s()).filter(|s| !s.is_empty());
     let sizes = n.ints(3, "sizes")?;
     let mut axes = match (scales, sizes) {
-        (Some(scales), None) => by_scales(n, &shape, &scales, &axis_list)?,
-        (None, Some(sizes)) => by_sizes(n, &shape, &sizes, &axis_list, &mode.policy)?,
-        _ => return Err(n.invalid_node("expected either scales or sizes, found both or neither")),
+        (Some(scales), None) => axes_by_scales(n, &shape, &scales, &axis_list)?,
+        (None, Some(sizes)) => axes_by_sizes(n, &shape, &sizes, &axis_list, &mode.policy)?,
+        (Some(_), Some(_)) => return Err(n.invalid_node("expected either scales or sizes, found both")),
+        (None, None) => return Err(n.invalid_node("expected either scales or sizes, found neither")),
     };
     if mode.coordinates == "tf_crop_and_resize" {
         let roi = n.constant(1, "roi")?.map(|t| t.view().to_f64s()).unwrap_or_default();
         if roi.len() != 2 * axis_list.len() {
             return Err(n.invalid_node(format!(
-                "input 1 (roi): expected two numbers for each of {1} axes, found {0} numbers",
-                roi.len(),
-                axis_list.len()
+                "input 1 (roi): expected {} numbers, two per axis, found {}",
+                2 * axis_list.len(),
+                roi.len()
             )));
         }
         for (i, &axis) in axis_list.iter().enumerate() {
@@ -166,7 +168,7 @@ fn method(n: &Node<'_, '_>, mode: &Mode) -> Result<&'static str> {
     }
 }
 
-fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], axis_list: &[usize]) -> Result<Vec<ResizedAxis>> {
+fn axes_by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], axis_list: &[usize]) -> Result<Vec<ResizedAxis>> {
     if scales.len() != axis_list.len() || scales.iter().any(|s| !(*s > 0.0 && *s < 1e9)) {
         return Err(n.invalid_node(format!("scales: expected {} numbers > 0, found {scales:?}", axis_list.len())));
     }
@@ -177,7 +179,7 @@ fn by_scales(n: &Node<'_, '_>, shape: &[usize], scales: &[f64], axis_list: &[usi
     Ok(axes)
 }
 
-fn by_sizes(
+fn axes_by_sizes(
     n: &Node<'_, '_>,
     shape: &[usize],
     sizes: &[i64],
@@ -221,8 +223,8 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
         let shape: Vec<usize> = axes.iter().map(|axis| axis.to).collect();
         return n.zeros(n.dtype(data)?, &shape);
     }
-    if axes.iter().any(|a| a.from == 0) {
-        return Err(n.invalid_node("expected elements to resize, found an empty axis"));
+    if let Some(axis) = axes.iter().position(|a| a.from == 0) {
+        return Err(n.invalid_node(format!("axis {axis}: expected a size >= 1, found 0")));
     }
     let is_planar = axes.len() == 4 && resized_axes.iter().all(|&i| i >= 2);
     let is_exact = axes.iter().all(|a| (a.scale * a.from as f64 - a.to as f64).abs() < 1e-6 * a.to as f64);
@@ -324,8 +326,12 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
     if mode.method == "nearest" {
         let nearest = |&x: &f64| nearest_index(x, &mode.nearest).map(|i| (i as i64).clamp(0, last_index));
         let indices: Option<Vec<i64>> = coordinates.iter().map(nearest).collect();
-        let indices = indices
-            .ok_or_else(|| n.invalid_node(format!("attribute nearest_mode: unsupported value \"{}\"", mode.nearest)))?;
+        let indices = indices.ok_or_else(|| {
+            n.invalid_node(format!(
+                "attribute nearest_mode: expected round_prefer_floor, round_prefer_ceil, floor or ceil, found \"{}\"",
+                mode.nearest
+            ))
+        })?;
         let indices = n.vector(&indices);
         return n.op("take", &[value, indices], attrs![axis: axis as i64]);
     }
@@ -355,10 +361,10 @@ fn linear_along_axis(
     let (dtype, rank) = (n.dtype(value)?, n.rank(value)?);
     let mut shape = vec![1; rank];
     shape[axis] = coordinates.len();
-    let clamped: Vec<f64> = coordinates.iter().map(|&x| x.clamp(0.0, last_index as f64)).collect();
+    let clamped_coordinates: Vec<f64> = coordinates.iter().map(|&x| x.clamp(0.0, last_index as f64)).collect();
     let mut term = |index: fn(f64) -> f64, weight: fn(f64) -> f64| {
-        let indices: Vec<i64> = clamped.iter().map(|&x| (index(x) as i64).min(last_index)).collect();
-        let weights: Vec<f64> = clamped.iter().map(|&x| weight(x)).collect();
+        let indices: Vec<i64> = clamped_coordinates.iter().map(|&x| (index(x) as i64).min(last_index)).collect();
+        let weights: Vec<f64> = clamped_coordinates.iter().map(|&x| weight(x)).collect();
         let indices = n.vector(&indices);
         let samples = n.op("take", &[value, indices], attrs![axis: axis as i64])?;
         let weights = n.tensor(from_f64s(dtype, &shape, &weights));
@@ -407,6 +413,10 @@ fn cubic_along_axis(
 fn source_coordinate(n: &Node<'_, '_>, mode: &Mode, size: ResizedAxis, i: usize) -> Result<f64> {
     let coordinate = size.source_coordinate(&mode.coordinates, i);
     coordinate.ok_or_else(|| {
-        n.invalid_node(format!("attribute coordinate_transformation_mode: unsupported value \"{}\"", mode.coordinates))
+        n.invalid_node(format!(
+            "attribute coordinate_transformation_mode: expected half_pixel, half_pixel_symmetric, pytorch_half_pixel, \
+             align_corners, asymmetric, tf_half_pixel_for_nn or tf_crop_and_resize, found \"{}\"",
+            mode.coordinates
+        ))
     })
 }

@@ -79,8 +79,9 @@ fn elements(n: &mut Node<'_, '_>) -> Result<Vec<ExprId>> {
 fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Result<usize> {
     let input_position =
         n.int(i, "position")?.ok_or_else(|| n.invalid_node(format!("input {i} (position) is missing")))?;
-    let resolved = if input_position < 0 { input_position.saturating_add(count as i64) } else { input_position };
-    usize::try_from(resolved).ok().filter(|&position| position < bound).ok_or_else(|| {
+    let resolved_position =
+        if input_position < 0 { input_position.saturating_add(count as i64) } else { input_position };
+    usize::try_from(resolved_position).ok().filter(|&position| position < bound).ok_or_else(|| {
         n.invalid_node(format!("position {input_position} is out of range for a sequence of {count} elements"))
     })
 }

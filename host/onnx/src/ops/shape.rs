@@ -95,7 +95,7 @@ fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dtype = value.dtype();
     let value = value
         .reshaped(&[])
-        .ok_or_else(|| n.invalid_node("attribute value: expected one element, found none or several"))?;
+        .ok_or_else(|| n.invalid_node(format!("attribute value: expected one element, found {}", value.len())))?;
     let value = n.tensor(value);
     if let Some(shape) = n.untracked_input(0) {
         return single_output(n.op("dyn.full", &[value, shape], attrs![dtype: dtype])?);
@@ -124,11 +124,16 @@ fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>> {
         dims.len() <= MAX_RANK
             && byoc_ir::tensor::element_count(&known_dims).is_some_and(|n| n <= isize::MAX as usize / 8)
     };
-    dims.filter(is_compatible).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(sizes))))
+    dims.filter(is_compatible).ok_or_else(|| {
+        n.invalid_node(format!(
+            "expected at most {MAX_RANK} dimensions >= 0 of addressable size, found {}",
+            shape_text(sizes)
+        ))
+    })
 }
 
 /// Formats sizes: `[2, batch, -1]`.
-fn list(sizes: &[Size]) -> String {
+fn shape_text(sizes: &[Size]) -> String {
     format!("[{}]", sizes.iter().map(Size::to_string).collect::<Vec<_>>().join(", "))
 }
 
@@ -143,16 +148,17 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// block.
 fn space_to_depth_crd(n: &mut Node<'_, '_>, data: ExprId, block: i64) -> Result<Outputs> {
     let shape = n.shape(data)?;
-    let block = usize::try_from(block).ok().filter(|&block| block > 0);
-    let (&[batch, channels, height, width], Some(b)) = (&shape[..], block) else {
-        return Err(n.invalid_node(format!("expected four dimensions and a block size > 0, found {}", n.ty(data)?)));
+    let block_size = usize::try_from(block).ok().filter(|&block_size| block_size > 0);
+    let (&[batch, channels, height, width], Some(b)) = (&shape[..], block_size) else {
+        let ty = n.ty(data)?;
+        return Err(n.invalid_node(format!("expected rank 4 and a block size > 0, found {ty} and block size {block}")));
     };
     if !height.is_multiple_of(b) || !width.is_multiple_of(b) {
         return Err(n.invalid_node(format!("expected height and width divisible by {b}, found {height} and {width}")));
     }
     let split = n.reshape(data, &[batch, channels, height / b, b, width / b, b])?;
-    let transposed = n.transpose(split, &[0, 1, 3, 5, 2, 4])?;
-    single_output(n.reshape(transposed, &[batch, channels * b * b, height / b, width / b])?)
+    let transposed_data = n.transpose(split, &[0, 1, 3, 5, 2, 4])?;
+    single_output(n.reshape(transposed_data, &[batch, channels * b * b, height / b, width / b])?)
 }
 
 /// Broadcasts the data to the common shape of the data and the shape input.
@@ -161,15 +167,15 @@ fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if let Some(shape) = n.untracked_input(1) {
         return expand_at_run_time(n, data, shape);
     }
-    let wanted_sizes = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
-    let target_dims = check_dims(n, &wanted_sizes)?;
+    let target_sizes = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
+    let target_dims = check_dims(n, &target_sizes)?;
     let dims = n.dims(data)?;
     let Some(result) = super::math::broadcast(&dims, &target_dims) else {
         let target_dims: Vec<String> = target_dims.iter().map(Dim::to_string).collect();
         return Err(n.invalid_node(format!("{} and [{}] do not broadcast", n.ty(data)?, target_dims.join(", "))));
     };
     if result.contains(&Dim::Any) {
-        let shape = n.size_vector(&wanted_sizes)?;
+        let shape = n.size_vector(&target_sizes)?;
         return expand_at_run_time(n, data, shape);
     }
     if result == dims {
@@ -210,12 +216,12 @@ fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
             .ok_or_else(|| n.invalid_node(format!("unsupported element type number {dtype_number}")))?,
     };
     let k = n.int_attr("k", 0)?;
-    // The matrix is i + k == j: a folded constant, or unfolded calls if the matrix is too large.
+    // Element (i, j) is i + k == j. Constant folding evaluates these calls unless the matrix is too large.
     let row = n.indices_along(data, 0)?;
     let row = n.with_scalar("add", row, k as f64)?;
     let column = n.indices_along(data, 1)?;
-    let equal = n.op_without_attrs("equal", &[row, column])?;
-    single_output(n.cast(equal, dtype)?)
+    let is_diagonal = n.op_without_attrs("equal", &[row, column])?;
+    single_output(n.cast(is_diagonal, dtype)?)
 }
 
 fn flatten(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -261,9 +267,9 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let allow_zero = n.int_attr("allowzero", 0)? != 0;
     let newshape = n.input(1)?;
-    let unknown =
+    let is_unknown =
         n.tracked_elements(newshape).is_none_or(|sizes| sizes.contains(&None)) && n.constant_value(newshape).is_none();
-    if unknown && n.ty(newshape)?.shape().is_some() {
+    if is_unknown && n.ty(newshape)?.shape().is_some() {
         return single_output(n.op("dyn.reshape", &[data, newshape], attrs![allowzero: allow_zero])?);
     }
     let target_dims = n.sizes(1, "shape")?.ok_or_else(|| n.invalid_node("input 1 (shape) is missing"))?;
@@ -282,14 +288,23 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
             Some(0) if !allow_zero => {
                 let kept_dim = dims.get(i).cloned();
                 kept_dim.ok_or_else(|| {
-                    n.invalid_node(format!("{} copies dimension {i}, which the data lacks", list(&target_dims)))
+                    n.invalid_node(format!(
+                        "shape {}: expected data with dimension {i} to copy, found rank {}",
+                        shape_text(&target_dims),
+                        dims.len()
+                    ))
                 })?
             }
-            _ => dim(size).ok_or_else(|| n.invalid_node(format!("{} is not a valid shape", list(&target_dims))))?,
+            _ => dim(size).ok_or_else(|| {
+                n.invalid_node(format!(
+                    "expected dimensions >= 0 and at most one -1, found {}",
+                    shape_text(&target_dims)
+                ))
+            })?,
         });
     }
     let ty = n.ty(data)?;
-    let error = || n.invalid_node(format!("cannot reshape data of type {ty} to {}", list(&target_dims)));
+    let error = || n.invalid_node(format!("cannot reshape data of type {ty} to {}", shape_text(&target_dims)));
     let (old_size, new_size) = (Dim::product(&dims).ok_or_else(error)?, Dim::product(&result).ok_or_else(error)?);
     if let Some(open_index) = open_index {
         if let (Some(old_size), Some(new_size)) = (old_size.fixed(), new_size.fixed())
@@ -317,7 +332,8 @@ fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 fn size(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.invalid_node("the element count overflows"))?;
+    let dims = n.dims(data)?;
+    let count = Dim::product(&dims).ok_or_else(|| n.product_error(&dims))?;
     if let Dim::Fixed(count) = count {
         n.constant_value(data);
         return single_output(n.tensor(Tensor::scalar(count as i64)));
@@ -358,7 +374,7 @@ fn tile(n: &mut Node<'_, '_>) -> Result<Outputs> {
     check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
     if repeats.len() != n.rank(data)? {
         return Err(n.invalid_node(format!(
-            "input 1 (repeats): expected one integer for each of {1} dimensions, found {0} integers",
+            "input 1 (repeats): expected {1} integers, one per dimension, found {0}",
             repeats.len(),
             n.rank(data)?
         )));

@@ -142,12 +142,12 @@ fn mel_weight_matrix(n: &mut Node<'_, '_>) -> Result<Outputs> {
         n.op_without_attrs("logical_and", &[a, b])
     };
     let is_rising = both_hold([[row, left_edge], [row, center]], ["greater_equal", "less_equal"])?;
-    let falls = both_hold([[row, center], [row, right_edge]], ["greater_equal", "less"])?;
+    let is_falling = both_hold([[row, center], [row, right_edge]], ["greater_equal", "less"])?;
     // A filter without a rising side is 1 at its center.
     let flat = both_hold([[left_edge, center], [row, center]], ["equal", "equal"])?;
     let value = n.op_without_attrs("where", &[is_rising, rise, zero])?;
     let value = n.op_without_attrs("where", &[flat, step, value])?;
-    let value = n.op_without_attrs("where", &[falls, fall, value])?;
+    let value = n.op_without_attrs("where", &[is_falling, fall, value])?;
     single_output(n.cast(value, dtype)?)
 }
 

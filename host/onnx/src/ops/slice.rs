@@ -75,8 +75,13 @@ fn slice_at_run_time(
     let count = n.shape(bounds[0])?.iter().product::<usize>();
     let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; count]);
-    if [axes.len(), steps.len()] != [count; 2] || n.shape(bounds[1])?.iter().product::<usize>() != count {
-        return Err(n.invalid_node("expected starts, ends, axes and steps of equal length, found different lengths"));
+    let end_count = n.shape(bounds[1])?.iter().product::<usize>();
+    if [end_count, axes.len(), steps.len()] != [count; 3] {
+        return Err(n.invalid_node(format!(
+            "expected starts, ends, axes and steps of equal length, found {count}, {end_count}, {} and {}",
+            axes.len(),
+            steps.len()
+        )));
     }
     let steps = n.vector(&steps);
     single_output(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
@@ -121,12 +126,13 @@ fn slice(
                     continue;
                 }
                 // Exporters emit bounds that are far out of range; these are clamped to the nearest equivalent bounds.
-                let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
+                let resolve_bound = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
                 let (start, end) = if step > 0 {
-                    (from_end(start).clamp(0, size), from_end(end).clamp(0, size))
+                    (resolve_bound(start).clamp(0, size), resolve_bound(end).clamp(0, size))
                 } else {
                     // The position before the first element is -size - 1, counted from the end.
-                    let (start, end) = (from_end(start).clamp(0, size - 1), from_end(end).clamp(-1, size - 1));
+                    let (start, end) =
+                        (resolve_bound(start).clamp(0, size - 1), resolve_bound(end).clamp(-1, size - 1));
                     (start, if end < 0 { -size - 1 } else { end })
                 };
                 if (start, end, step) == (0, size, 1) {
@@ -178,8 +184,8 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let Some(size) = dims[axis].fixed() else { return split_open(n, data, axis, sizes) };
     let sizes: Vec<usize> = match sizes {
         Some(sizes) => {
-            let sizes: Option<Vec<usize>> = sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
-            sizes.ok_or_else(|| n.invalid_node("expected part sizes >= 0, found a negative size"))?
+            let part_sizes: Option<Vec<usize>> = sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
+            part_sizes.ok_or_else(|| n.invalid_node(format!("expected part sizes >= 0, found {sizes:?}")))?
         }
         None => {
             if let Some(output_count) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
@@ -309,9 +315,9 @@ fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<
     if let Some(axes) = n.optional_input(3) {
         let size = n.scalar(n.dtype(axes)?, rank as f64);
         let axes = wrap_negative(n, axes, size)?;
-        let none = n.zeros(DType::I64, &[rank, 2])?;
+        let zero_padding = n.zeros(DType::I64, &[rank, 2])?;
         let axis_indices = n.reshape(axes, &[1, count / 2])?;
-        width = n.op("scatter_nd", &[none, axis_indices, width], attrs![mode: "update"])?;
+        width = n.op("scatter_nd", &[zero_padding, axis_indices, width], attrs![mode: "update"])?;
     }
     if mode == "wrap" {
         return single_output(wrap_at_run_time(n, data, width)?);
@@ -354,51 +360,49 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
     let mode = n.str_attr("mode", "constant")?;
     let dims = n.dims(data)?;
     if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.unsigned_abs() > 1 << 40) {
-        return Err(
-            n.invalid_node(format!("pads: expected two integers for each of {} axes, found {pads:?}", axes.len()))
-        );
+        return Err(n.invalid_node(format!("pads: expected {} integers, two per axis, found {pads:?}", 2 * axes.len())));
     }
     let mut paddings = vec![(0i64, 0i64); dims.len()];
     for (i, &axis) in axes.iter().enumerate() {
         paddings[axis] = (pads[i], pads[axes.len() + i]);
     }
-    let mut value_in = data;
+    let mut cropped_data = data;
     for (axis, (pad_before, pad_after)) in paddings.iter_mut().enumerate() {
         if *pad_before < 0 || *pad_after < 0 {
             let (crop_before, crop_after) = ((-*pad_before).max(0), (-*pad_after).max(0));
-            value_in = match dims[axis].fixed().map(|size| size as i64) {
+            cropped_data = match dims[axis].fixed().map(|size| size as i64) {
                 Some(size) if crop_before + crop_after > size => {
                     return Err(n.invalid_node(format!(
                         "pads: expected to crop at most {size} elements, found {}",
                         crop_before + crop_after
                     )));
                 }
-                Some(size) => n.slice(value_in, axis, crop_before as usize, (size - crop_after) as usize)?,
+                Some(size) => n.slice(cropped_data, axis, crop_before as usize, (size - crop_after) as usize)?,
                 // A negative end counts from the end.
                 None => {
                     let end = if crop_after == 0 { i64::from(i32::MAX) } else { -crop_after };
                     let bounds = attrs![begin: [crop_before], end: [end], strides: [1], axes: [axis as i64]];
-                    n.op("strided_slice", &[value_in], bounds)?
+                    n.op("strided_slice", &[cropped_data], bounds)?
                 }
             };
             (*pad_before, *pad_after) = ((*pad_before).max(0), (*pad_after).max(0));
         }
     }
     if paddings.iter().all(|&p| p == (0, 0)) {
-        return single_output(if value_in == data { n.forward(data) } else { value_in });
+        return single_output(if cropped_data == data { n.forward(data) } else { cropped_data });
     }
     if mode == "wrap" {
-        if n.ty(value_in)?.shape().is_none() {
+        if n.ty(cropped_data)?.shape().is_none() {
             let rows: Vec<i64> = paddings.iter().flat_map(|&(pad_before, pad_after)| [pad_before, pad_after]).collect();
             let width = n.tensor(Tensor::from_slice(&[paddings.len(), 2], &rows));
-            return single_output(wrap_at_run_time(n, value_in, width)?);
+            return single_output(wrap_at_run_time(n, cropped_data, width)?);
         }
-        return single_output(wrap_pad(n, value_in, &paddings)?);
+        return single_output(wrap_pad(n, cropped_data, &paddings)?);
     }
     let width = AttrValue::List(
         paddings.iter().map(|&(pad_before, pad_after)| AttrValue::from([pad_before, pad_after])).collect(),
     );
-    single_output(n.op("nn.pad", &[value_in, value], attrs![pad_width: width, pad_mode: mode.as_str()])?)
+    single_output(n.op("nn.pad", &[cropped_data, value], attrs![pad_width: width, pad_mode: mode.as_str()])?)
 }
 
 /// Pads periodically, axis by axis.

@@ -89,10 +89,10 @@ fn adam(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let (mean_correction, square_correction) = (correction(alpha)?, correction(beta)?);
     let square_correction = n.op_without_attrs("sqrt", &[square_correction])?;
-    let corrected = n.op_without_attrs("multiply", &[rate, square_correction])?;
-    let corrected = n.op_without_attrs("divide", &[corrected, mean_correction])?;
+    let corrected_rate = n.op_without_attrs("multiply", &[rate, square_correction])?;
+    let corrected_rate = n.op_without_attrs("divide", &[corrected_rate, mean_correction])?;
     let has_started = n.with_scalar("greater", steps, 0.0)?;
-    let rate = n.op_without_attrs("where", &[has_started, corrected, rate])?;
+    let rate = n.op_without_attrs("where", &[has_started, corrected_rate, rate])?;
     let mut results = Vec::new();
     for Update { value, gradient, states } in updates(n, 2)? {
         let square = n.op_without_attrs("multiply", &[gradient, gradient])?;
@@ -110,7 +110,7 @@ fn adam(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Converts Momentum: follows an exponentially decaying sum of the gradients; `nesterov` looks one step ahead.
 fn momentum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (alpha, beta) = (n.float_attr("alpha", 0.0)?, n.float_attr("beta", 0.0)?);
-    let nesterov = match n.str_attr("mode", "standard")?.as_str() {
+    let is_nesterov = match n.str_attr("mode", "standard")?.as_str() {
         "standard" => false,
         "nesterov" => true,
         other => {
@@ -128,7 +128,7 @@ fn momentum(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let kept_momentum = n.with_scalar("multiply", states[0], alpha)?;
         let new_gradient = n.op_without_attrs("multiply", &[weight, gradient])?;
         let velocity = n.op_without_attrs("add", &[kept_momentum, new_gradient])?;
-        let step = if nesterov { weighted_sum(n, (gradient, 1.0), (velocity, alpha))? } else { velocity };
+        let step = if is_nesterov { weighted_sum(n, (gradient, 1.0), (velocity, alpha))? } else { velocity };
         results.push(vec![descend(n, value, rate, step)?, velocity]);
     }
     Ok(outputs(&results))

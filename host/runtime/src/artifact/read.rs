@@ -41,19 +41,19 @@ impl Artifact {
 /// If the file cannot be read, is not an artifact, is corrupt, has an unsupported format version, or has inconsistent
 /// contents.
 pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
-    let at_path = |mut diagnostic: Diagnostic| {
+    let with_path = |mut diagnostic: Diagnostic| {
         diagnostic.message = format!("{}: {}", path.display(), diagnostic.message);
         diagnostic
     };
-    let read_error = |e: std::io::Error| at_path(Diagnostic::error(codes::artifacts::CANNOT_READ, e.to_string()));
+    let read_error = |e: std::io::Error| with_path(Diagnostic::error(codes::artifacts::CANNOT_READ, e.to_string()));
     let file = open_regular(path).map_err(read_error)?;
     if file.metadata().map_err(read_error)?.len() == 0 {
         // An empty file cannot be mapped.
-        return Err(at_path(not_an_artifact()));
+        return Err(with_path(not_an_artifact()));
     }
     // The file must not be truncated while it is mapped. The writer never truncates it: it renames a new file over the
     // old file (see docs/artifact.md).
-    parse(Arc::new(MappedFile::of(&file).map_err(read_error)?)).map_err(at_path)
+    parse(Arc::new(MappedFile::of(&file).map_err(read_error)?)).map_err(with_path)
 }
 
 /// Shared range of a file. Dropping the range releases its pages.
@@ -86,10 +86,17 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
     let manifest = manifest(get(MANIFEST)?)?;
     for entry in &manifest.entries {
         let contents = get(&entry.name)?;
-        if contents.len() as u64 != entry.bytes || mapped::digest(contents).to_hex().as_str() != entry.blake3 {
+        let digest = mapped::digest(contents).to_hex();
+        if contents.len() as u64 != entry.bytes || digest.as_str() != entry.blake3 {
             return Err(Diagnostic::error(
                 codes::artifacts::DAMAGED,
-                format!("entry {}: the contents do not match the manifest", entry.name),
+                format!(
+                    "entry {}: expected {} bytes with BLAKE3 digest {}, found {} bytes with digest {digest}",
+                    entry.name,
+                    entry.bytes,
+                    entry.blake3,
+                    contents.len()
+                ),
             ));
         }
     }
@@ -99,8 +106,12 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
     }
     let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("missing entry {WEIGHTS}")))?;
     let program = program(PROGRAM, get)?;
-    if manifest.tensors.iter().zip(&program.constants).any(|(record, port)| record.name != port.name) {
-        return Err(malformed("the constant names in the manifest differ from those in the program"));
+    let mut named_constants = manifest.tensors.iter().zip(&program.constants);
+    if let Some((record, port)) = named_constants.find(|(record, port)| record.name != port.name) {
+        return Err(malformed(format!(
+            "expected constant \"{}\", as in the program, found \"{}\" in the manifest",
+            port.name, record.name
+        )));
     }
     let mut compiled = Compiled {
         constants: constants(&file, weights.clone(), &manifest.tensors, &program)?,
@@ -141,16 +152,18 @@ fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
         return Err(not_an_artifact());
     }
     let digested_len = bytes.len().checked_sub(DIGEST_DIGITS).ok_or_else(not_an_artifact)?;
-    let (digested_len, digest) = bytes.split_at(digested_len);
-    if !digested_len.ends_with(TRAILER) {
+    let (digested_bytes, digest) = bytes.split_at(digested_len);
+    if !digested_bytes.ends_with(TRAILER) {
         return Err(Diagnostic::error(
             codes::artifacts::DAMAGED,
             "expected an artifact, found a ZIP file without a digest",
         )
         .note("the file is not an artifact, or it is truncated"));
     }
-    if mapped::digest(digested_len).to_hex().as_bytes() != digest {
-        return Err(Diagnostic::error(codes::artifacts::DAMAGED, "the contents do not match the digest of the file")
+    let actual_digest = mapped::digest(digested_bytes).to_hex();
+    if actual_digest.as_bytes() != digest {
+        let message = format!("expected contents with BLAKE3 digest {}, found {actual_digest}", digest.escape_ascii());
+        return Err(Diagnostic::error(codes::artifacts::DAMAGED, message)
             .help("copy the file again, or compile the model again"));
     }
     Ok(())
@@ -177,8 +190,13 @@ fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>, Diagnostic> {
                     return Err(malformed(format!("duplicate entry {name}")));
                 }
             }
-            _ => {
-                return Err(malformed(format!("entry {name}: the data is compressed, unaligned or outside the file")));
+            range => {
+                let found = range.map_or_else(|| "an unknown range".to_owned(), |r| format!("{}..{}", r.start, r.end));
+                return Err(malformed(format!(
+                    "entry {name}: expected stored data in 0..{}, aligned to {ALIGN} bytes, found {} data in {found}",
+                    bytes.len(),
+                    entry.compression()
+                )));
             }
         }
     }
@@ -221,10 +239,14 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
 ) -> Result<Vec<Tensor>, Diagnostic> {
     let bytes = &(**file).as_ref()[weights.clone()];
     let weights_error = |message: &str| malformed(format!("{WEIGHTS}: {message}"));
-    let (length, tail) =
-        bytes.split_first_chunk::<8>().ok_or_else(|| weights_error("the entry is too short for a header length"))?;
-    let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= tail.len());
-    let (header, data) = tail.split_at(length.ok_or_else(|| weights_error("the header is longer than the entry"))?);
+    let (length, tail) = bytes.split_first_chunk::<8>().ok_or_else(|| {
+        weights_error(&format!("expected a header length of 8 bytes, found an entry of {} bytes", bytes.len()))
+    })?;
+    let length = u64::from_le_bytes(*length);
+    let header_len = usize::try_from(length).ok().filter(|&length| length <= tail.len()).ok_or_else(|| {
+        weights_error(&format!("expected a header of at most {} bytes, found a header length of {length}", tail.len()))
+    })?;
+    let (header, data) = tail.split_at(header_len);
     let header: Value = serde_json::from_slice(header).map_err(|e| weights_error(&e.to_string()))?;
     let base = weights.start + 8 + (tail.len() - data.len());
     if records.len() != program.constants.len() {
@@ -240,27 +262,33 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
             tensors.push(Tensor::empty());
             continue;
         }
-        let mismatch = || weights_error(&format!("tensor {} does not match its declaration in the program", port.name));
-        let shape = port.ty.shape().ok_or_else(mismatch)?;
-        let entry = header.get(&record.name).ok_or_else(mismatch)?;
+        let mismatch_error = || {
+            let found = header.get(&record.name).map_or_else(|| "none".to_owned(), Value::to_string);
+            weights_error(&format!("tensor {}: expected data of type {}, found {found}", port.name, port.ty))
+        };
+        let shape = port.ty.shape().ok_or_else(mismatch_error)?;
+        let entry = header.get(&record.name).ok_or_else(mismatch_error)?;
         let dims: Vec<Value> = shape.iter().map(|&d| Value::from(d)).collect();
         let is_declared = entry.get("dtype").and_then(Value::as_str) == Some(dtype_name(port.ty.dtype))
             && entry.get("shape").and_then(Value::as_array) == Some(&dims);
         let offset = |i: usize| entry.get("data_offsets")?.get(i)?.as_u64().and_then(|n| usize::try_from(n).ok());
         let range = offset(0).zip(offset(1)).filter(|&(start, end)| start <= end && end <= data.len());
-        let Some((start, end)) = range.filter(|_| is_declared) else { return Err(mismatch()) };
+        let Some((start, end)) = range.filter(|_| is_declared) else { return Err(mismatch_error()) };
         let content = &data[start..end];
-        if mapped::digest(content).to_hex().as_str() != record.blake3 {
+        let digest = mapped::digest(content).to_hex();
+        if digest.as_str() != record.blake3 {
             return Err(Diagnostic::error(
                 codes::artifacts::DAMAGED,
-                format!("tensor {}: the contents do not match the manifest", port.name),
+                format!("tensor {}: expected contents with BLAKE3 digest {}, found {digest}", port.name, record.blake3),
             ));
         }
-        if port.ty.dtype == DType::Bool && content.iter().any(|&byte| byte > 1) {
-            return Err(mismatch());
+        if port.ty.dtype == DType::Bool
+            && let Some(byte) = content.iter().find(|&&byte| byte > 1)
+        {
+            return Err(weights_error(&format!("tensor {}: expected Boolean bytes 0 or 1, found {byte}", port.name)));
         }
         let slice = FileRange(file.clone(), base + start..base + end);
-        tensors.push(Tensor::from_storage(port.ty.dtype, &shape, Arc::new(slice)).ok_or_else(mismatch)?);
+        tensors.push(Tensor::from_storage(port.ty.dtype, &shape, Arc::new(slice)).ok_or_else(mismatch_error)?);
     }
     Ok(tensors)
 }
@@ -294,7 +322,8 @@ fn region<'a>(
 ) -> Result<CompiledRegion, Diagnostic> {
     let source = match (&record.source, &record.language) {
         (Some(name), Some(language)) => {
-            let text = std::str::from_utf8(get(name)?).map_err(|_| malformed(format!("{name} is not valid UTF-8")))?;
+            let text = std::str::from_utf8(get(name)?)
+                .map_err(|_| malformed(format!("entry {name}: expected UTF-8 text, found invalid bytes")))?;
             Some(RegionSource { language: language.clone(), text: text.to_owned() })
         }
         _ => None,
@@ -322,7 +351,7 @@ fn region<'a>(
 
 fn not_an_artifact() -> Diagnostic {
     Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, "not a byoc artifact")
-        .help("byoc compile MODEL -o FILE.byoc writes one")
+        .help("byoc compile MODEL -o FILE.byoc writes an artifact")
 }
 
 fn malformed(message: impl Into<String>) -> Diagnostic {

@@ -71,15 +71,19 @@ impl<'a> Contents<'a> {
         let mut entries: Vec<(String, Vec<Cow<'a, [u8]>>)> = Vec::new();
         entries.push((PROGRAM.to_owned(), vec![serde_json::to_vec(&compiled.program)?.into()]));
         let mut weights = Weights::default();
-        let tensors = weights.of_program(compiled);
-        let of_variants: Vec<Vec<TensorRecord>> =
-            compiled.variants.iter().enumerate().map(|(i, variant)| weights.of_variant(i, &variant.compiled)).collect();
+        let tensors = weights.record_program(compiled);
+        let variant_records: Vec<Vec<TensorRecord>> = compiled
+            .variants
+            .iter()
+            .enumerate()
+            .map(|(i, variant)| weights.record_variant(i, &variant.compiled))
+            .collect();
         entries.push((WEIGHTS.to_owned(), safetensors(&weights.tensors)?));
         let mut shared_entries = SharedData::default();
         let regions = records(compiled, "", &mut entries);
         let linked_files = shared_entries.records(compiled, "", &mut entries);
         let mut variants = Vec::with_capacity(compiled.variants.len());
-        for ((i, variant), tensors) in compiled.variants.iter().enumerate().zip(of_variants) {
+        for ((i, variant), tensors) in compiled.variants.iter().enumerate().zip(variant_records) {
             let (dir, compiled) = (format!("variants/{i}/"), &variant.compiled);
             let program = format!("{dir}{PROGRAM}");
             entries.push((program.clone(), vec![serde_json::to_vec(&compiled.program)?.into()]));
@@ -146,7 +150,7 @@ struct Weights<'a> {
 
 impl<'a> Weights<'a> {
     /// Adds the tensors of the main program, except for tensors that are stored only in blobs.
-    fn of_program(&mut self, compiled: &'a Compiled) -> Vec<TensorRecord> {
+    fn record_program(&mut self, compiled: &'a Compiled) -> Vec<TensorRecord> {
         let in_blobs = compiled.only_in_blobs();
         let names = compiled.program.constants.iter().map(|port| port.name.clone());
         let numbered_constants = names.zip(&compiled.constants).zip(0u32..);
@@ -165,7 +169,7 @@ impl<'a> Weights<'a> {
     }
 
     /// Adds the tensors of a specialized program that are not in the archive yet.
-    fn of_variant(&mut self, index: usize, compiled: &'a Compiled) -> Vec<TensorRecord> {
+    fn record_variant(&mut self, index: usize, compiled: &'a Compiled) -> Vec<TensorRecord> {
         let names = compiled.program.constants.iter().map(|port| format!("variants/{index}/{}", port.name));
         let in_blobs = compiled.only_in_blobs();
         let mut records = Vec::with_capacity(compiled.constants.len());

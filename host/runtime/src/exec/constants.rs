@@ -13,14 +13,14 @@ use byoc_ir::ir::TensorType;
 pub fn needed_constants(program: &Program, is_loaded: impl Fn(u32) -> bool) -> Vec<bool> {
     let mut is_needed = vec![false; program.constants.len()];
     let mut is_visited = vec![false; program.functions.len()];
-    let mut todo = vec![program.entry];
-    while let Some(index) = todo.pop() {
+    let mut worklist = vec![program.entry];
+    while let Some(index) = worklist.pop() {
         if std::mem::replace(&mut is_visited[index as usize], true) {
             continue;
         }
         let function = &program.functions[index as usize];
         constants_of(function).for_each(|constant| is_needed[constant] = true);
-        todo.extend(function.code.iter().filter_map(|instr| match instr {
+        worklist.extend(function.code.iter().filter_map(|instr| match instr {
             Instr::Region { region, .. } if is_loaded(*region) && is_sized(function, instr) => None,
             Instr::Region { region, .. } => Some(program.regions[*region as usize].fallback),
             Instr::Call { function, .. } | Instr::TailCall { function, .. } | Instr::Closure { function, .. } => {

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 pub const ALIGNMENT: usize = byoc_plugin_api::host::device::MAX_ALIGNMENT;
 
 /// Interval at which cancellation is checked while a device works.
-const POLL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Time limit for a device to finish after its run was cancelled. After that, the device is considered lost, and its
 /// memory is not reused.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE_PERIOD: Duration = Duration::from_millis(500);
 
 /// Device memory shared by the programs that use it.
 pub struct DeviceSpace {
@@ -120,7 +120,7 @@ impl Unfinished {
                 index += 1;
                 continue;
             }
-            let is_done = event.wait(POLL).map_err(|error| (fault(&error), *region));
+            let is_done = event.wait(POLL_INTERVAL).map_err(|error| (fault(&error), *region));
             if is_done.is_err() || matches!(is_done, Ok(true)) {
                 self.0.remove(index);
                 is_done?;
@@ -134,7 +134,7 @@ impl Unfinished {
     /// Waits for all work after a run has failed or was cancelled. Returns the regions whose device does not finish in
     /// time and may still write to memory.
     pub(super) fn abandon(&mut self) -> Vec<u32> {
-        let end = Instant::now() + GRACE;
+        let end = Instant::now() + GRACE_PERIOD;
         let mut lost_regions = Vec::new();
         for (event, _, region) in self.0.drain(..) {
             let remaining = end.saturating_duration_since(Instant::now());

@@ -44,18 +44,18 @@ pub(super) fn are_writable(
     outputs: &[TensorViewMut<'_>],
 ) -> bool {
     let range = |bytes: &[u8]| -> Range<*const u8> { bytes.as_ptr_range() };
-    let overlap = |a: &Range<*const u8>, b: &Range<*const u8>| a.start < b.end && b.start < a.end;
+    let overlaps = |a: &Range<*const u8>, b: &Range<*const u8>| a.start < b.end && b.start < a.end;
     !results.is_empty()
         && results.iter().all(|result| {
             let Some(out) = outputs.get(result.output as usize) else { return false };
             let memory = range(out.data);
             let has_declared_type = regs[result.reg.index()]
-                .known()
+                .known_type()
                 .is_some_and(|actual_type| (out.dtype, out.shape) == (actual_type.0, &actual_type.1[..]));
             let mut other_outputs = outputs.iter().enumerate().filter(|(other, _)| *other != result.output as usize);
             has_declared_type
                 && (memory.start as usize).is_multiple_of(ALIGNMENT)
-                && !inputs.iter().any(|input| overlap(&memory, &range(input.bytes())))
-                && !other_outputs.any(|(_, other)| overlap(&memory, &range(other.data)))
+                && !inputs.iter().any(|input| overlaps(&memory, &range(input.bytes())))
+                && !other_outputs.any(|(_, other)| overlaps(&memory, &range(other.data)))
         })
 }

@@ -169,14 +169,14 @@ impl Executor {
         cancel: &Cancel,
     ) -> Result<(), Diagnostic> {
         check_inputs(&self.program().inputs, inputs)?;
-        if self.prepared_program.loss_reason().is_none() {
+        if self.prepared_program.lost_backend().is_none() {
             let result = self.run_prepared(&self.prepared_program, inputs, results, observer, cancel);
             let is_device_lost = result.as_ref().is_err_and(|error| error.code == codes::runtime::DEVICE_LOST);
-            if !is_device_lost || self.prepared_program.loss_reason().is_none() {
+            if !is_device_lost || self.prepared_program.lost_backend().is_none() {
                 return result;
             }
         }
-        let backend = self.prepared_program.loss_reason().unwrap_or_default();
+        let backend = self.prepared_program.lost_backend().unwrap_or_default();
         let fallback_program = self.without_lost.get_or_init(|| self.prepared_program.without_backend(backend));
         self.run_prepared(fallback_program.as_ref().map_err(Clone::clone)?, inputs, results, observer, cancel)
     }
@@ -206,10 +206,10 @@ impl Executor {
             Threading::Unknown => {
                 let mut observe = || {
                     // A thread that waits for other threads may execute this closure inside another run.
-                    let outer = split::take_split();
+                    let outer_split = split::take_split();
                     let result = run();
                     prepared_program.learn_threading(split::take_split(), result.is_ok());
-                    if outer {
+                    if outer_split {
                         split::record_split();
                     }
                     result
@@ -274,9 +274,9 @@ fn check_constants(program: &Program, constants: &[Option<Tensor>]) -> Result<()
     if program.constants.len() != constants.len() {
         return program_error(format!("expected {} constants, found {}", program.constants.len(), constants.len()));
     }
-    let given_constants =
+    let present_constants =
         program.constants.iter().zip(constants).filter_map(|(port, tensor)| Some((port, tensor.as_ref()?)));
-    for (port, tensor) in given_constants {
+    for (port, tensor) in present_constants {
         if port.ty.dtype != tensor.dtype() || port.ty.shape().as_deref() != Some(tensor.shape()) {
             return program_error(format!("constant \"{}\": expected {}, found {tensor:?}", port.name, show(port)));
         }

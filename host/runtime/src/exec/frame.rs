@@ -94,7 +94,7 @@ impl RegInfo {
     }
 
     /// Returns the element type and the dimensions, if all dimensions are known.
-    pub(super) fn known(&self) -> Option<(DType, &Shape)> {
+    pub(super) fn known_type(&self) -> Option<(DType, &Shape)> {
         Some((self.ty.as_ref()?.dtype, self.shape.as_ref()?))
     }
 }
@@ -109,7 +109,7 @@ pub(super) struct Frame {
 }
 
 /// Reason why a register was not copied to caller-provided memory.
-pub(super) enum Unread {
+pub(super) enum ReadError {
     /// The register holds a tensor of a different type.
     Type(DType, Shape),
     /// The register could not be read.
@@ -138,7 +138,7 @@ impl<'a> Scope<'a> {
             },
             Slot::Constant(i) => Ok(Value::Tensor(self.constants[i as usize].clone())),
             Slot::Arena(_) | Slot::Device { .. } => {
-                let (dtype, shape) = info.known().expect("a tensor in an arena has a known size");
+                let (dtype, shape) = info.known_type().expect("a tensor in an arena has a known size");
                 let mut copy = allocate(info.bytes)?;
                 match info.slot {
                     Slot::Device { space, offset } => {
@@ -147,7 +147,9 @@ impl<'a> Scope<'a> {
                     }
                     _ => self.copy_arena(frame, reg, copy.as_mut()),
                 }
-                Ok(Value::Tensor(Tensor::from_storage(dtype, shape, Arc::new(copy)).expect("size matches the shape")))
+                Ok(Value::Tensor(
+                    Tensor::from_storage(dtype, shape, Arc::new(copy)).expect("the buffer has the size of the shape"),
+                ))
             }
         }
     }
@@ -161,16 +163,16 @@ impl<'a> Scope<'a> {
     pub(super) fn read_tensor(&self, frame: &Frame, reg: Reg) -> Result<Tensor, Diagnostic> {
         match self.read(frame, reg)? {
             Value::Tensor(tensor) => Ok(tensor),
-            _ => Err(bad_program("expected a register with a tensor, found a handle")),
+            value => Err(bad_program(&format!("expected a register with a tensor, found {}", value.kind()))),
         }
     }
 
     /// Copies the tensor in a register to caller-provided memory.
-    pub(super) fn read_into(&self, frame: &Frame, reg: Reg, out: &mut TensorViewMut<'_>) -> Result<(), Unread> {
+    pub(super) fn read_into(&self, frame: &Frame, reg: Reg, out: &mut TensorViewMut<'_>) -> Result<(), ReadError> {
         let info = self.reg(reg);
         let copy = |out: &mut TensorViewMut<'_>, tensor: &Tensor| {
             if (out.dtype, out.shape) != (tensor.dtype(), tensor.shape()) {
-                return Err(Unread::Type(tensor.dtype(), tensor.shape().into()));
+                return Err(ReadError::Type(tensor.dtype(), tensor.shape().into()));
             }
             out.data.copy_from_slice(tensor.bytes());
             Ok(())
@@ -178,17 +180,20 @@ impl<'a> Scope<'a> {
         match info.slot {
             Slot::Value(i) => match &frame.values[i as usize] {
                 Value::Tensor(tensor) => copy(out, tensor),
-                _ => Err(Unread::Failed(bad_program("expected a register with a tensor, found a handle or no value"))),
+                value => {
+                    let message = format!("expected a register with a tensor, found {}", value.kind());
+                    Err(ReadError::Failed(bad_program(&message)))
+                }
             },
             Slot::Constant(i) => copy(out, &self.constants[i as usize]),
             Slot::Arena(_) | Slot::Device { .. } => {
-                let (dtype, shape) = info.known().expect("a tensor in an arena has a known size");
+                let (dtype, shape) = info.known_type().expect("a tensor in an arena has a known size");
                 if (out.dtype, out.shape) != (dtype, &shape[..]) {
-                    return Err(Unread::Type(dtype, shape.clone()));
+                    return Err(ReadError::Type(dtype, shape.clone()));
                 }
                 if let Slot::Device { space, offset } = info.slot {
-                    let buffer = device::buffer(&frame.device, space).map_err(Unread::Failed)?;
-                    return buffer.copy_out(offset, out.data).map_err(|error| Unread::Failed(fault(&error)));
+                    let buffer = device::buffer(&frame.device, space).map_err(ReadError::Failed)?;
+                    return buffer.copy_out(offset, out.data).map_err(|error| ReadError::Failed(fault(&error)));
                 }
                 self.copy_arena(frame, reg, out.data);
                 Ok(())
@@ -202,17 +207,17 @@ impl<'a> Scope<'a> {
         match info.slot {
             Slot::Value(i) => frame.values[i as usize] = value,
             Slot::Arena(offset) => match value {
-                Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known().map(|(d, s)| (d, &s[..])) => {
+                Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known_type().map(|(d, s)| (d, &s[..])) => {
                     frame.arena.as_mut()[offset..offset + info.bytes].copy_from_slice(t.bytes());
                 }
-                _ => return Err(bad_program("expected a tensor of the type of its register, found a different value")),
+                value => return Err(register_error(info, &value)),
             },
             Slot::Device { space, offset } => match value {
-                Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known().map(|(d, s)| (d, &s[..])) => {
+                Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known_type().map(|(d, s)| (d, &s[..])) => {
                     let buffer = device::buffer(&frame.device, space)?;
                     buffer.copy_in(offset, t.bytes()).map_err(|error| fault(&error))?;
                 }
-                _ => return Err(bad_program("expected a tensor of the type of its register, found a different value")),
+                value => return Err(register_error(info, &value)),
             },
             Slot::Constant(_) => return Err(bad_program("expected a writable register, found a constant")),
         }
@@ -237,12 +242,12 @@ impl<'a> Scope<'a> {
         let Frame { arena, device, .. } = frame;
         match (self.reg(source).slot, self.reg(target).slot) {
             (Slot::Arena(source_offset), Slot::Device { space, offset }) => {
-                let source_offset = &arena.as_ref()[source_offset..source_offset + bytes];
-                device::buffer(device, space)?.copy_in(offset, source_offset).map_err(|error| fault(&error))
+                let source_data = &arena.as_ref()[source_offset..source_offset + bytes];
+                device::buffer(device, space)?.copy_in(offset, source_data).map_err(|error| fault(&error))
             }
             (Slot::Device { space, offset }, Slot::Arena(target_offset)) => {
-                let target_offset = &mut arena.as_mut()[target_offset..target_offset + bytes];
-                device::buffer(device, space)?.copy_out(offset, target_offset).map_err(|error| fault(&error))
+                let target_data = &mut arena.as_mut()[target_offset..target_offset + bytes];
+                device::buffer(device, space)?.copy_out(offset, target_data).map_err(|error| fault(&error))
             }
             _ => {
                 let value = self.read(frame, source)?;
@@ -263,7 +268,7 @@ impl<'a> Scope<'a> {
     where
         'a: 'b,
     {
-        let (dtype, shape) = self.reg(reg).known().expect("an operand computed in place has a known size");
+        let (dtype, shape) = self.reg(reg).known_type().expect("an operand computed in place has a known size");
         TensorView { dtype, shape, data }
     }
 
@@ -299,7 +304,7 @@ pub(super) struct Operands {
     /// Device memory that the step accesses, if all non-constant operands are in the memory of one device.
     pub footprint: Option<Footprint>,
     /// True if an operand is in device memory.
-    pub on_device: bool,
+    pub is_on_device: bool,
     /// Results that reuse the memory of an input: pairs of indices into `outs` and `inputs`. Such an input has no view.
     pub in_place: Box<[[u32; 2]]>,
     /// Results that the step can write to caller-provided memory: pairs of an index into `outs` and an index into the
@@ -311,8 +316,8 @@ struct ArenaOperand {
     offset: usize,
     bytes: usize,
     /// Index into `inputs` or `outs`.
-    at: u32,
-    out: bool,
+    operand_index: u32,
+    is_output: bool,
 }
 
 impl Operands {
@@ -332,21 +337,26 @@ impl Operands {
         let mut footprints: BTreeMap<u32, Footprint> = BTreeMap::new();
         let mut has_other_operands = false;
         let operand_lists = [(&inputs, false), (&outs, true)];
-        for (list, out) in operand_lists {
+        for (list, is_output) in operand_lists {
             for (index, reg) in list.iter().enumerate() {
                 let info = &regs[reg.index()];
-                if !out && in_place.iter().any(|[_, input]| *input as usize == index) {
+                if !is_output && in_place.iter().any(|[_, input]| *input as usize == index) {
                     // The access to the result covers the access to the input.
                     continue;
                 }
                 match info.slot {
                     Slot::Arena(offset) if info.bytes > 0 => {
-                        arena_operands.push(ArenaOperand { offset, bytes: info.bytes, at: index as u32, out });
+                        arena_operands.push(ArenaOperand {
+                            offset,
+                            bytes: info.bytes,
+                            operand_index: index as u32,
+                            is_output,
+                        });
                     }
-                    Slot::Constant(_) if out => return None,
+                    Slot::Constant(_) if is_output => return None,
                     Slot::Device { space, offset } => {
                         let footprint = footprints.entry(space).or_insert_with(|| Footprint::of(space));
-                        footprint.add(offset..offset + info.bytes, out)?;
+                        footprint.add(offset..offset + info.bytes, is_output)?;
                     }
                     // Constants live as long as the program.
                     Slot::Constant(_) => {}
@@ -357,11 +367,11 @@ impl Operands {
         arena_operands.sort_by_key(|operand| operand.offset);
         let (mut read_to, mut written_to) = (0, 0);
         for operand in &arena_operands {
-            if operand.offset < written_to || (operand.out && operand.offset < read_to) {
+            if operand.offset < written_to || (operand.is_output && operand.offset < read_to) {
                 return None;
             }
             let end = operand.offset + operand.bytes;
-            if operand.out {
+            if operand.is_output {
                 written_to = end;
             } else {
                 read_to = read_to.max(end);
@@ -375,7 +385,7 @@ impl Operands {
             outs: outs.into(),
             arena_operands: arena_operands.into(),
             footprint: single_footprint.and_then(|footprints| footprints.into_values().next()),
-            on_device: is_on_device,
+            is_on_device,
             in_place: in_place.into(),
             direct: [].into(),
         })
@@ -396,7 +406,7 @@ pub(super) struct Scratch {
     allocations: Vec<Arc<AlignedBytes>>,
     /// True if value buffers are retained for later steps and runs, because the results of the run are copied
     /// elsewhere.
-    pub keep: bool,
+    pub keeps_buffers: bool,
     /// Retained value buffers; a buffer without another reference is free.
     kept: Vec<Arc<AlignedBytes>>,
 }
@@ -450,15 +460,15 @@ impl Scratch {
         for &reg in &operands.inputs {
             views.inputs.push(input_view(scope, &frame.values, reg)?);
         }
-        let mut unused = allocations.iter_mut();
+        let mut unused_allocations = allocations.iter_mut();
         for (index, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
             let (dtype, shape) = info
-                .known()
+                .known_type()
                 .ok_or_else(|| bad_program("expected an operand of known size, found unknown dimensions"))?;
             let data = match info.slot {
                 Slot::Value(_) if !is_direct(index) => {
-                    let memory = unused.next().expect("one buffer per value output");
+                    let memory = unused_allocations.next().expect("each value output has a buffer");
                     Arc::get_mut(memory).expect("nothing else refers to the buffer").as_mut()
                 }
                 _ => bytemuck::cast_slice_mut::<u64, u8>(&mut []),
@@ -476,29 +486,38 @@ impl Scratch {
         self.inputs = recycle_views(inputs);
         self.outputs = recycle_outputs(outputs);
         result?;
-        let mut allocated = allocations.drain(..);
+        let mut allocated_buffers = allocations.drain(..);
         for (index, &reg) in operands.outs.iter().enumerate() {
             let info = scope.reg(reg);
-            if let (Slot::Value(i), Some((dtype, shape)), false) = (info.slot, info.known(), is_direct(index)) {
-                let bytes = allocated.next().expect("one buffer per value output");
-                if self.keep && self.kept.len() < MAX_KEPT {
+            if let (Slot::Value(i), Some((dtype, shape)), false) = (info.slot, info.known_type(), is_direct(index)) {
+                let bytes = allocated_buffers.next().expect("each value output has a buffer");
+                if self.keeps_buffers && self.kept.len() < MAX_KEPT {
                     self.kept.push(bytes.clone());
                 }
-                let tensor = Tensor::from_storage(dtype, shape, bytes).expect("size matches the shape");
+                let tensor = Tensor::from_storage(dtype, shape, bytes).expect("the buffer has the size of the shape");
                 frame.values[i as usize] = Value::Tensor(tensor);
             }
         }
-        drop(allocated);
+        drop(allocated_buffers);
         self.allocations = allocations;
         Ok(())
     }
+}
+
+fn register_error(info: &RegInfo, value: &Value) -> Diagnostic {
+    let expected = info.ty.as_ref().map_or_else(|| "a handle".to_owned(), TensorType::to_string);
+    let found = match value {
+        Value::Tensor(tensor) => format!("{tensor:?}"),
+        value => value.kind().to_owned(),
+    };
+    bad_program(&format!("register: expected {expected}, found {found}"))
 }
 
 /// Returns the view of an input. The data of an input in the arena is set later, by `split_arena`.
 fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<TensorView<'a>, Diagnostic> {
     let info = scope.reg(reg);
     let (dtype, shape) =
-        info.known().ok_or_else(|| bad_program("expected an operand of known size, found unknown dimensions"))?;
+        info.known_type().ok_or_else(|| bad_program("expected an operand of known size, found unknown dimensions"))?;
     let tensor = match info.slot {
         // Even an empty slice must be aligned for the elements.
         Slot::Arena(_) | Slot::Device { .. } => {
@@ -508,7 +527,7 @@ fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Ten
         Slot::Value(i) => match &values[i as usize] {
             Value::Tensor(tensor) => tensor,
             Value::Empty => return Err(bad_program("a register is read before it is written")),
-            _ => return Err(bad_program("expected a register with a tensor, found a handle")),
+            value => return Err(bad_program(&format!("expected a register with a tensor, found {}", value.kind()))),
         },
     };
     if tensor.dtype() != dtype || tensor.shape() != &shape[..] {
@@ -524,18 +543,18 @@ fn split_arena<'a>(arena: &'a mut [u8], arena_operands: &[ArenaOperand], views: 
     while next < arena_operands.len() {
         let out = arena_operands[next..]
             .iter()
-            .position(|operand| operand.out)
+            .position(|operand| operand.is_output)
             .map_or(arena_operands.len(), |index| next + index);
         let end = arena_operands.get(out).map_or(base + remaining.len(), |operand| operand.offset);
         let (shared_part, tail) = std::mem::take(&mut remaining).split_at_mut(end - base);
         let shared_part: &'a [u8] = shared_part;
         for input in &arena_operands[next..out] {
-            views.inputs[input.at as usize].data = &shared_part[input.offset - base..][..input.bytes];
+            views.inputs[input.operand_index as usize].data = &shared_part[input.offset - base..][..input.bytes];
         }
         (remaining, base) = (tail, end);
         if let Some(operand) = arena_operands.get(out) {
-            let (outputs_written, tail) = std::mem::take(&mut remaining).split_at_mut(operand.bytes);
-            views.outputs[operand.at as usize].data = outputs_written;
+            let (output_data, tail) = std::mem::take(&mut remaining).split_at_mut(operand.bytes);
+            views.outputs[operand.operand_index as usize].data = output_data;
             (remaining, base) = (tail, operand.offset + operand.bytes);
         }
         next = out + 1;

@@ -4,14 +4,14 @@
 
 use super::device::{Footprint, Unfinished};
 use super::direct;
-use super::frame::{Frame, Scope, Unread};
-use super::inputs::wrong_output;
+use super::frame::{Frame, ReadError, Scope};
+use super::inputs::{show, wrong_output};
 use super::load::{Code, RegionStep, Step};
 use super::lock::lock;
 use super::prepared::{PreparedProgram, RunBuffers};
 use super::program::{Instr, Port, Reg};
 use super::signature::admits;
-use super::step::{self, Ran};
+use super::step::{self, RegionOutcome};
 use super::trace::{Observer, StepEvent};
 use super::value::{Cells, Closure, Data, Value, bad_program};
 use crate::cancel::Cancel;
@@ -94,7 +94,7 @@ pub(super) fn run(
     {
         interpreter.is_direct = direct::are_writable(&code.direct, &code.regs, inputs, outputs);
     }
-    interpreter.buffers.scratch.keep = matches!(results, Results::Into(_));
+    interpreter.buffers.scratch.keeps_buffers = matches!(results, Results::Into(_));
     interpreter.buffers.args.extend(inputs.iter().cloned().map(Value::Tensor));
     let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run(results));
     let lost_regions = interpreter.unfinished.abandon();
@@ -193,9 +193,9 @@ impl<'e> Interpreter<'e, '_> {
                 Some(Instr::Region { region, .. }) => format!(" ({})", program.regions[*region as usize].symbol),
                 _ => String::new(),
             };
-            format!(" at step {instruction} of {} in {}{operator}", function.code.len(), function.name)
+            format!(", and was at step {instruction} of {} in {}{operator}", function.code.len(), function.name)
         });
-        let progress = || format!("the run was{}, having executed {} steps", location.unwrap_or_default(), self.steps);
+        let progress = || format!("the run had executed {} steps{}", self.steps, location.unwrap_or_default());
         self.cancel.check(progress).err().unwrap_or_else(|| bad_program("the run ended without a cancellation"))
     }
 
@@ -255,8 +255,9 @@ impl<'e> Interpreter<'e, '_> {
     fn finish(&mut self, values: &[Reg], results: &mut Results<'_, '_>) -> Result<(), Diagnostic> {
         let exec = self.exec;
         let outputs = &exec.program.outputs;
-        let argument_error = |i: usize| {
-            bad_program(&format!("output \"{}\": expected the declared type, found a different type", outputs[i].name))
+        let output_error = |i: usize, tensor: &Tensor| match outputs.get(i) {
+            Some(port) => bad_program(&format!("output \"{}\": expected {}, found {tensor:?}", port.name, show(port))),
+            None => bad_program(&format!("expected {} outputs, found {}", outputs.len(), values.len())),
         };
         let is_direct = self.is_direct;
         let top = self.top();
@@ -267,7 +268,7 @@ impl<'e> Interpreter<'e, '_> {
                     let tensor = scope.read_tensor(&top.frame, reg)?;
                     let is_admitted = |port: &Port| port.ty.dtype == tensor.dtype() && admits(&port.ty, tensor.shape());
                     if !outputs.get(i).is_some_and(is_admitted) {
-                        return Err(argument_error(i.min(outputs.len().saturating_sub(1))));
+                        return Err(output_error(i, &tensor));
                     }
                     tensors.push(tensor);
                 }
@@ -282,8 +283,8 @@ impl<'e> Interpreter<'e, '_> {
                         continue;
                     }
                     scope.read_into(&top.frame, reg, out).map_err(|error| match error {
-                        Unread::Type(dtype, shape) => wrong_output(&outputs[i], out, dtype, &shape),
-                        Unread::Failed(diagnostic) => diagnostic,
+                        ReadError::Type(dtype, shape) => wrong_output(&outputs[i], out, dtype, &shape),
+                        ReadError::Failed(diagnostic) => diagnostic,
                     })?;
                 }
             }
@@ -334,8 +335,9 @@ impl<'e> Interpreter<'e, '_> {
 
     /// Copies the arguments for the function of a closure into `buffers`, and returns the function.
     fn closure_args(&mut self, closure: Reg, args: &[Reg]) -> Result<u32, Diagnostic> {
-        let Value::Closure(closure) = self.read_all(&[closure])?.remove(0) else {
-            return Err(bad_program("expected a closure as the callee, found a different value"));
+        let closure = match self.read_all(&[closure])?.remove(0) {
+            Value::Closure(closure) => closure,
+            value => return Err(bad_program(&format!("expected a closure as the callee, found {}", value.kind()))),
         };
         self.read_args(args, &closure.captures)?;
         if self.buffers.args.len() != self.exec.program.functions[closure.function as usize].params as usize {
@@ -366,7 +368,7 @@ impl<'e> Interpreter<'e, '_> {
             }
             Step::Dynamic(step) => {
                 let frame = &mut top.frame;
-                let result = exec.pool.install(|| cancel.within(|| step::dynamic(scope, frame, step)));
+                let result = exec.pool.install(|| cancel.within(|| step::run_dynamic(scope, frame, step)));
                 result.map_err(|e| self.with_origins(instruction, e))?;
                 return Ok(Flow::Next);
             }
@@ -393,7 +395,7 @@ impl<'e> Interpreter<'e, '_> {
         let top = self.stack.last_mut().expect("an activation is running");
         Ok(match instr {
             Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } | Instr::Copy { .. } => {
-                unreachable!("converted to steps by load")
+                unreachable!("load converts these instructions to steps")
             }
             Instr::Move { from, to } => {
                 let value = scope.read(&top.frame, *from)?;
@@ -489,7 +491,7 @@ impl<'e> Interpreter<'e, '_> {
     /// next steps run; otherwise the region first waits for unfinished work, and then runs to completion.
     fn region(&mut self, step: &'e RegionStep, caller: &mut [TensorViewMut<'_>]) -> Result<Flow<'e>, Diagnostic> {
         let exec = self.exec;
-        let footprint = step.fixed.as_ref().and_then(|(operands, _)| operands.footprint.as_ref());
+        let footprint = step.fixed_plan.as_ref().and_then(|(operands, _)| operands.footprint.as_ref());
         let space = footprint.and_then(|footprint| exec.spaces[footprint.space as usize].as_ref());
         let is_concurrent = space.is_some_and(|space| !space.memory.serves_one_run());
         if !is_concurrent && !self.unfinished.is_empty() {
@@ -507,12 +509,12 @@ impl<'e> Interpreter<'e, '_> {
         };
         drop(dependencies);
         match result {
-            Ok(Ran::Done) => Ok(Flow::Next),
-            Ok(Ran::Started(event)) => {
+            Ok(RegionOutcome::Done) => Ok(Flow::Next),
+            Ok(RegionOutcome::Started(event)) => {
                 self.unfinished.push(event, footprint.cloned().unwrap_or_default(), step.index);
                 Ok(Flow::Next)
             }
-            Ok(Ran::OnHost) => {
+            Ok(RegionOutcome::OnHost) => {
                 self.wait(None)?;
                 self.read_args(&step.inputs, &[])?;
                 Ok(Flow::Call(exec.program.regions[step.index as usize].fallback, &step.outs))

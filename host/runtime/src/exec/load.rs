@@ -121,7 +121,7 @@ pub(super) struct RegionStep {
     /// Types that the region was compiled for.
     pub signature: Signature,
     /// Operands and plan, if all dimensions are known before the run.
-    pub fixed: Option<(Operands, Prepared)>,
+    pub fixed_plan: Option<(Operands, Prepared)>,
     pub inputs: Vec<Reg>,
     pub outs: Vec<Reg>,
     /// Plans, if dimensions are known only at run time.
@@ -151,7 +151,7 @@ pub(super) fn load(
         match step {
             Step::Kernel(step) => step.operands.set_direct(&direct),
             Step::Region(step) => {
-                if let Some((operands, _)) = &mut step.fixed {
+                if let Some((operands, _)) = &mut step.fixed_plan {
                     operands.set_direct(&direct);
                 }
             }
@@ -199,7 +199,7 @@ impl Loader<'_> {
         let is_sized = call.inputs().all(|reg| regs[reg.index()].shape.is_some())
             && result_types.outs.iter().all(|t| t.len().is_some());
         if !is_sized {
-            return Ok(Step::Dynamic(Box::new(result_types.dynamic(call))));
+            return Ok(Step::Dynamic(Box::new(result_types.dynamic_step(call))));
         }
         let inputs: Vec<TensorType> = call.inputs().filter_map(|reg| regs[reg.index()].ty.clone()).collect();
         let constants: Vec<Option<&Tensor>> = call.inputs().map(|reg| self.constant(regs, reg)).collect();
@@ -237,7 +237,8 @@ impl Loader<'_> {
             (Some(from), [out]) => (from, *out),
             _ => {
                 return Err(bad_program(&format!(
-                    "alias: expected an argument and one result, found {} results",
+                    "alias: expected at least one argument and one result, found {} and {}",
+                    call.inputs().count(),
                     call.outs.len()
                 )));
             }
@@ -249,7 +250,7 @@ impl Loader<'_> {
         if is_same_location && shape.is_some() && source.bytes == target.bytes {
             return Ok(Step::Nop);
         }
-        let call = shape.is_none().then(|| Box::new(result_types.dynamic(call)));
+        let call = shape.is_none().then(|| Box::new(result_types.dynamic_step(call)));
         Ok(Step::Alias { from: view_source, out, shape, call })
     }
 
@@ -271,7 +272,7 @@ impl Loader<'_> {
         {
             let dims: Vec<&[usize]> = inputs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
             let expected: Vec<&[usize]> = outs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
-            match plans.fixed(&dims) {
+            match plans.fixed_plan(&dims) {
                 Ok(plan)
                     if plan.outputs.iter().all(|o| o.exact)
                         && plan.outputs.iter().map(|o| &o.dims[..]).eq(expected.iter().copied()) =>
@@ -307,7 +308,7 @@ impl Loader<'_> {
             outputs: declaration.outputs.clone(),
             ..Signature::default()
         };
-        Ok(Step::Region(Box::new(RegionStep { index, region, signature, fixed: fixed_plan, inputs, outs, plans })))
+        Ok(Step::Region(Box::new(RegionStep { index, region, signature, fixed_plan, inputs, outs, plans })))
     }
 
     fn constant(&self, regs: &[RegInfo], reg: Reg) -> Option<&Tensor> {
@@ -343,9 +344,14 @@ impl Loader<'_> {
                 None => false,
             });
         if !matches_declaration {
+            let type_text = |ty: Option<&TensorType>| ty.map_or_else(|| "a handle".to_owned(), TensorType::to_string);
+            let expected: Vec<String> = result_types.iter().map(|ty| type_text(Some(ty))).collect();
+            let found: Vec<String> = call.outs.iter().map(|out| type_text(regs[out.index()].ty.as_ref())).collect();
             return Err(bad_program(&format!(
-                "{}: expected results of the inferred types, found different types",
-                call.op
+                "{}: expected results of types [{}], found [{}]",
+                call.op,
+                expected.join(", "),
+                found.join(", ")
             )));
         }
         Ok(TypedCall { op, def, attrs, outs: result_types })
@@ -360,7 +366,7 @@ struct TypedCall {
 }
 
 impl TypedCall {
-    fn dynamic(&self, call: &OpCall) -> DynamicStep {
+    fn dynamic_step(&self, call: &OpCall) -> DynamicStep {
         DynamicStep {
             op: self.op,
             attrs: self.attrs.clone(),

@@ -83,7 +83,7 @@ impl RegionPlans {
     ///
     /// # Errors
     /// If the backend refuses the dimensions.
-    pub fn fixed(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
+    pub fn fixed_plan(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         self.owner.prepare(inputs)
     }
 

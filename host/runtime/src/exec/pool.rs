@@ -16,7 +16,7 @@ pub struct Pool {
 
 thread_local! {
     /// True if this thread is inside a body of `parallel_for`.
-    static NESTED: Cell<bool> = const { Cell::new(false) };
+    static IS_NESTED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Size of a thread's stack in bytes.
@@ -43,17 +43,17 @@ impl Pool {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
-        let cannot_start = |reason: &dyn std::fmt::Display| {
+        let start_error = |reason: &dyn std::fmt::Display| {
             Diagnostic::error(codes::runtime::NO_THREADS, format!("cannot start {threads} threads: {reason}"))
         };
-        check_address_space(threads).map_err(|e| cannot_start(&e))?;
+        check_address_space(threads).map_err(|e| start_error(&e))?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .stack_size(STACK_BYTES)
             .thread_name(|i| format!("byoc-{i}"))
             .start_handler(|_| entries::prepare_thread())
             .build()
-            .map_err(|e| cannot_start(&e))?;
+            .map_err(|e| start_error(&e))?;
         Ok(Pool { pool, threads })
     }
 
@@ -79,7 +79,7 @@ impl Pool {
     /// # Panics
     /// If `body` panics.
     pub fn parallel_for(&self, n: usize, body: &(dyn Fn(usize) + Sync)) {
-        if self.threads == 1 || n <= 1 || NESTED.get() {
+        if self.threads == 1 || n <= 1 || IS_NESTED.get() {
             (0..n).for_each(body);
             return;
         }
@@ -93,18 +93,18 @@ impl Pool {
     }
 }
 
-/// Sets `NESTED` while a body runs, and restores it even if the body panics.
+/// Sets `IS_NESTED` while a body runs, and restores it even if the body panics.
 struct Nested(bool);
 
 impl Nested {
     fn enter() -> Nested {
-        Nested(NESTED.replace(true))
+        Nested(IS_NESTED.replace(true))
     }
 }
 
 impl Drop for Nested {
     fn drop(&mut self) {
-        NESTED.set(self.0);
+        IS_NESTED.set(self.0);
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
         let body = || pool.parallel_for(10, &|i| assert!(i != 5, "five"));
         let panic_result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         assert!(panic_result.is_err());
-        pool.parallel_for(2, &|_| assert!(NESTED.get()));
-        assert!(!NESTED.get());
+        pool.parallel_for(2, &|_| assert!(IS_NESTED.get()));
+        assert!(!IS_NESTED.get());
     }
 }

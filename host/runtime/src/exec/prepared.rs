@@ -35,7 +35,7 @@ pub(super) struct PreparedProgram {
     free_buffers: Mutex<Vec<RunBuffers>>,
     infos: OnceLock<Vec<Vec<StepInfo>>>,
     /// Backend whose device was lost.
-    loss_reason: OnceLock<String>,
+    lost_backend: OnceLock<String>,
     /// True if a run needs no thread of the pool; set at construction, or by the first run.
     inline: OnceLock<bool>,
 }
@@ -87,7 +87,7 @@ impl PreparedProgram {
             free_frames: (0..count).map(|_| Mutex::default()).collect(),
             free_buffers: Mutex::default(),
             infos: OnceLock::new(),
-            loss_reason: OnceLock::new(),
+            lost_backend: OnceLock::new(),
             inline: OnceLock::new(),
             program,
         };
@@ -97,10 +97,10 @@ impl PreparedProgram {
             let _ = prepared_program.inline.set(false);
         }
         let mut is_visited = vec![false; count];
-        let mut todo = vec![prepared_program.program.entry];
-        while let Some(index) = todo.pop() {
+        let mut worklist = vec![prepared_program.program.entry];
+        while let Some(index) = worklist.pop() {
             if !std::mem::replace(&mut is_visited[index as usize], true) {
-                todo.extend(prepared_program.code(index)?.callees(&prepared_program.program));
+                worklist.extend(prepared_program.code(index)?.callees(&prepared_program.program));
             }
         }
         Ok(prepared_program)
@@ -215,13 +215,13 @@ impl PreparedProgram {
     fn is_uniform(&self) -> bool {
         let has_fixed_inputs = self.program.inputs.iter().all(|port| port.ty.shape().is_some());
         let Ok(code) = self.code(self.program.entry) else { return false };
-        let uniform = |step: &Step| match step {
+        let is_uniform_step = |step: &Step| match step {
             Step::Nop | Step::Kernel(_) | Step::Alias { .. } | Step::Copy { .. } => true,
             Step::Region(step) => step.region.is_some(),
             Step::Control(instr) => matches!(instr, Instr::Return { .. } | Instr::Free { .. } | Instr::Move { .. }),
             Step::Dynamic(_) => false,
         };
-        has_fixed_inputs && code.steps.iter().all(uniform)
+        has_fixed_inputs && code.steps.iter().all(is_uniform_step)
     }
 
     /// Returns the threads that a run needs.
@@ -251,14 +251,14 @@ impl PreparedProgram {
     /// Records that the device of a region is lost, and logs a warning once.
     pub fn mark_lost(&self, region: u32, reason: &str) {
         let backend = &self.program.regions[region as usize].backend;
-        if self.loss_reason.set(backend.clone()).is_ok() {
+        if self.lost_backend.set(backend.clone()).is_ok() {
             tracing::warn!("the device of {backend} is lost, and its regions run on the host from now on: {reason}");
         }
     }
 
     /// Returns the backend whose device was lost, if any.
-    pub fn loss_reason(&self) -> Option<&str> {
-        self.loss_reason.get().map(String::as_str)
+    pub fn lost_backend(&self) -> Option<&str> {
+        self.lost_backend.get().map(String::as_str)
     }
 
     /// Returns working memory for a run, reused if possible.

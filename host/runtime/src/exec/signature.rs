@@ -38,9 +38,9 @@ impl Signature {
         while let Some(nodes) = worklist.pop() {
             for node in nodes {
                 if let Some(constant) = node.get("constant") {
-                    let parse_index =
+                    let constant_index =
                         index(constant).ok_or_else(|| format!("expected the index of a constant, found {constant}"))?;
-                    constants.push((parse_index, read_type(&node["outputs"][0])?));
+                    constants.push((constant_index, read_type(&node["outputs"][0])?));
                 }
                 if let Some(body) = node.get("body") {
                     worklist.push(list(body, "nodes")?);
@@ -87,12 +87,12 @@ impl Signature {
     /// # Errors
     /// If a constant is missing or has a different type; the message names the first such constant.
     pub fn check_constants(&self, constant: impl Fn(usize) -> Option<TensorType>) -> Result<(), String> {
-        for (parse_index, recorded_type) in &self.constants {
-            let actual_type = constant(*parse_index);
+        for (constant_index, recorded_type) in &self.constants {
+            let actual_type = constant(*constant_index);
             if actual_type.as_ref() != Some(recorded_type) {
                 let actual_type = actual_type.as_ref().map_or_else(|| "nothing".to_owned(), type_text);
                 return Err(format!(
-                    "constant {parse_index}: expected {}, found {actual_type}",
+                    "constant {constant_index}: expected {}, found {actual_type}",
                     type_text(recorded_type)
                 ));
             }
@@ -198,12 +198,12 @@ fn output_type<'v>(nodes: &'v [Value], value: &Value) -> Result<&'v Value, Strin
 }
 
 fn read_type(value: &Value) -> Result<TensorType, String> {
-    let invalid_type = || format!("expected a tensor type, found {value}");
-    let dtype = value["dtype"].as_str().and_then(DType::parse).ok_or_else(invalid_type)?;
-    let dims = value["dims"].as_array().ok_or_else(invalid_type)?.iter().map(|dim| match dim {
+    let type_error = || format!("expected a tensor type, found {value}");
+    let dtype = value["dtype"].as_str().and_then(DType::parse).ok_or_else(type_error)?;
+    let dims = value["dims"].as_array().ok_or_else(type_error)?.iter().map(|dim| match dim {
         Value::Null => Ok(Dim::Any),
         Value::String(text) => Ok(dim_or_symbol(text)),
-        size => index(size).map(Dim::Fixed).ok_or_else(invalid_type),
+        size => index(size).map(Dim::Fixed).ok_or_else(type_error),
     });
     let ty = TensorType { dtype, dims: dims.collect::<Result<_, _>>()? };
     if ty.is_addressable() { Ok(ty) } else { Err(format!("expected an addressable tensor size, found {value}")) }
@@ -282,18 +282,18 @@ mod tests {
         signature.check_prepared(&Prepared::default()).unwrap_err();
         let bound = plan_with_dims(&[7, 3], false);
         signature.check_results(&bound, &[[6usize, 2]]).unwrap();
-        for invalid_type in [&[8usize, 2][..], &[1, 3], &[2]] {
-            signature.check_results(&bound, &[invalid_type]).unwrap_err();
+        for invalid_dims in [&[8usize, 2][..], &[1, 3], &[2]] {
+            signature.check_results(&bound, &[invalid_dims]).unwrap_err();
         }
     }
 
     #[test]
     fn checks_constants() {
         let signature = signature();
-        let right = [TensorType::fixed(DType::Bool, &[]), TensorType::fixed(DType::I8, &[4])];
-        signature.check_constants(|i| Some(right[i].clone())).unwrap();
-        let invalid_type = [right[0].clone(), TensorType::fixed(DType::I8, &[3])];
-        signature.check_constants(|i| Some(invalid_type[i].clone())).unwrap_err();
-        signature.check_constants(|i| right[..1].get(i).cloned()).unwrap_err();
+        let recorded_types = [TensorType::fixed(DType::Bool, &[]), TensorType::fixed(DType::I8, &[4])];
+        signature.check_constants(|i| Some(recorded_types[i].clone())).unwrap();
+        let mismatched_types = [recorded_types[0].clone(), TensorType::fixed(DType::I8, &[3])];
+        signature.check_constants(|i| Some(mismatched_types[i].clone())).unwrap_err();
+        signature.check_constants(|i| recorded_types[..1].get(i).cloned()).unwrap_err();
     }
 }

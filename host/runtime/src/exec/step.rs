@@ -76,7 +76,7 @@ pub(super) fn kernel(
 }
 
 /// Runs an operator on operands whose dimensions are known only at run time.
-pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -> Result<(), Diagnostic> {
+pub(super) fn run_dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -> Result<(), Diagnostic> {
     let operands = SizedOperands::new(scope, frame, step)?;
     let kernel = operands.kernel(step)?;
     let mut memory: Vec<(Shape, AlignedBytes)> = Vec::with_capacity(kernel.outs.len());
@@ -97,7 +97,8 @@ pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -
     drop(reservation);
     result.map_err(|message| Diagnostic::error(codes::runtime::KERNEL_FAILED, message))?;
     for ((ty, (shape, bytes)), &out) in kernel.outs.iter().zip(memory).zip(&step.outs) {
-        let tensor = Tensor::from_storage(ty.dtype, &shape, Arc::new(bytes)).expect("size matches the shape");
+        let tensor =
+            Tensor::from_storage(ty.dtype, &shape, Arc::new(bytes)).expect("the buffer has the size of the shape");
         scope.write(frame, out, Value::Tensor(tensor))?;
     }
     Ok(())
@@ -215,7 +216,7 @@ pub(super) fn alias(
 }
 
 /// Outcome of a region step.
-pub(super) enum Ran {
+pub(super) enum RegionOutcome {
     /// The outputs are complete.
     Done,
     /// The device has not finished yet.
@@ -232,11 +233,11 @@ pub(super) fn region(
     buffers: &mut RunBuffers,
     caller: &mut [TensorViewMut<'_>],
     dependencies: Option<&[&Event]>,
-) -> Result<Ran, Diagnostic> {
-    let Some(region) = &step.region else { return Ok(Ran::OnHost) };
-    if let Some((operands, plan)) = &step.fixed {
+) -> Result<RegionOutcome, Diagnostic> {
+    let Some(region) = &step.region else { return Ok(RegionOutcome::OnHost) };
+    if let Some((operands, plan)) = &step.fixed_plan {
         let workspace = &mut buffers.workspace.as_mut()[..plan.workspace];
-        let device = operands.on_device.then(|| device_operands(scope, frame, &operands.inputs, &operands.outs));
+        let device = operands.is_on_device.then(|| device_operands(scope, frame, &operands.inputs, &operands.outs));
         let mut start_time = None;
         buffers.scratch.with_views(scope, frame, operands, caller, |views| {
             let call = RegionCall {
@@ -255,7 +256,7 @@ pub(super) fn region(
             }
             Ok(())
         })?;
-        return Ok(start_time.map_or(Ran::Done, Ran::Started));
+        return Ok(start_time.map_or(RegionOutcome::Done, RegionOutcome::Started));
     }
     dynamic_region(scope, frame, step, region.as_ref())
 }
@@ -266,14 +267,14 @@ fn dynamic_region(
     frame: &mut Frame,
     step: &RegionStep,
     region: &dyn Region,
-) -> Result<Ran, Diagnostic> {
+) -> Result<RegionOutcome, Diagnostic> {
     let inputs: Vec<Tensor> = step.inputs.iter().map(|&reg| scope.read_tensor(frame, reg)).collect::<Result<_, _>>()?;
     step.signature
         .check_inputs(inputs.iter().map(|t| (Some(t.dtype()), t.shape())))
         .map_err(|message| bad_program(&format!("region call: {message}")))?;
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let plan = step.plans.as_ref().and_then(|plans| plans.get(&dims, &step.signature));
-    let Some(plan) = plan else { return Ok(Ran::OnHost) };
+    let Some(plan) = plan else { return Ok(RegionOutcome::OnHost) };
     let region_error = |message: String| Diagnostic::error(codes::runtime::REGION_FAILED, message);
     let mut shapes: Vec<Shape> = plan.outputs.iter().map(|out| out.dims.clone()).collect();
     let mut memory = Vec::with_capacity(shapes.len());
@@ -316,7 +317,7 @@ fn dynamic_region(
         })?;
         scope.write(frame, reg, Value::Tensor(tensor))?;
     }
-    Ok(Ran::Done)
+    Ok(RegionOutcome::Done)
 }
 
 /// Returns the operands of a step that are in device memory.

@@ -30,7 +30,7 @@ fn check_header(program: &Program) -> Result<(), String> {
         return Err(format!("expected version {VERSION}, found {}", program.version));
     }
     let entry = program.functions.get(program.entry as usize).ok_or_else(|| {
-        format!("entry: expected an index below {}, found {}", program.functions.len(), program.entry)
+        format!("entry: expected the index of one of {} functions, found {}", program.functions.len(), program.entry)
     })?;
     let inputs: Vec<TensorType> = program.inputs.iter().map(|port| port.ty.clone()).collect();
     check_arity(entry, program.inputs.len(), program.outputs.len())
@@ -39,7 +39,8 @@ fn check_header(program: &Program) -> Result<(), String> {
     for region in &program.regions {
         let fallback = program.functions.get(region.fallback as usize);
         let fallback = fallback.ok_or_else(|| {
-            format!("region {}: expected the index of its host program, found {}", region.symbol, region.fallback)
+            let (symbol, count) = (&region.symbol, program.functions.len());
+            format!("region {symbol}: expected the index of one of {count} functions, found {}", region.fallback)
         })?;
         check_arity(fallback, region.inputs.len(), region.outputs.len())
             .and_then(|()| check_types("parameter", fallback.registers.iter().map(|r| r.ty.as_ref()), &region.inputs))
@@ -109,7 +110,7 @@ fn byte_size(ty: &TensorType) -> Option<usize> {
 fn check_registers(program: &Program, function: &Function) -> Result<(), String> {
     if function.params as usize > function.registers.len() {
         return Err(format!(
-            "expected at least as many registers as the {} parameters, found {}",
+            "expected at least {} registers, one per parameter, found {}",
             function.params,
             function.registers.len()
         ));
@@ -130,19 +131,17 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
                 let bytes = byte_size(ty).ok_or_else(|| {
                     format!("register {i}: expected known dimensions, found {}", Type::Tensor(ty.clone().into()))
                 })?;
-                end = end.max(
-                    offset
-                        .checked_add(bytes)
-                        .ok_or_else(|| format!("register {i}: the arena offset {offset} is too large"))?,
-                );
+                end = end.max(offset.checked_add(bytes).ok_or_else(|| {
+                    format!("register {i}: expected an addressable arena, found {bytes} bytes at {offset}")
+                })?);
             }
             (Place::Device { space, offset }, Some(ty)) if offset.is_multiple_of(ALIGNMENT) => {
                 let bytes = byte_size(ty).ok_or_else(|| {
                     format!("register {i}: expected known dimensions, found {}", Type::Tensor(ty.clone().into()))
                 })?;
-                let offset_end = offset
-                    .checked_add(bytes)
-                    .ok_or_else(|| format!("register {i}: the arena offset {offset} is too large"))?;
+                let offset_end = offset.checked_add(bytes).ok_or_else(|| {
+                    format!("register {i}: expected an addressable arena, found {bytes} bytes at {offset}")
+                })?;
                 let end: &mut usize = device_ends
                     .get_mut(space as usize)
                     .ok_or_else(|| format!("register {i}: expected the index of a device arena, found {space}"))?;
@@ -153,7 +152,17 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
             }
             (Place::Constant(index), ty) => match program.constants.get(index as usize) {
                 Some(constant) if Some(&constant.ty) == ty.as_ref() => {}
-                _ => return Err(format!("register {i}: constant {index} does not exist or has a different type")),
+                Some(constant) => {
+                    let expected = ty.as_ref().map_or_else(|| "a handle".to_owned(), TensorType::to_string);
+                    return Err(format!(
+                        "register {i}: expected {expected}, found constant {index} of type {}",
+                        constant.ty
+                    ));
+                }
+                None => {
+                    let count = program.constants.len();
+                    return Err(format!("register {i}: expected the index of one of {count} constants, found {index}"));
+                }
             },
         }
     }
@@ -217,7 +226,11 @@ fn check_spaces(
     };
     match is_compatible {
         true => Ok(()),
-        false => Err("an operand is in memory that the instruction cannot access".to_owned()),
+        false => {
+            let places = read.iter().chain(outputs_written).map(|reg| register(reg).place.to_string());
+            let places: Vec<String> = places.collect();
+            Err(format!("expected operands in memory that the instruction can access, found {}", places.join(", ")))
+        }
     }
 }
 
@@ -253,7 +266,7 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
         return Err("expected a writable register, found a constant".to_owned());
     }
     check_spaces(program, function, instr, &read, &outputs_written)?;
-    let forward = |jump_target: u32| match jump_target as usize > instr_index
+    let check_jump = |jump_target: u32| match jump_target as usize > instr_index
         && (jump_target as usize) < function.code.len()
     {
         true => Ok(()),
@@ -261,7 +274,7 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
             Err(format!("expected a jump target in {}..{}, found {jump_target}", instr_index + 1, function.code.len()))
         }
     };
-    let callee = |index: u32, args: usize, outs: Option<usize>| match program.functions.get(index as usize) {
+    let check_callee = |index: u32, args: usize, outs: Option<usize>| match program.functions.get(index as usize) {
         None => Err(format!("expected the index of one of {} functions, found {index}", program.functions.len())),
         Some(f) => check_arity(f, args, outs.unwrap_or(function.results as usize)),
     };
@@ -272,18 +285,26 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
                 Some(i) if i as usize >= read.len() || call.outs.is_empty() => {
                     let (inputs, results) = (read.len(), call.outs.len());
                     Err(format!(
-                        "in-place input {i}: expected an index below {inputs} and a result, found {results} results"
+                        "in-place input {i}: expected one of {inputs} inputs, and a result, found {results} results"
                     ))
                 }
                 Some(i) => {
                     let (input, out) = (read[i as usize].index(), call.outs[0].index());
                     let size = |reg: usize| function.registers[reg].ty.as_ref().and_then(byte_size);
-                    let is_same_type =
+                    let is_same_location =
                         location(&read[i as usize]) == location(&call.outs[0]) && size(input) == size(out);
-                    if is_same_type && matches!(location(&call.outs[0]), Place::Arena(_)) {
+                    if is_same_location && matches!(location(&call.outs[0]), Place::Arena(_)) {
                         Ok(())
                     } else {
-                        Err("expected the in-place input at the location of the result, found a different location or size".to_owned())
+                        let memory_text = |reg: &Reg| {
+                            let bytes = size(reg.index()).map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
+                            format!("{bytes} bytes at {}", location(reg))
+                        };
+                        Err(format!(
+                            "in-place input {i}: expected the arena memory of the result, {}, found {}",
+                            memory_text(&call.outs[0]),
+                            memory_text(&read[i as usize])
+                        ))
                     }
                 }
                 None => Ok(()),
@@ -314,13 +335,13 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
         Instr::Move { to, .. } if location(to) != Place::Value => {
             Err(format!("move: expected a register of a value as the destination, found {}", location(to)))
         }
-        Instr::Jump { to } => forward(*to),
-        Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => forward(*otherwise),
+        Instr::Jump { to } => check_jump(*to),
+        Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => check_jump(*otherwise),
         Instr::Construct { out, .. } if location(out) != Place::Value => {
             Err(format!("constructor: expected a register of a value as the destination, found {}", location(out)))
         }
-        Instr::Call { function, args, outs } => callee(*function, args.len(), Some(outs.len())),
-        Instr::TailCall { function, args } => callee(*function, args.len(), None),
+        Instr::Call { function, args, outs } => check_callee(*function, args.len(), Some(outs.len())),
+        Instr::TailCall { function, args } => check_callee(*function, args.len(), None),
         Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {
             Some(f) if f.params as usize >= captures.len() && location(out) == Place::Value => Ok(()),
             _ => Err(format!(
@@ -333,9 +354,10 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
         Instr::RefNew { out, .. } if location(out) != Place::Value => {
             Err(format!("reference cell: expected a register of a value as the destination, found {}", location(out)))
         }
-        Instr::Free { regs } if regs.iter().any(|reg| location(reg) != Place::Value) => {
-            Err("free: expected values, found a register in an arena".to_owned())
-        }
+        Instr::Free { regs } => match regs.iter().map(location).find(|place| *place != Place::Value) {
+            Some(place) => Err(format!("free: expected registers of values, found {place}")),
+            None => Ok(()),
+        },
         Instr::Return { values } if values.len() != function.results as usize => {
             Err(format!("expected {} results, found {}", function.results, values.len()))
         }

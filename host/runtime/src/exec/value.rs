@@ -40,7 +40,7 @@ impl Value {
     }
 
     /// Returns a noun phrase for messages.
-    fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> &'static str {
         match self {
             Value::Empty => "nothing",
             Value::Tensor(_) => "a tensor",

@@ -267,9 +267,9 @@ impl<'a> GraphBuilder<'a> {
                 // Fields of a tuple may be tuples: skip the tensors of the preceding fields.
                 let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
                 let previous_fields = &fields[..(*index as usize).min(fields.len())];
-                let skip = previous_fields.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
-                let take = flat_types(module.ty(id))?.len();
-                self.values_of(*tuple).into_iter().skip(skip).take(take).collect()
+                let skipped_count = previous_fields.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
+                let taken_count = flat_types(module.ty(id))?.len();
+                self.values_of(*tuple).into_iter().skip(skipped_count).take(taken_count).collect()
             }
             Expr::Call(call) => {
                 let inputs: Vec<api::ValueRef> = call.args.iter().flat_map(|&a| self.values_of(a)).collect();
@@ -296,22 +296,24 @@ impl<'a> GraphBuilder<'a> {
                         let function = module.expr(callee).as_function();
                         let composite = function.and_then(|f| Some((f, f.attrs.str("Composite")?)));
                         let Some((function, name)) = composite else {
-                            return Err(not_data_flow("a function call"));
+                            return Err(data_flow_error("a function call"));
                         };
                         let body = function_graph(module, name, function, self.constants)?;
                         self.push(api::Node::composite(name, body, inputs), id)
                     }
                 }
             }
-            Expr::Var(var) => return Err(not_data_flow(&format!("the variable %{} of an enclosing scope", var.name))),
+            Expr::Var(var) => {
+                return Err(data_flow_error(&format!("the variable %{} of an enclosing scope", var.name)));
+            }
             Expr::Global(_) if self.region(id).is_some() => Vec::new(),
-            Expr::Global(name) => return Err(not_data_flow(&format!("the function @{name}"))),
-            Expr::Function(_) => return Err(not_data_flow("a function")),
-            Expr::Let { .. } => return Err(not_data_flow("a let expression")),
-            Expr::If { .. } => return Err(not_data_flow("an if expression")),
-            Expr::Match(_) => return Err(not_data_flow("a match expression")),
-            Expr::Constructor(name) => return Err(not_data_flow(&format!("the constructor {name}"))),
-            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(not_data_flow("a reference")),
+            Expr::Global(name) => return Err(data_flow_error(&format!("the function @{name}"))),
+            Expr::Function(_) => return Err(data_flow_error("a function")),
+            Expr::Let { .. } => return Err(data_flow_error("a let expression")),
+            Expr::If { .. } => return Err(data_flow_error("an if expression")),
+            Expr::Match(_) => return Err(data_flow_error("a match expression")),
+            Expr::Constructor(name) => return Err(data_flow_error(&format!("the constructor {name}"))),
+            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(data_flow_error("a reference")),
         })
     }
 }
@@ -330,7 +332,7 @@ fn spatial_padding(params: &Params<'_>, rank: usize) -> ir::AttrValue {
     ir::AttrValue::ints(pads_before.chain(pads_after))
 }
 
-fn not_data_flow(construct: &str) -> Box<Diagnostic> {
+fn data_flow_error(construct: &str) -> Box<Diagnostic> {
     const NOT_DATA_FLOW: Code = codes::passes::NOT_DATA_FLOW;
     Box::new(Diagnostic::error(NOT_DATA_FLOW, format!("expected a region of pure data flow, found {construct}")))
 }
@@ -346,7 +348,7 @@ pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>
         match ty {
             ir::Type::Tensor(t) => flat.push(&**t),
             ir::Type::Tuple(fields) => stack.extend(fields.iter().rev()),
-            other => return Err(not_data_flow(&format!("a value of type {other}"))),
+            other => return Err(data_flow_error(&format!("a value of type {other}"))),
         }
     }
     Ok(flat)
@@ -486,14 +488,17 @@ fn inline_graph(
                 if slot.is_none() {
                     let handle = constants[*index as usize].clone();
                     let (dtype, shape) = (dtype_from_api(handle.dtype())?, handle.shape().to_vec());
+                    let byte_count = handle.bytes().len();
                     let tensor = Tensor::from_storage(dtype, &shape, Arc::new(Handle(handle)));
-                    let attribute_error = || {
+                    let size_error = || {
                         Diagnostic::error(
                             codes::plugins::BAD_GRAPH,
-                            format!("constant {index}: expected the size of {dtype}{shape:?}, found a different size"),
+                            format!(
+                                "constant {index}: expected data of type {dtype}{shape:?}, found {byte_count} bytes"
+                            ),
                         )
                     };
-                    *slot = Some(builder.constant(tensor.ok_or_else(attribute_error)?));
+                    *slot = Some(builder.constant(tensor.ok_or_else(size_error)?));
                 }
                 slot.iter().copied().collect()
             }
@@ -555,11 +560,11 @@ fn call(builder: &mut Builder, name: &str, args: &[ExprId], attrs: Attrs) -> Res
                 if fields == 0 || !fields.is_multiple_of(tuples) {
                     continue;
                 }
-                let (grouped, remaining_args) = args.split_at(fields);
-                let grouped = grouped.chunks(fields / tuples).map(|fields| builder.tuple(fields));
-                let mut grouped = grouped.collect::<Result<Vec<ExprId>, _>>()?;
-                grouped.extend(remaining_args);
-                if let Ok(id) = builder.op(name, &grouped, attrs.clone()) {
+                let (grouped_args, remaining_args) = args.split_at(fields);
+                let call_args = grouped_args.chunks(fields / tuples).map(|fields| builder.tuple(fields));
+                let mut call_args = call_args.collect::<Result<Vec<ExprId>, _>>()?;
+                call_args.extend(remaining_args);
+                if let Ok(id) = builder.op(name, &call_args, attrs.clone()) {
                     return Ok(id);
                 }
             }

@@ -2,12 +2,12 @@
 
 /// Returns the features that native code may be compiled for, sorted.
 pub fn features() -> Vec<String> {
-    let mut detected: Vec<&str> = Vec::new();
+    let mut detected_features: Vec<&str> = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
         macro_rules! probe {
             ($($name:tt),*) => {
-                $(if std::arch::is_x86_feature_detected!($name) { detected.push($name); })*
+                $(if std::arch::is_x86_feature_detected!($name) { detected_features.push($name); })*
             };
         }
         probe!(
@@ -31,6 +31,6 @@ pub fn features() -> Vec<String> {
             "avxvnni"
         );
     }
-    detected.sort_unstable();
-    detected.into_iter().map(String::from).collect()
+    detected_features.sort_unstable();
+    detected_features.into_iter().map(String::from).collect()
 }

@@ -26,9 +26,9 @@ impl GuardedBuffer {
         let mut lines = Vec::new();
         lines.try_reserve_exact(count).map_err(|_| OutOfMemory { bytes: Some(len), limit: None })?;
         lines.resize(count, CacheLine([poison; 64]));
-        let mut guarded = GuardedBuffer { lines, len, guard_value: poison };
-        guarded.bytes_mut().fill(fill);
-        Ok(guarded)
+        let mut guarded_buffer = GuardedBuffer { lines, len, guard_value: poison };
+        guarded_buffer.bytes_mut().fill(fill);
+        Ok(guarded_buffer)
     }
 
     /// Creates a copy of `bytes` between guards of `poison`.
@@ -36,9 +36,9 @@ impl GuardedBuffer {
     /// # Errors
     /// If memory is insufficient.
     pub fn copy_of(bytes: &[u8], poison: u8) -> Result<GuardedBuffer, OutOfMemory> {
-        let mut guarded = GuardedBuffer::new(bytes.len(), 0, poison)?;
-        guarded.bytes_mut().copy_from_slice(bytes);
-        Ok(guarded)
+        let mut guarded_buffer = GuardedBuffer::new(bytes.len(), 0, poison)?;
+        guarded_buffer.bytes_mut().copy_from_slice(bytes);
+        Ok(guarded_buffer)
     }
 
     /// Returns the bytes between the guards.
@@ -87,8 +87,8 @@ pub fn first_damage(outputs: &[GuardedBuffer], workspace: &GuardedBuffer, inputs
     let damage_of = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
         memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{role} {i}: {}", memory.damage()?)))
     };
-    let of_the_workspace = || Some(format!("workspace: {}", workspace.damage()?));
-    damage_of("output", outputs).or_else(of_the_workspace).or_else(|| damage_of("input", inputs))
+    let workspace_damage = || Some(format!("workspace: {}", workspace.damage()?));
+    damage_of("output", outputs).or_else(workspace_damage).or_else(|| damage_of("input", inputs))
 }
 
 #[cfg(test)]

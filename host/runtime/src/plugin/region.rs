@@ -29,7 +29,7 @@ pub struct PluginRegion {
     /// Slots that a run must acquire; empty for a region without a limit on concurrent runs.
     slots: Vec<Arc<RunSlots>>,
     /// True if runs change a state of the region.
-    stateful: bool,
+    is_stateful: bool,
     may_be_lost: bool,
 }
 
@@ -46,7 +46,7 @@ impl PluginRegion {
         let label = format!("plugin {plugin}: run: region {symbol}");
         let may_be_lost = matches!(executable.query(MAY_BE_LOST, b"{}"), Ok(Some(answer)) if answer == b"true");
         let plugin = plugin.to_owned();
-        PluginRegion { executable, label, plugin, is_checked, slots: Vec::new(), stateful: false, may_be_lost }
+        PluginRegion { executable, label, plugin, is_checked, slots: Vec::new(), is_stateful: false, may_be_lost }
     }
 
     /// Declares that the region runs on a device with separate memory, which may be lost.
@@ -62,7 +62,7 @@ impl PluginRegion {
 
     /// Declares that runs change a state of the region: runs are serialized, and the state can be reset.
     pub fn with_state(mut self) -> PluginRegion {
-        self.stateful = true;
+        self.is_stateful = true;
         self.with_slots(Arc::new(RunSlots::new(1)))
     }
 
@@ -109,10 +109,10 @@ impl PluginRegion {
             return Err(contract_violation(format!("{label}: {damage_text}")));
         }
         let is_in_place = |i: usize| call.in_place.iter().any(|[_, input]| *input as usize == i);
-        let damaged_outputs = |(i, (memory, t)): (usize, (&GuardedBuffer, &TensorView<'_>))| {
+        let damaged_input = |(i, (memory, t)): (usize, (&GuardedBuffer, &TensorView<'_>))| {
             (!is_in_place(i) && memory.bytes() != t.data).then_some(i)
         };
-        if let Some(i) = inputs.iter().zip(call.inputs).enumerate().find_map(damaged_outputs) {
+        if let Some(i) = inputs.iter().zip(call.inputs).enumerate().find_map(damaged_input) {
             return Err(contract_violation(format!("{label}: input {i} was written to")));
         }
         for (target, memory) in call.outputs.iter_mut().zip(&outputs) {
@@ -160,7 +160,7 @@ impl Region for PluginRegion {
     }
 
     fn reset_state(&self) -> Result<(), Diagnostic> {
-        if !self.stateful {
+        if !self.is_stateful {
             return Ok(());
         }
         let _slots = self.acquire();
@@ -220,12 +220,12 @@ impl PluginRegion {
 
     /// Runs a region with results that reuse the memory of an input.
     fn run_in_place(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
-        let on_device = |slices: Option<&Option<DeviceSlice>>| slices.and_then(Option::as_ref).cloned();
+        let device_slice = |slices: Option<&Option<DeviceSlice>>| slices.and_then(Option::as_ref).cloned();
         let device = call.device;
         let input_slices: Vec<Option<DeviceSlice>> =
-            (0..call.inputs.len()).map(|i| on_device(device.and_then(|d| d.inputs.get(i)))).collect();
+            (0..call.inputs.len()).map(|i| device_slice(device.and_then(|d| d.inputs.get(i)))).collect();
         let output_slices: Vec<Option<DeviceSlice>> =
-            (0..call.outputs.len()).map(|i| on_device(device.and_then(|d| d.outputs.get(i)))).collect();
+            (0..call.outputs.len()).map(|i| device_slice(device.and_then(|d| d.outputs.get(i)))).collect();
         let mut input_shapes: Vec<Shape> = call.inputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
         let mut output_shapes: Vec<Shape> = call.outputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
         // Shape of each input that no output has taken over yet.
@@ -247,24 +247,24 @@ impl PluginRegion {
                     }
                     (None, None) => TensorMut::new(dtype, shape, t.data),
                     (None, Some((input, input_shape))) => {
-                        let of_input = InPlaceType {
+                        let input_type = InPlaceType {
                             dtype: dtype_to_api(call.inputs[input].dtype),
                             shape: input_shape.as_mut_slice(),
                         };
-                        let (input_tensor, output) = in_place(of_input, InPlaceType { dtype, shape }, t.data);
+                        let (input_tensor, output) = in_place(input_type, InPlaceType { dtype, shape }, t.data);
                         inputs[input] = Some(input_tensor);
                         output
                     }
                 },
             );
         }
-        let complete = inputs.into_iter().zip(call.inputs).zip(&input_slices).map(|((tensor, t), slice)| {
+        let input_refs = inputs.into_iter().zip(call.inputs).zip(&input_slices).map(|((tensor, t), slice)| {
             tensor.unwrap_or_else(|| match slice {
                 Some(slice) => slice.buffer.tensor(dtype_to_api(t.dtype), t.shape, slice.offset),
                 None => TensorRef::new(dtype_to_api(t.dtype), t.shape, t.data),
             })
         });
-        let inputs: Vec<TensorRef<'_>> = complete.collect();
+        let inputs: Vec<TensorRef<'_>> = input_refs.collect();
         let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };
         self.executable.run(call).map_err(|e| fault(&e))
     }

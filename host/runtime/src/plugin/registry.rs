@@ -240,7 +240,7 @@ impl Registry {
                 owners.entry(registration.name.clone()).or_default().push(*index);
             }
         }
-        let mut in_use = Vec::new();
+        let mut files_in_use = Vec::new();
         for (index, plugin) in loaded_plugins {
             let status = match plugin {
                 Err(rejection) => Status::Rejected(rejection),
@@ -269,9 +269,9 @@ impl Registry {
             };
             let file = &files[index];
             let plugin_file = file.found.get_or_init(|| PluginFile::new(file.path.clone(), status));
-            in_use.push((index, plugin_file));
+            files_in_use.push((index, plugin_file));
         }
-        for (index, plugin_file) in in_use {
+        for (index, plugin_file) in files_in_use {
             for registration in plugin_file.plugin().iter().flat_map(|p| &p.registrations) {
                 names.add(registration, index);
             }

@@ -44,7 +44,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn at_most_so_many_runs_go_on() {
+    fn limits_concurrent_runs() {
         let slots = RunSlots::new(2);
         let (running_count, max_running) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {

@@ -164,14 +164,14 @@ mod tests {
     #[test]
     fn text_and_json_have_the_same_fields() {
         let file = parse_text(TEXT).unwrap();
-        assert!(file.has_max_batch_size && file.ignored == ["optimization"]);
+        assert!(file.has_max_batch_size && file.ignored_fields == ["optimization"]);
         let warm_up = &file.config.model_warmup[0];
         assert!(warm_up.batch_size == 2 && warm_up.inputs["x"].dims == [3, 5] && warm_up.inputs["x"].zero_data);
         assert_eq!(file.config.metric_tags["team"], "vision");
         let reparsed = parse_json(&to_json(&file.config).to_string()).unwrap();
         let policy = Some(ModelTransactionPolicy::default());
         assert_eq!(reparsed.config, ModelConfig { model_transaction_policy: policy, ..file.config });
-        assert!(reparsed.ignored.is_empty());
+        assert!(reparsed.ignored_fields.is_empty());
     }
 
     #[test]

@@ -26,5 +26,5 @@ pub fn parse_text(text: &str) -> Result<ConfigFile> {
 /// # Errors
 /// Same as [`parse_text`].
 pub fn parse_json(text: &str) -> Result<ConfigFile> {
-    read(&tree::of_json(text)?)
+    read(&tree::from_json(text)?)
 }

@@ -19,7 +19,7 @@ pub struct ConfigFile {
     /// True if the configuration sets `max_batch_size`, whose default depends on the model.
     pub has_max_batch_size: bool,
     /// Names of fields without effect in this server.
-    pub ignored: Vec<String>,
+    pub ignored_fields: Vec<String>,
 }
 
 /// Names of the input layouts, by enumeration value.
@@ -32,9 +32,9 @@ const MAX_RANK: usize = 64;
 const MAX_WARM_UP_RUNS: u32 = 1000;
 
 /// Fields without effect on a CPU server.
-const IGNORED: [&str; 5] = ["optimization", "cc_model_filenames", "runtime", "model_metrics", "response_cache"];
+const IGNORED_FIELDS: [&str; 5] = ["optimization", "cc_model_filenames", "runtime", "model_metrics", "response_cache"];
 /// Unsupported fields that would change results.
-const REFUSED: [&str; 6] = [
+const REFUSED_FIELDS: [&str; 6] = [
     "sequence_batching",
     "ensemble_scheduling",
     "model_operations",
@@ -57,7 +57,7 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
             "backend" => config.backend = text(name, value)?,
             "default_model_filename" => config.default_model_filename = text(name, value)?,
             "max_batch_size" => {
-                config.max_batch_size = at_least(name, value, 0)?;
+                config.max_batch_size = parse_at_least(name, value, 0)?;
                 file.has_max_batch_size = true;
             }
             "version_policy" => config.version_policy = Some(version_policy(message(name, value)?)?),
@@ -67,12 +67,12 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
                 push_each(value, &mut config.instance_group, |value| instances(message("instance_group", value)?))?;
             }
             "dynamic_batching" => config.dynamic_batching = Some(batching(message(name, value)?)?),
-            "parameters" => each_entry(name, value, |key, value| {
+            "parameters" => for_each_entry(name, value, |key, value| {
                 let mut parameter = ModelParameter::default();
                 for (field, value) in message("parameters", value)? {
                     match field.as_str() {
                         "string_value" => parameter.string_value = text(field, value)?,
-                        _ => return Err(unknown("parameters", field)),
+                        _ => return Err(unknown_field_error("parameters", field)),
                     }
                 }
                 config.parameters.insert(key, parameter);
@@ -83,20 +83,20 @@ pub fn read(fields: &Fields) -> Result<ConfigFile> {
                 for (field, value) in message(name, value)? {
                     match field.as_str() {
                         "decoupled" => policy.decoupled = parse_value(field, value, "true or false")?,
-                        _ => return Err(unknown(name, field)),
+                        _ => return Err(unknown_field_error(name, field)),
                     }
                 }
                 refuse_true("model_transaction_policy.decoupled", policy.decoupled)?;
                 config.model_transaction_policy = Some(policy);
             }
             "model_warmup" => push_each(value, &mut config.model_warmup, |value| warm_up(message(name, value)?))?,
-            "metric_tags" => each_entry(name, value, |key, value| {
+            "metric_tags" => for_each_entry(name, value, |key, value| {
                 config.metric_tags.insert(metric_tag(key)?, text("metric_tags", value)?);
                 Ok(())
             })?,
-            name if REFUSED.contains(&name) => return Err(refused_field(name)),
-            name if IGNORED.contains(&name) => file.ignored.push(name.to_owned()),
-            _ => return Err(unknown("the model configuration", name)),
+            name if REFUSED_FIELDS.contains(&name) => return Err(refused_field_error(name)),
+            name if IGNORED_FIELDS.contains(&name) => file.ignored_fields.push(name.to_owned()),
+            _ => return Err(unknown_field_error("the model configuration", name)),
         }
     }
     Ok(file)
@@ -111,24 +111,26 @@ fn version_policy(fields: &Fields) -> Result<ModelVersionPolicy> {
                 let mut latest_versions = LatestVersions { num_versions: 1 };
                 for (name, value) in fields {
                     match name.as_str() {
-                        "num_versions" => latest_versions.num_versions = at_least(name, value, 1)?,
-                        _ => return Err(unknown("version_policy.latest", name)),
+                        "num_versions" => latest_versions.num_versions = parse_at_least(name, value, 1)?,
+                        _ => return Err(unknown_field_error("version_policy.latest", name)),
                     }
                 }
                 VersionPolicyChoice::Latest(latest_versions)
             }
             "all" => VersionPolicyChoice::All(Empty {}),
             "specific" => {
-                let mut specific = SpecificVersions::default();
+                let mut specific_versions = SpecificVersions::default();
                 for (name, value) in fields {
                     match name.as_str() {
-                        "versions" => push_each(value, &mut specific.versions, |value| at_least("versions", value, 1))?,
-                        _ => return Err(unknown("version_policy.specific", name)),
+                        "versions" => push_each(value, &mut specific_versions.versions, |value| {
+                            parse_at_least("versions", value, 1)
+                        })?,
+                        _ => return Err(unknown_field_error("version_policy.specific", name)),
                     }
                 }
-                VersionPolicyChoice::Specific(specific)
+                VersionPolicyChoice::Specific(specific_versions)
             }
-            _ => return Err(unknown("version_policy", name)),
+            _ => return Err(unknown_field_error("version_policy", name)),
         });
     }
     Ok(ModelVersionPolicy { choice: policy })
@@ -148,7 +150,7 @@ fn input(fields: &Fields) -> Result<ModelInput> {
             "is_shape_tensor" | "allow_ragged_batch" | "optional" | "is_non_linear_format_io" => {
                 refuse_true(&format!("input.{name}"), parse_value(name, value, "true or false")?)?;
             }
-            _ => return Err(unknown("input", name)),
+            _ => return Err(unknown_field_error("input", name)),
         }
     }
     Ok(input)
@@ -166,7 +168,7 @@ fn output(fields: &Fields) -> Result<ModelOutput> {
             "is_shape_tensor" | "is_non_linear_format_io" => {
                 refuse_true(&format!("output.{name}"), parse_value(name, value, "true or false")?)?;
             }
-            _ => return Err(unknown("output", name)),
+            _ => return Err(unknown_field_error("output", name)),
         }
     }
     Ok(output)
@@ -177,7 +179,7 @@ fn reshape(fields: &Fields) -> Result<ModelTensorReshape> {
     for (name, value) in fields {
         match name.as_str() {
             "shape" => reshape.shape = dims(name, value, &reshape.shape)?,
-            _ => return Err(unknown("reshape", name)),
+            _ => return Err(unknown_field_error("reshape", name)),
         }
     }
     Ok(reshape)
@@ -188,7 +190,7 @@ fn instances(fields: &Fields) -> Result<ModelInstanceGroup> {
     for (name, value) in fields.iter().filter(|(_, value)| !is_default(value)) {
         match name.as_str() {
             "name" => group.name = text(name, value)?,
-            "count" => group.count = at_least(name, value, 1)?,
+            "count" => group.count = parse_at_least(name, value, 1)?,
             "kind" => {
                 group.kind = enumeration(name, value, &KINDS)?;
                 if group.kind == 1 {
@@ -198,9 +200,9 @@ fn instances(fields: &Fields) -> Result<ModelInstanceGroup> {
                 }
             }
             "rate_limiter" | "passive" | "gpus" | "secondary_devices" | "host_policy" | "profile" => {
-                return Err(refused_field(&format!("instance_group.{name}")));
+                return Err(refused_field_error(&format!("instance_group.{name}")));
             }
-            _ => return Err(unknown("instance_group", name)),
+            _ => return Err(unknown_field_error("instance_group", name)),
         }
     }
     Ok(group)
@@ -211,21 +213,21 @@ fn batching(fields: &Fields) -> Result<ModelDynamicBatching> {
     for (name, value) in fields {
         match name.as_str() {
             "preferred_batch_size" => push_each(value, &mut batching.preferred_batch_size, |value| {
-                at_least("preferred_batch_size", value, 1)
+                parse_at_least("preferred_batch_size", value, 1)
             })?,
-            "max_queue_delay_microseconds" => batching.max_queue_delay_microseconds = at_least(name, value, 0)?,
+            "max_queue_delay_microseconds" => batching.max_queue_delay_microseconds = parse_at_least(name, value, 0)?,
             "preserve_ordering" => batching.preserve_ordering = parse_value(name, value, "true or false")?,
-            "priority_levels" => batching.priority_levels = at_least(name, value, 0)?,
-            "default_priority_level" => batching.default_priority_level = at_least(name, value, 0)?,
+            "priority_levels" => batching.priority_levels = parse_at_least(name, value, 0)?,
+            "default_priority_level" => batching.default_priority_level = parse_at_least(name, value, 0)?,
             "default_queue_policy" => batching.default_queue_policy = Some(queue_policy(message(name, value)?)?),
-            "priority_queue_policy" => each_entry(name, value, |key, value| {
+            "priority_queue_policy" => for_each_entry(name, value, |key, value| {
                 let level = key
                     .parse()
                     .map_err(|_| type_error("priority_queue_policy", "a priority level", &Node::Text(key.clone())))?;
                 batching.priority_queue_policy.insert(level, queue_policy(message("priority_queue_policy", value)?)?);
                 Ok(())
             })?,
-            _ => return Err(unknown("dynamic_batching", name)),
+            _ => return Err(unknown_field_error("dynamic_batching", name)),
         }
     }
     let (levels, default) = (batching.priority_levels, batching.default_priority_level);
@@ -247,10 +249,10 @@ fn queue_policy(fields: &Fields) -> Result<ModelQueuePolicy> {
     for (name, value) in fields {
         match name.as_str() {
             "timeout_action" => policy.timeout_action = enumeration(name, value, &["REJECT", "DELAY"])?,
-            "default_timeout_microseconds" => policy.default_timeout_microseconds = at_least(name, value, 0)?,
+            "default_timeout_microseconds" => policy.default_timeout_microseconds = parse_at_least(name, value, 0)?,
             "allow_timeout_override" => policy.allow_timeout_override = parse_value(name, value, "true or false")?,
-            "max_queue_size" => policy.max_queue_size = at_least(name, value, 0)?,
-            _ => return Err(unknown("queue policy", name)),
+            "max_queue_size" => policy.max_queue_size = parse_at_least(name, value, 0)?,
+            _ => return Err(unknown_field_error("queue policy", name)),
         }
     }
     Ok(policy)
@@ -270,19 +272,19 @@ fn warm_up(fields: &Fields) -> Result<ModelWarmup> {
     for (name, value) in fields {
         match name.as_str() {
             "name" => warm_up.name = text(name, value)?,
-            "batch_size" => warm_up.batch_size = at_least(name, value, 0)?,
+            "batch_size" => warm_up.batch_size = parse_at_least(name, value, 0)?,
             "count" => {
-                let count: u32 = at_least(name, value, 0)?;
+                let count: u32 = parse_at_least(name, value, 0)?;
                 if count > MAX_WARM_UP_RUNS {
                     return Err(type_error("model_warmup.count", &format!("at most {MAX_WARM_UP_RUNS}"), value));
                 }
                 warm_up.count = count.max(1);
             }
-            "inputs" => each_entry(name, value, |key, value| {
+            "inputs" => for_each_entry(name, value, |key, value| {
                 warm_up.inputs.insert(key, warm_up_input(message("inputs", value)?)?);
                 Ok(())
             })?,
-            _ => return Err(unknown("model_warmup", name)),
+            _ => return Err(unknown_field_error("model_warmup", name)),
         }
     }
     Ok(warm_up)
@@ -297,7 +299,7 @@ fn warm_up_input(fields: &Fields) -> Result<WarmupInput> {
             "zero_data" => input.zero_data = parse_value(name, value, "true or false")?,
             "random_data" => input.random_data = parse_value(name, value, "true or false")?,
             "input_data_file" => input.input_data_file = text(name, value)?,
-            _ => return Err(unknown("model_warmup.inputs", name)),
+            _ => return Err(unknown_field_error("model_warmup.inputs", name)),
         }
     }
     Ok(input)
@@ -306,8 +308,8 @@ fn warm_up_input(fields: &Fields) -> Result<WarmupInput> {
 /// Tests for an unsupported or ignored field with its default value. Such fields are accepted, because JSON
 /// configurations returned by the server contain all fields.
 fn is_unset(name: &str, value: &Node) -> bool {
-    (REFUSED.contains(&name) || IGNORED.contains(&name))
-        && (is_default(value) || (IGNORED.contains(&name) && *value == Node::Message(Fields::new())))
+    (REFUSED_FIELDS.contains(&name) || IGNORED_FIELDS.contains(&name))
+        && (is_default(value) || (IGNORED_FIELDS.contains(&name) && *value == Node::Message(Fields::new())))
 }
 
 fn is_default(value: &Node) -> bool {
@@ -319,16 +321,16 @@ fn is_default(value: &Node) -> bool {
     }
 }
 
-fn unknown(message: &str, field: &str) -> ServeError {
+fn unknown_field_error(message: &str, field: &str) -> ServeError {
     ServeError::repository(format!("expected a field of {message}, found the unknown field \"{field}\""))
 }
 
-fn refused_field(field: &str) -> ServeError {
+fn refused_field_error(field: &str) -> ServeError {
     ServeError::repository(format!("configuration: byoc serve does not support {field}"))
 }
 
 fn refuse_true(field: &str, value: bool) -> Result<()> {
-    if value { Err(refused_field(&format!("{field}: true"))) } else { Ok(()) }
+    if value { Err(refused_field_error(&format!("{field}: true"))) } else { Ok(()) }
 }
 
 fn type_error(field: &str, expected: &str, found: &Node) -> ServeError {
@@ -359,7 +361,7 @@ fn message<'a>(field: &str, value: &'a Node) -> Result<&'a Fields> {
 fn for_each(value: &Node, mut visit: impl FnMut(&Node) -> Result<()>) -> Result<()> {
     match value {
         Node::List(values) => values.iter().try_for_each(visit),
-        value_node => visit(value_node),
+        single_value => visit(single_value),
     }
 }
 
@@ -372,7 +374,7 @@ fn push_each<T>(value: &Node, target: &mut Vec<T>, read: impl Fn(&Node) -> Resul
 }
 
 /// Visits the entries of a map: messages with `key` and `value` in the text format, or an object in JSON.
-fn each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) -> Result<()>) -> Result<()> {
+fn for_each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) -> Result<()>) -> Result<()> {
     for_each(value, |entry| {
         let fields = message(field, entry)?;
         match &fields[..] {
@@ -392,7 +394,7 @@ fn parse_value<T: FromStr>(field: &str, value: &Node, expected: &str) -> Result<
     }
 }
 
-fn at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &Node, min: T) -> Result<T> {
+fn parse_at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &Node, min: T) -> Result<T> {
     let expected = format!("an integer >= {min}");
     let parsed_value: T = parse_value(field, value, &expected)?;
     if parsed_value < min { Err(type_error(field, &expected, value)) } else { Ok(parsed_value) }
@@ -400,7 +402,7 @@ fn at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &No
 
 fn dims(field: &str, value: &Node, prefix: &[i64]) -> Result<Vec<i64>> {
     let mut dims = prefix.to_vec();
-    push_each(value, &mut dims, |value| at_least(field, value, -1))?;
+    push_each(value, &mut dims, |value| parse_at_least(field, value, -1))?;
     if dims.len() > MAX_RANK {
         return Err(type_error(field, &format!("at most {} dimensions", MAX_RANK), value));
     }
@@ -418,7 +420,7 @@ fn data_type(value: &Node) -> Result<i32> {
 
 fn enumeration(field: &str, value: &Node, names: &[&str]) -> Result<i32> {
     let index = match value {
-        Node::Word(name) | Node::Text(name) => names.iter().position(|name_of_enum| name_of_enum == name),
+        Node::Word(name) | Node::Text(name) => names.iter().position(|value_name| value_name == name),
         _ => None,
     };
     index.map(|position| position as i32).ok_or_else(|| type_error(field, &names.join(" or "), value))

@@ -11,33 +11,33 @@ const MAX_DEPTH: usize = 32;
 /// # Errors
 /// If the text is malformed. The error message has the line number.
 pub fn parse(text: &str) -> Result<Fields> {
-    let mut parser = Parser { remaining: text, text };
+    let mut parser = Parser { rest: text, text };
     parser.fields(None, 0)
 }
 
 struct Parser<'a> {
-    remaining: &'a str,
+    rest: &'a str,
     text: &'a str,
 }
 
 impl Parser<'_> {
     fn error(&self, expected: &str) -> ServeError {
-        let read = self.text.len() - self.remaining.len();
-        let line = self.text.as_bytes()[..read].iter().filter(|byte| **byte == b'\n').count() + 1;
-        let byte = match self.remaining.chars().next() {
+        let read_length = self.text.len() - self.rest.len();
+        let line = self.text.as_bytes()[..read_length].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let found = match self.rest.chars().next() {
             Some(c) => format!("{:?}", c),
             None => "the end of the text".to_owned(),
         };
-        ServeError::repository(format!("line {line}: expected {expected}, found {byte}"))
+        ServeError::repository(format!("line {line}: expected {expected}, found {found}"))
     }
 
     /// Skips white space and comments, and returns the next byte.
     fn peek(&mut self) -> Option<u8> {
         loop {
-            self.remaining = self.remaining.trim_start();
-            match self.remaining.strip_prefix('#') {
-                Some(comment) => self.remaining = comment.find('\n').map_or("", |end| &comment[end..]),
-                None => return self.remaining.bytes().next(),
+            self.rest = self.rest.trim_start();
+            match self.rest.strip_prefix('#') {
+                Some(comment) => self.rest = comment.find('\n').map_or("", |end| &comment[end..]),
+                None => return self.rest.bytes().next(),
             }
         }
     }
@@ -45,7 +45,7 @@ impl Parser<'_> {
     fn take(&mut self, expected: u8) -> bool {
         let is_match = self.peek() == Some(expected);
         if is_match {
-            self.remaining = &self.remaining[1..];
+            self.rest = &self.rest[1..];
         }
         is_match
     }
@@ -59,16 +59,16 @@ impl Parser<'_> {
             match (self.peek(), end) {
                 (None, None) => return Ok(fields),
                 (Some(byte), Some(end)) if byte == end => {
-                    self.remaining = &self.remaining[1..];
+                    self.rest = &self.rest[1..];
                     return Ok(fields);
                 }
                 _ => {}
             }
             let name = self.word().ok_or_else(|| self.error("a field name"))?;
-            let colon = self.take(b':');
+            let has_colon = self.take(b':');
             let value = match self.peek() {
                 Some(b'{' | b'<' | b'[') => self.value(depth)?,
-                _ if colon => self.value(depth)?,
+                _ if has_colon => self.value(depth)?,
                 _ => return Err(self.error(&format!("':' after \"{name}\""))),
             };
             fields.push((name, value));
@@ -81,12 +81,12 @@ impl Parser<'_> {
     fn value(&mut self, depth: usize) -> Result<Node> {
         match self.peek() {
             Some(opening @ (b'{' | b'<')) => {
-                self.remaining = &self.remaining[1..];
-                let close = if opening == b'{' { b'}' } else { b'>' };
-                Ok(Node::Message(self.fields(Some(close), depth + 1)?))
+                self.rest = &self.rest[1..];
+                let closing = if opening == b'{' { b'}' } else { b'>' };
+                Ok(Node::Message(self.fields(Some(closing), depth + 1)?))
             }
             Some(b'[') => {
-                self.remaining = &self.remaining[1..];
+                self.rest = &self.rest[1..];
                 let mut values = Vec::new();
                 if self.take(b']') {
                     return Ok(Node::List(values));
@@ -118,18 +118,18 @@ impl Parser<'_> {
     fn word(&mut self) -> Option<String> {
         self.peek();
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '.');
-        let end = self.remaining.find(|c| !is_part(c)).unwrap_or(self.remaining.len());
-        let (word_node, remaining) = self.remaining.split_at(end);
-        self.remaining = remaining;
-        (!word_node.is_empty()).then(|| word_node.to_owned())
+        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        (!word.is_empty()).then(|| word.to_owned())
     }
 
     fn read_quoted(&mut self, quote: char, text: &mut String) -> Result<()> {
-        let mut chars = self.remaining.char_indices().skip(1);
+        let mut chars = self.rest.char_indices().skip(1);
         while let Some((position, c)) = chars.next() {
             match c {
                 c if c == quote => {
-                    self.remaining = &self.remaining[position + 1..];
+                    self.rest = &self.rest[position + 1..];
                     return Ok(());
                 }
                 '\n' => break,

@@ -20,24 +20,28 @@ pub enum Node {
 }
 
 /// Parses JSON; `serde_json` limits the nesting depth.
-pub fn of_json(text: &str) -> Result<Fields> {
+pub fn from_json(text: &str) -> Result<Fields> {
     let value: Value = serde_json::from_str(text)
         .map_err(|error| ServeError::repository(format!("expected a model configuration as JSON, found: {error}")))?;
-    match of_value(value) {
-        Some(Node::Message(fields)) => Ok(fields),
-        _ => Err(ServeError::repository("expected a model configuration as a JSON object, found another value")),
-    }
+    let found = match from_value(value) {
+        Some(Node::Message(fields)) => return Ok(fields),
+        Some(Node::Word(content)) => content,
+        Some(Node::Text(_)) => "a string".to_owned(),
+        Some(Node::List(_)) => "an array".to_owned(),
+        None => "null".to_owned(),
+    };
+    Err(ServeError::repository(format!("expected a model configuration as a JSON object, found {found}")))
 }
 
-fn of_value(value: Value) -> Option<Node> {
+fn from_value(value: Value) -> Option<Node> {
     Some(match value {
         Value::Null => return None,
         Value::Bool(value) => Node::Word(value.to_string()),
         Value::Number(value) => Node::Word(value.to_string()),
         Value::String(text) => Node::Text(text),
-        Value::Array(values) => Node::List(values.into_iter().filter_map(of_value).collect()),
+        Value::Array(values) => Node::List(values.into_iter().filter_map(from_value).collect()),
         Value::Object(fields) => {
-            Node::Message(fields.into_iter().filter_map(|(name, value)| Some((name, of_value(value)?))).collect())
+            Node::Message(fields.into_iter().filter_map(|(name, value)| Some((name, from_value(value)?))).collect())
         }
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, call, input};
 use crate::grpc::{request, tensor};
-use crate::models::{Running, model, serve, serve_repository};
+use crate::models::{RunningServer, model, serve, serve_repository};
 use byoc_serve::proto::ModelInferResponse;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -11,12 +11,12 @@ fn row(value: usize, rows: usize) -> Value {
     json!([input("x", &[rows, 4], &vec![value as f32; rows * 4])])
 }
 
-pub fn stats(server: &Running, model: &str) -> Value {
+pub fn stats(server: &RunningServer, model: &str) -> Value {
     server.client().get(&format!("/v2/models/{model}/stats")).ok().json()["model_stats"][0].clone()
 }
 
 /// Starts a server with one model and its configuration.
-fn configured(name: &str, config: &str, flags: &[&str]) -> Running {
+fn serve_configured(name: &str, config: &str, flags: &[&str]) -> RunningServer {
     let dir = tempfile::tempdir().unwrap();
     crate::models::write(&dir.path().join(format!("{name}/1/model.relay")), name);
     std::fs::write(dir.path().join(name).join("config.pbtxt"), config).unwrap();
@@ -34,21 +34,21 @@ pub fn wait_until(description: &str, mut holds: impl FnMut() -> bool) {
     panic!("expected {description} within 10 s");
 }
 
-pub fn pending(server: &Running, model: &str) -> u64 {
+pub fn pending_count(server: &RunningServer, model: &str) -> u64 {
     let text = String::from_utf8(server.client().get("/metrics").ok().body).unwrap();
     let name = format!("nv_inference_pending_request_count{{model=\"{model}\",version=\"1\"}} ");
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
 /// Starts a run that continues until its client disconnects.
-pub fn occupy(server: &Running) -> Client {
+pub fn occupy(server: &RunningServer) -> Client {
     let mut client = server.client();
     let request = json!({"inputs": [{"name": "n", "datatype": "INT64", "shape": [], "data": [i64::MAX]}, input("x", &[4], &[0.0; 4])]});
     client.send("POST", "/v2/models/rounds/infer", &[], request.to_string().as_bytes());
     client
 }
 
-pub fn quick() -> Value {
+pub fn quick_request() -> Value {
     json!({"inputs": [{"name": "n", "datatype": "INT64", "shape": [], "data": [2]}, input("x", &[4], &[0.0; 4])]})
 }
 
@@ -98,18 +98,18 @@ fn a_full_queue_is_unavailable_with_a_hint() {
     let server = serve(&["rounds"], &["--max-queue-size", "2"]);
     let busy_client = occupy(&server);
     wait_until("the model to be busy", || {
-        stats(&server, "rounds")["execution_count"] == 0 && pending(&server, "rounds") == 0
+        stats(&server, "rounds")["execution_count"] == 0 && pending_count(&server, "rounds") == 0
     });
     let mut waiting_clients: Vec<Client> = Vec::new();
     // The run may not have started when the first request arrives.
     wait_until("two requests in the queue", || {
         let mut client = server.client();
-        client.send("POST", "/v2/models/rounds/infer", &[], quick().to_string().as_bytes());
+        client.send("POST", "/v2/models/rounds/infer", &[], quick_request().to_string().as_bytes());
         std::thread::sleep(Duration::from_millis(20));
         waiting_clients.push(client);
-        pending(&server, "rounds") == 2
+        pending_count(&server, "rounds") == 2
     });
-    let reply = server.client().infer("rounds", &quick());
+    let reply = server.client().infer("rounds", &quick_request());
     assert_eq!(reply.headers["retry-after"], "1");
     let message = reply.error(503);
     assert!(message.contains("Exceeds maximum queue size") && message.contains("--max-queue-size"), "{message}");
@@ -124,8 +124,8 @@ fn a_full_queue_is_unavailable_with_a_hint() {
         let reply = client.receive();
         assert!([200, 503].contains(&reply.status), "{reply:?}");
     }
-    wait_until("an empty queue", || pending(&server, "rounds") == 0);
-    server.client().infer("rounds", &quick()).ok();
+    wait_until("an empty queue", || pending_count(&server, "rounds") == 0);
+    server.client().infer("rounds", &quick_request()).ok();
     let failures = String::from_utf8(server.client().get("/metrics").body).unwrap();
     assert!(failures.contains("reason=\"CANCELED\"} 1"), "{failures}");
 }
@@ -138,15 +138,15 @@ fn a_client_that_leaves_gives_up_its_place() {
     let waiting_clients: Vec<Client> = (0..3)
         .map(|_| {
             let mut client = server.client();
-            client.send("POST", "/v2/models/rounds/infer", &[], quick().to_string().as_bytes());
+            client.send("POST", "/v2/models/rounds/infer", &[], quick_request().to_string().as_bytes());
             client
         })
         .collect();
-    wait_until("three requests in the queue", || pending(&server, "rounds") == 3);
+    wait_until("three requests in the queue", || pending_count(&server, "rounds") == 3);
     drop(waiting_clients);
-    wait_until("an empty queue", || pending(&server, "rounds") == 0);
+    wait_until("an empty queue", || pending_count(&server, "rounds") == 0);
     drop(busy_client);
-    server.client().infer("rounds", &quick()).ok();
+    server.client().infer("rounds", &quick_request()).ok();
     assert_eq!(stats(&server, "rounds")["inference_stats"]["success"]["count"], 1);
     assert_eq!(stats(&server, "rounds")["inference_stats"]["fail"]["count"], 4);
 }
@@ -156,21 +156,21 @@ fn timeouts_of_the_queue_and_of_the_server() {
     let server = serve(&["rounds"], &["--timeout", "1"]);
     let mut busy_client = occupy(&server);
     std::thread::sleep(Duration::from_millis(50));
-    let mut request = quick();
+    let mut request = quick_request();
     request["parameters"] = json!({"timeout": 50_000});
     let message = server.client().infer("rounds", &request).error(503);
     assert!(message.contains("Request timeout expired"), "{message}");
     // The run ends at the server's time limit.
     let message = busy_client.receive().error(504);
     assert!(message.contains("deadline") || message.contains("time limit"), "{message}");
-    server.client().infer("rounds", &quick()).ok();
+    server.client().infer("rounds", &quick_request()).ok();
 }
 
 #[test]
 fn policies_of_the_configuration() {
     let config = "max_batch_size: 4\ndynamic_batching { priority_levels: 2 default_priority_level: 2 \
                   default_queue_policy { default_timeout_microseconds: 30000000 max_queue_size: 1 } }";
-    let server = configured("slow", config, &[]);
+    let server = serve_configured("slow", config, &[]);
     let mut client = server.client();
     let message = client.infer("slow", &json!({"inputs": row(1, 1), "parameters": {"priority": 3}})).error(400);
     assert!(message.contains("expected a level from 1 to 2, found 3"), "{message}");
@@ -180,7 +180,7 @@ fn policies_of_the_configuration() {
     let config = client.get("/v2/models/slow/config").ok().json();
     assert_eq!(config["dynamic_batching"]["default_queue_policy"]["default_timeout_microseconds"], 30_000_000);
     // Requests are batched only with `dynamic_batching`, regardless of `max_batch_size`.
-    let server = configured("slow", "max_batch_size: 4", &[]);
+    let server = serve_configured("slow", "max_batch_size: 4", &[]);
     let mut clients: Vec<Client> = (0..4).map(|_| server.client()).collect();
     for client in &mut clients {
         client.send("POST", "/v2/models/slow/infer", &[], json!({"inputs": row(1, 1)}).to_string().as_bytes());

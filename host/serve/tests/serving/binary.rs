@@ -112,14 +112,14 @@ fn a_request_without_json_is_the_only_input() {
     }
 }
 
-fn compressed(coding: &str, uncompressed: &[u8]) -> Vec<u8> {
+fn compress(coding: &str, data: &[u8]) -> Vec<u8> {
     if coding == "gzip" {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(uncompressed).unwrap();
+        encoder.write_all(data).unwrap();
         encoder.finish().unwrap()
     } else {
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(uncompressed).unwrap();
+        encoder.write_all(data).unwrap();
         encoder.finish().unwrap()
     }
 }
@@ -138,7 +138,7 @@ fn compression_of_requests_and_of_answers() {
         let headers =
             [("Inference-Header-Content-Length", &*length), ("Content-Encoding", coding), ("Accept-Encoding", coding)];
         let mut reply =
-            client.request("POST", "/v2/models/relu/infer", &headers, &compressed(coding, &uncompressed)).ok();
+            client.request("POST", "/v2/models/relu/infer", &headers, &compress(coding, &uncompressed)).ok();
         assert_eq!(reply.headers["content-encoding"], coding);
         let mut body = Vec::new();
         if coding == "gzip" {
@@ -151,9 +151,9 @@ fn compression_of_requests_and_of_answers() {
         let message = client.request("POST", "/v2/models/relu/infer", &headers, b"nonsense").error(400);
         assert!(message.contains(&format!("expected a body compressed with {coding}")), "{message}");
         // A small compressed body that decompresses to a large body.
-        let bomb = compressed(coding, &vec![b' '; 64 << 20]);
-        assert!(bomb.len() < 1 << 20);
-        let message = client.request("POST", "/v2/models/relu/infer", &headers, &bomb).error(413);
+        let decompression_bomb = compress(coding, &vec![b' '; 64 << 20]);
+        assert!(decompression_bomb.len() < 1 << 20);
+        let message = client.request("POST", "/v2/models/relu/infer", &headers, &decompression_bomb).error(413);
         assert!(message.contains("--max-request-size"), "{message}");
     }
     let reply = client.request("POST", "/v2/models/relu/infer", &[("Content-Encoding", "br")], b"");

@@ -47,15 +47,15 @@ fn a_compiled_model_is_kept_until_it_changes() {
     assert!(fs::metadata(kept_file).unwrap().len() > 1000);
     // Different options or contents have different cache files; files for the same path replace each other.
     metadata(&file, &["--dim", "batch=1"], &cache);
-    let with_options = cached_files(&cache);
-    assert!(with_options.len() == 1 && with_options[0] != *kept_file, "{with_options:?}");
+    let files_with_options = cached_files(&cache);
+    assert!(files_with_options.len() == 1 && files_with_options[0] != *kept_file, "{files_with_options:?}");
     let mut changed_file = fs::read(&file).unwrap();
     // Appends a field that the reader skips: the model description.
     changed_file.extend([0x32, 1, b'd']);
     fs::write(&file, changed_file).unwrap();
     metadata(&file, &["--dim", "batch=1"], &cache);
     let cached_files = cached_files(&cache);
-    assert!(cached_files.len() == 1 && cached_files != with_options, "{cached_files:?}");
+    assert!(cached_files.len() == 1 && cached_files != files_with_options, "{cached_files:?}");
 }
 
 #[test]

@@ -151,11 +151,11 @@ pub fn call<A: Message, B: Message + Default>(address: SocketAddr, method: &str,
 
 /// Prefixes a message with the compression flag and the length.
 pub fn frame(message: &[u8]) -> Vec<u8> {
-    let mut framed = BytesMut::new();
-    framed.put_u8(0);
-    framed.put_u32(message.len() as u32);
-    framed.put_slice(message);
-    framed.to_vec()
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(message.len() as u32);
+    frame.put_slice(message);
+    frame.to_vec()
 }
 
 /// Calls a method with custom headers and body bytes.

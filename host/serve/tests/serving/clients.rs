@@ -25,15 +25,15 @@ impl ClientPackages {
     /// installation fails.
     fn install(&self) -> Option<PathBuf> {
         // Concurrent tests install the packages one after another.
-        static INSTALLING: Mutex<()> = Mutex::new(());
-        let _installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+        static INSTALL_LOCK: Mutex<()> = Mutex::new(());
+        let _install_guard = INSTALL_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let pip = Command::new("python3").args(["-m", "pip", "--version"]).output();
         if !pip.is_ok_and(|output| output.status.success()) {
             return None;
         }
         let dir = workspace().join("target/python").join(self.dir_name);
-        let ready = dir.join("ready");
-        if std::fs::read_to_string(&ready).is_ok_and(|package_dir| package_dir == self.packages) {
+        let ready_file = dir.join("ready");
+        if std::fs::read_to_string(&ready_file).is_ok_and(|package_dir| package_dir == self.packages) {
             return Some(dir);
         }
         let mut install = Command::new("python3");
@@ -43,7 +43,7 @@ impl ClientPackages {
             let _ = writeln!(std::io::stderr(), "{}", String::from_utf8_lossy(&package_dir.stderr));
             return None;
         }
-        std::fs::write(ready, self.packages).unwrap();
+        std::fs::write(ready_file, self.packages).unwrap();
         Some(dir)
     }
 

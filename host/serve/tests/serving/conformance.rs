@@ -2,7 +2,7 @@
 
 use crate::client::{GrpcClient, GrpcError, bytes, frame};
 use crate::grpc::{param, request, tensor};
-use crate::models::{Running, TYPES, serve_repository, write};
+use crate::models::{RunningServer, TYPES, serve_repository, write};
 use crate::shared_memory::Object;
 use byoc_serve::proto::*;
 use byoc_test_support::workspace;
@@ -127,14 +127,14 @@ fn attribute(page: &Page, ty: &str, number: u32, is_choice: bool) -> String {
 }
 
 fn compiled(message: &str) -> Option<Vec<(Option<&'static str>, String)>> {
-    let without_spaces = |attribute: &str| attribute.replace([' ', '\n'], "");
+    let remove_spaces = |attribute: &str| attribute.replace([' ', '\n'], "");
     if let Some((_, choice_name)) = CHOICE_OF.iter().find(|row| row.0 == message) {
         let fields = CHOICES.iter().find(|row| row.0 == *choice_name).expect("expected a oneof type, found none").1;
-        return Some(fields.iter().map(|attribute| (None, without_spaces(attribute))).collect());
+        return Some(fields.iter().map(|attribute| (None, remove_spaces(attribute))).collect());
     }
     let name = COMPILED_AS.iter().find(|row| row.0 == message).map_or(message, |row| row.1);
     let fields = MESSAGES.iter().find(|row| row.0 == name)?.1;
-    Some(fields.iter().map(|(name, attribute)| (Some(*name), without_spaces(attribute))).collect())
+    Some(fields.iter().map(|(name, attribute)| (Some(*name), remove_spaces(attribute))).collect())
 }
 
 #[test]
@@ -148,10 +148,10 @@ fn page_agrees_with_the_compiled_messages() {
             let field_path = format!("{message}.{}", field.name);
             assert!(["served", "refused", "ignored"].contains(&field.state.as_str()), "{field_path}: {}", field.state);
             let expected = attribute(&page, &field.ty, field.number, is_choice);
-            let matching = compiled.iter().flatten().find(|(_, matching)| *matching == expected);
+            let compiled_field = compiled.iter().flatten().find(|(_, compiled_field)| *compiled_field == expected);
             if field.state == "served" {
                 let (name, _) =
-                    matching.unwrap_or_else(|| panic!("{field_path}: expected {expected}, found {compiled:?}"));
+                    compiled_field.unwrap_or_else(|| panic!("{field_path}: expected {expected}, found {compiled:?}"));
                 let own_name = if field_path == "MemoryUsage.type" { "kind" } else { field.name.as_str() };
                 assert!(name.is_none_or(|name| name == own_name), "{field_path}: {name:?}");
             }
@@ -248,7 +248,7 @@ const CONFIGURATION: &str = r#"
 
 /// Starts a server with models of every datatype, a model with every configuration field, and a model that does not
 /// load.
-fn server() -> Running {
+fn server() -> RunningServer {
     let dir = tempfile::tempdir().unwrap();
     let path_of = |path: &str| dir.path().join(path);
     write(&path_of("relu/1/model.relay"), "relu");
@@ -336,18 +336,22 @@ fn every_served_field_is_written_or_has_an_effect() {
     };
     let missing_keys: Vec<&String> =
         documented_keys.difference(&calls.keys_seen).filter(|key| !always_zero(key)).collect();
-    let unexpected: Vec<&String> = calls.keys_seen.difference(&documented_keys).collect();
+    let unexpected_keys: Vec<&String> = calls.keys_seen.difference(&documented_keys).collect();
     // The message is present without a value: false is the default, and true is refused.
-    let unexpected: Vec<_> = unexpected.into_iter().filter(|key| *key != "ModelTransactionPolicy.decoupled").collect();
-    assert!(missing_keys.is_empty() && unexpected.is_empty(), "missing {missing_keys:?}, unexpected {unexpected:?}");
+    let unexpected_keys: Vec<_> =
+        unexpected_keys.into_iter().filter(|key| *key != "ModelTransactionPolicy.decoupled").collect();
+    assert!(
+        missing_keys.is_empty() && unexpected_keys.is_empty(),
+        "expected the documented keys, found others {unexpected_keys:?}, and not {missing_keys:?}"
+    );
 }
 
 fn infer_fields(calls: &mut Recorder) {
     const INFER: &str = "ModelInfer";
-    let mut with_id = plain_request();
-    with_id.id = "7".into();
-    calls.record(INFER, &with_id);
-    calls.assert_differ("ModelInferRequest.id", INFER, &plain_request(), &with_id);
+    let mut request_with_id = plain_request();
+    request_with_id.id = "7".into();
+    calls.record(INFER, &request_with_id);
+    calls.assert_differ("ModelInferRequest.id", INFER, &plain_request(), &request_with_id);
     let mut check_difference = |field: &str, change: &dyn Fn(&mut ModelInferRequest)| {
         calls.assert_differ(field, INFER, &plain_request(), &changed_request(change))
     };
@@ -386,17 +390,23 @@ fn infer_fields(calls: &mut Recorder) {
     // Typed contents of every datatype, as inputs and outputs.
     for (datatype, ..) in TYPES.into_iter().filter(|row| !["FP16", "BF16"].contains(&row.0)) {
         let contents = |second_element: i32| {
-            let none = InferTensorContents::default();
+            let empty_contents = InferTensorContents::default();
             match datatype {
-                "BOOL" => InferTensorContents { bool_contents: vec![true, second_element == 1], ..none },
-                "INT8" | "INT16" | "INT32" => InferTensorContents { int_contents: vec![-5, second_element], ..none },
-                "INT64" => InferTensorContents { int64_contents: vec![i64::MIN, second_element.into()], ..none },
-                "UINT8" | "UINT16" | "UINT32" => {
-                    InferTensorContents { uint_contents: vec![5, second_element as u32], ..none }
+                "BOOL" => InferTensorContents { bool_contents: vec![true, second_element == 1], ..empty_contents },
+                "INT8" | "INT16" | "INT32" => {
+                    InferTensorContents { int_contents: vec![-5, second_element], ..empty_contents }
                 }
-                "UINT64" => InferTensorContents { uint64_contents: vec![u64::MAX, second_element as u64], ..none },
-                "FP32" => InferTensorContents { fp32_contents: vec![0.5, second_element as f32], ..none },
-                _ => InferTensorContents { fp64_contents: vec![0.5, second_element.into()], ..none },
+                "INT64" => {
+                    InferTensorContents { int64_contents: vec![i64::MIN, second_element.into()], ..empty_contents }
+                }
+                "UINT8" | "UINT16" | "UINT32" => {
+                    InferTensorContents { uint_contents: vec![5, second_element as u32], ..empty_contents }
+                }
+                "UINT64" => {
+                    InferTensorContents { uint64_contents: vec![u64::MAX, second_element as u64], ..empty_contents }
+                }
+                "FP32" => InferTensorContents { fp32_contents: vec![0.5, second_element as f32], ..empty_contents },
+                _ => InferTensorContents { fp64_contents: vec![0.5, second_element.into()], ..empty_contents },
             }
         };
         let request_with = |second_element: i32| {
@@ -410,11 +420,11 @@ fn infer_fields(calls: &mut Recorder) {
         let response = ModelInferResponse::decode(calls.call(INFER, &request_with(1)).unwrap()).unwrap();
         assert!(response.raw_output_contents.is_empty(), "{datatype}");
         // The model writes its input twice.
-        let mut concatenated = contents(1).encode_to_vec();
-        concatenated.extend(contents(1).encode_to_vec());
+        let mut concatenated_contents = contents(1).encode_to_vec();
+        concatenated_contents.extend(contents(1).encode_to_vec());
         assert_eq!(
             response.outputs[0].contents,
-            Some(InferTensorContents::decode(&*concatenated).unwrap()),
+            Some(InferTensorContents::decode(&*concatenated_contents).unwrap()),
             "{datatype}"
         );
     }
@@ -509,15 +519,20 @@ fn repository_fields(calls: &mut Recorder) {
     );
     let right = with_parameter(&repository_request("", "relu"), "config", Text("{\"max_batch_size\": 2}".into()));
     calls.assert_differ("ModelRepositoryParameter.string_param", "RepositoryModelLoad", &right, &invalid_request);
-    let depends = |value| with_parameter(&repository_request("", "all"), "unload_dependents", value);
+    let unload_request = |value| with_parameter(&repository_request("", "all"), "unload_dependents", value);
     calls.assert_differ(
         "ModelRepositoryParameter.int64_param",
         "RepositoryModelUnload",
-        &depends(Bool(true)),
-        &depends(Int(1)),
+        &unload_request(Bool(true)),
+        &unload_request(Int(1)),
     );
     let unknown = with_parameter(&repository_request("", "all"), "other", Bool(true));
-    calls.assert_differ("ModelRepositoryParameter.bool_param", "RepositoryModelUnload", &depends(Bool(true)), &unknown);
+    calls.assert_differ(
+        "ModelRepositoryParameter.bool_param",
+        "RepositoryModelUnload",
+        &unload_request(Bool(true)),
+        &unknown,
+    );
     calls.assert_differ(
         "RepositoryModelUnloadRequest.parameters",
         "RepositoryModelUnload",
@@ -528,23 +543,27 @@ fn repository_fields(calls: &mut Recorder) {
 
 fn memory_and_log_fields(calls: &mut Recorder) {
     let object = Object::new(4096);
-    let own_name = SharedMemoryRegion { name: "r".into(), key: object.key.clone(), offset: 8, byte_size: 64 };
-    calls.record("SystemSharedMemoryRegister", &own_name);
-    let another = |name: &str| SharedMemoryRegion { name: name.into(), ..own_name.clone() };
+    let base_region = SharedMemoryRegion { name: "r".into(), key: object.key.clone(), offset: 8, byte_size: 64 };
+    calls.record("SystemSharedMemoryRegister", &base_region);
+    let region_named = |name: &str| SharedMemoryRegion { name: name.into(), ..base_region.clone() };
     let register = "SystemSharedMemoryRegister";
     let mut check_regions = |field: &str, first: &SharedMemoryRegion, other_region: &SharedMemoryRegion| {
         calls.assert_differ(&format!("SystemSharedMemoryRegisterRequest.{field}"), register, first, other_region);
     };
-    check_regions("name", &own_name, &another("s"));
-    check_regions("key", &another("t"), &SharedMemoryRegion { key: "byoc_no_such_key".into(), ..another("u") });
-    check_regions("offset", &another("u"), &SharedMemoryRegion { offset: 9999, ..another("v") });
-    check_regions("byte_size", &another("v"), &SharedMemoryRegion { byte_size: 9999, ..another("w") });
+    check_regions("name", &base_region, &region_named("s"));
+    check_regions(
+        "key",
+        &region_named("t"),
+        &SharedMemoryRegion { key: "byoc_no_such_key".into(), ..region_named("u") },
+    );
+    check_regions("offset", &region_named("u"), &SharedMemoryRegion { offset: 9999, ..region_named("v") });
+    check_regions("byte_size", &region_named("v"), &SharedMemoryRegion { byte_size: 9999, ..region_named("w") });
     let named_request = |name: &str| SharedMemoryRequest { name: name.into() };
     calls.record("SystemSharedMemoryStatus", &named_request(""));
     let status = "SystemSharedMemoryStatus";
     calls.assert_differ("SystemSharedMemoryStatusRequest.name", status, &named_request(""), &named_request("r"));
-    let with_output = changed_request(|r| r.outputs = vec![output("output_0", &region("r", 16))]);
-    calls.record("ModelInfer", &with_output);
+    let request_with_output = changed_request(|r| r.outputs = vec![output("output_0", &region("r", 16))]);
+    calls.record("ModelInfer", &request_with_output);
     assert_eq!(object.read(8, 4), [0.0, 2.0, 0.0, 4.0]);
     let response_before = calls.call(status, &named_request("s")).unwrap();
     assert!(!response_before.is_empty());
@@ -628,11 +647,11 @@ fn fields_of_http_are_written_or_have_an_effect() {
     let input = json!({"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [-1, 2, -3, 4]});
     let base_request = json!({"inputs": [input]});
     let shared_input = json!({"shared_memory_region": "r", "shared_memory_byte_size": 16});
-    let mut with_id = base_request.clone();
-    with_id["id"] = "7".into();
-    let mut in_region = base_request.clone();
-    in_region["outputs"] = json!([{"name": "output_0", "parameters": shared_input}]);
-    for request in [&base_request, &with_id, &in_region] {
+    let mut request_with_id = base_request.clone();
+    request_with_id["id"] = "7".into();
+    let mut request_in_region = base_request.clone();
+    request_in_region["outputs"] = json!([{"name": "output_0", "parameters": shared_input}]);
+    for request in [&base_request, &request_with_id, &request_in_region] {
         let response = client.infer("relu", request).ok().json();
         record("response", &response);
         record("response output", &response["outputs"][0]);

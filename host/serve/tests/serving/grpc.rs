@@ -1,7 +1,7 @@
 //! Tests of the gRPC interface.
 
 use crate::client::{GrpcError, bytes, call, call_with, floats, frame};
-use crate::models::{Running, TYPES, serve};
+use crate::models::{RunningServer, TYPES, serve};
 use byoc_serve::proto::{
     Empty, HealthCheckResponse, InferParameter, InferRequestedOutput, InferTensor, InferTensorContents, LogSetting,
     LogSettingChoice, LogSettings, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
@@ -14,10 +14,10 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use prost::Message;
 use std::io::Write;
 
-const INVALID: u32 = 3;
-const DEADLINE: u32 = 4;
+const INVALID_ARGUMENT: u32 = 3;
+const DEADLINE_EXCEEDED: u32 = 4;
 const NOT_FOUND: u32 = 5;
-const EXHAUSTED: u32 = 8;
+const RESOURCE_EXHAUSTED: u32 = 8;
 const UNIMPLEMENTED: u32 = 12;
 
 pub fn tensor(name: &str, datatype: &str, shape: &[i64]) -> InferTensor {
@@ -29,12 +29,12 @@ pub fn request(model: &str, inputs: Vec<InferTensor>, raw: Vec<Vec<u8>>) -> Mode
     ModelInferRequest { model_name: model.into(), inputs, raw_input_contents, ..ModelInferRequest::default() }
 }
 
-fn infer(server: &Running, request: &ModelInferRequest) -> Result<ModelInferResponse, GrpcError> {
+fn infer(server: &RunningServer, request: &ModelInferRequest) -> Result<ModelInferResponse, GrpcError> {
     call(server.grpc, "ModelInfer", request)
 }
 
 #[track_caller]
-fn assert_refused(server: &Running, request: &ModelInferRequest, code: u32, expected: &str) {
+fn assert_refused(server: &RunningServer, request: &ModelInferRequest, code: u32, expected: &str) {
     let error = infer(server, request).unwrap_err();
     assert!(error.code == code && error.message.contains(expected), "expected {code} {expected}, found {error:?}");
     assert!(error.message.contains("(E0"), "{error:?}");
@@ -162,7 +162,7 @@ fn raw_and_typed_contents_of_every_datatype() {
         let input = InferTensor { contents: Some(contents), ..tensor("x", datatype, &[1, 2]) };
         let typed_request = request(&model, vec![input], vec![]);
         if ["FP16", "BF16"].contains(&datatype) {
-            assert_refused(&server, &typed_request, INVALID, "expected raw_input_contents for datatype");
+            assert_refused(&server, &typed_request, INVALID_ARGUMENT, "expected raw_input_contents for datatype");
             continue;
         }
         let response = infer(&server, &typed_request).unwrap();
@@ -170,24 +170,29 @@ fn raw_and_typed_contents_of_every_datatype() {
     }
     let contents = |contents| InferTensor { contents: Some(contents), ..tensor("x", "INT8", &[1, 2]) };
     let ints = |values: &[i32]| InferTensorContents { int_contents: values.to_vec(), ..InferTensorContents::default() };
-    assert_refused(&server, &request("copy_INT8", vec![contents(ints(&[1, 128]))], vec![]), INVALID, "found 128");
+    assert_refused(
+        &server,
+        &request("copy_INT8", vec![contents(ints(&[1, 128]))], vec![]),
+        INVALID_ARGUMENT,
+        "found 128",
+    );
     assert_refused(
         &server,
         &request("copy_INT8", vec![contents(ints(&[1]))], vec![]),
-        INVALID,
+        INVALID_ARGUMENT,
         "with the elements of shape [1, 2], found 1",
     );
     let other = InferTensorContents { fp32_contents: vec![1.0, 2.0], ..InferTensorContents::default() };
     assert_refused(
         &server,
         &request("copy_INT8", vec![contents(other)], vec![]),
-        INVALID,
+        INVALID_ARGUMENT,
         "expected int_contents for datatype INT8, found fp32_contents",
     );
     assert_refused(
         &server,
         &request("copy_INT8", vec![contents(ints(&[1, 2]))], vec![vec![1, 2]]),
-        INVALID,
+        INVALID_ARGUMENT,
         "contents field must not be specified",
     );
     let strings = InferTensorContents {
@@ -195,7 +200,7 @@ fn raw_and_typed_contents_of_every_datatype() {
         ..InferTensorContents::default()
     };
     let strings = InferTensor { contents: Some(strings), ..tensor("x", "BYTES", &[1, 2]) };
-    assert_refused(&server, &request("copy_INT8", vec![strings], vec![]), INVALID, "data-type is 'BYTES'");
+    assert_refused(&server, &request("copy_INT8", vec![strings], vec![]), INVALID_ARGUMENT, "data-type is 'BYTES'");
 }
 
 #[test]
@@ -205,33 +210,38 @@ fn wrong_requests() {
     assert_refused(
         &server,
         &request("relu", x(), vec![vec![0; 12]]),
-        INVALID,
+        INVALID_ARGUMENT,
         "got unexpected byte size 12, expected 16",
     );
     assert_refused(
         &server,
         &request("relu", x(), vec![vec![0; 16], vec![]]),
-        INVALID,
+        INVALID_ARGUMENT,
         "expected 1 entries of raw_input_contents",
     );
-    assert_refused(&server, &request("sums", x(), vec![vec![0; 16]]), INVALID, "expected 3 inputs but got 1 inputs");
-    assert_refused(&server, &request("relu", [x(), x()].concat(), vec![vec![0; 16]; 2]), INVALID, "'x' twice");
+    assert_refused(
+        &server,
+        &request("sums", x(), vec![vec![0; 16]]),
+        INVALID_ARGUMENT,
+        "expected 3 inputs but got 1 inputs",
+    );
+    assert_refused(&server, &request("relu", [x(), x()].concat(), vec![vec![0; 16]; 2]), INVALID_ARGUMENT, "'x' twice");
     for shape in [&[][..], &[4], &[-1, 4], &[1, -4], &[i64::MAX, 4], &[1, 4, 1], &[i64::MAX; 70]] {
         let invalid_request = request("relu", vec![tensor("x", "FP32", shape)], vec![vec![0; 16]]);
         let error = infer(&server, &invalid_request).unwrap_err();
-        assert!(error.code == INVALID && error.message.len() < 2000, "{shape:?}: {error:?}");
+        assert!(error.code == INVALID_ARGUMENT && error.message.len() < 2000, "{shape:?}: {error:?}");
     }
     assert_refused(
         &server,
         &request("relu", vec![tensor("x", "FP33", &[1, 4])], vec![vec![0; 16]]),
-        INVALID,
+        INVALID_ARGUMENT,
         "data-type is 'FP33'",
     );
     // A BYTES element whose length exceeds the data.
     assert_refused(
         &server,
         &request("relu", vec![tensor("x", "BYTES", &[1])], vec![vec![255, 255, 255, 255]]),
-        INVALID,
+        INVALID_ARGUMENT,
         "data-type is 'BYTES'",
     );
     let with_parameter = |name: &str, parameter_choice: ParameterChoice| {
@@ -246,7 +256,7 @@ fn wrong_requests() {
     assert_refused(
         &server,
         &with_parameter("timeout", ParameterChoice::Text("1".into())),
-        INVALID,
+        INVALID_ARGUMENT,
         "[request id: r1] parameter 'timeout'",
     );
     assert_refused(&server, &with_parameter("sequence_id", ParameterChoice::Int(1)), UNIMPLEMENTED, "sequence_id");
@@ -259,12 +269,12 @@ fn wrong_requests() {
     assert_refused(
         &server,
         &with_parameter("triton_enable_empty_final_response", ParameterChoice::Bool(true)),
-        INVALID,
+        INVALID_ARGUMENT,
         "'triton_'",
     );
     let mut unknown = request("relu", x(), vec![vec![0; 16]]);
     unknown.outputs.push(InferRequestedOutput { name: "z".into(), ..InferRequestedOutput::default() });
-    assert_refused(&server, &unknown, INVALID, "unexpected inference output 'z'");
+    assert_refused(&server, &unknown, INVALID_ARGUMENT, "unexpected inference output 'z'");
     unknown.outputs[0].name = "output_0".into();
     unknown.outputs[0].parameters.insert("classification".into(), param(ParameterChoice::Int(1)));
     let response = infer(&server, &unknown).unwrap();
@@ -285,13 +295,13 @@ fn messages_of_12_mb_and_a_limit() {
     assert_refused(
         &server,
         &request("relu", vec![tensor("x", "FP32", &[1, 4])], vec![vec![0; 12 << 20]]),
-        INVALID,
+        INVALID_ARGUMENT,
         "byte size 12582912",
     );
     assert_refused(
         &server,
         &request("relu", vec![tensor("x", "FP32", &[1, 4])], vec![vec![0; 17 << 20]]),
-        EXHAUSTED,
+        RESOURCE_EXHAUSTED,
         "--max-request-size",
     );
 }
@@ -320,16 +330,16 @@ fn compressed_requests_and_deadlines() {
         assert_eq!(floats(&response.raw_output_contents[0]), [0.0, 2.0, 0.0, 4.0]);
     }
     // A long run ends at the client's deadline, and the server continues to serve requests.
-    let forever = i64::MAX.to_le_bytes().to_vec();
+    let endless_count = i64::MAX.to_le_bytes().to_vec();
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
-    let endless_request = request("rounds", inputs, vec![forever, vec![0; 16]]);
+    let endless_request = request("rounds", inputs, vec![endless_count, vec![0; 16]]);
     let error =
         call_with::<Empty>(server.grpc, path, &[("grpc-timeout", "200m")], frame(&endless_request.encode_to_vec()))
             .unwrap_err();
-    assert_eq!(error.code, DEADLINE, "{error:?}");
+    assert_eq!(error.code, DEADLINE_EXCEEDED, "{error:?}");
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
-    let short = request("rounds", inputs, vec![3i64.to_le_bytes().to_vec(), vec![0; 16]]);
-    assert_eq!(floats(&infer(&server, &short).unwrap().raw_output_contents[0]), [3.0; 4]);
+    let short_request = request("rounds", inputs, vec![3i64.to_le_bytes().to_vec(), vec![0; 16]]);
+    assert_eq!(floats(&infer(&server, &short_request).unwrap().raw_output_contents[0]), [3.0; 4]);
 }
 
 #[test]
@@ -343,5 +353,5 @@ fn log_settings() {
     let settings_after: LogSettings = call(server.grpc, "LogSettings", &change).unwrap();
     assert_eq!(level(&settings_after), Some(LogSettingChoice::Uint(1)));
     change.settings.insert("log_info".into(), LogSetting { choice: None });
-    assert_eq!(call::<_, Empty>(server.grpc, "LogSettings", &change).unwrap_err().code, INVALID);
+    assert_eq!(call::<_, Empty>(server.grpc, "LogSettings", &change).unwrap_err().code, INVALID_ARGUMENT);
 }

@@ -5,7 +5,7 @@ use crate::models::{TYPES, serve};
 use serde_json::{Value, json};
 
 #[test]
-fn answers_have_the_fields_of_the_protocol() {
+fn responses_have_the_protocol_fields() {
     let server = serve(&["sums"], &[]);
     let mut client = server.client();
     let inputs = json!([
@@ -74,7 +74,7 @@ fn every_datatype_returns() {
     // A byte other than 0 and 1 is not a Boolean.
     let request =
         json!({"inputs": [{"name": "x", "datatype": "BOOL", "shape": [1, 2], "parameters": {"binary_data_size": 2}}]});
-    assert!(client.infer_binary("copy_BOOL", &request, &[0, 2]).error(400).contains("found a byte of 2"));
+    assert!(client.infer_binary("copy_BOOL", &request, &[0, 2]).error(400).contains("of 0 or 1, found 2"));
     // 64-bit integers that are not exactly representable as a double.
     let request = json!({"inputs": [{"name": "x", "datatype": "UINT64", "shape": [1, 2], "data": [u64::MAX, 9_007_199_254_740_993u64]}]});
     let data = client.infer("copy_UINT64", &request).ok().json()["outputs"][0]["data"].clone();
@@ -208,8 +208,8 @@ fn wrong_requests_get_a_status_a_code_and_a_reason() {
         assert!(message.contains(name), "{message}");
     }
     // Default values of parameters are accepted.
-    let none = json!({"sequence_id": 0, "sequence_start": false, "sequence_end": false, "priority": 0, "timeout": 0, "mine": "x"});
-    client.infer("relu", &json!({"inputs": [x(&[1, 4], 4)], "parameters": none})).ok();
+    let zero_parameters = json!({"sequence_id": 0, "sequence_start": false, "sequence_end": false, "priority": 0, "timeout": 0, "mine": "x"});
+    client.infer("relu", &json!({"inputs": [x(&[1, 4], 4)], "parameters": zero_parameters})).ok();
     client.infer("relu", &json!({"inputs": [x(&[1, 4], 4)], "outputs": []})).ok();
 }
 

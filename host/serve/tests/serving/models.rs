@@ -86,7 +86,7 @@ pub fn write(path: &Path, name: &str) {
 }
 
 /// Running server with its model files.
-pub struct Running {
+pub struct RunningServer {
     server: Option<Server>,
     pub temp_dir: TempDir,
     pub http: SocketAddr,
@@ -94,7 +94,7 @@ pub struct Running {
     pub metrics: Option<SocketAddr>,
 }
 
-impl Running {
+impl RunningServer {
     pub fn client(&self) -> Client {
         Client::connect(self.http)
     }
@@ -104,7 +104,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop();
@@ -115,12 +115,12 @@ impl Drop for Running {
 /// Parses options, with test defaults: host kernels, free ports, and a short shutdown timeout.
 pub fn options(flags: &[&str]) -> Options {
     let fixed_args = ["byoc serve", "--http", "0", "--grpc", "0", "--threads", "2", "--shutdown-timeout", "5"];
-    let host: &[&str] = if flags.contains(&"--backend") { &[] } else { &["--backend", "none"] };
-    byoc_serve::parse(fixed_args.iter().chain(host).chain(flags).map(OsString::from)).unwrap()
+    let host_args: &[&str] = if flags.contains(&"--backend") { &[] } else { &["--backend", "none"] };
+    byoc_serve::parse(fixed_args.iter().chain(host_args).chain(flags).map(OsString::from)).unwrap()
 }
 
 /// Starts a server with test models.
-pub fn serve(models: &[&str], flags: &[&str]) -> Running {
+pub fn serve(models: &[&str], flags: &[&str]) -> RunningServer {
     let dir = tempfile::tempdir().unwrap();
     let files: Vec<String> = models
         .iter()
@@ -135,14 +135,14 @@ pub fn serve(models: &[&str], flags: &[&str]) -> Running {
 }
 
 /// Starts a server whose repository is `dir`.
-pub fn serve_repository(dir: TempDir, flags: &[&str]) -> Running {
+pub fn serve_repository(dir: TempDir, flags: &[&str]) -> RunningServer {
     let path = dir.path().display().to_string();
     let flags: Vec<&str> = flags.iter().copied().chain(["--repository", &path]).collect();
     start(dir, &flags)
 }
 
-fn start(dir: TempDir, flags: &[&str]) -> Running {
+fn start(dir: TempDir, flags: &[&str]) -> RunningServer {
     let server = Server::start(&options(flags)).unwrap();
     let (http, grpc, metrics) = (server.http.unwrap(), server.grpc.unwrap(), server.metrics);
-    Running { server: Some(server), temp_dir: dir, http, grpc, metrics }
+    RunningServer { server: Some(server), temp_dir: dir, http, grpc, metrics }
 }

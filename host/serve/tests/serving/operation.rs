@@ -2,7 +2,7 @@
 
 use crate::client::{Client, input};
 use crate::models::{options, serve, write};
-use crate::process::{Process, ready};
+use crate::process::{Process, wait_until_ready};
 use byoc_serve::Server;
 use serde_json::json;
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ fn starts_that_fail_say_why() {
         (vec!["--http", "none", "--grpc", "none", &*file], "E0801", "found none for both"),
         (vec!["--backend", "none,dnnl", &*file], "E0801", "expected only 'none'"),
         (vec!["--http", &*used_port, &*file], "E0802", "found a port in use by another process"),
-        (vec!["--grpc", "nowhere", &*file], "E0802", "the value is not a port, a resolvable HOST:PORT or none"),
+        (vec!["--grpc", "nowhere", &*file], "E0802", "expected a port, a resolvable HOST:PORT or none"),
     ] {
         let error = Server::start(&options(&flags)).err().expect("expected a startup error, found a running server");
         assert!(error.code.to_string() == code && error.message.contains(expected), "{flags:?}: {error}");
@@ -42,7 +42,7 @@ fn sigterm_under_load_loses_no_request() {
     let file = dir.path().join("slow.relay");
     write(&file, "slow");
     let mut process = Process::start(&[&file.display().to_string()]);
-    ready(process.http);
+    wait_until_ready(process.http);
     let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(process.http)).collect();
     let request = json!({"inputs": [input("x", &[1, 4], &[3.0; 4])]}).to_string();
     for client in &mut clients {
@@ -65,14 +65,14 @@ fn kill_and_restart() {
     write(&file, "relu");
     let file = file.display().to_string();
     let process = Process::start(&[&file]);
-    ready(process.http);
+    wait_until_ready(process.http);
     let address = process.http.to_string();
     process.signal(rustix::process::Signal::KILL);
     drop(process);
     // The port is free again immediately.
     let process = Process::start(&[&file, "--http", &address]);
     assert_eq!(process.http.to_string(), address);
-    ready(process.http);
+    wait_until_ready(process.http);
 }
 
 #[test]

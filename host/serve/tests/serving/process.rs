@@ -48,7 +48,7 @@ impl Drop for Process {
 }
 
 /// Waits until a server is ready, for at most 10 s.
-pub fn ready(http: SocketAddr) {
+pub fn wait_until_ready(http: SocketAddr) {
     for _ in 0..2000 {
         if Client::connect(http).get("/v2/health/ready").status == 200 {
             return;

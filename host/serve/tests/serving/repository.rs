@@ -130,7 +130,7 @@ fn load_and_unload_in_both_dialects() {
         (json!({"parameters": {"config": "{"}}), "expected a model configuration as JSON"),
         (json!({"parameters": {"config": "{\"max_batch_size\": -1}"}}), "expected an integer >= 0, found -1"),
         (json!({"parameters": {"config": "{}", "file:1/model.onnx": "%"}}), "expected base64"),
-        (json!({"parameters": {"file:1/model.onnx": ""}}), "expected the parameter 'config' with files"),
+        (json!({"parameters": {"file:1/model.onnx": ""}}), "expected the parameter 'config' along with the files"),
         (json!({"parameters": {"config": "{}", "file:../model.onnx": ""}}), "expected files file:VERSION/"),
         (json!({"parameters": {"config": "{}", "file:1/model.onnx": ""}}), "failed to load 'm' version 1"),
         (json!([1]), "parse"),
@@ -222,7 +222,7 @@ fn configurations_that_do_not_fit_are_load_errors() {
         ),
         ("relu", "default_model_filename: \"../../x\"", "expected a file name"),
         ("relu", "default_model_filename: \"x.onnx\"", "expected one of x.onnx in"),
-        ("relu", "version_policy { specific { versions: 3 } }", "expected versions of [1], found 3"),
+        ("relu", "version_policy { specific { versions: 3 } }", "expected one of the versions [1], found 3"),
         ("relu", "dynamic_batching { } max_batch_size: 0", "expected max_batch_size > 0, found 0"),
         (
             "relu",

@@ -1,11 +1,11 @@
 //! Tests with many, slow, silent and disconnected clients, and with shutdown under load.
 
-use crate::batching::{occupy, pending, quick, stats, wait_until};
+use crate::batching::{occupy, pending_count, quick_request, stats, wait_until};
 use crate::client::{Client, GrpcClient, bytes, floats, frame, input};
 use crate::grpc::{request, tensor};
-use crate::models::{Running, serve, write};
+use crate::models::{RunningServer, serve, write};
 use crate::mutations::count;
-use crate::process::{Process, ready};
+use crate::process::{Process, wait_until_ready};
 use byoc_serve::proto::{ModelInferRequest, ModelInferResponse};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -34,7 +34,7 @@ fn metric(client: &mut Client, name: &str) -> f64 {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap().parse().unwrap()
 }
 
-fn connections(server: &Running) -> f64 {
+fn connections(server: &RunningServer) -> f64 {
     metric(&mut server.client(), "byoc_connections")
 }
 
@@ -46,14 +46,14 @@ fn a_thousand_idle_connections() {
     let file = dir.path().join("relu.relay");
     write(&file, "relu");
     let process = Process::start(&[&file.display().to_string()]);
-    ready(process.http);
-    let mut idle: Vec<Client> = Vec::new();
+    wait_until_ready(process.http);
+    let mut idle_clients: Vec<Client> = Vec::new();
     let mut silent_connections: Vec<TcpStream> = Vec::new();
     for i in 0..500 {
         // One connection after a request, and one connection with no data or a partial header.
         let mut client = Client::connect(process.http);
         check(&mut client, i as f32);
-        idle.push(client);
+        idle_clients.push(client);
         let mut stream = TcpStream::connect(process.http).unwrap();
         stream.write_all(if i % 2 == 0 { b"" } else { b"POST /v2/models/relu/inf" }).unwrap();
         silent_connections.push(stream);
@@ -64,10 +64,10 @@ fn a_thousand_idle_connections() {
         check(&mut client, i as f32);
     }
     // Idle connections are still served.
-    for (i, client) in idle.iter_mut().enumerate() {
+    for (i, client) in idle_clients.iter_mut().enumerate() {
         check(client, -(i as f32));
     }
-    drop((idle, silent_connections));
+    drop((idle_clients, silent_connections));
     wait_until("the connections to be closed", || metric(&mut client, "byoc_connections") == 1.0);
 }
 
@@ -84,29 +84,29 @@ fn ask_wide(stream: &mut TcpStream) {
 #[test]
 fn slow_readers_are_served_and_those_that_stall_are_closed() {
     let server = serve(&["wide", "relu"], &["--timeout", "2", "--idle-timeout", "2"]);
-    let mut stalled = TcpStream::connect(server.http).unwrap();
-    ask_wide(&mut stalled);
+    let mut stalled_stream = TcpStream::connect(server.http).unwrap();
+    ask_wide(&mut stalled_stream);
     let mut slow_client = Client::connect(server.http);
     ask_wide(&mut slow_client.0);
     let mut received_bytes: Vec<u8> = Vec::new();
     let mut chunk = vec![0; 512 << 10];
-    let mut other = server.client();
+    let mut other_client = server.client();
     while received_bytes.len() < 16_000_000 {
         let count = slow_client.0.read(&mut chunk).unwrap();
         assert!(count > 0, "{}", received_bytes.len());
         received_bytes.extend_from_slice(&chunk[..count]);
         std::thread::sleep(Duration::from_millis(10));
-        check(&mut other, received_bytes.len() as f32);
+        check(&mut other_client, received_bytes.len() as f32);
     }
     let data = floats(&received_bytes[received_bytes.len() - 16_000_000..]);
     assert!(data.chunks(1_000_000).zip(1..).all(|(row, value)| row.iter().all(|actual| *actual == value as f32)));
-    drop((slow_client, other));
+    drop((slow_client, other_client));
     wait_until("the stalled connection to be closed", || connections(&server) == 1.0);
     // The stalled client received only part of the response.
-    stalled.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut remaining = Vec::new();
-    let _ = stalled.read_to_end(&mut remaining);
-    assert!(remaining.len() < 16_000_000, "{}", remaining.len());
+    stalled_stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut rest_of_response = Vec::new();
+    let _ = stalled_stream.read_to_end(&mut rest_of_response);
+    assert!(rest_of_response.len() < 16_000_000, "{}", rest_of_response.len());
 }
 
 #[test]
@@ -139,14 +139,14 @@ fn a_stream_that_is_not_read_is_closed() {
 fn half_open_connections_are_closed() {
     let server = serve(&["relu", "rounds"], &["--timeout", "1", "--idle-timeout", "1"]);
     let mut held_connections: Vec<TcpStream> = Vec::new();
-    let starts: [&[u8]; 5] = [
+    let partial_requests: [&[u8]; 5] = [
         b"",
         b"GET /v2/health/li",
         b"POST /v2/models/relu/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{\"inputs\"",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"POST /v2/models/relu/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"inp\r\n",
     ];
-    for (i, start) in starts.iter().cycle().take(40).enumerate() {
+    for (i, start) in partial_requests.iter().cycle().take(40).enumerate() {
         let mut stream = TcpStream::connect(if i % 2 == 0 { server.http } else { server.grpc }).unwrap();
         stream.write_all(start).unwrap();
         if i % 4 == 3 {
@@ -174,8 +174,8 @@ fn a_grpc_client_that_leaves_gives_up_its_run() {
         request("rounds", inputs(), vec![i64::MAX.to_le_bytes().to_vec(), vec![0; 16]]).encode_to_vec();
     let mut client = GrpcClient::connect(server.grpc);
     client.abandon(INFER, frame(&endless_request), Duration::from_millis(200));
-    let short = request("rounds", inputs(), vec![3i64.to_le_bytes().to_vec(), vec![0; 16]]).encode_to_vec();
-    let response = ModelInferResponse::decode(client.call(INFER, &[], frame(&short)).unwrap()).unwrap();
+    let short_request = request("rounds", inputs(), vec![3i64.to_le_bytes().to_vec(), vec![0; 16]]).encode_to_vec();
+    let response = ModelInferResponse::decode(client.call(INFER, &[], frame(&short_request)).unwrap()).unwrap();
     assert_eq!(floats(&response.raw_output_contents[0]), [3.0; 4]);
     let stats = stats(&server, "rounds");
     assert_eq!(
@@ -192,7 +192,7 @@ fn no_client_waits_past_its_deadline() {
     // Some requests reach the server's time limit, some their own timeout, and some find the queue full.
     let mut clients: Vec<Client> = (0..24).map(|_| server.client()).collect();
     for (i, client) in clients.iter_mut().enumerate() {
-        let mut request = quick();
+        let mut request = quick_request();
         if i % 2 == 0 {
             request["parameters"] = json!({"timeout": 300_000});
         }
@@ -200,24 +200,24 @@ fn no_client_waits_past_its_deadline() {
     }
     let inputs = vec![tensor("n", "INT64", &[]), tensor("x", "FP32", &[4])];
     let message = request("rounds", inputs, vec![3i64.to_le_bytes().to_vec(), vec![0; 16]]);
-    let late_client = GrpcClient::connect(server.grpc)
+    let late_error = GrpcClient::connect(server.grpc)
         .call(INFER, &[("grpc-timeout", "300m")], frame(&message.encode_to_vec()))
         .unwrap_err();
-    assert!([4, 14].contains(&late_client.code), "{late_client:?}");
-    let mut full = 0;
+    assert!([4, 14].contains(&late_error.code), "{late_error:?}");
+    let mut full_count = 0;
     for client in &mut clients {
         client.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let reply = client.receive();
         match reply.status {
             // Once the busy run has reached its time limit, requests that still wait are served.
             200 => {}
-            503 => full += usize::from(reply.error(503).contains("Exceeds maximum queue size")),
+            503 => full_count += usize::from(reply.error(503).contains("Exceeds maximum queue size")),
             other => drop(reply.error(if other == 504 { 504 } else { 503 })),
         }
     }
-    assert!(full > 0);
+    assert!(full_count > 0);
     drop(busy_client);
-    wait_until("an empty queue", || pending(&server, "rounds") == 0);
+    wait_until("an empty queue", || pending_count(&server, "rounds") == 0);
 }
 
 /// Sends requests until `is_ended` is set, reconnecting after connection failures, and checks every response.
@@ -262,7 +262,7 @@ fn kill_and_restart_under_load() {
     write(&file, "relu");
     let file = file.display().to_string();
     let mut process = Process::start(&[&file]);
-    ready(process.http);
+    wait_until_ready(process.http);
     let address = process.http;
     let is_ended = AtomicBool::new(false);
     let response_counts: [AtomicUsize; CLIENTS] = Default::default();
@@ -299,7 +299,7 @@ fn sigterm_loses_no_call_in_progress() {
     let file = dir.path().join("slow.relay");
     write(&file, "slow");
     let mut process = Process::start(&[&file.display().to_string(), "--max-batch-size", "0"]);
-    ready(process.http);
+    wait_until_ready(process.http);
     let barrier = Barrier::new(CLIENTS + 1);
     let message: ModelInferRequest = request("slow", vec![tensor("x", "FP32", &[1, 4])], vec![bytes(&[3.0; 4])]);
     let message = message.encode_to_vec();

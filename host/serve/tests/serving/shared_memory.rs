@@ -22,8 +22,8 @@ pub struct Object {
 
 impl Object {
     pub fn new(size: u64) -> Object {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let key = format!("byoc_serve_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+        let key = format!("byoc_serve_{}_{}", std::process::id(), NEXT_ID.fetch_add(1, Ordering::Relaxed));
         let flags = shm::OFlags::CREATE | shm::OFlags::EXCL | shm::OFlags::RDWR;
         let file = File::from(shm::open(format!("/{key}").as_str(), flags, Mode::RUSR | Mode::WUSR).unwrap());
         file.set_len(size).unwrap();
@@ -103,7 +103,7 @@ fn inputs_and_outputs_in_a_region() {
         (shared_span("r", 0, 12), json!({}), 400, "got unexpected byte size 12, expected 16"),
         (shared_span("r", 0, u64::MAX), json!({}), 400, "got unexpected byte size"),
         (shared_span("r", 0, 16), shared_span("r", 0, 8), 500, "(8 bytes) should be at least 16 bytes"),
-        (json!({"shared_memory_region": "r"}), json!({}), 400, "found only some of the shared-memory parameters"),
+        (json!({"shared_memory_region": "r"}), json!({}), 400, "found only 'shared_memory_region'"),
         (
             json!({"shared_memory_region": 3, "shared_memory_byte_size": 16}),
             json!({}),

@@ -5,7 +5,7 @@
 //! is free.
 
 use super::scope::{ScopeId, Unit};
-use super::{Context, not_lowerable};
+use super::{Context, lowering_error};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Call, Callee, ClausePattern, Expr, ExprId, Id, OpId, Type};
 use byoc_ir::op;
@@ -131,7 +131,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         let count = emitter.registers.len();
         emitter.captured = (first_own_register..count).map(|i| Reg(i as u32)).collect();
         if let Some(literal) = literal
-            && literal_captures.is_some_and(|literal_captures| literal_captures.self_as_value)
+            && literal_captures.is_some_and(|literal_captures| literal_captures.self_is_value)
         {
             let captures = emitter.captured.clone();
             emitter.self_closure = Some(emitter.closure(emitter.context.literals[&literal], captures));
@@ -202,11 +202,11 @@ impl<'a, 'm> Emitter<'a, 'm> {
     fn forwarded_expr(&self, id: ExprId) -> Option<ExprId> {
         match self.context.module.expr(id) {
             Expr::Let { body, .. } => Some(*body),
-            Expr::Var(_) => self.unit.bound.get(&id).copied(),
+            Expr::Var(_) => self.unit.bound_exprs.get(&id).copied(),
             Expr::Call(call) => match call.callee {
                 Callee::Op(op) if op::get(op).properties.result == ResultMemory::Argument => call.args.first().copied(),
                 Callee::Op(_) => None,
-                Callee::Expr(_) => self.unit.inlined.get(&id).copied(),
+                Callee::Expr(_) => self.unit.inlined_bodies.get(&id).copied(),
             },
             _ => None,
         }
@@ -216,7 +216,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     fn is_silent(&self, id: ExprId) -> bool {
         match self.context.module.expr(id) {
             Expr::Var(_) | Expr::Tuple(_) | Expr::Project { .. } => true,
-            Expr::Function(_) => self.unit.literals.get(&id).is_none_or(|literal| !literal.as_value),
+            Expr::Function(_) => self.unit.literals.get(&id).is_none_or(|literal| !literal.is_value),
             _ => self.forwarded_expr(id).is_some(),
         }
     }
@@ -305,7 +305,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     self.context.syms.set(id, field);
                 }
                 _ => {
-                    return Err(not_lowerable(format!(
+                    return Err(lowering_error(format!(
                         "expected a tuple with a field {index}, found type {}",
                         self.context.module.ty(*tuple)
                     )));
@@ -313,7 +313,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             },
             Expr::Function(_) => {
                 if let Some(literal) = self.unit.literals.get(&id) {
-                    let closure = if literal.as_value {
+                    let closure = if literal.is_value {
                         let captures = self.captures(id)?;
                         Some(self.closure(self.context.literals[&id], captures))
                     } else {
@@ -411,7 +411,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 (ClausePattern::Constructor { name, fields }, Sym::Reg(value), Type::Adt(adt)) => {
                     let types = &self.context.module.types;
                     let (Some((_, tag, _)), Some(def)) = (types.constructor(name), types.get(&adt.name)) else {
-                        return Err(not_lowerable(format!("unknown constructor {name}")));
+                        return Err(lowering_error(format!("unknown constructor {name}")));
                     };
                     tests.push(self.code.len());
                     self.code.push(Instr::Test { value, tag, otherwise: 0 });
@@ -432,7 +432,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     self.code.push(Instr::Fields { value, outs });
                 }
                 _ => {
-                    return Err(not_lowerable(format!(
+                    return Err(lowering_error(format!(
                         "expected a pattern of type {ty}, found {}",
                         format_pattern(pattern)
                     )));
@@ -453,7 +453,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         };
         if let Expr::Constructor(name) = self.context.module.expr(callee) {
             let Some((_, tag, _)) = self.context.module.types.constructor(name) else {
-                return Err(not_lowerable(format!("unknown constructor {name}")));
+                return Err(lowering_error(format!("unknown constructor {name}")));
             };
             let mut values = Vec::with_capacity(call.args.len());
             for &arg in &call.args {
@@ -498,7 +498,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             (None, Sym::Reg(closure), true) => Instr::TailCallClosure { closure, args },
             (None, Sym::Reg(closure), false) => Instr::CallClosure { closure, args, outs },
             _ => {
-                return Err(not_lowerable(format!(
+                return Err(lowering_error(format!(
                     "expected a function as callee, found type {}",
                     self.context.module.ty(callee)
                 )));
@@ -516,7 +516,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             args.push(match self.sym(arg)? {
                 Sym::Reg(reg) => Arg::One(reg),
                 sym @ Sym::Tuple { .. } => Arg::Tuple(self.flatten(sym)?),
-                _ => return Err(not_lowerable(format!("{name}: expected data as arguments, found a function"))),
+                _ => return Err(lowering_error(format!("{name}: expected data as arguments, found a function"))),
             });
         }
         let sym = self.allocate_registers(id)?;
@@ -555,9 +555,9 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 Expr::Function(_) if self.literal == Some(position) => {
                     Sym::Literal { literal: position, closure: self.self_closure }
                 }
-                Expr::Var(var) => return Err(not_lowerable(format!("unbound variable %{}", var.name))),
+                Expr::Var(var) => return Err(lowering_error(format!("unbound variable %{}", var.name))),
                 _ => {
-                    return Err(not_lowerable(format!(
+                    return Err(lowering_error(format!(
                         "expression {} is used before it has a value",
                         position.index()
                     )));
@@ -572,7 +572,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     fn reg(&mut self, id: ExprId) -> Result<Reg, Diagnostic> {
         match &self.values(id)?[..] {
             [reg] => Ok(*reg),
-            _ => Err(not_lowerable("expected one value, found a tuple")),
+            _ => Err(lowering_error("expected one value, found a tuple")),
         }
     }
 
@@ -593,7 +593,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 Sym::Literal { closure: Some(closure), .. } => regs.push(closure),
                 Sym::Literal { closure: None, .. } => {
-                    return Err(not_lowerable(
+                    return Err(lowering_error(
                         "expected a closure that is created before its use, found one created later",
                     ));
                 }
@@ -603,7 +603,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
             }
             if regs.len() > MAX_LEAVES || stack.len() > MAX_LEAVES {
-                return Err(too_wide());
+                return Err(width_error());
             }
         }
         Ok(regs)
@@ -643,16 +643,16 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 Type::Func(_) | Type::Ref(_) | Type::Adt(_) => Sym::Reg(self.handle()),
                 Type::Param(name) => {
-                    return Err(not_lowerable(format!("unbound type parameter {name}")));
+                    return Err(lowering_error(format!("unbound type parameter {name}")));
                 }
                 Type::Unknown => {
-                    return Err(not_lowerable(
+                    return Err(lowering_error(
                         "expected a typed expression, found an untyped one: run infer_type first",
                     ));
                 }
             };
             if self.registers.len() > limit {
-                return Err(too_wide());
+                return Err(width_error());
             }
             loop {
                 let Some((remaining, mut fields)) = pending_tuples.pop() else { break 'all finished_sym };
@@ -708,7 +708,7 @@ pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
             other => tensor_types.push(other),
         }
         if tensor_types.len() > MAX_LEAVES || stack.len() > MAX_LEAVES {
-            return Err(too_wide());
+            return Err(width_error());
         }
     }
     Ok(tensor_types)
@@ -725,6 +725,6 @@ fn format_pattern(pattern: &ClausePattern) -> String {
     }
 }
 
-fn too_wide() -> Diagnostic {
-    not_lowerable(format!("expected a tuple with at most {MAX_LEAVES} leaves, found more"))
+fn width_error() -> Diagnostic {
+    lowering_error(format!("expected a tuple with at most {MAX_LEAVES} leaves, found more"))
 }

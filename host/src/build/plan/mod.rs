@@ -55,7 +55,7 @@ pub fn plan_in_place(
     device_backends: &[&str],
     in_place: &InPlace,
 ) -> Result<LoweredProgram, Diagnostic> {
-    let main = module.globals.get("main").ok_or_else(|| not_lowerable("the module has no function @main"))?;
+    let main = module.globals.get("main").ok_or_else(|| lowering_error("the module has no function @main"))?;
     let mut context = Context::new(module, device_backends, in_place);
     let entry = context.function_of("main")?;
     let mut analyzer = Analyzer::new(module);
@@ -65,12 +65,12 @@ pub fn plan_in_place(
     let function = module
         .expr(*main)
         .as_function()
-        .ok_or_else(|| not_lowerable(format!("expected a function as @main, found type {}", module.ty(*main))))?;
+        .ok_or_else(|| lowering_error(format!("expected a function as @main, found type {}", module.ty(*main))))?;
     let mut inputs = Vec::new();
     for &param in &function.params {
         let name = match module.expr(param) {
             Expr::Var(var) => var.name.to_string(),
-            _ => return Err(not_lowerable("expected variables as parameters of @main, found a different expression")),
+            _ => return Err(lowering_error("expected variables as parameters of @main, found a different expression")),
         };
         let types = tensors(module.ty(param), &format!("input \"{name}\" of @main"))?;
         let is_tuple = matches!(module.ty(param), Type::Tuple(_));
@@ -174,24 +174,25 @@ impl<'m> Context<'m> {
 
     fn lower_global(&mut self, analyzer: &mut Analyzer<'m>, name: &Name, index: u32) -> Result<(), Diagnostic> {
         let module = self.module;
-        let in_function = |mut error: Diagnostic| {
+        let with_function_name = |mut error: Diagnostic| {
             error.message = format!("@{name}: {}", error.message);
             error
         };
-        let function = module.function(name).ok_or_else(|| not_lowerable(format!("unknown function @{name}")))?;
+        let function = module.function(name).ok_or_else(|| lowering_error(format!("unknown function @{name}")))?;
         let unit = analyzer.analyze(&function.params, function.body);
         self.literals.clear();
         for &literal in &unit.literal_order {
             self.literals.insert(literal, self.functions.len() as u32);
             self.functions.push(None);
         }
-        let draft = Emitter::function(self, &unit, None, &function.params, function.body, 0).map_err(in_function)?;
+        let draft =
+            Emitter::function(self, &unit, None, &function.params, function.body, 0).map_err(with_function_name)?;
         self.functions[index as usize] = Some(self.finish(name.to_string(), draft));
         for (i, &literal) in unit.literal_order.iter().enumerate() {
             let Expr::Function(inner) = module.expr(literal) else { continue };
             let scope = unit.literals[&literal].scope;
-            let draft =
-                Emitter::function(self, &unit, Some(literal), &inner.params, inner.body, scope).map_err(in_function)?;
+            let draft = Emitter::function(self, &unit, Some(literal), &inner.params, inner.body, scope)
+                .map_err(with_function_name)?;
             self.functions[self.literals[&literal] as usize] = Some(self.finish(format!("{name}.{i}"), draft));
         }
         if let Some(&region) = self.region_of.get(name) {
@@ -216,7 +217,9 @@ impl<'m> Context<'m> {
     fn global(&mut self, id: ExprId) -> Result<u32, Diagnostic> {
         match self.module.expr(id) {
             Expr::Global(name) => self.function_of(name),
-            _ => Err(not_lowerable(format!("expected a global function as callee, found type {}", self.module.ty(id)))),
+            _ => {
+                Err(lowering_error(format!("expected a global function as callee, found type {}", self.module.ty(id))))
+            }
         }
     }
 
@@ -230,7 +233,7 @@ impl<'m> Context<'m> {
         if let Some(&region) = self.region_of.get(name) {
             return Ok(region);
         }
-        let function = self.module.function(name).ok_or_else(|| not_lowerable(format!("unknown function @{name}")))?;
+        let function = self.module.function(name).ok_or_else(|| lowering_error(format!("unknown function @{name}")))?;
         let mut inputs = Vec::new();
         for &param in &function.params {
             inputs.extend(tensors(self.module.ty(param), &format!("input of region @{name}"))?);
@@ -318,11 +321,11 @@ impl<'m> Context<'m> {
 fn tensors(ty: &Type, location: &str) -> Result<Vec<TensorType>, Diagnostic> {
     let tensor = |leaf: &&Type| match leaf {
         Type::Tensor(tensor) => Ok((**tensor).clone()),
-        other => Err(not_lowerable(format!("{location}: expected tensors, found {other}"))),
+        other => Err(lowering_error(format!("{location}: expected tensors, found {other}"))),
     };
     leaves(ty)?.iter().map(tensor).collect()
 }
 
-fn not_lowerable(message: impl Into<String>) -> Diagnostic {
+fn lowering_error(message: impl Into<String>) -> Diagnostic {
     Diagnostic::error(codes::runtime::NOT_LOWERABLE, message)
 }

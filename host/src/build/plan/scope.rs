@@ -54,9 +54,9 @@ pub(super) struct Literal {
     /// Values captured from enclosing scopes.
     pub captures: Vec<ExprId>,
     /// True if the closure is used as a value outside its body, in addition to being called.
-    pub as_value: bool,
+    pub is_value: bool,
     /// True if the closure is used as a value inside its own body.
-    pub self_as_value: bool,
+    pub self_is_value: bool,
 }
 
 /// Global function with its nested functions.
@@ -72,15 +72,15 @@ pub(super) struct Unit {
     /// Keys of `literals`, outermost first.
     pub literal_order: Vec<ExprId>,
     /// Expression that each variable is bound to: the value of a `let`, or an argument of an inlined call.
-    pub bound: HashMap<ExprId, ExprId>,
+    pub bound_exprs: HashMap<ExprId, ExprId>,
     /// Body that replaces each inlined call.
-    pub inlined: HashMap<ExprId, ExprId>,
+    pub inlined_bodies: HashMap<ExprId, ExprId>,
 }
 
 impl Unit {
     /// Returns the expression that a chain of variables refers to.
     pub(super) fn resolve(&self, mut id: ExprId) -> ExprId {
-        while let Some(&value) = self.bound.get(&id) {
+        while let Some(&value) = self.bound_exprs.get(&id) {
             id = value;
         }
         id
@@ -102,8 +102,8 @@ impl<'m> Analyzer<'m> {
             clauses: HashMap::new(),
             literals: HashMap::new(),
             literal_order: Vec::new(),
-            bound: HashMap::new(),
-            inlined: HashMap::new(),
+            bound_exprs: HashMap::new(),
+            inlined_bodies: HashMap::new(),
         };
         let order = self.order(body, &mut unit);
         // Parameters belong to the outermost scope, wherever they are used.
@@ -181,12 +181,12 @@ impl<'m> Analyzer<'m> {
                         Callee::Expr(callee) => Some(callee),
                         Callee::Op(_) => None,
                     };
-                    let inlined = callee.filter(|&callee| self.is_inlined(callee));
-                    if let Some(literal) = inlined
+                    let inlined_callee = callee.filter(|&callee| self.is_inlined(callee));
+                    if let Some(literal) = inlined_callee
                         && let Expr::Function(function) = module.expr(literal)
                     {
-                        unit.bound.extend(function.params.iter().copied().zip(call.args.iter().copied()));
-                        unit.inlined.insert(id, function.body);
+                        unit.bound_exprs.extend(function.params.iter().copied().zip(call.args.iter().copied()));
+                        unit.inlined_bodies.insert(id, function.body);
                         stack.extend(call.args.iter().map(|&arg| (arg, false)));
                         stack.push((literal, false));
                     } else {
@@ -194,7 +194,7 @@ impl<'m> Analyzer<'m> {
                     }
                 }
                 Expr::Let { var, value, .. } => {
-                    unit.bound.insert(*var, *value);
+                    unit.bound_exprs.insert(*var, *value);
                     expr.for_each_operand(|operand| stack.push((operand, false)));
                 }
                 _ => expr.for_each_operand(|operand| stack.push((operand, false))),
@@ -240,7 +240,7 @@ impl<'m> Analyzer<'m> {
                     } else {
                         let inner = open_scope(&mut unit.scopes, scope, None);
                         let literal =
-                            Literal { scope: inner, captures: Vec::new(), as_value: false, self_as_value: false };
+                            Literal { scope: inner, captures: Vec::new(), is_value: false, self_is_value: false };
                         unit.literals.insert(id, literal);
                         unit.literal_order.push(id);
                         inner
@@ -304,7 +304,7 @@ impl<'m> Analyzer<'m> {
                 }
                 Expr::Call(call) => {
                     if let Callee::Expr(callee) = call.callee
-                        && !unit.inlined.contains_key(&id)
+                        && !unit.inlined_bodies.contains_key(&id)
                     {
                         uses.push((callee, scope, true));
                     }
@@ -318,25 +318,25 @@ impl<'m> Analyzer<'m> {
                 continue;
             }
             let value = unit.resolve(id);
-            let home = unit.scopes[self.scope(id) as usize].function;
+            let owner_function = unit.scopes[self.scope(id) as usize].function;
             let mut scope_id = unit.scopes[scope as usize].function;
             if let Some(literal) = unit.literals.get_mut(&value) {
-                match (scope_id == literal.scope, scope_id == home) {
+                match (scope_id == literal.scope, scope_id == owner_function) {
                     (true, _) if call_count => continue,
                     (true, _) => {
-                        literal.self_as_value = true;
+                        literal.self_is_value = true;
                         continue;
                     }
                     (false, true) if call_count => {}
-                    _ => literal.as_value = true,
+                    _ => literal.is_value = true,
                 }
             }
-            while scope_id != home {
+            while scope_id != owner_function {
                 let function = literal_of[&scope_id];
                 if function == value {
                     // A function nested in the body uses the literal itself, so the body creates a closure of it.
                     if let Some(literal) = unit.literals.get_mut(&value) {
-                        literal.self_as_value = true;
+                        literal.self_is_value = true;
                     }
                     break;
                 }

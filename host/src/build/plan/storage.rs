@@ -126,14 +126,14 @@ fn place_registers(function: &mut Function, classes: &Classes, in_place_of: &InP
     for (position, instr) in code.iter_mut().enumerate() {
         let (read, written) = instr.operands();
         // Classes whose blocks are reused by outputs of this instruction.
-        let mut reused: Vec<usize> = Vec::new();
+        let mut reused_classes: Vec<usize> = Vec::new();
         if let Instr::Kernel(call) = instr
             && let Some(input) = in_place(function, classes, &blocks, call, position)
         {
             let source = classes.of(call.inputs().nth(input).expect("the index of an input of the kernel"));
             call.in_place = Some(input as u32);
             blocks[classes.of(call.outs[0])] = blocks[source];
-            reused.push(source);
+            reused_classes.push(source);
         }
         if let Instr::Region { region, inputs, outs, in_place } = instr {
             for &[out, input] in in_place_of(*region) {
@@ -142,11 +142,11 @@ fn place_registers(function: &mut Function, classes: &Classes, in_place_of: &InP
                 if ends_in(function, classes, &blocks, (source, target), inputs, position) {
                     blocks[classes.of(target)] = blocks[classes.of(source)];
                     in_place.push([out, input]);
-                    reused.push(classes.of(source));
+                    reused_classes.push(classes.of(source));
                 }
             }
         }
-        let mut dying: Vec<usize> = Vec::new();
+        let mut dying_classes: Vec<usize> = Vec::new();
         for &reg in &written {
             let class = classes.of(reg);
             let location = function.registers[reg.index()].place;
@@ -168,13 +168,15 @@ fn place_registers(function: &mut Function, classes: &Classes, in_place_of: &InP
                     None => Place::Arena(offset),
                 };
             }
-            dying.push(class);
+            dying_classes.push(class);
         }
-        dying.extend(read.iter().map(|&reg| classes.of(reg)));
-        dying.retain(|&class| classes.last_use[class] == position && !reused.contains(&class) && !classes.value[class]);
-        dying.sort_unstable();
-        dying.dedup();
-        for class in dying {
+        dying_classes.extend(read.iter().map(|&reg| classes.of(reg)));
+        dying_classes.retain(|&class| {
+            classes.last_use[class] == position && !reused_classes.contains(&class) && !classes.value[class]
+        });
+        dying_classes.sort_unstable();
+        dying_classes.dedup();
+        for class in dying_classes {
             if let Some(block) = blocks[class]
                 && block.bytes > 0
             {
@@ -287,7 +289,7 @@ fn insert_frees(function: &mut Function) {
     let mut is_inserted = false;
     for (i, register) in function.registers.iter().enumerate() {
         let Some(position) = last_use[i] else { continue };
-        let ends = |position: usize| {
+        let ends_function = |position: usize| {
             matches!(
                 function.code.get(position),
                 None | Some(
@@ -301,8 +303,8 @@ fn insert_frees(function: &mut Function) {
         if is_defined[i]
             && register.place == Place::Value
             && register.ty.is_some()
-            && !ends(position)
-            && !ends(position + 1)
+            && !ends_function(position)
+            && !ends_function(position + 1)
         {
             freed_registers[position].push(Reg(i as u32));
             is_inserted = true;

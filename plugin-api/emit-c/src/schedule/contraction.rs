@@ -169,7 +169,8 @@ impl Schedule {
             merged_dims.insert(0, (1, 0));
         }
         if merged_dims.len() > 3 {
-            return Err("expected a sum over at most 3 non-contiguous dimensions, found more".into());
+            let count = merged_dims.len();
+            return Err(format!("expected a sum over at most 3 non-contiguous dimensions, found {count}"));
         }
         let depth: i64 = merged_dims.iter().map(|m| m.0).product();
         let padded_columns = round_up(columns, LANES);
@@ -182,27 +183,27 @@ impl Schedule {
         let target_tasks = (flops / 1_500_000).clamp(1, 24);
         let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
         let panels = (padded_columns / 16 + tile.wide.1 - 1) / tile.wide.1;
-        let per_group = (target_tasks + group_count - 1) / group_count;
-        let (mut by_rows, mut by_columns, mut min_traffic) = (1, 1, i64::MAX);
-        for n in 1..=panels.min(per_group) {
-            let m = ((per_group + n - 1) / n).min(tiles);
+        let tasks_per_group = (target_tasks + group_count - 1) / group_count;
+        let (mut row_tasks, mut column_tasks, mut min_traffic) = (1, 1, i64::MAX);
+        for n in 1..=panels.min(tasks_per_group) {
+            let m = ((tasks_per_group + n - 1) / n).min(tiles);
             let traffic = m * depth * columns + n * outer_rows * len * depth / 4;
-            if m * n >= per_group.min(tiles * panels) && traffic < min_traffic {
-                (by_rows, by_columns, min_traffic) = (m, n, traffic);
+            if m * n >= tasks_per_group.min(tiles * panels) && traffic < min_traffic {
+                (row_tasks, column_tasks, min_traffic) = (m, n, traffic);
             }
         }
         // The rows of a task stay in the L2 cache while the task iterates over the panels.
         let bytes = outer_rows * len * depth.min(4 * merged_dims[2].0.max(1)) * 4;
-        by_rows = by_rows.max((bytes / (512 << 10)).min(tiles / 4));
+        row_tasks = row_tasks.max((bytes / (512 << 10)).min(tiles / 4));
         // Groups that are too small for separate tasks share a task.
-        let per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
-        let (by_rows, by_columns, group_tasks) = if per_task > 1 {
-            (1, 1, (group_count + per_task - 1) / per_task)
+        let groups_per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
+        let (row_tasks, column_tasks, group_tasks) = if groups_per_task > 1 {
+            (1, 1, (group_count + groups_per_task - 1) / groups_per_task)
         } else {
-            (by_rows, by_columns, group_count)
+            (row_tasks, column_tasks, group_count)
         };
         let dims = [merged_dims[0], merged_dims[1], merged_dims[2]];
-        let tasks = Tasks { groups: group_tasks, rows: by_rows, columns: by_columns };
+        let tasks = Tasks { groups: group_tasks, rows: row_tasks, columns: column_tasks };
         Ok(Schedule {
             body,
             a_view,
@@ -291,8 +292,8 @@ mod tests {
     fn small_products_are_one_task_and_large_ones_are_divided() {
         let small_schedule = Schedule::new(&matmul(1, 4, 16, 8)).unwrap();
         assert_eq!(small_schedule.tasks, Tasks { groups: 1, rows: 1, columns: 1 });
-        let large = Schedule::new(&matmul(1, 1024, 1024, 1024)).unwrap();
-        assert!(large.tasks.rows * large.tasks.columns > 8, "{:?}", large.tasks);
+        let large_schedule = Schedule::new(&matmul(1, 1024, 1024, 1024)).unwrap();
+        assert!(large_schedule.tasks.rows * large_schedule.tasks.columns > 8, "{:?}", large_schedule.tasks);
         let batched_schedule = Schedule::new(&matmul(480, 2, 16, 8)).unwrap();
         assert!(
             batched_schedule.tasks.groups < 480 && batched_schedule.tasks.rows * batched_schedule.tasks.columns == 1,

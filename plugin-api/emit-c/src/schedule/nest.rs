@@ -133,7 +133,7 @@ mod tests {
     fn reductions_fill_the_lanes_with_kept_elements() {
         let rows = Reduction::new(&View { shape: vec![10, 300], strides: vec![0, 1], offset: 0 }, 1 << 20);
         assert_eq!((rows.across, rows.block, rows.blocks, rows.items), (true, 128, 3, 30));
-        let innermost = Reduction::new(&View { shape: vec![10], strides: vec![64], offset: 0 }, 640);
-        assert_eq!(innermost, Reduction { across: false, block: 1, blocks: 10, items: 10, tasks: 1 });
+        let innermost_reduction = Reduction::new(&View { shape: vec![10], strides: vec![64], offset: 0 }, 640);
+        assert_eq!(innermost_reduction, Reduction { across: false, block: 1, blocks: 10, items: 10, tasks: 1 });
     }
 }

@@ -72,7 +72,10 @@ mod tests {
     #[test]
     fn few_rows_are_divided_by_channels() {
         assert_eq!(Pooling::new(2048, &[1], 2048 * 49), Pooling { block: 64, blocks: 32, items: 32, tasks: 1 });
-        let large = Pooling::new(64, &[1, 56], 64 * 112 * 112 * 9);
-        assert_eq!((large.block, large.blocks, large.items, large.tasks), (64, 1, 56, 24));
+        let large_schedule = Pooling::new(64, &[1, 56], 64 * 112 * 112 * 9);
+        assert_eq!(
+            (large_schedule.block, large_schedule.blocks, large_schedule.items, large_schedule.tasks),
+            (64, 1, 56, 24)
+        );
     }
 }

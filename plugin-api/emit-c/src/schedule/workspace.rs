@@ -20,10 +20,10 @@ pub fn plan_aligned<'a>(
     phases: impl Iterator<Item = &'a BTreeSet<usize>>,
     align: i64,
 ) -> (Vec<i64>, i64) {
-    let mut life: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
+    let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
     for (index, buffers) in phases.enumerate() {
         for &buffer in buffers {
-            life[buffer] = Some((life[buffer].map_or(index, |(start, _)| start), index));
+            lifetimes[buffer] = Some((lifetimes[buffer].map_or(index, |(start, _)| start), index));
         }
     }
     let mut order: Vec<usize> = (0..sizes.len()).collect();
@@ -33,9 +33,10 @@ pub fn plan_aligned<'a>(
     let mut total_bytes = 0;
     for b in order {
         let bytes = round_up(sizes[b], align);
-        let Some((first_phase, last_phase)) = life[b] else { continue };
-        let overlapping = placements.iter().filter(|(_, span)| span.0 <= last_phase && first_phase <= span.1);
-        let mut occupied_ranges: Vec<(i64, i64)> = overlapping
+        let Some((first_phase, last_phase)) = lifetimes[b] else { continue };
+        let overlapping_placements =
+            placements.iter().filter(|(_, span)| span.0 <= last_phase && first_phase <= span.1);
+        let mut occupied_ranges: Vec<(i64, i64)> = overlapping_placements
             .map(|&(buffer, _)| (offsets[buffer], offsets[buffer] + round_up(sizes[buffer], align)))
             .collect();
         occupied_ranges.sort_unstable();

@@ -349,9 +349,9 @@ mod tests {
         // SAFETY: the structure is longer than its `struct_size`.
         let read = unsafe { read(&raw const table) }.unwrap();
         assert!(read.release.is_none());
-        let tiny = Executable { struct_size: 3, ..table };
+        let short_table = Executable { struct_size: 3, ..table };
         // SAFETY: the structure is longer than its `struct_size`.
-        assert!(unsafe { super::read(&raw const tiny) }.is_none());
+        assert!(unsafe { super::read(&raw const short_table) }.is_none());
         // SAFETY: the pointer is null.
         assert!(unsafe { super::read::<Executable>(std::ptr::null()) }.is_none());
     }

@@ -44,7 +44,7 @@ pub struct Answers {
 /// Entry call in progress. Begins with the public `byoc_call`.
 #[repr(C)]
 pub struct CallState<'a> {
-    public: abi::Call,
+    abi_call: abi::Call,
     pub host: &'a Arc<HostTable>,
     pub plugin: &'a Arc<str>,
     /// Symbol of the region being compiled or loaded; empty otherwise.
@@ -55,8 +55,8 @@ pub struct CallState<'a> {
 impl<'a> CallState<'a> {
     /// Creates a call to an entry of `plugin`.
     pub fn new(host: &'a Arc<HostTable>, plugin: &'a Arc<str>) -> CallState<'a> {
-        let public = abi::Call { host: Arc::as_ptr(host).cast() };
-        CallState { public, host, plugin, symbol: "", answers: Mutex::default() }
+        let abi_call = abi::Call { host: Arc::as_ptr(host).cast() };
+        CallState { abi_call, host, plugin, symbol: "", answers: Mutex::default() }
     }
 
     /// Sets the region of a `compile` or `load` call.

@@ -30,9 +30,9 @@ pub fn copy(data: *const c_void, size: usize, name: &str) -> Result<Vec<u8>, Str
         let chunk = CHUNK.min(size - offset);
         bytes.try_reserve(chunk).map_err(|_| format!("{name}: failed to allocate {size} bytes"))?;
         bytes.resize(offset + chunk, 0);
-        memory
-            .read_exact_at(&mut bytes[offset..], (data as u64).wrapping_add(offset as u64))
-            .map_err(|_| format!("{name}: expected {size} bytes, found fewer than {} MiB", (offset + chunk) >> 20))?;
+        memory.read_exact_at(&mut bytes[offset..], (data as u64).wrapping_add(offset as u64)).map_err(|_| {
+            format!("{name}: expected {size} bytes, found fewer than {} readable bytes", offset + chunk)
+        })?;
     }
     Ok(bytes)
 }

@@ -163,11 +163,11 @@ impl Codegen for CCodegen {
             count => self.0.host.services.parallel_for(count, task)?,
         }
         let mut verdicts = Vec::with_capacity(candidates.len());
-        for batch_result in results {
+        for (index, batch_result) in results.into_iter().enumerate() {
             verdicts.extend(
                 batch_result
                     .into_inner()
-                    .unwrap_or_else(|| Err("expected verdicts for every batch, found a skipped batch".into()))?,
+                    .unwrap_or_else(|| Err(format!("batch {index}: expected verdicts, found none").into()))?,
             );
         }
         Ok(verdicts)

@@ -93,9 +93,9 @@ pub fn services(threads: usize) -> Services {
     Services::new(TestHost(threads, AtomicUsize::new(0)))
 }
 
-/// Creates a host that reports cancellation at the `questions`-th query.
-pub fn services_that_cancel(questions: usize) -> Services {
-    Services::new(TestHost(1, AtomicUsize::new(questions)))
+/// Creates a host that reports cancellation at the `query_count`-th query.
+pub fn services_that_cancel(query_count: usize) -> Services {
+    Services::new(TestHost(1, AtomicUsize::new(query_count)))
 }
 
 /// Region under construction, with the values of its inputs and constants.
@@ -210,7 +210,10 @@ impl Case {
         results_by_form.extend(super::program::run(self));
         for (form, results) in results_by_form {
             for (k, (actual, expected_output)) in results.iter().zip(&expected).enumerate() {
-                assert_eq!(actual.shape, expected_output.shape, "shape of output {k}");
+                assert_eq!(
+                    actual.shape, expected_output.shape,
+                    "{form}, output {k}: expected the shape of the reference"
+                );
                 let scale = expected_output
                     .data
                     .iter()
@@ -221,7 +224,7 @@ impl Case {
                     let is_close = (a.is_nan() && b.is_nan()) || a == b || ((a - b).abs() / scale) <= tolerance;
                     assert!(
                         is_close,
-                        "output {k}, element {i}: expected {b}, found {a} (largest magnitude {scale}), {form}"
+                        "{form}, output {k}, element {i}: expected {b}, found {a}; largest magnitude {scale}"
                     );
                 }
             }
@@ -272,10 +275,13 @@ impl Case {
                 .collect();
             // The workspace is filled with NaN to detect reads of memory that was not written.
             let mut space = vec![u64::MAX; preparation.workspace.div_ceil(8) + 16];
-            let skip = (64 - space.as_ptr() as usize % 64) % 64;
-            // SAFETY: `space` is 128 bytes larger than the workspace, and `skip` is less than 64.
+            let skipped_bytes = (64 - space.as_ptr() as usize % 64) % 64;
+            // SAFETY: `space` is 128 bytes larger than the workspace, and `skipped_bytes` is less than 64.
             let workspace = unsafe {
-                std::slice::from_raw_parts_mut(space.as_mut_ptr().cast::<u8>().add(skip), preparation.workspace)
+                std::slice::from_raw_parts_mut(
+                    space.as_mut_ptr().cast::<u8>().add(skipped_bytes),
+                    preparation.workspace,
+                )
             };
             let call = Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: preparation.plan };
             executable.run(call).unwrap();

@@ -42,7 +42,7 @@ impl Array {
                 DType::I64 => bytes.extend((x as i64).to_le_bytes()),
                 DType::I32 => bytes.extend((x as i32).to_le_bytes()),
                 DType::BOOL => bytes.push(u8::from(x != 0.0)),
-                other => panic!("unsupported element type {other}"),
+                other => panic!("expected float32, float64, int32, int64 or bool, found {other}"),
             }
         }
         bytes
@@ -60,7 +60,7 @@ impl Array {
                 DType::I64 => i64::from_le_bytes(b.try_into().unwrap()) as f64,
                 DType::I32 => f64::from(i32::from_le_bytes(b.try_into().unwrap())),
                 DType::BOOL => f64::from(b[0]),
-                other => panic!("unsupported element type {other}"),
+                other => panic!("expected float32, float64, int32, int64 or bool, found {other}"),
             })
             .collect();
         Array { dtype, shape, data }
@@ -200,7 +200,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
         "nn.max_pool2d" | "nn.avg_pool2d" => {
             let (size, strides, pads, dilation) =
                 (ints(node, "pool_size"), ints(node, "strides"), ints(node, "padding"), ints(node, "dilation"));
-            let include = node.flag("count_include_pad").unwrap_or(false);
+            let includes_padding = node.flag("count_include_pad").unwrap_or(false);
             for index in indices(&out_shape) {
                 let (mut max, mut sum, mut count) = (f64::NEG_INFINITY, 0.0, 0.0);
                 for tap in indices(&[size[0] as usize, size[1] as usize]) {
@@ -214,7 +214,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                         max = max.max(x);
                         sum += x;
                     }
-                    if is_inside || (include && is_in_padding) {
+                    if is_inside || (includes_padding && is_in_padding) {
                         count += 1.0;
                     }
                 }
@@ -368,7 +368,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
         }
         "nn.pad" => {
             let Some(AttrValue::List(widths)) = node.attr("pad_width") else {
-                panic!("expected a list in attribute pad_width")
+                panic!("nn.pad: attribute pad_width: expected a list, found none")
             };
             let pad_before: Vec<i64> = widths.iter().map(|w| w.as_ints().unwrap()[0]).collect();
             let mode = node.text("pad_mode").unwrap();
@@ -457,7 +457,7 @@ fn erf(x: f64) -> f64 {
 fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
     let a = x[0];
     let b = x.get(1).copied().unwrap_or(0.0);
-    let number_of = |v: bool| f64::from(v);
+    let to_f64 = |v: bool| f64::from(v);
     match name {
         "nn.relu" => {
             if a < 0.0 {
@@ -502,8 +502,8 @@ fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
         "floor" => a.floor(),
         "ceil" => a.ceil(),
         "round" => a.round(),
-        "logical_not" => number_of(a == 0.0),
-        "isnan" => number_of(a.is_nan()),
+        "logical_not" => to_f64(a == 0.0),
+        "isnan" => to_f64(a.is_nan()),
         "add" => a + b,
         "subtract" => a - b,
         "multiply" => a * b,
@@ -525,10 +525,10 @@ fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
                 b
             }
         }
-        "equal" => number_of(a == b),
-        "less" => number_of(a < b),
-        "greater_equal" => number_of(a >= b),
-        "logical_and" => number_of(a != 0.0 && b != 0.0),
+        "equal" => to_f64(a == b),
+        "less" => to_f64(a < b),
+        "greater_equal" => to_f64(a >= b),
+        "logical_and" => to_f64(a != 0.0 && b != 0.0),
         "where" => {
             if a != 0.0 {
                 b
@@ -537,7 +537,7 @@ fn elementwise(name: &str, node: &Node, x: &[f64]) -> f64 {
             }
         }
         "cast" => match node.outputs[0].dtype {
-            DType::BOOL => number_of(a != 0.0),
+            DType::BOOL => to_f64(a != 0.0),
             DType::I32 => f64::from(a as i32),
             DType::I64 => (a as i64) as f64,
             _ => a,

@@ -192,8 +192,8 @@ fn attention() {
     let attrs = vec![attr("transpose_a", false), attr("transpose_b", true)];
     let scores = case.op("nn.batch_matmul", [projections[0], projections[1]], attrs, f32s(&[b * h, s, s]));
     let scores = case.op("reshape", [scores], vec![], f32s(&[b, h, s, s]));
-    let root = case.scalar(0.35);
-    let scores = case.elementwise("multiply", [scores, root]);
+    let score_scale = case.scalar(0.35);
+    let scores = case.elementwise("multiply", [scores, score_scale]);
     let scores = case.elementwise("add", [scores, mask]);
     let p = case.op("nn.softmax", [scores], vec![attr("axis", -1i64)], f32s(&[b, h, s, s]));
     let p = case.op("reshape", [p], vec![], f32s(&[b * h, s, s]));
@@ -209,9 +209,9 @@ fn attention() {
     let attrs = vec![attr("axis", -1i64), attr("epsilon", 1e-5)];
     let y = case.op("nn.layer_norm", [y, gamma, beta], attrs, f32s(&[b * s, h * d]));
     let constant_half = case.scalar(0.5);
-    let root = case.scalar(std::f64::consts::FRAC_1_SQRT_2);
+    let inverse_sqrt_2 = case.scalar(std::f64::consts::FRAC_1_SQRT_2);
     let constant_one = case.scalar(1.0);
-    let e = case.elementwise("multiply", [y, root]);
+    let e = case.elementwise("multiply", [y, inverse_sqrt_2]);
     let e = case.elementwise("erf", [e]);
     let e = case.elementwise("add", [e, constant_one]);
     let y = case.elementwise("multiply", [y, e]);
@@ -222,7 +222,7 @@ fn attention() {
 
 #[test]
 fn pools() {
-    for (name, include) in [("nn.max_pool2d", false), ("nn.avg_pool2d", false), ("nn.avg_pool2d", true)] {
+    for (name, includes_padding) in [("nn.max_pool2d", false), ("nn.avg_pool2d", false), ("nn.avg_pool2d", true)] {
         for (size, stride, pads) in [(3, 2, [1i64, 1, 1, 1]), (2, 2, [0, 0, 0, 0]), (3, 1, [0, 1, 2, 1])] {
             let mut case = Case::new();
             let x = case.input(&[2, 5, 9, 10]);
@@ -234,7 +234,7 @@ fn pools() {
                 attr("padding", pads.to_vec()),
                 attr("layout", "NCHW"),
                 attr("ceil_mode", false),
-                attr("count_include_pad", include),
+                attr("count_include_pad", includes_padding),
             ];
             let y = case.op(name, [x], attrs, f32s(&[2, 5, out(9, 0), out(10, 1)]));
             case.output(y);
@@ -298,9 +298,9 @@ fn elementwise_chains() {
         let v = case.elementwise(name, [b]);
         case.output(v);
     }
-    let absolute = case.elementwise("abs", [b]);
+    let magnitudes = case.elementwise("abs", [b]);
     for name in ["log", "sqrt", "rsqrt"] {
-        let v = case.elementwise(name, [absolute]);
+        let v = case.elementwise(name, [magnitudes]);
         case.output(v);
     }
     let v = case.op("clip", [b], vec![attr("a_min", -0.25), attr("a_max", 0.5)], f32s(&[3, 4, 50]));
@@ -320,11 +320,11 @@ fn elementwise_chains() {
 fn handles_nan_infinities_and_rounding_cases() {
     let mut case = Case::new();
     let x = case.input(&[19]);
-    let inf = f64::INFINITY;
+    let infinity = f64::INFINITY;
     case.inputs[0].data = vec![
         f64::NAN,
-        inf,
-        -inf,
+        infinity,
+        -infinity,
         0.0,
         -0.0,
         1e-30,
@@ -364,7 +364,7 @@ fn handles_nan_infinities_and_rounding_cases() {
     case.check(1e-6);
     // The results of exp span all magnitudes, so each result is compared individually.
     let mut case = Case::new();
-    let values = [f64::NAN, inf, -inf, 0.0, 1.0, -1.0, 88.7, 89.5, -87.0, -95.0, -110.0];
+    let values = [f64::NAN, infinity, -infinity, 0.0, 1.0, -1.0, 88.7, 89.5, -87.0, -95.0, -110.0];
     for value in values {
         let x = case.input(&[1]);
         case.inputs.last_mut().unwrap().data = vec![f64::from(value as f32)];
@@ -378,17 +378,17 @@ fn handles_nan_infinities_and_rounding_cases() {
 fn integers() {
     let mut case = Case::new();
     let x = case.input_of(DType::I64, &[4, 6]);
-    let three = case.constant_with(super::naive::Array { dtype: DType::I64, shape: vec![], data: vec![3.0] });
-    let a = case.elementwise("add", [x, three]);
+    let constant_three = case.constant_with(super::naive::Array { dtype: DType::I64, shape: vec![], data: vec![3.0] });
+    let a = case.elementwise("add", [x, constant_three]);
     let b = case.elementwise("multiply", [a, x]);
-    let c = case.elementwise("divide", [b, three]);
+    let c = case.elementwise("divide", [b, constant_three]);
     case.output(c);
-    let d = case.op("subtract", [three, x], vec![], TensorType::new(DType::I64, &[4, 6]));
+    let d = case.op("subtract", [constant_three, x], vec![], TensorType::new(DType::I64, &[4, 6]));
     case.output(d);
     let e = case.elementwise("subtract", [x, b]);
-    let m = case.elementwise("floor_mod", [e, three]);
+    let m = case.elementwise("floor_mod", [e, constant_three]);
     case.output(m);
-    let g = case.op("greater_equal", [x, three], vec![], TensorType::new(DType::BOOL, &[4, 6]));
+    let g = case.op("greater_equal", [x, constant_three], vec![], TensorType::new(DType::BOOL, &[4, 6]));
     let n = case.elementwise("logical_not", [g]);
     case.output(n);
     let f = case.op("cast", [x], vec![attr("dtype", "float32")], f32s(&[4, 6]));

@@ -8,8 +8,8 @@ use byoc_emit_c::single_file::single_file;
 use std::fmt::Write;
 use std::process::Command;
 
-const STRICT: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion", "-O1"];
-const SANITIZE: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+const STRICT_FLAGS: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wconversion", "-O1"];
+const SANITIZER_FLAGS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// Runs a region as a standalone program for each machine; returns the machine names and the outputs.
 pub fn run(case: &Case) -> Vec<(&'static str, Vec<naive::Array>)> {
@@ -40,7 +40,7 @@ fn run_text(case: &Case, text: &str, workspace: i64, flags: &[&str]) -> Vec<naiv
     let inputs: Vec<usize> = case.inputs.iter().map(|input| input.bytes().len()).collect();
     write("main.c", main_text(&inputs, &output_sizes, workspace).as_bytes());
     let mut compile = Command::new("cc");
-    compile.args(STRICT).args(SANITIZE).args(flags).args(["region.c", "main.c", "-o", "run", "-lm"]);
+    compile.args(STRICT_FLAGS).args(SANITIZER_FLAGS).args(flags).args(["region.c", "main.c", "-o", "run", "-lm"]);
     run_command(compile.current_dir(dir.path()), text);
     run_command(Command::new("./run").current_dir(dir.path()), text);
     let outputs = types.iter().enumerate().map(|(i, ty)| {

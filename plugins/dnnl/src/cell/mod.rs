@@ -55,7 +55,7 @@ pub struct Cell {
     /// Number of rows: the batch size.
     pub rows: usize,
     /// Hidden size: number of elements of a state.
-    pub hidden: usize,
+    pub hidden_size: usize,
     /// Row stride of each operand in elements; 0 if one row is broadcast.
     pub strides: [usize; MAX_OPERANDS],
 }
@@ -86,19 +86,19 @@ impl Cell {
             // SAFETY: every offset is within a tensor that the caller guarantees.
             unsafe {
                 let row = |index: usize| pointers.read[index].map(|pointer| pointer.add(r * self.strides[index]));
-                let out = pointers.out.add(r * self.hidden);
+                let out = pointers.out.add(r * self.hidden_size);
                 match &self.kind {
                     CellKind::Lstm(gates) => {
                         let Some(pre_activations) = row(0) else { return };
                         lstm::row(
-                            gates.pointers(pre_activations, self.hidden),
+                            gates.pointers(pre_activations, self.hidden_size),
                             row(1),
                             out,
-                            out.add(self.rows * self.hidden),
-                            self.hidden,
+                            out.add(self.rows * self.hidden_size),
+                            self.hidden_size,
                         );
                     }
-                    CellKind::Gru(gru) => gru::row(gru.part, std::array::from_fn(row), out, self.hidden),
+                    CellKind::Gru(gru) => gru::row(gru.part, std::array::from_fn(row), out, self.hidden_size),
                 }
             }
         }
@@ -137,9 +137,7 @@ mod tests {
         }
         let mut out = vec![9.0; out_count * rows * hidden_size];
         // SAFETY: `tensors` and `out` are allocated above in the sizes that rows and strides imply.
-        unsafe {
-            steps()(&Cell { kind, rows, hidden: hidden_size, strides }, &Pointers { read, out: out.as_mut_ptr() })
-        };
+        unsafe { steps()(&Cell { kind, rows, hidden_size, strides }, &Pointers { read, out: out.as_mut_ptr() }) };
         let rows_of = |(tensor, &width): (&Vec<f32>, &usize)| -> Vec<f32> {
             (0..rows).flat_map(|r| tensor[r * (width + 3)..][..width].to_vec()).collect()
         };

@@ -81,10 +81,10 @@ fn check(file: &Path) -> std::result::Result<(), String> {
     if header[..5] != *b"\x7fELF\x02" {
         return Err("expected a 64-bit shared library, found another format".into());
     }
-    let long = |offset: usize| u64::from_le_bytes(header[offset..offset + 8].try_into().unwrap_or_default());
-    let short = |offset: usize| u64::from(u16::from_le_bytes([header[offset], header[offset + 1]]));
+    let read_u64 = |offset: usize| u64::from_le_bytes(header[offset..offset + 8].try_into().unwrap_or_default());
+    let read_u16 = |offset: usize| u64::from(u16::from_le_bytes([header[offset], header[offset + 1]]));
     // The section header table is at the end of the file.
-    let end = long(40).saturating_add(short(58) * short(60));
+    let end = read_u64(40).saturating_add(read_u16(58) * read_u16(60));
     let length = handle.metadata().map_err(|error| error.to_string())?.len();
     if length < end {
         return Err(format!("truncated shared library: expected {end} bytes, found {length}"));

@@ -134,7 +134,7 @@ impl Clone for Desc {
         let mut raw = null_mut();
         // SAFETY: `self` owns the descriptor. Cloning fails only if memory is exhausted.
         let status = unsafe { (self.library.api.memory_desc_clone)(&mut raw, self.raw) };
-        assert_eq!(Status::of(status), None, "cloning a tensor layout failed");
+        assert_eq!(Status::of(status), None, "cannot clone a tensor layout");
         Desc { library: self.library, raw }
     }
 }

@@ -66,7 +66,11 @@ fn open() -> Result<OneDnn> {
         return Err(unusable(format!("expected oneDNN 3, found {shown_version}")));
     }
     if version.cpu_runtime != ffi::RUNTIME_OMP as u32 {
-        return Err(unusable("expected oneDNN with the OpenMP threading runtime, found another runtime".into()));
+        return Err(unusable(format!(
+            "expected oneDNN with the OpenMP threading runtime {}, found runtime {}",
+            ffi::RUNTIME_OMP,
+            version.cpu_runtime
+        )));
     }
     // SAFETY: the check above ensures oneDNN 3, and `OneDnn` keeps the library mapped.
     let api = unsafe { ffi::Api::of(&library) };
@@ -95,7 +99,7 @@ impl OneDnn {
 
     /// Calls `body(thread, threads)` on every thread of the library's pool if `is_worthwhile` says that there is enough
     /// work to justify waking them, otherwise only on the calling thread. `body` must not panic.
-    pub fn on_threads(&self, is_worthwhile: bool, body: &(dyn Fn(usize, usize) + Sync)) {
+    pub fn run_on_threads(&self, is_worthwhile: bool, body: &(dyn Fn(usize, usize) + Sync)) {
         match self.team.as_ref().filter(|_| is_worthwhile) {
             Some(team) => team.run(body),
             None => body(0, 1),
@@ -111,8 +115,8 @@ impl OneDnn {
     /// last user has released them. Live primitives are not affected.
     pub fn empty_cache(&self) {
         // Without the lock, a concurrent call could read the temporary 0 as the capacity and leave the cache disabled.
-        static ONE: Mutex<()> = Mutex::new(());
-        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        static FLUSH_LOCK: Mutex<()> = Mutex::new(());
+        let _flush_guard = FLUSH_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let mut capacity = 0;
         // SAFETY: `capacity` is a valid out-pointer. Threads that create primitives concurrently merely miss the cache.
         unsafe {

@@ -17,7 +17,7 @@ impl Lowering<'_> {
         if shape.len() != 4 {
             return Err(CompileError::new(
                 RefusalCode::UnsupportedShape,
-                format!("expected rank 4, found shape {shape:?}"),
+                format!("result: expected rank 4, found shape {shape:?}"),
             ));
         }
         let channels_last_order = channels_last(4);
@@ -34,10 +34,10 @@ impl Lowering<'_> {
             images: shape[0] as usize,
             channels: shape[1] as usize,
             axes: [axis(0), axis(1)],
-            padded: pool.padded,
+            includes_padding: pool.includes_padding,
             zero: pool.zero,
             scale: pool.scale,
-            signed: self.dtype(&x) == DType::I8,
+            is_signed: self.dtype(&x) == DType::I8,
         };
         let result = self.scratch(View::in_order(&shape, &channels_last_order));
         let args = vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, result.clone())];

@@ -73,7 +73,7 @@ pub struct Lowering<'p> {
     /// Per value, the index of the last item that reads the value or a view of it; `usize::MAX` for outputs.
     last_read: Vec<usize>,
     /// Per buffer, the index of the last item that reads it.
-    needed_until: Vec<usize>,
+    last_needed_item: Vec<usize>,
     /// Tensors and their copies in other layouts, so that each copy is made once.
     copies: Vec<(BufferView, BufferView)>,
     /// Tensors and their bfloat16 copies.
@@ -104,7 +104,7 @@ pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Resu
         packed_buffers: HashMap::new(),
         tensor: vec![None; ir.values.len()],
         last_read: last_reads(ir, &items),
-        needed_until: Vec::new(),
+        last_needed_item: Vec::new(),
         copies: Vec::new(),
         bf16_copies: Vec::new(),
         chain_reads: Vec::new(),
@@ -129,8 +129,8 @@ fn last_reads(ir: &RegionIr, items: &[Item]) -> Vec<usize> {
     for (item_index, item) in items.iter().enumerate().rev() {
         let ops = std::iter::once(item.anchor).chain(item.chain.iter().map(|link| link.op()));
         for op in ops.map(|op| &ir.ops[op]) {
-            let read_at = if op.kind.is_view() { last_reads[op.output.index()].max(item_index) } else { item_index };
-            op.inputs.iter().for_each(|input| last_reads[input.index()] = last_reads[input.index()].max(read_at));
+            let read_index = if op.kind.is_view() { last_reads[op.output.index()].max(item_index) } else { item_index };
+            op.inputs.iter().for_each(|input| last_reads[input.index()] = last_reads[input.index()].max(read_index));
         }
     }
     last_reads
@@ -140,7 +140,7 @@ impl Lowering<'_> {
     /// Adds a buffer of `elements` elements of type `dtype`.
     pub fn buffer(&mut self, placement: Place, elements: i64, dtype: DType) -> BufferId {
         self.buffers.push(Buffer { place: placement, bytes: elements as usize * dtype.size(), dtype });
-        self.needed_until.push(if matches!(placement, Place::Arena(_)) { 0 } else { usize::MAX });
+        self.last_needed_item.push(if matches!(placement, Place::Arena(_)) { 0 } else { usize::MAX });
         BufferId((self.buffers.len() - 1) as u32)
     }
 
@@ -175,7 +175,9 @@ impl Lowering<'_> {
             return tensor.clone();
         }
         let view = View::dense(self.ir.shape(value));
-        let Def::Constant(constant) = self.ir.get(value).def else { unreachable!("operands precede their users") };
+        let Def::Constant(constant) = self.ir.get(value).def else {
+            unreachable!("expected operands before their users")
+        };
         let dtype = self.ir.get(value).dtype;
         let buffer = match self.constants.get(&constant) {
             Some(&buffer) => buffer,
@@ -192,15 +194,15 @@ impl Lowering<'_> {
 
     /// Sets the placement of a value.
     pub fn set_placement(&mut self, value: Val, tensor: BufferView) {
-        let needed_until = &mut self.needed_until[tensor.buffer.0 as usize];
-        *needed_until = (*needed_until).max(self.last_read[value.index()]);
+        let last_needed_item = &mut self.last_needed_item[tensor.buffer.0 as usize];
+        *last_needed_item = (*last_needed_item).max(self.last_read[value.index()]);
         self.tensor[value.index()] = Some(tensor);
     }
 
     /// Returns true if a buffer is in the arena and nothing reads it after the current item.
     fn is_last_use(&self, buffer: BufferId) -> bool {
         matches!(self.buffers[buffer.0 as usize].place, Place::Arena(_))
-            && self.needed_until[buffer.0 as usize] <= self.item_index
+            && self.last_needed_item[buffer.0 as usize] <= self.item_index
     }
 
     /// Creates the descriptor of a `float32` tensor with this layout.
@@ -241,7 +243,7 @@ impl Lowering<'_> {
         let copy = self.scratch_of(dtype, expected);
         self.copy(tensor, &copy, "reorder")?;
         // Later items may read the copy instead of the original, so the copy's buffer is never reused.
-        self.needed_until[copy.buffer.0 as usize] = usize::MAX;
+        self.last_needed_item[copy.buffer.0 as usize] = usize::MAX;
         self.copies.push((tensor.clone(), copy.clone()));
         Ok(copy)
     }
@@ -404,9 +406,9 @@ impl Lowering<'_> {
                 Kind::Reshape => view = view.reshape(&regroup(&view.shape, shape_after, shape_before)?)?,
                 Kind::Transpose(axes) => {
                     let leading_dims = shape_after.len().checked_sub(view.shape.len())?;
-                    let full: Vec<i64> =
+                    let full_shape: Vec<i64> =
                         std::iter::repeat_n(1, leading_dims).chain(view.shape.iter().copied()).collect();
-                    view = view.reshape(&full)?;
+                    view = view.reshape(&full_shape)?;
                     let mut inverse = vec![0; axes.len()];
                     axes.iter().enumerate().for_each(|(i, &axis)| inverse[axis] = i);
                     view = view.permute(&inverse);
@@ -487,7 +489,7 @@ impl Lowering<'_> {
     }
 
     /// Returns the buffers that the links of a chain read.
-    pub fn reads(&mut self, links: &[Link]) -> Vec<BufferId> {
+    pub fn read_buffers(&mut self, links: &[Link]) -> Vec<BufferId> {
         let operands = links.iter().filter_map(|link| match link {
             Link::Binary { operand, .. } => Some(*operand),
             _ => None,
@@ -520,7 +522,7 @@ impl Lowering<'_> {
         let mut links = &item.chain[..];
         loop {
             let op = &self.ir.ops[anchor];
-            self.chain_reads = self.reads(links);
+            self.chain_reads = self.read_buffers(links);
             let fused_links = if op.kind.is_view() {
                 self.lower_view(op)?;
                 0
@@ -558,7 +560,9 @@ impl Lowering<'_> {
                 };
             }
         }
-        let view = view.ok_or_else(|| OneDnnError::from("the chain's result is not a view of the chain's value"))?;
+        let view = view.ok_or_else(|| {
+            OneDnnError::from("cannot view the value before a chain of operators in the shape of its result")
+        })?;
         self.set_placement(value, BufferView { view, ..tensor });
         Ok(())
     }
@@ -585,7 +589,7 @@ impl Lowering<'_> {
     fn lower_view(&mut self, op: &Op) -> Result<()> {
         let tensor = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
-        let through = |view: &View| match &op.kind {
+        let view_of_result = |view: &View| match &op.kind {
             Kind::Reshape => view.reshape(&shape),
             Kind::Transpose(axes) => Some(view.permute(axes)),
             Kind::Slice { begin, step } => {
@@ -597,12 +601,13 @@ impl Lowering<'_> {
             }
             _ => None,
         };
-        let tensor = match through(&tensor.view) {
+        let tensor = match view_of_result(&tensor.view) {
             Some(view) => BufferView { view, ..tensor },
             None => {
                 let copy = self.row_major(&tensor)?;
-                let view =
-                    through(&copy.view).ok_or_else(|| OneDnnError::from("reshape changes the number of elements"))?;
+                let view = view_of_result(&copy.view).ok_or_else(|| {
+                    OneDnnError::from(format!("cannot view shape {:?} as {shape:?}", copy.view.shape))
+                })?;
                 BufferView { view, ..copy }
             }
         };

@@ -108,7 +108,8 @@ impl Lowering<'_> {
         if other.view.same_layout(view) {
             Ok(other)
         } else {
-            Err(unsupported_shape("expected an operand in the same memory order, found another order"))
+            let (expected, found) = (&view.strides, &other.view.strides);
+            Err(unsupported_shape(&format!("operand: expected strides {expected:?}, found {found:?}")))
         }
     }
 }
@@ -136,10 +137,10 @@ impl EpilogueBuilder {
                 Some(EpilogueOp::Offset(previous)) => previous.add(&per_axis.values),
                 _ => self.ops.push(EpilogueOp::Offset(AxisParam::new(&per_axis.values))),
             },
-            Stage::Rescale { zero_in, ratios, rounding, zero_out, out_dtype, .. } => {
-                self.subtract_zero_point(*zero_in);
+            Stage::Rescale { in_zero_point, ratios, rounding, out_zero_point, out_dtype, .. } => {
+                self.subtract_zero_point(*in_zero_point);
                 let (low, high) = range(*out_dtype);
-                let (zero, to_bytes) = (*zero_out, *out_dtype != DType::I32);
+                let (zero, to_bytes) = (*out_zero_point, *out_dtype != DType::I32);
                 let step = match ratios {
                     Ratios::Float(ratios) => EpilogueOp::Float(FloatScale {
                         ratios: AxisParam::new(ratios),
@@ -164,12 +165,12 @@ impl EpilogueBuilder {
                 let [left, right] = operands.each_ref().map(|operand| operand.as_ref().map(OperandRescale::of));
                 let (own_rescale, other) = if is_swapped { (right, left) } else { (left, right) };
                 if let Some(own_rescale) = own_rescale {
-                    self.subtract_zero_point(own_rescale.zero_in);
+                    self.subtract_zero_point(own_rescale.in_zero_point);
                     self.ops.push(own_rescale.step);
                 }
                 let other = match other {
-                    Some(OperandRescale { zero_in, step }) => {
-                        let subtract = (zero_in != 0).then_some(EpilogueOp::SubtractZeroPoint(zero_in));
+                    Some(OperandRescale { in_zero_point, step }) => {
+                        let subtract = (in_zero_point != 0).then_some(EpilogueOp::SubtractZeroPoint(in_zero_point));
                         subtract.into_iter().chain([step]).collect()
                     }
                     None => Vec::new(),
@@ -194,8 +195,8 @@ impl EpilogueBuilder {
                 self.is_real = false;
             }
             Stage::Convert(out_dtype) => {
-                let is_to_real = *out_dtype == DType::F32;
-                match (self.is_real, is_to_real) {
+                let converts_to_real = *out_dtype == DType::F32;
+                match (self.is_real, converts_to_real) {
                     (true, true) => {}
                     (false, true) => self.ops.push(EpilogueOp::ToReal),
                     (true, false) => {
@@ -204,7 +205,7 @@ impl EpilogueBuilder {
                     }
                     (false, false) => self.ops.push(EpilogueOp::Wrap(*out_dtype)),
                 }
-                self.is_real = is_to_real;
+                self.is_real = converts_to_real;
             }
             Stage::RealAdd(per_axis) => self.ops.push(EpilogueOp::RealAdd(AxisParam::new(&per_axis.values))),
             Stage::RealMultiply(per_axis) => self.ops.push(EpilogueOp::RealMultiply(AxisParam::new(&per_axis.values))),
@@ -257,7 +258,7 @@ impl EpilogueBuilder {
 
 /// Operations that requantize a sum operand to the result's scale.
 struct OperandRescale {
-    zero_in: i32,
+    in_zero_point: i32,
     step: EpilogueOp,
 }
 
@@ -266,13 +267,13 @@ impl OperandRescale {
         let (low, high) = range(DType::I32);
         let step = match &operand.ratios {
             Ratios::Fixed(ratios) => EpilogueOp::FixedPoint(
-                fixed_point_scale(None, ratios, Rounding::Up, operand.zero_out, false),
+                fixed_point_scale(None, ratios, Rounding::Up, operand.out_zero_point, false),
                 low,
                 high,
             ),
-            _ => EpilogueOp::AddZeroPoint { zero: operand.zero_out, low, high },
+            _ => EpilogueOp::AddZeroPoint { zero: operand.out_zero_point, low, high },
         };
-        OperandRescale { zero_in: operand.zero_in, step }
+        OperandRescale { in_zero_point: operand.in_zero_point, step }
     }
 }
 
@@ -292,7 +293,7 @@ fn fixed_point_scale(
     FixedPointScale {
         offsets: offsets.unwrap_or_else(|| AxisParam::new(&[0])),
         multipliers: AxisParam::new(&multipliers),
-        left: has_left_shift.then(|| AxisParam::new(&left_shifts)),
+        left_shifts: has_left_shift.then(|| AxisParam::new(&left_shifts)),
         shifts: AxisParam::new(&shifts),
         rounding,
         zero,

@@ -8,7 +8,7 @@ use crate::library::{OneDnn, Window, ffi};
 pub struct IntAvgPool {
     pub window: Window,
     /// True if the average includes padding, whose value is the zero point.
-    pub padded: bool,
+    pub includes_padding: bool,
     /// Zero point of the data.
     pub zero: i32,
     /// Scale of the data.
@@ -44,10 +44,10 @@ pub struct IntAvgPoolKernel {
     pub images: usize,
     pub channels: usize,
     pub axes: [Axis; 2],
-    pub padded: bool,
+    pub includes_padding: bool,
     pub zero: i32,
     pub scale: f32,
-    pub signed: bool,
+    pub is_signed: bool,
 }
 
 /// Number of channels accumulated together.
@@ -82,18 +82,20 @@ impl IntAvgPoolKernel {
             let pointers = &pointers;
             for unit in unit_count * thread / threads..unit_count * (thread + 1) / threads {
                 // SAFETY: the caller guarantees tensors that contain the unit, and only this thread computes it.
-                unsafe { self.window_block(*pointers, unit / blocks, unit % blocks * LANES) };
+                unsafe { self.average_window(*pointers, unit / blocks, unit % blocks * LANES) };
             }
         };
-        library
-            .on_threads(unit_count * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES, &run_part);
+        library.run_on_threads(
+            unit_count * LANES * (height.kernel * width.kernel) as usize > MIN_PARALLEL_BYTES,
+            &run_part,
+        );
     }
 
     /// Computes the means of one window for the block of channels that starts at `channel`.
     ///
     /// # Safety
     /// The tensors at `pointers` must have the pooling's dimensions.
-    unsafe fn window_block(&self, pointers: Pointers, window: usize, channel: usize) {
+    unsafe fn average_window(&self, pointers: Pointers, window: usize, channel: usize) {
         let [height, width] = self.axes;
         let row = window as i64 / width.out;
         let (image, y, x) = (row / height.out, row % height.out, window as i64 % width.out);
@@ -103,19 +105,20 @@ impl IntAvgPoolKernel {
         let mut tap_count = 0i64;
         for tap_y in rows {
             for tap_x in columns.clone() {
-                let at_y = y * height.stride - height.pad_before + tap_y * height.dilation;
-                let at_x = x * width.stride - width.pad_before + tap_x * width.dilation;
-                let offset = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
+                let source_y = y * height.stride - height.pad_before + tap_y * height.dilation;
+                let source_x = x * width.stride - width.pad_before + tap_x * width.dilation;
+                let offset =
+                    ((image * height.size + source_y) * width.size + source_x) as usize * self.channels + channel;
                 let mut block = [0u8; LANES];
                 // SAFETY: `taps` returns only taps inside the data, which has `len` channels from `channel` on.
                 unsafe { std::ptr::copy_nonoverlapping(pointers.source.add(offset), block.as_mut_ptr(), len) };
                 for (sum, &byte) in accumulators.iter_mut().zip(&block) {
-                    *sum += if self.signed { i64::from(byte as i8) } else { i64::from(byte) };
+                    *sum += if self.is_signed { i64::from(byte as i8) } else { i64::from(byte) };
                 }
                 tap_count += 1;
             }
         }
-        let count = if self.padded { height.kernel * width.kernel } else { tap_count };
+        let count = if self.includes_padding { height.kernel * width.kernel } else { tap_count };
         let mut means = [0f32; LANES];
         for (mean, sum) in means.iter_mut().zip(&accumulators) {
             let sum = sum - tap_count * i64::from(self.zero);

@@ -55,7 +55,7 @@ pub struct FixedPointScale {
     pub offsets: AxisParam<i32>,
     pub multipliers: AxisParam<i32>,
     /// Left shifts; `None` if all are 0.
-    pub left: Option<AxisParam<i64>>,
+    pub left_shifts: Option<AxisParam<i64>>,
     /// Right shifts, between 31 and 63.
     pub shifts: AxisParam<i32>,
     pub rounding: Rounding,
@@ -170,7 +170,7 @@ impl Epilogue {
             // SAFETY: the caller guarantees tensors that contain the blocks, and only this thread computes them.
             unsafe { code(self, pointers, first, last) };
         };
-        library.on_threads(self.elements >= MIN_PARALLEL_ELEMENTS, &run_part);
+        library.run_on_threads(self.elements >= MIN_PARALLEL_ELEMENTS, &run_part);
     }
 }
 
@@ -314,7 +314,12 @@ fn block_params<'a, T: Copy>(
         _ => {
             let start = if param.per_index { index.start } else { 0 };
             let params = param.values.get(start..).and_then(<[T]>::first_chunk);
-            debug_assert!(params.is_some(), "parameter values must be one block longer than their axis");
+            debug_assert!(
+                params.is_some(),
+                "expected at least {} parameter values, found {}",
+                start + BLOCK,
+                param.values.len()
+            );
             params.unwrap_or(buffer)
         }
     }
@@ -465,7 +470,7 @@ fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high
     let offsets = block_params(&scale.offsets, index, &mut own_offsets);
     let multipliers = block_params(&scale.multipliers, index, &mut own_multipliers);
     let shifts = block_params(&scale.shifts, index, &mut own_shifts);
-    if let (None, Rounding::Up, true) = (&scale.left, scale.rounding, scale.bytes) {
+    if let (None, Rounding::Up, true) = (&scale.left_shifts, scale.rounding, scale.bytes) {
         // Fast path, which covers nearly all networks.
         let (low, high) = (low - scale.zero, high - scale.zero);
         for l in 0..BLOCK {
@@ -479,16 +484,16 @@ fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high
         *x = x.wrapping_add(*offset);
     }
     let mut products = [0i64; BLOCK];
-    match &scale.left {
+    match &scale.left_shifts {
         None => {
             for ((product, x), multiplier) in products.iter_mut().zip(&*x).zip(multipliers) {
                 *product = i64::from(*x) * i64::from(*multiplier);
             }
         }
-        Some(left) => {
+        Some(left_shifts) => {
             let mut buffer = [0; BLOCK];
-            let left = block_params(left, index, &mut buffer);
-            for (((product, x), multiplier), left) in products.iter_mut().zip(&*x).zip(multipliers).zip(left) {
+            let left_shifts = block_params(left_shifts, index, &mut buffer);
+            for (((product, x), multiplier), left) in products.iter_mut().zip(&*x).zip(multipliers).zip(left_shifts) {
                 // The shifted value is clamped to 2^32: times a multiplier of at least 2^30, the result exceeds `int32`
                 // in any case, and the product fits in 64 bits.
                 let bound = 1i64 << (32 - left);
@@ -514,7 +519,7 @@ fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high
             }
         }
     }
-    if scale.left.is_some() {
+    if scale.left_shifts.is_some() {
         for product in &mut products {
             *product = (*product).max(i32::MIN.into()).min(i32::MAX.into());
         }

@@ -12,16 +12,16 @@ pub struct PerAxis<T> {
     pub axis: usize,
 }
 
-/// Operand of a sum, requantized to the scale of the result: `round((x - zero_in) ratio) + zero_out`, with ties rounded
+/// Operand of a sum, requantized to the scale of the result: `round((x - in_zero_point) ratio) + out_zero_point`, with ties rounded
 /// up, saturated to `int32`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumOperand {
     /// Zero point of the operand.
-    pub zero_in: i32,
+    pub in_zero_point: i32,
     /// Ratio of the operand's scale to the result's scale.
     pub ratios: Ratios,
     /// Zero point of the result.
-    pub zero_out: i32,
+    pub out_zero_point: i32,
 }
 
 /// Elementwise operator after an integer accumulation.
@@ -29,10 +29,10 @@ pub struct SumOperand {
 pub enum Stage {
     /// Adds a parameter to `int32` values, wrapping.
     Offset(PerAxis<i32>),
-    /// Requantization: `round((x - zero_in) ratio) + zero_out`, saturated to the type of the result.
+    /// Requantization: `round((x - in_zero_point) ratio) + out_zero_point`, saturated to the type of the result.
     Rescale {
         /// Zero point of the operand.
-        zero_in: i32,
+        in_zero_point: i32,
         /// Ratio of the operand's scale to the result's scale.
         ratios: Ratios,
         /// Axis of the ratios.
@@ -40,7 +40,7 @@ pub enum Stage {
         /// Rounding of ties.
         rounding: Rounding,
         /// Zero point of the result.
-        zero_out: i32,
+        out_zero_point: i32,
         /// Type of the result.
         out_dtype: DType,
     },

@@ -87,7 +87,7 @@ fn blob_round_trips() {
     assert_eq!((json["version"].as_i64(), json["nodes"][1]["composite"].as_str()), (Some(1), Some("dnnl.dense_relu")));
     let read = blob::read(text.as_bytes(), &constants).unwrap();
     assert_eq!((read.nodes, read.inputs, read.outputs), (graph.nodes, graph.inputs, graph.outputs));
-    assert_eq!(blob::write(&layer().0), text, "expected deterministic serialization");
+    assert_eq!(blob::write(&layer().0), text, "expected equal bytes from two serializations");
 }
 
 #[test]

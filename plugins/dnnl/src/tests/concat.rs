@@ -36,7 +36,11 @@ fn rows_are_concatenated() {
         for r in 0..rows {
             for (i, part) in parts.iter().enumerate() {
                 let expected: Vec<u8> = (0..part.bytes).map(|k| byte(i, r * part.stride + k)).collect();
-                assert_eq!(result[position..position + part.bytes], expected, "row {r}, part {i} of {widths:?}");
+                assert_eq!(
+                    result[position..position + part.bytes],
+                    expected,
+                    "expected part {i} in row {r} of the result, widths {widths:?}"
+                );
                 position += part.bytes;
             }
         }

@@ -52,7 +52,7 @@ fn matches_reference_for_every_width_and_direction() {
             for (i, (&actual, expected)) in result.iter().zip(expected).enumerate() {
                 assert!(
                     (f64::from(actual) - expected).abs() <= 1e-5 * magnitude,
-                    "{n}, {threads}, {i}: expected {expected}, found {actual}"
+                    "n {n}, threads {threads}, element {i}: expected {expected}, found {actual}"
                 );
             }
         }
@@ -67,10 +67,10 @@ fn alternates_direction_for_shared_matrix() {
         let ir = RegionIr::of(&graph, &constants, &[vec![rows as i64, 96]]).unwrap();
         let plan = lower(library, &ir, &mut Packs::default()).unwrap();
         let direction =
-            |operation: &Operation| if let Operation::Gemv(gemv) = operation { Some(gemv.backwards) } else { None };
+            |operation: &Operation| if let Operation::Gemv(gemv) = operation { Some(gemv.is_backwards) } else { None };
         plan.steps.iter().filter_map(|step| direction(&step.operation)).collect::<Vec<bool>>()
     };
     assert_eq!(directions(1, 4), [false, true, false, true]);
-    assert!(directions(1, 1).is_empty(), "expected no GEMV by a matrix that is read once");
+    assert!(directions(1, 1).is_empty(), "expected no GEMV for a matrix that is read once");
     assert!(directions(2, 4).is_empty(), "expected no GEMV for two rows, which share each read of the matrix");
 }

@@ -13,7 +13,7 @@ struct Worker {
     task: PathBuf,
     is_asleep: bool,
     /// CPU time in nanoseconds; current only while the worker sleeps.
-    computed: u64,
+    cpu_time: u64,
 }
 
 /// Lists the workers of this thread's pool. A worker inherits the name of the thread that created it, which
@@ -31,7 +31,7 @@ fn workers() -> Vec<Worker> {
             let stat = std::fs::read_to_string(task.join("stat")).ok()?;
             let is_asleep = stat.rsplit_once(')')?.1.trim_start().starts_with('S');
             let text = std::fs::read_to_string(task.join("schedstat")).ok()?;
-            is_worker.then_some(Worker { task, is_asleep, computed: text.split_whitespace().next()?.parse().ok()? })
+            is_worker.then_some(Worker { task, is_asleep, cpu_time: text.split_whitespace().next()?.parse().ok()? })
         })
         .collect()
 }
@@ -62,19 +62,19 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
     loop {
         let earlier_workers = workers();
         std::thread::sleep(Duration::from_millis(20));
-        let later = workers();
-        let is_idle = |(earlier_workers, later): (&Worker, &Worker)| {
-            earlier_workers.is_asleep && later.is_asleep && earlier_workers.computed == later.computed
+        let later_workers = workers();
+        let is_idle = |(earlier_worker, later_worker): (&Worker, &Worker)| {
+            earlier_worker.is_asleep && later_worker.is_asleep && earlier_worker.cpu_time == later_worker.cpu_time
         };
-        if earlier_workers.iter().zip(&later).all(is_idle) {
+        if earlier_workers.iter().zip(&later_workers).all(is_idle) {
             break;
         }
-        for (initial_worker, later) in initial_workers.iter().zip(&later) {
-            let busy_time = later.computed - initial_worker.computed;
+        for (initial_worker, later_worker) in initial_workers.iter().zip(&later_workers) {
+            let busy_time = later_worker.cpu_time - initial_worker.cpu_time;
             assert!(
                 busy_time < MAX_CPU_TIME,
                 "{}: expected less than {MAX_CPU_TIME} ns of CPU time since the run, found {busy_time}",
-                later.task.display()
+                later_worker.task.display()
             );
         }
     }

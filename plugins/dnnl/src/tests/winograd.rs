@@ -10,7 +10,7 @@ use crate::library::{Desc, ffi};
 use crate::lower::{Packs, lower};
 use crate::plan::Operation;
 use crate::runtime::LoadedRegion;
-use crate::winograd::{Weights, Winograd};
+use crate::winograd::{WeightLayout, Winograd};
 use byoc_plugin_api::*;
 
 /// Dimensions of a convolution with channels-last images and kernels (filters, channels, 3, 3).
@@ -58,7 +58,7 @@ impl Sizes {
 fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], is_in_place: bool) {
     let Some(library) = library() else { return };
     let Sizes { source, result, padding, filters, channels } = *sizes;
-    let weights = Weights { size: [filters, channels], strides: [channels * 9, 9, 3, 1] };
+    let weights = WeightLayout { size: [filters, channels], strides: [channels * 9, 9, 3, 1] };
     let strides = [source[1] * source[2] * channels, source[2] * channels, channels];
     let layer = Winograd { source, strides, result, padding, weights, range, slots: threads[0] };
     let elements = source[0] * result[0] * result[1] * filters;

@@ -63,7 +63,7 @@ impl RegionIr {
             Ok(values)
         })?;
         ir.outputs = values;
-        ir.drop_dead();
+        ir.eliminate_dead_ops();
         Ok(ir)
     }
 }
@@ -100,7 +100,7 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
     }
     if is_quantized(ir, row, node, inputs) {
         let mut translation = Translation { ir, node, attrs: Attributes::of(node), inputs };
-        let values = translation.quantized(row).map_err(with_name)?;
+        let values = translation.quantized_values(row).map_err(with_name)?;
         return check_results(ir, values).map_err(with_name);
     }
     let exact_value =
@@ -142,7 +142,7 @@ fn check_results(ir: &RegionIr, values: Vec<Val>) -> Result<Vec<Val>> {
 /// Returns true if the operator is quantized, or if its first operand or first result consists of integers.
 fn is_quantized(ir: &RegionIr, row: &Row, node: &Node, inputs: &[Val]) -> bool {
     let is_integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
-    row.quantized || is_integer(ir.get(inputs[0]).dtype) || is_integer(node.outputs[0].dtype)
+    row.is_quantized || is_integer(ir.get(inputs[0]).dtype) || is_integer(node.outputs[0].dtype)
 }
 
 /// Graph operator under translation.
@@ -182,6 +182,12 @@ impl Translation<'_> {
             .get(index)
             .copied()
             .ok_or_else(|| shape_error(format!("expected operand {index}, found {} operands", self.inputs.len())))
+    }
+
+    /// Returns the text of an operand in a message.
+    fn description(&self, value: Val) -> String {
+        let kind = if self.ir.constant(value).is_some() { "constant" } else { "runtime value" };
+        format!("a {kind} of type {} and shape {:?}", self.ir.get(value).dtype, self.ir.shape(value))
     }
 
     fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Result<Val> {
@@ -267,7 +273,10 @@ impl Translation<'_> {
             } else {
                 let padded_slack = x[2 + i] + window.pad_before[i] + window.pad_after[i] - extent;
                 if padded_slack < 0 {
-                    return Err(shape_error("the kernel is larger than the padded data"));
+                    return Err(shape_error(format!(
+                        "kernel: expected an extent of at most {} along spatial axis {i}, found {extent}",
+                        padded_slack + extent
+                    )));
                 }
                 shape.push(padded_slack / window.strides[i] + 1);
                 // oneDNN expects only the padding that the last window reaches.
@@ -353,19 +362,22 @@ impl Translation<'_> {
         let axes = x.len() - 2;
         let kernel = self.attrs.per_axis("pool_size", axes, 1);
         let mut window = self.attrs.window(axes, &kernel)?;
-        let ceil = self.attrs.flag("ceil_mode", false);
+        let uses_ceil_mode = self.attrs.flag("ceil_mode", false);
         let mut shape = vec![x[0], x[1]];
         for i in 0..axes {
             let extent = (kernel[i] - 1) * window.dilation[i] + 1;
             let padded_slack = x[2 + i] + window.pad_before[i] + window.pad_after[i] - extent;
             if padded_slack < 0 {
-                return Err(shape_error("the window is larger than the padded data"));
+                return Err(shape_error(format!(
+                    "window: expected an extent of at most {} along spatial axis {i}, found {extent}",
+                    padded_slack + extent
+                )));
             }
             let stride = window.strides[i];
             let floor = padded_slack / stride + 1;
             let size = match &self.node.outputs[0].dims {
                 // The graph's type determines whether a partial last window produces a result.
-                _ if !ceil => floor,
+                _ if !uses_ceil_mode => floor,
                 dims => match self.spatial_dim(dims, &layout, &order, i) {
                     Some(size) if size == floor || size == floor + 1 => size,
                     found => {
@@ -401,7 +413,7 @@ impl Translation<'_> {
         dims.get(position)?.known().map(|size| size as i64)
     }
 
-    fn adaptive(&mut self, alg: i32, is_global: bool) -> Result<Val> {
+    fn adaptive_pool(&mut self, alg: i32, is_global: bool) -> Result<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         let axes = x.len() - 2;
@@ -510,10 +522,8 @@ impl Translation<'_> {
     fn power(&mut self) -> Result<Val> {
         let (base, exponent) = (self.inputs[0], self.input(1)?);
         let Some(exponent_value) = self.ir.scalar(exponent).filter(|_| self.rank(base) >= self.rank(exponent)) else {
-            return Err(CompileError::new(
-                RefusalCode::NotConstant,
-                "exponent: expected a constant scalar, found another value",
-            ));
+            let detail = format!("exponent: expected a constant float32 scalar, found {}", self.description(exponent));
+            return Err(CompileError::new(RefusalCode::NotConstant, detail));
         };
         Ok(match exponent_value {
             1.0 => base,
@@ -545,7 +555,7 @@ impl Translation<'_> {
     fn reduce(&mut self, alg: i32) -> Result<Val> {
         let x = self.inputs[0];
         let shape = self.shape(x);
-        let axes = self.attrs.reduced(shape.len())?;
+        let axes = self.attrs.reduced_axes(shape.len())?;
         if axes.is_empty() {
             return Ok(x);
         }
@@ -624,8 +634,17 @@ impl Translation<'_> {
 
     fn pad(&mut self) -> Result<Val> {
         let (data, value) = (self.inputs[0], self.input(1)?);
-        if !matches!(self.attrs.text("pad_mode"), "" | "constant") || self.ir.scalar(value) != Some(0.0) {
-            return Err(attr_error("expected constant padding with zeros, found another mode or value"));
+        let mode = match self.attrs.text("pad_mode") {
+            "" => "constant",
+            mode => mode,
+        };
+        if mode != "constant" {
+            return Err(attr_error(format!("attribute pad_mode: expected constant, found {mode}")));
+        }
+        let pad_value = self.ir.scalar(value);
+        if pad_value != Some(0.0) {
+            let found = pad_value.map_or_else(|| self.description(value), |pad_value| pad_value.to_string());
+            return Err(attr_error(format!("pad_value: expected a constant 0, found {found}")));
         }
         let x = self.shape(data);
         let widths = self.attrs.pairs("pad_width", x.len())?;
@@ -672,14 +691,16 @@ impl Translation<'_> {
                 }
             },
             _ => {
-                return Err(CompileError::new(
-                    RefusalCode::NotConstant,
-                    "index: expected a constant scalar, found another value",
-                ));
+                let detail = format!("index: expected a constant scalar, found {}", self.description(index));
+                return Err(CompileError::new(RefusalCode::NotConstant, detail));
             }
         };
-        if self.attrs.ints("axis").is_none() || self.attrs.int("batch_dims", 0) != 0 {
-            return Err(attr_error("expected attribute axis and batch_dims=0, found no axis or batch dimensions"));
+        if self.attrs.ints("axis").is_none() {
+            return Err(attr_error("attribute axis: expected an integer, found none"));
+        }
+        let batch_dims = self.attrs.int("batch_dims", 0);
+        if batch_dims != 0 {
+            return Err(attr_error(format!("attribute batch_dims: expected 0, found {batch_dims}")));
         }
         let axis = self.attrs.axis("axis", 0, shape.len())?;
         let value = if value < 0 { value + shape[axis] } else { value };

@@ -30,13 +30,13 @@ fn is_integer(dtype: DType) -> bool {
 
 impl Translation<'_> {
     /// Translates an operator with integer operands or results.
-    pub fn quantized(&mut self, row: &Row) -> Result<Vec<Val>> {
+    pub fn quantized_values(&mut self, row: &Row) -> Result<Vec<Val>> {
         let x = self.inputs[0];
         let in_dtype = self.ir.get(x).dtype;
         let out_dtype = self.node.outputs[0].dtype;
         let single_value = |value: Val| Ok(vec![value]);
         match row.name {
-            _ if row.quantized => (row.translate)(self),
+            _ if row.is_quantized => (row.translate)(self),
             "cast"
                 if (is_integer(in_dtype) || in_dtype == DType::F32)
                     && (is_integer(out_dtype) || out_dtype == DType::F32) =>
@@ -116,7 +116,10 @@ impl Translation<'_> {
         }
         match constant.as_slice::<i32>() {
             [first_value, params @ ..] if params.iter().any(|param| param != first_value) => {
-                Err(scheme_error(format!("{name}: expected one value for all indices, found several")))
+                let other_value = params.iter().find(|param| *param != first_value).unwrap_or(first_value);
+                let detail =
+                    format!("{name}: expected one value for all indices, found {first_value} and {other_value}");
+                Err(scheme_error(detail))
             }
             [zero_point, ..] if (-MAX_ZERO_POINT..=MAX_ZERO_POINT).contains(zero_point) => Ok(*zero_point),
             [zero_point, ..] => {
@@ -150,8 +153,11 @@ impl Translation<'_> {
             return Err(dtype_error(detail));
         }
         let zero_points = self.constant_operand(3, "kernel zero point")?;
-        if zero_points.dtype() != DType::I32 || zero_points.as_slice::<i32>().iter().any(|&zero| zero != 0) {
-            return Err(scheme_error("kernel zero point: expected int32 zeros, found another type or value"));
+        if zero_points.dtype() != DType::I32 {
+            return Err(scheme_error(format!("kernel zero point: expected int32, found {}", zero_points.dtype())));
+        }
+        if let Some(zero_point) = zero_points.as_slice::<i32>().iter().find(|&&zero_point| zero_point != 0) {
+            return Err(scheme_error(format!("kernel zero point: expected 0, found {zero_point}")));
         }
         let shape = constant.shape();
         let (channels, channel_size) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
@@ -174,17 +180,22 @@ impl Translation<'_> {
         let max_input = if dtype == DType::U8 { 255 } else { 128 };
         match dtype {
             DType::I8 | DType::U8 if max_magnitude * 255 > i64::from(i32::MAX) => {
-                Err(CompileError::new(RefusalCode::UnsupportedShape, "int32 accumulators may overflow"))
+                let detail = format!(
+                    "int32 accumulator: expected magnitudes of at most {}, found up to {}",
+                    i32::MAX,
+                    max_magnitude * 255
+                );
+                Err(CompileError::new(RefusalCode::UnsupportedShape, detail))
             }
             DType::U8 => Ok((data, zero, max_magnitude * max_input >= F32_EXACT_BOUND)),
             DType::I8 if max_magnitude * max_input < F32_EXACT_BOUND => Ok((data, zero, false)),
             DType::I8 => {
                 let rescaling = Stage::Rescale {
-                    zero_in: 0,
+                    in_zero_point: 0,
                     ratios: Ratios::Same,
                     axis: 0,
                     rounding: Rounding::Up,
-                    zero_out: 128,
+                    out_zero_point: 128,
                     out_dtype: DType::U8,
                 };
                 Ok((self.push_stage(data, rescaling, DType::U8), zero + 128, true))
@@ -297,8 +308,8 @@ impl Translation<'_> {
         let (min, max) = range(dtype);
         let (low, high) = (self.attrs.float("a_min", f64::NEG_INFINITY), self.attrs.float("a_max", f64::INFINITY));
         let is_integer = |bound: f64| bound.is_infinite() || bound == bound.trunc();
-        let meets = low <= high && low <= f64::from(max) && high >= f64::from(min);
-        if !is_integer(low) || !is_integer(high) || !meets {
+        let overlaps_range = low <= high && low <= f64::from(max) && high >= f64::from(min);
+        if !is_integer(low) || !is_integer(high) || !overlaps_range {
             let detail = format!("expected integer bounds of type {dtype}, found {low} and {high}");
             return Err(CompileError::new(RefusalCode::UnsupportedAttr, detail));
         }
@@ -311,9 +322,9 @@ impl Translation<'_> {
             return Err(dtype_error(format!("expected int8, uint8 or int32, found {in_dtype} to {out_dtype}")));
         }
         let scales = self.scales(1, "input scale")?;
-        let zero_in = self.zero_point(2, "input zero point")?;
+        let in_zero_point = self.zero_point(2, "input zero point")?;
         let scale = self.scale(3, "output scale")?;
-        let zero_out = self.zero_point(4, "output zero point")?;
+        let out_zero_point = self.zero_point(4, "output zero point")?;
         let axis = self.parameter_axis("axis", scales.len())?;
         let rounding = match self.attrs.text("rounding") {
             "" | "None" | "UPWARD" => Rounding::Up,
@@ -338,7 +349,7 @@ impl Translation<'_> {
         {
             return Err(scheme_error(format!("ratio of the scales: expected a finite float32, found {ratio}")));
         }
-        Ok(self.stage(Stage::Rescale { zero_in, ratios, axis, rounding, zero_out, out_dtype }, out_dtype))
+        Ok(self.stage(Stage::Rescale { in_zero_point, ratios, axis, rounding, out_zero_point, out_dtype }, out_dtype))
     }
 
     pub fn quantize(&mut self, in_dtype: DType, out_dtype: DType) -> Result<Val> {
@@ -381,19 +392,19 @@ impl Translation<'_> {
         let dtypes = [self.ir.get(x).dtype, self.ir.get(y).dtype];
         if !is_byte(out_dtype) || dtypes != [out_dtype; 2] {
             return Err(dtype_error(format!(
-                "expected int8 or uint8 throughout, found {} and {} to {out_dtype}",
+                "operands and result: expected the same 8-bit type, found {}, {} and {out_dtype}",
                 dtypes[0], dtypes[1]
             )));
         }
         let (scale, zero) = (self.scale(6, "output scale")?, self.zero_point(7, "output zero point")?);
         let rescale = |index: usize, name: &str| -> Result<_> {
             let in_scale = self.scale(index, &format!("scale of {name}"))?;
-            let zero_in = self.zero_point(index + 1, &format!("zero point of {name}"))?;
-            let is_rescaled = in_scale != scale || zero_in != zero;
+            let in_zero_point = self.zero_point(index + 1, &format!("zero point of {name}"))?;
+            let is_rescaled = in_scale != scale || in_zero_point != zero;
             Ok(is_rescaled.then(|| SumOperand {
-                zero_in,
+                in_zero_point,
                 ratios: Ratios::new(&[in_scale], scale, false),
-                zero_out: zero,
+                out_zero_point: zero,
             }))
         };
         let operands = [rescale(2, "lhs")?, rescale(4, "rhs")?];

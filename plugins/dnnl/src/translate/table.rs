@@ -17,14 +17,14 @@ pub struct Row {
     /// True if the translation also applies to 8-bit data, because elements are only moved or compared.
     pub keeps_dtype: bool,
     /// True if the operator is supported only as a part of a composite.
-    pub composite_only: bool,
+    pub is_composite_only: bool,
     /// True for an operator on quantized data.
-    pub quantized: bool,
+    pub is_quantized: bool,
 }
 
 impl Row {
     const fn new(name: &'static str, translate: fn(&mut Translation<'_>) -> Result<Vec<Val>>) -> Row {
-        Row { name, translate, computes: false, keeps_dtype: false, composite_only: false, quantized: false }
+        Row { name, translate, computes: false, keeps_dtype: false, is_composite_only: false, is_quantized: false }
     }
 
     const fn computes(self) -> Row {
@@ -35,12 +35,12 @@ impl Row {
         Row { keeps_dtype: true, ..self }
     }
 
-    const fn in_composites(self) -> Row {
-        Row { composite_only: true, ..self }
+    const fn only_in_composites(self) -> Row {
+        Row { is_composite_only: true, ..self }
     }
 
     const fn quantized(self) -> Row {
-        Row { quantized: true, ..self }
+        Row { is_quantized: true, ..self }
     }
 }
 
@@ -50,8 +50,8 @@ pub fn row(name: &str) -> Option<&'static Row> {
 }
 
 /// Returns the names of the operators that are supported outside composites.
-pub fn supported_alone() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().filter(|row| !row.composite_only).map(|row| row.name)
+pub fn operators_outside_composites() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().filter(|row| !row.is_composite_only).map(|row| row.name)
 }
 
 static ROWS: &[Row] = &[
@@ -70,8 +70,9 @@ static ROWS: &[Row] = &[
     Row::new("nn.avg_pool1d", avg_pool),
     Row::new("nn.avg_pool2d", avg_pool),
     Row::new("nn.avg_pool3d", avg_pool),
-    Row::new("nn.global_avg_pool2d", |t| single_value(t.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, true)?)).computes(),
-    Row::new("nn.global_max_pool2d", |t| single_value(t.adaptive(ffi::POOLING_MAX, true)?)).keeps_dtype(),
+    Row::new("nn.global_avg_pool2d", |t| single_value(t.adaptive_pool(ffi::POOLING_AVG_EXCLUDE_PADDING, true)?))
+        .computes(),
+    Row::new("nn.global_max_pool2d", |t| single_value(t.adaptive_pool(ffi::POOLING_MAX, true)?)).keeps_dtype(),
     Row::new("nn.adaptive_avg_pool1d", adaptive_avg_pool),
     Row::new("nn.adaptive_avg_pool2d", adaptive_avg_pool),
     Row::new("nn.adaptive_avg_pool3d", adaptive_avg_pool),
@@ -97,7 +98,7 @@ static ROWS: &[Row] = &[
     Row::new("sigmoid", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_LOGISTIC))),
     Row::new("tanh", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_TANH))),
     Row::new("exp", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_EXP))),
-    Row::new("log", |t| same_shape(t, Kind::MathFn(MathFn::Log))),
+    Row::new("log", |t| unary(t, Kind::MathFn(MathFn::Log))),
     Row::new("sqrt", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_SQRT))),
     Row::new("rsqrt", |t| eltwise(t, EltwiseParams::new(ffi::ELTWISE_POW, 1.0, -0.5))),
     Row::new("abs", |t| eltwise(t, EltwiseParams::plain(ffi::ELTWISE_ABS))),
@@ -105,9 +106,9 @@ static ROWS: &[Row] = &[
         let x = t.inputs[0];
         single_value(t.ir.affine(-1.0, 0.0, x))
     }),
-    Row::new("erf", |t| same_shape(t, Kind::Erf)),
-    Row::new("isnan", |t| same_shape(t, Kind::IsNan)).in_composites(),
-    Row::new("where", |t| single_value(t.nan_replacement()?)).in_composites(),
+    Row::new("erf", |t| unary(t, Kind::Erf)),
+    Row::new("isnan", |t| unary(t, Kind::IsNan)).only_in_composites(),
+    Row::new("where", |t| single_value(t.nan_replacement()?)).only_in_composites(),
     Row::new("mean", |t| single_value(t.reduce(ffi::REDUCTION_MEAN)?)),
     Row::new("sum", |t| single_value(t.reduce(ffi::REDUCTION_SUM)?)),
     Row::new("max", |t| single_value(t.reduce(ffi::REDUCTION_MAX)?)),
@@ -128,8 +129,8 @@ static ROWS: &[Row] = &[
     Row::new("strided_slice", strided_slice).keeps_dtype(),
     Row::new("split", |t| t.split()).keeps_dtype(),
     Row::new("take", |t| single_value(t.take()?)),
-    Row::new("copy", passed_through).keeps_dtype(),
-    Row::new("nn.dropout", passed_through).keeps_dtype(),
+    Row::new("copy", identity).keeps_dtype(),
+    Row::new("nn.dropout", identity).keeps_dtype(),
     Row::new("qnn.conv2d", |t| single_value(t.quantized_conv2d()?)).computes().quantized(),
     Row::new("qnn.dense", |t| single_value(t.quantized_dense()?)).computes().quantized(),
     Row::new("qnn.requantize", |t| single_value(t.requantize(in_dtype(t), out_dtype(t))?)).quantized(),
@@ -138,7 +139,7 @@ static ROWS: &[Row] = &[
     Row::new("qnn.add", |t| single_value(t.quantized_add(out_dtype(t))?)).quantized(),
     Row::new("qnn.concatenate", |t| single_value(t.quantized_concat(out_dtype(t))?)).quantized(),
     Row::new("qnn.avg_pool2d", |t| single_value(t.avg_pool(in_dtype(t), out_dtype(t))?)).quantized(),
-    Row::new("cast", passed_through).in_composites(),
+    Row::new("cast", identity).only_in_composites(),
 ];
 
 fn single_value(value: Val) -> Result<Vec<Val>> {
@@ -150,7 +151,7 @@ fn eltwise(t: &mut Translation<'_>, params: EltwiseParams) -> Result<Vec<Val>> {
 }
 
 /// Adds a unary operator whose result has the shape of the operand.
-fn same_shape(t: &mut Translation<'_>, kind: Kind) -> Result<Vec<Val>> {
+fn unary(t: &mut Translation<'_>, kind: Kind) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let shape = t.shape(x);
     single_value(t.ir.push(kind, &[x], shape))
@@ -165,7 +166,7 @@ fn out_dtype(t: &Translation<'_>) -> DType {
 }
 
 /// Returns the data; a second result (the mask of dropout) is refused because nothing computes it.
-fn passed_through(t: &mut Translation<'_>) -> Result<Vec<Val>> {
+fn identity(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     if t.node.outputs.len() == 1 {
         single_value(t.inputs[0])
     } else {
@@ -201,16 +202,20 @@ fn matmul(t: &mut Translation<'_>) -> Result<Vec<Val>> {
 }
 
 fn avg_pool(t: &mut Translation<'_>) -> Result<Vec<Val>> {
-    let include = t.attrs.flag("count_include_pad", false);
-    single_value(t.pool(if include { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING })?)
+    let includes_padding = t.attrs.flag("count_include_pad", false);
+    single_value(t.pool(if includes_padding {
+        ffi::POOLING_AVG_INCLUDE_PADDING
+    } else {
+        ffi::POOLING_AVG_EXCLUDE_PADDING
+    })?)
 }
 
 fn adaptive_avg_pool(t: &mut Translation<'_>) -> Result<Vec<Val>> {
-    single_value(t.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, false)?)
+    single_value(t.adaptive_pool(ffi::POOLING_AVG_EXCLUDE_PADDING, false)?)
 }
 
 fn adaptive_max_pool(t: &mut Translation<'_>) -> Result<Vec<Val>> {
-    single_value(t.adaptive(ffi::POOLING_MAX, false)?)
+    single_value(t.adaptive_pool(ffi::POOLING_MAX, false)?)
 }
 
 fn leaky_relu(t: &mut Translation<'_>) -> Result<Vec<Val>> {

@@ -26,7 +26,7 @@
 mod kernel;
 mod weights;
 
-pub use weights::Weights;
+pub use weights::WeightLayout;
 
 use crate::argument::Arguments;
 use crate::library::{OneDnn, ffi};
@@ -58,7 +58,7 @@ pub struct Winograd {
     pub result: [usize; 2],
     /// Padding above and to the left.
     pub padding: [usize; 2],
-    pub weights: Weights,
+    pub weights: WeightLayout,
     /// Clamp bounds of the result.
     pub range: [f32; 2],
     /// Number of threads that have scratch memory.
@@ -125,7 +125,7 @@ impl Winograd {
         let [bias, addend] =
             [ffi::ARG_BIAS, ffi::ARG_SRC_1].map(|arg| args.floats(arg).unwrap_or(std::ptr::null_mut()));
         let pointers = Pointers { data, weights, bias, addend, result, scratch };
-        library.on_threads(true, &|thread, threads| {
+        library.run_on_threads(true, &|thread, threads| {
             let [tile_parts, filter_parts] = self.parts(threads.min(self.slots));
             if thread < tile_parts * filter_parts {
                 let range_of_part = |addresses: usize, index: usize, count: usize| {

@@ -4,14 +4,14 @@ use super::{BLOCK, LANES, POSITIONS};
 
 /// Layout of 3 x 3 kernels before and after the Winograd transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weights {
+pub struct WeightLayout {
     /// Number of filters and channels.
     pub size: [usize; 2],
     /// Strides of filters, channels, rows and columns in the constant, in elements.
     pub strides: [usize; 4],
 }
 
-impl Weights {
+impl WeightLayout {
     /// Number of channels, zero-padded to full vectors.
     pub fn padded_channels(&self) -> usize {
         self.size[1].next_multiple_of(LANES)

@@ -73,16 +73,16 @@ unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8]
     let positions = conv.out_height() * conv.out_width();
     let group_kernels = conv.group_kernels();
     let (bands, blocks) = (positions.div_ceil(POSITIONS), group_kernels.div_ceil(OUTPUTS));
-    let plane = (conv.channels * conv.height) as usize * conv.width as usize;
+    let image_size = (conv.channels * conv.height) as usize * conv.width as usize;
     services.parallel_for(batch * groups * bands * blocks, |task| {
         let (block, band) = (task % blocks, task / blocks % bands);
         let (group, image) = (task / (blocks * bands) % groups, task / (blocks * bands * groups));
         let band = range(band, POSITIONS, positions);
         let block = range(block, OUTPUTS, group_kernels);
         let mut windows = vec![0i8; band.len() * width];
-        let image_plane = &feature[image * plane..(image + 1) * plane];
+        let image_data = &feature[image * image_size..(image + 1) * image_size];
         for (window_out, position) in windows.chunks_exact_mut(width).zip(band.clone()) {
-            copy_window(conv, image_plane, group, position, &mut window_out[..terms]);
+            copy_window(conv, image_data, group, position, &mut window_out[..terms]);
         }
         let first_kernel = group * group_kernels + block.start;
         let b = &kernel[first_kernel * width..(first_kernel + block.len()) * width];
@@ -104,7 +104,7 @@ fn copy_window(conv: &Conv, image: &[i8], group: usize, position: usize, destina
     let (y, x) = (position / conv.out_width(), position % conv.out_width());
     let [height, width] = [conv.height, conv.width].map(|size| size as usize);
     let [taps_y, taps_x] = [conv.kernel_height, conv.kernel_width].map(|size| size as usize);
-    let top = (y * conv.stride_height as usize) as i64 - i64::from(conv.pad_height);
+    let top_edge = (y * conv.stride_height as usize) as i64 - i64::from(conv.pad_height);
     let left_edge = (x * conv.stride_width as usize) as i64 - i64::from(conv.pad_width);
     // Range of a row's taps that are inside the feature map.
     let taps_inside =
@@ -112,12 +112,12 @@ fn copy_window(conv: &Conv, image: &[i8], group: usize, position: usize, destina
     let channels = conv.group_channels();
     for (row, row_out) in destination.chunks_exact_mut(taps_x).enumerate() {
         let (channel, v) = (group * channels + row / taps_y, row % taps_y);
-        let at_y = top + v as i64;
-        if at_y < 0 || at_y >= height as i64 || taps_inside.is_empty() {
+        let input_row = top_edge + v as i64;
+        if input_row < 0 || input_row >= height as i64 || taps_inside.is_empty() {
             row_out.fill(0);
             continue;
         }
-        let offset = (channel * height + at_y as usize) * width + (left_edge + taps_inside.start as i64) as usize;
+        let offset = (channel * height + input_row as usize) * width + (left_edge + taps_inside.start as i64) as usize;
         row_out[..taps_inside.start].fill(0);
         row_out[taps_inside.end..].fill(0);
         row_out[taps_inside.clone()].copy_from_slice(&image[offset..offset + taps_inside.len()]);

@@ -7,7 +7,8 @@ fn check(case: &Case) {
     let blob = case.compile().blob;
     for threads in [1, 3] {
         let (actual, test_host) = case.run(&blob, threads);
-        assert!(actual == case.expected(), "{:?} on {threads} threads", case.graph.nodes.last());
+        let last_node = case.graph.nodes.last();
+        assert!(actual == case.expected(), "expected the naive results on {threads} threads of {last_node:?}");
         assert_eq!(test_host.counters.lock().unwrap()["nuc_fpga.calls"], 1);
     }
 }

@@ -152,7 +152,7 @@ fn bounds_hold_for_many_layers() {
         assert!(estimate.input_bytes >= input, "{layer:?}: {estimate:?}");
         let faster_dram = Config { dram_bytes_per_second: 6_400_000_000, ..device() };
         assert!(plan(&layer, &faster_dram).unwrap().cycles <= estimate.cycles, "{layer:?}");
-        let larger = Config { input_buffer_bytes: 1 << 20, sum_buffer_bytes: 1 << 20, ..device() };
-        assert!(plan(&layer, &larger).is_ok(), "{layer:?}");
+        let larger_device = Config { input_buffer_bytes: 1 << 20, sum_buffer_bytes: 1 << 20, ..device() };
+        assert!(plan(&layer, &larger_device).is_ok(), "{layer:?}");
     }
 }

@@ -102,10 +102,10 @@ fn rejects_files_that_are_not_drivers() {
             "{length}: {error_message}"
         );
     }
-    let mut foreign = valid_bytes.clone();
-    foreign[18] = 0x28;
+    let mut foreign_bytes = valid_bytes.clone();
+    foreign_bytes[18] = 0x28;
     assert!(
-        error_message(&file("arm.so", &foreign))
+        error_message(&file("arm.so", &foreign_bytes))
             .ends_with("expected a library for this machine, found one for another machine")
     );
     let half_driver = file("half.c", b"void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n");

@@ -395,7 +395,7 @@ pub fn fixed_point(x: i64, multiplier: i32, exponent: i32, rounding: &str) -> i1
     }
 }
 
-/// Returns `frexp` of the quotient, computed by repeated halving, with the fraction rounded to 31 bits.
+/// Returns `frexp` of the quotient, computed by repeated scaling by 2, with the fraction rounded to 31 bits.
 fn multiplier_and_exponent(in_scale: f32, out_scale: f32) -> (i32, i32) {
     let (mut fraction, mut exponent) = (f64::from(in_scale) / f64::from(out_scale), 0);
     while fraction >= 1.0 {
@@ -499,15 +499,15 @@ impl ConvCase {
     }
 
     pub fn attrs(&self) -> Vec<Attr> {
-        let longs = |values: &[usize]| values.iter().map(|&v| v as i64).collect::<Vec<i64>>();
+        let to_i64s = |values: &[usize]| values.iter().map(|&v| v as i64).collect::<Vec<i64>>();
         let [y, x] = self.padding;
         vec![
-            Attr::new("strides", longs(&self.strides)),
-            Attr::new("padding", longs(&[y, x, y, x])),
+            Attr::new("strides", to_i64s(&self.strides)),
+            Attr::new("padding", to_i64s(&[y, x, y, x])),
             Attr::new("dilation", vec![1i64, 1]),
             Attr::new("groups", self.groups as i64),
             Attr::new("channels", self.kernels as i64),
-            Attr::new("kernel_size", longs(&self.kernel)),
+            Attr::new("kernel_size", to_i64s(&self.kernel)),
             Attr::new("data_layout", "NCHW"),
             Attr::new("kernel_layout", "OIHW"),
             Attr::new("out_layout", ""),

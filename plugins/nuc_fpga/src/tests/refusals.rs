@@ -21,7 +21,7 @@ fn set(key: &'static str, value: impl Into<AttrValue>) -> impl FnOnce(&mut Node)
 }
 
 #[test]
-fn convolutions() {
+fn refuses_unsupported_convolutions() {
     let refusal = |change: Box<dyn FnOnce(&mut Node)>| conv(change, DType::I8, DType::I32).refusal();
     assert_eq!(refusal(Box::new(|_| {})), "supported");
     assert_eq!(
@@ -106,7 +106,7 @@ fn quantized_dense(
 }
 
 #[test]
-fn zero_points() {
+fn refuses_nonzero_zero_points() {
     assert_eq!(quantized_dense(0, &[0, 0, 0, 0], |_, sum| sum).refusal(), "supported");
     assert_eq!(quantized_dense(3, &[0], |_, sum| sum).refusal(), "QuantScheme: input zero point: expected 0, found 3");
     assert_eq!(
@@ -147,30 +147,30 @@ fn requantize(
 }
 
 #[test]
-fn epilogues() {
+fn refuses_unsupported_epilogues() {
     let refusal_of = |in_scales: &[f32], zeros: [i64; 2], out_scale: f32, attrs: [&str; 2]| {
         quantized_dense(0, &[0], |case, sum| requantize(case, sum, in_scales, zeros, out_scale, attrs)).refusal()
     };
-    let usual = ["UPWARD", "int64"];
-    assert_eq!(refusal_of(&[0.125; 4], [0, 5], 1.0, usual), "supported");
+    let default_attrs = ["UPWARD", "int64"];
+    assert_eq!(refusal_of(&[0.125; 4], [0, 5], 1.0, default_attrs), "supported");
     assert_eq!(
-        refusal_of(&[0.125], [1, 0], 1.0, usual),
+        refusal_of(&[0.125], [1, 0], 1.0, default_attrs),
         "QuantScheme: input zero point of qnn.requantize: expected 0, found 1"
     );
     assert_eq!(
-        refusal_of(&[0.125; 3], [0, 0], 1.0, usual),
-        "QuantScheme: expected 1 input scale, or 4 along the channel axis, found 3"
+        refusal_of(&[0.125; 3], [0, 0], 1.0, default_attrs),
+        "QuantScheme: qnn.requantize: expected 1 input scale, or 4 along the channel axis, found 3"
     );
     assert_eq!(
-        refusal_of(&[0.125, 0.0, 1.0, 1.0], [0, 0], 1.0, usual),
+        refusal_of(&[0.125, 0.0, 1.0, 1.0], [0, 0], 1.0, default_attrs),
         "QuantScheme: input scale of qnn.requantize: expected a finite scale > 0, found 0"
     );
     assert_eq!(
-        refusal_of(&[0.125], [0, 0], f32::NAN, usual),
+        refusal_of(&[0.125], [0, 0], f32::NAN, default_attrs),
         "QuantScheme: output scale of qnn.requantize: expected a finite scale > 0, found NaN"
     );
     assert_eq!(
-        refusal_of(&[1e30], [0, 0], 1e-5, usual),
+        refusal_of(&[1e30], [0, 0], 1e-5, default_attrs),
         "QuantScheme: scale ratio of qnn.requantize: expected less than 2^31, found 100000000000000000000000000000000000"
     );
     assert_eq!(

@@ -53,10 +53,10 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     let in_scale = if is_per_channel { case.float32(&[channels], &scales) } else { case.float32(&[], &[base_scale]) };
     let out_scale_value =
         [base_scale * 100.0, base_scale * 77.3, base_scale, base_scale * 0.3][rng.random_below(4) as usize];
-    let to_zero = [0, 0, 3, -100][rng.random_below(4) as usize];
-    let from_zero = case.int32(&[], &[0]);
+    let out_zero = [0, 0, 3, -100][rng.random_below(4) as usize];
+    let in_zero = case.int32(&[], &[0]);
     let out_scale_value = case.float32(&[], &[out_scale_value]);
-    let to_zero = case.int32(&[], &[to_zero]);
+    let out_zero = case.int32(&[], &[out_zero]);
     let out = [narrow_dtype, narrow_dtype, DType::I32][rng.random_below(3) as usize];
     let rounding = ["None", "UPWARD", "TONEAREST", "TOEVEN"][rng.random_below(4) as usize];
     let attrs = vec![
@@ -65,7 +65,7 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
         Attr::new("compute_dtype", "None"),
         Attr::new("out_dtype", out.name().unwrap()),
     ];
-    let inputs = [value, in_scale, from_zero, out_scale_value, to_zero];
+    let inputs = [value, in_scale, in_zero, out_scale_value, out_zero];
     value = case.op("qnn.requantize", &inputs, attrs, ty(out, &shape));
     if rng.random_below(3) == 0 {
         value = case.op("nn.relu", &[value], vec![], ty(out, &shape));
@@ -75,13 +75,8 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
         value = case.op("clip", &[value], bounds, ty(out, &shape));
     }
     if out == DType::I32 || rng.random_below(4) == 0 {
-        let out_scale_value = [DType::I8, DType::U8, DType::I32][rng.random_below(3) as usize];
-        value = case.op(
-            "cast",
-            &[value],
-            vec![Attr::new("dtype", out_scale_value.name().unwrap())],
-            ty(out_scale_value, &shape),
-        );
+        let out_dtype = [DType::I8, DType::U8, DType::I32][rng.random_below(3) as usize];
+        value = case.op("cast", &[value], vec![Attr::new("dtype", out_dtype.name().unwrap())], ty(out_dtype, &shape));
     }
     value
 }
@@ -117,12 +112,12 @@ fn chain() -> Case {
     }
     let shared_value = value;
     let first_branch = case.conv2d(&conv, shared_value);
-    let right = case.conv2d(&ConvCase { strides: [2, 2], ..conv }, shared_value);
+    let second_branch = case.conv2d(&ConvCase { strides: [2, 2], ..conv }, shared_value);
     case.output(first_branch);
-    let right = to_int8(&mut case, right);
+    let second_branch = to_int8(&mut case, second_branch);
     let w = case.kernel(&[8, 8, 5, 5]);
     let attrs = ConvCase { data: [2, 8, 5, 5], kernels: 8, kernel: [5, 5], padding: [0, 0], ..ConvCase::default() };
-    let pooled_value = case.op("nn.conv2d", &[right, w], attrs.attrs(), ty(DType::I32, &[2, 8, 1, 1]));
+    let pooled_value = case.op("nn.conv2d", &[second_branch, w], attrs.attrs(), ty(DType::I32, &[2, 8, 1, 1]));
     case.output(shared_value);
     case.output(pooled_value);
     case
@@ -143,9 +138,9 @@ fn assert_equal(case: &Case, actual: &[Vec<i64>], expected: &[Vec<i64>]) {
         let position = position.or((actual.len() != expected.len()).then_some(0));
         let Some(position) = position else { continue };
         panic!(
-            "output {output}, element {position}: found {}, expected {}, in\n{}",
-            actual[position],
+            "output {output}, element {position}: expected {}, found {}, in\n{}",
             expected[position],
+            actual[position],
             case.graph.to_json()
         );
     }
@@ -166,7 +161,7 @@ fn random_regions() {
         let first_value = expected[0][0];
         kinds[0] += usize::from(expected[0].iter().any(|&v| v != first_value));
     }
-    assert!(kinds[0] > 200, "expected more than 200 cases with non-constant results, found {kinds:?}");
+    assert!(kinds[0] > 200, "expected more than 200 cases with non-constant results, found {}", kinds[0]);
 }
 
 #[test]
@@ -232,8 +227,8 @@ fn generated_c_is_bit_exact() {
         assert_eq!(source.language.as_str(), "c");
         let dir = tempfile::tempdir().unwrap();
         let library = compile_c(&source.text, dir.path());
-        let from_c = run_c(case, &library);
-        assert!(from_c == case.run(&compiled_region.blob, 2).0, "case {index}\n{}", source.text);
-        assert_equal(case, &from_c, &case.expected());
+        let c_results = run_c(case, &library);
+        assert!(c_results == case.run(&compiled_region.blob, 2).0, "case {index}\n{}", source.text);
+        assert_equal(case, &c_results, &case.expected());
     }
 }

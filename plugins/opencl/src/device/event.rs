@@ -16,7 +16,7 @@ pub const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Grace period of a cancelled run for kernels that are already enqueued. A device that takes longer counts as lost.
 /// The host ends a process whose plugin does not return within a second.
-const GRACE: Duration = Duration::from_millis(400);
+const GRACE_PERIOD: Duration = Duration::from_millis(400);
 
 /// Enqueued command.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Event {
         Ok(shared_signal)
     }
 
-    /// Waits for the command and all earlier commands to end. After a cancellation, they have `GRACE` to end; then the
+    /// Waits for the command and all earlier commands to end. After a cancellation, they have `GRACE_PERIOD` to end; then the
     /// device is marked as lost.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Event {
             if cancelled_at.is_none() && services.cancelled() {
                 cancelled_at = Some(Instant::now());
             }
-            if cancelled_at.is_some_and(|instant| instant.elapsed() > GRACE) {
+            if cancelled_at.is_some_and(|instant| instant.elapsed() > GRACE_PERIOD) {
                 self.device.mark_lost();
                 return Err(Error::cancelled());
             }

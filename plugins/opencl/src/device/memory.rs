@@ -30,10 +30,10 @@ impl Buffer {
     /// If the device does not support buffers of this size, or lacks memory.
     pub fn new(device: &Arc<Device>, bytes: u64) -> Result<Buffer> {
         let bytes = bytes.max(1);
-        if bytes > device.max_buffer {
+        if bytes > device.max_buffer_bytes {
             return Err(Error::new(format!(
                 "expected buffers of at most {} bytes on {}, found one of {bytes}",
-                device.max_buffer, device.traits.name
+                device.max_buffer_bytes, device.traits.name
             ))
             .hint("use a smaller batch or model"));
         }
@@ -91,7 +91,7 @@ impl Buffer {
     /// # Safety
     /// `data` must stay valid and unchanged until the command has ended.
     pub unsafe fn write(&self, data: &[u8]) -> Result<Event> {
-        assert!(data.len() <= self.bytes, "`data` is at most as large as the buffer");
+        assert!(data.len() <= self.bytes, "expected at most {} bytes, found {}", self.bytes, data.len());
         let queue = self.device.handles.queue;
         // SAFETY: the assertion checks the range; the caller keeps `data` valid until the command has ended.
         let event = unsafe {
@@ -110,7 +110,7 @@ impl Buffer {
     /// # Safety
     /// `data` must stay valid, and must not be accessed, until the command has ended.
     pub unsafe fn read(&self, data: &mut [u8]) -> Result<Event> {
-        assert!(data.len() <= self.bytes, "`data` is at most as large as the buffer");
+        assert!(data.len() <= self.bytes, "expected at most {} bytes, found {}", self.bytes, data.len());
         let queue = self.device.handles.queue;
         // SAFETY: the assertion checks the range; the caller does not access `data` until the command has ended.
         let event = unsafe {

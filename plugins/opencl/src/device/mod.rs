@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Command that installs an OpenCL library with a driver for any CPU.
-pub const INSTALL: &str = "apt-get install -y pocl-opencl-icd";
+pub const INSTALL_COMMAND: &str = "apt-get install -y pocl-opencl-icd";
 
 /// Selector of the default device.
 pub const AUTO: &str = "auto";
@@ -56,14 +56,14 @@ pub struct Traits {
     /// Native float32 vector width in elements, from 1 to 16.
     pub width: i64,
     /// True if local memory is faster than global memory.
-    pub local_memory: bool,
+    pub uses_local_memory: bool,
 }
 
 impl Traits {
     /// Returns the vector width in elements for rows of `columns` elements.
     pub fn vector(&self, columns: i64) -> i64 {
-        let widest = self.width.clamp(4, 16);
-        [16, 8, 4, 2].into_iter().find(|&width| width <= widest && width <= columns).unwrap_or(1)
+        let max_width = self.width.clamp(4, 16);
+        [16, 8, 4, 2].into_iter().find(|&width| width <= max_width && width <= columns).unwrap_or(1)
     }
 }
 
@@ -80,9 +80,9 @@ struct Handles {
 pub struct Device {
     pub traits: Traits,
     /// Maximum buffer size in bytes.
-    pub max_buffer: u64,
+    pub max_buffer_bytes: u64,
     /// Maximum number of work-items per work-group.
-    pub max_group: usize,
+    pub max_group_size: usize,
     /// Alignment of sub-buffers in bytes.
     pub alignment: usize,
     handles: Handles,
@@ -105,7 +105,7 @@ macro_rules! property {
 /// Finds all devices with a compiler, in library order.
 fn discover() -> Result<Vec<cl_device_id>> {
     let missing_driver =
-        |message: String| Error::new(message).hint(format!("install an OpenCL driver with `{INSTALL}`"));
+        |message: String| Error::new(message).hint(format!("install an OpenCL driver with `{INSTALL_COMMAND}`"));
     let platforms = cl3::platform::get_platform_ids().map_err(|_| {
         missing_driver("no OpenCL library: libOpenCL.so.1 cannot be opened, or it finds no driver".to_owned())
     })?;
@@ -163,14 +163,14 @@ impl Device {
     /// # Errors
     /// If no OpenCL library is found, `selector` names no device, or the device cannot be opened.
     pub fn get(selector: &str, threads: Option<usize>) -> Result<Arc<Device>> {
-        static OPENED: Mutex<Vec<((usize, Option<usize>), Arc<Device>)>> = Mutex::new(Vec::new());
+        static OPEN_DEVICES: Mutex<Vec<((usize, Option<usize>), Arc<Device>)>> = Mutex::new(Vec::new());
         let devices = DeviceList::get()?;
         let index = devices.select(selector)?;
         let (id, kind) = (devices.devices[index].0, devices.devices[index].2);
         let compute_units = property!(id, CL_DEVICE_MAX_COMPUTE_UNITS as u32)? as usize;
         let threads =
             threads.filter(|&threads| kind & CL_DEVICE_TYPE_CPU != 0 && (1..compute_units).contains(&threads));
-        let mut open_devices = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open_devices = OPEN_DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, device)) = open_devices.iter().find(|(key, _)| *key == (index, threads)) {
             return Ok(device.clone());
         }
@@ -183,7 +183,7 @@ impl Device {
     fn open(device: cl_device_id) -> Result<Device> {
         let width = property!(device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT as u32)?;
         let kind = property!(device, CL_DEVICE_TYPE as u64)?;
-        let local = property!(device, CL_DEVICE_LOCAL_MEM_TYPE as u32)?;
+        let local_memory_type = property!(device, CL_DEVICE_LOCAL_MEM_TYPE as u32)?;
         let alignment = property!(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN as u32)?;
         if u64::from(alignment) > crate::program::ALIGNMENT * 8 {
             let detail = format!("expected a sub-buffer alignment of at most 32768 bits, found {} bits", alignment);
@@ -200,19 +200,21 @@ impl Device {
             name: text(device, CL_DEVICE_NAME)?,
             version: format!("{}, driver {}", text(device, CL_DEVICE_VERSION)?, text(device, CL_DRIVER_VERSION)?),
             width: i64::from(width).clamp(1, 16),
-            local_memory: local == CL_LOCAL && kind & CL_DEVICE_TYPE_CPU == 0,
+            uses_local_memory: local_memory_type == CL_LOCAL && kind & CL_DEVICE_TYPE_CPU == 0,
         };
-        let max_buffer = property!(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE as u64)?;
-        let max_group = property!(device, CL_DEVICE_MAX_WORK_GROUP_SIZE as usize)?;
+        let max_buffer_bytes = property!(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE as u64)?;
+        let max_group_size = property!(device, CL_DEVICE_MAX_WORK_GROUP_SIZE as usize)?;
         let compute_units = property!(device, CL_DEVICE_MAX_COMPUTE_UNITS as u32)?;
         tracing::debug!(
-            "OpenCL device {} ({}), {compute_units} compute units, {traits:?}",
+            "OpenCL device {} ({}): {compute_units} compute units, vectors of {} elements, {} local memory",
             traits.name,
-            traits.version
+            traits.version,
+            traits.width,
+            if traits.uses_local_memory { "fast" } else { "slow" }
         );
         let handles = Handles { device, context, queue };
         let alignment = (alignment as usize).div_ceil(8).next_power_of_two();
-        Ok(Device { traits, max_buffer, max_group, alignment, handles, lost: AtomicBool::new(false) })
+        Ok(Device { traits, max_buffer_bytes, max_group_size, alignment, handles, lost: AtomicBool::new(false) })
     }
 
     /// Tests whether the device has been marked as lost.
@@ -275,8 +277,8 @@ unsafe impl Sync for DeviceList {}
 impl DeviceList {
     /// Returns the devices. The first call discovers them.
     fn get() -> Result<&'static DeviceList> {
-        static FOUND: OnceLock<Result<DeviceList>> = OnceLock::new();
-        FOUND.get_or_init(DeviceList::new).as_ref().map_err(Clone::clone)
+        static DEVICES: OnceLock<Result<DeviceList>> = OnceLock::new();
+        DEVICES.get_or_init(DeviceList::new).as_ref().map_err(Clone::clone)
     }
 
     fn new() -> Result<DeviceList> {

@@ -140,7 +140,10 @@ impl Lowering<'_, '_> {
                 if let Some((source, _)) = index_in(ir, group, input) {
                     match names.get(&source) {
                         Some(name) => operands.push(Operand::Name(name.clone())),
-                        None => return refuse(RefusalCode::UnsupportedOp, "operators are not in topological order"),
+                        None => {
+                            let detail = "expected operators in topological order, found a use before its definition";
+                            return refuse(RefusalCode::UnsupportedOp, detail);
+                        }
                     }
                     continue;
                 }
@@ -150,7 +153,11 @@ impl Lowering<'_, '_> {
                 }
                 let storage = self.resolve(input)?;
                 let Some(broadcast_view) = operand_view(ir, op, i, &storage.view) else {
-                    let detail = format!("{}: input {i} does not broadcast to the result", op.name);
+                    let (in_shape, out_shape) = (&storage.view.shape, ir.shape(op.outputs[0]));
+                    let detail = format!(
+                        "{}: input {i}: expected a shape that broadcasts to {out_shape:?}, found {in_shape:?}",
+                        op.name
+                    );
                     return refuse(RefusalCode::UnsupportedShape, detail);
                 };
                 let dtype = ir.val(input).dtype;
@@ -164,9 +171,9 @@ impl Lowering<'_, '_> {
                         (copy_place, View::dense(&group.domain))
                     }
                 };
-                let distinct = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
-                if preferred_layout.as_ref().is_none_or(|(best_count, _)| distinct > *best_count) {
-                    preferred_layout = Some((distinct, memory_order(&view)));
+                let distinct_count = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
+                if preferred_layout.as_ref().is_none_or(|(best_count, _)| distinct_count > *best_count) {
+                    preferred_layout = Some((distinct_count, memory_order(&view)));
                 }
                 let existing_load = body.loads.iter().find(|load| load.place == place && load.view == view);
                 let name = existing_load.map_or_else(|| format!("x{}", body.loads.len()), |load| load.name.clone());
@@ -242,14 +249,14 @@ impl Lowering<'_, '_> {
 
     /// Returns a one-element constant as a number or literal; `None` for any other value.
     fn scalar(&self, value: Val) -> Option<Operand> {
-        let mut current = value;
-        while let Some(op) = self.ir.producer(current) {
+        let mut current_value = value;
+        while let Some(op) = self.ir.producer(current_value) {
             if !is_view(self.ir.get(op).name) {
                 return None;
             }
-            current = self.ir.get(op).inputs[0];
+            current_value = self.ir.get(op).inputs[0];
         }
-        let (_, constant) = self.ir.constant(current)?;
+        let (_, constant) = self.ir.constant(current_value)?;
         if constant.shape().iter().product::<usize>() != 1 {
             return None;
         }

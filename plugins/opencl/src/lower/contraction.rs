@@ -90,7 +90,7 @@ impl Tile {
 impl Lowering<'_, '_> {
     /// Lowers a contraction.
     pub fn contraction(&mut self, group_index: usize, c: Contraction) -> Result<()> {
-        if self.device.local_memory {
+        if self.device.uses_local_memory {
             return self.local_memory_contraction(group_index, &c);
         }
         let rank = c.body.domain.len();
@@ -107,7 +107,7 @@ impl Lowering<'_, '_> {
         self.accumulate(&mut text, &c, tile, b, rows);
         finish(self, &mut text, &c, tile, rows, &format!("panel * {}", tile.columns()));
         let (name, comment) = self.group_names(group_index);
-        self.launch("product", text, grid, &name, &comment);
+        self.add_launch("product", text, grid, &name, &comment);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Lowering<'_, '_> {
             let zeros = self.constant(None, DType::F32, Packing::identity(length as u64));
             text.pointer(zeros, DType::F32, false)
         });
-        batch_indices(text, c);
+        write_batch_indices(text, c);
         for r in 0..tile.rows {
             let m = if rows % tile.rows == 0 { format!("m0 + {r}") } else { format!("min(m0 + {r}, {})", rows - 1) };
             text.line(1, &format!("const int m_{r} = {m};"));
@@ -225,7 +225,7 @@ pub fn row_indices(c: &Contraction, suffix: &str) -> Vec<String> {
 }
 
 /// Appends declarations of the batch indices, decoded from `g`.
-pub fn batch_indices(text: &mut KernelText, c: &Contraction) {
+pub fn write_batch_indices(text: &mut KernelText, c: &Contraction) {
     text.decode(1, &batch_names(c), &c.body.domain[..c.batch], "g");
 }
 
@@ -261,7 +261,7 @@ pub fn finish(
     text.line(1, &format!("for (int r = 0; r < {}; ++r) {{", tile.rows));
     text.line(2, "const int m = m0 + r;");
     // With local memory, whole tiles may be past the last row or column.
-    let in_local_memory = lowering.device.local_memory;
+    let in_local_memory = lowering.device.uses_local_memory;
     if in_local_memory || rows % tile.rows != 0 {
         text.line(2, &format!("if (m >= {rows})\n            break;"));
     }

@@ -44,7 +44,7 @@ impl KernelText {
 
     /// Appends the declaration of a vector's first column, `c`. If `width` does not divide `columns`, declares the
     /// number of valid columns too, and returns its name.
-    pub fn column(&mut self, columns: i64, width: i64) -> Option<String> {
+    pub fn write_column(&mut self, columns: i64, width: i64) -> Option<String> {
         if width == 1 {
             self.line(1, "const int c = x;");
             return None;
@@ -61,9 +61,9 @@ impl Lowering<'_, '_> {
     /// Lowers a group without an anchor.
     pub fn lower_chain(&mut self, group_index: usize) -> Result<()> {
         let body = self.body(group_index, None)?;
-        let float = is_float_group(self.ir, &self.grouping.groups[group_index]);
+        let is_float = is_float_group(self.ir, &self.grouping.groups[group_index]);
         let (name, comment) = self.group_names(group_index);
-        self.map(body, float, "map", &name, &comment);
+        self.map(body, is_float, "map", &name, &comment);
         Ok(())
     }
 
@@ -90,15 +90,15 @@ impl Lowering<'_, '_> {
         let rank = body.domain.len();
         let columns = body.domain[rank - 1];
         let rows: i64 = body.domain[..rank - 1].iter().product();
-        let gathers = body.views().iter().filter(|view: &&&View| view.strides[rank - 1] > 1).count();
-        let width = if is_float && gathers == 0 { self.device.vector(columns) } else { 1 };
+        let gather_count = body.views().iter().filter(|view: &&&View| view.strides[rank - 1] > 1).count();
+        let width = if is_float && gather_count == 0 { self.device.vector(columns) } else { 1 };
         let grid = grid((columns + width - 1) / width, rows);
         let mut text = KernelText::default();
         text.write_positions(&grid);
-        let valid_columns = text.column(columns, width);
+        let valid_columns = text.write_column(columns, width);
         let indices: Vec<String> = (0..rank - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &body.domain[..rank - 1], "m");
         body.emit(self.ir, &mut text, &Point { indices, column: "c".into(), valid: valid_columns, width }, 1);
-        self.launch(kind, text, grid, name, comment);
+        self.add_launch(kind, text, grid, name, comment);
     }
 }

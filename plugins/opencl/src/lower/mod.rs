@@ -77,7 +77,8 @@ pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize> {
     op.attrs().axis("axis", default, rank).map_or_else(
         || {
             let axis_value = op.attrs().int("axis", default);
-            let detail = format!("{}: attribute axis: expected an axis of rank {rank}, found {axis_value}", op.name);
+            let detail =
+                format!("{}: attribute axis: expected an integer in -{rank}..{rank}, found {axis_value}", op.name);
             refuse(RefusalCode::UnsupportedAttr, detail)
         },
         Ok,
@@ -105,22 +106,22 @@ impl Lowering<'_, '_> {
     pub fn resolve(&mut self, value: Val) -> Result<Storage> {
         let ir = self.ir;
         let mut chain = Vec::new();
-        let mut current = value;
+        let mut current_value = value;
         let mut storage = loop {
-            if let Some(storage) = self.storage.get(&current) {
+            if let Some(storage) = self.storage.get(&current_value) {
                 break storage.clone();
             }
-            let view = View::dense(ir.shape(current));
-            match ir.val(current).def {
+            let view = View::dense(ir.shape(current_value));
+            match ir.val(current_value).def {
                 Def::Input(i) => break Storage { place: Place::Input(i), view },
                 Def::Constant(i) => {
                     let elements = count(&view.shape) as u64;
-                    let place = self.constant(Some(i), ir.val(current).dtype, Packing::identity(elements));
+                    let place = self.constant(Some(i), ir.val(current_value).dtype, Packing::identity(elements));
                     break Storage { place, view };
                 }
                 Def::Op(op, k) if is_view(ir.get(op).name) => {
-                    chain.push((op, k, current));
-                    current = ir.get(op).inputs[0];
+                    chain.push((op, k, current_value));
+                    current_value = ir.get(op).inputs[0];
                 }
                 Def::Op(op, _) => {
                     let detail = format!("{} is used before it is computed", ir.get(op).name);
@@ -135,7 +136,8 @@ impl Lowering<'_, '_> {
                 None => {
                     storage = self.dense(&storage, ir.val(value).dtype, op.name)?;
                     let Some(view) = through(ir, op, k, &storage.view) else {
-                        let detail = format!("{}: the shapes of input and output do not match", op.name);
+                        let (in_shape, out_shape) = (&storage.view.shape, ir.shape(op.outputs[k]));
+                        let detail = format!("{}: cannot view shape {in_shape:?} as {out_shape:?}", op.name);
                         return refuse(RefusalCode::UnsupportedShape, detail);
                     };
                     view
@@ -173,7 +175,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Adds a kernel launch; defines the kernel unless an equal kernel exists.
-    pub fn launch(&mut self, kind: &str, text: KernelText, grid: Grid, name: &str, comment: &str) {
+    pub fn add_launch(&mut self, kind: &str, text: KernelText, grid: Grid, name: &str, comment: &str) {
         let [x, y, z] = grid.local;
         let definition = format!("({}) {{\n{}}}\n", text.parameters(), text.code);
         let key = format!("{kind} {x} {y} {z} {definition}");
@@ -216,7 +218,7 @@ impl Lowering<'_, '_> {
             Some(Anchor::Reduce) => self.reduce(group_index, op),
             Some(Anchor::Concatenate) => self.concatenate(op),
             Some(Anchor::Take) => self.take(op),
-            None => refuse(RefusalCode::UnsupportedOp, format!("{}: no code generation", op.name)),
+            None => refuse(RefusalCode::UnsupportedOp, format!("{}: opencl has no kernel for this operator", op.name)),
         }
     }
 

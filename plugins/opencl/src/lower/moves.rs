@@ -20,8 +20,9 @@ impl Lowering<'_, '_> {
         let storage = match self.ir.outputs.iter().position(|&output| output == value) {
             Some(output) => Storage { place: Place::Output(output), view: View::dense(&shape) },
             None => {
-                let largest = operands.iter().max_by_key(|operand| count(&operand.view.shape));
-                let order = largest.map_or_else(|| (0..shape.len()).collect(), |operand| memory_order(&operand.view));
+                let largest_operand = operands.iter().max_by_key(|operand| count(&operand.view.shape));
+                let order =
+                    largest_operand.map_or_else(|| (0..shape.len()).collect(), |operand| memory_order(&operand.view));
                 Storage { place: self.allocate(&shape, dtype), view: View::in_order(&shape, &order) }
             }
         };
@@ -81,14 +82,14 @@ impl Lowering<'_, '_> {
         let mut source_index: Vec<String> = names[..axis].to_vec();
         source_index.push("(int)k".into());
         source_index.extend(names[axis + index_rank..].iter().cloned());
-        let from_pointer = text.pointer(data.place, dtype, false);
-        let to_pointer = text.pointer(destination.place, dtype, true);
+        let source_pointer = text.pointer(data.place, dtype, false);
+        let destination_pointer = text.pointer(destination.place, dtype, true);
         // An index along a unit axis is 0 and does not contribute to the address.
         let (source, target) = (address(&data.view, &source_index), address(&destination.view, &names));
-        text.line(1, &format!("{to_pointer}[{target}] = {from_pointer}[{source}];"));
+        text.line(1, &format!("{destination_pointer}[{target}] = {source_pointer}[{source}];"));
         self.storage.insert(value, destination);
         let comment = op.outputs.first().and_then(|&v| self.ir.producer(v)).map(|id| self.describe(id));
-        self.launch("take", text, grid, op.name, &comment.unwrap_or_default());
+        self.add_launch("take", text, grid, op.name, &comment.unwrap_or_default());
         Ok(())
     }
 }

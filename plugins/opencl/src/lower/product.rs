@@ -11,13 +11,13 @@ impl Lowering<'_, '_> {
     pub fn matrix_product(&mut self, group_index: usize, op: &Op<'_>) -> Result<()> {
         let a = self.resolve(op.inputs[0])?;
         let b = self.resolve(op.inputs[1])?;
-        let transpose_a = op.name != "nn.dense" && op.attrs().flag("transpose_a", false);
-        let transpose_b = op.name == "nn.dense" || op.attrs().flag("transpose_b", false);
+        let is_a_transposed = op.name != "nn.dense" && op.attrs().flag("transpose_a", false);
+        let is_b_transposed = op.name == "nn.dense" || op.attrs().flag("transpose_b", false);
         let rank = self.ir.shape(op.outputs[0]).len();
         let body = self.body(group_index, Some(&(0..rank).collect::<Vec<_>>()))?;
         let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
-        let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
-        let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
+        let (b_k, b_column) = if is_b_transposed { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
+        let (row, a_k) = if is_a_transposed { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
         let batch = if op.name == "nn.batch_matmul" { rank - 2 } else { 0 };
         let is_broadcast =
             |view: &View, d: usize| if view.shape[d] == 1 { (1, 0) } else { (view.shape[d], view.strides[d]) };

@@ -36,27 +36,27 @@ impl Lowering<'_, '_> {
         let rank = x.shape.len();
         let Some(is_reduced) = op.attrs().reduced(rank) else {
             let detail = format!(
-                "{}: attribute axis: expected axes of rank {rank}, found {:?}",
+                "{}: attribute axis: expected integers in -{rank}..{rank}, found {:?}",
                 op.name,
                 op.attrs().ints("axis").unwrap_or_default()
             );
             return refuse(RefusalCode::UnsupportedAttr, detail);
         };
         let kept_dims: Vec<usize> = (0..rank).filter(|&d| !is_reduced[d]).collect();
-        let by_memory: Vec<usize> = memory_order(x).into_iter().filter(|&d| !is_reduced[d]).collect();
+        let kept_dims_in_memory: Vec<usize> = memory_order(x).into_iter().filter(|&d| !is_reduced[d]).collect();
         let summed_dims: Vec<usize> =
             memory_order(x).into_iter().filter(|&d| is_reduced[d] && x.shape[d] != 1).collect();
         let out_rank = self.ir.shape(op.outputs[0]).len();
         // The result has the memory order of the kept dimensions.
-        let keepdims = out_rank == rank && kept_dims.len() != rank;
-        let result_dim = |d: usize| if keepdims { d } else { kept_dims.iter().position(|&k| k == d).unwrap_or(0) };
-        let mut order: Vec<usize> = by_memory.iter().map(|&d| result_dim(d)).collect();
-        if keepdims {
+        let keeps_dims = out_rank == rank && kept_dims.len() != rank;
+        let result_dim = |d: usize| if keeps_dims { d } else { kept_dims.iter().position(|&k| k == d).unwrap_or(0) };
+        let mut order: Vec<usize> = kept_dims_in_memory.iter().map(|&d| result_dim(d)).collect();
+        if keeps_dims {
             order.extend((0..rank).filter(|&d| is_reduced[d]));
         }
         let kept_shape: Vec<i64> = kept_dims.iter().map(|&d| x.shape[d]).collect();
         let positions: Vec<usize> =
-            by_memory.iter().map(|d| kept_dims.iter().position(|k| k == d).unwrap_or(0)).collect();
+            kept_dims_in_memory.iter().map(|d| kept_dims.iter().position(|k| k == d).unwrap_or(0)).collect();
         let Some(body) = self.body(group_index, Some(&order))?.transform(|view| view.reshape(&kept_shape)) else {
             let out_shape = self.ir.shape(op.outputs[0]);
             let detail =
@@ -64,7 +64,7 @@ impl Lowering<'_, '_> {
             return refuse(RefusalCode::UnsupportedShape, detail);
         };
         let mut body = body.permute(&positions);
-        let mut rows = x.permute(&by_memory);
+        let mut rows = x.permute(&kept_dims_in_memory);
         if rows.shape.is_empty() {
             // A scalar is a row of one column.
             let Some(scalar) = body.transform(|view| view.reshape(&[1])) else {
@@ -87,7 +87,7 @@ impl Lowering<'_, '_> {
         let mut text = KernelText::default();
         let grid = grid((columns + width - 1) / width, rows.shape[..dims - 1].iter().product());
         text.write_positions(&grid);
-        let valid_columns = text.column(columns, width);
+        let valid_columns = text.write_column(columns, width);
         let indices: Vec<String> = (0..dims - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &rows.shape[..dims - 1], "m");
         let Combine { start, text: combine } = combine(op.name);
@@ -97,8 +97,8 @@ impl Lowering<'_, '_> {
         let mut view = View { offset: 0, ..rows.clone() };
         let mut depth = 1;
         let mut offset = x.offset.to_string();
-        let outer = summed_dims.len().saturating_sub(1);
-        for (i, &d) in summed_dims[..outer].iter().enumerate() {
+        let outer_count = summed_dims.len().saturating_sub(1);
+        for (i, &d) in summed_dims[..outer_count].iter().enumerate() {
             text.line(depth, &format!("for (int r{i} = 0; r{i} < {}; ++r{i}) {{", x.shape[d]));
             offset.push_str(&format!(" + r{i} * {}", x.strides[d]));
             depth += 1;
@@ -146,7 +146,7 @@ impl Lowering<'_, '_> {
         text.line(1, &format!("const {ty} acc = {acc};"));
         body.emit(self.ir, &mut text, &point, 1);
         let (name, comment) = self.group_names(group_index);
-        self.launch("reduce", text, grid, &name, &comment);
+        self.add_launch("reduce", text, grid, &name, &comment);
         Ok(())
     }
 }

@@ -138,8 +138,8 @@ impl Lowering<'_, '_> {
                 1,
                 &format!("const float scale = 1.0f / sqrt(squares / {} + {epsilon});", literal(size as f64, 1)),
             );
-            let has = |name: &str| parameters.iter().any(|(parameter, _)| *parameter == name);
-            let (gamma, beta) = (has("gamma"), has("beta"));
+            let has_parameter = |name: &str| parameters.iter().any(|(parameter, _)| *parameter == name);
+            let (gamma, beta) = (has_parameter("gamma"), has_parameter("beta"));
             Box::new(move |_| {
                 let scaled_value = if gamma { "(v - mean) * scale * gamma" } else { "(v - mean) * scale" };
                 if beta { format!("{scaled_value} + beta") } else { scaled_value.to_owned() }
@@ -175,7 +175,7 @@ impl Lowering<'_, '_> {
             body.emit(ir, text, &row.point(width), 2);
         });
         let (name, comment) = self.group_names(group_index);
-        self.launch("rows", text, grid, &name, &comment);
+        self.add_launch("rows", text, grid, &name, &comment);
         Ok(())
     }
 }

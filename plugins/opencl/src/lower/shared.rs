@@ -3,7 +3,7 @@
 //! A work-group computes 32 rows by 32 columns. For every 16 steps of the reduction, its work-items load the shared
 //! elements of both operands into local memory, wait at a barrier, and multiply. Taps and channels form one loop.
 
-use super::contraction::{Contraction, Tile, batch_indices, batch_names, finish, group_offset, row_indices};
+use super::contraction::{Contraction, Tile, batch_names, finish, group_offset, row_indices, write_batch_indices};
 use super::{Grid, Lowering, Result};
 use crate::kernel::{KernelText, address};
 use byoc_plugin_api::DType;
@@ -38,7 +38,7 @@ impl Lowering<'_, '_> {
         text.line(1, &format!("const int item = ly * {ITEMS} + lx;"));
         text.line(1, "const int panel = get_group_id(0), g = get_global_id(2);");
         text.line(1, &format!("const int m0 = get_group_id(1) * {SIDE} + ly * {};", TILE.rows));
-        batch_indices(&mut text, c);
+        write_batch_indices(&mut text, c);
         let group = group_offset(c);
         text.line(1, &format!("global const float *w = {b} + ({group} * {panels} + panel) * {};", depth * SIDE));
         text.line(1, "float4 s0_0 = 0.0f, s1_0 = 0.0f, s2_0 = 0.0f, s3_0 = 0.0f;");
@@ -63,7 +63,7 @@ impl Lowering<'_, '_> {
         text.line(1, "}");
         finish(self, &mut text, c, TILE, rows, &format!("panel * {SIDE} + lx * {}", TILE.width));
         let (name, comment) = self.group_names(group_index);
-        self.launch("shared_product", text, grid, &name, &comment);
+        self.add_launch("shared_product", text, grid, &name, &comment);
         Ok(())
     }
 

@@ -86,7 +86,7 @@ impl Lowering<'_, '_> {
         let grid = grid((channels + width - 1) / width, rows);
         let mut text = KernelText::default();
         text.write_positions(&grid);
-        let valid_columns = text.column(channels, width);
+        let valid_columns = text.write_column(channels, width);
         let indices: Vec<String> = (0..rank - 1).map(|d| format!("i{d}")).collect();
         text.decode(1, &indices, &w.body.domain[..rank - 1], "m");
         let ty = vector(width);
@@ -150,7 +150,7 @@ impl Lowering<'_, '_> {
         text.line(1, &format!("const {ty} acc = {acc};"));
         w.body.emit(self.ir, &mut text, &Point { indices, column: "c".into(), valid: valid_columns, width }, 1);
         let (name, comment) = self.group_names(group_index);
-        self.launch("window", text, grid, &name, &comment);
+        self.add_launch("window", text, grid, &name, &comment);
         Ok(())
     }
 }

@@ -125,11 +125,14 @@ pub fn check_hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> 
                 checker.load_uops(transfer).map_err(violation_at)?;
             }
             Op::Gemm(gemm) if !gemm.reset => {
-                let mut recent_accesses = VecDeque::new();
+                let mut recent_accesses = VecDeque::<usize>::new();
                 let uops = checker.known_uops(&gemm.loops).map_err(violation_at)?;
                 let step = |dst: usize| {
-                    if recent_accesses.contains(&dst) {
-                        return Err(format!("ACC[{dst}]: expected {MIN_DISTANCE} steps between two sums, found fewer"));
+                    if let Some(position) = recent_accesses.iter().rev().position(|recent| *recent == dst) {
+                        let distance = position + 1;
+                        return Err(format!(
+                            "ACC[{dst}]: expected at least {MIN_DISTANCE} steps between two sums, found {distance}"
+                        ));
                     }
                     recent_accesses.push_back(dst);
                     if recent_accesses.len() == MIN_DISTANCE {
@@ -234,7 +237,10 @@ impl<'a> Checker<'a> {
                     return Err(format!("expected a store of OUT, found {}", transfer.memory));
                 }
                 if transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2] {
-                    return Err("expected a store without padding, found padding".into());
+                    return Err(format!(
+                        "expected a store without padding, found {:?} in x and {:?} in y",
+                        transfer.x_pad, transfer.y_pad
+                    ));
                 }
                 for element in self.elements(Memory::Acc, transfer)? {
                     self.access(Memory::Acc, element, module, clock, false)?;
@@ -274,7 +280,7 @@ impl<'a> Checker<'a> {
     fn count(&mut self) -> Result<(), String> {
         self.accesses += 1;
         match self.accesses > MAX_ACCESSES {
-            true => Err(format!("expected at most {MAX_ACCESSES} memory accesses, found more")),
+            true => Err(format!("expected at most {MAX_ACCESSES} memory accesses, found at least {}", self.accesses)),
             false => Ok(()),
         }
     }
@@ -290,7 +296,7 @@ impl<'a> Checker<'a> {
         let (limit, base) = (self.limit(memory), usize::from(transfer.sram_base));
         let end = base + transfer.rows() * transfer.row_length();
         if end > limit {
-            return Err(format!("{memory}: expected elements below {limit}, found {}", base.max(limit)));
+            return Err(format!("{memory}: expected element indices < {limit}, found {}", base.max(limit)));
         }
         Ok(base..end)
     }
@@ -306,7 +312,7 @@ impl<'a> Checker<'a> {
     ) -> Result<(), String> {
         let limit = self.limit(memory);
         if element >= limit {
-            return Err(format!("{memory}: expected elements below {limit}, found {element}"));
+            return Err(format!("{memory}: expected element indices < {limit}, found {element}"));
         }
         // A single module loads and reads micro-operations, in order.
         let table = match memory {
@@ -377,7 +383,7 @@ impl<'a> Checker<'a> {
         let range = loops.uop_begin as usize..loops.uop_end as usize;
         let entries = self.config.uop_entries();
         if range.end > entries {
-            return Err(format!("UOP: expected micro-operations below {entries}, found {}", range.end - 1));
+            return Err(format!("UOP: expected micro-operation indices < {entries}, found {}", range.end - 1));
         }
         let entries: Option<Vec<u32>> = self.uops.get(range.clone()).unwrap_or_default().iter().copied().collect();
         let entries = entries.ok_or_else(|| {

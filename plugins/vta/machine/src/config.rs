@@ -131,7 +131,10 @@ impl Config {
         let fail = |message: String| Err(InvalidConfig(message));
         let widths = [self.log_inp_width, self.log_wgt_width, self.log_acc_width];
         if widths != [3, 3, 5] {
-            return fail(format!("expected widths of 8, 8 and 32 bits (LOG_*_WIDTH 3, 3, 5), found {widths:?}"));
+            let [inp, wgt, acc] = widths;
+            return fail(format!(
+                "expected widths of 8, 8 and 32 bits (LOG_*_WIDTH 3, 3, 5), found LOG_*_WIDTH {inp}, {wgt}, {acc}"
+            ));
         }
         if !["0.0.1", "0.0.2"].contains(&self.hw_ver.as_str()) {
             return fail(format!("HW_VER: expected 0.0.1 or 0.0.2, found {}", self.hw_ver));

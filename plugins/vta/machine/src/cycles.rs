@@ -67,7 +67,7 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
     let rates = Rates::of(config.profile);
     let queues = tokens::by_module(stream);
     let mut heads = [0usize; MODULES];
-    let mut idle_from = [0.0f64; MODULES];
+    let mut idle_times = [0.0f64; MODULES];
     let mut token_times: [VecDeque<f64>; QUEUES] = Default::default();
     let mut timing = Timing { ends: vec![0.0; stream.len()], ..Timing::default() };
     loop {
@@ -80,13 +80,13 @@ pub fn time(config: &Config, stream: &[Insn]) -> Option<Timing> {
                     break;
                 }
                 let arrival_times = pops.iter().flatten().filter_map(|queue| token_times[*queue as usize].pop_front());
-                let start = arrival_times.fold(idle_from[module as usize], f64::max);
+                let start = arrival_times.fold(idle_times[module as usize], f64::max);
                 let elapsed = duration(config, insn, &rates);
                 let end = start + elapsed;
                 for queue in tokens::pushed_queues(module, &insn.deps).ok()?.into_iter().flatten() {
                     token_times[queue as usize].push_back(end);
                 }
-                idle_from[module as usize] = end;
+                idle_times[module as usize] = end;
                 timing.busy[module as usize] += elapsed;
                 timing.ends[index] = end;
                 timing.total = timing.total.max(end);

@@ -457,7 +457,7 @@ impl fmt::Display for DecodeError {
             DecodeError::UnknownOpcode(code) => write!(f, "expected an opcode from 0 to 4, found {code}"),
             DecodeError::UnknownMemory(code) => write!(f, "expected a memory id from 0 to 5, found {code}"),
             DecodeError::UnknownAluOp(code) => write!(f, "expected an ALU operation from 0 to 4, found {code}"),
-            DecodeError::ExtraBits => f.write_str("expected zeros outside the fields, found other bits"),
+            DecodeError::ExtraBits => f.write_str("expected zeros outside the instruction fields, found ones"),
         }
     }
 }

@@ -62,7 +62,7 @@ fn select(module: Module, flags: [(bool, Option<Queue>, &str); 2]) -> Result<[Op
     let mut queues = [None; 2];
     for (slot, (set, queue, name)) in queues.iter_mut().zip(flags) {
         if set && queue.is_none() {
-            return Err(format!("{name}: {module} has no neighbor on this side"));
+            return Err(format!("{name}: expected a module with a neighbor on this side, found {module}"));
         }
         *slot = queue.filter(|_| set);
     }

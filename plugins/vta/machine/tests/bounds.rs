@@ -63,12 +63,12 @@ fn checker_rejects_empty_transfers_beyond_a_memory() {
         assert_eq!(simulate(&[load(limit)]), Ok(()));
         assert_eq!(check(&Config::default(), &stream(&[load(limit)]), &segments()), Ok(()));
         let name = if memory == Memory::Acc8 { Memory::Acc } else { memory };
-        let message = format!("instruction 0: {name}: expected elements below {limit}, found {}", limit + 1);
+        let message = format!("instruction 0: {name}: expected element indices < {limit}, found {}", limit + 1);
         assert_eq!(violation(&[load(limit + 1)]), message);
         assert!(simulate(&[load(limit + 1)]).is_err());
     }
     let store = Op::Store(Transfer { sram_base: 2049, ..transfer(Memory::Out, DATA, [0, 1]) });
-    assert_eq!(violation(&[store]), "instruction 0: ACC: expected elements below 2048, found 2049");
+    assert_eq!(violation(&[store]), "instruction 0: ACC: expected element indices < 2048, found 2049");
     assert!(simulate(&[store]).is_err());
 }
 

@@ -157,6 +157,6 @@ fn model_agrees_with_measured_times() {
     let mean_error = errors.iter().map(|(_, ratio)| (ratio - 1.0).abs()).sum::<f64>() / errors.len() as f64;
     assert!(
         mean_error <= 0.06 && worst_error <= 0.30,
-        "expected errors <= 0.06 and 0.30, found {mean_error}, {worst_error}: {errors:?}"
+        "expected a mean error <= 0.06 and a maximum error <= 0.30, found {mean_error} and {worst_error}: {errors:?}"
     );
 }

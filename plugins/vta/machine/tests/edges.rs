@@ -224,10 +224,10 @@ fn byte_planes_are_the_integers() {
 fn reports_errors_with_the_instruction() {
     let load_beyond_memory = Transfer { sram_base: 2047, ..transfer(Memory::Inp, DATA, 2) };
     let error = run_on(&[], vec![Op::Load(load_beyond_memory)], 0).unwrap_err();
-    assert_eq!(error.to_string(), "instruction 0: INP: expected elements below 2048, found 2047 to 2048");
+    assert_eq!(error.to_string(), "instruction 0: INP: expected element indices < 2048, found 2047 to 2048");
     let load_beyond_dram = Transfer { dram_base: u32::MAX, ..transfer(Memory::Inp, DATA, 1) };
     let error = run_on(&[], vec![Op::Load(load_beyond_dram)], 0).unwrap_err();
-    assert!(error.to_string().starts_with("instruction 0: expected addresses below 0x10000"), "{error}");
+    assert!(error.to_string().starts_with("instruction 0: expected DRAM addresses < 0x10000"), "{error}");
     let waiting_finish = Insn { deps: Deps { pop_prev: true, ..Deps::default() }, op: Op::Finish };
     let error = run(&Config::default(), &[waiting_finish], &mut Dram::new(16), &Options::default()).unwrap_err();
     assert!(error.to_string().starts_with("deadlock: COMPUTE waits at 0: FINISH pop_prev; tokens: LOAD to COMPUTE 0"));

@@ -416,11 +416,14 @@ fn checker_accepts_streams_and_finds_every_missing_token() {
             let flags = [&mut deps.pop_prev, &mut deps.pop_next, &mut deps.push_prev, &mut deps.push_next];
             if std::mem::take(flags.into_iter().nth(flag).unwrap()) {
                 removed_tokens += 1;
-                assert!(check(&config, &stream, &case.segments()).is_err(), "instruction {index}, flag {flag}");
+                assert!(
+                    check(&config, &stream, &case.segments()).is_err(),
+                    "expected a violation without flag {flag} of instruction {index}"
+                );
             }
         }
     }
-    assert!(removed_tokens > 60, "expected more than 60 flags, found {removed_tokens}");
+    assert!(removed_tokens > 60, "expected more than 60 removed tokens, found {removed_tokens}");
 }
 
 #[test]
@@ -438,7 +441,7 @@ fn checker_names_what_it_finds() {
         }
     };
     let message = violation_of(&|stream| store(stream, &|transfer| transfer.sram_base = 2040));
-    assert_eq!(message, "instruction 51: ACC: expected elements below 2048, found 2048");
+    assert_eq!(message, "instruction 51: ACC: expected element indices < 2048, found 2048");
     let message = violation_of(&|stream| store(stream, &|transfer| transfer.dram_base = (A / 16) as u32));
     assert_eq!(message, "instruction 51: expected a writable buffer, found 0x100000..0x100100");
     let message = violation_of(&|stream| store(stream, &|transfer| transfer.dram_base += 1));

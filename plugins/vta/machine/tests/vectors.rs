@@ -7,8 +7,8 @@ use proptest::prelude::*;
 /// Parses token flags: `p` and `n` pop from the previous and next module, `P` and `N` push to the previous and next
 /// module.
 fn deps(flags: &str) -> Deps {
-    let has = |flag| flags.contains(flag);
-    Deps { pop_prev: has('p'), pop_next: has('n'), push_prev: has('P'), push_next: has('N') }
+    let has_flag = |flag| flags.contains(flag);
+    Deps { pop_prev: has_flag('p'), pop_next: has_flag('n'), push_prev: has_flag('P'), push_next: has_flag('N') }
 }
 
 fn transfer(memory: Memory, sram_base: u16, dram_base: u32, [y_size, x_size, x_stride]: [u16; 3]) -> Transfer {

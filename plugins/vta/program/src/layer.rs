@@ -184,25 +184,25 @@ impl Layer {
 
     /// Returns the layer with all tensor locations reset. Layers that are then equal share a tiling.
     pub fn without_places(&self) -> Layer {
-        let nowhere = Place { buffer: 0, offset: 0 };
+        let empty_place = Place { buffer: 0, offset: 0 };
         let mut layer = self.clone();
         let steps = match &mut layer {
             Layer::Conv(conv) => {
-                (conv.data, conv.weight, conv.result) = (nowhere, nowhere, nowhere);
+                (conv.data, conv.weight, conv.result) = (empty_place, empty_place, empty_place);
                 &mut conv.steps
             }
             Layer::Pool(pool) => {
-                (pool.data, pool.result) = (nowhere, nowhere);
+                (pool.data, pool.result) = (empty_place, empty_place);
                 &mut pool.steps
             }
             Layer::Elementwise(elementwise) => {
-                (elementwise.data, elementwise.result) = (nowhere, nowhere);
+                (elementwise.data, elementwise.result) = (empty_place, empty_place);
                 &mut elementwise.steps
             }
         };
         for step in steps {
             match step {
-                Step::Vector(_, address) | Step::AddTensor { place: address, .. } => *address = nowhere,
+                Step::Vector(_, address) | Step::AddTensor { place: address, .. } => *address = empty_place,
                 Step::Immediate(..) => {}
             }
         }

@@ -42,14 +42,14 @@ pub fn relocate(
         let index = buffer.ok_or_else(|| fail("expected a buffer for the transfer, found none".into()))?;
         let address = addresses
             .get(index as usize)
-            .ok_or_else(|| fail(format!("expected a buffer number less than {}, found {index}", addresses.len())))?;
+            .ok_or_else(|| fail(format!("expected buffer indices < {}, found {index}", addresses.len())))?;
         let unit = config.element_bytes(transfer.memory) as u64;
         if !address.is_multiple_of(unit) {
             return Err(fail(format!("buffer {index}: expected an address divisible by {unit}, found {address:#x}")));
         }
         let element = address / unit + u64::from(transfer.dram_base);
         transfer.dram_base = u32::try_from(element)
-            .map_err(|_| fail(format!("expected an address of at most 32 bits, found element {element:#x}")))?;
+            .map_err(|_| fail(format!("expected a DRAM element index of at most 32 bits, found {element:#x}")))?;
         Ok(insn)
     };
     stream.iter().zip(buffers).enumerate().map(relocate_one).collect()

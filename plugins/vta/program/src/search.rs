@@ -64,11 +64,11 @@ fn load_time(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
     let run_count = if tile.size[1] == columns { 1.0 } else { data_extent(0) };
     let bytes = data_extent(0) * data_extent(1) / columns.div_ceil(tile.size[1]) as f64 * element(Memory::Inp);
     let loads = (images * layer.inputs * blocks * columns.div_ceil(tile.size[1])) as f64;
-    let of_data = loads * (run_count * rates.row + bytes / rates.bandwidth);
+    let data_cycles = loads * (run_count * rates.row + bytes / rates.bandwidth);
     let taps = layer.kernel[0] * layer.kernel[1];
-    let of_weights =
+    let weight_cycles =
         (tiles * layer.outputs * layer.inputs) as f64 * taps as f64 * element(Memory::Wgt) / rates.bandwidth;
-    of_data + of_weights
+    data_cycles + weight_cycles
 }
 
 /// Returns the predicted cycles of a layer with a tiling; `None` if the tiling does not fit.
@@ -97,15 +97,15 @@ fn tile_sizes(size: usize) -> Vec<usize> {
 /// Returns the feasible tilings.
 fn candidates(config: &Config, layer: &Layer) -> Vec<Tile> {
     let mut tiles = match layer {
-        Layer::Conv(conv) => of_conv(conv),
-        Layer::Pool(pool) => of_pool(pool),
-        Layer::Elementwise(elementwise) => of_elementwise(config, elementwise),
+        Layer::Conv(conv) => conv_tiles(conv),
+        Layer::Pool(pool) => pool_tiles(pool),
+        Layer::Elementwise(elementwise) => elementwise_tiles(config, elementwise),
     };
     tiles.retain(|tile| tile.fits(layer, config));
     tiles
 }
 
-fn of_conv(layer: &Conv) -> Vec<Tile> {
+fn conv_tiles(layer: &Conv) -> Vec<Tile> {
     let Some([rows, columns]) = layer.result() else { return Vec::new() };
     let mut tiles = Vec::new();
     for columns in tile_sizes(columns) {
@@ -123,7 +123,7 @@ fn of_conv(layer: &Conv) -> Vec<Tile> {
 }
 
 /// Returns tiles of whole rows, and tiles of row parts.
-fn of_pool(layer: &Pool) -> Vec<Tile> {
+fn pool_tiles(layer: &Pool) -> Vec<Tile> {
     let [rows, columns] = layer.results;
     let tile = |rows, columns, threads| Tile { size: [rows, columns], inputs: 1, outputs: 1, threads };
     let with_threads = |rows, columns| [Threads::OverRows, Threads::One].map(|threads| tile(rows, columns, threads));
@@ -132,7 +132,7 @@ fn of_pool(layer: &Pool) -> Vec<Tile> {
 }
 
 /// Returns tiles that fill fractions of the accumulators.
-fn of_elementwise(config: &Config, layer: &Elementwise) -> Vec<Tile> {
+fn elementwise_tiles(config: &Config, layer: &Elementwise) -> Vec<Tile> {
     let elements = config.depth(Memory::Acc).min(layer.elements).max(1);
     let sizes = tile_sizes(elements);
     let tile = |columns, threads| Tile { size: [1, columns], inputs: 1, outputs: 1, threads };

@@ -99,13 +99,13 @@ impl Tile {
         let has_vectors = layer.steps().iter().any(|step| matches!(step, Step::Vector(..)));
         let epilogue = results * tensor_count.min(1) + if has_vectors { self.outputs } else { 0 };
         // Tensors pass through the activation memory if the device cannot load bytes into accumulators.
-        let through = |tensors: usize| if config.has_acc_8bit() { 0 } else { tensors };
+        let staged_tensors = |tensors: usize| if config.has_acc_8bit() { 0 } else { tensors };
         let can_iterate = results <= MAX_ITERATIONS;
         let has_room_for = |kernels: usize| kernels + self.size[1] + 16 <= config.uop_entries();
         match layer {
             Layer::Conv(conv) => {
                 let [rows, columns] = self.data(conv.kernel, conv.strides);
-                let data = (self.inputs * rows * columns).max(results * through(tensor_count));
+                let data = (self.inputs * rows * columns).max(results * staged_tensors(tensor_count));
                 can_iterate
                     && data <= depth_per_thread(Memory::Inp)
                     && self.outputs * self.inputs * conv.kernel[0] * conv.kernel[1] <= depth_per_thread(Memory::Wgt)
@@ -117,13 +117,14 @@ impl Tile {
                 let data = rows * columns;
                 can_iterate
                     && data <= MAX_ITERATIONS
-                    && data * through(1) + results * through(tensor_count) <= depth_per_thread(Memory::Inp)
+                    && data * staged_tensors(1) + results * staged_tensors(tensor_count)
+                        <= depth_per_thread(Memory::Inp)
                     && results + data.max(epilogue) <= depth_per_thread(Memory::Acc)
                     && has_room_for(pool.kernel[0] * pool.kernel[1])
             }
             Layer::Elementwise(_) => {
                 can_iterate
-                    && results * through(1 + tensor_count) <= depth_per_thread(Memory::Inp)
+                    && results * staged_tensors(1 + tensor_count) <= depth_per_thread(Memory::Inp)
                     && results + epilogue <= depth_per_thread(Memory::Acc)
                     && has_room_for(0)
             }

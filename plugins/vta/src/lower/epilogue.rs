@@ -278,7 +278,7 @@ impl Epilogue {
         let addends: Vec<i64> = values.into_iter().map(i64::from).collect();
         let step = addition(&addends);
         if self.axis == ChannelAxis::None && matches!(step, ChannelStep::Vector(..)) {
-            let detail = "addend: expected a value from -32768 to 32767, found a value outside that range";
+            let detail = format!("addend: expected a value from -32768 to 32767, found {}", addends[0]);
             return refuse(RefusalCode::UnsupportedOp, detail);
         }
         self.push(step);
@@ -333,7 +333,7 @@ impl Epilogue {
 
     fn shift(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val) -> Result<(), CompileError> {
         if op.inputs.first() != Some(&tail) {
-            let detail = format!("{}: expected the sum as the shifted operand, found another value", op.name);
+            let detail = format!("{}: expected the sum as the shifted operand, found it as the shift amount", op.name);
             return refuse(RefusalCode::UnsupportedOp, detail);
         }
         if self.dtype != DType::I32 {
@@ -351,10 +351,10 @@ impl Epilogue {
             shifts_right(&amounts).into_iter().for_each(|step| self.push(step));
             return Ok(());
         }
-        if amounts.iter().any(|amount| *amount != amounts[0]) {
+        if let Some(amount) = amounts.iter().find(|amount| **amount != amounts[0]) {
             return refuse(
                 RefusalCode::UnsupportedAttr,
-                "left_shift: expected one amount for all channels, found different amounts",
+                format!("left_shift: expected one amount for all channels, found {} and {amount}", amounts[0]),
             );
         }
         if amounts[0] > 0 {
@@ -375,19 +375,23 @@ impl Epilogue {
                 Ok(())
             }
             Err(ScaleError::Overflow(max)) => {
-                let detail = format!("expected sums below 2^31 with their rounding, found up to {max}");
+                let detail = format!("expected rescaled sums < 2^31 including rounding, found up to {max}");
                 refuse(RefusalCode::ResourceLimit, detail)
             }
             Err(ScaleError::Spread(bits)) => {
-                let detail = format!("expected scales of channels within a factor of 2^{MAX_SHIFT}, found 2^{bits}");
+                let detail = format!("expected scale ratios of channels <= 2^{MAX_SHIFT}, found 2^{bits}");
                 refuse(RefusalCode::QuantScheme, detail)
             }
         }
     }
 
     fn requantize(&mut self, ir: &RegionIr<'_>, op: &Op<'_>, tail: Val, out_dtype: DType) -> Result<(), CompileError> {
-        if op.inputs.first() != Some(&tail) || out_dtype != DType::I8 {
-            let detail = format!("qnn.requantize: expected a sum and a result of int8, found {out_dtype}");
+        if op.inputs.first() != Some(&tail) {
+            let detail = "qnn.requantize: expected the sum as the data, found it as another operand";
+            return refuse(RefusalCode::UnsupportedDtype, detail);
+        }
+        if out_dtype != DType::I8 {
+            let detail = format!("qnn.requantize: expected a result of int8, found {out_dtype}");
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         for (input, name) in [(2, "input"), (4, "output")] {
@@ -398,9 +402,9 @@ impl Epilogue {
             let detail = format!("rounding of qnn.requantize: expected UPWARD, found {rounding}");
             return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "set rounding=\"UPWARD\"");
         }
-        let compute = op.attrs().text("compute_dtype");
-        if !matches!(compute, "" | "None" | "int64") {
-            let detail = format!("compute_dtype of qnn.requantize: expected int64, found {compute}");
+        let compute_dtype = op.attrs().text("compute_dtype");
+        if !matches!(compute_dtype, "" | "None" | "int64") {
+            let detail = format!("compute_dtype of qnn.requantize: expected int64, found {compute_dtype}");
             return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "set compute_dtype=\"int64\"");
         }
         let input = scales(ir, op, 1, "input scale of qnn.requantize")?;
@@ -408,8 +412,11 @@ impl Epilogue {
         let rank = ir.val(tail).shape.len();
         let axis = op.attrs().axis("axis", -1, rank);
         if input.len() != 1 && (axis != self.axis.index(rank) || input.len() != self.channels) {
-            let detail =
-                format!("expected 1 input scale, or one for each of {} channels, found {}", self.channels, input.len());
+            let detail = format!(
+                "qnn.requantize: expected 1 input scale, or {} along the channel axis, found {}",
+                self.channels,
+                input.len()
+            );
             return refuse(RefusalCode::QuantScheme, detail);
         }
         let &[output] = &output[..] else {
@@ -429,7 +436,7 @@ impl Epilogue {
         let shift = op.node.int("shift").unwrap_or(0);
         if multiplier <= 0 || multiplier.count_ones() != 1 || !(-31..=31).contains(&shift) {
             let detail = format!(
-                "fixed_point_multiply: expected a multiplier that is a power of two, found {multiplier} and shift {shift}"
+                "fixed_point_multiply: expected a power of two and a shift in [-31, 31], found {multiplier} and {shift}"
             );
             return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
         }
@@ -472,25 +479,26 @@ impl Epilogue {
                 }
             }
         };
-        let (of_lhs, of_rhs, of_sum) = (scale_of(2, "lhs")?, scale_of(4, "rhs")?, scale_of(6, "output")?);
-        let (own_scale, other_scale, tensor) = if lhs == tail { (of_lhs, of_rhs, rhs) } else { (of_rhs, of_lhs, lhs) };
+        let (lhs_scale, rhs_scale, sum_scale) = (scale_of(2, "lhs")?, scale_of(4, "rhs")?, scale_of(6, "output")?);
+        let (own_scale, other_scale, tensor) =
+            if lhs == tail { (lhs_scale, rhs_scale, rhs) } else { (rhs_scale, lhs_scale, lhs) };
         // A shift of 9 scales every int8 value to 0.
         let shift = |scale: f32| -> Result<i64, CompileError> {
-            let shift = shift_of(scale, of_sum)?.min(9);
+            let shift = shift_of(scale, sum_scale)?.min(9);
             if shift < -MAX_SHIFT {
                 let detail = format!(
-                    "qnn.add: expected a scale of at most 2^{MAX_SHIFT} times the output's, found 2^{}",
+                    "qnn.add: expected a ratio of operand to output scale <= 2^{MAX_SHIFT}, found 2^{}",
                     -shift
                 );
                 return refuse(RefusalCode::QuantScheme, detail);
             }
             Ok(shift)
         };
-        let own_scale = shift(own_scale)?;
-        if own_scale < 0 {
-            self.push_immediate(AluOp::Shr, own_scale as i16);
-        } else if !self.scale_bounded(own_scale) {
-            self.scale(&vec![own_scale; self.channels])?;
+        let own_shift = shift(own_scale)?;
+        if own_shift < 0 {
+            self.push_immediate(AluOp::Shr, own_shift as i16);
+        } else if !self.scale_bounded(own_shift) {
+            self.scale(&vec![own_shift; self.channels])?;
         }
         let steps = match shift(other_scale)? {
             0 => Vec::new(),
@@ -502,7 +510,7 @@ impl Epilogue {
     }
 }
 
-/// Returns the operand of an addition besides `tail`.
+/// Returns the operand of an addition other than `tail`.
 fn other_operand(op: &Op<'_>, tail: Val) -> Val {
     op.inputs.iter().copied().find(|input| *input != tail).unwrap_or(tail)
 }

@@ -211,7 +211,8 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, Com
     let [kernels, channels] = shape_of(ir, op.inputs[1], "weight")?;
     let data = &ir.val(op.inputs[0]).shape;
     if data.last() != Some(&(channels as i64)) {
-        let detail = format!("weight: expected {:?} input features, found {channels}", data.last());
+        let features = data.last().map_or_else(|| "no".to_owned(), ToString::to_string);
+        let detail = format!("weight: expected {features} input features, found {channels}");
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
     if data.len() == 4 {
@@ -277,7 +278,7 @@ pub fn ranges(ir: &RegionIr<'_>, shape: &ConvShape) -> Result<Vec<Range>, Compil
     let ranges: Vec<Range> = tensor.as_slice::<i8>().chunks_exact(taps).map(range).collect();
     match ranges.iter().find(|range| range[0] < INT32[0] || range[1] > INT32[1]) {
         Some(range) => {
-            let detail = format!("expected sums below 2^31, found up to {}", range[1].max(-range[0]));
+            let detail = format!("expected accumulators < 2^31 in magnitude, found up to {}", range[1].max(-range[0]));
             refuse(RefusalCode::ResourceLimit, detail)
         }
         None => Ok(ranges),

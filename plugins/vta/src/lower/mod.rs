@@ -212,7 +212,12 @@ fn comment(ops: &[&Op<'_>]) -> String {
 fn check_single_result(op: &Op<'_>) -> Result<(), CompileError> {
     match op.outputs.len() {
         1 if !op.inputs.is_empty() => Ok(()),
-        n => refuse(RefusalCode::UnsupportedOp, format!("{}: expected operands and 1 result, found {n}", op.name)),
+        n => {
+            let operand_count = op.inputs.len();
+            let detail =
+                format!("{}: expected at least 1 operand and 1 result, found {operand_count} and {n}", op.name);
+            refuse(RefusalCode::UnsupportedOp, detail)
+        }
     }
 }
 
@@ -273,7 +278,9 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
     }
     for (i, output) in ir.outputs.iter().enumerate() {
         if !is_stored(*output) || ir.outputs[..i].contains(output) {
-            let detail = format!("output {i}: expected the result of a layer, found another value or another output");
+            let found =
+                if is_stored(*output) { "another output" } else { "an input, a constant or an intermediate result" };
+            let detail = format!("output {i}: expected the result of a layer, found {found}");
             return refuse(RefusalCode::UnsupportedOp, detail);
         }
     }

@@ -47,9 +47,9 @@ fn saturating_range([low, high]: Range, add: i64, left_shift: i64) -> Option<Ran
 /// If an accumulator may overflow, or the shifts differ too much.
 pub fn scale(ranges: &[Range], shifts: &[i64]) -> Result<Vec<ChannelStep>, ScaleError> {
     // A channel with a constant accumulator, such as one with zero weights, accepts any shift.
-    let varies = |(range, shift): (&Range, &i64)| (range[0] != range[1]).then_some(*shift);
-    let varying: Vec<i64> = ranges.iter().zip(shifts).filter_map(varies).collect();
-    let (min, max) = match (varying.iter().min(), varying.iter().max()) {
+    let shift_if_varying = |(range, shift): (&Range, &i64)| (range[0] != range[1]).then_some(*shift);
+    let varying_shifts: Vec<i64> = ranges.iter().zip(shifts).filter_map(shift_if_varying).collect();
+    let (min, max) = match (varying_shifts.iter().min(), varying_shifts.iter().max()) {
         (Some(min), Some(max)) => (*min, *max),
         _ => (0, 0),
     };

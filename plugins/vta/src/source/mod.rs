@@ -85,7 +85,7 @@ fn scratch_bytes(image: &Image) -> usize {
 /// Writes the arrays of the region and the structure that refers to them. Returns the size of the constant arrays in
 /// bytes.
 fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &str) -> Result<usize> {
-    let held_bytes = buffers(text, image, constants)?;
+    let content_bytes = buffers(text, image, constants)?;
     write_stream(text, image)?;
     let symbol = &image.symbol;
     for (name, edges) in [("inputs", &image.inputs), ("outputs", &image.outputs)] {
@@ -112,7 +112,7 @@ fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &s
     field("scratch_bytes", scratch_bytes(image).to_string());
     text.push_str("};\n\n");
     // An instruction has 16 bytes, a transfer 8.
-    Ok(held_bytes + image.stream.len() * 16 + accessed_ranges(image).count() * 8)
+    Ok(content_bytes + image.stream.len() * 16 + accessed_ranges(image).count() * 8)
 }
 
 /// Writes the functions of the region.
@@ -268,7 +268,7 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<u
     let services = expected::inline_services();
     let symbol = &image.symbol;
     let mut rows = Vec::with_capacity(image.buffers.len());
-    let mut held_bytes = 0;
+    let mut content_bytes = 0;
     for (index, buffer) in image.buffers.iter().enumerate() {
         let content = image.content(index, constants, &services)?.unwrap_or_default();
         let description = buffer.content.to_string();
@@ -276,7 +276,7 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<u
             rows.push(format!("{{{}, NULL}}, /* {index}: {description} */", buffer.bytes));
             continue;
         }
-        held_bytes += content.len();
+        content_bytes += content.len();
         let _ = writeln!(text, "/* Buffer {index}: {description}. */");
         write_array(text, &format!("unsigned char {symbol}_buffer_{index}[]"), content.iter());
         rows.push(format!("{{{}, {symbol}_buffer_{index}}}, /* {index}: {description} */", buffer.bytes));
@@ -286,13 +286,13 @@ fn buffers(text: &mut String, image: &Image, constants: &[Constant]) -> Result<u
         let _ = writeln!(text, "    {row}");
     }
     text.push_str("};\n\n");
-    Ok(held_bytes)
+    Ok(content_bytes)
 }
 
 /// Returns the transfers that need a buffer address: instruction index, buffer index, element size in bytes.
 fn accessed_ranges(image: &Image) -> impl Iterator<Item = (usize, u32, usize)> {
     let config = &image.config;
-    image.stream.iter().zip(&image.accessed).enumerate().filter_map(|(index, (insn, buffer))| match &insn.op {
+    image.stream.iter().zip(&image.accessed_buffers).enumerate().filter_map(|(index, (insn, buffer))| match &insn.op {
         Op::Load(transfer) | Op::Store(transfer) if !transfer.is_no_op() => {
             Some((index, (*buffer)?, config.element_bytes(transfer.memory)))
         }

@@ -49,24 +49,24 @@ impl Input {
     /// Returns the device configuration, which is valid for every choice.
     pub fn config(&self) -> Config {
         let [flags, depth_bits] = self.device;
-        let has = |bit: u8| flags & bit != 0;
-        let (log_block, log_batch) = (1 + u32::from(flags & 3), u32::from(has(BATCH)));
+        let has_flag = |bit: u8| flags & bit != 0;
+        let (log_block, log_batch) = (1 + u32::from(flags & 3), u32::from(has_flag(BATCH)));
         let depth_bits = |index: u32| u32::from(depth_bits >> (2 * index) & 3);
-        let [uop, inp, wgt, acc] = match has(DEFAULT_DEPTHS) {
+        let [uop, inp, wgt, acc] = match has_flag(DEFAULT_DEPTHS) {
             true => [13, 11, 10, 11],
             false => [6 + depth_bits(0), 4 + depth_bits(1), 2 + depth_bits(2), 5 + depth_bits(3)],
         };
         Config {
-            hw_ver: if has(FIRST_REVISION) { "0.0.1" } else { "0.0.2" }.into(),
+            hw_ver: if has_flag(FIRST_REVISION) { "0.0.1" } else { "0.0.2" }.into(),
             log_batch,
             log_block,
             log_uop_buff_size: uop + 2,
             log_inp_buff_size: inp + log_batch + log_block,
             log_wgt_buff_size: wgt + 2 * log_block,
             log_acc_buff_size: acc + log_batch + log_block + 2,
-            uop_entries: has(FEW_UOPS).then_some(3 << (uop - 2)),
-            acc_8bit: Some(!has(NO_ACC_8BIT)),
-            mul: has(MUL),
+            uop_entries: has_flag(FEW_UOPS).then_some(3 << (uop - 2)),
+            acc_8bit: Some(!has_flag(NO_ACC_8BIT)),
+            mul: has_flag(MUL),
             ..Config::default()
         }
     }

@@ -26,16 +26,16 @@ pub const VTA_STREAM: Target = Target {
 };
 
 /// Address of the micro-operations in DRAM.
-const UOPS: usize = 0x1000;
+const UOP_ADDRESS: usize = 0x1000;
 
 /// Addresses of the data that a stream may only read.
-const READ_ONLY: Range<usize> = 0x2000..0xb000;
+const READ_ONLY_RANGE: Range<usize> = 0x2000..0xb000;
 
 /// Addresses that a stream may write.
-const WRITABLE: Range<usize> = 0xb000..0xf000;
+const WRITABLE_RANGE: Range<usize> = 0xb000..0xf000;
 
 /// Size of DRAM in bytes. The last addresses are outside all buffers.
-const DRAM: usize = 0x10000;
+const DRAM_BYTES: usize = 0x10000;
 
 /// Maximum number of steps of a stream that is checked and simulated: a few milliseconds.
 const MAX_STEPS: u64 = 1 << 16;
@@ -58,21 +58,24 @@ fn run(input: &Input) -> Result<(), String> {
     }
     let case = Case { config, uops: &input.uops, stream };
     let segments = case.segments();
-    let safe = check(&case.config, &case.stream, &segments);
+    let safety_result = check(&case.config, &case.stream, &segments);
     let hazard = check_hazards(&case.config, &case.stream, &segments);
     let timing = cycles::time(&case.config, &case.stream);
-    if let Some(violation) = [&safe, &hazard].into_iter().find_map(|result| result.as_ref().err())
+    if let Some(violation) = [&safety_result, &hazard].into_iter().find_map(|result| result.as_ref().err())
         && violation.to_string().is_empty()
     {
         return Err("expected a violation with a message, found an empty message".into());
     }
-    if safe.is_err() {
+    if safety_result.is_err() {
         return case.check_end(timing.is_some());
     }
     count_accepted();
     match timing {
         Some(timing) if timing.total.is_finite() && timing.ends.iter().all(|end| *end <= timing.total) => {}
-        other => return Err(format!("expected a finite time of an accepted stream, found {other:?}")),
+        timing => {
+            let total = timing.map_or_else(|| "none".to_owned(), |timing| timing.total.to_string());
+            return Err(format!("accepted stream: expected a finite time in cycles, found {total}"));
+        }
     }
     match hazard {
         Err(violation) if !violation.message.contains("steps between two sums") => {
@@ -91,7 +94,8 @@ fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
     };
     match insn.encode(config) {
         Ok(encoded_insn) if encoded_insn == words && !insn.to_string().is_empty() => Ok(Some(insn)),
-        result => Err(format!("{insn}: expected {words:x?}, found {result:x?}")),
+        Ok(encoded_insn) => Err(format!("{insn}: expected the encoding {words:x?}, found {encoded_insn:x?}")),
+        Err(error) => Err(format!("{insn}: expected the encoding {words:x?}, found {error}")),
     }
 }
 
@@ -100,7 +104,10 @@ fn check_uop(config: &Config, word: u32) -> Result<(), String> {
     let uop = Uop::decode(word, config);
     match uop.encode(config) {
         Ok(encoded_uop) if Uop::decode(encoded_uop, config) == uop => Ok(()),
-        result => Err(format!("{uop:?}: expected equal fields after encoding, found {result:x?}")),
+        Ok(encoded_uop) => {
+            Err(format!("micro-operation {word:#010x}: expected equal fields, found {encoded_uop:#010x}"))
+        }
+        Err(error) => Err(format!("micro-operation {word:#010x}: expected an encoding, found {error}")),
     }
 }
 
@@ -123,15 +130,19 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn segments(&self) -> [Segment; 3] {
-        let uops = Segment { range: UOPS..UOPS + 4 * self.uops.len(), writable: false, uops: Some(self.uops.to_vec()) };
-        let data = Segment { range: READ_ONLY, writable: false, uops: None };
-        [uops, data, Segment { range: WRITABLE, writable: true, uops: None }]
+        let uops = Segment {
+            range: UOP_ADDRESS..UOP_ADDRESS + 4 * self.uops.len(),
+            writable: false,
+            uops: Some(self.uops.to_vec()),
+        };
+        let data = Segment { range: READ_ONLY_RANGE, writable: false, uops: None };
+        [uops, data, Segment { range: WRITABLE_RANGE, writable: true, uops: None }]
     }
 
     fn dram(&self) -> Result<Dram, String> {
-        let mut dram = Dram::new(DRAM);
-        dram.write(0, DRAM)?.copy_from_slice(pattern());
-        for (word, slot) in self.uops.iter().zip(dram.write(UOPS, 4 * self.uops.len())?.chunks_exact_mut(4)) {
+        let mut dram = Dram::new(DRAM_BYTES);
+        dram.write(0, DRAM_BYTES)?.copy_from_slice(pattern());
+        for (word, slot) in self.uops.iter().zip(dram.write(UOP_ADDRESS, 4 * self.uops.len())?.chunks_exact_mut(4)) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
         Ok(dram)
@@ -146,7 +157,7 @@ impl Case<'_> {
                 Err(format!("expected at most one execution of each instruction, found more: {error}"))
             }
             Err(error) => Ok(Err(error)),
-            Ok(counters) => Ok(Ok((dram.read(0, DRAM)?.to_vec(), counters))),
+            Ok(counters) => Ok(Ok((dram.read(0, DRAM_BYTES)?.to_vec(), counters))),
         }
     }
 
@@ -168,24 +179,24 @@ impl Case<'_> {
     /// addresses.
     fn check_results(&self) -> Result<(), String> {
         let initial_dram = self.dram()?;
-        for mode in [Mode::Functional, Mode::Strict] {
+        for (mode, name) in [(Mode::Functional, "functional mode"), (Mode::Strict, "strict mode")] {
             let expected = self.simulate(&options(mode, 0))?;
             match &expected {
                 Ok((final_dram, _)) => {
-                    for range in [0..WRITABLE.start, WRITABLE.end..DRAM] {
+                    for range in [0..WRITABLE_RANGE.start, WRITABLE_RANGE.end..DRAM_BYTES] {
                         if final_dram[range.clone()] != *initial_dram.read(range.start, range.len())? {
-                            return Err(format!("{mode:?}: expected no write to {range:x?}, found one"));
+                            return Err(format!("{name}: expected no write to {range:x?}, found one"));
                         }
                     }
                 }
                 Err(error) if mode == Mode::Strict && is_rule_of_hardware(error) => {}
-                Err(error) => return Err(format!("{mode:?}: expected a result of an accepted stream, found {error}")),
+                Err(error) => return Err(format!("{name}: expected a result of an accepted stream, found {error}")),
             }
             for seed in 1..3 {
                 let actual = self.simulate(&options(mode, seed))?;
                 if actual.as_ref().ok() != expected.as_ref().ok() {
                     return Err(format!(
-                        "{mode:?}: expected equal results under schedules 0 and {seed}, found different results"
+                        "{name}: expected equal results under schedules 0 and {seed}, found different results"
                     ));
                 }
             }
@@ -208,6 +219,6 @@ fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {
         let mut random = Random::new(1);
-        (0..DRAM).map(|_| random.next_u64() as u8).collect()
+        (0..DRAM_BYTES).map(|_| random.next_u64() as u8).collect()
     })
 }

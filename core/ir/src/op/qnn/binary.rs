@@ -2,12 +2,13 @@
 
 use super::numerics::{range, rescale, saturate};
 use super::params::{
-    Kind, NARROW, PerAxis, axis_dim, check_one_of, check_parameter, default_requantization, scale, scales, zero_points,
+    Kind, NARROW_DTYPES, PerAxis, axis_dim, check_one_of, check_parameter, default_requantization, scale, scales,
+    zero_points,
 };
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::Type;
-use crate::op::broadcast::{broadcast_dims, each_pair};
+use crate::op::broadcast::{broadcast_dims, for_each_pair};
 use crate::op::facts::Properties;
 use crate::op::scalar::Writer;
 use crate::tensor::{TensorView, TensorViewMut};
@@ -40,15 +41,15 @@ macro_rules! binary {
 }
 
 binary! {
-    "qnn.add" "The sum of two quantized tensors: each is requantized to the output's scale and zero point in int32 \
+    "qnn.add" "Sum of two quantized tensors: each is requantized to the output's scale and zero point in int32 \
                (UPWARD, int64, saturating) unless it already has them; then lhs + rhs - output_zero_point, saturated \
                to the common element type."
         |params, inputs, outputs| sum(&params, inputs, outputs, 1);
-    "qnn.subtract" "The difference of two quantized tensors: each is requantized to the output's scale and zero point \
+    "qnn.subtract" "Difference of two quantized tensors: each is requantized to the output's scale and zero point \
                     in int32 (UPWARD, int64, saturating) unless it already has them; then lhs - rhs + \
                     output_zero_point, saturated to the common element type."
         |params, inputs, outputs| sum(&params, inputs, outputs, -1);
-    "qnn.mul" "The product of two quantized tensors: (lhs - lhs_zero_point) * (rhs - rhs_zero_point) in int32 \
+    "qnn.mul" "Product of two quantized tensors: (lhs - lhs_zero_point) * (rhs - rhs_zero_point) in int32 \
                (saturating), requantized (UPWARD, int64) from the scale lhs_scale * rhs_scale, a float32, to the \
                output's scale and zero point, saturated to the common element type. Scales and zero points are \
                scalars."
@@ -57,7 +58,7 @@ binary! {
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
     let (lhs, rhs) = (relation.tensor(0)?, relation.tensor(1)?);
-    check_one_of(relation, "lhs", lhs.dtype, NARROW)?;
+    check_one_of(relation, "lhs", lhs.dtype, NARROW_DTYPES)?;
     relation.same_dtype(lhs.dtype, rhs.dtype)?;
     let is_mul = relation.def.name == "qnn.mul";
     for (attr, side, first_param) in [("lhs_axis", lhs, 2), ("rhs_axis", rhs, 4)] {
@@ -132,7 +133,7 @@ fn store(
     let (shape, limits) = (outputs[0].shape, range(outputs[0].dtype));
     let mut out = Writer::new(&mut outputs[0]);
     let mut positions = 0..out.len();
-    each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
+    for_each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
         if let Some(position) = positions.next() {
             out.set_int(position, i128::from(f(i, j).clamp(limits.0, limits.1)));
         }

@@ -1,7 +1,9 @@
 //! Concatenation of quantized tensors with different scales.
 
 use super::numerics::{range, rescale};
-use super::params::{Kind, NARROW, check, check_one_of, check_parameter, default_requantization, scale, zero_points};
+use super::params::{
+    Kind, NARROW_DTYPES, check, check_one_of, check_parameter, default_requantization, scale, zero_points,
+};
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::op::concat;
@@ -12,7 +14,7 @@ use crate::tensor::{TensorView, TensorViewMut};
 inventory::submit! {
     OpDef {
         name: "qnn.concatenate",
-        doc: "The tensors of a tuple, concatenated along an axis, each requantized (UPWARD, int64, saturating) from \
+        doc: "Tensors of a tuple, concatenated along an axis, each requantized (UPWARD, int64, saturating) from \
               its scale and zero point, in two further tuples, to those of the output. A tensor that already has them \
               is copied.",
         arity: Arity::exactly(5),
@@ -29,13 +31,14 @@ inventory::submit! {
 fn relation(relation: &Relation<'_>) -> TypeResult {
     let ty = concat::concatenate_type(relation)?;
     let fields = relation.tensors(0)?;
-    check_one_of(relation, "data", fields[0].dtype, NARROW)?;
+    check_one_of(relation, "data", fields[0].dtype, NARROW_DTYPES)?;
     for (i, kind) in [(1, Kind::Scale), (2, Kind::ZeroPoint)] {
         let (name, fields_of_input) = (relation.def.inputs[i], relation.tensors(i)?);
         if fields_of_input.len() != fields.len() {
-            let (fields_of_input, wanted) = (fields_of_input.len(), fields.len());
-            return Err(relation
-                .mismatch(format!("{name}: expected {wanted} fields, one for each tensor, found {fields_of_input}")));
+            let (found, expected) = (fields_of_input.len(), fields.len());
+            return Err(
+                relation.mismatch(format!("{name}: expected {expected} fields, one for each tensor, found {found}"))
+            );
         }
         for (index, ty) in fields_of_input.into_iter().enumerate() {
             check(relation, &format!("{name}.{index}"), ty, None, kind, None)?;

@@ -1,6 +1,6 @@
 //! Contractions: convolutions and matrix products of integers minus their zero points, with integer accumulators.
 
-use super::params::{Kind, NARROW, PerAxis, check_one_of, check_parameter, zero_points};
+use super::params::{Kind, NARROW_DTYPES, PerAxis, check_one_of, check_parameter, zero_points};
 use super::quantize::integers;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::Diagnostic;
@@ -23,7 +23,7 @@ const OUT_DTYPE: AttrDef = AttrDef::new(
 inventory::submit! {
     OpDef {
         name: "qnn.conv2d",
-        doc: "The convolution (as nn.conv2d) of data - input_zero_point with weight - kernel_zero_point; padding \
+        doc: "Convolution (as nn.conv2d) of data - input_zero_point with weight - kernel_zero_point; padding \
               represents zero, so it consists of the input's zero point. The result has the scale input_scale * \
               kernel_scale and the zero point 0. Scale and zero point of the kernel may be vectors along its output \
               channels. Sums are exact modulo the range of out_dtype (they wrap instead of saturating) and do not \
@@ -52,7 +52,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "qnn.conv2d_transpose",
-        doc: "The transposed convolution (as nn.conv2d_transpose) of data - input_zero_point with weight - \
+        doc: "Transposed convolution (as nn.conv2d_transpose) of data - input_zero_point with weight - \
               kernel_zero_point. The result has the scale input_scale * kernel_scale and the zero point 0. Scale and \
               zero point of the kernel may be vectors along its output channels if there is one group. Sums are \
               exact modulo the range of out_dtype (they wrap instead of saturating).",
@@ -80,7 +80,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "qnn.dense",
-        doc: "The product (as nn.dense) of data - input_zero_point with the transposed weight - kernel_zero_point. The \
+        doc: "Product (as nn.dense) of data - input_zero_point with the transposed weight - kernel_zero_point. The \
               result has the scale input_scale * kernel_scale and the zero point 0. Scale and zero point of the \
               kernel may be vectors along its units. Sums are exact modulo the range of out_dtype (they wrap \
               instead of saturating).",
@@ -101,7 +101,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "qnn.batch_matmul",
-        doc: "The products (as nn.batch_matmul) of x - x_zero_point with y - y_zero_point. The result has the scale \
+        doc: "Products (as nn.batch_matmul) of x - x_zero_point with y - y_zero_point. The result has the scale \
               x_scale * y_scale and the zero point 0. Sums are exact modulo the range of out_dtype (they wrap \
               instead of saturating).",
         arity: Arity::exactly(6),
@@ -122,8 +122,8 @@ inventory::submit! {
 /// the zero point of argument 1 may vary along its output channels.
 fn check_contraction(relation: &Relation<'_>, is_per_channel: bool) -> Result<(), Box<Diagnostic>> {
     let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
-    check_one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
-    check_one_of(relation, relation.def.inputs[1], weight.dtype, NARROW)?;
+    check_one_of(relation, relation.def.inputs[0], data.dtype, NARROW_DTYPES)?;
+    check_one_of(relation, relation.def.inputs[1], weight.dtype, NARROW_DTYPES)?;
     let out = relation.params.dtype("out_dtype").unwrap_or(DType::I32);
     check_one_of(relation, "out_dtype", out, &[DType::I32, DType::I64])?;
     let channels: Option<Dim> = match is_per_channel {

@@ -14,7 +14,7 @@ use crate::op::scalar::Writer;
 use crate::op::spatial::CanonicalDims;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-const BYTES: &[DType] = &[DType::I8, DType::U8];
+const BYTE_DTYPES: &[DType] = &[DType::I8, DType::U8];
 
 const INPUTS: &[&str] = &[
     "data",
@@ -29,9 +29,18 @@ const INPUTS: &[&str] = &[
 
 const OUT_DTYPE: AttrDef =
     AttrDef::new("out_dtype", AttrKind::DType, Default::Str("int8"), "element type of the result: int8 or uint8");
-const ROUNDING: AttrDef = AttrDef::new("rounding", AttrKind::Str, Default::Str("None"), "as in qnn.requantize");
-const COMPUTE_DTYPE: AttrDef =
-    AttrDef::new("compute_dtype", AttrKind::Str, Default::Str("None"), "as in qnn.requantize");
+const ROUNDING: AttrDef = AttrDef::new(
+    "rounding",
+    AttrKind::Str,
+    Default::Str("None"),
+    "rounding of the requantization: \"UPWARD\", \"TONEAREST\" or \"TOEVEN\"; \"None\": UPWARD",
+);
+const COMPUTE_DTYPE: AttrDef = AttrDef::new(
+    "compute_dtype",
+    AttrKind::Str,
+    Default::Str("None"),
+    "element type of the requantization: \"int64\" or \"float32\"; \"None\": int64",
+);
 const A_MIN: AttrDef = AttrDef::new(
     "a_min",
     AttrKind::Int,
@@ -110,9 +119,9 @@ inventory::submit! {
 /// Checks element types, scales, zero points and bias; `axis` of the weight holds the output channels.
 fn check_fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     let weight = relation.tensor(1)?;
-    check_one_of(relation, "data", relation.tensor(0)?.dtype, BYTES)?;
-    check_one_of(relation, "weight", weight.dtype, BYTES)?;
-    check_one_of(relation, "out_dtype", relation.params.dtype("out_dtype").unwrap_or(DType::I8), BYTES)?;
+    check_one_of(relation, "data", relation.tensor(0)?.dtype, BYTE_DTYPES)?;
+    check_one_of(relation, "weight", weight.dtype, BYTE_DTYPES)?;
+    check_one_of(relation, "out_dtype", relation.params.dtype("out_dtype").unwrap_or(DType::I8), BYTE_DTYPES)?;
     let channels = weight.dims.get(axis).cloned().unwrap_or(Dim::Any);
     let bias = relation.tensor(2)?;
     check_one_of(relation, "bias", bias.dtype, &[DType::I32])?;

@@ -89,15 +89,15 @@ pub enum Rescale {
 /// Requantizes `value`, from which its zero point has been subtracted, to the output's scale and zero point, saturating
 /// to the range `out`.
 pub fn rescale(value: i32, factor: Rescale, zero_point: i32, out: (i64, i64)) -> i64 {
-    let scaled = match factor {
+    let scaled_value = match factor {
         Rescale::Same => value,
         Rescale::Fixed(ratio, rounding) => ratio.apply(value, rounding),
         Rescale::Float(ratio, rounding) => {
-            let real = rounding.round(value as f32 * ratio) + zero_point as f32;
-            return (real as i64).clamp(out.0, out.1);
+            let real_value = rounding.round(value as f32 * ratio) + zero_point as f32;
+            return (real_value as i64).clamp(out.0, out.1);
         }
     };
-    (i64::from(scaled) + i64::from(zero_point)).clamp(out.0, out.1)
+    (i64::from(scaled_value) + i64::from(zero_point)).clamp(out.0, out.1)
 }
 
 /// Returns the minimum and the maximum of an integer type of at most 32 bits.

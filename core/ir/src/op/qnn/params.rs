@@ -9,10 +9,10 @@ use crate::tensor::{DType, Tensor, TensorView};
 type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 /// Element types of quantized tensors.
-pub(super) const QUANTIZED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
+pub(super) const QUANTIZED_DTYPES: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
 
 /// Element types of the operands of quantized arithmetic, which has `int32` accumulators.
-pub(super) const NARROW: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
+pub(super) const NARROW_DTYPES: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
 
 /// Kind of a parameter of a quantized operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Pooling of a quantized tensor.
 
-use super::params::{Kind, NARROW, check_one_of, check_parameter, scale, zero_points};
+use super::params::{Kind, NARROW_DTYPES, check_one_of, check_parameter, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::unary::quantized;
 use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -11,7 +11,7 @@ use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 inventory::submit! {
     OpDef {
         name: "qnn.avg_pool2d",
-        doc: "The mean of each window (as nn.avg_pool2d) of data - input_zero_point, exact and rounded once to float32, \
+        doc: "Mean of each window (as nn.avg_pool2d) of data - input_zero_point, exact and rounded once to float32, \
               times input_scale, quantized (halves away from zero, saturating) to the output's scale and zero point \
               and the element type of the data. Padding that is counted represents zero.",
         arity: Arity::exactly(5),
@@ -26,7 +26,7 @@ inventory::submit! {
 }
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
-    check_one_of(relation, "data", relation.tensor(0)?.dtype, NARROW)?;
+    check_one_of(relation, "data", relation.tensor(0)?.dtype, NARROW_DTYPES)?;
     for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
         check_parameter(relation, i + 1, kind, None)?;
     }

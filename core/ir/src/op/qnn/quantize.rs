@@ -2,8 +2,8 @@
 
 use super::numerics::{Rounding, range, rescale, saturate};
 use super::params::{
-    AXIS, Kind, PerAxis, QUANTIZED, axis_dim, check_choice, check_one_of, check_parameter, requantization, rounding_of,
-    scales, zero_points,
+    AXIS, Kind, PerAxis, QUANTIZED_DTYPES, axis_dim, check_choice, check_one_of, check_parameter, requantization,
+    rounding_of, scales, zero_points,
 };
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
 use crate::diag::{Diagnostic, codes};
@@ -13,7 +13,7 @@ use crate::op::scalar::Writer;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 /// Floating-point types that can be quantized.
-const REAL: &[DType] = &[DType::F32, DType::F16];
+const REAL_DTYPES: &[DType] = &[DType::F32, DType::F16];
 
 inventory::submit! {
     OpDef {
@@ -31,12 +31,12 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let data = relation.tensor(0)?;
-            check_one_of(relation, "data", data.dtype, REAL)?;
+            check_one_of(relation, "data", data.dtype, REAL_DTYPES)?;
             let dim = axis_dim(relation, "axis", data)?;
             check_parameter(relation, 1, Kind::Scale, dim.as_ref())?;
             check_parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
             check_choice(relation, "rounding", &["TONEAREST", "TOEVEN"])?;
-            with_element_type(relation, out_dtype(relation, QUANTIZED)?)
+            with_element_type(relation, out_dtype(relation, QUANTIZED_DTYPES)?)
         },
         reference: Some(quantize),
         flops: |cost| 4 * cost.ret_len(),
@@ -58,11 +58,11 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let data = relation.tensor(0)?;
-            check_one_of(relation, "data", data.dtype, QUANTIZED)?;
+            check_one_of(relation, "data", data.dtype, QUANTIZED_DTYPES)?;
             let dim = axis_dim(relation, "axis", data)?;
             check_parameter(relation, 1, Kind::Scale, dim.as_ref())?;
             check_parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
-            with_element_type(relation, out_dtype(relation, REAL)?)
+            with_element_type(relation, out_dtype(relation, REAL_DTYPES)?)
         },
         reference: Some(dequantize),
         flops: |cost| 2 * cost.ret_len(),
@@ -93,14 +93,14 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let data = relation.tensor(0)?;
-            check_one_of(relation, "data", data.dtype, QUANTIZED)?;
+            check_one_of(relation, "data", data.dtype, QUANTIZED_DTYPES)?;
             let dim = axis_dim(relation, "axis", data)?;
             for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
                 check_parameter(relation, i + 1, kind, dim.as_ref())?;
             }
             check_choice(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
             check_choice(relation, "compute_dtype", &["None", "int64", "float32"])?;
-            with_element_type(relation, out_dtype(relation, QUANTIZED)?)
+            with_element_type(relation, out_dtype(relation, QUANTIZED_DTYPES)?)
         },
         reference: Some(requantize),
         flops: |cost| 4 * cost.ret_len(),

@@ -1,7 +1,7 @@
 //! Functions of one quantized tensor: dequantization, the floating-point operator, quantization.
 
 use super::numerics::{Rounding, range};
-use super::params::{Kind, NARROW, check_one_of, check_parameter, scale, zero_points};
+use super::params::{Kind, NARROW_DTYPES, check_one_of, check_parameter, scale, zero_points};
 use super::quantize::{dequantized, quantize_f32};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::{TensorType, Type};
@@ -32,18 +32,18 @@ macro_rules! unary {
 }
 
 unary! {
-    "qnn.tanh" "x" "scale" "zero_point" "The hyperbolic tangent" [] 1;
-    "qnn.exp" "x" "scale" "zero_point" "The exponential function" [] 1;
-    "qnn.sqrt" "x" "scale" "zero_point" "The square root" [] 1;
-    "qnn.rsqrt" "x" "scale" "zero_point" "1 / the square root" [] 1;
-    "qnn.erf" "x" "scale" "zero_point" "The error function" [] 1;
-    "qnn.sigmoid" "x" "scale" "zero_point" "1 / (1 + exp(-x))" [] 1;
-    "qnn.hardswish" "x" "scale" "zero_point" "x * clip(x + 3, 0, 6) / 6" [] 4;
-    "qnn.log" "x" "scale" "zero_point" "The natural logarithm" [] 1;
-    "qnn.abs" "x" "scale" "zero_point" "The absolute value" [] 1;
-    "qnn.softmax" "x" "scale" "zero_point" "exp(x - max) / sum of exp(x - max) along one axis"
+    "qnn.tanh" "x" "scale" "zero_point" "Hyperbolic tangent" [] 1;
+    "qnn.exp" "x" "scale" "zero_point" "Exponential function" [] 1;
+    "qnn.sqrt" "x" "scale" "zero_point" "Square root" [] 1;
+    "qnn.rsqrt" "x" "scale" "zero_point" "Reciprocal square root" [] 1;
+    "qnn.erf" "x" "scale" "zero_point" "Error function" [] 1;
+    "qnn.sigmoid" "x" "scale" "zero_point" "Sigmoid 1 / (1 + exp(-x))" [] 1;
+    "qnn.hardswish" "x" "scale" "zero_point" "Hard swish x * clip(x + 3, 0, 6) / 6" [] 4;
+    "qnn.log" "x" "scale" "zero_point" "Natural logarithm" [] 1;
+    "qnn.abs" "x" "scale" "zero_point" "Absolute value" [] 1;
+    "qnn.softmax" "x" "scale" "zero_point" "Softmax exp(x - max) / sum of exp(x - max) along one axis"
         [AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "axis that is summed over")] 5;
-    "qnn.leaky_relu" "x" "input_scale" "input_zero_point" "x where it is positive, alpha * x elsewhere,"
+    "qnn.leaky_relu" "x" "input_scale" "input_zero_point" "Leaky ReLU (x where x is positive, alpha * x elsewhere)"
         [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")] 1;
 }
 
@@ -61,7 +61,7 @@ pub fn real_operator(name: &str) -> Option<&'static OpDef> {
 
 fn relation(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
-    check_one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
+    check_one_of(relation, relation.def.inputs[0], data.dtype, NARROW_DTYPES)?;
     for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
         check_parameter(relation, i + 1, kind, None)?;
     }
@@ -86,7 +86,7 @@ fn reference(
             let x = Tensor::from_slice(data.shape, &x);
             let mut out =
                 [TensorViewMut { dtype: DType::F32, shape: data.shape, data: bytemuck::cast_slice_mut(&mut y) }];
-            let compute = real.reference.ok_or("the floating-point operator has no reference")?;
+            let compute = real.reference.ok_or_else(|| format!("{} has no reference", real.name))?;
             compute(params.with_def(real), &[x.view()], &mut out)?;
         }
         None => y.iter_mut().zip(x).for_each(|(y, x)| *y = hard_swish(x)),

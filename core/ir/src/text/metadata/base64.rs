@@ -26,7 +26,9 @@ pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
                 padding += 1;
                 0
             }
-            _ if padding > 0 => return Err("base64 data after the padding".to_owned()),
+            _ if padding > 0 => {
+                return Err(format!("expected no base64 digit after the padding, found {:?}", byte as char));
+            }
             _ => VALUES[byte as usize],
         };
         if value == 64 {

@@ -31,7 +31,10 @@ struct ByteReader<'a>(&'a [u8]);
 
 impl ByteReader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (head, tail) = self.0.split_first_chunk::<N>().ok_or("truncated array header")?;
+        let (head, tail) = self
+            .0
+            .split_first_chunk::<N>()
+            .ok_or_else(|| format!("array header: expected {N} more bytes, found {}", self.0.len()))?;
         self.0 = tail;
         Ok(*head)
     }
@@ -55,15 +58,17 @@ impl ByteReader<'_> {
 /// If the header is truncated or invalid, or the length of the data does not match the type.
 pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let mut reader = ByteReader(bytes);
-    if reader.u64()? != MAGIC {
-        return Err("invalid magic number at the start of the array".to_owned());
+    let magic = reader.u64()?;
+    if magic != MAGIC {
+        return Err(format!("array: expected the magic number {MAGIC:#x}, found {magic:#x}"));
     }
     reader.u64()?;
     let device = (reader.i32()?, reader.i32()?);
     if device.0 != CPU {
         return Err(format!("expected an array on device type 1 (CPU), found {}", device.0));
     }
-    let rank = usize::try_from(reader.i32()?).map_err(|_| "negative array rank".to_owned())?;
+    let rank = reader.i32()?;
+    let rank = usize::try_from(rank).map_err(|_| format!("expected an array rank >= 0, found {rank}"))?;
     let [kind, bits] = reader.take()?;
     let lanes = u16::from_le_bytes(reader.take()?);
     let dtype = DType::ALL.iter().copied().find(|&dtype| code(dtype) == (kind, bits) && lanes == 1);
@@ -71,11 +76,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let dtype = dtype.or((kind == 6 && bits == 8 && lanes == 1).then_some(DType::Bool));
     let dtype = dtype.ok_or_else(|| format!("unknown element type: code {kind}, {bits} bits, {lanes} lanes"))?;
     if rank > reader.0.len() / 8 {
-        return Err(format!("truncated dimensions of an array of rank {rank}"));
+        return Err(format!("expected {rank} array dimensions, found at most {}", reader.0.len() / 8));
     }
     let mut shape = Vec::with_capacity(rank);
     for _ in 0..rank {
-        shape.push(usize::try_from(reader.i64()?).map_err(|_| "negative array dimension".to_owned())?);
+        let dim = reader.i64()?;
+        shape.push(usize::try_from(dim).map_err(|_| format!("expected an array dimension >= 0, found {dim}"))?);
     }
     let declared_size = reader.i64()?;
     let expected_size = element_count(&shape).and_then(|count| count.checked_mul(dtype.size()));
@@ -87,7 +93,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
         let expected_size =
             expected_size.map_or_else(|| "a size within the address space".to_owned(), |n| format!("{n} bytes"));
         format!(
-            "array {dtype}{shape:?}: expected {expected_size}, found {declared_size} declared and {actual_size} present"
+            "array {dtype}{shape:?}: expected {expected_size}, found {declared_size} bytes declared and {actual_size} \
+             bytes present"
         )
     })
 }
@@ -129,12 +136,12 @@ mod tests {
             for length in 0..bytes.len() {
                 assert!(read(&bytes[..length]).is_err(), "{length} bytes of {tensor:?}");
             }
-            let mut longer = bytes.clone();
-            longer.push(0);
-            assert!(read(&longer).is_err());
+            let mut longer_bytes = bytes.clone();
+            longer_bytes.push(0);
+            assert!(read(&longer_bytes).is_err());
         }
-        let mut oversized = write(&tensors[0]);
-        oversized[28..36].copy_from_slice(&i64::MAX.to_le_bytes());
-        assert!(read(&oversized).is_err());
+        let mut oversized_bytes = write(&tensors[0]);
+        oversized_bytes[28..36].copy_from_slice(&i64::MAX.to_le_bytes());
+        assert!(read(&oversized_bytes).is_err());
     }
 }

@@ -28,7 +28,7 @@ impl Metadata {
         let mut json: Value = serde_json::from_str(json).map_err(|error| format!("invalid JSON: {error}"))?;
         let nodes = match json.get_mut("nodes").map(Value::take) {
             Some(Value::Array(nodes)) => nodes,
-            Some(_) => return Err("expected a list \"nodes\", found a value of another type".to_owned()),
+            Some(other) => return Err(format!("expected a list \"nodes\", found {other}")),
             None => return Err("expected a list \"nodes\", found none".to_owned()),
         };
         let arrays = match json["b64ndarrays"].take() {
@@ -42,17 +42,21 @@ impl Metadata {
         let (names, values) = (root["keys"].as_array(), root["data"].as_array());
         if let (Some(names), Some(values)) = (names, values) {
             for (name, value) in names.iter().zip(values) {
-                let name = name.as_str().ok_or("a key of the root is not a string")?;
+                let name =
+                    name.as_str().ok_or_else(|| format!("expected strings as keys of the root, found {name}"))?;
                 let array = index(value).and_then(|node_index| nodes.get(node_index));
                 let items = array.and_then(|array| array["data"].as_array());
                 let items: Option<Vec<usize>> = items.and_then(|items| items.iter().map(index).collect());
                 keys.insert(
                     name.to_owned(),
-                    items.ok_or_else(|| format!("the entry \"{name}\" is not a list of objects"))?,
+                    items.ok_or_else(|| {
+                        format!("key \"{name}\": expected the index of a list of objects, found {value}")
+                    })?,
                 );
             }
         } else {
-            return Err("the root is not a map of type keys".to_owned());
+            let root_type = &root["type_key"];
+            return Err(format!("expected a map of type keys as the root, found an object of type {root_type}"));
         }
         Ok(Metadata { nodes, keys, arrays, tensors: HashMap::new() })
     }
@@ -80,12 +84,14 @@ impl Metadata {
     /// If the constant does not exist, or its array is missing or invalid.
     pub(crate) fn constant(&mut self, node_index: usize) -> Result<Arc<Tensor>, String> {
         let node = self.object("relay.Constant", node_index)?;
-        let array = text_index(&node["attrs"]["data"]).ok_or("the constant does not refer to an array")?;
+        let data = &node["attrs"]["data"];
+        let array = text_index(data).ok_or_else(|| format!("expected the index of an array, found {data}"))?;
         if let Some(tensor) = self.tensors.get(&array) {
             return Ok(tensor.clone());
         }
-        let text =
-            self.arrays.get(array).and_then(Value::as_str).ok_or_else(|| format!("array {array} does not exist"))?;
+        let text = self.arrays.get(array).and_then(Value::as_str).ok_or_else(|| {
+            format!("expected text as array {array}, found {}", self.arrays.get(array).unwrap_or(&Value::Null))
+        })?;
         let tensor = Arc::new(ndarray::read(&base64::decode(text)?)?);
         self.tensors.insert(array, tensor.clone());
         Ok(tensor)
@@ -97,12 +103,15 @@ impl Metadata {
     /// # Errors
     /// If the object does not exist or has no attributes, or an attribute has an invalid value.
     pub(crate) fn op_attrs(&self, key: &str, node_index: usize, op: &OpDef) -> Result<Vec<(Name, AttrValue)>, String> {
-        let attrs = self.object(key, node_index)?["attrs"].as_object().ok_or("the object has no attributes")?;
+        let attrs = &self.object(key, node_index)?["attrs"];
+        let attrs = attrs.as_object().ok_or_else(|| format!("expected a map of attributes, found {attrs}"))?;
         let mut values = Vec::new();
         for def in op.attrs {
             let Some(written) = attrs.get(def.name) else { continue };
-            let text = written.as_str().ok_or_else(|| format!("the attribute {} is not a string", def.name))?;
-            let invalid = || format!("attribute {}: invalid value {text:?}", def.name);
+            let text = written
+                .as_str()
+                .ok_or_else(|| format!("attribute {}: expected a string, found {written}", def.name))?;
+            let invalid = || format!("attribute {}: expected {}, found {text:?}", def.name, def.kind);
             let is_optional = matches!(def.default, AttrDefault::None);
             let value = match def.kind {
                 AttrKind::Str | AttrKind::DType if is_optional && text_index(written).is_some() => {
@@ -150,18 +159,19 @@ impl Metadata {
             "IntImm" => match text().and_then(|text| text.parse::<i64>().ok()) {
                 Some(value) if node["attrs"]["dtype"] == "bool" => Ok(AttrValue::Bool(value != 0)),
                 Some(value) => Ok(AttrValue::Int(value)),
-                None => Err("invalid IntImm value".to_owned()),
+                None => Err(format!("IntImm: expected an int64, found {}", node["attrs"]["value"])),
             },
             "FloatImm" => match text().and_then(|text| text.parse().ok()) {
                 Some(value) => Ok(AttrValue::Float(value)),
-                None => Err("invalid FloatImm value".to_owned()),
+                None => Err(format!("FloatImm: expected a float64, found {}", node["attrs"]["value"])),
             },
             "runtime.String" | "String" | "StringImm" | "tir.StringImm" => {
                 let base64 = || base64::decode(node["repr_b64"].as_str()?).ok().and_then(|b| String::from_utf8(b).ok());
                 let text = node["repr_str"].as_str().or_else(text).map(str::to_owned).or_else(base64);
                 match text {
                     Some(text) if !text.contains('"') => Ok(AttrValue::from(&*text)),
-                    _ => Err("the string cannot be expressed in the text format".to_owned()),
+                    Some(text) => Err(format!("expected a string without quotation marks, found {text:?}")),
+                    None => Err(format!("{key}: expected a string, found none")),
                 }
             }
             "Array" => {

@@ -1,6 +1,6 @@
 //! Attributes of calls and functions: `strides=[1, 1], out_dtype="int32", axis=None`.
 
-use super::types::too_deep;
+use super::types::nesting_error;
 use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, Span, codes};
 use crate::ir::{AttrValue, Name};
@@ -20,11 +20,11 @@ impl Parser<'_> {
             let token = self.peek();
             if token.kind != Kind::Ident {
                 return Err(Box::new(
-                    self.unexpected(token, "an attribute or `)`").help("write attributes after the arguments"),
+                    self.unexpected_token(token, "an attribute or `)`").help("write attributes after the arguments"),
                 ));
             }
             self.take();
-            let key = self.names.shared(self.text_of(token));
+            let key = self.names.shared_name(self.text_of(token));
             self.expect(Kind::Equal)?;
             let value = self.attribute_value(0)?;
             if self.attrs[first..].iter().any(|(k, _)| *k == key) {
@@ -45,7 +45,7 @@ impl Parser<'_> {
         const WANTED: &str = "a number, True, False, None, a string or a list";
         let token = self.peek();
         if depth > MAX_NESTING {
-            return Err(too_deep("lists", token.span));
+            return Err(nesting_error("lists", token.span));
         }
         let text = self.text_of(token);
         let value = match token.kind {
@@ -70,10 +70,10 @@ impl Parser<'_> {
                 return match number {
                     Number::Int(value, _) => match i64::try_from(value) {
                         Ok(value) => Ok(AttrValue::Int(value)),
-                        Err(_) => Err(Box::new(
-                            Diagnostic::error(codes::text::BAD_NUMBER, format!("{value} does not fit int64"))
-                                .at(span, ""),
-                        )),
+                        Err(_) => {
+                            let message = format!("expected an integer that fits int64, found {value}");
+                            Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(span, "")))
+                        }
                     },
                     Number::Float(value, _) => Ok(AttrValue::Float(value)),
                 };
@@ -86,10 +86,10 @@ impl Parser<'_> {
                 "meta" => return self.meta_attribute(),
                 _ => match number::special(text, false) {
                     Some(Number::Float(value, _)) => AttrValue::Float(value),
-                    _ => return Err(self.unexpected(token, WANTED)),
+                    _ => return Err(self.unexpected_token(token, WANTED)),
                 },
             },
-            _ => return Err(self.unexpected(token, WANTED)),
+            _ => return Err(self.unexpected_token(token, WANTED)),
         };
         self.take();
         Ok(value)
@@ -108,9 +108,9 @@ impl Parser<'_> {
             Kind::Number => number::parse(text, is_negative),
             Kind::Ident => match number::special(text, is_negative) {
                 Some(number) => Ok(number),
-                None => return Err(self.unexpected(token, "a number")),
+                None => return Err(self.unexpected_token(token, "a number")),
             },
-            _ => return Err(self.unexpected(token, "a number")),
+            _ => return Err(self.unexpected_token(token, "a number")),
         };
         self.take();
         number.map_err(|message| {

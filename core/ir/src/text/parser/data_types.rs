@@ -1,6 +1,6 @@
 //! Type definitions: `type List[A] { Cons(A, List[A]), Nil }` and `extern type Handle`.
 
-use super::tokens::brief;
+use super::tokens::shorten;
 use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Constructor, Name, Type, TypeDef};
@@ -17,13 +17,13 @@ impl Parser<'_> {
         }
         if !self.is_at_word("type") {
             let token = self.peek();
-            return Err(self.unexpected(token, "`type`"));
+            return Err(self.unexpected_token(token, "`type`"));
         }
         self.take();
         let token = self.expect(Kind::Ident)?;
-        let name = self.names.shared(self.text_of(token));
+        let name = self.names.shared_name(self.text_of(token));
         if self.text_of(token).contains('.') || Type::is_reserved(&name) {
-            return Err(self.unexpected(token, "a name for the type"));
+            return Err(self.unexpected_token(token, "a name for the type"));
         }
         let params = self.type_parameters()?;
         let constructors = if is_extern { Ok(Vec::new()) } else { self.constructors() };
@@ -36,8 +36,8 @@ impl Parser<'_> {
             Some(duplicate) => {
                 let previous_span = self.type_spans.get(&duplicate).copied();
                 let message = match duplicate == name {
-                    true => format!("the type name `{}` is already in use", brief(&duplicate)),
-                    false => format!("the constructor name `{}` is already in use", brief(&duplicate)),
+                    true => format!("the type name `{}` is already in use", shorten(&duplicate)),
+                    false => format!("the constructor name `{}` is already in use", shorten(&duplicate)),
                 };
                 let mut diagnostic =
                     Diagnostic::error(codes::text::DUPLICATE_NAME, message).at(token.span, "the second definition");
@@ -57,10 +57,10 @@ impl Parser<'_> {
         let mut constructors = Vec::new();
         while !self.accept(Kind::CloseBrace) {
             let token = self.expect(Kind::Ident)?;
-            let name: Name = self.names.shared(self.text_of(token));
+            let name: Name = self.names.shared_name(self.text_of(token));
             let is_number = number::special(&name, false).is_some();
             if self.text_of(token).contains('.') || Type::is_reserved(&name) || is_number {
-                return Err(self.unexpected(token, "a name for the constructor"));
+                return Err(self.unexpected_token(token, "a name for the constructor"));
             }
             if op::lookup(&name).is_some() {
                 let message = format!("the constructor `{name}` has the same name as an operator");
@@ -80,7 +80,7 @@ impl Parser<'_> {
         let types = self.module.types.clone();
         for (token, in_pattern) in std::mem::take(&mut self.unknown_callees) {
             let word = self.text_of(token);
-            let excerpt = brief(word);
+            let excerpt = shorten(word);
             let mut diagnostic = if types.constructor(word).is_some() {
                 Diagnostic::error(
                     codes::text::UNKNOWN_NAME,

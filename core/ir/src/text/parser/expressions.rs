@@ -4,7 +4,7 @@
 //! bindings and `e;` form a chain of lets, which is built backwards when the item ends; `%N = e;` only binds a name.
 
 use super::frames::{Infix, ParseFrame, State, Target};
-use super::tokens::brief;
+use super::tokens::shorten;
 use super::{Kind, Parser, Result, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, ExprList, Type};
@@ -65,7 +65,7 @@ impl Parser<'_> {
             self.push_sequence();
             let name = self.peek();
             if name.kind != Kind::Local {
-                return Err(self.unexpected(name, "a variable, as in `let %x = ...`"));
+                return Err(self.unexpected_token(name, "a variable, as in `let %x = ...`"));
             }
             self.take();
             let annotation = if self.accept(Kind::Colon) { self.ty()? } else { Type::Unknown };
@@ -129,7 +129,7 @@ impl Parser<'_> {
             }
             Kind::Global => {
                 self.take();
-                let name = self.names.shared(self.local_name(token));
+                let name = self.names.shared_name(self.local_name(token));
                 Ok(State::After(self.push(Expr::Global(name), start), start))
             }
             Kind::Number | Kind::Minus => {
@@ -145,7 +145,7 @@ impl Parser<'_> {
                 Ok(State::Item)
             }
             Kind::Ident => self.word_operand(token),
-            _ => Err(self.unexpected(token, "an expression")),
+            _ => Err(self.unexpected_token(token, "an expression")),
         }
     }
 
@@ -180,7 +180,7 @@ impl Parser<'_> {
                     .at(token.span, "")
                     .help("enclose the binding in parentheses: `(let %x = ...; ...)`"),
             )),
-            "def" | "type" | "extern" | "else" | "free_var" | "_" => Err(self.unexpected(token, "an expression")),
+            "def" | "type" | "extern" | "else" | "free_var" | "_" => Err(self.unexpected_token(token, "an expression")),
             _ => {
                 if let Some(number) = crate::text::number::special(word, false) {
                     self.take();
@@ -190,7 +190,7 @@ impl Parser<'_> {
                 if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(word) {
                     let is_constant = signature.params.is_empty() && !is_called;
                     self.take();
-                    let name = self.names.shared(word);
+                    let name = self.names.shared_name(word);
                     let constructor = self.push(Expr::Constructor(name), start);
                     let value = if is_constant { self.push(Expr::call(constructor, []), start) } else { constructor };
                     return Ok(State::After(value, start));
@@ -214,13 +214,13 @@ impl Parser<'_> {
                     None => {
                         let mut diagnostic = Diagnostic::error(
                             codes::types::UNKNOWN_OPERATOR,
-                            format!("unknown operator `{}`", brief(word)),
+                            format!("unknown operator `{}`", shorten(word)),
                         )
                         .at(token.span, "");
-                        if let Some(near) = nearest(&brief(word), op::names()) {
+                        if let Some(near) = nearest(&shorten(word), op::names()) {
                             diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
                         } else {
-                            diagnostic = diagnostic.help(format!("write a variable as `%{}`", brief(word)));
+                            diagnostic = diagnostic.help(format!("write a variable as `%{}`", shorten(word)));
                         }
                         return Err(Box::new(diagnostic));
                     }
@@ -254,13 +254,14 @@ impl Parser<'_> {
         let attrs = Attrs::new(self.attrs.drain(attrs as usize..));
         let args: ExprList = self.values.drain(values as usize..).collect();
         let span = Span { start, end: self.last_end };
-        let fixed = |expected: usize, name: &str| match args.len() == expected && attrs.is_empty() {
+        let fixed = |expected: usize, name: &str| {
+            match args.len() == expected && attrs.is_empty() {
             true => Ok(()),
             false => Err(Box::new(
                 Diagnostic::error(
                     codes::types::BAD_ARITY,
                     format!(
-                        "{name}: expected {expected} argument{} and no attributes, found {} and {}",
+                        "{name}: expected {expected} argument{} and no attributes, found {} arguments and {} attributes",
                         if expected == 1 { "" } else { "s" },
                         args.len(),
                         attrs.len()
@@ -268,6 +269,7 @@ impl Parser<'_> {
                 )
                 .at(span, ""),
             )),
+        }
         };
         let expr = match target {
             Target::RefNew => fixed(1, "ref").map(|()| Expr::RefNew(args[0])),
@@ -312,7 +314,7 @@ impl Parser<'_> {
                 let index = self.expect(Kind::Number)?;
                 let text = self.text_of(index);
                 let Ok(index) = text.parse::<u32>() else {
-                    let message = format!("expected a field index, found `{}`", brief(text));
+                    let message = format!("expected a field index, found `{}`", shorten(text));
                     return Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(index.span, "")));
                 };
                 Ok(State::After(self.push(Expr::Project { tuple: value, index }, start), start))
@@ -389,7 +391,7 @@ impl Parser<'_> {
                 }
                 let token = self.peek();
                 if token.kind != Kind::CloseParen {
-                    return Err(self.unexpected(token, "`,` or `)`"));
+                    return Err(self.unexpected_token(token, "`,` or `)`"));
                 }
                 self.take();
                 let Some(ParseFrame::Paren { start, values, .. }) = self.frames.pop() else {
@@ -411,7 +413,7 @@ impl Parser<'_> {
                         self.next_argument()
                     }
                     Kind::CloseParen => self.next_argument(),
-                    _ => Err(self.unexpected(token, "`,` or `)`")),
+                    _ => Err(self.unexpected_token(token, "`,` or `)`")),
                 }
             }
             &mut ParseFrame::Condition { start } => {
@@ -427,7 +429,7 @@ impl Parser<'_> {
                 self.frames.pop();
                 let token = self.peek();
                 if self.word(token) != Some("else") {
-                    return Err(self.unexpected(token, "`else`"));
+                    return Err(self.unexpected_token(token, "`else`"));
                 }
                 self.take();
                 self.expect(Kind::OpenBrace)?;
@@ -441,7 +443,7 @@ impl Parser<'_> {
                 let id = self.push(Expr::If { cond, then, otherwise: value }, start);
                 Ok(State::After(id, start))
             }
-            &mut ParseFrame::MatchData { start, complete } => self.open_match(start, complete, value),
+            &mut ParseFrame::MatchData { start, is_complete } => self.open_match(start, is_complete, value),
             ParseFrame::Clause(_) => self.close_clause(value),
             ParseFrame::Body(_) => {
                 self.expect(Kind::CloseBrace)?;
@@ -477,7 +479,7 @@ impl Parser<'_> {
 
     fn graph_number(&self, token: Token) -> Result<u64> {
         self.text_of(token)[1..].parse::<u64>().map_err(|_| {
-            let message = format!("expected a number less than 2^64, found `{}`", brief(self.text_of(token)));
+            let message = format!("expected a number less than 2^64, found `{}`", shorten(self.text_of(token)));
             Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(token.span, ""))
         })
     }
@@ -495,11 +497,11 @@ impl Parser<'_> {
     }
 
     fn unknown_local(&mut self, name: &str, span: Span) -> ExprId {
-        let excerpt = brief(name);
+        let excerpt = shorten(name);
         let mut diagnostic =
             Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined variable `%{excerpt}`")).at(span, "");
         if let Some((left, right)) = name.split_once('/').filter(|(left, _)| self.names.lookup(left).is_some()) {
-            let (left, right) = (brief(left), brief(right));
+            let (left, right) = (shorten(left), shorten(right));
             diagnostic = diagnostic
                 .note("a `/` inside a name is part of the name")
                 .help(format!("for a division, put spaces around the `/`: `%{left} / {right}`"));

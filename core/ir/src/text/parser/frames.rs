@@ -41,7 +41,7 @@ pub(super) enum ParseFrame {
     /// Head of a function and `{ ...`
     Body(Box<Head>),
     /// `match ( ...`
-    MatchData { start: u32, complete: bool },
+    MatchData { start: u32, is_complete: bool },
     /// `match (data) { pattern => ...`
     Clause(Box<OpenMatch>),
 }
@@ -83,12 +83,12 @@ pub(super) struct Head {
 pub(super) struct OpenMatch {
     pub(super) start: u32,
     pub(super) data: ExprId,
-    pub(super) complete: bool,
+    pub(super) is_complete: bool,
     pub(super) clauses: Vec<Clause>,
     /// Pattern of the clause whose body is being read.
     pub(super) pattern: Option<ClausePattern>,
     /// True if the body of the current clause is enclosed in braces.
-    pub(super) braces: bool,
+    pub(super) has_braces: bool,
     /// Scope to restore after a clause.
     pub(super) scope: u32,
 }

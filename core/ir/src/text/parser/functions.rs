@@ -1,7 +1,7 @@
 //! Functions: `def @name(...)` and `fn (...)`.
 
 use super::frames::{Head, ParseFrame, State};
-use super::tokens::brief;
+use super::tokens::shorten;
 use super::{Kind, Parser, Result, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{Attrs, Expr, ExprId, Function, Name, Type};
@@ -36,7 +36,7 @@ impl Parser<'_> {
             }
             let token = self.peek();
             if token.kind != Kind::Local {
-                return Err(self.unexpected(token, "a parameter, an attribute or `)`"));
+                return Err(self.unexpected_token(token, "a parameter, an attribute or `)`"));
             }
             self.take();
             let annotation = if self.accept(Kind::Colon) { self.ty()? } else { Type::Unknown };
@@ -45,7 +45,7 @@ impl Parser<'_> {
                 self.report(Box::new(
                     Diagnostic::error(
                         codes::text::DUPLICATE_NAME,
-                        format!("duplicate parameter `%{}`", brief(param_name)),
+                        format!("duplicate parameter `%{}`", shorten(param_name)),
                     )
                     .at(token.span, "the second occurrence"),
                 ));
@@ -76,13 +76,13 @@ impl Parser<'_> {
         let Some(token) = name else {
             return State::After(id, start);
         };
-        let name = self.names.shared(self.local_name(token));
+        let name = self.names.shared_name(self.local_name(token));
         if let Some(&previous) = self.module.globals.get(&name) {
             let previous = self.spans[previous];
             self.report(Box::new(
                 Diagnostic::error(
                     codes::text::DUPLICATE_NAME,
-                    format!("duplicate definition of the function `@{}`", brief(&name)),
+                    format!("duplicate definition of the function `@{}`", shorten(&name)),
                 )
                 .at(token.span, "the second definition")
                 .at(Span { start: previous.start, end: previous.start + 3 }, "the first definition"),
@@ -106,7 +106,7 @@ impl Parser<'_> {
             }
         }
         for (name, id) in undefined {
-            let excerpt = brief(&name);
+            let excerpt = shorten(&name);
             let mut diagnostic =
                 Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined function `@{excerpt}`"))
                     .at(self.spans[id], "");

@@ -1,7 +1,7 @@
 //! Parser of `match (data) { pattern => body, ... }` and its patterns.
 
 use super::frames::{OpenMatch, ParseFrame, State};
-use super::types::too_deep;
+use super::types::nesting_error;
 use super::{Kind, Parser, Result};
 use crate::ir::{Clause, ClausePattern, Expr, ExprId, Match, Type};
 use crate::text::MAX_NESTING;
@@ -12,7 +12,7 @@ impl Parser<'_> {
         self.take();
         let is_complete = !self.accept(Kind::Question);
         self.expect(Kind::OpenParen)?;
-        self.frames.push(ParseFrame::MatchData { start, complete: is_complete });
+        self.frames.push(ParseFrame::MatchData { start, is_complete });
         Ok(State::Item)
     }
 
@@ -23,7 +23,7 @@ impl Parser<'_> {
         self.frames.pop();
         let scope = self.names.scope();
         let frame =
-            OpenMatch { start, data, complete: is_complete, clauses: Vec::new(), pattern: None, braces: false, scope };
+            OpenMatch { start, data, is_complete, clauses: Vec::new(), pattern: None, has_braces: false, scope };
         self.frames.push(ParseFrame::Clause(Box::new(frame)));
         self.next_clause()
     }
@@ -34,16 +34,16 @@ impl Parser<'_> {
             let Some(ParseFrame::Clause(frame)) = self.frames.pop() else {
                 unreachable!("the frame of a match is on top when its clauses end");
             };
-            let OpenMatch { start, data, complete, clauses, .. } = *frame;
-            let m = Match { data, clauses: clauses.into(), complete };
+            let OpenMatch { start, data, is_complete, clauses, .. } = *frame;
+            let m = Match { data, clauses: clauses.into(), complete: is_complete };
             return Ok(State::After(self.push(Expr::Match(Box::new(m)), start), start));
         }
         let pattern = self.clause_pattern(0)?;
         self.expect(Kind::FatArrow)?;
-        let braces = self.accept(Kind::OpenBrace);
+        let has_braces = self.accept(Kind::OpenBrace);
         if let Some(ParseFrame::Clause(frame)) = self.frames.last_mut() {
             frame.pattern = Some(pattern);
-            frame.braces = braces;
+            frame.has_braces = has_braces;
         }
         Ok(State::Item)
     }
@@ -53,22 +53,22 @@ impl Parser<'_> {
         let Some(ParseFrame::Clause(frame)) = self.frames.last_mut() else {
             unreachable!("the caller checked the frame");
         };
-        let (braces, scope) = (frame.braces, frame.scope);
+        let (has_braces, scope) = (frame.has_braces, frame.scope);
         if let Some(pattern) = frame.pattern.take() {
             frame.clauses.push(Clause { pattern, body });
         }
-        if braces {
+        if has_braces {
             self.expect(Kind::CloseBrace)?;
         }
         if let Some(ParseFrame::Clause(frame)) = self.frames.last_mut() {
-            frame.braces = false;
+            frame.has_braces = false;
         }
         self.names.leave(scope);
         let token = self.peek();
         // The comma is optional if no expression can continue with the next token.
         let begins_pattern = matches!(token.kind, Kind::Ident | Kind::Local);
-        if !self.accept(Kind::Comma) && token.kind != Kind::CloseBrace && !braces && !begins_pattern {
-            return Err(self.unexpected(token, "`,` or `}`"));
+        if !self.accept(Kind::Comma) && token.kind != Kind::CloseBrace && !has_braces && !begins_pattern {
+            return Err(self.unexpected_token(token, "`,` or `}`"));
         }
         self.next_clause()
     }
@@ -76,7 +76,7 @@ impl Parser<'_> {
     fn clause_pattern(&mut self, depth: usize) -> Result<ClausePattern> {
         let token = self.peek();
         if depth >= MAX_NESTING {
-            return Err(too_deep("patterns", token.span));
+            return Err(nesting_error("patterns", token.span));
         }
         match token.kind {
             Kind::Local => {
@@ -96,14 +96,14 @@ impl Parser<'_> {
             }
             Kind::Ident => {
                 self.take();
-                let name = self.names.shared(self.text_of(token));
+                let name = self.names.shared_name(self.text_of(token));
                 if self.module.types.constructor(&name).is_none() {
                     self.unknown_callees.push((token, true));
                 }
                 let fields = if self.accept(Kind::OpenParen) { self.field_patterns(depth)? } else { Box::new([]) };
                 Ok(ClausePattern::Constructor { name, fields })
             }
-            _ => Err(self.unexpected(token, "a pattern: `_`, a variable, a constructor or a tuple")),
+            _ => Err(self.unexpected_token(token, "a pattern: `_`, a variable, a constructor or a tuple")),
         }
     }
 

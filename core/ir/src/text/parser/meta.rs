@@ -3,7 +3,7 @@
 //! text or, for constants, in the weights file next to it.
 
 use super::frames::{ParseFrame, State, Target};
-use super::tokens::brief;
+use super::tokens::shorten;
 use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{AttrValue, Expr};
@@ -56,7 +56,7 @@ impl<'a> Parser<'a> {
         match self.text_of(number).parse() {
             Ok(index) => Ok(Reference { key: self.text_of(key), index, span }),
             Err(_) => {
-                let message = format!("expected an index, found `{}`", brief(self.text_of(number)));
+                let message = format!("expected an index, found `{}`", shorten(self.text_of(number)));
                 Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(number.span, "")))
             }
         }
@@ -116,7 +116,7 @@ impl<'a> Parser<'a> {
     /// Returns the metadata, after a check that it contains the referenced object.
     fn metadata(&self, reference: &Reference<'_>) -> Result<&Metadata> {
         let Reference { key, index, span } = *reference;
-        let excerpt = brief(key);
+        let excerpt = shorten(key);
         let Some(metadata) = &self.metadata else {
             let message = match self.section_error {
                 None => format!("expected a metadata section for `meta[{excerpt}]`, found none"),
@@ -146,6 +146,6 @@ impl<'a> Parser<'a> {
 }
 
 fn unusable_reference(reference: &Reference<'_>, reason: &str) -> Box<Diagnostic> {
-    let message = format!("invalid reference `meta[{}][{}]`: {reason}", brief(reference.key), reference.index);
+    let message = format!("invalid reference `meta[{}][{}]`: {reason}", shorten(reference.key), reference.index);
     Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, ""))
 }

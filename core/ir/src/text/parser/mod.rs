@@ -251,7 +251,7 @@ impl<'a> Parser<'a> {
         self.expect(Kind::OpenBracket)?;
         let key = self.expect(Kind::Ident)?;
         if self.word(key) != Some("version") {
-            return Err(self.unexpected(key, "`version`"));
+            return Err(self.unexpected_token(key, "`version`"));
         }
         self.expect(Kind::Equal)?;
         let version = self.expect(Kind::Str)?;
@@ -285,7 +285,7 @@ impl<'a> Parser<'a> {
                 }
                 return Ok(false);
             }
-            Kind::Hash => return Err(self.unexpected(token, "a definition or the end of the text")),
+            Kind::Hash => return Err(self.unexpected_token(token, "a definition or the end of the text")),
             _ => {}
         }
         match self.word(token) {
@@ -294,7 +294,7 @@ impl<'a> Parser<'a> {
             Some("free_var") => self.parse_free_variable()?,
             _ => {
                 if self.root.is_some() {
-                    return Err(self.unexpected(token, "a definition or the end of the text"));
+                    return Err(self.unexpected_token(token, "a definition or the end of the text"));
                 }
                 self.root = Some(self.expression()?);
             }
@@ -316,7 +316,7 @@ impl<'a> Parser<'a> {
     /// Appends a new variable.
     fn variable(&mut self, token: Token, annotation: Type) -> ExprId {
         let text = self.local_name(token);
-        let name = self.names.shared(text);
+        let name = self.names.shared_name(text);
         let id = self.module.push_typed(Expr::var(name, annotation.clone()), annotation, Origins::none());
         self.spans.push(token.span);
         id

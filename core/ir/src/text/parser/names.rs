@@ -39,7 +39,7 @@ impl<'a> Names<'a> {
     }
 
     /// Returns the interned name, as the module stores it.
-    pub(super) fn shared(&mut self, name: &'a str) -> Name {
+    pub(super) fn shared_name(&mut self, name: &'a str) -> Name {
         let index = self.intern(name);
         self.entries[index as usize].0.clone()
     }
@@ -47,8 +47,8 @@ impl<'a> Names<'a> {
     /// Binds a name in the current scope.
     pub(super) fn bind(&mut self, name: &'a str, target: ExprId) {
         let index = self.intern(name);
-        let shadowed = self.entries[index as usize].1.replace(target);
-        self.undo.push((index, shadowed));
+        let shadowed_binding = self.entries[index as usize].1.replace(target);
+        self.undo.push((index, shadowed_binding));
     }
 
     pub(super) fn lookup(&self, name: &str) -> Option<ExprId> {
@@ -67,8 +67,8 @@ impl<'a> Names<'a> {
 
     pub(super) fn leave(&mut self, scope: u32) {
         while self.undo.len() > scope as usize {
-            if let Some((index, shadowed)) = self.undo.pop() {
-                self.entries[index as usize].1 = shadowed;
+            if let Some((index, shadowed_binding)) = self.undo.pop() {
+                self.entries[index as usize].1 = shadowed_binding;
             }
         }
     }

@@ -16,14 +16,16 @@ impl Parser<'_> {
         let Some(block) = block.filter(|_| self.diagnostics.len() < MAX_ERRORS) else {
             return Err(error);
         };
-        let keep = match self.frames.get(block + 1) {
+        let kept_frame_count = match self.frames.get(block + 1) {
             Some(ParseFrame::Sequence { .. }) => block + 2,
             _ => block + 1,
         };
         // Each abandoned match left one brace open.
-        let mut depth =
-            self.frames[keep.min(self.frames.len())..].iter().filter(|f| matches!(f, ParseFrame::Clause(_))).count();
-        self.unwind(keep);
+        let mut depth = self.frames[kept_frame_count.min(self.frames.len())..]
+            .iter()
+            .filter(|f| matches!(f, ParseFrame::Clause(_)))
+            .count();
+        self.unwind(kept_frame_count);
         let state = loop {
             let token = self.peek();
             match token.kind {
@@ -40,7 +42,7 @@ impl Parser<'_> {
                         return Err(error);
                     }
                     self.report(error);
-                    return Err(self.unexpected(token, "`}`"));
+                    return Err(self.unexpected_token(token, "`}`"));
                 }
                 _ => {}
             }
@@ -127,7 +129,7 @@ impl Parser<'_> {
 fn is_block(frame: &ParseFrame) -> bool {
     match frame {
         ParseFrame::Then { .. } | ParseFrame::Otherwise { .. } | ParseFrame::Body(_) => true,
-        ParseFrame::Clause(open) => open.braces,
+        ParseFrame::Clause(open) => open.has_braces,
         _ => false,
     }
 }

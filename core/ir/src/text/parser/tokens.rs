@@ -40,7 +40,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn expect(&mut self, kind: Kind) -> Result<Token> {
         let token = self.peek();
-        if token.kind == kind { Ok(self.take()) } else { Err(self.unexpected(token, kind.describe())) }
+        if token.kind == kind { Ok(self.take()) } else { Err(self.unexpected_token(token, kind.describe())) }
     }
 
     pub(super) fn text_of(&self, token: Token) -> &'a str {
@@ -54,13 +54,13 @@ impl<'a> Parser<'a> {
 
     /// Returns the name in `%name`, `@name` and their quoted forms.
     pub(super) fn local_name(&self, token: Token) -> &'a str {
-        unquoted(&self.text_of(token)[1..])
+        unquote(&self.text_of(token)[1..])
     }
 
     /// Creates the diagnostic for an unexpected token. Unknown characters and unterminated tokens have specific
     /// messages.
     #[cold]
-    pub(super) fn unexpected(&self, token: Token, expected: &str) -> Box<Diagnostic> {
+    pub(super) fn unexpected_token(&self, token: Token, expected: &str) -> Box<Diagnostic> {
         let text = self.text_of(token);
         Box::new(match token.kind {
             Kind::OpenString => Diagnostic::error(codes::text::UNTERMINATED, "unterminated string").at(token.span, ""),
@@ -70,7 +70,8 @@ impl<'a> Parser<'a> {
             // A carriage return is whitespace only before a line feed; elsewhere it indicates that line breaks were
             // lost.
             Kind::Unknown if text == "\r" => {
-                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "the carriage return is not followed by a line feed")
+                let message = "expected a line feed after the carriage return, found none";
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message)
                     .at(token.span, "")
                     .help("end the lines of the text with \\n or \\r\\n")
             }
@@ -80,7 +81,7 @@ impl<'a> Parser<'a> {
             }
             Kind::Ident | Kind::Local | Kind::Graph | Kind::Global | Kind::Number => Diagnostic::error(
                 codes::text::UNEXPECTED_TOKEN,
-                format!("expected {expected}, found `{}`", brief(text)),
+                format!("expected {expected}, found `{}`", shorten(text)),
             )
             .at(token.span, format!("expected {expected}")),
             other => {
@@ -93,12 +94,12 @@ impl<'a> Parser<'a> {
 }
 
 /// Returns a name without its quotes.
-pub(super) fn unquoted(text: &str) -> &str {
+pub(super) fn unquote(text: &str) -> &str {
     text.strip_prefix('"').and_then(|t| t.strip_suffix('"')).unwrap_or(text)
 }
 
 /// Truncates a long name.
-pub(super) fn brief(text: &str) -> String {
+pub(super) fn shorten(text: &str) -> String {
     let mut chars = text.chars();
     let mut start: String = chars.by_ref().take(60).collect();
     if chars.next().is_some() {

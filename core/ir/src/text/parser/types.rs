@@ -5,7 +5,7 @@
 //! definition. The definition may follow later in the text, so its existence is checked once the whole text has been
 //! read.
 
-use super::{Kind, Parser, Result, Token, tokens::brief};
+use super::{Kind, Parser, Result, Token, tokens::shorten};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{Dim, FuncType, Name, Type};
 use crate::tensor::DType;
@@ -46,14 +46,14 @@ impl Parser<'_> {
     pub(super) fn ty(&mut self) -> Result<Type> {
         let mut stack: Vec<OpenType> = Vec::new();
         let outer = self.type_params.len();
-        let ty = self.ty_within(&mut stack);
+        let ty = self.ty_on_stack(&mut stack);
         if ty.is_err() {
             self.type_params.truncate(outer);
         }
         ty
     }
 
-    fn ty_within(&mut self, stack: &mut Vec<OpenType>) -> Result<Type> {
+    fn ty_on_stack(&mut self, stack: &mut Vec<OpenType>) -> Result<Type> {
         'next: loop {
             let mut ty = match self.begin_type(stack)? {
                 Some(ty) => ty,
@@ -112,7 +112,7 @@ impl Parser<'_> {
             return self.begin_list(Kind::OpenParen, Kind::CloseParen, Then::Tuple, stack);
         }
         let Some(word) = self.word(token) else {
-            return Err(self.unexpected(token, "a type"));
+            return Err(self.unexpected_token(token, "a type"));
         };
         self.take();
         match word {
@@ -170,7 +170,7 @@ impl Parser<'_> {
         if let Some((_, name)) = self.type_params.iter().rev().find(|(written, _)| *written == word) {
             return Ok(Some(Type::param(name.clone())));
         }
-        let name = self.names.shared(word);
+        let name = self.names.shared_name(word);
         if self.peek().kind == Kind::OpenBracket {
             return self.begin_list(Kind::OpenBracket, Kind::CloseBracket, Then::Named { token, name }, stack);
         }
@@ -195,26 +195,26 @@ impl Parser<'_> {
         let first = self.type_params.len();
         while !self.accept(Kind::CloseBracket) {
             let token = self.expect(Kind::Ident)?;
-            let written = self.text_of(token);
-            if self.type_params[first..].iter().any(|(earlier, _)| *earlier == written) {
+            let text = self.text_of(token);
+            if self.type_params[first..].iter().any(|(earlier, _)| *earlier == text) {
                 self.report(Box::new(
                     Diagnostic::error(
                         codes::text::DUPLICATE_NAME,
-                        format!("duplicate type parameter `{}`", brief(written)),
+                        format!("duplicate type parameter `{}`", shorten(text)),
                     )
                     .at(token.span, "the second occurrence"),
                 ));
             }
-            if Type::is_reserved(written) || written.contains('.') {
-                return Err(self.unexpected(token, "a name for a type parameter"));
+            if Type::is_reserved(text) || text.contains('.') {
+                return Err(self.unexpected_token(token, "a name for a type parameter"));
             }
-            let mut name = self.names.shared(written);
+            let mut name = self.names.shared_name(text);
             let mut renames = 0;
             while self.type_params.iter().any(|(_, bound)| *bound == name) {
                 renames += 1;
-                name = format!("{written}_{renames}").into();
+                name = format!("{text}_{renames}").into();
             }
-            self.type_params.push((written, name.clone()));
+            self.type_params.push((text, name.clone()));
             params.push(name);
             if self.peek().kind != Kind::CloseBracket {
                 self.expect(Kind::Comma)?;
@@ -227,8 +227,8 @@ impl Parser<'_> {
     pub(super) fn check_type_mentions(&mut self) {
         for (name, args, span) in std::mem::take(&mut self.type_mentions) {
             let Some(def) = self.module.types.get(&name) else {
-                let defined: Vec<Name> = self.module.types.iter().map(|(name, _)| name.clone()).collect();
-                self.report(unknown_type(&name, &defined, span));
+                let defined_names: Vec<Name> = self.module.types.iter().map(|(name, _)| name.clone()).collect();
+                self.report(unknown_type(&name, &defined_names, span));
                 continue;
             };
             let expected = def.params.len();
@@ -294,15 +294,15 @@ impl Parser<'_> {
         let first = self.peek();
         let dim = match first.kind {
             Kind::Question => Dim::Any,
-            Kind::Ident => Dim::symbol(self.names.shared(self.text_of(first))),
+            Kind::Ident => Dim::symbol(self.names.shared_name(self.text_of(first))),
             Kind::Number => {
                 let text = self.text_of(first);
                 let size = text.parse::<usize>().ok().filter(|&n| n <= i64::MAX as usize);
-                let wrong = || format!("expected an integer dimension, found `{}`", brief(text));
-                Dim::Fixed(size.ok_or_else(|| bad_dim(wrong(), first.span))?)
+                let message = || format!("expected an integer dimension, found `{}`", shorten(text));
+                Dim::Fixed(size.ok_or_else(|| bad_dim(message(), first.span))?)
             }
             Kind::OpenParen | Kind::Minus => Dim::Any,
-            _ => return Err(self.unexpected(first, "a dimension: a number, `?`, a name or an expression")),
+            _ => return Err(self.unexpected_token(first, "a dimension: a number, `?`, a name or an expression")),
         };
         let mut last = first;
         let mut depth = 0;
@@ -314,7 +314,7 @@ impl Parser<'_> {
                 Kind::CloseParen => depth -= 1,
                 Kind::Ident | Kind::Number | Kind::Question | Kind::Plus | Kind::Minus | Kind::Star => {}
                 Kind::Comma => {}
-                _ => return Err(self.unexpected(next, "`,` or `)`")),
+                _ => return Err(self.unexpected_token(next, "`,` or `)`")),
             }
             last = self.take();
         }
@@ -327,7 +327,7 @@ impl Parser<'_> {
     }
 }
 
-pub(super) fn too_deep(construct: &str, span: Span) -> Box<Diagnostic> {
+pub(super) fn nesting_error(construct: &str, span: Span) -> Box<Diagnostic> {
     Box::new(
         Diagnostic::error(
             codes::text::NESTING_TOO_DEEP,
@@ -337,10 +337,10 @@ pub(super) fn too_deep(construct: &str, span: Span) -> Box<Diagnostic> {
     )
 }
 
-fn unknown_type(word: &str, defined: &[Name], span: Span) -> Box<Diagnostic> {
+fn unknown_type(word: &str, defined_names: &[Name], span: Span) -> Box<Diagnostic> {
     let candidates =
-        DType::ALL.iter().map(|d| d.name()).chain(["Tensor", "fn", "ref"]).chain(defined.iter().map(|n| &**n));
-    let message = format!("unknown type `{}`", brief(word));
+        DType::ALL.iter().map(|d| d.name()).chain(["Tensor", "fn", "ref"]).chain(defined_names.iter().map(|n| &**n));
+    let message = format!("unknown type `{}`", shorten(word));
     let mut diagnostic = Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(span, "expected a type");
     if let Some(near) = nearest(word, candidates) {
         diagnostic = diagnostic.help(format!("did you mean `{near}`?"));

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 /// Form in which an expression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Form {
     /// Separate line, named by `%N`. Also used for leaves, which need no name.
     Line,
     /// Result of its scope.
@@ -18,7 +18,7 @@ pub(super) enum Place {
 /// Text layout of a module or an expression.
 pub(super) struct Layout {
     pub(super) scopes: Scopes,
-    pub(super) place: IndexVec<ExprId, Place>,
+    pub(super) forms: IndexVec<ExprId, Form>,
     /// Number of lines inside the text of an expression.
     pub(super) inside: IndexVec<ExprId, u32>,
     first: IndexVec<ScopeId, Option<ExprId>>,
@@ -42,7 +42,7 @@ impl Layout {
     fn new(module: &Module, scopes: Scopes, root_scope: ScopeId, roots: impl IntoIterator<Item = ExprId>) -> Layout {
         let count = module.nodes.len();
         let mut layout = Layout {
-            place: IndexVec::filled(Place::Line, count),
+            forms: IndexVec::filled(Form::Line, count),
             inside: IndexVec::filled(0, count),
             first: IndexVec::filled(None, scopes.tree.len()),
             next: IndexVec::filled(None, count),
@@ -64,11 +64,11 @@ impl Layout {
     fn choose_places(&mut self, module: &Module, roots: impl IntoIterator<Item = ExprId>) {
         for root in roots {
             if self.scopes.uses.get(root) == Some(&0) {
-                self.place[root] = Place::Body;
+                self.forms[root] = Form::Body;
             }
         }
         for (id, node) in module.nodes.iter() {
-            if self.scopes.of[id].is_none() {
+            if self.scopes.scope_of[id].is_none() {
                 continue;
             }
             let (mut bodies, mut value): (SmallVec<[ExprId; 2]>, _) = (SmallVec::new(), None);
@@ -84,15 +84,15 @@ impl Layout {
             }
             let is_used_once = |operand: &ExprId| self.scopes.uses.get(*operand) == Some(&1) && *operand < id;
             for operand in bodies.into_iter().filter(is_used_once) {
-                self.place[operand] = Place::Body;
+                self.forms[operand] = Form::Body;
             }
             if let Some(operand) = value.filter(is_used_once) {
-                self.place[operand] = Place::Operand;
+                self.forms[operand] = Form::Operand;
             }
             node.expr.for_each_operand(|operand| {
                 let is_let = module.nodes.get(operand).is_some_and(|node| matches!(node.expr, Expr::Let { .. }));
-                if is_let && is_used_once(&operand) && self.place[operand] == Place::Line {
-                    self.place[operand] = Place::Operand;
+                if is_let && is_used_once(&operand) && self.forms[operand] == Form::Line {
+                    self.forms[operand] = Form::Operand;
                 }
             });
         }
@@ -104,13 +104,13 @@ impl Layout {
         let mut lines: IndexVec<ScopeId, u32> = IndexVec::filled(0, self.scopes.tree.len());
         let globals: HashSet<ExprId> = module.globals.values().copied().collect();
         for (id, node) in module.nodes.iter() {
-            let Some(scope) = self.scopes.of[id] else { continue };
+            let Some(scope) = self.scopes.scope_of[id] else { continue };
             if node.expr.is_leaf() {
                 continue;
             }
             // A global function that is also used as an operand, which the verifier reports, is printed only at its
             // definition: a separate line could end up in the function's own body.
-            let is_operand_global = self.place[id] == Place::Line && globals.contains(&id);
+            let is_operand_global = self.forms[id] == Form::Line && globals.contains(&id);
             // Operands and the contents of inner scopes precede the expression in the arena, so their counts are
             // complete.
             let mut line_count = 0;
@@ -118,17 +118,17 @@ impl Layout {
                 line_count += (0..node.expr.scopes()).map(|i| lines[ScopeId::new(first.index() + i)]).sum::<u32>();
             }
             node.expr.for_each_operand(|operand| {
-                if operand < id && self.place[operand] == Place::Operand {
+                if operand < id && self.forms[operand] == Form::Operand {
                     line_count += self.inside[operand];
                 }
             });
             self.inside[id] = line_count;
             let scope = if scope == Scopes::root() { root_scope } else { scope };
-            match self.place[id] {
-                Place::Operand => {}
-                Place::Line if is_operand_global => {}
-                Place::Body => lines[scope] += line_count,
-                Place::Line => {
+            match self.forms[id] {
+                Form::Operand => {}
+                Form::Line if is_operand_global => {}
+                Form::Body => lines[scope] += line_count,
+                Form::Line => {
                     lines[scope] += line_count + 1;
                     match last[scope].replace(id) {
                         Some(previous) => self.next[previous] = Some(id),

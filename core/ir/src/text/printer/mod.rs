@@ -16,7 +16,7 @@ use crate::ir::{
 };
 use crate::op::{self, AttrKind};
 use crate::tensor::Tensor;
-use layout::{Layout, Place};
+use layout::{Form, Layout};
 use names::VarNames;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -72,9 +72,9 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
         match at {
             None => text.push_str(&format!("// {note}\n")),
             Some(id) => {
-                let before = notes.entry(*id).or_default();
-                before.push_str(&note);
-                before.push('\n');
+                let note_lines = notes.entry(*id).or_default();
+                note_lines.push_str(&note);
+                note_lines.push('\n');
             }
         }
     }
@@ -83,9 +83,9 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
     let remaining_notes = RefCell::new(notes);
     let take_note = |id: ExprId| remaining_notes.borrow_mut().remove(&id);
     text.push_str(&print(module, &PrintOptions { notes: Some(&take_note), ..PrintOptions::default() }).text);
-    let mut unplaced: Vec<(ExprId, String)> = remaining_notes.into_inner().into_iter().collect();
-    unplaced.sort();
-    for line in unplaced.iter().flat_map(|(_, note)| note.lines()) {
+    let mut unplaced_notes: Vec<(ExprId, String)> = remaining_notes.into_inner().into_iter().collect();
+    unplaced_notes.sort();
+    for line in unplaced_notes.iter().flat_map(|(_, note)| note.lines()) {
         text.push_str(&format!("// {line}\n"));
     }
     text
@@ -235,13 +235,13 @@ impl<'a> Printer<'a> {
     fn write_free_variables(&mut self) {
         let mut is_bound = vec![false; self.module.nodes.len()];
         for (id, node) in self.module.nodes.iter() {
-            if self.layout.scopes.of[id].is_none() {
+            if self.layout.scopes.scope_of[id].is_none() {
                 continue;
             }
             node.expr.for_each_binder(|var| is_bound[var.index()] = true);
         }
         for (id, node) in self.module.nodes.iter() {
-            if matches!(node.expr, Expr::Var(_)) && self.layout.scopes.of[id].is_some() && !is_bound[id.index()] {
+            if matches!(node.expr, Expr::Var(_)) && self.layout.scopes.scope_of[id].is_some() && !is_bound[id.index()] {
                 self.out.push_str("free_var ");
                 self.declare(id);
                 self.out.push(';');
@@ -265,9 +265,9 @@ impl<'a> Printer<'a> {
                     self.tasks.push(Task::EndLine(id));
                     self.tasks.push(Task::Expr(id));
                 }
-                Task::Lines { next: None, root } => match (self.layout.place[root], self.module.expr(root)) {
-                    (Place::Body, Expr::Let { .. }) => self.tasks.push(Task::Let(root)),
-                    (Place::Body, _) => self.tasks.extend([Task::Type(root), Task::Expr(root)]),
+                Task::Lines { next: None, root } => match (self.layout.forms[root], self.module.expr(root)) {
+                    (Form::Body, Expr::Let { .. }) => self.tasks.push(Task::Let(root)),
+                    (Form::Body, _) => self.tasks.extend([Task::Type(root), Task::Expr(root)]),
                     _ => self.write_full_operand(root),
                 },
                 Task::Expr(id) => self.write_expression(id),
@@ -285,9 +285,9 @@ impl<'a> Printer<'a> {
                         self.declare(*var);
                         self.out.push_str(" = ");
                         self.tasks.push(Task::LetBody(id));
-                        match (self.layout.place[*value], self.module.expr(*value)) {
-                            (Place::Operand, Expr::Let { .. }) => self.write_full_operand(*value),
-                            (Place::Operand, _) => self.tasks.extend([Task::Type(*value), Task::Expr(*value)]),
+                        match (self.layout.forms[*value], self.module.expr(*value)) {
+                            (Form::Operand, Expr::Let { .. }) => self.write_full_operand(*value),
+                            (Form::Operand, _) => self.tasks.extend([Task::Type(*value), Task::Expr(*value)]),
                             _ => self.tasks.push(Task::Operand(*value)),
                         }
                     }
@@ -572,7 +572,7 @@ impl<'a> Printer<'a> {
                 self.write_note(id);
                 self.out.push_str(name);
             }
-            Expr::Let { .. } if self.layout.place[id] == Place::Operand => self.holes.push((self.out.len(), id)),
+            Expr::Let { .. } if self.layout.forms[id] == Form::Operand => self.holes.push((self.out.len(), id)),
             _ => match self.numbers[id.index()] {
                 u32::MAX => self.out.push_str("%missing"),
                 number => {

@@ -1,7 +1,7 @@
 //! Float16 models: storage of weights and of intermediate results.
 
 use super::relay::{Model, Random, half};
-use super::{Exported, SANITIZE, check_floor, digits, exists, export, output};
+use super::{ExportedProject, SANITIZER_FLAGS, check_floor, digits, exists, export, output};
 use crate::data_text;
 use std::process::Command;
 
@@ -11,7 +11,7 @@ fn network() -> Model {
     let mut random = Random::new(16);
     let mut weight = |shape: &[i64], scale: f32| {
         let count: i64 = shape.iter().product();
-        let values = (0..count).flat_map(|_| half(random.real() * scale).to_le_bytes());
+        let values = (0..count).flat_map(|_| half(random.next_real() * scale).to_le_bytes());
         let bytes = values.collect();
         model.constant("F16", shape, bytes)
     };
@@ -52,7 +52,7 @@ fn float16_models_compute_as_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let model = network().write(dir.path());
     let project = export(&model, &["--input", "ids=ones"]);
-    let out = project.check("cc", SANITIZE, &[]);
+    let out = project.check("cc", SANITIZER_FLAGS, &[]);
     assert_eq!(out.matches(": pass").count(), 5, "{out}");
     eprint!("{out}");
     check_floor(&model, &[], &project);
@@ -67,7 +67,7 @@ fn float16_models_compute_as_the_host() {
         }
         let project = export(&model, &["--input", "ids=ones", "--target", target]);
         let march = format!("-march={target}");
-        project.check("cc", &[SANITIZE, &[&march]].concat(), &[]);
+        project.check("cc", &[SANITIZER_FLAGS, &[&march]].concat(), &[]);
         if exists("clang") {
             project.check("clang", &["-O2", &march], &[]);
         }
@@ -82,10 +82,10 @@ fn float16_models_compute_as_the_host() {
 #[test]
 fn weights_of_float32_are_stored_as_float16() {
     let (float_project, half_project) = (digits(&[]), digits(&["--half-weights"]));
-    let bytes = |project: &Exported| project.metadata["weights_bytes"].as_i64().unwrap();
+    let bytes = |project: &ExportedProject| project.metadata["weights_bytes"].as_i64().unwrap();
     let biases = 4 * (16 + 32 + 32 + 64 + 10);
     assert_eq!((bytes(&float_project) - biases) / 2, bytes(&half_project) - biases);
-    let out = half_project.check("cc", SANITIZE, &[]);
+    let out = half_project.check("cc", SANITIZER_FLAGS, &[]);
     // The results are close to those of float32 weights, but not equal.
     assert!(out.contains("pass") && !out.contains("e-07"), "{out}");
     eprint!("{out}");

@@ -1,6 +1,6 @@
 //! Backend regions and user-supplied functions in exported programs.
 
-use super::{Exported, SANITIZE, digits, exists, export, output, quantized_digits};
+use super::{ExportedProject, SANITIZER_FLAGS, digits, exists, export, output, quantized_digits};
 use crate::{byoc, data, data_text, isolated_command};
 use byoc_test_support::{copy, plugin, plugin_dir, sample, test_plugin};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// Copies files of `tests/export` into a project.
-fn add(project: &Exported, files: &[&str]) {
+fn add(project: &ExportedProject, files: &[&str]) {
     for file in files {
         std::fs::copy(data(&format!("export/{file}")), project.dir.join(file)).unwrap();
     }
@@ -38,7 +38,7 @@ fn regions_of_an_accelerator_call_its_driver() {
     for (model, convolutions, products) in [(&digits, 2, 2), (&resnet, 19, 1)] {
         let project = export(model, &["--backend", "nuc_fpga", "--plugin-dir", &plugins]);
         add(&project, &["driver.c"]);
-        let out = project.check("cc", SANITIZE, &["driver.c"]);
+        let out = project.check("cc", SANITIZER_FLAGS, &["driver.c"]);
         assert_eq!((calls(&out, "nuc_fpga_conv2d"), calls(&out, "nuc_fpga_dense")), (convolutions, products), "{out}");
         assert!(out.contains("max relative error 0.00e+00: pass"), "{out}");
     }
@@ -54,7 +54,7 @@ fn quantized_convolutions_are_calls_of_a_function() {
             let function = format!("qnn.conv2d{layout}=nuc_fpga_conv2d(nuc_fpga_conv2d.h)");
             let project = export(model, &["--extern", &function]);
             add(&project, &["nuc_fpga_conv2d.h", "nuc_fpga_conv2d.c"]);
-            let out = project.check("cc", SANITIZE, &["nuc_fpga_conv2d.c"]);
+            let out = project.check("cc", SANITIZER_FLAGS, &["nuc_fpga_conv2d.c"]);
             assert_eq!(calls(&out, "nuc_fpga_conv2d"), convolutions, "{out}");
             assert!(out.contains("max relative error 0.00e+00: pass"), "{out}");
         }
@@ -77,7 +77,7 @@ fn regions_of_vta_run_by_its_driver() {
     compile.args(["-std=c11", "-O1", "-c", "-I"]).arg(data("../plugins/vta/include"));
     output(compile.arg(data("../plugins/vta/samples/driver.c")).arg("-o").arg(&driver));
     let driver = driver.display().to_string();
-    let out = project.check("cc", SANITIZE, &[&driver]);
+    let out = project.check("cc", SANITIZER_FLAGS, &[&driver]);
     assert!(out.contains("max relative error 0.00e+00: pass"), "{out}");
     if exists("clang") {
         project.check("clang", &["-O2"], &[&driver]);
@@ -105,7 +105,7 @@ fn plugins_take_part_by_a_query() {
         let project = digits(&["--backend", backend, "--plugin-dir", &plugins]);
         let regions = project.sources().iter().filter(|file| file.contains("region")).count();
         assert!(regions >= 1, "{backend}: {:?}", project.sources());
-        let out = project.check("cc", SANITIZE, &[]);
+        let out = project.check("cc", SANITIZER_FLAGS, &[]);
         assert!(out.contains("logits: max relative error") && out.contains("pass"), "{backend}: {out}");
     }
     // Covers broadcasting, an intermediate result that is also an output, and a constant.
@@ -115,7 +115,7 @@ fn plugins_take_part_by_a_query() {
     std::fs::write(&model, text).unwrap();
     let project = export(&model, &["--backend", "elementwise", "--plugin-dir", &plugins]);
     assert!(project.sources().iter().any(|file| file.contains("region")), "{:?}", project.sources());
-    project.check("cc", SANITIZE, &[]);
+    project.check("cc", SANITIZER_FLAGS, &[]);
 }
 
 /// Tests that the error names a backend that has no C program for a region, and its reason.

@@ -73,23 +73,23 @@ impl Random {
     }
 
     /// Returns an integer in `0..n`.
-    pub fn below(&mut self, n: i64) -> i64 {
+    pub fn index_below(&mut self, n: i64) -> i64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) % n as u64) as i64
     }
 
     /// Returns an integer in `min..=max`.
     pub fn range(&mut self, min: i64, max: i64) -> i64 {
-        min + self.below(max - min + 1)
+        min + self.index_below(max - min + 1)
     }
 
     /// Returns a number in (-1, 1), a multiple of 1/64.
-    pub fn real(&mut self) -> f32 {
+    pub fn next_real(&mut self) -> f32 {
         self.range(-63, 63) as f32 / 64.0
     }
 
     /// Returns a random element of `items`.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len() as i64) as usize]
+        items[self.index_below(items.len() as i64) as usize]
     }
 }

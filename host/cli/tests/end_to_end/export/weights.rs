@@ -1,6 +1,6 @@
 //! Weights files of exported programs: read at run time, linked, and invalid.
 
-use super::{SANITIZE, digits, exists, export, output, quantized_digits};
+use super::{SANITIZER_FLAGS, digits, exists, export, output, quantized_digits};
 use crate::isolated_command;
 use std::process::Command;
 
@@ -10,14 +10,14 @@ fn weights_are_a_file_that_is_read() {
     let sources = project.sources();
     assert!(!sources.iter().any(|file| file.contains("weights")), "{sources:?}");
     assert_eq!(project.metadata["weights"], "file");
-    let program = project.compile("cc", SANITIZE, &[]);
+    let program = project.compile("cc", SANITIZER_FLAGS, &[]);
     let run =
         |arguments: &[&str]| isolated_command(&program).current_dir(&project.dir).args(arguments).output().unwrap();
     assert!(run(&[]).status.success(), "{:?}", run(&[]));
     // Invalid files: the weights of a different model, a truncated file, and a missing file.
     let (_dir, quantized_model) = quantized_digits(&[]);
-    let other = export(&quantized_model, &["--weights", "file"]);
-    let mut content = std::fs::read(other.dir.join("model_weights.bin")).unwrap();
+    let other_project = export(&quantized_model, &["--weights", "file"]);
+    let mut content = std::fs::read(other_project.dir.join("model_weights.bin")).unwrap();
     content.resize(1 << 20, 0);
     std::fs::write(project.dir.join("other.bin"), &content).unwrap();
     std::fs::write(project.dir.join("short.bin"), &content[..100]).unwrap();
@@ -61,6 +61,6 @@ fn an_instance_is_given_its_weights() {
         if (memcmp(y[0], y[1], sizeof y[0]) != 0 || model_init(&a, 0) != -1)\n        return 6;\n    \
         memmove(w.bytes + 1, w.bytes, MODEL_WEIGHTS_BYTES);\n    return model_init(&a, w.bytes + 1) != -1;\n}\n";
     std::fs::write(project.dir.join("main.c"), main).unwrap();
-    let program = project.compile("cc", SANITIZE, &[]);
+    let program = project.compile("cc", SANITIZER_FLAGS, &[]);
     output(isolated_command(program).current_dir(&project.dir));
 }

@@ -112,15 +112,15 @@ impl Device<'_> {
         let function = unsafe { library.get::<Run>(region.symbol.as_bytes()) }.unwrap();
         let inputs: Vec<*const c_void> = inputs.iter().map(|buffer| buffer.as_ptr().cast()).collect();
         let constants: Vec<*const c_void> = handles.iter().map(|c| c.bytes().as_ptr().cast()).collect();
-        let mut from_c: Vec<Words> = memory.iter().map(|buffer| vec![0; buffer.len()]).collect();
-        let results: Vec<*mut c_void> = from_c.iter_mut().map(|buffer| buffer.as_mut_ptr().cast()).collect();
+        let mut c_outputs: Vec<Words> = memory.iter().map(|buffer| vec![0; buffer.len()]).collect();
+        let results: Vec<*mut c_void> = c_outputs.iter_mut().map(|buffer| buffer.as_mut_ptr().cast()).collect();
         let mut workspace = Workspace::of(&*executable, graph);
         // SAFETY: `inputs`, `results`, `constants` and `workspace` have the sizes that `graph` and `prepare` state for
         // the region, and their owners outlive the call.
         unsafe {
             function(inputs.as_ptr(), results.as_ptr(), constants.as_ptr(), workspace.bytes().as_mut_ptr().cast())
         };
-        assert!(from_c == memory, "{}", region.symbol);
+        assert!(c_outputs == memory, "{}", region.symbol);
         assert!(
             memory.iter().any(|buffer| buffer.iter().any(|&element| element != 0)),
             "{}: expected a nonzero result",
@@ -242,8 +242,8 @@ impl Workspace {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        let skip = (64 - self.memory.as_ptr() as usize % 64) % 64;
-        &mut self.memory[skip..skip + self.size]
+        let alignment_padding = (64 - self.memory.as_ptr() as usize % 64) % 64;
+        &mut self.memory[alignment_padding..alignment_padding + self.size]
     }
 }
 

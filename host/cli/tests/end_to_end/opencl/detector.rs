@@ -19,18 +19,18 @@ fn detections(path: &std::path::Path) -> Vec<Detection> {
     detections
 }
 
-/// Returns the detections that have no counterpart in `among`, which is a detection with the same label and
+/// Returns the detections that have no counterpart in `candidates`, which is a detection with the same label and
 /// with score and corners equal up to rounding.
-fn without_partner<'a>(detections: &'a [Detection], among: &[Detection]) -> Vec<&'a Detection> {
+fn unmatched_detections<'a>(detections: &'a [Detection], candidates: &[Detection]) -> Vec<&'a Detection> {
     let is_same = |a: &Detection, b: &Detection| {
         a.0 == b.0 && (a.1 - b.1).abs() < 1e-3 && a.2.iter().zip(&b.2).all(|(x, y)| (x - y).abs() < 1e-3)
     };
-    detections.iter().filter(|detection| !among.iter().any(|other| is_same(detection, other))).collect()
+    detections.iter().filter(|detection| !candidates.iter().any(|other| is_same(detection, other))).collect()
 }
 
 #[test]
 fn detector_finds_the_boxes_of_the_host() {
-    let Some(fixture) = Fixture::on_device() else { return };
+    let Some(fixture) = Fixture::with_device() else { return };
     let model = fixture.path("ssd.onnx").display().to_string();
     byoc(["zoo", "ssd_resnet50", "-o", &model]).ok();
     let explanation = fixture.byoc(&["explain", &model, "--json"], &[]).ok().json().remove(0);
@@ -43,15 +43,15 @@ fn detector_finds_the_boxes_of_the_host() {
     assert_eq!((count_placed("NonMaxSuppression", "host"), count_placed("NonMaxSuppression", "region")), (1, 0));
     let (device, host) = (fixture.path("device.npz"), fixture.path("host.npz"));
     let args = ["run", &model, "--input", "image=random:3", "--output"];
-    let on_device = [&args[..], &[device.to_str().unwrap(), "--require-offload=0.98"]].concat();
-    fixture.byoc(&on_device, &[]).ok();
+    let device_args = [&args[..], &[device.to_str().unwrap(), "--require-offload=0.98"]].concat();
+    fixture.byoc(&device_args, &[]).ok();
     byoc([&args[..], &[host.to_str().unwrap()]].concat()).ok();
     let (actual, expected) = (detections(&device), detections(&host));
     assert!(expected.len() > 50, "{}", expected.len());
     let [missing_detections, extra_detections] =
-        [without_partner(&expected, &actual), without_partner(&actual, &expected)];
+        [unmatched_detections(&expected, &actual), unmatched_detections(&actual, &expected)];
     assert!(
         missing_detections.is_empty() && extra_detections.is_empty(),
-        "missing {missing_detections:?}, further {extra_detections:?}"
+        "expected the detections of the host, found {extra_detections:?} instead of {missing_detections:?}"
     );
 }

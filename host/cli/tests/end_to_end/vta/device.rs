@@ -99,8 +99,8 @@ fn programs_in_c_check_their_results() {
     let value_start = brace + text[brace..].find(|c: char| c.is_ascii_digit()).unwrap();
     let digits = text[value_start..].find(',').unwrap();
     let value: u8 = text[value_start..value_start + digits].parse().unwrap();
-    let edited = format!("{}{}{}", &text[..value_start], value.wrapping_add(64), &text[value_start + digits..]);
-    std::fs::write(&source, edited).unwrap();
+    let edited_source = format!("{}{}{}", &text[..value_start], value.wrapping_add(64), &text[value_start + digits..]);
+    std::fs::write(&source, edited_source).unwrap();
     compile(&[], &[Path::new(&source), &driver_source()], &binary);
     assert_eq!(to_command_output(Command::new(&binary).output().unwrap()).code, 1);
 }
@@ -111,20 +111,20 @@ fn inspect_disassembles_the_stream() {
     let (model, artifact) = (fixture.digits(), fixture.path("digits.byoc"));
     byoc(fixture.args(&["compile", &model, "--dim", "batch=1", "-o", &artifact])).ok();
     let dir = fixture.plugins.path().display().to_string();
-    let short = byoc(["inspect", &artifact, "--plugin-dir", &dir]).ok().out;
+    let summary = byoc(["inspect", &artifact, "--plugin-dir", &dir]).ok().out;
     for part in [
         "layer 0: qnn.conv2d, nn.bias_add, qnn.requantize, nn.relu (from",
         "tile 8x8",
         "predicted cycles",
         "more instructions",
     ] {
-        assert!(short.contains(part), "expected {part} in\n{short}");
+        assert!(summary.contains(part), "expected {part} in\n{summary}");
     }
     let listing = byoc(["inspect", &artifact, "--plugin-dir", &dir, "--listing"]).ok().out;
     for part in ["GEMM uop", "LOAD WGT[0]", "STORE OUT", "FINISH"] {
         assert!(listing.contains(part), "expected {part} in\n{listing}");
     }
-    assert!(!listing.contains("more instructions") && listing.lines().count() > short.lines().count());
+    assert!(!listing.contains("more instructions") && listing.lines().count() > summary.lines().count());
 }
 
 #[test]
@@ -215,9 +215,9 @@ fn damaged_streams_are_named_and_run_on_host() {
     const LOAD: u64 = 0;
     const STORE: u64 = 1;
     const GEMM: u64 = 2;
-    let damages: [(fn(&mut [u8]), bool, &str); 6] = [
+    let corruptions: [(fn(&mut [u8]), bool, &str); 6] = [
         // A flipped bit.
-        (|instructions| instructions[16 * 9 + 3] ^= 4, false, "corrupt instructions"),
+        (|instructions| instructions[16 * 9 + 3] ^= 4, false, "with the stored checksum"),
         // A computation that does not wait for its operands.
         (
             |instructions| {
@@ -266,7 +266,7 @@ fn damaged_streams_are_named_and_run_on_host() {
     let expected = fixture.expected(&model, &["--input", "image=random:1", "--dim", "batch=1"]);
     let bytes = std::fs::read(&artifact).unwrap();
     let dir = fixture.plugins.path().display().to_string();
-    for (damage, sum_error, message) in damages {
+    for (damage, sum_error, message) in corruptions {
         let mut entries = Entries::unpack(&bytes);
         let blob = entries.entry("tvmgen_default_vta_main_0/vta");
         let mut blob_parts = Parts::read(blob);

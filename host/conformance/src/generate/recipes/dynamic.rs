@@ -63,10 +63,10 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
         }
         "vision.all_class_non_max_suppression" => {
             let (batch, boxes) = (sampler.batch(), sampler.spatial_dim());
-            let boxes_of = operand(float, vec![batch, boxes, 4], Fill::Within(0.0, 1.0));
+            let box_operand = operand(float, vec![batch, boxes, 4], Fill::Within(0.0, 1.0));
             let scores = operand(float, vec![batch, 2, boxes], Fill::Within(0.0, 1.0));
             let threshold = |max| weight(DType::F32, vec![1], Fill::Within(0.0, max));
-            recipe([boxes_of, scores, integers(DType::I64, vec![3]), threshold(0.5), threshold(0.3)], Attrs::none())
+            recipe([box_operand, scores, integers(DType::I64, vec![3]), threshold(0.5), threshold(0.3)], Attrs::none())
         }
         "vision.roi_align" => {
             let size = sampler.spatial_dim() + 2;
@@ -99,9 +99,9 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
         "einsum" => {
             let equation = sampler.pick(&["ij,jk->ik", "...ij,...kj->...ik", "ij,jk", "ij,jk->"]);
             let [rows, terms, columns] = [sampler.spatial_dim(), sampler.spatial_dim(), sampler.spatial_dim()];
-            let right = if equation.starts_with("...") { vec![columns, terms] } else { vec![terms, columns] };
+            let right_shape = if equation.starts_with("...") { vec![columns, terms] } else { vec![terms, columns] };
             let field = |shape: Vec<usize>, fill| Operand { dtype: float, shape, fill, weight: false };
-            let operands = vec![field(vec![rows, terms], Fill::Terms), field(right, Fill::Factors)];
+            let operands = vec![field(vec![rows, terms], Fill::Terms), field(right_shape, Fill::Factors)];
             recipe([Argument::Tuple(operands)], attrs([("equation", AttrValue::from(equation))]))
         }
         _ => None,

@@ -114,8 +114,8 @@ fn binary(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]
         (None, None) => {
             let full_shape = sampler.shape_of_rank(0, 4);
             // Extreme values test the arithmetic rather than broadcasting, so the shapes are equal.
-            let use_same = sampler.theme.values == Values::Extreme;
-            let part = match use_same {
+            let is_same_shape = sampler.theme.values == Values::Extreme;
+            let part = match is_same_shape {
                 _ if sampler.restrictions.scalars => Vec::new(),
                 true => full_shape.clone(),
                 false => draw_broadcastable(sampler, &full_shape),

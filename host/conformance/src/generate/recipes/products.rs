@@ -97,8 +97,8 @@ fn layouts(axes: usize, is_transposed: bool) -> &'static [(&'static str, &'stati
 }
 
 /// Permutes dimensions from the canonical order to a layout.
-fn permute_to_layout(canonical: &[usize], order: &str, layout: &str) -> Vec<usize> {
-    layout.chars().filter_map(|letter| Some(canonical[order.find(letter)?])).collect()
+fn permute_to_layout(canonical_shape: &[usize], order: &str, layout: &str) -> Vec<usize> {
+    layout.chars().filter_map(|letter| Some(canonical_shape[order.find(letter)?])).collect()
 }
 
 fn divisors(n: usize) -> Vec<usize> {
@@ -156,18 +156,19 @@ fn convolution(
         1 => channels.max(1),
         _ => sampler.pick(&divisors(channels)),
     };
-    let mut per_group = 1 + sampler.below(if sampler.theme.dims == DimRange::Wide && axes < 3 { 9 } else { 3 });
+    let mut channels_per_group =
+        1 + sampler.below(if sampler.theme.dims == DimRange::Wide && axes < 3 { 9 } else { 3 });
     if groups == channels && channels > 4 {
-        per_group = 1 + sampler.below(2);
+        channels_per_group = 1 + sampler.below(2);
     }
     let mut taps: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 2, 3, 3, 5])).collect();
     if sampler.chance(2) {
         // Square kernels, as in most models; swapped axes then change only the values, not the shape.
         taps = vec![sampler.pick(&[2, 3, 3]); axes];
     }
-    let canonical: Vec<usize> = match is_transposed {
-        false => [per_group * groups, channels / groups].into_iter().chain(taps.iter().copied()).collect(),
-        true => [channels, per_group].into_iter().chain(taps.iter().copied()).collect(),
+    let canonical_shape: Vec<usize> = match is_transposed {
+        false => [channels_per_group * groups, channels / groups].into_iter().chain(taps.iter().copied()).collect(),
+        true => [channels, channels_per_group].into_iter().chain(taps.iter().copied()).collect(),
     };
     let strides: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 1, 2, 3])).collect();
     let dilation: Vec<usize> =
@@ -196,11 +197,12 @@ fn convolution(
     }
     if sampler.chance(2) {
         pairs.push(("kernel_size", ints(taps)));
-        pairs.push(("channels", AttrValue::Int((per_group * groups) as i64)));
+        pairs.push(("channels", AttrValue::Int((channels_per_group * groups) as i64)));
     }
     let data: Vec<usize> = [batch, channels].into_iter().chain(spatial_dims).collect();
     let data = given_shape.unwrap_or_else(|| permute_to_layout(&data, order, layout));
-    let kernel = if is_transposed { canonical } else { permute_to_layout(&canonical, kernel_order, kernel_layout) };
+    let kernel =
+        if is_transposed { canonical_shape } else { permute_to_layout(&canonical_shape, kernel_order, kernel_layout) };
     let w = argument_type(constraints, 1).map_or(dtype, |k| k.0);
     debug_assert!(def.attr("kernel_layout").is_some());
     recipe([operand(dtype, data, Fill::Terms), weight(w, kernel, Fill::Factors)], Attrs::new(pairs))

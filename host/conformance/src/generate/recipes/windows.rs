@@ -109,9 +109,9 @@ fn plane(sampler: &mut Sampler, constraints: &[Constraint], layout: &str) -> Opt
 }
 
 fn pooling(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint], axes: usize) -> Option<Recipe> {
-    let spatial = &"DHW"[3 - axes..];
-    let (first_layout, last_layout) = (format!("NC{spatial}"), format!("N{spatial}C"));
-    let channels_last = match sampler.declared_layouts(def.name).as_deref() {
+    let spatial_axes = &"DHW"[3 - axes..];
+    let (first_layout, last_layout) = (format!("NC{spatial_axes}"), format!("N{spatial_axes}C"));
+    let is_channels_last = match sampler.declared_layouts(def.name).as_deref() {
         Some([layout, ..]) if *layout == last_layout => true,
         Some([layout, ..]) if *layout == first_layout => false,
         _ => sampler.chance(3),
@@ -124,14 +124,14 @@ fn pooling(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint
                 (0..axes).map(|_| if axes == 3 { sampler.spatial_dim().min(7) } else { sampler.spatial_dim() });
             shape.extend(spatial_dims.collect::<Vec<_>>());
             let channels = sampler.spatial_dim();
-            shape.insert(if channels_last { shape.len() } else { 1 }, channels);
+            shape.insert(if is_channels_last { shape.len() } else { 1 }, channels);
             (sampler.theme.dtype, shape)
         }
     };
     if shape.len() != axes + 2 {
         return None;
     }
-    let layout = if channels_last { last_layout } else { first_layout };
+    let layout = if is_channels_last { last_layout } else { first_layout };
     let mut pairs = vec![("layout", AttrValue::from(layout.as_str()))];
     if def.attr("pool_size").is_some() {
         let taps: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 2, 3, 3])).collect();

@@ -62,10 +62,10 @@ fn add(n: &mut Node<'_, '_>, a: Option<ExprId>, b: Option<ExprId>) -> Result<Opt
     }
 }
 
-/// Returns 0 where `visible` is true, and `masked_value` elsewhere.
-fn penalty(n: &mut Node<'_, '_>, visible: ExprId, dtype: DType, masked_value: f64) -> Result<ExprId> {
+/// Returns 0 where `is_visible` is true, and `masked_value` elsewhere.
+fn penalty(n: &mut Node<'_, '_>, is_visible: ExprId, dtype: DType, masked_value: f64) -> Result<ExprId> {
     let (zero, masked_value) = (n.scalar(dtype, 0.0), n.scalar(dtype, masked_value));
-    n.op_without_attrs("where", &[visible, zero, masked_value])
+    n.op_without_attrs("where", &[is_visible, zero, masked_value])
 }
 
 /// Returns a mask of the non-padding keys. `mask` has the shape (batch, keys), (batch, queries, keys) or
@@ -74,7 +74,8 @@ fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprI
     let rank = n.rank(mask)?;
     if rank == 1 {
         if n.dims(mask)? != n.dims(key)?[..1] {
-            return Err(n.invalid_node("mask: expected one length per sequence, found a different count"));
+            let (expected, found) = (n.dims(key)?[0].clone(), n.dims(mask)?[0].clone());
+            return Err(n.invalid_node(format!("mask: expected {expected} lengths, one per sequence, found {found}")));
         }
         let positions = n.indices_along(key, 2)?;
         let positions = n.transpose(positions, &[0, 1, 3, 2])?;
@@ -99,7 +100,7 @@ fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprI
 
 /// Returns the causal mask: true where the key is not after the query. With S queries and T keys, query i is at
 /// position T - S + i.
-fn causal(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
+fn causal_mask(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
     let rows = n.indices_along(query, 2)?;
     let (keys, queries) = (n.shape_vector(key, 2..3)?, n.shape_vector(query, 2..3)?);
     let offset = n.op_without_attrs("subtract", &[keys, queries])?;
@@ -110,19 +111,19 @@ fn causal(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
 }
 
 /// Returns the logit terms for a padding mask and, if the attribute `unidirectional` is set, for the causal mask.
-fn masks(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, mask: Option<ExprId>) -> Result<Option<ExprId>> {
+fn mask_bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, mask: Option<ExprId>) -> Result<Option<ExprId>> {
     let dtype = n.dtype(query)?;
-    let filter = n.float_attr("mask_filter_value", -10000.0)?;
+    let filter_value = n.float_attr("mask_filter_value", -10000.0)?;
     let padding = match mask {
         Some(mask) => {
-            let visible = padding_mask(n, mask, key)?;
-            Some(penalty(n, visible, dtype, filter)?)
+            let is_visible = padding_mask(n, mask, key)?;
+            Some(penalty(n, is_visible, dtype, filter_value)?)
         }
         None => None,
     };
     let order = if n.int_attr("unidirectional", 0)? != 0 {
-        let visible = causal(n, query, key)?;
-        Some(penalty(n, visible, dtype, f64::NEG_INFINITY)?)
+        let is_visible = causal_mask(n, query, key)?;
+        Some(penalty(n, is_visible, dtype, f64::NEG_INFINITY)?)
     } else {
         None
     };
@@ -158,15 +159,15 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let (query, mut key, mut value) = (part(n, sizes[0])?, part(n, sizes[1])?, part(n, sizes[2])?);
     if let Some(past_state) = n.optional_input(4) {
-        let mut with_past = |i: usize, new: ExprId| {
+        let mut concatenate_past = |i: usize, new: ExprId| {
             let past_half = n.slice(past_state, 0, i, i + 1)?;
             let past_half = n.op("squeeze", &[past_half], attrs![axis: [0]])?;
             n.concatenate(&[past_half, new], 2)
         };
-        (key, value) = (with_past(0, key)?, with_past(1, value)?);
+        (key, value) = (concatenate_past(0, key)?, concatenate_past(1, value)?);
     }
     let mask = n.optional_input(3);
-    let bias = masks(n, query, key, mask)?;
+    let bias = mask_bias(n, query, key, mask)?;
     let bias = add(n, bias, n.optional_input(5))?;
     let result = attend(n, Heads { query, key, value }, bias, 0.0)?;
     let pair = n.tuple(&[key, value])?;
@@ -206,7 +207,7 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
         value = n.concatenate(&[past_value, value], 2)?;
     }
     let mask = n.optional_input(4);
-    let bias = masks(n, query, key, mask)?;
+    let bias = mask_bias(n, query, key, mask)?;
     let bias = add(n, bias, n.optional_input(5))?;
     let result = attend(n, Heads { query, key, value }, bias, 0.0)?;
     Ok(vec![result, key, value])
@@ -216,8 +217,8 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// written to the cache starting at position `seqlens_k[b] + 1 - S`, or at position 0 if the sequence has fewer than S
 /// elements.
 fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let unsupported = ["smooth_softmax", "kv_cache_bit_width", "qk_output", "sliding_window_cache"];
-    if let Some(name) = unsupported.into_iter().find(|name| n.int_attr(name, 0).is_ok_and(|value| value > 0)) {
+    let unsupported_attrs = ["smooth_softmax", "kv_cache_bit_width", "qk_output", "sliding_window_cache"];
+    if let Some(name) = unsupported_attrs.into_iter().find(|name| n.int_attr(name, 0).is_ok_and(|value| value > 0)) {
         return Err(n.invalid_node(format!("unsupported attribute {name}")));
     }
     if let Some(i) = (11..n.input_count()).find(|&i| n.optional_input(i).is_some()) {
@@ -267,8 +268,8 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
         (Some(past_key), Some(past_value)) => {
             let cache_indices = cache_positions(n, past_key, key, start)?;
             let mut update = |past_state: ExprId, new: ExprId| {
-                let concatenated = n.concatenate(&[past_state, new], 2)?;
-                n.op("take", &[concatenated, cache_indices], attrs![axis: 2, batch_dims: 1, mode: "fast"])
+                let full_state = n.concatenate(&[past_state, new], 2)?;
+                n.op("take", &[full_state, cache_indices], attrs![axis: 2, batch_dims: 1, mode: "fast"])
             };
             (update(past_key, key)?, update(past_value, value)?)
         }
@@ -313,15 +314,15 @@ fn cache_positions(n: &mut Node<'_, '_>, past_state: ExprId, new: ExprId, start:
     let (zero, step) = (n.scalar(DType::I64, 0.0), n.scalar(DType::I64, 1.0));
     let positions = n.op("arange", &[zero, length, step], attrs![dtype: DType::I64])?;
     let positions = n.op("expand_dims", &[positions], attrs![axis: 0])?;
-    let relative = n.op_without_attrs("subtract", &[positions, start])?;
-    let of_new = n.op_without_attrs("add", &[relative, past_length])?;
-    let is_valid_row = n.op_without_attrs("greater_equal", &[relative, zero])?;
-    let before_end = n.op_without_attrs("less", &[relative, count])?;
-    let is_new = n.op_without_attrs("logical_and", &[is_valid_row, before_end])?;
+    let relative_positions = n.op_without_attrs("subtract", &[positions, start])?;
+    let new_positions = n.op_without_attrs("add", &[relative_positions, past_length])?;
+    let is_valid_row = n.op_without_attrs("greater_equal", &[relative_positions, zero])?;
+    let is_before_end = n.op_without_attrs("less", &[relative_positions, count])?;
+    let is_new = n.op_without_attrs("logical_and", &[is_valid_row, is_before_end])?;
     let end = n.op_without_attrs("add", &[past_length, count])?;
     let last_position = n.with_scalar("subtract", end, 1.0)?;
-    let of_old = n.op_without_attrs("minimum", &[positions, last_position])?;
-    n.op_without_attrs("where", &[is_new, of_new, of_old])
+    let old_positions = n.op_without_attrs("minimum", &[positions, last_position])?;
+    n.op_without_attrs("where", &[is_new, new_positions, old_positions])
 }
 
 /// Returns the logit bias that restricts each query to keys at or before its own position, within the local window.
@@ -332,14 +333,14 @@ fn group_query_bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, start: Exp
     let rows = n.op_without_attrs("add", &[rows, start])?;
     let columns = n.indices_along(key, 2)?;
     let columns = n.transpose(columns, &[0, 1, 3, 2])?;
-    let mut visible = n.op_without_attrs("less_equal", &[columns, rows])?;
+    let mut is_visible = n.op_without_attrs("less_equal", &[columns, rows])?;
     let window = n.int_attr("local_window_size", -1)?;
     if window >= 0 {
         let window_start = n.with_scalar("subtract", rows, window as f64)?;
         let is_in_window = n.op_without_attrs("greater", &[columns, window_start])?;
-        visible = n.op_without_attrs("logical_and", &[visible, is_in_window])?;
+        is_visible = n.op_without_attrs("logical_and", &[is_visible, is_in_window])?;
     }
-    penalty(n, visible, n.dtype(query)?, f64::NEG_INFINITY)
+    penalty(n, is_visible, n.dtype(query)?, f64::NEG_INFINITY)
 }
 
 /// Rotates heads by their positions: (batch, sequence, heads * size) or (batch, heads, sequence, size).
@@ -347,7 +348,7 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, positions) = (n.input(0)?, n.input(1)?);
     let (input_dims, flat) = (n.dims(data)?, n.rank(data)? == 3);
     if n.int_attr("is_packed_batching", 0)? != 0 || n.float_attr("scale", 1.0)? != 1.0 {
-        return Err(n.invalid_node("unsupported attribute is_packed_batching or scale"));
+        return Err(n.invalid_node("attributes is_packed_batching and scale are not supported"));
     }
     let cos = n.input(2)?;
     let half_size = n.dims(cos)?[1]
@@ -382,6 +383,6 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let angles = [angles(2)?, angles(3)?];
     let is_interleaved = n.int_attr("interleaved", 0)? != 0;
-    let rotated = rotate_heads(n, x, angles, is_interleaved)?;
-    single_output(if flat { join_heads(n, rotated)? } else { rotated })
+    let rotated_heads = rotate_heads(n, x, angles, is_interleaved)?;
+    single_output(if flat { join_heads(n, rotated_heads)? } else { rotated_heads })
 }

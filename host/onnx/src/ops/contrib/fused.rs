@@ -102,12 +102,12 @@ fn skip_norm(n: &mut Node<'_, '_>, is_simplified: bool) -> Result<Outputs> {
     if n.has_output(1) || n.has_output(2) {
         return Err(n.invalid_node("the outputs mean and inv_std_var are not supported"));
     }
-    let normalized = if is_simplified {
-        norm::rms_of(n, sum, gamma, epsilon)?
+    let normalized_sum = if is_simplified {
+        norm::rms_norm_of(n, sum, gamma, epsilon)?
     } else {
-        norm::layer_of(n, sum, gamma, beta, epsilon)?
+        norm::layer_norm_of(n, sum, gamma, beta, epsilon)?
     };
-    Ok(vec![normalized, sum, sum, sum])
+    Ok(vec![normalized_sum, sum, sum, sum])
 }
 
 /// Adds the word, position and segment embeddings, and normalizes the sum.
@@ -123,15 +123,15 @@ fn embed_layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None => n.indices_along(word_ids, 1)?,
     };
     let table = n.input(3)?;
-    let of_position = n.op("take", &[table, positions], attrs![axis: 0, mode: "fast"])?;
-    sum = n.op_without_attrs("add", &[sum, of_position])?;
+    let position_embedding = n.op("take", &[table, positions], attrs![axis: 0, mode: "fast"])?;
+    sum = n.op_without_attrs("add", &[sum, position_embedding])?;
     if let (Some(segments), Some(table)) = (n.optional_input(1), n.optional_input(4)) {
-        let of_segment = n.op("take", &[table, segments], attrs![axis: 0, mode: "fast"])?;
-        sum = n.op_without_attrs("add", &[sum, of_segment])?;
+        let segment_embedding = n.op("take", &[table, segments], attrs![axis: 0, mode: "fast"])?;
+        sum = n.op_without_attrs("add", &[sum, segment_embedding])?;
     }
     let epsilon = n.float_attr("epsilon", 1e-12)?;
     let (gamma, beta) = (n.input(5)?, n.input(6)?);
-    let normalized = norm::layer_of(n, sum, gamma, Some(beta), epsilon)?;
+    let normalized_sum = norm::layer_norm_of(n, sum, gamma, Some(beta), epsilon)?;
     let lengths = match n.optional_input(7) {
         Some(mask) => n.op("sum", &[mask], attrs![axis: [1]])?,
         None => {
@@ -139,5 +139,5 @@ fn embed_layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
             n.op_without_attrs("zeros_like", &[mask_sums])?
         }
     };
-    Ok(vec![normalized, n.cast(lengths, DType::I32)?, sum])
+    Ok(vec![normalized_sum, n.cast(lengths, DType::I32)?, sum])
 }

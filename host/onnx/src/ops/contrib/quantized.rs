@@ -2,7 +2,7 @@
 
 use super::{Node, Outputs, Result, Row, attrs, math, single_output};
 use crate::ops::pool::{Kind, pool_of};
-use crate::ops::quant::{integer_matmul, quantize_plainly, requantize, scale, zero_point};
+use crate::ops::quant::{integer_matmul, quantize_ratio, requantize, scale, zero_point};
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::DType;
 
@@ -17,62 +17,63 @@ pub const ROWS: &[Row] = &[
     ("QGemm", 1, q_gemm),
     ("QLinearAdd", 1, |n| binary(n, "add")),
     ("QLinearAveragePool", 1, |n| {
-        let real = dequantized(n, 0)?;
-        let result = channels_first(n, real, |n, data| pool_of(n, data, Kind::Average).map(|outputs| outputs[0]))?;
+        let real_data = dequantize_input(n, 0)?;
+        let result =
+            apply_channels_first(n, real_data, |n, data| pool_of(n, data, Kind::Average).map(|outputs| outputs[0]))?;
         quantize_result(n, result, 3)
     }),
     ("QLinearConcat", 1, |n| {
-        let operands = (2..n.input_count()).step_by(3).map(|i| dequantized(n, i)).collect::<Result<Vec<_>>>()?;
+        let operands = (2..n.input_count()).step_by(3).map(|i| dequantize_input(n, i)).collect::<Result<Vec<_>>>()?;
         let Some(&first_operand) = operands.first() else {
             return Err(n.invalid_node("expected at least one tensor, found none"));
         };
         let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first_operand)?)?;
-        let concatenated = n.concatenate(&operands, axis as i64)?;
-        quantize_result(n, concatenated, 0)
+        let concatenation = n.concatenate(&operands, axis as i64)?;
+        quantize_result(n, concatenation, 0)
     }),
     ("QLinearGlobalAveragePool", 1, |n| {
-        let real = dequantized(n, 0)?;
-        let result = channels_first(n, real, |n, data| {
+        let real_data = dequantize_input(n, 0)?;
+        let result = apply_channels_first(n, real_data, |n, data| {
             let rank = n.rank(data)? as i64;
             n.op("mean", &[data], attrs![axis: byoc_ir::ir::AttrValue::ints(2..rank), keepdims: true])
         })?;
         quantize_result(n, result, 3)
     }),
     ("QLinearLeakyRelu", 1, |n| {
-        let (real, alpha) = (dequantized(n, 0)?, n.float_attr("alpha", 0.01)?);
-        let result = n.op("nn.leaky_relu", &[real], attrs![alpha: alpha])?;
+        let (real_data, alpha) = (dequantize_input(n, 0)?, n.float_attr("alpha", 0.01)?);
+        let result = n.op("nn.leaky_relu", &[real_data], attrs![alpha: alpha])?;
         quantize_result(n, result, 3)
     }),
     ("QLinearMul", 1, |n| binary(n, "multiply")),
     ("QLinearSigmoid", 1, |n| {
-        let real = dequantized(n, 0)?;
-        let result = n.op_without_attrs("sigmoid", &[real])?;
+        let real_data = dequantize_input(n, 0)?;
+        let result = n.op_without_attrs("sigmoid", &[real_data])?;
         quantize_result(n, result, 3)
     }),
     ("QLinearSoftmax", 1, |n| {
-        let real = dequantized(n, 0)?;
-        let dims = n.dims(real)?;
+        let real_data = dequantize_input(n, 0)?;
+        let dims = n.dims(real_data)?;
         let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
         // Before opset 13, softmax normalizes over `axis` and all later axes together.
         if n.int_attr("opset", 13)? < 13 && axis + 1 < dims.len() {
             let matrix = n.flatten_at(&dims, axis)?;
-            let flat = n.reshape_to(real, &matrix)?;
+            let flat = n.reshape_to(real_data, &matrix)?;
             let softmax = n.op("nn.softmax", &[flat], attrs![axis: -1])?;
             let result = n.reshape_to(softmax, &dims)?;
             return quantize_result(n, result, 3);
         }
-        let result = n.op("nn.softmax", &[real], attrs![axis: axis as i64])?;
+        let result = n.op("nn.softmax", &[real_data], attrs![axis: axis as i64])?;
         quantize_result(n, result, 3)
     }),
     ("QLinearWhere", 1, |n| {
-        let (condition, a, b) = (n.input(0)?, dequantized(n, 1)?, dequantized(n, 4)?);
+        let (condition, a, b) = (n.input(0)?, dequantize_input(n, 1)?, dequantize_input(n, 4)?);
         let result = n.op_without_attrs("where", &[condition, a, b])?;
         quantize_result(n, result, 7)
     }),
 ];
 
 /// Dequantizes the tensor at input `i`; the next two inputs are its scale and zero point.
-fn dequantized(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
+fn dequantize_input(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     let data = n.input(i)?;
     let dtype = n.dtype(data)?;
     let (scale, zero_point) = (scale(n, i + 1)?, zero_point(n, i + 2, dtype)?);
@@ -89,18 +90,18 @@ fn quantize_result(n: &mut Node<'_, '_>, value: ExprId, i: usize) -> Result<Outp
     };
     let (scale, zero_point) = (scale(n, i)?, zero_point(n, i + 1, dtype)?);
     let ratio = n.op_without_attrs("divide", &[value, scale])?;
-    single_output(quantize_plainly(n, ratio, Some(zero_point), dtype)?)
+    single_output(quantize_ratio(n, ratio, Some(zero_point), dtype)?)
 }
 
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
-    let operands = [dequantized(n, 0)?, dequantized(n, 3)?];
+    let operands = [dequantize_input(n, 0)?, dequantize_input(n, 3)?];
     let result = n.op_without_attrs(op, &operands)?;
     quantize_result(n, result, 6)
 }
 
 /// Applies a function that expects the channels on axis 1. If the attribute `channels_last` is set, the data is
 /// transposed to channels-first order, and the result is transposed back.
-fn channels_first(
+fn apply_channels_first(
     n: &mut Node<'_, '_>,
     data: ExprId,
     function: impl FnOnce(&mut Node<'_, '_>, ExprId) -> Result<ExprId>,
@@ -109,11 +110,11 @@ fn channels_first(
         return function(n, data);
     }
     let rank = n.rank(data)?;
-    let channels_first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-    let channels_last: Vec<usize> = std::iter::once(0).chain(2..rank).chain([1]).collect();
-    let channel_last_data = n.transpose(data, &channels_first)?;
-    let result = function(n, channel_last_data)?;
-    n.transpose(result, &channels_last)
+    let channels_first_axes: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    let channels_last_axes: Vec<usize> = std::iter::once(0).chain(2..rank).chain([1]).collect();
+    let channels_first_data = n.transpose(data, &channels_first_axes)?;
+    let result = function(n, channels_first_data)?;
+    n.transpose(result, &channels_last_axes)
 }
 
 /// Multiplies integer matrices, and scales the accumulators to float32. Input `bias` is an optional bias.

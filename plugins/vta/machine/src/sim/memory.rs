@@ -34,7 +34,7 @@ impl Dram {
     }
 
     fn out_of_range(&self, start: usize, len: usize) -> String {
-        format!("expected addresses below {:#x}, found {len} bytes at {start:#x}", self.bytes.len())
+        format!("expected DRAM addresses < {:#x}, found {len} bytes at {start:#x}", self.bytes.len())
     }
 }
 

@@ -25,8 +25,8 @@ impl Machine<'_> {
         let depth = if memory == Memory::Acc8 { self.config.depth(Memory::Acc) } else { depth };
         let base = usize::from(transfer.sram_base);
         if base + entries > depth {
-            let last = base + entries.max(1) - 1;
-            return Err(format!("{memory}: expected elements below {depth}, found {base} to {last}"));
+            let last_element = base + entries.max(1) - 1;
+            return Err(format!("{memory}: expected element indices < {depth}, found {base} to {last_element}"));
         }
         let bytes = self.config.element_bytes(memory);
         let counted_bytes = if memory == Memory::Acc8 { self.config.element_bytes(Memory::Acc) } else { bytes };
@@ -77,14 +77,17 @@ impl Machine<'_> {
             return Err(format!("expected a store of OUT, found {}", transfer.memory));
         }
         if transfer.x_pad != [0; 2] || transfer.y_pad != [0; 2] {
-            return Err("expected a store without padding, found padding".into());
+            return Err(format!(
+                "expected a store without padding, found {:?} in x and {:?} in y",
+                transfer.x_pad, transfer.y_pad
+            ));
         }
         let (lanes, depth) = (self.config.element_bytes(Memory::Out), self.config.depth(Memory::Out));
         let (base, elements) =
             (usize::from(transfer.sram_base), usize::from(transfer.x_size) * usize::from(transfer.y_size));
         if base + elements > depth {
-            let last = base + elements.max(1) - 1;
-            return Err(format!("OUT: expected elements below {depth}, found {base} to {last}"));
+            let last_element = base + elements.max(1) - 1;
+            return Err(format!("OUT: expected element indices < {depth}, found {base} to {last_element}"));
         }
         self.counters.out_store_nbytes += (elements * lanes) as u64;
         for row in rows(transfer) {
@@ -118,7 +121,7 @@ impl Machine<'_> {
         let depth = self.config.depth(Memory::Uop);
         if range.end > depth {
             return Err(format!(
-                "UOP: expected micro-operations below {depth}, found {} to {}",
+                "UOP: expected micro-operation indices < {depth}, found {} to {}",
                 range.start,
                 range.end - 1
             ));
@@ -156,7 +159,7 @@ impl Machine<'_> {
             let accessed_count = if reset { 1 } else { 3 };
             for (index, (memory, depth)) in indices.iter().zip(&limits).take(accessed_count) {
                 if index >= depth {
-                    return Err(format!("{memory}: expected elements below {depth}, found {index}"));
+                    return Err(format!("{memory}: expected element indices < {depth}, found {index}"));
                 }
             }
             let acc = &mut machine.sram.acc[indices[0] * lanes..(indices[0] + 1) * lanes];
@@ -187,7 +190,7 @@ impl Machine<'_> {
         self.for_each_step(&alu.loops, [alu.dst, alu.src, [0; 2]], |machine, [dst, src, _]| {
             let last_accessed = if use_imm { dst } else { dst.max(src) };
             if last_accessed >= depth {
-                return Err(format!("ACC: expected elements below {depth}, found {last_accessed}"));
+                return Err(format!("ACC: expected element indices < {depth}, found {last_accessed}"));
             }
             for lane in 0..lanes {
                 let a = machine.sram.acc[dst * lanes + lane];

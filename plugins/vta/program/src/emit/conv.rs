@@ -171,7 +171,7 @@ impl Emitter<'_, '_> {
         // Index step of each result axis in the three memories.
         let dst = [part.size[0] * part.size[1], part.size[1], 1];
         let src = [0, layer.strides[0] * columns.length, layer.strides[1]];
-        let by_block = [taps, 0, 0];
+        let weight_steps = [taps, 0, 0];
         let axis_sizes = [part.outputs, part.size[0], part.size[1]];
         let unrolled_axes = Unrolled::of(part.size, part.outputs, taps);
         // Number of axes that micro-operations enumerate, innermost first.
@@ -182,7 +182,7 @@ impl Emitter<'_, '_> {
         };
         let mut points = vec![[0usize; 3]];
         for axis in 3 - enumerated_axes..3 {
-            let step = [dst[axis], src[axis], by_block[axis]];
+            let step = [dst[axis], src[axis], weight_steps[axis]];
             points = points
                 .iter()
                 .flat_map(|point| (0..axis_sizes[axis]).map(move |i| [0, 1, 2].map(|k| point[k] + i * step[k])))
@@ -211,7 +211,7 @@ impl Emitter<'_, '_> {
             Unrolled::Rows => ([axis_sizes[0], 1], [Some(0), None]),
             Unrolled::All | Unrolled::Nothing => ([1, 1], [None, None]),
         };
-        let factors = [dst, src, by_block].map(|steps| axes.map(|axis| axis.map_or(0, |axis: usize| steps[axis])));
+        let factors = [dst, src, weight_steps].map(|steps| axes.map(|axis| axis.map_or(0, |axis: usize| steps[axis])));
         for (index, kernel) in kernels.iter().enumerate() {
             let deps = if index == 0 { POP_PREV } else { Deps::default() };
             self.matrix(deps, false, kernel, iterations, factors)?;

@@ -71,7 +71,10 @@ impl fmt::Display for EmitError {
         match self {
             EmitError::DoesNotFit => f.write_str("the tiles do not fit into the on-chip memories"),
             EmitError::Geometry => {
-                write!(f, "the kernel is larger than the padded data, or the padding is larger than {MAX_PAD}")
+                write!(
+                    f,
+                    "expected a kernel within the padded data and padding of at most {MAX_PAD}, found larger sizes"
+                )
             }
             EmitError::Field(error) => error.fmt(f),
         }

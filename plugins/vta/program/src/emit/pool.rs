@@ -7,7 +7,7 @@ use crate::layer::{Form, Pool};
 use byoc_vta_machine::isa::{AluOp, Deps, Memory, Module, Uop};
 
 /// Minimum int8 value.
-const LEAST: i16 = -128;
+const MIN_INT8: i16 = -128;
 
 /// Data that a tile of windows reads: first row and column, number of rows and columns.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ impl Emitter<'_, '_> {
             let is_through_loads = !self.recorder.config.has_acc_8bit();
             for (results, data, image) in &tile_parts {
                 self.reset(POP_NEXT, results.base, results.count())?;
-                self.immediate(AluOp::Min, LEAST, results.base, results.count())?;
+                self.immediate(AluOp::Min, MIN_INT8, results.base, results.count())?;
                 if is_through_loads {
                     self.recorder.push_token(false);
                     let base = self.first_of_thread(Memory::Inp, results.thread);

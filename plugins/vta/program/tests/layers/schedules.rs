@@ -106,12 +106,12 @@ fn check_schedules(preparation: &Prepared, schedules: u64) -> Vec<u8> {
     let stream = &preparation.stream;
     assert_eq!(preparation.violation(stream).map(|violation| violation.to_string()), None);
     let expected = preparation.simulate(stream, &Options::default()).unwrap();
-    assert!(expected.iter().any(|byte| *byte != 0), "expected a nonzero result");
+    assert!(expected.iter().any(|byte| *byte != 0), "expected a nonzero result, found zeros");
     for mode in [Mode::Functional, Mode::Strict] {
         let options = Options { mode, serial: true, ..Options::default() };
         assert!(
             preparation.simulate(stream, &options).unwrap() == expected,
-            "expected equal results in program order in mode {mode:?}"
+            "expected equal results in program order in {mode:?} mode"
         );
     }
     for seed in 1..=schedules {
