@@ -120,7 +120,8 @@ typedef struct byoc_candidate {
     uint32_t outside_users; /* number of expressions outside that use the result */
     const char *name;       /* name of the pattern, of the operator, or of the backend for a region */
     const char *check;      /* name after `where` in the pattern's entry, or "" */
-    const char *graph;      /* JSON: the original operators with their types */
+    const char *graph;      /* JSON: the original operators with their types; for a region also composites, which have the
+                             * operators of a match in their bodies, as in byoc_region */
     const byoc_constant *const *constants; /* the constants of the graph's constant nodes */
     size_t constant_count;
     const char *attrs; /* a JSON object: reserved for further attributes */
@@ -259,7 +260,8 @@ typedef struct byoc_run {
 /* Loaded region, for `loaded`. */
 typedef struct byoc_executable {
     size_t struct_size;
-    /* Plans a run for these input dimensions: call `output` for each output in order, then `prepared` if there is a
+    /* Plans a run for these input dimensions, once for a region whose dimensions are all known, else once per set of
+     * dimensions, and possibly on several threads at once: call `output` for each output in order, then `prepared` if there is a
      * workspace or a plan. The host keeps the results for the dimensions that were used last, see "plan.release". */
     int32_t (*prepare)(void *self, byoc_call *call, const byoc_dims *inputs, size_t count);
     /* Computes the outputs. It should not allocate. */
@@ -340,10 +342,12 @@ struct byoc_host {
 
     /* Services. */
 
-    /* Number of threads that `parallel_for` uses. Use it as the size of a library's own thread pool. */
+    /* Number of threads that `parallel_for` uses, the calling thread included. Use it as the size of a library's own
+     * thread pool. */
     size_t (*num_threads)(const byoc_host *host);
     /* Calls `task` with every index below `count`, on several threads, and returns when all calls have returned. Runs
-     * inline when called from inside a task. */
+     * inline when called from inside a task. If the run is cancelled or a task fails, it reports that to the host and
+     * returns another value than BYOC_OK: return that value. */
     int32_t (*parallel_for)(byoc_call *call, size_t count, void (*task)(void *context, size_t index), void *context);
     /* Records an event in the trace. `fields` is a JSON object. */
     void (*event)(const byoc_host *host, const char *name, const char *fields);

@@ -67,11 +67,11 @@ static int32_t fail(byoc_call *call, const char *message) {
 /* -- Compile time -------------------------------------------------------------------------------------------------- */
 
 static int32_t describe(void *self, byoc_call *call) {
-    char text[1024];
+    char text[128 + 64 * OPERATOR_COUNT]; /* names of at most 58 characters */
     int length = snprintf(text, sizeof text, "{\"version\": 1, \"about\": \"elementwise operators on float32\", \"operators\": [");
     (void)self;
     for (size_t i = 0; i < OPERATOR_COUNT; i++) {
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s\"%s\"", i ? ", " : "", OPERATORS[i].name);
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s\"%.58s\"", i ? ", " : "", OPERATORS[i].name);
     }
     length += snprintf(text + length, sizeof text - (size_t)length, "]}");
     call->host->answer(call, text, (size_t)length);
@@ -364,7 +364,8 @@ static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
     for (size_t i = 0; i < region->output_count; i++) {
         const value_t *value = &region->values[region->outputs[i]];
         if ((value->place == OUTPUT && value->index == i) || value->shape.count == 0) continue;
-        memcpy(run->outputs[i].data, data_of(region, run, region->outputs[i]), value->shape.count * sizeof(float));
+        memcpy((char *)run->outputs[i].data + run->outputs[i].byte_offset, data_of(region, run, region->outputs[i]),
+               value->shape.count * sizeof(float));
     }
     return BYOC_OK;
 }

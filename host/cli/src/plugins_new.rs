@@ -59,11 +59,12 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
         let manifest = format!("--manifest-path {dir}/Cargo.toml");
         (format!("cargo build --release {manifest}"), format!("{dir}/target/release/libbyoc_{name}.so"))
     };
-    println!("wrote {dir}. To build and install the plugin and list the operators it supports, run:");
+    println!("wrote {dir}. To build, install, use and test the plugin, run:");
     println!();
     println!("  {build}");
     println!("  mkdir -p plugins && cp {library} plugins/");
     println!("  byoc explain MODEL --backend {name} --plugin-dir plugins");
+    println!("  byoc plugins test plugins/libbyoc_{name}.so");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -215,6 +215,11 @@ impl Sampler {
         }
     }
 
+    /// Draws a dimension of a matrix product. Some are longer than the blocks in which libraries compute.
+    pub fn matrix_dim(&mut self) -> usize {
+        if self.theme.dims == DimRange::Wide && self.chance(3) { self.pick(&[257, 513, 600]) } else { self.dim() }
+    }
+
     /// Draws a spatial dimension, from a smaller range than [`Draw::dim`], because the number of elements grows with
     /// its square or cube.
     pub fn spatial_dim(&mut self) -> usize {

@@ -81,8 +81,8 @@ impl Cases {
         sampler.layouts = self.layouts.clone();
         sampler.common_attrs = restrictions.common_attrs;
         sampler.restrictions = restrictions;
-        let mut generator = Generator::new(sampler);
-        generator.constants |= restrictions.constants;
+        // Not drawn, so that every claim has cases of each kind.
+        let mut generator = Generator::new(sampler, restrictions.constants || index % 4 != 1);
         if generator.sampler.scheme.is_some() {
             // The quantized models that such a backend targets have constant weights and common attributes.
             (generator.constants, generator.sampler.common_attrs) = (true, true);
@@ -162,8 +162,7 @@ struct Generator {
 }
 
 impl Generator {
-    fn new(mut sampler: Sampler) -> Generator {
-        let constants = !sampler.chance(4);
+    fn new(sampler: Sampler, constants: bool) -> Generator {
         Generator { sampler, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
     }
 

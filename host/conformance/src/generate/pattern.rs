@@ -260,6 +260,10 @@ impl PatternBuilder<'_> {
                 arguments.push(self.generator.operand(operand, false));
             }
         }
+        // A pattern matches the operands of a commutative operator in either order.
+        if def.properties.commutative && arguments.len() == 2 && self.generator.sampler.chance(2) {
+            arguments.swap(0, 1);
+        }
         self.generator.builder.op(def.name, &arguments, attrs).ok()
     }
 

@@ -15,11 +15,11 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
         }
         "nn.dense" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (sampler.theme.dtype, sampler.shape_of_rank(2, 3)));
+                argument_type(constraints, 0).unwrap_or_else(|| (sampler.theme.dtype, dense_shape(sampler)));
             let terms = *shape.last()?;
             let (w, columns) = match argument_type(constraints, 1) {
                 Some((w, shape)) => (w, *shape.first()?),
-                None => (dtype, sampler.dim()),
+                None => (dtype, sampler.matrix_dim()),
             };
             let mut pairs = out_dtype(sampler, dtype);
             if sampler.chance(2) {
@@ -47,6 +47,15 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
     }
 }
 
+/// Draws the data shape of a dense operator; its last dimension is that of a matrix product.
+fn dense_shape(sampler: &mut Sampler) -> Vec<usize> {
+    let mut shape = sampler.shape_of_rank(1, 4);
+    if let Some(terms) = shape.last_mut().filter(|terms| **terms > 0) {
+        *terms = sampler.matrix_dim();
+    }
+    shape
+}
+
 /// Draws the `out_dtype` of a convolution or matrix product.
 fn out_dtype(sampler: &mut Sampler, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let is_narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
@@ -62,7 +71,7 @@ fn matmul(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]
     let (ta, tb) = (sampler.chance(3), if is_batched { !sampler.chance(3) } else { sampler.chance(3) });
     let flag = |name, value: bool| (name, AttrValue::Bool(value));
     let (dtype, a) = argument_type(constraints, 0).unwrap_or_else(|| {
-        let (rows, terms) = (sampler.spatial_dim(), sampler.dim());
+        let (rows, terms) = (sampler.matrix_dim(), sampler.matrix_dim());
         let mut shape = if ta { vec![terms, rows] } else { vec![rows, terms] };
         if is_batched {
             shape.insert(0, sampler.batch());
@@ -71,10 +80,18 @@ fn matmul(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]
     });
     let terms = *a.get(a.len().checked_sub(if ta { 2 } else { 1 })?)?;
     let (w, b) = argument_type(constraints, 1).unwrap_or_else(|| {
-        let columns = sampler.dim();
+        let columns = sampler.matrix_dim();
         let mut shape = if tb { vec![columns, terms] } else { vec![terms, columns] };
         if is_batched {
-            shape.insert(0, if sampler.chance(3) { 1 } else { a[0] });
+            // Either batch may be broadcast.
+            shape.insert(
+                0,
+                match a[0] {
+                    1 => sampler.batch(),
+                    _ if sampler.chance(3) => 1,
+                    batch => batch,
+                },
+            );
         }
         (dtype, shape)
     });
