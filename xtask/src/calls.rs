@@ -12,8 +12,7 @@ const RELU: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(16), float32])
 /// Runs `cargo xtask bench calls`, which prints the duration of a call in microseconds: the median and the range of
 /// alternating rounds.
 pub fn bench() -> Result<(), String> {
-    process::run(&mut cargo(&["build", "--release", "--package", "byoc-capi", "--lib"]))?;
-    process::run(&mut cargo(&["build", "--release", "--package", "byoc-benches", "--bin", "byoc-bench-calls"]))?;
+    process::run(&mut cargo(&["build", "--release", "--package", "byoc-capi", "--lib", "--example", "calls"]))?;
     let build_dir = target_dir().join("release");
     let dir = target_dir().join("bench-calls");
     let model = dir.join("relu.relay");
@@ -21,7 +20,7 @@ pub fn bench() -> Result<(), String> {
         .and_then(|()| std::fs::write(&model, RELU))
         .map_err(|error| format!("cannot write {}: {error}", model.display()))?;
     let c_program = compile(&build_dir, &dir.join("calls"))?;
-    let programs = [("Rust, Model::run_into", build_dir.join("byoc-bench-calls")), ("C, byoc_model_run", c_program)];
+    let programs = [("Rust, Model::run_into", build_dir.join("examples/calls")), ("C, byoc_model_run", c_program)];
     let mut durations = [const { Vec::new() }; 2];
     for _ in 0..ROUNDS {
         for ((_, program), list) in programs.iter().zip(&mut durations) {

@@ -1,5 +1,5 @@
-//! Prints the average duration of a call of `Model::run_into` in microseconds: `byoc-bench-calls MODEL`, one input and
-//! one output of 16 floats, on one thread. `host/capi/benches/calls.c` is the same through the C interface.
+//! Prints the average duration of a call of `Model::run_into` in microseconds: `calls MODEL`, one input and one output of
+//! 16 floats, on one thread. `calls.c` is the same through the C interface; `cargo xtask bench calls` runs both.
 
 #![expect(clippy::print_stdout, reason = "the output of a command-line tool")]
 
@@ -11,7 +11,7 @@ const WARM_UP_CALLS: u32 = 20_000;
 const CALLS: u32 = 400_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::args().nth(1).ok_or("usage: byoc-bench-calls MODEL")?;
+    let path = std::env::args().nth(1).ok_or("usage: calls MODEL")?;
     let session = Session::builder().threads(1).build()?;
     let model = Model::compile(&session, Path::new(&path), &CompileOptions::new())?;
     let x = Tensor::from_slice(&[16], &[0.0f32; 16]);
