@@ -5,7 +5,7 @@ use crate::constant::Constant;
 use crate::describe::Description;
 use crate::error::Result;
 use crate::executable::Executable;
-use crate::graph::{Attr, Graph};
+use crate::graph::{Attr, AttrValue, Graph};
 use crate::services::Services;
 use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RString, RVec};
@@ -79,7 +79,7 @@ pub struct Candidate {
     pub constants: RVec<Constant>,
     /// Number of expressions outside the candidate that use its result.
     pub outside_users: u32,
-    /// Reserved for future attributes.
+    /// Extensible attributes: under `options` the choices of the user, see [`Candidate::options`].
     pub attrs: RVec<Attr>,
 }
 
@@ -108,6 +108,23 @@ impl Candidate {
             attrs: RVec::new(),
         }
     }
+
+    /// Returns the choices of the user, a JSON object: `backend_options`, and `device`. Null if there is none.
+    pub fn options(&self) -> Value {
+        match self.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value) {
+            Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
+            _ => Value::Null,
+        }
+    }
+
+    /// Returns the user's value of an option of the backend; `None` if the user has not set it.
+    pub fn option(&self, name: &str) -> Option<String> {
+        chosen_value(&self.options(), name).map(str::to_owned)
+    }
+}
+
+fn chosen_value<'a>(options: &'a Value, name: &str) -> Option<&'a str> {
+    options["backend_options"][name].as_str()
 }
 
 /// A region to compile.
@@ -117,9 +134,16 @@ pub struct Region<'a> {
     pub graph: &'a Graph,
     /// Constants of the graph, in the order of its constant nodes.
     pub constants: &'a [Constant],
-    /// JSON object. The host sets `cache_dir` (a path, or null for no cache) and `source` (true if the user requests
-    /// the generated source); later versions may add keys.
+    /// JSON object. The host sets `cache_dir` (a path, or null for no cache), `source` (true if the user requests the
+    /// generated source), and the choices of the user: `backend_options` and `device`. Later versions may add keys.
     pub options: &'a Value,
+}
+
+impl<'a> Region<'a> {
+    /// Returns the user's value of an option of the backend; `None` if the user has not set it.
+    pub fn option(&self, name: &str) -> Option<&'a str> {
+        chosen_value(self.options, name)
+    }
 }
 
 /// Result of code generation for a region.
@@ -294,4 +318,11 @@ pub struct LoadRequest<'a> {
     pub options: &'a Value,
     /// Host services; clone them to retain them after `load` returns.
     pub services: &'a Services,
+}
+
+impl<'a> LoadRequest<'a> {
+    /// Returns the user's value of an option of the backend; `None` if the user has not set it.
+    pub fn option(&self, name: &str) -> Option<&'a str> {
+        chosen_value(self.options, name)
+    }
 }

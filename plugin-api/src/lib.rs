@@ -81,7 +81,7 @@
 //! | `describe` | description of a backend, as versioned JSON |
 //! | [`program`] | regions as C, for exported programs |
 //! | `estimate` | cost estimate of a candidate |
-//! | [`run_options`] | run options |
+//! | [`mod@run_options`] | run options |
 //! | [`link`] | link step over all regions of a model |
 //! | [`device`] | device memory, and runs that continue after `run` has returned |
 //! | `executable_object`, `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |

@@ -13,6 +13,7 @@ use byoc_conformance::worker::Worker;
 use byoc_ir::diag::{Diagnostic, codes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -50,9 +51,10 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.case {
         return run_case(&run, &backends, path, &args.diagnostics);
     }
-    let mut problems = Vec::new();
+    let (mut problems, mut claim_names) = (Vec::new(), BTreeSet::new());
     for backend in &backends {
         let report = run.test(backend);
+        claim_names.extend(report.claim_names());
         bar.set_message(String::new());
         match args.diagnostics.json {
             true => print_json(&report),
@@ -65,7 +67,21 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
         }
     }
     bar.finish_and_clear();
+    if args.only.is_none() {
+        warn_of_unknown_waivers(&args.waive, &claim_names);
+    }
     if problems.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(problems.into()) }
+}
+
+/// Prints a warning for each waived name that no claim and no check has.
+fn warn_of_unknown_waivers(waivers: &[String], names: &BTreeSet<String>) {
+    for waiver in waivers.iter().filter(|waiver| !names.contains(*waiver)) {
+        let list: Vec<&str> = names.iter().map(String::as_str).collect();
+        let message = format!("--waive: expected the name of a claim or a check, found \"{waiver}\"");
+        render::print_diagnostic(
+            &Diagnostic::warning(codes::plugins::NOT_CONFORMING, message).note(format!("names: {}", list.join(", "))),
+        );
+    }
 }
 
 /// Returns the file to test: the argument itself if it is a path, or the file that registers the backend it names.

@@ -134,6 +134,13 @@ impl BackendReport {
         self.faults.is_empty() && self.failures.is_empty()
     }
 
+    /// Returns the names of the claims and checks.
+    pub fn claim_names(&self) -> impl Iterator<Item = String> {
+        let subjects = self.subjects.iter().map(|subject| &subject.subject);
+        let claims = self.claims.iter().map(|claim| &claim.claim);
+        subjects.chain(claims).chain(self.checks.iter().map(|(name, _)| name)).cloned()
+    }
+
     /// Returns the number of supported cases with correct results.
     pub fn passed_count(&self) -> usize {
         self.subjects.iter().map(|s| s.passed).sum()

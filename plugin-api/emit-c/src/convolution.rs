@@ -180,7 +180,7 @@ impl Lowering<'_, '_> {
         let (body, _) = self.loop_body(group_index, Some(&order))?;
         let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
         let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
-        let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
+        let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank.saturating_sub(2), a_rank - 1) };
         let batch = if op.name.ends_with(".batch_matmul") { rank - 2 } else { 0 };
         let mut a_strides: Vec<i64>;
         if batch > 0 {

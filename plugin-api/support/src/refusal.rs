@@ -44,6 +44,6 @@ impl From<CompileError> for Verdict {
 
 impl From<CompileError> for Error {
     fn from(error: CompileError) -> Error {
-        Error::new(error.detail).hint(error.hint)
+        Error::new(error.detail).code(error.code.as_str()).hint(error.hint)
     }
 }

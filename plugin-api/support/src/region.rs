@@ -35,7 +35,7 @@ impl From<RegionError> for Verdict {
 
 impl From<RegionError> for Error {
     fn from(error: RegionError) -> Error {
-        Error::new(error.detail).hint(error.hint)
+        Error::new(error.detail).code(error.code.as_str()).hint(error.hint)
     }
 }
 

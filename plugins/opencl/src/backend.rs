@@ -4,8 +4,8 @@ use crate::device::{AUTO, Device, Traits};
 use crate::program::{PackedConstant, Program};
 use crate::{blob, lower, open, support, view_ops, widen};
 use byoc_plugin_api::{
-    Attr, AttrValue, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, Description, Estimate,
-    Graph, RefusalCode, Region, Result, Verdict,
+    Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, Description, Estimate, Graph,
+    RefusalCode, Region, Result, Verdict,
 };
 use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_support::region::RegionIr;
@@ -35,11 +35,7 @@ pub fn with_tile(traits: &Traits, tile: &str) -> Traits {
 /// Returns the verdict on a candidate. The verdict on a region estimates its launches, and the memory for constants and
 /// intermediate results.
 fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
-    let options_attr = candidate.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value);
-    let options: Value = match options_attr {
-        Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
-        _ => Value::Null,
-    };
+    let options = candidate.options();
     let device = match Device::get(options["device"].as_str().unwrap_or(AUTO), None) {
         Ok(device) => device,
         Err(error) => return refuse_with_hint(RefusalCode::Unavailable, error.message.as_str(), &error.hint),

@@ -22,10 +22,8 @@ impl Codegen for Minimal {
 
     fn judge(&self, candidate: &Candidate) -> Verdict {
         // A region may contain several operators; this backend computes one at a time.
-        let operators = candidate.graph.operators();
-        if operators.len() > 1 {
-            let found = format!("expected one operator, found {}", operators.len());
-            return Verdict::refused(RefusalCode::ResourceLimit, found);
+        if candidate.graph.operators().len() > 1 {
+            return Verdict::split(1);
         }
         match candidate.graph.inputs.first().map(|input| input.ty.dtype) {
             Some(DType::F32) => Verdict::Supported,

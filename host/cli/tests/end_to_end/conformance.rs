@@ -187,7 +187,9 @@ fn shrinks_failing_case_and_reproduces_it() {
     let case = case.display().to_string();
     byoc(["plugins", "test", &path, "--case", &case]).fails_with("E0441").stderr_contains(&["wrong-result in run"]);
     // The case is also an ordinary model.
-    byoc(["run", &case, "--input", "x0=random"]).ok();
+    let inputs = ["x0", "x1"].into_iter().filter(|name| text.contains(&format!("%{name}:")));
+    let inputs = inputs.flat_map(|name| ["--input".to_owned(), format!("{name}=random")]);
+    byoc(["run".to_owned(), case.clone()].into_iter().chain(inputs)).ok();
     // A backend without the violation passes the case.
     let correct_plugin = temp_dir.path().join("right.so");
     copy(&test_plugin("faulty"), &correct_plugin);
