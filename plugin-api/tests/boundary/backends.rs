@@ -2,8 +2,8 @@
 
 use crate::common::{TestHost, add_relu, constant, single_op_graph};
 use byoc_plugin_api::{
-    Call, Candidate, CandidateKind, DType, Executable, Graph, LoadRequest, Region, Services, TensorMut, TensorRef,
-    Verdict, host,
+    Attr, Call, Candidate, CandidateKind, DType, Executable, Graph, LoadRequest, Region, Services, TensorMut,
+    TensorRef, Verdict, host,
 };
 use serde_json::json;
 use std::path::Path;
@@ -211,6 +211,19 @@ fn guide_quotes_c_json_and_build_commands() {
     for line in blocks("sh").iter().flat_map(|block| block.lines()).filter(|line| line.contains("plugins/samples/")) {
         assert!(readme.lines().any(|text| text == line), "expected the README to contain: {line}");
     }
+}
+
+#[test]
+fn entries_read_the_options_of_the_user() {
+    let graph = single_op_graph("f", "nn.relu", &[3]);
+    let choices = json!({"backend_options": {"half": "true"}, "device": "1"});
+    let mut candidate = Candidate::new(CandidateKind::Operator, "nn.relu", graph.clone());
+    assert_eq!((candidate.option("half"), candidate.options()), (None, serde_json::Value::Null));
+    candidate.attrs.push(Attr::new("options", choices.to_string()));
+    assert_eq!((candidate.option("half").as_deref(), candidate.option("fast")), (Some("true"), None));
+    assert_eq!(candidate.options()["device"], "1");
+    let region = Region { graph: &graph, constants: &[], options: &choices };
+    assert_eq!((region.option("half"), region.option("fast")), (Some("true"), None));
 }
 
 #[test]

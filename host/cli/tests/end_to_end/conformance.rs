@@ -116,6 +116,12 @@ fn correct_backends_pass() {
     }
 }
 
+#[test]
+fn reports_waivers_without_a_claim() {
+    let (output, _) = run_conformance(&test_plugin("dense"), &["--cases", "4", "--waive", "layer"]);
+    output.ok().stderr_contains(&["expected the name of a claim or a check, found \"layer\"", "pattern dense.layer"]);
+}
+
 /// oneDNN's relu maps NaN to 0, which the description, the report and `plugins show` declare.
 #[test]
 fn skips_and_reports_values_without_guarantee() {
