@@ -54,7 +54,9 @@ fn check(ir: &RegionIr<'_>) -> std::result::Result<(), RegionError> {
         if let Def::Constant(i) = value.def
             && !ir.constants[i].shape().iter().map(|&dim| dim as i64).eq(value.shape.iter().copied())
         {
-            return error(RefusalCode::UnsupportedShape, format!("constant {i}: expected shape {:?}", value.shape));
+            let (expected, found) = (&value.shape, ir.constants[i].shape());
+            let detail = format!("constant {i}: expected shape {expected:?}, found {found:?}");
+            return error(RefusalCode::UnsupportedShape, detail);
         }
     }
     for op in &ir.ops {
