@@ -198,6 +198,19 @@ typedef struct byoc_compiled {
  */
 #define BYOC_PROGRAM_KEY "byoc.program.1"
 
+/* Key of `query` for the devices of the backend. The data is {}, and the answer, after which `byoc plugins show` lists the
+ * devices and --device NAME=ID chooses one:
+ *
+ *     [{"id": "0", "name": "Chip A", "memory": 8589934592, "about": "float32, float16"}]
+ *
+ * "memory" is in bytes. "name", "memory" and "about" may be missing. */
+#define BYOC_DEVICES_KEY "byoc.devices.1"
+
+/* Key of `query` for the description under the options and on the device of the user, with the data
+ * {"backend_options": {"half": "true"}, "device": "1"}. The answer has the form of `describe`; without one, the description
+ * of `describe` holds. */
+#define BYOC_DESCRIBE_KEY "byoc.describe.1"
+
 /* Code generator, for `register_codegen`. */
 typedef struct byoc_codegen {
     size_t struct_size;

@@ -52,7 +52,7 @@ pub struct Description {
     pub device_memory: bool,
     /// True if each device of the backend is a separate backend, `NAME@ID`, with its own description, verdicts and
     /// regions; one program may use several devices. The code generator lists the devices in response to the query
-    /// `byoc.devices.1`.
+    /// [`DEVICES_KEY`].
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub per_device: bool,
     /// User options of the backend, by name. The host passes user-set values to `compile`, as `backend_options` in its
@@ -116,6 +116,54 @@ pub struct BackendOption {
     /// [`run_options`](crate::run_options::run_options).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub run: bool,
+}
+
+/// `query` key by which the host requests the [`Description`] under the options and on the device of the user. The
+/// request data is `{"backend_options": {...}, "device": "..."}`; without an answer, [`Codegen::describe`] holds.
+///
+/// [`Codegen::describe`]: crate::Codegen::describe
+pub const DESCRIBE_KEY: &str = "byoc.describe.1";
+
+/// `query` key by which the host requests the devices of a backend. The answer is a JSON list of [`DeviceInfo`]:
+///
+/// ```
+/// # use byoc_plugin_api::*;
+/// # struct Mine;
+/// # impl Codegen for Mine {
+/// #     fn describe(&self) -> Result<Description> { Ok(Description::default()) }
+/// #     fn judge(&self, _: &Candidate) -> Verdict { Verdict::Supported }
+/// #     fn compile(&self, _: &Region<'_>) -> Result<CompiledRegion> { Err(Error::new("")) }
+/// fn query(&self, key: &str, _data: &[u8]) -> Result<Option<Vec<u8>>> {
+///     let first = DeviceInfo { id: "0".into(), name: "Chip A".into(), memory: 8 << 30, ..DeviceInfo::default() };
+///     Ok((key == DEVICES_KEY).then(|| DeviceInfo::list_to_json(&[first])))
+/// }
+/// # }
+/// # let listed = Mine.query(DEVICES_KEY, b"{}").unwrap().unwrap();
+/// # assert_eq!(listed, br#"[{"id":"0","name":"Chip A","memory":8589934592,"about":""}]"#);
+/// ```
+pub const DEVICES_KEY: &str = "byoc.devices.1";
+
+/// Device of a backend, as listed by `byoc plugins show`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// Identifier by which the user selects the device: `--device NAME=ID`.
+    pub id: String,
+    /// Product name, for display; may be empty.
+    #[serde(default)]
+    pub name: String,
+    /// Size of the device memory in bytes; 0 if unknown.
+    #[serde(default)]
+    pub memory: u64,
+    /// Textual description of the capabilities.
+    #[serde(default)]
+    pub about: String,
+}
+
+impl DeviceInfo {
+    /// Returns the answer to a [`DEVICES_KEY`] query.
+    pub fn list_to_json(devices: &[DeviceInfo]) -> Vec<u8> {
+        serde_json::to_vec(devices).unwrap_or_default()
+    }
 }
 
 /// Quantization scheme of a backend.

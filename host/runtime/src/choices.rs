@@ -4,13 +4,6 @@ use byoc_plugin_api::host::run_options::BackendOptions;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// `query` key by which the host requests a backend's description under the user's options. The request data is
-/// [`Choices::of`] as JSON; the response is a description.
-pub const DESCRIBE_KEY: &str = "byoc.describe.1";
-
-/// `query` key by which the host requests the devices of a backend. The response is a JSON list of [`Device`].
-pub const DEVICES_KEY: &str = "byoc.devices.1";
-
 /// User choices, by backend.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
@@ -26,22 +19,6 @@ pub struct Choices {
 /// that backend on its device `1`.
 pub fn base_name(backend: &str) -> &str {
     backend.split_once('@').map_or(backend, |(base, _)| base)
-}
-
-/// Device of a backend.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-pub struct Device {
-    /// Identifier by which the user selects the device.
-    pub id: String,
-    /// Product name, for display; may be empty.
-    #[serde(default)]
-    pub name: String,
-    /// Size of the device memory in bytes; 0 if unknown.
-    #[serde(default)]
-    pub memory: u64,
-    /// Textual description of the capabilities.
-    #[serde(default)]
-    pub about: String,
 }
 
 impl Choices {

@@ -9,8 +9,8 @@ use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op::{self, Cost, Params};
 use byoc_plugin_api::host::LoadedPlugin;
-use byoc_plugin_api::{self as api, Codegen, Description};
-use byoc_runtime::choices::{Choices, DESCRIBE_KEY, DEVICES_KEY, Device, base_name};
+use byoc_plugin_api::{self as api, Codegen, DESCRIBE_KEY, DEVICES_KEY, Description, DeviceInfo};
+use byoc_runtime::choices::{Choices, base_name};
 use byoc_runtime::error::Failure;
 use byoc_runtime::plugin::bridge::{self, ConstantTable, Group};
 use byoc_runtime::plugin::fault;
@@ -152,7 +152,7 @@ impl<'r> Backend<'r> {
     ///
     /// # Errors
     /// E0406 if the backend fails, or does not return a list of devices.
-    pub fn devices(&self) -> Result<Vec<Device>, Failure> {
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, Failure> {
         let response = self.codegen.query(DEVICES_KEY, b"{}").map_err(|e| fault(&e))?;
         let Some(response) = response else { return Ok(Vec::new()) };
         serde_json::from_slice(&response).map_err(|error| {

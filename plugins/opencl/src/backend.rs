@@ -4,8 +4,8 @@ use crate::device::{AUTO, Device, Traits};
 use crate::program::{PackedConstant, Program};
 use crate::{blob, lower, open, support, view_ops, widen};
 use byoc_plugin_api::{
-    Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, Description, Estimate, Graph,
-    RefusalCode, Region, Result, Verdict,
+    Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, DEVICES_KEY, Description,
+    DeviceInfo, Estimate, Graph, RefusalCode, Region, Result, Verdict,
 };
 use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_support::region::RegionIr;
@@ -112,7 +112,7 @@ impl Codegen for OpenCl {
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
         match key {
             // Without an OpenCL library, the list is empty; `judge` reports the cause.
-            "byoc.devices.1" => Ok(Some(serde_json::to_vec(&Device::list().unwrap_or_default())?)),
+            DEVICES_KEY => Ok(Some(DeviceInfo::list_to_json(&Device::list().unwrap_or_default()))),
             _ => Ok(None),
         }
     }

@@ -6,9 +6,9 @@ use byoc_plugin_api::device::{
     submit,
 };
 use byoc_plugin_api::{
-    Attr, AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DType, Description, Device, Error,
-    Estimate, Executable, Graph, LoadRequest, Loader, NodeKind, Prepared, RefusalCode, Region, Result, Services, Span,
-    Tensor, TensorMut, TensorRef, Verdict, run_options,
+    Attr, AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DESCRIBE_KEY, DEVICES_KEY, DType,
+    Description, Device, DeviceInfo, Error, Estimate, Executable, Graph, LoadRequest, Loader, NodeKind, Prepared,
+    RefusalCode, Region, Result, Services, Span, Tensor, TensorMut, TensorRef, Verdict, run_options,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -142,15 +142,11 @@ impl Codegen for Backend {
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(match key {
-            "byoc.describe.1" => Some(self.description(&serde_json::from_slice(data)?).to_json().into_bytes()),
-            "byoc.devices.1" => Some(
-                json!([
-                    {"id": "0", "name": "first", "memory": 1u64 << 30, "about": "float32"},
-                    {"id": "1", "name": "second, without memory"},
-                ])
-                .to_string()
-                .into_bytes(),
-            ),
+            DESCRIBE_KEY => Some(self.description(&serde_json::from_slice(data)?).to_json().into_bytes()),
+            DEVICES_KEY => Some(DeviceInfo::list_to_json(&[
+                DeviceInfo { id: "0".into(), name: "first".into(), memory: 1 << 30, about: "float32".into() },
+                DeviceInfo { id: "1".into(), name: "second, without memory".into(), ..DeviceInfo::default() },
+            ])),
             _ => None,
         })
     }

@@ -22,7 +22,7 @@ pub mod program;
 pub mod space;
 
 use byoc_plugin_api::device::DEVICE_LOST;
-use byoc_plugin_api::{Error, Result};
+use byoc_plugin_api::{DeviceInfo, Error, Result};
 use cl3::device::{
     CL_DEVICE_COMPILER_AVAILABLE, CL_DEVICE_GLOBAL_MEM_SIZE, CL_DEVICE_LOCAL_MEM_TYPE, CL_DEVICE_MAX_COMPUTE_UNITS,
     CL_DEVICE_MAX_MEM_ALLOC_SIZE, CL_DEVICE_MAX_WORK_GROUP_SIZE, CL_DEVICE_MEM_BASE_ADDR_ALIGN, CL_DEVICE_NAME,
@@ -32,7 +32,6 @@ use cl3::device::{
 };
 use cl3::types::{cl_command_queue, cl_context, cl_device_id, cl_device_info};
 use error::call_error;
-use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -142,7 +141,7 @@ impl Device {
     ///
     /// # Errors
     /// If no OpenCL library or no device is found.
-    pub fn list() -> Result<Vec<Value>> {
+    pub fn list() -> Result<Vec<DeviceInfo>> {
         let devices = DeviceList::get()?;
         let describe = |(index, (id, name, kind)): (usize, &(cl_device_id, String, u64))| {
             let memory = property!(*id, CL_DEVICE_GLOBAL_MEM_SIZE as u64).unwrap_or(0);
@@ -151,7 +150,7 @@ impl Device {
                 kind if kind & CL_DEVICE_TYPE_GPU != 0 => "GPU",
                 _ => "accelerator",
             };
-            json!({"id": index.to_string(), "name": name, "memory": memory, "about": describe})
+            DeviceInfo { id: index.to_string(), name: name.clone(), memory, about: describe.to_owned() }
         };
         Ok(devices.devices.iter().enumerate().map(describe).collect())
     }
