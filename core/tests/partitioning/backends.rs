@@ -131,6 +131,23 @@ fn a_refused_region_goes_to_the_next_backend_or_the_host() {
     assert!(report.regions.is_empty());
 }
 
+fn runtime_scale_refusal(module: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
+    let (_, call) = module.expr(*candidate.outputs.first()?).as_op_call()?;
+    let is_given = |id: &ExprId| matches!(question, Question::Operators) && candidate.inputs.contains(id);
+    call.args[1..].iter().any(is_given).then(|| Refusal::new(RefusalCode::NotConstant, "scale of part 0"))
+}
+
+#[test]
+fn a_tuple_of_constants_is_no_input_of_a_single_operator() {
+    let source = "def @main(%a: Tensor[(2), int8], %b: Tensor[(2), int8]) {
+        qnn.concatenate((%a, %b), (0.1f, 0.2f), (0, 0), 0.3f, 0, axis=0)
+    }";
+    let mut backend = test_backend("p", "", &["qnn.concatenate"]);
+    backend.judge = Box::new(RefusingJudge(runtime_scale_refusal));
+    let (before, _, report) = partition(source, &mut [backend]);
+    assert_eq!(places(&before, &report), ["qnn.concatenate p0"]);
+}
+
 /// Judge that supports regions of at most this number of operators.
 struct AtMost(usize);
 

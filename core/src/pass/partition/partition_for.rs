@@ -103,14 +103,22 @@ impl Partitioner<'_> {
             }
             let mut inputs = Vec::new();
             let mut nodes = Vec::new();
+            let is_constant = |id: ExprId| matches!(self.module.expr(id), Expr::Constant(_));
             for &arg in &call.args {
-                let is_constant = matches!(self.module.expr(arg), Expr::Constant(_));
-                let list = if is_constant { &mut nodes } else { &mut inputs };
-                if !list.contains(&arg) {
-                    list.push(arg);
+                match self.module.expr(arg) {
+                    Expr::Constant(_) => nodes.push(arg),
+                    Expr::Tuple(fields) if fields.iter().all(|&field| is_constant(field)) => {
+                        nodes.extend(fields.iter().copied().chain([arg]));
+                    }
+                    _ => inputs.push(arg),
                 }
             }
             nodes.push(id);
+            // An operand may occur more than once.
+            for list in [&mut nodes, &mut inputs] {
+                let mut seen = HashSet::new();
+                list.retain(|&id| seen.insert(id));
+            }
             candidates.push(Candidate {
                 nodes,
                 inputs,
