@@ -125,12 +125,15 @@ fn convolutions() {
 fn matrix_products() {
     let parameters = "%x: Tensor[(13, 40), float32], %w: Tensor[(33, 40), float32], %bias: Tensor[(33), float32], \
                       %a: Tensor[(3, 5, 17), float32], %b: Tensor[(3, 21, 17), float32], \
-                      %c: Tensor[(1, 17, 21), float32], %row: Tensor[(1, 40), float32]";
+                      %c: Tensor[(1, 17, 21), float32], %row: Tensor[(1, 40), float32], \
+                      %vector: Tensor[(40), float32], %rows: Tensor[(2, 3, 40), float32]";
     compare_programs(
         parameters,
         &[
             "nn.relu(nn.bias_add(nn.dense(%x, %w), %bias, axis=-1))",
             "nn.dense(%row, %w)",
+            "nn.bias_add(nn.dense(%vector, %w), %bias, axis=-1)",
+            "nn.dense(%rows, %w)",
             "nn.batch_matmul(%a, %b, transpose_b=True)",
             "multiply(nn.batch_matmul(%a, %c, transpose_b=False), 0.5f)",
             "nn.batch_matmul(transpose(%a, axes=[0, 2, 1]), %c, transpose_a=True, transpose_b=False)",

@@ -17,14 +17,16 @@ impl Lowering<'_, '_> {
         let body = self.body(group_index, Some(&(0..rank).collect::<Vec<_>>()))?;
         let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
         let (b_k, b_column) = if is_b_transposed { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
-        let (row, a_k) = if is_a_transposed { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
+        let a_k = if is_a_transposed { a_rank - 2 } else { a_rank - 1 };
         let batch = if op.name == "nn.batch_matmul" { rank - 2 } else { 0 };
         let is_broadcast =
             |view: &View, d: usize| if view.shape[d] == 1 { (1, 0) } else { (view.shape[d], view.strides[d]) };
         let mut strides: Vec<i64> = (0..batch).map(|d| is_broadcast(&a.view, d).1).collect();
         if batch > 0 {
+            let row = if is_a_transposed { a_rank - 1 } else { a_rank - 2 };
             strides.push(a.view.strides[row]);
         } else {
+            // The data of a dense operator has any rank; a vector has no rows.
             strides.extend((0..a_rank).filter(|&d| d != a_k).map(|d| a.view.strides[d]));
         }
         strides.push(0);
