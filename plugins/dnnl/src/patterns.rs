@@ -33,9 +33,21 @@ const ACTIVATIONS: &[(&str, &str)] = &[
     ("clip", "clip(c)"),
 ];
 
-const GELU: &str = "multiply(multiply(c, add(erf(divide(c, const) | multiply(c, const)), const)), const) \
-    | multiply(multiply(c, const), add(erf(divide(c, const) | multiply(c, const)), const)) \
-    | multiply(c, multiply(add(erf(divide(c, const) | multiply(c, const)), const), const))";
+/// Constants of a GELU. The numbers are those of test cases; other values are compared within a tolerance.
+macro_rules! gelu_part {
+    (half) => {
+        "const(0.5) | const"
+    };
+    (gate) => {
+        "add(erf(divide(c, const(1.4142135) | const) | multiply(c, const(0.70710677) | const)), const(1.0) | const)"
+    };
+}
+
+const GELU: &str = concat!(
+    concat!("multiply(multiply(c, ", gelu_part!(gate), "), ", gelu_part!(half), ")"),
+    concat!(" | multiply(multiply(c, ", gelu_part!(half), "), ", gelu_part!(gate), ")"),
+    concat!(" | multiply(c, multiply(", gelu_part!(gate), ", ", gelu_part!(half), "))"),
+);
 
 const GELU_TANH: &str = "multiply(multiply(c, const), \
     add(tanh(multiply(add(c, multiply(power(c, const), const)), const)), const)) \
