@@ -103,8 +103,22 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, inputs: &InputSou
     Ok(output)
 }
 
-/// Reads and builds a model, which must not be an artifact. The caller prints the warnings unless an error is returned.
+/// Reads and builds a model, which must not be an artifact, and checks `--require-offload`. The caller prints the
+/// warnings unless an error is returned.
 pub fn compile(
+    path: &Path,
+    args: &BuildArgs,
+    session: &Session,
+    inputs: &InputSources,
+) -> Result<BuildOutput, Failure> {
+    let output = compile_unchecked(path, args, session, inputs)?;
+    check_build_offload(args, &output)?;
+    Ok(output)
+}
+
+/// Reads and builds a model, which must not be an artifact. The caller calls [`check_build_offload`] and prints the
+/// warnings.
+pub fn compile_unchecked(
     path: &Path,
     args: &BuildArgs,
     session: &Session,
@@ -159,8 +173,12 @@ pub fn compile(
         output
     };
     spinner.finish_and_clear();
-    let share = output.explanation.totals.offload_share;
-    let offload = check_offload(args, share, || {
+    Ok(output)
+}
+
+/// Returns an error if the share of the FLOPs on backends is below `--require-offload`, after printing the warnings.
+pub fn check_build_offload(args: &BuildArgs, output: &BuildOutput) -> Result<(), Failure> {
+    let offload = check_offload(args, output.explanation.totals.offload_share, || {
         let reasons = build::refusal_summary(&output.explanation);
         (
             build::refusal_headline(&reasons.iter().collect::<Vec<_>>()),
@@ -171,7 +189,13 @@ pub fn compile(
         // Warnings about unused backends are omitted, as the error lists the same reasons.
         output.warnings.iter().for_each(render::print_diagnostic);
     }
-    offload.map(|()| output)
+    offload
+}
+
+/// Returns an error if the share of the FLOPs on backends is below `--require-offload` after loading: regions compiled
+/// for a backend may have fallen back to the host, as `load_warnings` report.
+pub fn check_load_offload(args: &BuildArgs, share: f64, load_warnings: &[Diagnostic]) -> Result<(), Failure> {
+    check_offload(args, share, || (String::new(), load_warnings.iter().map(|w| w.message.clone()).collect()))
 }
 
 /// Shows a spinner, on a terminal only.
@@ -201,8 +225,7 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
         return Ok(());
     }
     let (refusal_headline, notes) = reasons();
-    let reason = if share > 0.0 { "" } else { &refusal_headline };
-    let message = format!("expected {amount} of the FLOPs on backends, found {:.1} %{reason}", 100.0 * share);
+    let message = format!("expected {amount} of the FLOPs on backends, found {:.1} %{refusal_headline}", 100.0 * share);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     diagnostic.notes = notes;
     Err(diagnostic.help("run \"byoc explain\" with the same options to list the reasons for each operator").into())
@@ -297,10 +320,7 @@ pub fn prepare(
     let (model, warnings) =
         Model::load_sparing(session, host_model, build_options(build_args).cache_dir.as_deref(), compile_model)?;
     warnings.iter().for_each(render::print_diagnostic);
-    // Regions compiled for a backend may have fallen back to the host at load time.
-    check_offload(build_args, model.offload_share, || {
-        (String::new(), warnings.iter().map(|w| w.message.clone()).collect())
-    })?;
+    check_load_offload(build_args, model.offload_share, &warnings)?;
     Ok(PreparedModel { model, inputs, compile_time, load_time: start.elapsed() })
 }
 

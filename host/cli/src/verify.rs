@@ -13,6 +13,7 @@ use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use serde_json::json;
+use std::cell::Cell;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -20,8 +21,11 @@ use std::process::ExitCode;
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let _interruptible = cancel_on_interrupt(&session.cancel);
-    let verify_directory =
-        |dir: &Path| verify(dir, args, &session).unwrap_or_else(|failure| FolderResult::from_failure(&failure));
+    let verify_directory = |dir: &Path| {
+        let offload = Cell::new(0.0);
+        verify(dir, args, &session, &offload)
+            .unwrap_or_else(|failure| FolderResult { offload: offload.get(), ..FolderResult::from_failure(&failure) })
+    };
     if let Some(dir) = args.only_case.and_then(|index| args.dirs.get(index)) {
         println!("{}", json!(verify_directory(dir)));
         return Ok(ExitCode::SUCCESS);
@@ -70,7 +74,8 @@ fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
     diagnostic.code == codes::runtime::INPUT_SHAPE
 }
 
-fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResult, Failure> {
+/// Verifies the model of one directory. Sets `offload` to the share of the FLOPs on backends as soon as it is known.
+fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>) -> Result<FolderResult, Failure> {
     let test_dir = TestFolder::open(dir)?;
     let Some(first_set) = test_dir.sets.first() else {
         return Err(Failure::new(
@@ -80,10 +85,15 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<FolderResu
     };
     let load = |set: &TestSet| -> Result<(Model, Signature), Failure> {
         let sources = ready::recorded_inputs(&test_dir, set, InputSources::read(&InputArgs::default())?)?;
-        let output = ready::build(dir, &args.build, session, &sources)?;
+        let output = ready::compile_unchecked(dir, &args.build, session, &sources)?;
+        offload.set(output.explanation.totals.offload_share);
+        ready::check_build_offload(&args.build, &output)?;
+        output.warnings().for_each(super::render::print_diagnostic);
         let cache_dir = ready::build_options(&args.build).cache_dir;
         let (model, warnings) = Model::load(session, output.compiled, cache_dir.as_deref())?;
         warnings.iter().for_each(super::render::print_diagnostic);
+        offload.set(model.offload_share);
+        ready::check_load_offload(&args.build, model.offload_share, &warnings)?;
         Ok((model, output.signature))
     };
     let (mut model, mut ports) = load(first_set)?;

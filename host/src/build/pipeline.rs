@@ -3,13 +3,13 @@
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use super::codegen::{CompileError, RegionCompiler, takes_part};
 use super::explain::{Operators, copies, explain};
-use super::explanation::{Explanation, Totals};
+use super::explanation::{Explanation, RefusalRow, Totals};
 use super::progress::{Progress, Stage};
 use super::{Compiled, plan};
 use crate::frontend::{Loaded, Signature};
 use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
-use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, RegionReport, Report, partition_for};
+use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, RefusalCode, RegionReport, Report, partition_for};
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_ir::ir::{Module, Name, TensorType};
 use byoc_ir::text::{PrintOptions, print};
@@ -246,19 +246,11 @@ pub fn build(
     let estimate = |region: &RegionReport| estimates.get(&region.symbol).cloned();
     let mut explanation = explain(&simplified, &operators, &report, &failures, &estimate);
     explanation.copies = copies(&program);
-    let reasons = refusal_summary(&explanation);
     // A model may already contain regions, on which no backend returns a verdict.
-    let has_region_for = |name: &str| region_backends.iter().any(|backend| backend == name);
-    let mut unused = Vec::new();
-    for backend in &backends {
-        if !has_region_for(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
-            let reasons: Vec<&RefusalSummary> = reasons.iter().filter(|r| r.backend == backend.name).collect();
-            let message = format!("{} accepted no operator of the model{}", backend.name, refusal_headline(&reasons));
-            let mut diagnostic = Diagnostic::warning(codes::plugins::TOOK_NOTHING, message);
-            diagnostic.notes = reasons.iter().map(|reason| reason.to_string()).collect();
-            unused.push(UnusedBackend { name: backend.name.clone(), warning: diagnostic });
-        }
-    }
+    let has_region = |backend: &Backend<'_>| {
+        region_backends.contains(&backend.name) || explanation.regions.iter().any(|r| r.backend == backend.name)
+    };
+    let unused = unused_backends(backends.iter().filter(|backend| !has_region(backend)), &explanation);
     let compiled = Compiled {
         program,
         constants,
@@ -504,6 +496,29 @@ impl fmt::Display for RefusalSummary {
         write!(f, "{} refused {} operator{plural}: {}: {}", self.backend, self.operators, self.code, self.detail)?;
         if self.hint.is_empty() { Ok(()) } else { write!(f, ": {}", self.hint) }
     }
+}
+
+/// Returns the given backends, which have no region, each with a warning that lists its reasons. Backends all of whose
+/// operators are computed by preceding backends are omitted.
+fn unused_backends<'b>(
+    backends: impl Iterator<Item = &'b Backend<'b>>,
+    explanation: &Explanation,
+) -> Vec<UnusedBackend> {
+    let summary = refusal_summary(explanation);
+    let is_outranked = |name: &str| {
+        let refusals: Vec<&RefusalRow> =
+            explanation.nodes.iter().flat_map(|n| &n.refusals).filter(|r| r.backend == name).collect();
+        let has_lower_priority = |r: &&RefusalRow| RefusalCode::parse(&r.code) == Some(RefusalCode::LowerPriority);
+        !refusals.is_empty() && refusals.iter().all(has_lower_priority)
+    };
+    let unused = backends.filter(|backend| !is_outranked(&backend.name)).map(|backend| {
+        let reasons: Vec<&RefusalSummary> = summary.iter().filter(|r| r.backend == backend.name).collect();
+        let message = format!("{} accepted no operator of the model{}", backend.name, refusal_headline(&reasons));
+        let mut warning = Diagnostic::warning(codes::plugins::TOOK_NOTHING, message);
+        warning.notes = reasons.iter().map(|reason| reason.to_string()).collect();
+        UnusedBackend { name: backend.name.clone(), warning }
+    });
+    unused.collect()
 }
 
 /// Returns at most five refusal reasons per backend, most frequent first.

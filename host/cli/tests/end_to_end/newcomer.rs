@@ -2,6 +2,7 @@
 
 use crate::{byoc, data_text};
 use byoc_test_support::plugin_dir;
+use serde_json::{Value, json};
 
 #[test]
 fn target_option_suggests_backend() {
@@ -76,8 +77,35 @@ fn graph_shows_region_around_operators() {
     let text = byoc([&["compile", &model, "--emit", "partitioned"], &build[..]].concat()).ok().out;
     assert!(text.contains("Compiler=\"template\"") && text.contains("nn.conv2d("), "{text}");
     let graph = byoc([&["compile", &model, "--emit", "graph-json"], &build[..]].concat()).ok().out;
-    let graph: serde_json::Value = serde_json::from_str(&graph).unwrap();
+    let graph: Value = serde_json::from_str(&graph).unwrap();
     let entries = graph["attrs"]["shape"][1].as_array().unwrap().len();
     assert_eq!(graph["node_row_ptr"].as_array().unwrap().last().unwrap(), entries);
     byoc([&["compile", &model, "--emit", "region-json"], &build[..]].concat()).ok();
+}
+
+#[test]
+fn verify_reports_share_and_reason_of_insufficient_offload() {
+    let plugins = plugin_dir(&["template"]);
+    let (dir, model) = (plugins.path().display().to_string(), data_text("models/resnet18_w16"));
+    let args = ["verify", &model, "--backend", "template", "--plugin-dir", &dir, "--require-offload=0.999", "--json"];
+    let output = byoc(args);
+    assert_eq!(output.code, 1, "{}", output.err);
+    let line: Value = serde_json::from_str(output.out.lines().next().unwrap()).unwrap();
+    assert_eq!((&line["status"], &line["code"]), (&json!("error"), &json!("E0404")), "{line}");
+    let share = line["offload_flops"].as_f64().unwrap();
+    assert!(share > 0.0 && share < 0.999, "{line}");
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains(&format!("found {:.1} %: ", 100.0 * share)), "{line}");
+}
+
+#[test]
+fn backend_whose_operators_a_preceding_backend_took_is_no_warning() {
+    let plugins = plugin_dir(&["ccompiler", "template"]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.relay").display().to_string();
+    std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
+    let plugin_dir = plugins.path().display().to_string();
+    let explain = |backends| byoc(["explain", &file, "--backend", backends, "--plugin-dir", &plugin_dir]).ok();
+    let output = explain("template,ccompiler");
+    assert!(output.out.contains("LowerPriority") && output.err.is_empty(), "{}{}", output.out, output.err);
 }
