@@ -13,6 +13,9 @@
 //! * **Stable**: normalizations and other compositions: the error of a backward stable computation, that is, the change
 //!   of the result under a relative change of every input by `gamma(n + 8)` (ibid., section 1.5), estimated by
 //!   perturbing the inputs.
+//! * **Moments**: normalizations by the mean of the same elements: the bound of **Stable**, plus `gamma(n + 2)` times the
+//!   change of the result per relative error of the mean. All elements of a pair, for example, have the same distance
+//!   from their mean, in the result for every input, but not if the mean is rounded.
 //! * **Logarithm**: `nn.log_softmax`, whose logarithm is near 0 if the sum is near 1: the bound of **Stable** plus
 //!   `gamma(n + 8) (1 + |y|)` (P. Blanchard, D. J. Higham and N. J. Higham, Accurately computing the log-sum-exp and
 //!   softmax functions, IMA J. Numer. Anal. 41, 2021).
@@ -35,9 +38,10 @@ pub fn error_model(def: &OpDef, params: &Params<'_>) -> ErrorModel {
 /// Returns the number of terms accumulated per result element; 1 for operators that neither sum nor reduce.
 pub fn term_count(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     match def.properties.error {
-        ErrorModel::Sum(terms) | ErrorModel::Stable(terms) | ErrorModel::Logarithm(terms) => {
-            terms(params, shapes, result)
-        }
+        ErrorModel::Sum(terms)
+        | ErrorModel::Stable(terms)
+        | ErrorModel::Moments(terms, _)
+        | ErrorModel::Logarithm(terms) => terms(params, shapes, result),
         ErrorModel::Exact | ErrorModel::Ulps(_) | ErrorModel::Interpolation => 1,
     }
 }

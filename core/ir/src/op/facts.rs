@@ -2,6 +2,7 @@
 //! here, so that none of them lists operators by name.
 
 use super::Params;
+use crate::tensor::TensorView;
 
 /// Properties of an operator. Start from one of the constants and refine it:
 /// `Properties::POINTWISE.ulps(1.0).commutative()`.
@@ -54,6 +55,9 @@ pub enum LayoutRule {
 /// the shape of the result.
 pub type Terms = fn(&Params<'_>, &[&[usize]], &[usize]) -> usize;
 
+/// Returns the change of each element of the result per relative error of the mean, from the attributes and the arguments.
+pub type MeanSensitivity = fn(&Params<'_>, &[TensorView<'_>]) -> Vec<f64>;
+
 /// Error bound of an operator's floating-point results, relative to the reference. On integers all operators are exact.
 #[derive(Clone, Copy, Debug)]
 pub enum ErrorModel {
@@ -66,6 +70,9 @@ pub enum ErrorModel {
     /// Backward stable: bounded by the change in the result when every input is perturbed by the rounding error of a
     /// sum with the given number of terms.
     Stable(Terms),
+    /// Same as `Stable`, plus the change in the result when the mean is rounded, for elements normalized by their own
+    /// mean: it is no change of the inputs, because every element enters the mean.
+    Moments(Terms, MeanSensitivity),
     /// Same as `Stable`, plus a term proportional to 1 plus the result, for the logarithm of a sum near 1.
     Logarithm(Terms),
     /// Proportional to the largest input and the largest dimension, because the weights depend on rounded coordinates.

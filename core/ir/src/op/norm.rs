@@ -47,9 +47,14 @@ inventory::submit! {
         attrs: &[axis(-1, "normalized axis"), EPSILON, CENTER, SCALE],
         pattern: OpPattern::OutEWiseFusable,
         relation: channel_relation,
-        reference: Some(layer_reference),
+        reference: Some(|params, inputs, outputs| {
+            normalize(&params, inputs, outputs, layer_sets(&params, inputs[0].shape));
+            Ok(())
+        }),
         flops: flops_per_element::<8>,
-        properties: Properties::EXACT.stable(elements_along_axis),
+        properties: Properties::EXACT.error(ErrorModel::Moments(elements_along_axis, |params, inputs| {
+            mean_sensitivity(params, inputs, layer_sets(params, inputs[0].shape))
+        })),
     }
 }
 
@@ -63,9 +68,14 @@ inventory::submit! {
         attrs: &[axis(1, "axis of the channels"), EPSILON, CENTER, SCALE],
         pattern: OpPattern::OutEWiseFusable,
         relation: channel_relation,
-        reference: Some(instance_reference),
+        reference: Some(|params, inputs, outputs| {
+            normalize(&params, inputs, outputs, instance_sets(&params, inputs[0].shape));
+            Ok(())
+        }),
         flops: flops_per_element::<8>,
-        properties: Properties::EXACT.stable(elements_of_group),
+        properties: Properties::EXACT.error(ErrorModel::Moments(elements_of_group, |params, inputs| {
+            mean_sensitivity(params, inputs, instance_sets(params, inputs[0].shape))
+        })),
     }
 }
 
@@ -82,9 +92,14 @@ inventory::submit! {
         ],
         pattern: OpPattern::OutEWiseFusable,
         relation: group_relation,
-        reference: Some(group_reference),
+        reference: Some(|params, inputs, outputs| {
+            normalize(&params, inputs, outputs, group_sets(&params, inputs[0].shape));
+            Ok(())
+        }),
         flops: flops_per_element::<8>,
-        properties: Properties::EXACT.stable(elements_of_group),
+        properties: Properties::EXACT.error(ErrorModel::Moments(elements_of_group, |params, inputs| {
+            mean_sensitivity(params, inputs, group_sets(params, inputs[0].shape))
+        })),
     }
 }
 
@@ -343,17 +358,45 @@ fn normalize(
     write(&x, &mut outputs[0]);
 }
 
-fn layer_reference(
-    params: Params<'_>,
+/// Returns the change of each element of the result of [`normalize`] per relative error of the mean. The error of a mean
+/// is relative to the mean of the magnitudes.
+fn mean_sensitivity(
+    params: &Params<'_>,
     inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
-    normalize(&params, inputs, outputs, AxisView::new(inputs[0].shape, params.int("axis")).lines());
-    Ok(())
+    sets: impl Iterator<Item = Vec<usize>>,
+) -> Vec<f64> {
+    let view = AxisView::new(inputs[0].shape, params.int("axis"));
+    let (scale, epsilon) = (params.bool("scale"), params.float("epsilon"));
+    let (x, gamma) = (inputs[0].to_f64s(), inputs[1].to_f64s());
+    let mut changes = vec![0.0; x.len()];
+    for set in sets {
+        let n = set.len() as f64;
+        let mean = set.iter().map(|&i| x[i]).sum::<f64>() / n;
+        let mean_magnitude = set.iter().map(|&i| x[i].abs()).sum::<f64>() / n;
+        let variance = set.iter().map(|&i| (x[i] - mean) * (x[i] - mean)).sum::<f64>() / n;
+        for i in set {
+            let factor = if scale { gamma[view.channel(i)].abs() } else { 1.0 };
+            changes[i] = mean_magnitude * factor / (variance + epsilon).sqrt();
+        }
+    }
+    changes
+}
+
+fn layer_sets(params: &Params<'_>, shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
+    AxisView::new(shape, params.int("axis")).lines()
+}
+
+fn instance_sets(params: &Params<'_>, shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let axis = params.int("axis");
+    elements_by_group(shape, axis, AxisView::new(shape, axis).len)
+}
+
+fn group_sets(params: &Params<'_>, shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
+    elements_by_group(shape, params.int("axis"), params.int("num_groups") as usize)
 }
 
 /// Groups the elements by batch item (axis 0) and by group of channels.
-fn elements_by_group(shape: &[usize], axis: i64, groups: usize) -> impl Iterator<Item = Vec<usize>> {
+fn elements_by_group(shape: &[usize], axis: i64, groups: usize) -> impl Iterator<Item = Vec<usize>> + use<> {
     let view = AxisView::new(shape, axis);
     let batch = if axis == 0 || axis == -(shape.len() as i64) { 1 } else { shape[0] };
     let total: usize = shape.iter().product();
@@ -363,27 +406,6 @@ fn elements_by_group(shape: &[usize], axis: i64, groups: usize) -> impl Iterator
         sets[i / (total / batch) * groups + view.channel(i) / channels_per_group].push(i);
     }
     sets.into_iter()
-}
-
-fn instance_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
-    let axis = params.int("axis");
-    let channels = AxisView::new(inputs[0].shape, axis).len;
-    normalize(&params, inputs, outputs, elements_by_group(inputs[0].shape, axis, channels));
-    Ok(())
-}
-
-fn group_reference(
-    params: Params<'_>,
-    inputs: &[TensorView<'_>],
-    outputs: &mut [TensorViewMut<'_>],
-) -> Result<(), ReferenceError> {
-    let groups = params.int("num_groups") as usize;
-    normalize(&params, inputs, outputs, elements_by_group(inputs[0].shape, params.int("axis"), groups));
-    Ok(())
 }
 
 fn l2_reference(
