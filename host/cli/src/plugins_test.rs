@@ -196,7 +196,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     let mut rows =
         table::new(&["claim", "cases", "passed", "failed", "refused", "budget used", "most frequent reason"]);
     for subject in &report.subjects {
-        let reason = subject.reasons.iter().max_by_key(|(_, count)| **count);
+        let reason = subject.most_frequent_reason();
         let error_budget_used =
             if subject.share > 0.0 { format!("{:.0} %", subject.share * 100.0) } else { String::from("-") };
         rows.add_row([
@@ -206,7 +206,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
             subject.failed.to_string(),
             subject.refused.to_string(),
             error_budget_used,
-            reason.map(|(reason, _)| reason.clone()).unwrap_or_default(),
+            reason.map(ToString::to_string).unwrap_or_default(),
         ]);
     }
     table::print(&rows);

@@ -93,6 +93,11 @@ impl Claims {
         }
     }
 
+    /// Returns the number of supported cases of a claim.
+    pub fn tested_count(&self, claim: &str) -> usize {
+        self.reports.iter().find(|report| report.claim == claim).map_or(0, |report| report.tested)
+    }
+
     /// Counts a case outcome for each operator of the case in its declared layout.
     pub fn count_layouts(&mut self, case: &Case, outcome: &CaseReply) {
         if self.layouts.is_empty() {

@@ -1,8 +1,9 @@
 //! Findings of a conformance run.
 
 use super::fault::Fault;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Notes on what a description excludes from its guarantees.
 pub fn exclusions(finite_math: bool, flush_to_zero: bool) -> impl Iterator<Item = &'static str> {
@@ -30,7 +31,28 @@ pub struct SubjectReport {
     /// Largest fraction of its error budget that any element used.
     pub share: f64,
     /// Number of refused cases per reason.
-    pub reasons: BTreeMap<String, usize>,
+    pub reasons: BTreeMap<Reason, usize>,
+}
+
+/// Reason for a refusal.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reason {
+    /// Refusal code.
+    pub code: String,
+    /// Expected and found values.
+    pub detail: String,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.detail)
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl SubjectReport {
@@ -43,6 +65,18 @@ impl SubjectReport {
     /// Returns the number of supported cases.
     pub fn tested_count(&self) -> usize {
         self.passed + self.failed
+    }
+
+    /// Returns the most frequent reason with the most frequent code. Reasons with the same code usually differ in the
+    /// values found, so each of them may be rare.
+    pub fn most_frequent_reason(&self) -> Option<&Reason> {
+        let mut code_counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for (reason, count) in &self.reasons {
+            *code_counts.entry(&reason.code).or_default() += count;
+        }
+        let (code, _) = code_counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let reasons_with_code = self.reasons.iter().filter(|(reason, _)| reason.code == code);
+        reasons_with_code.max_by_key(|(_, count)| **count).map(|(reason, _)| reason)
     }
 
     /// Adds the outcomes in `other`.
@@ -144,5 +178,29 @@ impl BackendReport {
     /// Returns the number of supported cases with correct results.
     pub fn passed_count(&self) -> usize {
         self.subjects.iter().map(|s| s.passed).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_frequent_reason_has_the_most_frequent_code() {
+        let mut report = SubjectReport::new("operator nn.conv2d");
+        assert_eq!(report.most_frequent_reason(), None);
+        let counts = [
+            ("UnsupportedAttr", "expected dilation 1, found 2", 3),
+            ("UnsupportedDtype", "expected float32, found float64", 1),
+            ("UnsupportedDtype", "expected float32, found int8", 2),
+            ("UnsupportedDtype", "expected float32, found uint8", 1),
+        ];
+        for (code, detail, count) in counts {
+            report.reasons.insert(Reason { code: code.to_owned(), detail: detail.to_owned() }, count);
+        }
+        let reason = report.most_frequent_reason().map(Reason::to_string);
+        assert_eq!(reason.as_deref(), Some("UnsupportedDtype: expected float32, found int8"));
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["reasons"]["UnsupportedAttr: expected dilation 1, found 2"], 3);
     }
 }

@@ -6,7 +6,7 @@ use super::fault::{Fault, Kind};
 use super::generate::draw::{Layouts, Restrictions, Scheme};
 use super::generate::{Cases, Claim, Neighbor};
 use super::reply::{CaseReply, fault_of, fault_of_reply};
-use super::report::{BackendReport, FailedCase, SubjectReport};
+use super::report::{BackendReport, FailedCase, Reason, SubjectReport};
 use super::subject::{Progress, Tally};
 use super::supervise::Reply;
 use byoc_core::pattern::{Checks, Entry, parse_table};
@@ -26,6 +26,9 @@ const MAX_NEIGHBORS: usize = 2;
 
 /// Maximum number of cases drawn to find a passing sample of an unselected claim.
 const MAX_DRAWN_NEIGHBORS: usize = 6;
+
+/// Refusal code of a claim that requires a device, a driver or instructions that the machine lacks.
+const UNAVAILABLE: &str = "Unavailable";
 
 /// Parses the declared quantization scheme of a description.
 fn scheme_of(scheme: &Value) -> Option<Scheme> {
@@ -89,7 +92,8 @@ impl Run<'_> {
         report
     }
 
-    /// Tests every pattern and operator, and regions with several operators. Returns one passed case per subject.
+    /// Tests every pattern and operator, and regions with several operators. Returns passed cases: the first one of each
+    /// subject, then the second one of each, and so on.
     fn try_subjects(&self, progress: &mut Progress, table: &[Entry], operators: &[&'static OpDef]) -> Vec<Case> {
         let claims = table.iter().map(Claim::Pattern).chain(operators.iter().map(|&def| Claim::Operator(def)));
         let claims: Vec<Claim<'_>> = claims.filter(|claim| self.is_selected(&claim.subject())).collect();
@@ -119,14 +123,15 @@ impl Run<'_> {
                 break;
             }
         }
-        let mut samples: Vec<Case> = tallies.iter().filter_map(|tally| tally.samples.first().cloned()).collect();
-        progress.report.subjects.extend(tallies.into_iter().map(|tally| tally.report));
         if operators.len() > 1 && self.is_selected(&Subject::Region) {
             let make = |cases: &Cases, index, _| cases.region(operators, index);
-            let tally = self.try_alone(progress, &Subject::Region, make);
-            samples.extend(tally.samples.first().cloned());
-            progress.report.subjects.push(tally.report);
+            tallies.push(self.try_alone(progress, &Subject::Region, make));
         }
+        let rounds = tallies.iter().map(|tally| tally.samples.len()).max().unwrap_or(0);
+        let samples =
+            (0..rounds).flat_map(|round| tallies.iter().filter_map(move |tally| tally.samples.get(round).cloned()));
+        let samples = samples.collect();
+        progress.report.subjects.extend(tallies.into_iter().map(|tally| tally.report));
         samples
     }
 
@@ -249,17 +254,20 @@ impl Run<'_> {
 
     /// Adds a fault for each claim without a tested case, unless the run has a filter or tested no claim at all.
     fn report_untested(&self, report: &mut BackendReport) {
-        let subjects = report.subjects.iter().map(|s| (&s.subject, s.tested_count(), s.cases));
-        let claims = report.claims.iter().map(|claim| (&claim.claim, claim.tested, claim.cases));
-        let rows: Vec<(String, usize, usize)> =
-            subjects.chain(claims).map(|(name, tested_count, cases)| (name.clone(), tested_count, cases)).collect();
-        if self.options.name_filter.is_some() || rows.iter().all(|(_, tested_count, _)| *tested_count == 0) {
+        let unavailable = |s: &SubjectReport| s.reasons.keys().find(|r| r.code == UNAVAILABLE).map(Reason::to_string);
+        let subjects = report.subjects.iter().map(|s| (&s.subject, s.tested_count(), s.cases, unavailable(s)));
+        let claims = report.claims.iter().map(|claim| (&claim.claim, claim.tested, claim.cases, None));
+        let rows: Vec<_> =
+            subjects.chain(claims).map(|(name, tested, n, why)| (name.clone(), tested, n, why)).collect();
+        if self.options.name_filter.is_some() || rows.iter().all(|(_, tested_count, ..)| *tested_count == 0) {
             return;
         }
-        for (name, _, cases) in rows.into_iter().filter(|(_, tested_count, _)| *tested_count == 0) {
-            let message = match cases {
-                0 => "expected a tested case, found none: no valid case was generated".to_owned(),
-                n => format!("expected a tested case, found only {n} refused cases"),
+        for (name, _, cases, unavailable) in rows.into_iter().filter(|(_, tested_count, ..)| *tested_count == 0) {
+            let message = match (cases, &unavailable) {
+                (0, _) if self.is_waived(&name) => "not tried".to_owned(),
+                (0, _) => "expected a tested case, found none: no valid case was generated".to_owned(),
+                (n, Some(reason)) => format!("expected a tested case, found only {n} refused cases: {reason}"),
+                (n, None) => format!("expected a tested case, found only {n} refused cases"),
             };
             let fault = Fault::new(Kind::NotTested, "", message);
             let failure = FailedCase { subject: name, fault, case: String::new(), file: None, command: None };

@@ -8,7 +8,7 @@ use super::fault::Kind;
 use super::generate::draw::{Restrictions, THEMES};
 use super::generate::{Cases, Claim, Neighbor};
 use super::reply::{CaseReply, unfinished_runs};
-use super::report::{BackendReport, SubjectReport};
+use super::report::{BackendReport, Reason, SubjectReport};
 use super::shrink::with_open_dims;
 use super::supervise::Supervisor;
 use byoc_ir::tensor::DType;
@@ -24,12 +24,14 @@ const MAX_FAULTS_PER_KIND: usize = 3;
 /// Maximum number of drawn cases if few are supported, as a multiple of the requested number.
 const MAX_DRAW_FACTOR: usize = 8;
 
-/// Maximum number of cases per subject with open dimensions, and in device memory.
+/// Number of supported cases per subject with open dimensions, maximum number of attempts to find them, and maximum
+/// number of cases in device memory.
 const MAX_OPEN_CASES: usize = 4;
+const MAX_OPEN_ATTEMPTS: usize = 12;
 const MAX_DEVICE_CASES: usize = 2;
 
 /// Maximum number of passed cases per subject that are retained for combination with other claims.
-const MAX_SAMPLES: usize = 4;
+const MAX_SAMPLES: usize = 8;
 
 /// State of a backend test.
 pub(super) struct Progress {
@@ -47,6 +49,8 @@ pub(super) struct Tally {
     pub report: SubjectReport,
     /// Passed cases.
     pub samples: Vec<Case>,
+    /// Number of attempts with open dimensions, and of those that were supported.
+    open_attempts: usize,
     open_case_count: usize,
     device_case_count: usize,
     /// Number of faults per kind.
@@ -65,6 +69,7 @@ impl Tally {
         Tally {
             report: SubjectReport::new(&subject.to_string()),
             samples: Vec::new(),
+            open_attempts: 0,
             open_case_count: 0,
             device_case_count: 0,
             faults: Vec::new(),
@@ -204,10 +209,15 @@ impl Run<'_> {
         tally.report.cases += usize::from(!matches!(outcome, CaseReply::Invalid));
         match outcome {
             CaseReply::Passed(tolerance_share) => {
-                if progress.claims.open_dims && tally.open_case_count < MAX_OPEN_CASES {
-                    let open_dims = if tally.open_case_count.is_multiple_of(2) { Open::First } else { Open::All };
+                if progress.claims.open_dims
+                    && tally.open_case_count < MAX_OPEN_CASES
+                    && tally.open_attempts < MAX_OPEN_ATTEMPTS
+                {
+                    let open_dims = if tally.open_attempts.is_multiple_of(2) { Open::First } else { Open::All };
+                    let tested_before = progress.claims.tested_count(OPEN_DIMS);
                     let is_good = self.try_open(progress, &case, open_dims);
-                    tally.open_case_count = if is_good { tally.open_case_count + 1 } else { MAX_OPEN_CASES };
+                    tally.open_attempts = if is_good { tally.open_attempts + 1 } else { MAX_OPEN_ATTEMPTS };
+                    tally.open_case_count += progress.claims.tested_count(OPEN_DIMS) - tested_before;
                 }
                 if progress.claims.device_memory && tally.device_case_count < MAX_DEVICE_CASES {
                     let is_good = self.try_on_device(progress, &case);
@@ -225,8 +235,8 @@ impl Run<'_> {
                     tally.dtypes.entry(dtype).or_insert(false);
                 }
                 tally.report.refused += 1;
-                *tally.report.reasons.entry(format!("{code}: {detail}")).or_default() += 1;
-                *tally.codes.entry(code).or_default() += 1;
+                *tally.codes.entry(code.clone()).or_default() += 1;
+                *tally.report.reasons.entry(Reason { code, detail }).or_default() += 1;
             }
             CaseReply::Invalid => {}
             CaseReply::Failed(fault) => {

@@ -79,6 +79,17 @@ pub const THEMES: &[Theme] = &[
     theme(DimRange::Odd, Values::Plain, DType::U32),
 ];
 
+/// Attribute of a convolution that a case varies, so that the cases of a claim vary each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variation {
+    /// Dilation greater than 1.
+    Dilation,
+    /// Several groups of several channels.
+    Groups,
+    /// Padding that differs before and after.
+    Padding,
+}
+
 /// Declared quantization scheme of a backend, reduced to its restrictions on operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
@@ -146,6 +157,8 @@ pub enum Fill {
 /// Random generator of dimensions and values.
 pub struct Sampler {
     random: Random,
+    /// Number of the case.
+    pub index: usize,
     /// Part of the input space to sample.
     pub theme: Theme,
     /// True if attributes are restricted to common values: default layouts, no dilation, equal padding on both sides. A
@@ -169,6 +182,7 @@ impl Sampler {
     pub fn new(seed: u64, theme: Theme) -> Sampler {
         Sampler {
             random: Random::new(seed),
+            index: 0,
             theme,
             common_attrs: false,
             scheme: None,
@@ -205,6 +219,13 @@ impl Sampler {
         self.below(n) == 0
     }
 
+    /// Returns the attribute that the case varies; `None` if attributes are those of most models, or random.
+    pub fn variation(&self) -> Option<Variation> {
+        let variations = [None, Some(Variation::Dilation), Some(Variation::Groups), Some(Variation::Padding)];
+        // The second term varies the attributes of the cases of one element type, too.
+        variations[(self.index + self.index / 8) % 4].filter(|_| !self.common_attrs)
+    }
+
     /// Draws a non-zero dimension.
     pub fn dim(&mut self) -> usize {
         match self.theme.dims {
@@ -213,6 +234,11 @@ impl Sampler {
             DimRange::One => self.pick(&[1, 1, 1, 2]),
             DimRange::Wide => self.pick(&[15, 16, 17, 19, 31, 32, 33]),
         }
+    }
+
+    /// Draws a dimension of a matrix product. Some are longer than the blocks in which libraries compute.
+    pub fn matrix_dim(&mut self) -> usize {
+        if self.theme.dims == DimRange::Wide && self.chance(3) { self.pick(&[257, 513, 600]) } else { self.dim() }
     }
 
     /// Draws a spatial dimension, from a smaller range than [`Draw::dim`], because the number of elements grows with

@@ -77,12 +77,13 @@ impl Cases {
     fn generator(&self, name: &str, index: usize, attempt: usize, restrictions: Restrictions) -> Generator {
         let seed = derive_seed(self.seed, name, index, attempt);
         let mut sampler = Sampler::new(seed, self.theme(index));
+        sampler.index = index;
         sampler.scheme = self.scheme(index);
         sampler.layouts = self.layouts.clone();
         sampler.common_attrs = restrictions.common_attrs;
         sampler.restrictions = restrictions;
-        let mut generator = Generator::new(sampler);
-        generator.constants |= restrictions.constants;
+        // Not drawn, so that every claim has cases of each kind.
+        let mut generator = Generator::new(sampler, restrictions.constants || index % 5 != 4);
         if generator.sampler.scheme.is_some() {
             // The quantized models that such a backend targets have constant weights and common attributes.
             (generator.constants, generator.sampler.common_attrs) = (true, true);
@@ -95,7 +96,10 @@ impl Cases {
     pub fn single_case(&self, claim: Claim<'_>, index: usize, restrictions: Restrictions) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = self.generator(claim.name(), index, attempt, restrictions);
-            generator.sampler.common_attrs |= index >= THEMES.len();
+            // Every second round of the themes is restricted, so that more cases vary attributes as well.
+            generator.sampler.common_attrs |= index / THEMES.len() % 2 == 1;
+            // A combination of alternatives may not be well typed; later attempts draw another one.
+            generator.alternatives = (attempt < ATTEMPTS / 2).then_some(index + index / THEMES.len());
             let root = generator.claim(claim)?;
             let case = generator.finish(root, claim.subject(), index)?;
             match claim {
@@ -159,12 +163,32 @@ struct Generator {
     inputs: Vec<byoc_ir::tensor::Tensor>,
     /// True if weights are constants, as in models; otherwise they are inputs.
     constants: bool,
+    /// Choices between the two sides of the next alternatives of a pattern, a bit each; drawn at random if `None`.
+    alternatives: Option<usize>,
 }
 
 impl Generator {
-    fn new(mut sampler: Sampler) -> Generator {
-        let constants = !sampler.chance(4);
-        Generator { sampler, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
+    fn new(sampler: Sampler, constants: bool) -> Generator {
+        Generator {
+            sampler,
+            builder: Builder::default(),
+            params: Vec::new(),
+            inputs: Vec::new(),
+            constants,
+            alternatives: None,
+        }
+    }
+
+    /// Chooses between the two sides of an alternative; returns true for the first one.
+    fn choose_alternative(&mut self) -> bool {
+        match &mut self.alternatives {
+            Some(choices) => {
+                let is_first = choices.is_multiple_of(2);
+                *choices /= 2;
+                is_first
+            }
+            None => self.sampler.chance(2),
+        }
     }
 
     /// Returns the type of `id` if it is a tensor with known dimensions.

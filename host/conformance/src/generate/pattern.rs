@@ -1,7 +1,7 @@
 //! Generates a module that matches a given pattern.
 //!
 //! Operands that the pattern describes are generated before the call that uses them; the remaining operands follow from
-//! the recipe of the operator. For an alternative, one side is drawn at random. The recursion follows the pattern,
+//! the recipe of the operator. The cases of an entry go through the combinations of its alternatives. The recursion follows the pattern,
 //! whose depth is bounded.
 
 use super::Generator;
@@ -73,7 +73,7 @@ impl PatternBuilder<'_> {
                 self.generator.builder.project(tuple, index).ok()?
             }
             PatternNode::Alt(left, right) => {
-                let branch = if self.generator.sampler.chance(2) { *left } else { *right };
+                let branch = if self.generator.choose_alternative() { *left } else { *right };
                 self.make(branch)?
             }
             PatternNode::Redirect(target) => {
@@ -260,6 +260,10 @@ impl PatternBuilder<'_> {
                 arguments.push(self.generator.operand(operand, false));
             }
         }
+        // A pattern matches the operands of a commutative operator in either order.
+        if def.properties.commutative && arguments.len() == 2 && self.generator.sampler.chance(2) {
+            arguments.swap(0, 1);
+        }
         self.generator.builder.op(def.name, &arguments, attrs).ok()
     }
 
@@ -273,7 +277,7 @@ impl PatternBuilder<'_> {
         match &self.pattern.nodes[id] {
             PatternNode::Op(op) => Some(op::get(*op)),
             PatternNode::Alt(left, right) => {
-                let branch = if self.generator.sampler.chance(2) { *left } else { *right };
+                let branch = if self.generator.choose_alternative() { *left } else { *right };
                 self.callee(branch, args)
             }
             PatternNode::WithAttrs(inner, attrs) if matches!(self.pattern.nodes[*inner], PatternNode::Wildcard) => {

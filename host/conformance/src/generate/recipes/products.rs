@@ -1,7 +1,7 @@
 //! Convolutions, matrix products, and bias addition.
 
 use super::{Constraint, Recipe, argument_type, attrs, first_argument, ints, operand, recipe, unconstrained, weight};
-use crate::generate::draw::{DimRange, Fill, Sampler};
+use crate::generate::draw::{DimRange, Fill, Sampler, Variation};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
 use byoc_ir::tensor::DType;
@@ -15,11 +15,11 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
         }
         "nn.dense" => {
             let (dtype, shape) =
-                argument_type(constraints, 0).unwrap_or_else(|| (sampler.theme.dtype, sampler.shape_of_rank(2, 3)));
+                argument_type(constraints, 0).unwrap_or_else(|| (sampler.theme.dtype, dense_shape(sampler)));
             let terms = *shape.last()?;
             let (w, columns) = match argument_type(constraints, 1) {
                 Some((w, shape)) => (w, *shape.first()?),
-                None => (dtype, sampler.dim()),
+                None => (dtype, sampler.matrix_dim()),
             };
             let mut pairs = out_dtype(sampler, dtype);
             if sampler.chance(2) {
@@ -47,6 +47,15 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
     }
 }
 
+/// Draws the data shape of a dense operator; its last dimension is that of a matrix product.
+fn dense_shape(sampler: &mut Sampler) -> Vec<usize> {
+    let mut shape = sampler.shape_of_rank(1, 4);
+    if let Some(terms) = shape.last_mut().filter(|terms| **terms > 0) {
+        *terms = sampler.matrix_dim();
+    }
+    shape
+}
+
 /// Draws the `out_dtype` of a convolution or matrix product.
 fn out_dtype(sampler: &mut Sampler, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let is_narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
@@ -62,7 +71,7 @@ fn matmul(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]
     let (ta, tb) = (sampler.chance(3), if is_batched { !sampler.chance(3) } else { sampler.chance(3) });
     let flag = |name, value: bool| (name, AttrValue::Bool(value));
     let (dtype, a) = argument_type(constraints, 0).unwrap_or_else(|| {
-        let (rows, terms) = (sampler.spatial_dim(), sampler.dim());
+        let (rows, terms) = (sampler.matrix_dim(), sampler.matrix_dim());
         let mut shape = if ta { vec![terms, rows] } else { vec![rows, terms] };
         if is_batched {
             shape.insert(0, sampler.batch());
@@ -71,10 +80,18 @@ fn matmul(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]
     });
     let terms = *a.get(a.len().checked_sub(if ta { 2 } else { 1 })?)?;
     let (w, b) = argument_type(constraints, 1).unwrap_or_else(|| {
-        let columns = sampler.dim();
+        let columns = sampler.matrix_dim();
         let mut shape = if tb { vec![columns, terms] } else { vec![terms, columns] };
         if is_batched {
-            shape.insert(0, if sampler.chance(3) { 1 } else { a[0] });
+            // Either batch may be broadcast.
+            shape.insert(
+                0,
+                match a[0] {
+                    1 => sampler.batch(),
+                    _ if sampler.chance(3) => 1,
+                    batch => batch,
+                },
+            );
         }
         (dtype, shape)
     });
@@ -117,6 +134,7 @@ fn convolution(
     axes: usize,
     is_transposed: bool,
 ) -> Option<Recipe> {
+    let variation = sampler.variation();
     let layout_pairs = layouts(axes, is_transposed);
     let (order, kernel_order) = (layout_pairs[0].0, layout_pairs[0].1);
     let declared_layouts = sampler.declared_layouts(def.name).filter(|names| match &names[..] {
@@ -142,7 +160,11 @@ fn convolution(
         None => {
             let channels = if sampler.theme.dims == DimRange::Wide && axes == 3 { 3 } else { sampler.dim() };
             // Half of the draws have an even number of channels, so that a group can have several channels.
-            let channels = if sampler.chance(2) { channels.next_multiple_of(2) } else { channels };
+            let channels = match variation {
+                Some(Variation::Groups) => channels.next_multiple_of(2).max(4),
+                _ if sampler.chance(2) => channels.next_multiple_of(2),
+                _ => channels,
+            };
             let spatial_dims = (0..axes)
                 .map(|_| if axes == 3 { sampler.spatial_dim().min(7) } else { sampler.spatial_dim() })
                 .collect();
@@ -150,7 +172,9 @@ fn convolution(
         }
     };
     // Most backends have separate loops for depthwise, grouped and plain convolutions.
+    let proper_divisors: Vec<usize> = divisors(channels).into_iter().filter(|d| (2..channels).contains(d)).collect();
     let groups = match sampler.below(3) {
+        _ if variation == Some(Variation::Groups) && !proper_divisors.is_empty() => sampler.pick(&proper_divisors),
         0 => 1,
         1 if sampler.common_attrs => sampler.pick(&divisors(channels)),
         1 => channels.max(1),
@@ -161,8 +185,11 @@ fn convolution(
     if groups == channels && channels > 4 {
         channels_per_group = 1 + sampler.below(2);
     }
+    if variation == Some(Variation::Groups) {
+        channels_per_group = channels_per_group.max(2);
+    }
     let mut taps: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 2, 3, 3, 5])).collect();
-    if sampler.chance(2) {
+    if sampler.chance(2) || variation == Some(Variation::Dilation) {
         // Square kernels, as in most models; swapped axes then change only the values, not the shape.
         taps = vec![sampler.pick(&[2, 3, 3]); axes];
     }
@@ -171,9 +198,16 @@ fn convolution(
         true => [channels, channels_per_group].into_iter().chain(taps.iter().copied()).collect(),
     };
     let strides: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 1, 2, 3])).collect();
-    let dilation: Vec<usize> =
-        (0..axes).map(|_| if !sampler.common_attrs && sampler.chance(3) { 2 } else { 1 }).collect();
+    let dilation: Vec<usize> = match variation {
+        Some(Variation::Dilation) => vec![2; axes],
+        _ => (0..axes).map(|_| if !sampler.common_attrs && sampler.chance(3) { 2 } else { 1 }).collect(),
+    };
     let padding: Vec<usize> = match sampler.below(if sampler.common_attrs { 3 } else { 4 }) {
+        _ if variation == Some(Variation::Padding) => {
+            let before: Vec<usize> = (0..axes).map(|_| sampler.below(2)).collect();
+            let after = before.iter().map(|size| size + 1);
+            before.iter().copied().chain(after).collect()
+        }
         0 => vec![0; axes],
         // Relay accepts one padding value per axis, or one per side of each axis.
         1 => (0..axes).map(|_| sampler.below(3)).collect(),
