@@ -178,7 +178,7 @@ pub fn compile_unchecked(
 
 /// Returns an error if the share of the FLOPs on backends is below `--require-offload`, after printing the warnings.
 pub fn check_build_offload(args: &BuildArgs, output: &BuildOutput) -> Result<(), Failure> {
-    let offload = check_offload(args, output.explanation.totals.offload_share, || {
+    let offload = check_offload(args, output.min_offload_share(), || {
         let reasons = build::refusal_summary(&output.explanation);
         (
             build::refusal_headline(&reasons.iter().collect::<Vec<_>>()),
@@ -320,7 +320,7 @@ pub fn prepare(
     let (model, warnings) =
         Model::load_sparing(session, host_model, build_options(build_args).cache_dir.as_deref(), compile_model)?;
     warnings.iter().for_each(render::print_diagnostic);
-    check_load_offload(build_args, model.offload_share, &warnings)?;
+    check_load_offload(build_args, model.min_offload_share, &warnings)?;
     Ok(PreparedModel { model, inputs, compile_time, load_time: start.elapsed() })
 }
 

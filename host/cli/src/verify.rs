@@ -19,22 +19,25 @@ use std::process::ExitCode;
 
 /// Runs each model on its recorded inputs and compares the outputs with the recorded ones.
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
-    let session = ready::session(&args.build)?;
-    let _interruptible = cancel_on_interrupt(&session.cancel);
-    let verify_directory = |dir: &Path| {
-        let offload = Cell::new(0.0);
-        verify(dir, args, &session, &offload)
-            .unwrap_or_else(|failure| FolderResult { offload: offload.get(), ..FolderResult::from_failure(&failure) })
-    };
     if let Some(dir) = args.only_case.and_then(|index| args.dirs.get(index)) {
-        println!("{}", json!(verify_directory(dir)));
+        // The result of this process is one line, whatever happens.
+        let result = ready::session(&args.build).map(|session| {
+            let _interruptible = cancel_on_interrupt(&session.cancel);
+            verify_directory(dir, args, &session)
+        });
+        println!("{}", json!(result.unwrap_or_else(|failure| FolderResult::from_failure(&failure))));
         return Ok(ExitCode::SUCCESS);
     }
+    let session = ready::session(&args.build)?;
+    let _interruptible = cancel_on_interrupt(&session.cancel);
     let mut counts = [0usize; Status::COUNT];
     let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
     for (index, dir) in args.dirs.iter().enumerate() {
-        let result =
-            if args.isolate_cases { verify_isolated::verify(index, &session.cancel)? } else { verify_directory(dir) };
+        let result = if args.isolate_cases {
+            verify_isolated::verify(index, &session.cancel)?
+        } else {
+            verify_directory(dir, args, &session)
+        };
         counts[result.status as usize] += 1;
         let case = ready::name_of(dir);
         if args.build.diagnostics.json {
@@ -70,6 +73,13 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(pass != set_count)))
 }
 
+/// Verifies the model of one directory. A model that cannot be built or run is a result, too.
+fn verify_directory(dir: &Path, args: &VerifyArgs, session: &Session) -> FolderResult {
+    let offload = Cell::new(0.0);
+    verify(dir, args, session, &offload)
+        .unwrap_or_else(|failure| FolderResult { offload: offload.get(), ..FolderResult::from_failure(&failure) })
+}
+
 fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
     diagnostic.code == codes::runtime::INPUT_SHAPE
 }
@@ -86,14 +96,14 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>)
     let load = |set: &TestSet| -> Result<(Model, Signature), Failure> {
         let sources = ready::recorded_inputs(&test_dir, set, InputSources::read(&InputArgs::default())?)?;
         let output = ready::compile_unchecked(dir, &args.build, session, &sources)?;
-        offload.set(output.explanation.totals.offload_share);
+        offload.set(output.min_offload_share());
         ready::check_build_offload(&args.build, &output)?;
         output.warnings().for_each(super::render::print_diagnostic);
         let cache_dir = ready::build_options(&args.build).cache_dir;
         let (model, warnings) = Model::load(session, output.compiled, cache_dir.as_deref())?;
         warnings.iter().for_each(super::render::print_diagnostic);
-        offload.set(model.offload_share);
-        ready::check_load_offload(&args.build, model.offload_share, &warnings)?;
+        offload.set(model.min_offload_share);
+        ready::check_load_offload(&args.build, model.min_offload_share, &warnings)?;
         Ok((model, output.signature))
     };
     let (mut model, mut ports) = load(first_set)?;
@@ -107,7 +117,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>)
         status: Status::Pass,
         max_abs_err: Some(0.0),
         max_rel_err: Some(0.0),
-        offload: model.offload_share,
+        offload: model.min_offload_share,
         code: None,
         message: String::new(),
     };
@@ -118,7 +128,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>)
             // dimensions.
             Err(failure) if set_index > 0 && failure.diagnostics.iter().any(is_of_another_shape) => {
                 (model, ports) = load(set)?;
-                result.offload = result.offload.min(model.offload_share);
+                result.offload = result.offload.min(model.min_offload_share);
                 model.run(&inputs)?
             }
             actual => actual?,

@@ -87,12 +87,12 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// Creates the result for a process that printed no result: derived from the first diagnostic on its standard error, or
-/// else from its exit status.
+/// Creates the result for a process that printed no result: its exit status, and the first line of its standard error.
 fn failed_result(stderr: &str, status: ExitStatus) -> FolderResult {
-    let code_and_message = stderr.lines().find_map(|line| line.strip_prefix("error[")?.split_once("]: "));
-    match code_and_message {
-        Some((code, message)) => FolderResult::with_error(Some(code.to_owned()), message.to_owned()),
-        None => FolderResult::with_error(None, Termination::of(status).to_string()),
-    }
+    let termination = Termination::of(status);
+    let message = match stderr.lines().find(|line| !line.trim().is_empty()) {
+        Some(line) => format!("{termination}: {line}"),
+        None => termination.to_string(),
+    };
+    FolderResult::with_error(None, message)
 }

@@ -36,6 +36,8 @@ pub struct Model {
     variants: Vec<Executor>,
     /// Share of the FLOPs per run that backends execute, excluding regions that fell back to the host.
     pub offload_share: f64,
+    /// Smallest such share of the programs for fixed values of symbolic dimensions; `offload_share` without such programs.
+    pub min_offload_share: f64,
     /// FLOPs per run that backends execute.
     pub offload_flops: u64,
     /// Number of regions that run on backends.
@@ -200,8 +202,12 @@ fn load(
     compiled.check()?;
     let variants = std::mem::take(&mut compiled.variants);
     let (mut model, mut warnings) = load_program(session, compiled, cache_dir, retention)?;
+    if !variants.is_empty() {
+        model.min_offload_share = 1.0;
+    }
     for variant in variants {
         let (variant, variant_warnings) = load_program(session, variant.compiled, cache_dir, retention)?;
+        model.min_offload_share = model.min_offload_share.min(variant.offload_share);
         model.variants.push(variant.executor);
         // Regions that no program can load are reported once.
         warnings.extend(variant_warnings.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
@@ -290,5 +296,7 @@ fn load_program(
     for note in executor.notes() {
         warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));
     }
-    Ok((Model { executor, variants: Vec::new(), offload_share, offload_flops, regions: count }, warnings))
+    let min_offload_share = offload_share;
+    let variants = Vec::new();
+    Ok((Model { executor, variants, offload_share, min_offload_share, offload_flops, regions: count }, warnings))
 }

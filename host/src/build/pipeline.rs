@@ -97,6 +97,13 @@ pub struct UnusedBackend {
 }
 
 impl BuildOutput {
+    /// Returns the smallest share of the FLOPs on backends of the programs for fixed values of symbolic dimensions; the
+    /// share of the program itself if there are none.
+    pub fn min_offload_share(&self) -> f64 {
+        let shares = self.variant_totals.iter().map(|totals| totals.offload_share);
+        shares.reduce(f64::min).unwrap_or(self.explanation.totals.offload_share)
+    }
+
     /// Returns all non-fatal diagnostics.
     pub fn warnings(&self) -> impl Iterator<Item = &Diagnostic> {
         self.warnings.iter().chain(self.unused.iter().map(|backend| &backend.warning))

@@ -43,15 +43,20 @@ fn reports_regions_of_each_specialized_program() {
     let dir = tempfile::tempdir().unwrap();
     let artifact = dir.path().join("a.byoc").display().to_string();
     let plugin_dir = plugins.path().display().to_string();
-    let compile = |dim: &str| {
+    let compile_with = |dim: &str, options: &[&str]| {
         let args =
             ["compile", &model, "--dim", dim, "--backend", "ccompiler", "--plugin-dir", &plugin_dir, "--no-cache"];
-        byoc([&args[..], &["-o", &artifact]].concat()).ok()
+        byoc([&args[..], &["-o", &artifact], options].concat())
     };
+    let compile = |dim: &str| compile_with(dim, &[]).ok();
     let fragments = ["0 regions with 0.0 %", "  batch=1: 1 region with 100.0 %", "  batch=3: 1 region with 100.0 %"];
     let specialized_output = compile("batch=1,3").stderr_contains(&fragments);
     assert!(!specialized_output.err.contains("E0404"), "{}", specialized_output.err);
     compile("batch=?").stderr_contains(&["E0404", "--dim NAME=N,N.."]);
+
+    // The listed sizes are required to run on the backend; other sizes may not.
+    compile_with("batch=1,3", &["--require-offload=1"]).ok();
+    compile_with("batch=?", &["--require-offload=1"]).fails_with("E0404");
 }
 
 #[test]
