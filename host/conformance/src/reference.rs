@@ -219,8 +219,12 @@ fn operator_error(
                 .enumerate()
                 .map(|(i, &v)| {
                     let sum = magnitudes.as_ref().map_or(v.abs(), |m| m[i]);
-                    let sum = if sum.is_finite() { sum } else { 0.0 };
-                    bound * sum + ulp(v, working_dtype) + underflow + rounding(v)
+                    match largest_finite(working_dtype) {
+                        _ if !sum.is_finite() => ulp(v, working_dtype) + underflow + rounding(v),
+                        // Partial sums overflow in some orders of summation.
+                        Some(limit) if sum > limit => f64::INFINITY,
+                        _ => bound * sum + ulp(v, working_dtype) + underflow + rounding(v),
+                    }
                 })
                 .collect()
         }
@@ -424,5 +428,17 @@ mod tests {
         assert_eq!(result([f32::NAN, 1.0]), Err(0));
         let exact = BoundedTensor { error: vec![0.0, 0.0], ..expected };
         assert!(compare(&Tensor::from_slice(&[2], &[f32::NEG_INFINITY, 1.0]), &exact).is_err());
+    }
+
+    #[test]
+    fn sum_whose_partial_sums_may_overflow_is_unbounded() {
+        let axes = byoc_ir::ir::AttrValue::List(vec![byoc_ir::ir::AttrValue::Int(1)].into());
+        let mut builder = Builder::default();
+        let x = builder.var("x", Type::tensor(DType::F32, &[2, 3]));
+        let sum = builder.op("sum", &[x], Attrs::new([("axis", axes)])).unwrap();
+        builder.define("main", &[x], sum).unwrap();
+        let input = Tensor::from_slice(&[2, 3], &[-2e38f32, -2e38, 3e38, -1e38, -1e38, 1e38]);
+        let error = &evaluate(&builder.module, &[input]).unwrap()[&sum][0].error;
+        assert_eq!((error[0], error[1] < 1e33), (f64::INFINITY, true), "{error:?}");
     }
 }

@@ -134,15 +134,17 @@ impl Run<'_> {
     ) -> Tally {
         (self.progress)(&subject.to_string());
         let mut tally = Tally::new(subject);
+        // Regions differ in their operators, so a refusal of one says little about the next one.
+        let is_region = matches!(subject, Subject::Region);
         for index in 0..self.options.cases * MAX_DRAW_FACTOR {
             let dtype = progress.cases.theme(index).dtype;
             let mut restrictions = Restrictions::default();
             if index >= self.options.cases {
                 // If few cases were supported, more cases of the supported element types are drawn.
-                if tally.tested_count() >= self.options.cases / 2 || tally.needs_neighbors() {
+                if tally.tested_count() >= self.options.cases / 2 || (!is_region && tally.needs_neighbors()) {
                     break;
                 }
-                if tally.dtypes.get(&dtype) == Some(&false) {
+                if !is_region && tally.dtypes.get(&dtype) == Some(&false) {
                     continue;
                 }
                 restrictions = tally.restrictions(index);

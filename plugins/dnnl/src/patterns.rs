@@ -38,6 +38,12 @@ macro_rules! gelu_part {
     (half) => {
         "const(0.5) | const"
     };
+    (cube) => {
+        "multiply(power(c, const(3.0) | const), const(0.044715) | const)"
+    };
+    (tanh_gate) => {
+        concat!("add(tanh(multiply(add(c, ", gelu_part!(cube), "), const(0.7978846) | const)), const(1.0) | const)")
+    };
     (gate) => {
         "add(erf(divide(c, const(1.4142135) | const) | multiply(c, const(0.70710677) | const)), const(1.0) | const)"
     };
@@ -49,9 +55,10 @@ const GELU: &str = concat!(
     concat!(" | multiply(c, multiply(", gelu_part!(gate), ", ", gelu_part!(half), "))"),
 );
 
-const GELU_TANH: &str = "multiply(multiply(c, const), \
-    add(tanh(multiply(add(c, multiply(power(c, const), const)), const)), const)) \
-    | multiply(multiply(c, add(tanh(multiply(add(c, multiply(power(c, const), const)), const)), const)), const)";
+const GELU_TANH: &str = concat!(
+    concat!("multiply(multiply(c, ", gelu_part!(half), "), ", gelu_part!(tanh_gate), ")"),
+    concat!(" | multiply(multiply(c, ", gelu_part!(tanh_gate), "), ", gelu_part!(half), ")"),
+);
 
 const HARDSWISH: &str = "multiply(c, clip(add(multiply(c, const), const))) \
     | divide(multiply(c, clip(add(c, const))), const) | multiply(multiply(c, clip(add(c, const))), const)";
