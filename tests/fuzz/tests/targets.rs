@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 /// Run time per target in seconds; `cargo xtask fuzz` runs longer.
-const SECONDS: &str = "10";
+const SECONDS: &str = "4";
 
 fn fuzz(target: &str) {
     let dir = byoc_test_support::temporary_folder();
