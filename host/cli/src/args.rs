@@ -110,8 +110,8 @@ pub struct BuildArgs {
     /// Unsupported option; backends are selected with --backend.
     #[arg(long, value_name = "NAME", hide = true)]
     pub target: Option<String>,
-    /// Minimum share of the FLOPs on backends, below which the command fails; without a value, any share above zero. With
-    /// sizes listed by --dim, it applies to each of them.
+    /// Minimum share of the FLOPs on backends, below which the command fails; without a value, any share above zero.
+    /// With sizes listed by --dim, it applies to each of them.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = parse_share)]
     pub require_offload: Option<String>,
     /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic and accept any value at run time, or

@@ -36,7 +36,8 @@ pub struct Model {
     variants: Vec<Executor>,
     /// Share of the FLOPs per run that backends execute, excluding regions that fell back to the host.
     pub offload_share: f64,
-    /// Smallest such share of the programs for fixed values of symbolic dimensions; `offload_share` without such programs.
+    /// Smallest such share of the programs for fixed values of symbolic dimensions; `offload_share` without such
+    /// programs.
     pub min_offload_share: f64,
     /// FLOPs per run that backends execute.
     pub offload_flops: u64,

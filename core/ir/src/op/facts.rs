@@ -55,7 +55,8 @@ pub enum LayoutRule {
 /// the shape of the result.
 pub type Terms = fn(&Params<'_>, &[&[usize]], &[usize]) -> usize;
 
-/// Returns the change of each element of the result per relative error of the mean, from the attributes and the arguments.
+/// Returns the change of each element of the result per relative error of the mean, computed from the attributes and the
+/// arguments.
 pub type MeanSensitivity = fn(&Params<'_>, &[TensorView<'_>]) -> Vec<f64>;
 
 /// Error bound of an operator's floating-point results, relative to the reference. On integers all operators are exact.

@@ -1,8 +1,8 @@
 //! Generates a module that matches a given pattern.
 //!
 //! Operands that the pattern describes are generated before the call that uses them; the remaining operands follow from
-//! the recipe of the operator. The cases of an entry go through the combinations of its alternatives. The recursion follows the pattern,
-//! whose depth is bounded.
+//! the recipe of the operator. The cases of an entry go through the combinations of its alternatives. The recursion
+//! follows the pattern, whose depth is bounded.
 
 use super::Generator;
 use super::draw::Fill;
