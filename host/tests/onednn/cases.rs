@@ -624,6 +624,22 @@ pub fn resizing(c: &mut Case) {
         let (h, w) = (c.int(1, 3), c.int(1, 3));
         let attrs = [("scale_h", (h as f64).into()), ("scale_w", (w as f64).into())];
         c.op("nn.upsampling", &[x], &attrs)
+    } else if c.chance(2) {
+        let modes = [
+            ("asymmetric", ""),
+            ("asymmetric", "floor"),
+            ("half_pixel", "round"),
+            ("half_pixel", "round_prefer_floor"),
+            ("half_pixel", "round_prefer_ceil"),
+        ];
+        let (mode, rounding) = modes[c.int(0, modes.len() - 1)];
+        let attrs = [
+            ("size", ints_attr(&[c.int(1, 7) * shape[2], c.int(1, 7) * shape[3]])),
+            ("method", "nearest_neighbor".into()),
+            ("coordinate_transformation_mode", mode.into()),
+            ("rounding_method", rounding.into()),
+        ];
+        c.op("image.resize2d", &[x], &attrs)
     } else {
         let size = [c.int(1, 15), c.int(1, 15)];
         let attrs = [

@@ -279,11 +279,10 @@ impl<'a> Attributes<'a> {
         let rounding = self.0.0.text("rounding_method").unwrap_or_default();
         let is_integer = (0..2).all(|i| out_size[i] % in_size[i] == 0);
         match (method, mode, rounding) {
-            // For integer factors, all these rounding modes select the same neighbor: floor(x / factor).
+            // For integer factors, all these rounding modes select the same neighbor: floor(x / factor). Without a mode,
+            // `image.resize2d` rounds down, which selects another one at half-pixel centers.
             ("nearest_neighbor", "asymmetric", "" | "floor") if is_integer => Ok(ffi::RESAMPLING_NEAREST),
-            ("nearest_neighbor", "half_pixel", "" | "round" | "round_prefer_floor" | "round_prefer_ceil")
-                if is_integer =>
-            {
+            ("nearest_neighbor", "half_pixel", "round" | "round_prefer_floor" | "round_prefer_ceil") if is_integer => {
                 Ok(ffi::RESAMPLING_NEAREST)
             }
             ("linear" | "bilinear", "half_pixel", _) => Ok(ffi::RESAMPLING_LINEAR),
