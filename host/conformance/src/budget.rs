@@ -57,6 +57,16 @@ pub fn gamma(n: usize, dtype: DType) -> f64 {
     nu / (1.0 - nu).max(f64::EPSILON)
 }
 
+/// Returns the largest finite number of a floating-point type.
+pub fn largest_finite(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::MAX,
+        DType::F16 => 65504.0,
+        DType::BF16 => f64::from(half::bf16::MAX),
+        _ => f64::from(f32::MAX),
+    }
+}
+
 /// Returns the unit in the last place of `value` in `dtype`; 0 for non-float types and non-finite values.
 pub fn ulp(value: f64, dtype: DType) -> f64 {
     let (digits, min_normal) = match dtype {

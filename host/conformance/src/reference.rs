@@ -5,7 +5,7 @@
 //! operands. The propagated bounds are estimated: the operator is executed in binary64 on operands perturbed to the
 //! limits of their bounds, in ten ways, and the bound is twice the largest change of the result.
 
-use super::budget::{error_model, gamma, roundoff, term_count, ulp};
+use super::budget::{error_model, gamma, largest_finite, roundoff, term_count, ulp};
 use byoc::io::random::Random;
 use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OpId, Type};
 use byoc_ir::op::facts::ErrorModel;
@@ -219,12 +219,12 @@ fn operator_error(
                 .enumerate()
                 .map(|(i, &v)| {
                     let sum = magnitudes.as_ref().map_or(v.abs(), |m| m[i]);
-                    match largest_finite(working_dtype) {
-                        _ if !sum.is_finite() => ulp(v, working_dtype) + underflow + rounding(v),
+                    let sum = if sum.is_finite() { sum } else { 0.0 };
+                    if sum > largest_finite(working_dtype) {
                         // Partial sums overflow in some orders of summation.
-                        Some(limit) if sum > limit => f64::INFINITY,
-                        _ => bound * sum + ulp(v, working_dtype) + underflow + rounding(v),
+                        return f64::INFINITY;
                     }
+                    bound * sum + ulp(v, working_dtype) + underflow + rounding(v)
                 })
                 .collect()
         }
@@ -315,17 +315,6 @@ impl std::fmt::Display for Mismatch {
     }
 }
 
-/// Returns the largest finite number of a floating-point type.
-fn largest_finite(dtype: DType) -> Option<f64> {
-    match dtype {
-        DType::F64 => Some(f64::MAX),
-        DType::F32 => Some(f64::from(f32::MAX)),
-        DType::F16 => Some(65504.0),
-        DType::BF16 => Some(f64::from(f32::from_bits(0x7f7f_0000))),
-        _ => None,
-    }
-}
-
 /// Compares a result with its bounds; returns the largest fraction of its bound that any element used.
 ///
 /// # Errors
@@ -349,12 +338,12 @@ pub fn compare(actual: &Tensor, expected: &BoundedTensor) -> Result<f64, Mismatc
         if is_equal || bound == f64::INFINITY {
             continue;
         }
-        let deviation = match largest_finite(actual.dtype()) {
+        let deviation = if bound > 0.0 && (a.is_infinite() || b.is_infinite()) {
             // A result that close to the largest number may round to infinity, depending on the order of a summation.
-            Some(limit) if bound > 0.0 && (a.is_infinite() || b.is_infinite()) => {
-                (a.clamp(-limit, limit) - b.clamp(-limit, limit)).abs()
-            }
-            _ => (a - b).abs(),
+            let limit = largest_finite(actual.dtype());
+            (a.clamp(-limit, limit) - b.clamp(-limit, limit)).abs()
+        } else {
+            (a - b).abs()
         };
         if deviation.is_finite() && deviation <= bound {
             share = share.max(deviation / bound);

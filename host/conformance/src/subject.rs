@@ -24,10 +24,11 @@ const MAX_FAULTS_PER_KIND: usize = 3;
 /// Maximum number of drawn cases if few are supported, as a multiple of the requested number.
 const MAX_DRAW_FACTOR: usize = 8;
 
-/// Number of supported cases per subject with open dimensions, maximum number of attempts to find them, and maximum
-/// number of cases in device memory.
+/// Maximum number of supported cases per subject with open dimensions, and of attempts to find them.
 const MAX_OPEN_CASES: usize = 4;
 const MAX_OPEN_ATTEMPTS: usize = 12;
+
+/// Maximum number of cases per subject in device memory.
 const MAX_DEVICE_CASES: usize = 2;
 
 /// Maximum number of passed cases per subject that are retained for combination with other claims.

@@ -335,6 +335,13 @@ fn batch_reference(
     Ok(())
 }
 
+/// Returns the mean and the (biased) variance of a set of elements.
+fn moments(x: &[f64], set: &[usize]) -> (f64, f64) {
+    let n = set.len() as f64;
+    let mean = set.iter().map(|&i| x[i]).sum::<f64>() / n;
+    (mean, set.iter().map(|&i| (x[i] - mean) * (x[i] - mean)).sum::<f64>() / n)
+}
+
 /// Normalizes each set of elements by its own mean and variance, then applies gamma and beta by channel.
 fn normalize(
     params: &Params<'_>,
@@ -346,9 +353,7 @@ fn normalize(
     let (scale, center, epsilon) = (params.bool("scale"), params.bool("center"), params.float("epsilon"));
     let [mut x, gamma, beta] = [0, 1, 2].map(|i| inputs[i].to_f64s());
     for set in sets {
-        let n = set.len() as f64;
-        let mean = set.iter().map(|&i| x[i]).sum::<f64>() / n;
-        let variance = set.iter().map(|&i| (x[i] - mean) * (x[i] - mean)).sum::<f64>() / n;
+        let (mean, variance) = moments(&x, &set);
         for i in set {
             let c = view.channel(i);
             let value = (x[i] - mean) / (variance + epsilon).sqrt();
@@ -370,10 +375,8 @@ fn mean_sensitivity(
     let (x, gamma) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let mut changes = vec![0.0; x.len()];
     for set in sets {
-        let n = set.len() as f64;
-        let mean = set.iter().map(|&i| x[i]).sum::<f64>() / n;
-        let mean_magnitude = set.iter().map(|&i| x[i].abs()).sum::<f64>() / n;
-        let variance = set.iter().map(|&i| (x[i] - mean) * (x[i] - mean)).sum::<f64>() / n;
+        let (_, variance) = moments(&x, &set);
+        let mean_magnitude = set.iter().map(|&i| x[i].abs()).sum::<f64>() / set.len() as f64;
         for i in set {
             let factor = if scale { gamma[view.channel(i)].abs() } else { 1.0 };
             changes[i] = mean_magnitude * factor / (variance + epsilon).sqrt();

@@ -1,6 +1,7 @@
 //! Random dimensions, element types and values. A theme selects the part of the input space that a case samples. All
 //! draws derive from a seed, and are the same on every machine.
 
+use crate::budget::largest_finite;
 use byoc::io::random::Random;
 use byoc_ir::tensor::{DType, Element, Tensor};
 use byoc_ir::with_dtype;
@@ -346,11 +347,12 @@ impl Sampler {
 
     fn random_value(&mut self, dtype: DType, fill: &Fill) -> f64 {
         let sample = |sampler: &mut Sampler| sampler.random.uniform() * 4.0 - 2.0;
-        let (min_exponent, largest) = match dtype {
-            DType::F64 => (f64::from_bits(1), f64::MAX),
-            DType::F16 => (f64::powi(2.0, -24), 65504.0),
-            DType::BF16 => (f64::powi(2.0, -133), f64::from(half::bf16::MAX)),
-            _ => (f64::powi(2.0, -149), f64::from(f32::MAX)),
+        let largest = largest_finite(dtype);
+        let min_exponent = match dtype {
+            DType::F64 => f64::from_bits(1),
+            DType::F16 => f64::powi(2.0, -24),
+            DType::BF16 => f64::powi(2.0, -133),
+            _ => f64::powi(2.0, -149),
         };
         let value = match (fill, self.theme.values) {
             (Fill::Within(min, max), _) => return min + self.random.uniform() * (max - min),
