@@ -66,17 +66,17 @@ const LANES: usize = 32;
 
 /// Folds a row into lanes, and the lanes into the total.
 macro_rules! fold_row {
-    ($row:expr, $first:expr, |$a:ident, $x:ident| $fold:expr) => {{
-        let mut lanes = [$first; LANES];
+    ($row:expr, $first:expr, $accumulator:ident, |$a:ident, $x:ident| $fold:expr) => {{
+        let mut lanes: [$accumulator; LANES] = [$first; LANES];
         let (blocks, tail) = $row.as_chunks::<LANES>();
         for block in blocks {
-            for (lane, &$x) in lanes.iter_mut().zip(block) {
-                let $a = *lane;
+            for (lane, &x) in lanes.iter_mut().zip(block) {
+                let ($a, $x) = (*lane, $accumulator::from(x));
                 *lane = $fold;
             }
         }
-        for (lane, &$x) in lanes.iter_mut().zip(tail) {
-            let $a = *lane;
+        for (lane, &x) in lanes.iter_mut().zip(tail) {
+            let ($a, $x) = (*lane, $accumulator::from(x));
             *lane = $fold;
         }
         let mut total = lanes[0];
@@ -91,48 +91,73 @@ macro_rules! fold_row {
 /// Number of elements that are added in `f32` before the sum is added in binary64.
 const BLOCK: usize = 2048;
 
+/// Maximum number of adjacent results that are accumulated together, and that number where all of them are few.
+const COLUMNS: usize = 1024;
+const FEW_COLUMNS: usize = 64;
+
 macro_rules! folds {
-    ($($module:ident $first:expr, |$a:ident, $x:ident| $fold:expr;)*) => {$(
+    ($($module:ident $accumulator:ident, $first:expr, |$a:ident, $x:ident| $fold:expr;)*) => {$(
         mod $module {
             use super::*;
             multiversion! {
-                pub(super) fn row(row: &[f32]) -> f32 {
-                    fold_row!(row, $first, |$a, $x| $fold)
+                pub(super) fn row(row: &[f32]) -> $accumulator {
+                    fold_row!(row, $first, $accumulator, |$a, $x| $fold)
                 }
-                pub(super) fn fold_into(out: &mut [f32], row: &[f32]) {
-                    for (out, &$x) in out.iter_mut().zip(row) {
-                        let $a = *out;
-                        *out = $fold;
+                pub(super) fn fold_into(totals: &mut [$accumulator], row: &[f32]) {
+                    for (total, &x) in totals.iter_mut().zip(row) {
+                        let ($a, $x) = (*total, $accumulator::from(x));
+                        *total = $fold;
                     }
                 }
             }
-            pub(super) static FOLD: Fold = Fold { first: $first, row, fold_into, combine: |$a: f64, $x: f64| $fold };
+            pub(super) static FOLD: Fold<$accumulator> =
+                Fold { first: $first, row, fold_into, combine: |$a: f64, $x: f64| $fold };
         }
     )*};
 }
 
 folds! {
-    sum 0.0f32, |a, x| a + x;
-    product 1.0f32, |a, x| a * x;
-    maximum f32::NEG_INFINITY, |a, x| if a.is_nan() || a > x { a } else { x };
-    minimum f32::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x };
+    sum f32, 0.0, |a, x| a + x;
+    // In binary64, a product of few elements does not overflow before it is multiplied by 0.
+    product f64, 1.0, |a, x| a * x;
+    maximum f32, f32::NEG_INFINITY, |a, x| if a.is_nan() || a > x { a } else { x };
+    minimum f32, f32::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x };
 }
 
-/// Operation that combines elements.
-struct Fold {
-    first: f32,
-    row: fn(&[f32]) -> f32,
-    fold_into: fn(&mut [f32], &[f32]),
+/// Operation that combines elements, with accumulators of type `A`.
+struct Fold<A: 'static> {
+    first: A,
+    row: fn(&[f32]) -> A,
+    fold_into: fn(&mut [A], &[f32]),
     combine: fn(f64, f64) -> f64,
 }
 
-struct Reduce {
+struct Reduce<A: 'static> {
     shape: Shape,
-    fold: &'static Fold,
+    fold: &'static Fold<A>,
     is_mean: bool,
 }
 
-impl Kernel for Reduce {
+impl<A: Copy + Into<f64>> Reduce<A> {
+    /// Folds `rows` rows of `data` into each other, as many columns at a time as `totals` has elements.
+    fn fold_columns(&self, data: &[f32], rows: usize, divisor: f64, out: &mut [f32], totals: &mut [A]) {
+        let mut column = 0;
+        for out in out.chunks_mut(totals.len()) {
+            let totals = &mut totals[..out.len()];
+            totals.fill(self.fold.first);
+            for r in 0..rows {
+                let position = offset(&self.shape.folded_axes, r) + column;
+                (self.fold.fold_into)(totals, &data[position..position + out.len()]);
+            }
+            for (out, &total) in out.iter_mut().zip(&*totals) {
+                *out = (total.into() / divisor) as f32;
+            }
+            column += out.len();
+        }
+    }
+}
+
+impl<A: Copy + Into<f64> + Sync> Kernel for Reduce<A> {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (data, out) = (inputs[0].as_slice::<f32>(), outputs[0].as_mut_slice::<f32>());
         let Shape { kept_axes, folded_axes, inner } = &self.shape;
@@ -146,11 +171,11 @@ impl Kernel for Reduce {
                 let first = c * chunk;
                 for (i, out) in out.iter_mut().enumerate() {
                     let base = offset(kept_axes, first + i);
-                    let mut total = f64::from(self.fold.first);
+                    let mut total: f64 = self.fold.first.into();
                     for r in 0..rows {
                         let position = base + offset(folded_axes, r);
                         for block in data[position..position + size].chunks(BLOCK) {
-                            total = (self.fold.combine)(total, f64::from((self.fold.row)(block)));
+                            total = (self.fold.combine)(total, (self.fold.row)(block).into());
                         }
                     }
                     *out = (total / divisor) as f32;
@@ -158,14 +183,12 @@ impl Kernel for Reduce {
             });
         } else {
             split::for_each_chunk(out, size, work, |i, out| {
-                let base = offset(kept_axes, i);
-                out.fill(self.fold.first);
-                for r in 0..rows {
-                    let position = base + offset(folded_axes, r);
-                    (self.fold.fold_into)(out, &data[position..position + out.len()]);
-                }
-                if self.is_mean {
-                    out.iter_mut().for_each(|v| *v = (f64::from(*v) / divisor) as f32);
+                let first = self.fold.first;
+                let data = &data[offset(kept_axes, i)..];
+                if out.len() <= FEW_COLUMNS {
+                    self.fold_columns(data, rows, divisor, out, &mut [first; FEW_COLUMNS]);
+                } else {
+                    self.fold_columns(data, rows, divisor, out, &mut [first; COLUMNS]);
                 }
             });
         }
@@ -173,7 +196,11 @@ impl Kernel for Reduce {
     }
 }
 
-fn make(spec: &Spec<'_>, fold: &'static Fold, is_mean: bool) -> Option<Box<dyn Kernel>> {
+fn make<A: Copy + Into<f64> + Sync>(
+    spec: &Spec<'_>,
+    fold: &'static Fold<A>,
+    is_mean: bool,
+) -> Option<Box<dyn Kernel>> {
     if spec.inputs[0].dtype != DType::F32 {
         return None;
     }

@@ -395,6 +395,14 @@ fn reductions() {
             check(name, &attrs([("axis", ints([axis]))]), &single_value(rows.clone()), Tolerance::Units(1.0));
         }
     }
+    // The product of the elements before the zero exceeds the range of binary32.
+    let mut column = [1e30f32; 84];
+    column[70] = 0.0;
+    for shape in [[1, 84], [84, 1], [42, 2]] {
+        let values = Tensor::from_slice(&shape, &column);
+        check("prod", &attrs([("axis", ints([0]))]), &single_value(values.clone()), Tolerance::Units(1.0));
+        check("prod", &attrs([("axis", ints([1]))]), &single_value(values), Tolerance::Units(1.0));
+    }
 }
 
 #[test]

@@ -31,7 +31,10 @@ pub const ROWS: &[Row] = &[
     ("Cast", 6, cast),
     ("CastLike", 15, cast_like),
     ("Ceil", 1, |n| unary(n, "ceil")),
-    ("Celu", 12, celu),
+    ("Celu", 12, |n| {
+        let alpha = n.float_attr("alpha", 1.0)?;
+        float32_throughout(n, |n, x| celu(n, x, alpha))
+    }),
     ("Clip", 1, clip_6),
     ("Clip", 11, clip_11),
     ("Cos", 7, |n| unary(n, "cos")),
@@ -40,7 +43,7 @@ pub const ROWS: &[Row] = &[
     ("Dropout", 7, dropout),
     ("Elu", 1, |n| {
         let alpha = n.float_attr("alpha", 1.0)?;
-        exponential_below_zero(n, alpha, 1.0)
+        float32_throughout(n, |n, x| exponential_below_zero(n, x, alpha))
     }),
     ("Equal", 7, |n| binary(n, "equal")),
     ("Erf", 9, |n| unary(n, "erf")),
@@ -55,9 +58,10 @@ pub const ROWS: &[Row] = &[
         single_output(hard_sigmoid(n, x, alpha, beta)?)
     }),
     ("HardSwish", 14, |n| {
-        let x = n.input(0)?;
-        let gate = hard_sigmoid(n, x, 1.0 / 6.0, 0.5)?;
-        single_output(n.op_without_attrs("multiply", &[x, gate])?)
+        float32_throughout(n, |n, x| {
+            let gate = hard_sigmoid(n, x, 1.0 / 6.0, 0.5)?;
+            n.op_without_attrs("multiply", &[x, gate])
+        })
     }),
     ("Identity", 1, |n| {
         let x = n.input(0)?;
@@ -77,12 +81,11 @@ pub const ROWS: &[Row] = &[
     ("Mean", 1, mean),
     ("Min", 1, |n| variadic(n, "minimum")),
     ("Mish", 18, |n| {
-        let x = n.input(0)?;
-        let wide_x = n.widen(x)?;
-        let softplus_x = softplus(n, wide_x)?;
-        let gate = n.op_without_attrs("tanh", &[softplus_x])?;
-        let product = n.op_without_attrs("multiply", &[wide_x, gate])?;
-        single_output(n.cast(product, n.dtype(x)?)?)
+        float32_throughout(n, |n, x| {
+            let softplus_x = softplus(n, x)?;
+            let gate = n.op_without_attrs("tanh", &[softplus_x])?;
+            n.op_without_attrs("multiply", &[x, gate])
+        })
     }),
     ("Mod", 10, modulo),
     ("Mul", 7, |n| binary(n, "multiply")),
@@ -102,22 +105,23 @@ pub const ROWS: &[Row] = &[
         // Defaults from the specification, rounded to binary32.
         let alpha = n.float_attr("alpha", 1.673_263_2)?;
         let gamma = n.float_attr("gamma", 1.050_701)?;
-        exponential_below_zero(n, alpha, gamma)
+        float32_throughout(n, |n, x| {
+            let elu = exponential_below_zero(n, x, alpha)?;
+            n.with_scalar("multiply", elu, gamma)
+        })
     }),
     ("Shrink", 9, shrink),
     ("Sigmoid", 1, |n| unary(n, "sigmoid")),
     ("Sign", 9, |n| unary(n, "sign")),
     ("Sin", 7, |n| unary(n, "sin")),
     ("Sinh", 9, |n| unary(n, "sinh")),
-    ("Softplus", 1, |n| {
-        let x = n.input(0)?;
-        single_output(softplus(n, x)?)
-    }),
+    ("Softplus", 1, |n| float32_throughout(n, softplus)),
     ("Softsign", 1, |n| {
-        let x = n.input(0)?;
-        let size = n.op_without_attrs("abs", &[x])?;
-        let size_plus_one = n.with_scalar("add", size, 1.0)?;
-        single_output(n.op_without_attrs("divide", &[x, size_plus_one])?)
+        float32_throughout(n, |n, x| {
+            let size = n.op_without_attrs("abs", &[x])?;
+            let size_plus_one = n.with_scalar("add", size, 1.0)?;
+            n.op_without_attrs("divide", &[x, size_plus_one])
+        })
     }),
     ("Sqrt", 1, |n| unary(n, "sqrt")),
     ("Sub", 7, |n| binary(n, "subtract")),
@@ -132,10 +136,11 @@ pub const ROWS: &[Row] = &[
     }),
     ("Swish", 24, |n| {
         let alpha = n.float_attr("alpha", 1.0)?;
-        let x = n.input(0)?;
-        let scaled_x = if alpha == 1.0 { x } else { n.with_scalar("multiply", x, alpha)? };
-        let gate = n.op_without_attrs("sigmoid", &[scaled_x])?;
-        single_output(n.op_without_attrs("multiply", &[x, gate])?)
+        float32_throughout(n, |n, x| {
+            let scaled_x = if alpha == 1.0 { x } else { n.with_scalar("multiply", x, alpha)? };
+            let gate = n.op_without_attrs("sigmoid", &[scaled_x])?;
+            n.op_without_attrs("multiply", &[x, gate])
+        })
     }),
     ("Tan", 7, |n| unary(n, "tan")),
     ("Tanh", 1, |n| unary(n, "tanh")),
@@ -297,9 +302,19 @@ pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![y, mask])
 }
 
-/// Computes gamma * (x where x > 0, alpha * (exp(x) - 1) elsewhere).
-fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Result<Outputs> {
+/// Converts a unary operator by several calls, in float32 for 16-bit floats, so that only the result is rounded.
+fn float32_throughout(
+    n: &mut Node<'_, '_>,
+    compute: impl FnOnce(&mut Node<'_, '_>, ExprId) -> Result<ExprId>,
+) -> Result<Outputs> {
     let x = n.input(0)?;
+    let wide_x = n.widen(x)?;
+    let result = compute(n, wide_x)?;
+    single_output(n.cast(result, n.dtype(x)?)?)
+}
+
+/// Computes x where x > 0, and alpha * (exp(x) - 1) elsewhere.
+fn exponential_below_zero(n: &mut Node<'_, '_>, x: ExprId, alpha: f64) -> Result<ExprId> {
     let dtype = n.dtype(x)?;
     let positive_part = n.op_without_attrs("nn.relu", &[x])?;
     let zero = n.scalar(dtype, 0.0);
@@ -308,37 +323,31 @@ fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Resul
     let power = n.op_without_attrs("exp", &[negative_part])?;
     let power_minus_one = n.with_scalar("subtract", power, 1.0)?;
     let negative_branch = n.with_scalar("multiply", power_minus_one, alpha)?;
-    let sum = n.op_without_attrs("add", &[positive_part, negative_branch])?;
-    single_output(if gamma == 1.0 { sum } else { n.with_scalar("multiply", sum, gamma)? })
+    n.op_without_attrs("add", &[positive_part, negative_branch])
 }
 
 /// Computes max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)).
-fn celu(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let alpha = n.float_attr("alpha", 1.0)?;
-    let data = n.input(0)?;
-    let input_dtype = n.dtype(data)?;
-    // 16-bit floats are computed in float32, so that only the result is rounded.
-    let dtype = if input_dtype == DType::F64 { input_dtype } else { DType::F32 };
-    let x = n.cast(data, dtype)?;
+fn celu(n: &mut Node<'_, '_>, x: ExprId, alpha: f64) -> Result<ExprId> {
     let positive_part = n.op_without_attrs("nn.relu", &[x])?;
     let scaled_x = n.with_scalar("divide", x, alpha)?;
     let power = n.op_without_attrs("exp", &[scaled_x])?;
     let power_minus_one = n.with_scalar("subtract", power, 1.0)?;
     let scaled_power = n.with_scalar("multiply", power_minus_one, alpha)?;
-    let zero = n.scalar(dtype, 0.0);
+    let zero = n.scalar(n.dtype(x)?, 0.0);
     let negative_branch = n.op_without_attrs("minimum", &[scaled_power, zero])?;
-    let sum = n.op_without_attrs("add", &[positive_part, negative_branch])?;
-    single_output(n.cast(sum, input_dtype)?)
+    n.op_without_attrs("add", &[positive_part, negative_branch])
 }
 
 /// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
 fn gelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let x = n.input(0)?;
-    match n.str_attr("approximate", "none")?.as_str() {
-        "none" => single_output(gelu_of(n, x, false)?),
-        "tanh" => single_output(gelu_of(n, x, true)?),
-        other => Err(n.invalid_node(format!("attribute approximate: expected none or tanh, found \"{other}\""))),
-    }
+    let is_approximate = match n.str_attr("approximate", "none")?.as_str() {
+        "none" => false,
+        "tanh" => true,
+        other => {
+            return Err(n.invalid_node(format!("attribute approximate: expected none or tanh, found \"{other}\"")));
+        }
+    };
+    float32_throughout(n, |n, x| gelu_of(n, x, is_approximate))
 }
 
 /// Computes x / 2 * (1 + erf(x / sqrt(2))), or its approximation by tanh.
