@@ -15,7 +15,7 @@ const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit
 const RUNS: usize = 10_000;
 const MAX_GROWTH: u64 = 8 << 20;
 
-/// Time after a run within which the workers of the library's thread pool must sleep.
+/// Time after a run within which the workers of the library's thread pool must go to sleep.
 const MAX_SPIN: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(60);
 
@@ -89,10 +89,10 @@ fn measure_spin(session: &Session) {
     spin_times.sort_unstable();
     let (median, max) = (spin_times[spin_times.len() / 2], spin_times[spin_times.len() - 1]);
     println!("workers spin for {median:?} after a run (median of {}; maximum {max:?})", spin_times.len());
-    assert!(median < MAX_SPIN, "expected workers to sleep within {MAX_SPIN:?} of a run, found {median:?}");
+    assert!(median < MAX_SPIN, "expected workers to go to sleep within {MAX_SPIN:?} of a run, found {median:?}");
 }
 
-/// Returns the CPU time of the workers: the threads that have the same name as the current thread, which created them.
+/// Returns the CPU time of the workers: the threads that inherited their name from the current thread, their creator.
 fn worker_time() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let this_task = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();

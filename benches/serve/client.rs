@@ -83,7 +83,7 @@ impl Http {
         &self.buffer[reply.head..reply.end]
     }
 
-    /// Returns the binary tensor data of the last response, which follows the JSON.
+    /// Returns the binary tensor data that follows the JSON in the last response.
     pub fn data(&self, reply: Reply) -> &[u8] {
         let head = std::str::from_utf8(&self.buffer[..reply.head]).unwrap_or_default();
         let json = header(head, "inference-header-content-length").and_then(|value| value.parse().ok()).unwrap_or(0);

@@ -78,7 +78,7 @@ impl Connection {
     }
 }
 
-/// Result of concurrent clients: responses per second, and latencies in microseconds.
+/// Result of a run with concurrent clients: responses per second, and latencies in microseconds.
 pub struct Measurement {
     pub rate: f64,
     pub latencies: Vec<f64>,

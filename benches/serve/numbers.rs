@@ -26,7 +26,7 @@ pub fn format_range(values: &[f64], digits: usize) -> String {
     format!("{:.digits$} ({low:.digits$} to {high:.digits$})", median(values))
 }
 
-/// Returns the verdict for a value with a limit.
+/// Returns the table entry for a limit that is met or missed.
 pub fn verdict(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }

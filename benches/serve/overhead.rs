@@ -14,12 +14,12 @@ use std::time::Duration;
 /// Limits on the latency in excess of the echo server's latency, in microseconds.
 const MAX_HTTP: f64 = 60.0;
 const MAX_GRPC: f64 = 100.0;
-/// Limit on the ratio to the latency of the echo server, for data of image size.
+/// Limit on the ratio to the latency of the echo server, for image-sized data.
 const MAX_RATIO: f64 = 1.3;
 /// Limit on the additional latency of an image in shared memory compared with 16 bytes, in microseconds.
 const MAX_SHARED: f64 = 50.0;
 
-/// Measured kind of exchange with one model.
+/// Kind of exchange with one model, and its measured latencies.
 struct Case {
     label: &'static str,
     exchange: Exchange,

@@ -152,7 +152,7 @@ fn start_peer(name: &str, python: &str, script: &str, models: &[Model], port: u1
             std::thread::sleep(Duration::from_millis(100));
             attempts += 1;
             if attempts == 600 {
-                return Err(format!("expected {} to be ready in {name} within a minute, found a timeout", model.name));
+                return Err(format!("{} was not ready in {name} within a minute", model.name));
             }
         }
     }

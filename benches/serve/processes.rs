@@ -94,7 +94,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Err(format!("expected {} to be ready within two minutes, found a timeout", self.name))
+        Err(format!("{} was not ready within two minutes", self.name))
     }
 
     /// Returns the resident memory of the server in bytes.

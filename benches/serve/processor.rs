@@ -185,7 +185,7 @@ fn measure_restart(model: &Model) -> Result<()> {
         // The port is open before the model is loaded; until then requests are rejected with a hint.
         while Connection::open(&server, &exchange)?.exchange().is_err() {
             if start_time.elapsed() > Duration::from_secs(60) {
-                return Err("expected a response within 60 s, found a timeout".into());
+                return Err("the server did not respond within 60 s".into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -143,7 +143,7 @@ fn ladder(operators: usize) -> (String, usize) {
     body.end(&sum)
 }
 
-/// Returns a module in which half of the operators use one value.
+/// Returns a module in which half of the operators use the same value.
 fn fan(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let source = body.op(format_args!("nn.relu(%x)"));

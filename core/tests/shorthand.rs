@@ -1,4 +1,4 @@
-//! Shorthands in the programs of tests.
+//! Shorthands for test programs.
 
 /// Expands `B[t](e)` and `E[t](e)`, the annotations of the target `t`, and each name of `types` to the type that it
 /// abbreviates.

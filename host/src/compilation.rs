@@ -132,7 +132,7 @@ impl CompileOptions {
         self
     }
 
-    /// Replaces the session's cancellation with `cancel`, which any thread may request.
+    /// Replaces the session's cancellation with `cancel`; any thread may request it.
     #[must_use]
     pub fn cancel(mut self, cancel: Cancel) -> CompileOptions {
         self.cancel = Some(cancel);

@@ -29,7 +29,7 @@ struct Inner {
     names: Arc<[String]>,
     explanation: Arc<Explanation>,
     warnings: Vec<Diagnostic>,
-    /// Same warnings, with texts that name command-line options.
+    /// Same as `warnings`, with texts that name command-line options.
     plain_warnings: Vec<Diagnostic>,
     cancel: Cancel,
     executors: Executors,

@@ -53,7 +53,7 @@ impl Executors {
             // A panic must not end the thread: the future's waiter has to be woken, and more runs may be queued.
             let outcome =
                 start_check.and_then(|()| catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(panic_error())));
-            // The waker is called without the lock, as it may wait for a thread that polls.
+            // The waker is called without the lock, as it may wait for a thread that is polling the future.
             let state = std::mem::replace(&mut *lock(&result), State::Done(Some(outcome)));
             if let State::Running(Some(waker)) = state {
                 waker.wake();

@@ -134,7 +134,7 @@ fn every_option_in_a_message_has_a_name_in_each_interface() {
                 continue;
             }
             literal_count += 1;
-            // The library has no quantization function, so messages name the command.
+            // No other interface has an equivalent of `--emit`, so messages name the command.
             let reworded = Interface::Python.words(&text).replace("`byoc compile --emit", "");
             if names_an_option(&reworded) && !reworded.starts_with("arguments=") && !reworded.contains("arguments=[") {
                 unmatched_texts.push(format!("{}: {text}: {reworded}", file.display()));

@@ -140,7 +140,7 @@ fn digits_allocate_nothing_after_the_first_runs() {
     let allocations_before = ALLOCATIONS.get();
     (0..100).for_each(|_| run());
     assert_eq!(ALLOCATIONS.get() - allocations_before, 0, "expected no allocations in 100 runs");
-    // Memory that was released is allocated once more.
+    // After a release, the next run allocates the memory again.
     model.release_memory();
     run();
     let allocations_after = ALLOCATIONS.get();
@@ -152,7 +152,8 @@ fn digits_allocate_nothing_after_the_first_runs() {
 
 #[test]
 fn results_are_written_to_aligned_memory_as_to_any_other() {
-    // Results of a step, of two outputs at once, of an alias, that another step reads, and an input.
+    // The outputs: a result that another step reads, a result that is two outputs at once, a plain result, a field of a
+    // tuple, an alias, and an input.
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 16), float32]) {\n  let %y = nn.relu(%x);\n  \
                 let %z = exp(%y);\n  let %s = split(%x, indices_or_sections=2, axis=0);\n  \
                 (%y, %z, negative(%x), %s.0, reshape(%x, newshape=[64]), %x, %z)\n}\n";
@@ -427,5 +428,5 @@ fn a_small_model_runs_on_the_calling_thread() {
     model.run([&x]).unwrap();
     let observer = StepObserver(AtomicBool::new(false), std::thread::current().id());
     model.run_observed([&x], &observer).unwrap();
-    assert!(observer.0.load(SeqCst), "expected the second run on a pool thread");
+    assert!(observer.0.load(SeqCst), "expected the second run on the calling thread");
 }

@@ -175,7 +175,7 @@ fn does_not_fold_large_tensors() {
     let expand_nodes = vec![node("Expand", &["one", "big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
     assert!(convert_model(model(expand_nodes, vec![one_tensor, big_tensor]), &LoadOptions::default(), None).is_ok());
 
-    // Each node doubles the size of its predecessor, up to 2^40 elements.
+    // The result of each node is twice as large as its input, up to 2^40 elements.
     let mut nodes = vec![node("Concat", &["w", "w"], &["c0"])];
     for i in 0..40 {
         nodes.push(node("Concat", &[&format!("c{i}"), &format!("c{i}")], &[&format!("c{}", i + 1)]));

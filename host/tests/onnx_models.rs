@@ -57,7 +57,7 @@ fn folds_shape_arithmetic() {
     for folded_op in ["shape_of", "full", "broadcast_to", "arange", "floor_mod", "scatter_nd", "equal"] {
         assert!(!names.contains(&folded_op), "expected no {folded_op}, found one among {} calls", names.len());
     }
-    assert!(names.len() < 400, "expected fewer than 400 calls of 2317 nodes, found {}", names.len());
+    assert!(names.len() < 400, "expected fewer than 400 calls for 2317 nodes, found {}", names.len());
 }
 
 #[test]

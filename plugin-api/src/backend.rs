@@ -38,7 +38,7 @@ pub trait Codegen: Send + Sync + 'static {
     /// single operators, and once for all regions.
     ///
     /// # Errors
-    /// If the backend cannot judge any candidate.
+    /// If the backend fails. An unsupported candidate is a refusal, not an error.
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let verdict = |candidate: &Candidate| match candidate.kind {
             CandidateKind::Region => self.accept_region(candidate),
@@ -79,7 +79,7 @@ pub struct Candidate {
     pub constants: RVec<Constant>,
     /// Number of expressions outside the candidate that use its result.
     pub outside_users: u32,
-    /// Extensible attributes: under `options` the choices of the user, see [`Candidate::options`].
+    /// Extensible attributes; `options` holds the user's choices, see [`Candidate::options`].
     pub attrs: RVec<Attr>,
 }
 
@@ -109,7 +109,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the choices of the user, a JSON object: `backend_options`, and `device`. Null if there is none.
+    /// Returns the user's choices as a JSON object with `backend_options` and `device`; null if there are none.
     pub fn options(&self) -> Value {
         match self.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value) {
             Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
@@ -117,7 +117,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the user's value of an option of the backend; `None` if the user has not set it.
+    /// Returns the user-specified value of a backend option; `None` if the user has not set it.
     pub fn option(&self, name: &str) -> Option<String> {
         chosen_value(&self.options(), name).map(str::to_owned)
     }
@@ -135,12 +135,12 @@ pub struct Region<'a> {
     /// Constants of the graph, in the order of its constant nodes.
     pub constants: &'a [Constant],
     /// JSON object. The host sets `cache_dir` (a path, or null for no cache), `source` (true if the user requests the
-    /// generated source), and the choices of the user: `backend_options` and `device`. Later versions may add keys.
+    /// generated source), and the user's choices: `backend_options` and `device`. Later versions may add keys.
     pub options: &'a Value,
 }
 
 impl<'a> Region<'a> {
-    /// Returns the user's value of an option of the backend; `None` if the user has not set it.
+    /// Returns the user-specified value of a backend option; `None` if the user has not set it.
     pub fn option(&self, name: &str) -> Option<&'a str> {
         chosen_value(self.options, name)
     }
@@ -251,7 +251,7 @@ macro_rules! refusal_codes {
         pub enum RefusalCode { $($(#[$doc])* $name),* }
 
         impl RefusalCode {
-            /// All codes.
+            /// All codes, in order of declaration.
             pub const ALL: &'static [RefusalCode] = &[$(RefusalCode::$name),*];
 
             /// Name of the code, as it crosses the boundary and appears in reports.
@@ -321,7 +321,7 @@ pub struct LoadRequest<'a> {
 }
 
 impl<'a> LoadRequest<'a> {
-    /// Returns the user's value of an option of the backend; `None` if the user has not set it.
+    /// Returns the user-specified value of a backend option; `None` if the user has not set it.
     pub fn option(&self, name: &str) -> Option<&'a str> {
         chosen_value(self.options, name)
     }

@@ -35,7 +35,7 @@ pub struct Description {
     pub pre_passes: Vec<String>,
     /// Quantization scheme, for backends that accept quantized models.
     pub quantization: Option<Quantization>,
-    /// Maximum size of a blob in bytes. A larger blob is an error of the backend, and its region runs on the host.
+    /// Maximum size of a blob in bytes. A larger blob is treated as a backend error, and its region runs on the host.
     /// Unlimited by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_blob_bytes: Option<u64>,
@@ -118,8 +118,8 @@ pub struct BackendOption {
     pub run: bool,
 }
 
-/// `query` key by which the host requests the [`Description`] under the options and on the device of the user. The
-/// request data is `{"backend_options": {...}, "device": "..."}`; without an answer, [`Codegen::describe`] holds.
+/// `query` key by which the host requests the [`Description`] for the user's options and device. The request data is
+/// `{"backend_options": {...}, "device": "..."}`; if `query` returns `None`, [`Codegen::describe`] applies.
 ///
 /// [`Codegen::describe`]: crate::Codegen::describe
 pub const DESCRIBE_KEY: &str = "byoc.describe.1";

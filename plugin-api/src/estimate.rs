@@ -5,7 +5,8 @@ use abi_stable::std_types::RString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Estimate of one run of a candidate on its backend. Crosses the boundary as a JSON object; unknown fields are absent.
+/// Estimate of one run of a candidate on its backend. Crosses the boundary as a JSON object, in which fields without an
+/// estimate are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Estimate {

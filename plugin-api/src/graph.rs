@@ -236,10 +236,7 @@ impl Graph {
                         return invalid(format!("expected an earlier node as operand, found node {}", input.node));
                     }
                     if input.index as usize >= graph.node(input.node).outputs.len() {
-                        return invalid(format!(
-                            "expected an existing output, found output {} of node {}",
-                            input.index, input.node
-                        ));
+                        return invalid(format!("output {} of node {} does not exist", input.index, input.node));
                     }
                 }
                 match &node.kind {
@@ -285,7 +282,7 @@ impl Graph {
                 let node = graph.nodes.get(value.node as usize);
                 if node.is_none_or(|node| value.index as usize >= node.outputs.len()) {
                     return Err(format!(
-                        "graph {symbol}: expected an existing output, found output {} of node {}",
+                        "graph {symbol}: output {} of node {} does not exist",
                         value.index, value.node
                     ));
                 }
@@ -296,7 +293,7 @@ impl Graph {
 }
 
 impl Node {
-    /// Creates a node without attributes and sources.
+    /// Creates a node without attributes or sources.
     pub fn new(
         kind: NodeKind,
         inputs: impl IntoIterator<Item = ValueRef>,
@@ -537,10 +534,7 @@ mod tests {
         );
         graph.inputs[0].ty.dtype = DType::F32;
         graph.push_op("f", [ValueRef { node: x, index: 1 }], [], [ty.clone()]);
-        assert_eq!(
-            graph.check(4).unwrap_err(),
-            "graph f, node 2: expected an existing output, found output 1 of node 0"
-        );
+        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 2: output 1 of node 0 does not exist");
         graph.nodes.pop();
         graph.outputs.clear();
         assert!(graph.check(4).unwrap_err().starts_with("graph f: expected at least one output"));

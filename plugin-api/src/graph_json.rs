@@ -527,7 +527,7 @@ mod tests {
         expect_error(&graph("[]", "[{}]", "[]"), "expected an input, a constant, an op or a composite, found {}");
         expect_error(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
         expect_error(&graph("[]", "[]", "[]"), "graph f: expected at least one output");
-        expect_error(&graph("[]", "[]", "[[0, 0]]"), "graph f: expected an existing output, found output 0 of node 0");
+        expect_error(&graph("[]", "[]", "[[0, 0]]"), "graph f: output 0 of node 0 does not exist");
         expect_error(&graph("[]", "[]", "[[0]]"), "expected a value [node, output], found [0]");
         expect_error(
             &graph("[]", &format!(r#"[{{"input": 0, "outputs": [{vector_type}]}}]"#), "[]"),

@@ -27,7 +27,7 @@ pub struct Tensor {
     pub shape: *mut i64,
     /// Pointer to `ndim` strides in elements; null means dense and row-major.
     pub strides: *mut i64,
-    /// Offset from `data` to the first element in bytes.
+    /// Offset in bytes from `data` to the first element.
     pub byte_offset: u64,
 }
 
@@ -119,7 +119,7 @@ impl<'a> TensorRef<'a> {
         assert_eq!(
             descriptor.byte_len(),
             bytes.len(),
-            "expected a buffer of the byte size of tensor {dtype}{shape:?}, found {} bytes",
+            "expected a buffer of exactly the size of tensor {dtype}{shape:?}, found {} bytes",
             bytes.len()
         );
         TensorRef { raw: descriptor, memory: PhantomData }
@@ -200,7 +200,7 @@ impl<'a> TensorMut<'a> {
         assert_eq!(
             descriptor.byte_len(),
             bytes.len(),
-            "expected a buffer of the byte size of tensor {dtype}{shape:?}, found {} bytes",
+            "expected a buffer of exactly the size of tensor {dtype}{shape:?}, found {} bytes",
             bytes.len()
         );
         TensorMut { raw: descriptor, memory: PhantomData }
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(scalar.as_slice::<u8>(), [1]);
         assert!(
             panic_message(|| TensorRef::new(DType::I8, &[2], &[1]))
-                .contains("expected a buffer of the byte size of tensor int8[2], found")
+                .contains("expected a buffer of exactly the size of tensor int8[2], found")
         );
     }
 }

@@ -75,6 +75,9 @@ class Known:
                 held = value in fault.verdict
             elif key == "opset":
                 held = fault.opset >= int(value) if relation == ">=" else fault.opset < int(value)
+            elif key == "error":
+                error = re.search(r"max_rel_err ([^)]+)", fault.outcome.message)
+                held = error is not None and float(error[1]) < float(value)
             else:
                 held = fields[key] in value.split(",")
             if not held:

@@ -1,4 +1,4 @@
-//! Builds the Python wheel, which contains the plugins, for old systems, and checks it.
+//! Builds and checks the Python wheel, which contains the plugins and supports old systems.
 
 use crate::process::{self, cargo, install_packages, release_flags, root, target_dir};
 use std::fs;

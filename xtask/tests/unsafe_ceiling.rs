@@ -1,5 +1,5 @@
 //! Checks that each crate's number of `unsafe` blocks, functions and implementations does not exceed its ceiling in
-//! `unsafe.txt`, which may only be lowered.
+//! `unsafe.txt`. A ceiling may only be lowered.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

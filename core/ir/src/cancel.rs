@@ -1,8 +1,8 @@
 //! Cancellation tokens: a flag that is set from outside, and a deadline.
 //!
-//! Long-running work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the
-//! blocks of their work, the pass manager between passes. Kernels and references have no parameter for a token, so a
-//! thread enters the scope of a [`Cancel`] ([`Cancel::enter`]), and [`is_requested`] polls the token of that scope. A
+//! Long-running work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between
+//! blocks of work, the pass manager between passes. Kernels and references have no parameter for a token, so a thread
+//! enters the scope of a [`Cancel`] ([`Cancel::enter`]), and [`is_requested`] polls the token of that scope. A
 //! cancelled kernel leaves its result incomplete. That is safe because the caller polls again when the kernel returns,
 //! and a request is never withdrawn while work is in progress.
 
@@ -60,7 +60,7 @@ impl Cancel {
         self.0.deadline.store(deadline, SeqCst);
     }
 
-    /// Creates a child token for a part of the work, with its own flag and deadline. Cancelling the parent also cancels
+    /// Creates a child token for part of the work, with its own flag and deadline. Cancelling the parent also cancels
     /// the child.
     pub fn part(&self, limit: Option<Duration>) -> Cancel {
         let child = Cancel(Arc::new(State { parent: Some(self.clone()), ..State::default() }));
@@ -99,7 +99,7 @@ impl Cancel {
         own_budget.into_iter().chain(inherited_budget).min()
     }
 
-    /// Fails if the work is cancelled. `at` describes the progress, for the note of the diagnostic.
+    /// Fails if the work is cancelled. `at` describes the progress so far, shown as a note of the diagnostic.
     ///
     /// # Errors
     /// If cancellation was requested (E0617) or the deadline has passed (E0618).
@@ -150,7 +150,7 @@ thread_local! {
 #[must_use]
 pub struct Scope {
     previous: Option<Cancel>,
-    /// Makes the guard `!Send`, as the current token is thread-local.
+    /// Makes the guard `!Send`, because the current token is thread-local.
     _here: std::marker::PhantomData<*const ()>,
 }
 
@@ -181,7 +181,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Number of simple operations between two polls; they take about ten microseconds.
+    /// Number of simple operations between two polls: about ten microseconds of work.
     const WORK_PER_POLL: usize = 1 << 14;
 
     /// Creates a counter for iterations of about `work` simple operations.
@@ -190,7 +190,7 @@ impl Ticks {
         Ticks { countdown: interval, interval }
     }
 
-    /// Returns true if the work of this thread is cancelled.
+    /// Counts an iteration, and polls when due. Returns true if the poll finds the work of this thread cancelled.
     #[inline(always)]
     pub fn is_requested(&mut self) -> bool {
         if self.countdown > 0 {

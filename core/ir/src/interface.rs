@@ -1,7 +1,7 @@
 //! Common part of the frontends: inputs and outputs as a model file declares them, and the binding of their dimensions.
 //!
-//! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
-//! that the shape arithmetic in exported models folds to constants during import. A dimension stays symbolic only on
+//! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of the given inputs),
+//! so that the shape arithmetic in exported models folds to constants during import. A dimension stays symbolic only on
 //! explicit request, so that no module is compiled for arbitrary dimensions by accident.
 
 use crate::diag::{Diagnostic, codes, nearest};
@@ -39,7 +39,7 @@ pub struct PortInfo {
 pub struct Signature {
     /// Inputs, in the order of the parameters of `@main`.
     pub inputs: Vec<PortInfo>,
-    /// Outputs, in the order of the result fields. Their dimensions are not binding.
+    /// Outputs, in the order of the result fields. Their declared dimensions are informational only.
     pub outputs: Vec<PortInfo>,
 }
 
@@ -187,7 +187,7 @@ pub fn bind(
         let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
         if ty.unaddressable().is_some() {
             errors.push(binding_error(format!(
-                "input \"{}\": expected a tensor within the address space, found {ty}",
+                "input \"{}\": expected a tensor that fits in the address space, found {ty}",
                 input.name
             )));
         }

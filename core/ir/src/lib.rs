@@ -1,11 +1,11 @@
-//! IR of byoc as data: modules, tensors, operators with their naive references, type inference, and the text format.
+//! The byoc IR as data: modules, tensors, operators with their naive references, type inference, and the text format.
 //!
-//! An [`ir::Module`] is an arena of expressions and a table of global functions. Expressions refer only to
-//! expressions appended before them, so a module is acyclic by construction, ascending ids are a valid evaluation
-//! order, and every walk over it is a loop: nothing in this crate recurses on the depth of a graph. Sharing is
-//! id equality, exactly as `%0` is in the text form. Recursion goes through names: globals and let-bound variables.
+//! An [`ir::Module`] is an arena of expressions and a table of global functions. Expressions refer only to expressions
+//! appended before them, so a module is acyclic by construction, ascending ids are a valid evaluation order, and every
+//! walk over it is a loop: nothing in this crate recurses on the depth of a graph. Sharing is expressed by equal ids,
+//! as by repeated uses of `%0` in the text format. Recursion goes through names: globals and let-bound variables.
 //!
-//! The modules are layers; each uses only those above it:
+//! The modules form layers; each uses only those above it:
 //!
 //! | module | contents |
 //! |---|---|

@@ -7,7 +7,7 @@ use byoc_ir::op::blocked::{self, BlockedCall};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
 
-/// Preparation of an input for the kernel of the plain layout.
+/// Form in which an input is passed to the plain-layout kernel.
 enum Input {
     /// Input passed through unchanged.
     Unchanged,
@@ -21,7 +21,7 @@ struct LayoutWrapped {
     inputs: Vec<Input>,
     plain_kernel: Box<dyn Kernel>,
     relayout_kernel: Box<dyn Kernel>,
-    /// Properties of the plain result.
+    /// Element type, shape and size in bytes of the result in the plain layout.
     dtype: DType,
     shape: Shape,
     bytes: usize,

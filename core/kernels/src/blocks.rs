@@ -4,7 +4,7 @@ use super::{Kernel, Offer, Spec, split};
 use byoc_ir::op::index::{TakeMode, take_axes};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
-/// Number of bytes whose copy costs as much as a simple operation on an element.
+/// Number of bytes that can be copied at the cost of one simple operation on an element.
 const BYTES_PER_OPERATION: usize = 8;
 
 inventory::submit! { Offer { op: "concatenate", make: make_concat } }
@@ -71,7 +71,7 @@ impl Kernel for Split {
     }
 }
 
-/// Gather of blocks of the input at computed positions.
+/// Gather of the input blocks that an index tensor selects.
 struct Take {
     mode: TakeMode,
     /// Dimension of the axis.

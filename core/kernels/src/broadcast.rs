@@ -19,7 +19,7 @@ pub(super) struct LoopNest<const N: usize> {
 }
 
 impl<const N: usize> LoopNest<N> {
-    /// Creates the walk over operands whose shapes broadcast to `out`.
+    /// Creates the loop nest over operands whose shapes broadcast to `out`.
     pub fn new(shapes: [&[usize]; N], out: &[usize]) -> LoopNest<N> {
         let strides: [Shape; N] = shapes.map(|shape| {
             let mut strides: Shape = smallvec::smallvec![0; out.len()];
@@ -242,7 +242,7 @@ comparisons! {
     "greater_equal" greater_equal |a, b| a >= b;
 }
 
-/// Kernel of `where` for all element types of the size of `T`: the bytes are copied unchanged.
+/// Kernel of `where` for every element type that has the size of `T`: the bytes are copied unchanged.
 struct Select<T> {
     walk: LoopNest<3>,
     element: std::marker::PhantomData<T>,

@@ -21,7 +21,7 @@ use std::ops::Range;
 inventory::submit! { Offer { op: "nn.conv1d", make } }
 inventory::submit! { Offer { op: "nn.conv2d", make } }
 
-/// Size in bytes of gathered columns that stay in the L2 cache while they are multiplied.
+/// Target size in bytes of the gathered columns, so that they stay in the L2 cache while they are multiplied.
 const COLUMN_BYTES: usize = 384 << 10;
 
 /// Maximum number of threads that gather concurrently, each into its own scratch memory. Independent of the number of

@@ -44,7 +44,7 @@ impl Kernel for Product {
             let b = Matrix { data: &b[i * s.b[0]..], row: s.b[1], col: s.b[2] };
             gemm(threads, (s.m, s.n, s.k), a, b, out, s.n);
         };
-        // The constants scale multiply-adds to the unit of work of [`split`]: a blocked product needs less time per
+        // The constants convert multiply-adds to the unit of work of [`split`]: a blocked product needs less time per
         // multiply-add than the dot products of a result with few rows.
         let work = s.m * s.n * s.k / if s.m > 4 { 8 } else { 2 };
         if s.batch < 2 * split::available_threads() {

@@ -24,9 +24,8 @@ impl Matrix<'_> {
     }
 }
 
-/// Maximum number of multiply-adds of a product that is computed without packing its operands, and so without
-/// scratch memory.
-/// Up to this size both methods take the same time.
+/// Maximum number of multiply-adds of a product that is computed without packing its operands, and thus without scratch
+/// memory. Up to this size both methods take the same time.
 const MAX_UNPACKED_PRODUCTS: usize = 1 << 20;
 
 /// Maximum number of rows of a result for which dot products beat the blocked product.

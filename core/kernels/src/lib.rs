@@ -2,8 +2,9 @@
 //! times; without a fast kernel the operator's naive reference runs ([`make`] hides the difference).
 //!
 //! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (their scratch
-//! memory is requested as workspace), and are never the reference of a test. Between chunks of work they poll for
-//! [cancellation](byoc_ir::cancel): results are valid only if the caller then finds the work not cancelled.
+//! memory is requested as workspace), and never serve as the reference in a test. Between chunks of work they poll for
+//! [cancellation](byoc_ir::cancel): results are valid only if the caller finds afterwards that the work was not
+//! cancelled.
 
 mod blocked;
 mod blocks;

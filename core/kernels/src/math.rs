@@ -13,7 +13,7 @@ fn polynomial<const FMA: bool, const N: usize>(x: f32, coefficients: [f32; N]) -
     y
 }
 
-/// Computes 1 / (1 + e^-x), in the form that does not overflow: both branches use e^-|x|.
+/// Computes 1 / (1 + e^-x), in a form that cannot overflow: both branches use e^-|x|.
 #[inline(always)]
 pub(super) fn sigmoid<const FMA: bool>(x: f32) -> f32 {
     let e = exp::<FMA>(-x.abs());

@@ -134,8 +134,8 @@ multiversion! {
         }
     }
 
-    /// Computes (v - mean) * factor + beta. The mean is subtracted first, because its product with a large factor would
-    /// cancel inexactly.
+    /// Computes (v - mean) * factor + beta. The mean is subtracted first: if the factor is large, the difference of two
+    /// separate products loses precision.
     fn normalize_line(line: &mut [f32], mean: f32, factor: f32, beta: f32) {
         for v in line {
             *v = mul_add::<FMA>(*v - mean, factor, beta);

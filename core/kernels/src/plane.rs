@@ -65,7 +65,7 @@ impl Plane {
         self.out_channels * self.positions() * self.terms() / 8
     }
 
-    /// Returns the positions `x` on axis `axis` whose tap `tap` lies inside the data.
+    /// Returns the positions on axis `axis` whose tap `tap` lies inside the data.
     pub fn valid_positions(&self, axis: usize, tap: usize) -> Range<usize> {
         let (step, before) = (self.stride[axis], self.before[axis]);
         let offset = tap * self.dilation[axis];

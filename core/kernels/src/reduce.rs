@@ -1,5 +1,6 @@
 //! Reductions of `f32` along any axes. Adjacent axes that are both kept or both reduced are merged. Then either the
-//! innermost axis is reduced, and rows are folded to scalars, or it is kept, and rows are folded into each other.
+//! innermost axis is reduced, and each row is folded to a scalar, or it is kept, and rows are combined element by
+//! element.
 
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
@@ -91,7 +92,8 @@ macro_rules! fold_row {
 /// Number of elements that are added in `f32` before the sum is added in binary64.
 const BLOCK: usize = 2048;
 
-/// Maximum number of adjacent results that are accumulated together, and that number where all of them are few.
+/// Maximum number of adjacent results that are accumulated together. At most `FEW_COLUMNS` results use a smaller
+/// buffer.
 const COLUMNS: usize = 1024;
 const FEW_COLUMNS: usize = 64;
 
@@ -118,7 +120,7 @@ macro_rules! folds {
 
 folds! {
     sum f32, 0.0, |a, x| a + x;
-    // In binary64, a product of few elements does not overflow before it is multiplied by 0.
+    // In binary64, the product of a few elements does not overflow before it is multiplied by 0.
     product f64, 1.0, |a, x| a * x;
     maximum f32, f32::NEG_INFINITY, |a, x| if a.is_nan() || a > x { a } else { x };
     minimum f32, f32::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x };
@@ -139,7 +141,7 @@ struct Reduce<A: 'static> {
 }
 
 impl<A: Copy + Into<f64>> Reduce<A> {
-    /// Folds `rows` rows of `data` into each other, as many columns at a time as `totals` has elements.
+    /// Folds `rows` rows of `data` into one row, `totals.len()` columns at a time.
     fn fold_columns(&self, data: &[f32], rows: usize, divisor: f64, out: &mut [f32], totals: &mut [A]) {
         let mut column = 0;
         for out in out.chunks_mut(totals.len()) {
@@ -196,11 +198,7 @@ impl<A: Copy + Into<f64> + Sync> Kernel for Reduce<A> {
     }
 }
 
-fn make<A: Copy + Into<f64> + Sync>(
-    spec: &Spec<'_>,
-    fold: &'static Fold<A>,
-    is_mean: bool,
-) -> Option<Box<dyn Kernel>> {
+fn make<A: Copy + Into<f64> + Sync>(spec: &Spec<'_>, fold: &'static Fold<A>, is_mean: bool) -> Option<Box<dyn Kernel>> {
     if spec.inputs[0].dtype != DType::F32 {
         return None;
     }

@@ -79,7 +79,7 @@ macro_rules! multiversion {
 pub(crate) use multiversion;
 
 multiversion! {
-    /// Copies every `step`-th element of `from`, until `to` is full.
+    /// Copies every `step`-th element of `values` until `out` is full.
     pub(super) fn copy_every(out: &mut [f32], values: &[f32], step: usize) {
         match step {
             1 => out.copy_from_slice(&values[..out.len()]),

@@ -57,7 +57,7 @@ pub(super) fn threads(work: usize) -> usize {
     }
 }
 
-/// Returns part `i` of `parts` of `total` items, cut at multiples of `unit`.
+/// Returns the range of part `i` when `total` items are divided into `parts` parts at multiples of `unit`.
 pub(super) fn part(total: usize, unit: usize, i: usize, parts: usize) -> Range<usize> {
     let units = total.div_ceil(unit);
     (units * i / parts * unit).min(total)..(units * (i + 1) / parts * unit).min(total)

@@ -88,7 +88,7 @@ impl StridedCopy {
     fn transpose<T: bytemuck::Pod + Send + Sync>(&self, transposed_axis: usize, input: &[T], output: &mut [T]) {
         let last = self.dims.len() - 1;
         let inner = self.dims[last];
-        // A slab consists of the dimensions from `transposed_axis` inwards; between `transposed_axis` and the innermost
+        // A slab consists of the dimensions from `transposed_axis` inward; between `transposed_axis` and the innermost
         // dimension lie `middle` rows of the output.
         let slab_len: usize = self.dims[transposed_axis..].iter().map(|d| d.size).product();
         let row_step: usize = self.dims[transposed_axis + 1..].iter().map(|d| d.size).product();
@@ -101,7 +101,8 @@ impl StridedCopy {
             }
             offset
         };
-        // A band of BLOCK indices of `transposed_axis` is contiguous in the output: the unit of work of a thread.
+        // A band of BLOCK indices of `transposed_axis` is contiguous in the output, and is the unit of work of a
+        // thread.
         let band_len = BLOCK * row_step;
         let work = 4 * output.len();
         let copy_band = |slab_start: isize, first: usize, out: &mut [T]| {

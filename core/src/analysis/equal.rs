@@ -282,7 +282,7 @@ pub(super) fn describe(expr: &Expr) -> String {
         Expr::Project { index, .. } => format!("field {index} of a tuple"),
         Expr::Call(call) => match call.callee {
             Callee::Op(id) => format!("{} with {}", op::get(id).name, plural(call.args.len(), "argument")),
-            Callee::Expr(_) => format!("a call of a function with {}", plural(call.args.len(), "argument")),
+            Callee::Expr(_) => format!("a call to a function with {}", plural(call.args.len(), "argument")),
         },
         Expr::Let { .. } => "a let".to_owned(),
         Expr::If { .. } => "an if".to_owned(),

@@ -42,8 +42,9 @@ pub(crate) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, S
     functions
 }
 
-/// Values that function literals capture. For most literals the use counts of the expressions inside already prove that
-/// nothing is captured; scopes are computed only if the counts do not suffice. The buffers are shared by all literals.
+/// Values that function literals capture. For most literals the use counts of the expressions in the literal already
+/// prove that nothing is captured; scopes are computed only if the counts do not suffice. The buffers are shared by all
+/// literals.
 pub(crate) struct Captures<'m> {
     module: &'m Module,
     scopes: OnceCell<Scopes>,

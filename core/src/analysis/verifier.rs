@@ -51,7 +51,7 @@ pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     if faults.is_empty() {
         return Ok(());
     }
-    // Scopes presuppose rule 1. If rule 1 is violated, the scopes only serve to find the function that contains a
+    // Scopes presuppose rule 1. If rule 1 is violated, the scopes serve only to find the function that contains a
     // violation.
     let scopes = Scopes::of_module(module);
     let diagnostic = |fault: Fault| match fault.at.and_then(|id| enclosing_global(module, &scopes, id)) {
@@ -158,7 +158,7 @@ impl Verifier<'_> {
         }
         for (name, &id) in &self.module.globals {
             if self.module.nodes.get(id).is_none() {
-                let message = format!("@{name}: expected an existing expression, found expression {}", id.index());
+                let message = format!("@{name} refers to expression {}, which does not exist", id.index());
                 let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, message);
                 self.faults.push(Fault { at: None, diagnostic });
             }
@@ -512,7 +512,7 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
         let detail = if *ty == Type::Unknown { "no type".to_owned() } else { format!("the incomplete type {ty}") };
         let diagnostic = Diagnostic::error(
             codes::types::CANNOT_INFER,
-            format!("expected a complete type for every expression, found {count} without; the first has {detail}"),
+            format!("expected a complete type for every expression, found {count} without one; the first has {detail}"),
         )
         .help("run infer_type first");
         faults.push(Fault { at: Some(id), diagnostic });
@@ -621,7 +621,7 @@ mod tests {
 
     #[test]
     fn types_are_complete_and_consistent() {
-        check("expected a complete type for every expression, found 1 without; the first has no type", |module| {
+        check("expected a complete type for every expression, found 1 without one; the first has no type", |module| {
             let x = push(module, Expr::var("x", Type::Unknown), Type::Unknown);
             push(module, function(&[x], x), func(&[int()], int()))
         });

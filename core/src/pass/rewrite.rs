@@ -55,9 +55,9 @@ impl Pattern {
     /// Returns a warning if the pattern is a bare function.
     pub(crate) fn bare_function_warning(&self, name: &str) -> Option<Diagnostic> {
         matches!(self.nodes[self.root], PatternNode::Function { .. }).then(|| {
-            let message = format!("pattern {name}: expected a call of a function, found a bare function");
+            let message = format!("pattern {name}: expected a call to a function, found a bare function");
             Diagnostic::warning(codes::passes::PATTERN_FUNCTION, message)
-                .help("match the call of the function: call(fn (..) { .. }; ..)")
+                .help("match the call to the function: call(fn (..) { .. }; ..)")
         })
     }
 }
@@ -135,7 +135,7 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
             current = rewritten;
             if current.nodes.len() > limit {
                 return Err(endless_rewriting_error(format!(
-                    "rewriting {} expressions: expected at most {limit} expressions, found more",
+                    "rewriting expands the module from {} to more than {limit} expressions",
                     module.nodes.len()
                 )));
             }

@@ -81,7 +81,7 @@ fn copy(
     }
     if module.nodes.len() > limit {
         let count = rebuild.old.nodes.len();
-        let message = format!("inlining {count} expressions: expected at most {limit} expressions, found more");
+        let message = format!("inlining expands the module from {count} to more than {limit} expressions");
         return Err(Box::new(
             Diagnostic::error(codes::passes::INLINE_TOO_LARGE, message)
                 .help("inline fewer functions: each call becomes a copy of the body, including inlined calls"),

@@ -319,8 +319,7 @@ impl Pattern {
         true
     }
 
-    /// Returns the operators that the pattern names, in ascending order, for the message that no pattern contains an
-    /// operator.
+    /// Returns the operators that the pattern names, in ascending order, to explain why an operator matched no pattern.
     pub fn named_ops(&self) -> BTreeSet<OpId> {
         let ops = self.post_order().into_iter().filter_map(|id| match self.nodes[id] {
             PatternNode::Op(op) => Some(op),

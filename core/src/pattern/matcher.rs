@@ -77,7 +77,7 @@ enum State {
     Condition,
     /// Waiting for the left side of a choice.
     Left,
-    /// Waiting for the part that precedes the part of the given number.
+    /// Waiting for the part before the part with the given number.
     Part(u32),
     /// Waiting for the callee of a call.
     Called,
@@ -87,7 +87,7 @@ enum State {
         is_swapped: bool,
         checkpoint: u32,
     },
-    /// Waiting for the form that precedes the form of the given number.
+    /// Waiting for the form before the form with the given number.
     Form(u32),
     /// Waiting for the child of a `dominates` pattern.
     Child,

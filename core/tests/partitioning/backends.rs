@@ -7,7 +7,8 @@ use byoc_core::pattern::Entry;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op;
 
-/// Returns the assignment of each operator: `relu a` in region 0, `add host NoPatternMatch`.
+/// Returns the assignment of each operator: `nn.relu a0` for backend a and region 0, `add host a:NoPatternMatch` for
+/// the host, with the reasons.
 fn places(module: &Module, report: &Report) -> Vec<String> {
     let rows = report.operators.iter().map(|row| {
         let name = op::get(module.expr(row.expr).as_op_call().unwrap().0).name;
@@ -184,7 +185,7 @@ fn a_region_is_split_at_the_size_that_its_backend_asks_for() {
     endless_backend.judge = Box::new(AtMost(0));
     let (before, _, report) = partition(source, &mut [endless_backend]);
     assert!(report.regions.is_empty(), "{:?}", places(&before, &report));
-    assert!(report.operators[0].refusals[0].1.detail.contains("expected parts smaller than the region"));
+    assert!(report.operators[0].refusals[0].1.detail.contains("expected a part size >= 1 and smaller than the region"));
 }
 
 #[test]

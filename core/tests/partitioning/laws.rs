@@ -203,8 +203,8 @@ pub const PASSES: [(&str, Pass); 4] = [
     ("partition_graph", |module| partition_graph(&merge_compiler_regions(module)?, "default", true)),
 ];
 
-/// Checks that annotating for one target after the other equals annotating for both, and that annotation is
-/// idempotent. Returns the annotated program.
+/// Checks that annotating for the targets one after another is equivalent to annotating for all at once, and that
+/// annotation is idempotent. Returns the annotated program.
 pub fn annotation_laws(module: &Module, rules: &[TargetRule], non_call: bool) -> Result<Module, TestCaseError> {
     let annotated = expect_verified(annotate_target(module, rules, non_call));
     let first = expect_verified(annotate_target(module, &rules[..1], non_call));

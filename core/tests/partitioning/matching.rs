@@ -235,7 +235,7 @@ fn post_dominators() {
     assert!(!matches_in(pattern, &escaping, add), "expected no match: the parent's value escapes");
 }
 
-/// Tests that the help of a mistake shows a form that parses.
+/// Tests that the help for each mistake suggests notation that parses.
 #[test]
 fn mistakes_are_answered_with_forms_that_work() {
     for (written, suggestion) in [
@@ -276,7 +276,7 @@ fn mistakes_are_answered_with_forms_that_work() {
         if suggestion.starts_with('{') {
             continue;
         }
-        // A suggested form is a complete entry or a pattern.
+        // A suggestion is a complete entry or a pattern.
         let entry = if suggestion.contains("_1: ") || suggestion.starts_with("a: ") {
             suggestion.to_owned()
         } else {

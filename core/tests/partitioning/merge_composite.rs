@@ -386,8 +386,7 @@ fn a_dominator_takes_the_whole_diamond() {
     );
 }
 
-/// Tests that a residual with a bias is a group: its constants and the operands off the paths become parameters or stay
-/// inside, as the pattern requires.
+/// Tests that a residual with a bias becomes a composite whose parameters include the operands off the paths.
 #[test]
 fn a_post_dominator_takes_a_residual_with_a_bias() {
     let types = "%x: Tensor[(1, 3, 7, 7), float32], %w: Tensor[(3, 3, 1, 1), float32], %v: Tensor[(3), float32]";
@@ -407,7 +406,7 @@ fn a_post_dominator_takes_a_residual_with_a_bias() {
             }}"#
         ),
     );
-    // A chain that matches the path but does not begin at the parent stays outside.
+    // A chain that matches the path but does not begin at the parent stays outside the composite.
     merge(
         "free: post_dominates(abs(*), op{TOpPattern=0}, add(*, *))",
         "def @main(%a: T, %b: T) { %0 = abs(%a); %1 = nn.relu(%b); %2 = exp(%1); add(tanh(%0), %2) }",

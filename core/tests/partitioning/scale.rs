@@ -53,7 +53,7 @@ fn wide_module() -> Module {
     })
 }
 
-/// Generates a chain of one backend's operators, the result of each of which an operator on the host reads, too.
+/// Generates a chain of one backend's operators; an operator on the host also reads the result of each.
 fn leaking_module() -> Module {
     build(|b, x| {
         let mut value = x;
@@ -68,7 +68,7 @@ fn leaking_module() -> Module {
     })
 }
 
-/// Generates a chain of one backend's operators, each of which uses a result of the host.
+/// Generates a chain of one backend's operators, each of which uses a result computed on the host.
 fn feeding_module() -> Module {
     build(|b, x| {
         (0..SIZE / 2).fold(x, |value, _| {

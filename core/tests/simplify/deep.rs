@@ -1,4 +1,4 @@
-//! Programs whose length or depth would take a naive pass quadratic time, or overflow the stack.
+//! Programs so long or so deep that a naive pass would take quadratic time or overflow the stack.
 
 use byoc_core::analysis::verify;
 use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type};

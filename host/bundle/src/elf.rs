@@ -1,4 +1,4 @@
-//! Dependencies of ELF files, read without mapping them.
+//! Dependencies of ELF files, read without mapping the files.
 
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, elf};

@@ -137,7 +137,7 @@ fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> 
     let data = tensor.bytes().as_ptr().cast_mut().cast();
     let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), shape.len() as i32);
     let view =
-        view.ok_or_else(|| Error::argument(format!("expected an element type of DLPack, found {}", tensor.dtype())))?;
+        view.ok_or_else(|| Error::argument(format!("expected a DLPack element type, found {}", tensor.dtype())))?;
     let exported_tensor = Box::new(ExportedTensor { managed: M::new(view, is_shared), _shape: shape, _tensor: tensor });
     let raw = Box::into_raw(exported_tensor);
     // SAFETY: `raw` was returned by `Box::into_raw` above, and nothing else refers to it.
@@ -186,7 +186,7 @@ impl<M: ManagedTensor> Drop for ImportedTensor<M> {
     }
 }
 
-/// Takes ownership of a managed tensor. On error the caller keeps the ownership.
+/// Takes ownership of a managed tensor. On error, the caller retains ownership.
 ///
 /// # Safety
 /// `managed` is NULL, or a valid managed tensor owned by the caller.

@@ -26,7 +26,9 @@ pub unsafe fn read<T: ExtensibleStruct>(pointer: *const T, name: &str) -> Result
         unsafe {
             let size = *pointer.cast::<usize>();
             if size < size_of::<usize>() {
-                return Err(Error::argument(format!("{name}: expected struct_size to be set, found {size}")));
+                return Err(Error::argument(format!(
+                    "{name}: expected struct_size to be the size of the structure, found {size}"
+                )));
             }
             let len = size.min(size_of::<T>());
             std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), len);

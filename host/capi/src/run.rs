@@ -141,7 +141,7 @@ pub extern "C" fn byoc_cancel_create() -> *mut CancelObject {
 /// Requests or resets cancellation.
 ///
 /// # Safety
-/// `cancel` is NULL, or a cancellation that has not been freed.
+/// `cancel` is NULL, or a cancellation object that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_cancel_set(cancel: *const CancelObject, cancelled: c_int) {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn byoc_cancel_set(cancel: *const CancelObject, cancelled:
 /// Frees a cancellation object.
 ///
 /// # Safety
-/// `cancel` is NULL, or a cancellation that has not been freed.
+/// `cancel` is NULL, or a cancellation object that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_cancel_free(cancel: *mut CancelObject) {
     crate::error::free(cancel);

@@ -54,9 +54,9 @@ const DTYPES: [(DType, u8); 13] = [
 /// Designation of a tensor in error messages.
 #[derive(Clone, Copy)]
 pub enum Operand {
-    /// Input of a run, by number.
+    /// Input of a run, by index.
     Input(usize),
-    /// Output of a run, by number.
+    /// Output of a run, by index.
     Output(usize),
     /// Tensor of an external library.
     Tensor,
@@ -94,10 +94,10 @@ impl View {
     /// Returns the element type, the dimensions and the address of the first element.
     ///
     /// # Errors
-    /// As [`View::layout`], and if the elements are not dense and row-major.
+    /// See [`View::layout`]. Also fails if the elements are not dense and row-major.
     ///
     /// # Safety
-    /// As [`View::layout`].
+    /// See [`View::layout`].
     unsafe fn dense_layout(&self, operand: Operand) -> Result<(DType, Dims, *mut u8), Error> {
         // SAFETY: the caller meets the requirements of `layout`.
         let Layout { dtype, dims, data, strides } = unsafe { self.layout(operand)? };
@@ -166,8 +166,8 @@ impl View {
     /// Returns the memory of an output.
     ///
     /// # Safety
-    /// As [`View::parts`], and `data` points to writable elements that nothing else accesses during the lifetime of the
-    /// result.
+    /// See [`View::layout`]. In addition, `data` points to writable elements that nothing else accesses during the
+    /// lifetime of the result.
     pub unsafe fn output<'a>(&self, index: usize) -> Result<Output<'a>, Error> {
         let operand = Operand::Output(index);
         // SAFETY: the caller meets the requirements of `dense_layout`.
@@ -290,8 +290,7 @@ impl BorrowedTensors<'_> {
             });
             let other_ranges = outputs[..index].iter().map(|other| other.data.as_ptr_range());
             if !inputs.chain(other_ranges).all(|other| are_disjoint(memory.clone(), other)) {
-                let message =
-                    format!("output {index}: expected separate memory, found an overlap with an input or output");
+                let message = format!("output {index} overlaps an input or another output");
                 return Err(Error::argument(message));
             }
         }
@@ -336,7 +335,7 @@ impl Results {
             let (data, rank) = (tensor.bytes().as_ptr().cast_mut().cast(), tensor.shape().len() as i32);
             let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), rank);
             views.push(view.ok_or_else(|| {
-                Error::argument(format!("output {index}: expected an element type of DLPack, found {}", tensor.dtype()))
+                Error::argument(format!("output {index}: expected a DLPack element type, found {}", tensor.dtype()))
             })?);
         }
         let is_shared = |tensor: &Tensor| !tensor.is_exclusive();

@@ -178,7 +178,7 @@ pub struct RunArgs {
     /// File for the outputs: .npz, or .npy for a single output; - is standard output.
     #[arg(long, value_name = "FILE.npz")]
     pub output: Option<PathBuf>,
-    /// Description of the model's inputs and outputs, without a run.
+    /// Description of the model's inputs and outputs; the model is not run.
     #[arg(long)]
     pub describe: bool,
     /// File for a trace of the run in Perfetto format; - is standard output.
@@ -719,7 +719,7 @@ fn parse_device(text: &str) -> Result<(String, String), String> {
 
 /// Returns the names and descriptions of all passes, for the help text.
 fn pass_list() -> String {
-    /// Maximum length of a line, so that clap does not wrap it without its indentation.
+    /// Maximum line length. Longer lines would be wrapped by clap, which drops the indentation.
     const WIDTH: usize = 90;
     const INDENT: usize = 6;
     let mut text = "Passes:".to_owned();

@@ -29,7 +29,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
     let mut build_output = ready::compile(&args.model, &args.build, &session, &inputs)?;
     if !args.build.diagnostics.json {
-        // The table already lists the reasons that the notes of these warnings repeat.
+        // The notes of these warnings would repeat the reasons that the table lists.
         build_output.unused.iter_mut().for_each(|backend| backend.warning.notes.clear());
     }
     build_output.warnings().for_each(render::print_diagnostic);

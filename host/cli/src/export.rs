@@ -33,7 +33,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
         },
         half_weights: args.half_weights,
     };
-    // An unsupported model is rejected before it is run; the interface is known without recorded values.
+    // Rejects an unsupported model before it is run; recorded values are not needed for this.
     project(&build_output, &options, &RecordedValues::default())?;
     let signature = build_output.signature.clone();
     let cache_dir = ready::build_options(&build).cache_dir;

@@ -23,7 +23,7 @@ fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure
     for region in compiled.regions.iter().flatten() {
         let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
             if args.listing {
-                println!("\n{}: expected a plugin that lists the blob, found none", escape::line(&region.symbol));
+                println!("\n{}: no available plugin can list the blob", escape::line(&region.symbol));
             }
             continue;
         };

@@ -9,10 +9,10 @@ use signal_hook::{SigId, flag, low_level};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Guard that makes Ctrl-C cancel the work while the guard exists.
+/// Guard during whose lifetime Ctrl-C cancels the work.
 pub struct Interruptible {
     handlers: Vec<SigId>,
-    /// True if an enclosing guard already exists, which outlives this guard.
+    /// True if this guard is nested in another guard, which outlives it.
     inner: bool,
 }
 

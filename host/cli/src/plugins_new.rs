@@ -101,7 +101,7 @@ fn plugin_name(dir: &Path) -> Result<&str, Failure> {
         return Ok(name);
     }
     let mut diagnostic = invalid_request(format!(
-        "plugin name: expected a letter and at most 63 letters, digits or _, found \"{name}\""
+        "plugin name: expected a letter followed by at most 63 letters, digits or _, found \"{name}\""
     ));
     let suggestion: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let suggestion = suggestion.trim_start_matches(|c: char| !c.is_ascii_alphabetic());

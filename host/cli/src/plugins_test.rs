@@ -45,7 +45,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     let run = Run { command: &command, options: &options, progress: &progress, scratch: scratch_dir.path() };
     let backends = run.backends().map_err(|fault| worker_error(&file, &fault))?;
     if backends.is_empty() {
-        let message = format!("{}: expected a code generator to test, found none", file.display());
+        let message = format!("{}: the plugin registers no code generator to test", file.display());
         return Err(Failure::new(codes::plugins::NO_CODEGEN, message));
     }
     if let Some(path) = &args.case {
@@ -73,7 +73,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     if problems.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(problems.into()) }
 }
 
-/// Prints a warning for each waived name that no claim and no check has.
+/// Prints a warning for each waived name that belongs to neither a claim nor a check.
 fn warn_of_unknown_waivers(waivers: &[String], names: &BTreeSet<String>) {
     for waiver in waivers.iter().filter(|waiver| !names.contains(*waiver)) {
         let list: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -86,7 +86,7 @@ fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
     let backend_scheme = backends.iter().find_map(|b| Some((b.name.as_str(), b.description.quantization.as_ref()?)));
     let Some((name, backend_scheme)) = backend_scheme else {
         let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
-        let message = format!("expected a declared quantization scheme, found none in {}", names.join(", "));
+        let message = format!("no quantization scheme declared by {}", names.join(", "));
         return Err(Diagnostic::error(codes::plugins::NO_SCHEME, message)
             .help("set a scheme, for example with --scheme symmetric")
             .into());

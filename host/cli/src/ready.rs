@@ -193,7 +193,7 @@ pub fn check_build_offload(args: &BuildArgs, output: &BuildOutput) -> Result<(),
 }
 
 /// Returns an error if the share of the FLOPs on backends is below `--require-offload` after loading: regions compiled
-/// for a backend may have fallen back to the host, as `load_warnings` report.
+/// for a backend may have fallen back to the host, for the reasons in `load_warnings`.
 pub fn check_load_offload(args: &BuildArgs, share: f64, load_warnings: &[Diagnostic]) -> Result<(), Failure> {
     check_offload(args, share, || (String::new(), load_warnings.iter().map(|w| w.message.clone()).collect()))
 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 /// Runs each model on its recorded inputs and compares the outputs with the recorded ones.
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     if let Some(dir) = args.only_case.and_then(|index| args.dirs.get(index)) {
-        // The result of this process is one line, whatever happens.
+        // This process always prints exactly one line, even if the session cannot be created.
         let result = ready::session(&args.build).map(|session| {
             let _interruptible = cancel_on_interrupt(&session.cancel);
             verify_directory(dir, args, &session)

@@ -72,7 +72,7 @@ impl Case {
 
 impl Drop for Case {
     fn drop(&mut self) {
-        // Fails if the process has already ended, which needs no handling.
+        // An error means that the process has already ended, so errors are ignored.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

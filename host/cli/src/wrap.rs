@@ -1,6 +1,6 @@
 //! Line breaking between words.
 
-/// Breaks text into lines of at most `width` characters. A longer word has a line of its own.
+/// Breaks text into lines of at most `width` characters. A word longer than `width` is placed on a line of its own.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();

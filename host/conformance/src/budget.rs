@@ -14,8 +14,8 @@
 //!   of the result under a relative change of every input by `gamma(n + 8)` (ibid., section 1.5), estimated by
 //!   perturbing the inputs.
 //! * **Moments**: normalizations by the mean of the same elements: the bound of **Stable**, plus `gamma(n + 2)` times the
-//!   change of the result per relative error of the mean. All elements of a pair, for example, have the same distance
-//!   from their mean, in the result for every input, but not if the mean is rounded.
+//!   change of the result per relative error of the mean. For example, the elements of a pair are equally far from
+//!   their exact mean, so perturbing the inputs does not change the result, whereas rounding the mean does.
 //! * **Logarithm**: `nn.log_softmax`, whose logarithm is near 0 if the sum is near 1: the bound of **Stable** plus
 //!   `gamma(n + 8) (1 + |y|)` (P. Blanchard, D. J. Higham and N. J. Higham, Accurately computing the log-sum-exp and
 //!   softmax functions, IMA J. Numer. Anal. 41, 2021).

@@ -41,12 +41,12 @@ struct OptionValues {
     load: bool,
 }
 
-/// Returns the name of the claim to support a device.
+/// Returns the name of the claim that a device is supported.
 pub(super) fn device_claim(device: &str) -> String {
     format!("device {device}")
 }
 
-/// Returns the name of the claim to support a value of an option.
+/// Returns the name of the claim that an option value is supported.
 pub(super) fn option_claim(option: &str, value: &str) -> String {
     format!("option {option}={value}")
 }

@@ -35,7 +35,7 @@ struct Device<'a> {
     plan: &'a Prepared,
     memory: Memory,
     plugin: &'a str,
-    /// Lock of a device that serves one run at a time.
+    /// Lock for a device that serves one run at a time.
     one_run: Option<Mutex<()>>,
     /// Number of runs that returned before their work was complete.
     unfinished_runs: AtomicUsize,

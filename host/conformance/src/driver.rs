@@ -104,7 +104,7 @@ impl Run<'_> {
         fault: Fault,
         is_thorough: bool,
     ) -> FailedCase {
-        // Each attempt on a hanging case waits for the full time limit, so that the number of attempts is small.
+        // Each attempt on a hanging case waits for the full time limit, so the number of attempts is small.
         let attempts = match fault.kind {
             Kind::TimeLimit => 4,
             Kind::Crash => 40,

@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    /// Tests a pair whose distance is small compared with its mean, as a device computes it: in binary32, sum first.
+    /// Tests the normalization of two close values, computed as on a device: in binary32, with a rounded mean.
     #[test]
     fn bound_of_normalization_covers_rounded_mean() {
         let mut builder = Builder::default();
@@ -403,7 +403,7 @@ mod tests {
         let scale = 1.0 / (variance + 1e-5).sqrt();
         let computed: Vec<f32> = (0..2).map(|i| (pair[i] - mean) * scale * gamma[i] + beta[i]).collect();
         let share = compare(&Tensor::from_slice(&[1, 2], &computed), &values[&norm][0]).unwrap();
-        // The bound is not many times larger than the error either.
+        // Nor is the bound many times larger than the error.
         assert!(share > 0.1, "{share}");
     }
 

@@ -129,7 +129,7 @@ pub struct BackendReport {
     pub version: String,
     /// True if the backend makes no guarantee for non-finite values, which were therefore not tested.
     pub finite_math: bool,
-    /// True if the backend may replace subnormal numbers by zero, which were therefore not tested.
+    /// True if the backend may replace subnormal numbers, which were therefore not tested, with zero.
     pub flush_to_zero: bool,
     /// Faults that do not belong to a case.
     pub faults: Vec<Fault>,

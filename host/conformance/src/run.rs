@@ -265,9 +265,9 @@ impl Run<'_> {
         for (name, _, cases, unavailable) in rows.into_iter().filter(|(_, tested_count, ..)| *tested_count == 0) {
             let message = match (cases, &unavailable) {
                 (0, _) if self.is_waived(&name) => "not tried".to_owned(),
-                (0, _) => "expected a tested case, found none: no valid case was generated".to_owned(),
-                (n, Some(reason)) => format!("expected a tested case, found only {n} refused cases: {reason}"),
-                (n, None) => format!("expected a tested case, found only {n} refused cases"),
+                (0, _) => "no case was tested: no valid case was generated".to_owned(),
+                (n, Some(reason)) => format!("no case was tested ({n} refused): {reason}"),
+                (n, None) => format!("no case was tested ({n} refused)"),
             };
             let fault = Fault::new(Kind::NotTested, "", message);
             let failure = FailedCase { subject: name, fault, case: String::new(), file: None, command: None };

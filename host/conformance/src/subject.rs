@@ -85,8 +85,8 @@ impl Tally {
         self.report.tested_count()
     }
 
-    /// Returns the restrictions of case `index`. Cases cycle through no restrictions and the restrictions of supported
-    /// cases or, if no case was supported, the restrictions against earlier refusals.
+    /// Returns the restrictions of case `index`. Cases cycle through a list: no restrictions, then the restrictions of
+    /// supported cases or, if no case was supported, the restrictions that may avoid earlier refusals.
     fn restrictions(&self, index: usize) -> Restrictions {
         let mut options = vec![Restrictions::default()];
         if self.tested_count() > 0 {

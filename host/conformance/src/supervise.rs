@@ -16,7 +16,7 @@ pub enum Reply {
     Done(Value),
     /// The worker process terminated.
     Died {
-        /// Entry that the worker was in.
+        /// Entry that the worker was executing.
         entry: String,
         /// Region that the entry worked on; empty if there was none.
         region: String,
@@ -27,7 +27,7 @@ pub enum Reply {
     },
     /// The worker did not respond in time, and was killed.
     Late {
-        /// Entry that the worker was in.
+        /// Entry that the worker was executing.
         entry: String,
         /// Region that the entry worked on; empty if there was none.
         region: String,

@@ -57,7 +57,7 @@ impl TestRegion {
 
     /// Copies the inputs and the expected results from the values of the module.
     fn read_values(&mut self, values: &Values) -> Result<(), String> {
-        let value_of = |id: &ExprId| values.get(id).cloned().ok_or("expected a value of the reference, found none");
+        let value_of = |id: &ExprId| values.get(id).cloned().ok_or("expected a reference value, found none");
         let gather = |ids: &[ExprId]| -> Result<Vec<BoundedTensor>, &str> {
             let bounded_values: Result<Vec<Vec<BoundedTensor>>, &str> = ids.iter().map(value_of).collect();
             Ok(bounded_values?.into_iter().flatten().collect())

@@ -1,6 +1,6 @@
-//! Worker process of a conformance run, which loads the plugin. The process is separate, so that a crash or an infinite
-//! loop is a finding and does not end the run. The worker reads requests, one JSON object per line, and responds to
-//! each with lines that name the current entry (`{"at": "compile"}`) and one line with the outcome (`{"done": ...}`).
+//! Worker process of a conformance run. It loads the plugin in a separate process, so that a crash or an infinite loop
+//! is a finding and does not end the run. The worker reads requests, one JSON object per line, and responds to each
+//! with lines that name the current entry (`{"at": "compile"}`) and one line with the outcome (`{"done": ...}`).
 
 use super::call_counter::{CallCounter, counting_services};
 use super::case::{Case, Setting};
@@ -173,8 +173,10 @@ impl Worker {
         });
         match fault_when_cancelled {
             Ok(Some(fault)) if fault.kind != Kind::Panic => {
-                let message =
-                    format!("expected a cancelled compilation to return Error::cancelled, found: {}", fault.message);
+                let message = format!(
+                    "a cancelled compilation neither succeeded nor returned Error::cancelled: {}",
+                    fault.message
+                );
                 json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })
             }
             Ok(Some(fault)) => json!({ "fault": fault }),

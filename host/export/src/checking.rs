@@ -1,4 +1,4 @@
-//! Checking program, which runs recorded inputs and compares the outputs.
+//! Checking program, which runs the model on recorded inputs and compares the outputs.
 
 use crate::code::heading;
 use crate::exported::{ExportedModel, Port, RecordedValues};

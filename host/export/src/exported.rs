@@ -30,7 +30,7 @@ pub enum Weights {
     /// `const` arrays in a C file.
     #[default]
     Source,
-    /// File beside the sources, which the caller of the program links, maps or reads.
+    /// Separate file, which the calling program links, maps or reads.
     File,
 }
 

@@ -11,7 +11,7 @@ pub const HEADER: usize = 16;
 /// Alignment in bytes of each array in the file.
 pub const ALIGN: usize = 16;
 
-/// Alignment in bytes of the file in memory, which is the alignment of the widest element type.
+/// Alignment in bytes of the file in memory: the alignment of the widest element type.
 pub const FILE_ALIGN: usize = 8;
 
 /// Magic number at the start of the file.

@@ -41,7 +41,7 @@ pub const MAX_TEXT: usize = 256 << 20;
 /// Reads a regular UTF-8 file of at most [`MAX_TEXT`] bytes.
 ///
 /// # Errors
-/// As [`open_regular`], and if the file is longer or not UTF-8.
+/// See [`open_regular`]. Also fails if the file is longer or not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
@@ -54,7 +54,7 @@ pub fn read_text(path: &Path) -> Result<String> {
 /// Maps a regular file into memory.
 ///
 /// # Errors
-/// As [`open_regular`], and if the file cannot be mapped.
+/// See [`open_regular`]. Also fails if the file cannot be mapped.
 pub fn map_file(path: &Path) -> Result<Bytes> {
     let file = open_regular(path)?;
     if file.metadata()?.len() == 0 {

@@ -69,7 +69,7 @@ impl Header {
     pub fn size(&self) -> Result<usize, String> {
         let Header { dtype, shape, .. } = self;
         byte_count(*dtype, shape)
-            .ok_or_else(|| format!("expected a shape within the address space, found {dtype}{shape:?}"))
+            .ok_or_else(|| format!("expected a tensor that fits in the address space, found {dtype}{shape:?}"))
     }
 
     /// Reads the tensor. Its elements are the remaining `size` bytes of the file.

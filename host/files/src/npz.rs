@@ -131,7 +131,7 @@ pub fn read_entry(path: &Path, name: Option<&str>) -> Result<Tensor, Diagnostic>
 /// Reads the header of the array `name`, or of the only array in the file.
 ///
 /// # Errors
-/// As [`read_entry`].
+/// See [`read_entry`].
 pub fn header_of(path: &Path, name: Option<&str>) -> Result<Header, Diagnostic> {
     let mut file = Npz::open(path)?;
     let index = file.find(name)?;

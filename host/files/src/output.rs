@@ -44,7 +44,7 @@ pub fn write_atomically(
 /// write succeeds. The file by which readers detect the group should be last.
 ///
 /// # Errors
-/// As [`write_atomically`]. On error no file has changed, unless a rename fails after an earlier rename succeeded.
+/// See [`write_atomically`]. On error, no file has changed, unless a rename fails after an earlier rename succeeded.
 pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagnostic> {
     let mut pending_files = Vec::with_capacity(files.len());
     for (path, bytes) in files {
@@ -61,11 +61,11 @@ pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagn
     Ok(())
 }
 
-/// Lets `write_contents` write to an unnamed temporary file, and copies the content to `out`. Content that needs
-/// seeking, such as an archive, is written to a pipe this way.
+/// Lets `write` write to an unnamed temporary file, and copies the content to `out`, so that content that requires
+/// seeking, such as an archive, can be written to a pipe.
 ///
 /// # Errors
-/// If `write_contents` fails, in which case nothing has been written to `out`, or `out` cannot be written.
+/// If `write` fails, in which case nothing has been written to `out`, or `out` cannot be written.
 pub fn write_through(out: &mut dyn Write, write: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let mut buffer = tempfile::tempfile()?;
     write(&mut buffer)?;

@@ -88,7 +88,7 @@ impl TestFolder {
         pairs.map(|(port, file)| Ok((port.name.clone(), pb::read(file).map_err(|e| vec![e])?))).collect()
     }
 
-    /// Imports the model. Inputs without a shape in `options` have the shapes recorded in the first data set.
+    /// Imports the model. An input without a shape in `options` takes the shape recorded in the first data set.
     ///
     /// # Errors
     /// Same as [`crate::load`], or if a data file cannot be read.

@@ -96,7 +96,7 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
         }
     }
     if model.ir_version == 0 && model.opset_import.is_empty() && nodes.is_empty() {
-        return Err(vec![invalid_model("expected an ONNX model, found neither a version nor nodes".into())]);
+        return Err(vec![invalid_model("expected an ONNX model, found data with neither a version nor nodes".into())]);
     }
     Ok(warnings)
 }

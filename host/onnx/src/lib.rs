@@ -58,7 +58,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic
     Ok(Loaded { digest, ..model })
 }
 
-/// Reads a model from the bytes of its file. External tensor data is read from `folder`; without a directory, external
+/// Reads a model from the bytes of its file. External tensor data is read from `dir`; without a directory, external
 /// data is an error.
 ///
 /// # Errors
@@ -79,7 +79,7 @@ pub fn signature_of_bytes(bytes: Bytes) -> Result<Signature, Vec<Diagnostic>> {
     graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
 }
 
-/// Name in messages for a model that was not read from a file.
+/// Name used in messages for a model that was not read from a file.
 const IN_MEMORY: &str = "the model in memory";
 
 /// Reads the signature of a model file.
@@ -111,7 +111,7 @@ fn decode(path: &Path, bytes: Bytes) -> Result<ModelProto, Vec<Diagnostic>> {
     let model = ModelProto::decode(bytes)
         .map_err(|e| vec![unreadable(path, format!("expected an ONNX model, found malformed protobuf data: {e}"))])?;
     if model.graph.is_none() {
-        return Err(vec![unreadable(path, "expected an ONNX model with a graph, found no graph")]);
+        return Err(vec![unreadable(path, "expected an ONNX model with a graph, found a model without a graph")]);
     }
     Ok(model)
 }

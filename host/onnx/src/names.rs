@@ -33,7 +33,8 @@ impl Names {
         self.reserved.insert(name.clone());
     }
 
-    /// Returns the dimensions of a value of type `ty` inside `depth` functions, after naming the unknown dimensions.
+    /// Returns the dimensions of a value of type `ty` at function nesting depth `depth`, after naming the unknown
+    /// dimensions.
     pub fn dims(&mut self, value: ExprId, ty: &TensorType, depth: usize) -> Vec<Dim> {
         if !ty.dims.contains(&Dim::Any) {
             return ty.dims.to_vec();

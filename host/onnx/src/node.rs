@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Outputs of a node; trailing optional outputs may be omitted.
 pub type Outputs = Vec<ExprId>;
 
-/// Attributes of a Relay call: `attrs![axis: 1, keepdims: true]`.
+/// Creates the attributes of a Relay call: `attrs![axis: 1, keepdims: true]`.
 macro_rules! attrs {
     ($($key:ident : $value:expr),* $(,)?) => {
         byoc_ir::ir::Attrs::new([$((stringify!($key), byoc_ir::ir::AttrValue::from($value))),*] as [(&str, byoc_ir::ir::AttrValue); _])
@@ -385,7 +385,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.tensor(from_f64s(dtype, &[], &[value]))
     }
 
-    /// Reserves steps of the unrolling budget, which all layers and directions of the model share.
+    /// Reserves steps from the unrolling budget, which all layers and directions of the model share.
     ///
     /// # Errors
     /// If `steps` exceeds the remaining budget.
@@ -410,7 +410,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("full", &[value], attrs![shape: dims, dtype: dtype])
     }
 
-    /// Creates a zero tensor, as [`Node::filled`] does.
+    /// Creates a zero tensor, as [`Node::constant_tensor`] does.
     pub fn zeros(&mut self, dtype: DType, shape: &[usize]) -> Result<ExprId> {
         self.constant_tensor(dtype, shape, 0.0)
     }

@@ -35,7 +35,7 @@ impl Node<'_, '_> {
         if !has_known_elements && has_shape { Some(value) } else { None }
     }
 
-    /// Returns the dimensions of `value` in `range` as an `int64` vector.
+    /// Returns the dimensions of `value` along the axes in `range` as an `int64` vector.
     pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId> {
         let dims = self.dims(value)?;
         let dims = dims.get(range.clone()).unwrap_or_default();

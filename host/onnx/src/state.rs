@@ -65,7 +65,7 @@ pub struct ConversionState<'m> {
     pub names: Names,
     /// Input and axis of each symbolic dimension.
     pub symbolic_dims: BTreeMap<Name, (ExprId, usize)>,
-    /// Zero vectors by symbolic dimension, which is their length.
+    /// Zero vectors, by the symbolic dimension that is their length.
     pub dim_zeros: BTreeMap<Name, ExprId>,
     /// Remaining unrolling budget of recurrent layers, in steps.
     pub steps_left: usize,
@@ -170,8 +170,8 @@ impl<'m> ConversionState<'m> {
         variable
     }
 
-    /// Returns the expression that represents a value in the innermost function, where the value is visible inside
-    /// `depth` functions.
+    /// Returns the expression that represents, in the innermost function, a value that is visible at function nesting
+    /// depth `depth`.
     pub fn capture_from(&mut self, value: ExprId, depth: usize) -> ExprId {
         (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function))
     }

@@ -84,7 +84,7 @@ impl Graph {
         ports(py, &self.graph.output)
     }
 
-    /// Returns the declarations of intermediate values, as far as the file contains them.
+    /// Returns the declarations of intermediate values that the file contains.
     #[getter]
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Vec<DeclaredPort<'py, '_>>> {
         ports(py, &self.graph.value_info)

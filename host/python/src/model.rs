@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Compiled model that is ready to run. Arbitrarily many threads may run it at the same time.
+/// Compiled model that is ready to run. Any number of threads may run it at the same time.
 #[pyclass(frozen, subclass, weakref, module = "byoc._byoc")]
 pub struct Model {
     /// `None` once the model is closed.
@@ -307,7 +307,7 @@ impl Model {
         self.generation.check(py)?;
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
         model.ok_or_else(|| {
-            let message = "expected an open model, found a closed model";
+            let message = "the model is closed";
             let diagnostic = Diagnostic::error(codes::runtime::MODEL_GONE, message);
             error::new(py, "ClosedError", diagnostic.help("load or compile the model again"))
         })

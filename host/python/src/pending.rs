@@ -98,10 +98,7 @@ impl Pending {
                 }
             },
             State::Taken => {
-                return Err(misuse_error(
-                    py,
-                    "expected a run with results, found one whose results were already retrieved",
-                ));
+                return Err(misuse_error(py, "the results of the run were already retrieved"));
             }
         };
         drop(state);

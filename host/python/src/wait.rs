@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Polling interval for signals.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Does `task` with the interpreter's lock released. An exception in a signal handler, such as `KeyboardInterrupt`,
+/// Runs `task` with the interpreter's lock released. An exception in a signal handler, such as `KeyboardInterrupt`,
 /// cancels the work through `cancel`, and is raised when the work has ended.
 pub fn interruptible<T: Send>(py: Python<'_>, cancel: &Cancel, task: impl FnOnce() -> T + Send) -> PyResult<T> {
     if !is_main_thread(py)? {

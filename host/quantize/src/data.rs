@@ -83,7 +83,7 @@ impl Samples {
         })
     }
 
-    /// Returns the run inputs for the samples `first_row..first + batch`.
+    /// Returns the run inputs for the samples `first_row..first_row + batch`.
     pub fn rows(&self, first_row: usize, batch: usize) -> Vec<Tensor> {
         let slice = |column: &Column| match column {
             Column::Broadcast(value) => value.clone(),
@@ -272,7 +272,7 @@ fn build_samples(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<us
         match count {
             Some((other_rows, name)) if other_rows != rows => {
                 let message = format!(
-                    "{}: expected {other_rows} samples of \"{}\", as of \"{name}\", found {rows}",
+                    "{}: expected {other_rows} samples for \"{}\", as for \"{name}\", found {rows}",
                     path.display(),
                     port.name
                 );
@@ -500,7 +500,7 @@ mod tests {
             ("a", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
             ("b", Tensor::zeros(DType::F32, &[5, 2]).unwrap()),
         ]);
-        assert!(read_error(&source, &two_inputs).message.contains("expected 4 samples of \"b\", as of \"a\", found 5"));
+        assert!(read_error(&source, &two_inputs).message.contains("4 samples for \"b\", as for \"a\", found 5"));
     }
 
     #[test]

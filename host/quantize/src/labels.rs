@@ -27,7 +27,7 @@ pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Op
 /// text file with one integer per line.
 ///
 /// # Errors
-/// E0512 if the file cannot be read or contains anything but integers.
+/// E0512 if the file cannot be read or contains a value that is not an integer.
 pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
     let label_error = |reason: String| Failure::from(io::bad_file(path, reason));
     match path.extension().and_then(|e| e.to_str()) {

@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn squared_error_matches_the_definition() {
         let values = [(-2.0, 1), (0.5, 2), (3.0, 1)];
-        // One value is 1 below the range, one is 2 above, and two are inside, with a step of 0.6.
+        // One value is 1 below the range, one is 2 above it, and two are within it, with a step of 0.6.
         let error = squared_error(&values, Range { lo: -1.0, hi: 1.0 }, 0.6);
         assert!((error - (1.0 + 4.0 + 2.0 * 0.03)).abs() < 1e-12, "{error}");
     }

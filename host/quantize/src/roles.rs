@@ -24,7 +24,7 @@ pub enum Role {
     /// ReLU on layer accumulators, for a result that stays in float. Scales are positive, so ReLU commutes with
     /// dequantization.
     RectifiedAccumulator,
-    /// Clamping of the values to bounds.
+    /// Clamping of the values to the range `[lo, hi]`.
     Activation {
         /// Lower bound.
         lo: f64,

@@ -111,8 +111,8 @@ fn value(source: &Source, name: &str, shape: &[usize], index: usize) -> Result<O
     }
 }
 
-/// Returns a random weight with the uniform distribution of variance 2 / n, where n is the number of terms per output
-/// element, which keeps results at about the magnitude of the inputs.
+/// Returns a random weight with a uniform distribution of variance 2 / n for n terms per output element, so that the
+/// results have about the magnitude of the inputs.
 fn random_weight(shape: &[usize], seed: u64) -> Tensor {
     let terms: usize = shape.iter().skip(1).product();
     let bound = (6.0 / terms.max(1) as f64).sqrt();
@@ -130,7 +130,7 @@ impl WeightInputs {
         other_inputs
     }
 
-    /// Replaces the weight parameters of `@main` by constants. `signature` declares the parameters.
+    /// Replaces the weight parameters of `@main` with constants. `signature` declares the parameters.
     ///
     /// # Errors
     /// If the resulting module does not type-check, which would be a bug.

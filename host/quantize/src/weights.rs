@@ -83,8 +83,8 @@ fn squared_error(values: &[f32], scale: f32) -> f64 {
     values.iter().map(|&v| f64::from(v - quantize_value(v, scale) * scale).powi(2)).sum()
 }
 
-/// Returns the mean error of each output channel of a layer, which is the sum of `E[x] * (quantized - weight)` over the
-/// weights of the channel, where `E[x]` is the mean of the input channel; `None` if an input channel has no mean.
+/// Returns the mean error of each output channel of a layer: the sum of `E[x] * (quantized - weight)` over the weights
+/// of the channel, where `E[x]` is the mean of the input channel; `None` if an input channel has no mean.
 ///
 /// Subtracting it from the bias restores the mean (M. Nagel et al., "Data-free quantization through weight equalization
 /// and bias correction", ICCV 2019, section 4.2). Each position of a kernel is assumed to read values of the same mean;

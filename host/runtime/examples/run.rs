@@ -1,4 +1,4 @@
-//! Runs an artifact with the plugins of a directory, or on the host: `run model.byoc [DIRECTORY]`.
+//! Runs an artifact with the plugins in a directory, or on the host: `run model.byoc [DIRECTORY]`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "standalone program")]
 
 use byoc_runtime::{Failure, Model, Session, artifact, tensor};

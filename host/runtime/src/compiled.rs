@@ -56,7 +56,8 @@ impl Compiled {
         self
     }
 
-    /// Returns the compiled regions of all programs: first of the main program, then of each specialized program.
+    /// Returns the compiled regions of all programs: those of the main program first, then those of each specialized
+    /// program.
     pub fn all_regions(&self) -> impl Iterator<Item = &CompiledRegion> {
         let variants = self.variants.iter().map(|variant| &variant.compiled);
         std::iter::once(self).chain(variants).flat_map(|compiled| compiled.regions.iter().flatten())

@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Calls `available` with the given files of `/proc` and `/sys`, in a temporary directory.
+    /// Calls `available` with a temporary root directory that contains the given files of `/proc` and `/sys`.
     fn available_with(files: &[(&str, &str)]) -> Option<usize> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {

@@ -33,7 +33,7 @@ const CONCURRENCY: &str = "concurrency";
 /// Metadata key whose value `true` marks a stateful region: runs change its state.
 const STATE: &str = "state";
 
-/// `query` key by which the host queries whether a loader can load a blob. The data is the host's description of the
+/// `query` key by which the host asks whether a loader can load a blob. The data is the host's description of the
 /// region, the response `yes`, `recompile` or `no`. If a loader does not know the key, its `load` decides.
 const COMPATIBLE: &str = "blob.compatible";
 
@@ -47,6 +47,8 @@ pub(crate) struct LoadedRegions {
     pub has_own_threads: bool,
     /// Warnings for the user, such as the reasons why regions run on the host.
     pub warnings: Vec<Diagnostic>,
+    /// Reasons why regions run on the host, by region symbol.
+    pub host_reasons: BTreeMap<String, String>,
 }
 
 /// Loads the regions of a program.
@@ -68,6 +70,7 @@ pub(crate) fn load_regions(
         in_place: in_place_of(compiled),
         loaded_blobs: BTreeMap::new(),
         warnings: Vec::new(),
+        host_reasons: BTreeMap::new(),
         recompiled: BTreeSet::new(),
     };
     for (backend, shared_data) in &compiled.linked {
@@ -86,8 +89,8 @@ pub(crate) fn load_regions(
     let flags: Vec<bool> =
         loaded_regions.map(|(_, region)| region.as_ref().is_some_and(|r| is_set(r, OWN_THREADS))).collect();
     let has_own_threads = !flags.is_empty() && flags.iter().all(|flag| *flag);
-    let Loading { spaces, warnings, .. } = loading;
-    Ok(LoadedRegions { regions, spaces, has_own_threads, warnings })
+    let Loading { spaces, warnings, host_reasons, .. } = loading;
+    Ok(LoadedRegions { regions, spaces, has_own_threads, warnings, host_reasons })
 }
 
 /// Returns the results that a program expects in the memory of an input, by region symbol.
@@ -121,7 +124,7 @@ struct LoadedBlob {
     metadata: Map<String, Value>,
 }
 
-/// State while a program is loaded.
+/// State of a load in progress.
 struct Loading<'a> {
     session: &'a Session,
     compiled: &'a Compiled,
@@ -136,6 +139,8 @@ struct Loading<'a> {
     /// Regions that were recompiled together, by symbol.
     loaded_blobs: BTreeMap<String, Result<LoadedBlob, Diagnostic>>,
     warnings: Vec<Diagnostic>,
+    /// Reasons why regions run on the host, by region symbol.
+    host_reasons: BTreeMap<String, String>,
     /// Plugins whose regions were recompiled; each plugin is reported once.
     recompiled: BTreeSet<String>,
 }
@@ -256,6 +261,7 @@ impl Loading<'_> {
 
     /// Records that the host runs a region.
     fn record_host(&mut self, region: &CompiledRegion, reason: Diagnostic) {
+        self.host_reasons.insert(region.symbol.clone(), reason.message.clone());
         let note = format!("region {} runs on the host instead; the result is the same", region.symbol);
         self.warnings.push(Diagnostic { severity: Severity::Warning, ..reason.note(note) });
     }
@@ -405,7 +411,7 @@ impl Loading<'_> {
     }
 }
 
-/// Queries whether a loader can load the blob of a region.
+/// Asks a loader whether it can load the blob of a region.
 fn query_compatible(loader: &dyn Loader, region: &Value) -> Result<Compatible, Error> {
     Ok(match loader.query(COMPATIBLE, region.to_string().as_bytes())?.as_deref() {
         None | Some(b"yes") => Compatible::Yes,

@@ -14,7 +14,7 @@ use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{Tensor, TensorViewMut};
 use byoc_plugin_api::host::entries;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub struct Model {
     variants: Vec<Executor>,
     /// Share of the FLOPs per run that backends execute, excluding regions that fell back to the host.
     pub offload_share: f64,
-    /// Smallest such share of the programs for fixed values of symbolic dimensions; `offload_share` without such
+    /// Smallest such share among the programs for fixed values of symbolic dimensions; `offload_share` without such
     /// programs.
     pub min_offload_share: f64,
     /// FLOPs per run that backends execute.
@@ -210,7 +210,7 @@ fn load(
         let (variant, variant_warnings) = load_program(session, variant.compiled, cache_dir, retention)?;
         model.min_offload_share = model.min_offload_share.min(variant.offload_share);
         model.variants.push(variant.executor);
-        // Regions that no program can load are reported once.
+        // A warning that several programs share is reported once.
         warnings.extend(variant_warnings.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
     }
     Ok((model, warnings))
@@ -220,7 +220,7 @@ fn load(
 fn check_absent(
     compiled: &Compiled,
     regions: &[Option<Arc<dyn exec::Region>>],
-    warnings: &[Diagnostic],
+    host_reasons: &BTreeMap<String, String>,
 ) -> Result<(), Diagnostic> {
     if compiled.absent.is_empty() {
         return Ok(());
@@ -252,9 +252,7 @@ fn check_absent(
             "{} stores them in its blobs and declared that the region needs no host fallback",
             region.backend
         ));
-        let related_warnings =
-            warnings.iter().filter(|warning| warning.notes.iter().any(|note| note.contains(&*region.symbol)));
-        error.notes.extend(related_warnings.map(|warning| warning.message.clone()));
+        error.notes.extend(host_reasons.get(&*region.symbol).cloned());
     }
     Err(error.help("run the model with the plugin that compiled it, or compile the model again"))
 }
@@ -268,12 +266,13 @@ fn load_program(
     if compiled.from_file && !session.allow_native {
         native::reject_native_code(session, &compiled)?;
     }
-    let LoadedRegions { regions, spaces, has_own_threads, mut warnings } = load_regions(session, &compiled, cache_dir)?;
+    let LoadedRegions { regions, spaces, has_own_threads, mut warnings, host_reasons } =
+        load_regions(session, &compiled, cache_dir)?;
     let count = regions.iter().flatten().count();
     let region_pairs = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
     let loaded_symbols: HashSet<&str> = region_pairs.map(|(_, region)| &*region.symbol).collect();
     let (offload_flops, offload_share) = offloaded_flops(&compiled.explain, &loaded_symbols);
-    check_absent(&compiled, &regions, &warnings)?;
+    check_absent(&compiled, &regions, &host_reasons)?;
     let (program, absent) = (compiled.program, compiled.absent);
     validate(&program)?;
     let keeps_constants = |region: u32| regions[region as usize].as_ref().is_some_and(|region| !region.may_be_lost());

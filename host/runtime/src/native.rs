@@ -6,7 +6,7 @@ use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
 
-/// `query` key by which the host queries whether a loader's blobs hold native code. The response is a JSON boolean.
+/// `query` key by which the host asks whether a loader's blobs hold native code. The response is a JSON boolean.
 const QUERY: &str = "blob.native";
 
 /// Rejects a model read from a file if any of its regions may hold native code. The check precedes the loading of all

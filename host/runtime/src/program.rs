@@ -40,7 +40,7 @@ pub fn words() -> Result<Vec<OsString>> {
 /// Returns a command that starts this program, without arguments.
 ///
 /// # Errors
-/// Same as [`command_words`].
+/// Same as [`words`].
 pub fn command() -> Result<Command> {
     let command_words = words()?;
     let mut command = Command::new(&command_words[0]);

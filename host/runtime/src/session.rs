@@ -155,7 +155,8 @@ impl Session {
         SessionBuilder::default()
     }
 
-    /// Returns the cancellation of a build or load: of the scope in which it runs if any, otherwise of the session.
+    /// Returns the cancellation of a build or load: that of the scope in which it runs, if any, otherwise that of the
+    /// session.
     pub fn cancellation(&self) -> Cancel {
         Cancel::current().unwrap_or_else(|| self.cancel.clone())
     }

@@ -37,7 +37,7 @@ pub struct App {
     pub is_stopping: AtomicBool,
     /// Id of the next request without a client-supplied id.
     pub next_request_id: AtomicU64,
-    /// Permits for concurrent loads and unloads; each occupies a thread.
+    /// Permits for concurrent loads and unloads; each load or unload occupies a thread.
     pub control_permits: Semaphore,
 }
 
@@ -94,7 +94,7 @@ impl App {
     /// Runs a request, and logs it.
     ///
     /// # Errors
-    /// See [`Served::infer`].
+    /// See [`ServedModel::infer`].
     pub async fn infer(
         &self,
         served_model: &ServedModel,
@@ -163,7 +163,7 @@ impl App {
         }
     }
 
-    /// Charges `extra` bytes of a request, in addition to `size` earlier bytes, to the memory limit.
+    /// Charges the next `extra` bytes of a request, which follow `size` earlier bytes, against the memory limit.
     ///
     /// # Errors
     /// If the request exceeds the request size limit, or the memory limit is exhausted.

@@ -1,9 +1,9 @@
 //! Dynamic batching: one bounded queue per model version, and instances that execute batches from it.
 //!
 //! A request that arrives while the version is idle starts immediately. Requests that arrive while every instance is
-//! busy are batched in order, up to the maximum batch size; `max_queue_delay` lets an instance wait for more requests.
-//! No request waits past its deadline: at the deadline, its task removes it from the queue, or cancels the run unless
-//! other requests of the same batch still wait for the result.
+//! busy are batched in order, up to the maximum batch size; `max_queue_delay_microseconds` lets an instance wait for
+//! more requests. No request waits past its deadline: at the deadline, its task removes it from the queue, or cancels
+//! the run unless other requests of the same batch still wait for the result.
 
 use crate::error::{Result, ServeError, Status};
 use crate::outputs::{OutputMemory, Part};
@@ -39,7 +39,7 @@ pub struct Settings {
     pub max_batch: usize,
     /// True if requests are batched.
     pub joins: bool,
-    /// Batch sizes that start immediately, in ascending order.
+    /// Preferred batch sizes, in ascending order; a batch that reaches one of them is executed immediately.
     pub preferred_sizes: Vec<usize>,
     /// Maximum time for which an instance waits for a batch of a preferred size.
     pub delay: Duration,
@@ -344,7 +344,7 @@ impl Queue {
     }
 }
 
-/// Maximum duration of recent executions up to which requests are executed on the connection's thread.
+/// Maximum duration of recent executions for which requests are executed on the connection's thread.
 const MAX_SHORT_DURATION: Duration = Duration::from_micros(200);
 /// Time limit of an execution on the connection's thread; at the limit, the request is queued for an instance.
 const MAX_INLINE_DURATION: Duration = Duration::from_millis(5);
@@ -359,8 +359,8 @@ impl SharedQueue {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes a request on the calling thread, if the model is idle and recent executions were shorter than waking an
-    /// instance. `None` if the request must be executed by an instance.
+    /// Executes a request on the calling thread if the model is idle and recent executions were so short that waking an
+    /// instance would take longer. `None` if the request must be executed by an instance.
     fn run_inline(&self, job: &mut Job) -> Option<Result<JobResult>> {
         if self.recent_micros.load(Ordering::Relaxed) > MAX_SHORT_DURATION.as_micros() as u64 {
             return None;
@@ -475,7 +475,7 @@ impl SharedQueue {
         self.executions.fetch_add(1, Ordering::Relaxed).is_multiple_of(OBSERVATION_INTERVAL)
     }
 
-    /// Executes requests as one batch. The results are written to `memory` if possible, which is then taken.
+    /// Executes requests as one batch. If possible, the results are written to `memory`, which is then taken.
     fn run(
         &self,
         requests: &[&[Tensor]],
@@ -659,7 +659,7 @@ mod tests {
         assert_eq!(queue(&rows(3), time).next(&settings_with_delay, true, time + delay), NextAction::Take(3));
         assert_eq!(queue(&rows(4), time).next(&settings_with_delay, true, time), NextAction::Take(4));
         assert_eq!(queue(&rows(6), time).next(&settings_with_delay, true, time), NextAction::Take(4));
-        // The next request exceeds the maximum batch size, so that waiting cannot make the batch larger.
+        // The next request exceeds the maximum batch size, so waiting cannot make the batch larger.
         assert_eq!(queue(&[(3, 2, 0), (6, 2, 0)], time).next(&settings_with_delay, true, time), NextAction::Take(1));
         let mut idle_queue = queue(&rows(1), time);
         idle_queue.pending[0].starts_at_once = true;

@@ -83,8 +83,7 @@ pub async fn read_body(
     buffer.resize(pad, 0);
     let mut memory_charges = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| ServeError::bad_request(format!("expected a complete body, found: {error}")))?;
+        let frame = frame.map_err(|error| ServeError::bad_request(format!("cannot read the request body: {error}")))?;
         if let Ok(bytes) = frame.into_data() {
             let size = buffer.len() - pad;
             if size + bytes.len() > max_size {
@@ -108,7 +107,7 @@ fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Resul
     let (mut decompressed, mut memory_charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
     loop {
         let count = reader.read(&mut chunk).map_err(|error| {
-            ServeError::bad_request(format!("expected a body compressed with {}, found: {error}", coding.name()))
+            ServeError::bad_request(format!("cannot decompress the {} body: {error}", coding.name()))
         })?;
         if count == 0 {
             return Ok(BodyBytes { bytes: decompressed.into(), _charges: memory_charges });

@@ -200,8 +200,7 @@ impl http_body::Body for ChargedBody {
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, tonic::Status>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
         let Some(frame) = frame else { return Poll::Ready(None) };
-        let frame =
-            frame.map_err(|error| tonic::Status::cancelled(format!("expected a complete request, found: {error}")))?;
+        let frame = frame.map_err(|error| tonic::Status::cancelled(format!("cannot read the request: {error}")))?;
         if let Some(bytes) = frame.data_ref() {
             // The five bytes of the frame header are not part of the message.
             let charge = self.app.charge(self.size.saturating_sub(5), bytes.len())?;

@@ -382,7 +382,7 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) 
     let (parts, body) = request.into_parts();
     let header = json_length(&parts.headers);
     let compression = accepted_coding(&parts.headers);
-    // The body is read before anything is checked: a connection with an unread body cannot be reused.
+    // The body is read before the request is checked: a connection with an unread body cannot be reused.
     let expected = header.as_ref().ok().copied().flatten().unwrap_or(0);
     let body_bytes = read_body(app, &parts.headers, body, app.max_request_size, expected).await?;
     let header = header?;
@@ -497,7 +497,7 @@ fn load_overrides(parameters: BTreeMap<String, Value>) -> Result<Overrides> {
             overrides.config = Some(text?.to_owned());
         } else if let Some(file) = name.strip_prefix("file:") {
             let bytes = STANDARD.decode(text?).map_err(|error| {
-                ServeError::bad_request(format!("parameter '{name}': expected base64, found: {error}"))
+                ServeError::bad_request(format!("parameter '{name}': the value is not valid base64: {error}"))
             })?;
             overrides.files.insert(file.to_owned(), bytes.into());
         } else {

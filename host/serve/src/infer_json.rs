@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for JsonParams {
             type Value = JsonParams;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of parameters")
+                f.write_str("an object with parameters")
             }
 
             fn visit_unit<E>(self) -> std::result::Result<JsonParams, E> {
@@ -253,7 +253,7 @@ fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
 pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
     let json: JsonRequest = serde_json::from_slice(&quote_tokens(&body[..header])).map_err(|error| {
         ServeError::bad_request(format!(
-            "failed to parse the request JSON buffer: expected an inference request, found: {error}"
+            "failed to parse the request JSON buffer: expected an inference request: {error}"
         ))
     })?;
     let mut params = json.parameters.0;

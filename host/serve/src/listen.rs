@@ -124,7 +124,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Stream that fails after a time without progress.
+/// Stream that fails after too long a time without progress.
 struct TimedStream {
     stream: TcpStream,
     idle_timeout: Duration,

@@ -115,7 +115,7 @@ pub fn load(
     Ok(ServedModel { name: name.to_owned(), version: source.version, config, model, inputs, outputs, scheduler, stats })
 }
 
-/// Opens an artifact, or compiles a model that is not cached.
+/// Opens an artifact, or loads a model from the cache, or compiles it if it is not cached.
 fn open(engine: &Engine, version_source: &VersionSource) -> Result<Model> {
     let (session, source) = (&engine.session, version_source.source.clone());
     if version_source.file_name.ends_with(".byoc") {
@@ -253,9 +253,7 @@ fn fill_tensors(config: &mut ModelConfig, inputs: &[Spec], outputs: &[Spec]) {
 fn read_labels(config: &ModelConfig, dir: Option<&Path>, outputs: &mut [Spec]) -> Result<()> {
     for output in config.output.iter().filter(|output| !output.label_filename.is_empty()) {
         let label_error = |reason: String| {
-            ServeError::repository(format!(
-                "label_filename: expected a label file in the model's directory, found {reason}"
-            ))
+            ServeError::repository(format!("label_filename: expected a label file in the model's directory: {reason}"))
         };
         let name = Path::new(&output.label_filename);
         let Some(dir) = dir.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {

@@ -3,7 +3,7 @@
 //! A client can shrink an object while the server uses it. An access past the new end raises SIGBUS. The handler of
 //! this module then replaces the mapping with zeros and marks it as lost: the run continues on zeros, and the request
 //! fails afterwards. A client can also change an input during a run. Only tensors of floating-point elements are
-//! mapped, whose values no kernel uses as addresses.
+//! mapped, because no kernel uses such values as addresses.
 //!
 //! Within the server, a range is borrowed as in Rust: by several readers or one writer.
 
@@ -19,7 +19,7 @@ const MAX_MAPPINGS: usize = 1024;
 /// Alignment of tensors in bytes.
 const ALIGNMENT: usize = 64;
 
-/// Mapping that the handler of SIGBUS knows.
+/// Mapping known to the SIGBUS handler.
 struct Entry {
     /// Address of the first byte; 0 for a free entry.
     start: AtomicUsize,
@@ -57,7 +57,7 @@ struct Borrow {
 }
 
 impl Mapping {
-    /// Maps `size` bytes of an object from `offset` on.
+    /// Maps `size` bytes of an object, starting at `offset`.
     ///
     /// # Errors
     /// If the system cannot map the object or install the signal handler, or too many objects are mapped.
@@ -93,14 +93,14 @@ impl Mapping {
         ENTRIES[self.entry].is_lost.load(Ordering::Acquire)
     }
 
-    /// Borrows `size` bytes from `offset` on for reading. `None` if the range is misaligned for a tensor, outside of
-    /// the mapping, or borrowed for writing.
+    /// Borrows `size` bytes at `offset` for reading. `None` if the range is misaligned for a tensor, exceeds the
+    /// mapping, or is borrowed for writing.
     pub fn read(self: &Arc<Mapping>, offset: usize, size: usize) -> Option<Span> {
         self.borrow(offset, size, false)
     }
 
-    /// Borrows `size` bytes from `offset` on for writing. `None` if the range is misaligned for a tensor, outside of
-    /// the mapping, or borrowed.
+    /// Borrows `size` bytes at `offset` for writing. `None` if the range is misaligned for a tensor, exceeds the
+    /// mapping, or is borrowed.
     pub fn write(self: &Arc<Mapping>, offset: usize, size: usize) -> Option<WritableSpan> {
         self.borrow(offset, size, true).map(WritableSpan)
     }
@@ -214,7 +214,7 @@ extern "C" fn on_sigbus(_signal: libc::c_int, info: *mut libc::siginfo_t, _conte
             return;
         }
     }
-    // Another cause: the access is repeated under the previous action.
+    // The signal has a different cause: the access is repeated under the previous action.
     if let Some(Some(previous_action)) = PREVIOUS_ACTION.get() {
         // SAFETY: the structure was returned by the system.
         unsafe { libc::sigaction(libc::SIGBUS, previous_action, std::ptr::null_mut()) };
@@ -249,7 +249,7 @@ mod tests {
         let mut contents = [0; 64];
         file.read_exact_at(&mut contents, 4096 + 64).unwrap();
         assert_eq!(contents, [9; 64]);
-        // Misaligned, empty, outside.
+        // Misaligned, empty and out-of-range borrows.
         assert!(mapping.read(4, 64).is_none() && mapping.read(0, 0).is_none() && mapping.read(4032, 65).is_none());
         assert!(mapping.read(usize::MAX, 64).is_none());
     }
@@ -268,7 +268,7 @@ mod tests {
         assert!(!other_mapping.is_lost());
         assert_eq!(other_mapping.read(0, 4096).unwrap().as_ref(), [1; 4096]);
         drop((span, mapping));
-        // The entry is used again.
+        // The entry is reused.
         let mapping = Arc::new(Mapping::new(&file, 0, 4096).unwrap());
         assert!(!mapping.is_lost());
     }

@@ -59,7 +59,8 @@ pub struct Options {
     /// batching.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=65536), help_heading = "Batching")]
     pub max_batch_size: u32,
-    /// Batch sizes that start immediately, for models with a symbolic first dimension and no configured batch size.
+    /// Preferred batch sizes, which are executed without waiting for more requests, for models with a symbolic first
+    /// dimension and no configured batch size.
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Batching")]
     pub preferred_batch_size: Vec<u32>,
     /// Maximum time for which a request waits to be batched while its model is busy, for models with a symbolic first

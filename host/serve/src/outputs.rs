@@ -1,4 +1,5 @@
-//! Outputs of an execution: memory that it writes them to, and the part of each that belongs to a request.
+//! Outputs of an execution: the memory to which they are written, and the part of each output that belongs to a
+//! request.
 
 use crate::error::{Result, ServeError};
 use crate::mapping::WritableSpan;
@@ -59,7 +60,7 @@ impl OutputMemory {
             .collect()
     }
 
-    /// Converts the memory, which an execution has written, to outputs.
+    /// Converts the memory to outputs after an execution has written it.
     pub fn into_parts(self) -> Vec<Part> {
         let part = |(dtype, shape, storage): (DType, Shape, Storage)| {
             let (bytes, is_in_place): (Arc<dyn AsRef<[u8]> + Send + Sync>, bool) = match storage {

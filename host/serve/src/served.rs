@@ -169,8 +169,8 @@ impl ServedModel {
         Ok(output_requests)
     }
 
-    /// Returns memory for the outputs of a model of known dimensions, if the request has shared memory for one of them
-    /// that is written in place.
+    /// Returns memory for the outputs if their dimensions are known and the request provides shared memory for at least
+    /// one output that can be written in place.
     fn output_memory(&self, output_requests: &[OutputRequest]) -> Result<Option<OutputMemory>> {
         let mut outputs = Vec::with_capacity(self.outputs.len());
         for port in self.model.outputs() {

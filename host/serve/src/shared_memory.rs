@@ -20,8 +20,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// Maximum number of registered regions.
 const MAX_REGIONS: usize = 1024;
-/// Minimum size in bytes of a tensor that is used in place. A smaller tensor may be a parameter of an operator, and its
-/// copy takes less time than a request.
+/// Minimum size in bytes of a tensor that is used in place. A smaller tensor is copied: it may be a parameter of an
+/// operator, and copying it takes less time than a request.
 const MIN_IN_PLACE: usize = 1 << 16;
 
 /// Shared-memory region.
@@ -204,7 +204,7 @@ impl AsRef<[u8]> for SpanCopy {
     }
 }
 
-/// Tests that a tensor is used in place.
+/// Returns true if a tensor of this type and size can be used in place.
 pub fn is_in_place(dtype: DType, size: usize) -> bool {
     size >= MIN_IN_PLACE && matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
 }
@@ -229,10 +229,10 @@ impl Region {
         self.mapping()?.write(usize::try_from(offset - self.offset).ok()?, size)
     }
 
-    /// Checks after a run that the tensors that it used in place existed until its end.
+    /// Checks after a run that the object was not shrunk while the run used its tensors in place.
     ///
     /// # Errors
-    /// An object that was shrunk.
+    /// If the object was shrunk.
     pub fn check_intact(&self, span: &SharedSpan) -> Result<()> {
         match self.mapping.get() {
             Some(Some(mapping)) if mapping.is_lost() => {

@@ -1,7 +1,7 @@
 //! Network threads, each with its own runtime.
 //!
-//! A connection stays on one thread. A thread pool that shares connections wakes a second thread for most requests,
-//! which takes longer than the execution of a small model.
+//! A connection stays on one thread. A thread pool that shares connections would wake a second thread for most
+//! requests, which takes longer than the execution of a small model.
 
 use crate::error::{Result, ServeError, Status};
 use byoc_ir::diag::codes::runtime::NO_THREADS;

@@ -124,7 +124,7 @@ impl<'r> Backend<'r> {
         }
     }
 
-    /// Returns the backend with the description that it returns for the user's options and the session's devices.
+    /// Returns the backend with its description for the user's options and the session's devices.
     ///
     /// # Errors
     /// E0406 if the backend fails, E0427 if the selected device does not exist.
@@ -192,7 +192,7 @@ impl<'r> Backend<'r> {
 }
 
 impl Backend<'_> {
-    /// Returns the candidate attributes, which contain the user's choices as JSON text, if any.
+    /// Returns the attributes of a candidate: the user's choices as JSON text, or none if the user made no choices.
     fn candidate_attrs(&self) -> Vec<api::Attr> {
         match self.choices.as_object().is_none_or(serde_json::Map::is_empty) {
             true => Vec::new(),
@@ -316,12 +316,13 @@ pub fn refusal_of(error: &api::Error, default_code: RefusalCode) -> Refusal {
     Refusal { code, detail: error.to_string(), hint: error.hint.to_string() }
 }
 
-/// Judge that requests verdicts on candidates from a backend.
+/// Judge that asks a backend for verdicts on candidates.
 pub struct PluginJudge<'b, 'r> {
     backend: &'b Backend<'r>,
     /// Errors that the backend returned instead of a verdict.
     pub faults: Vec<api::Error>,
-    /// Estimates by results; the flag is true for regions, and false for patterns and operators.
+    /// Estimates by kind and results of a candidate; the flag is true for regions, and false for patterns and
+    /// operators.
     estimates: HashMap<(bool, Vec<ExprId>), api::Estimate>,
 }
 

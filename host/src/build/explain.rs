@@ -18,7 +18,7 @@ pub struct Operators {
 }
 
 impl Operators {
-    /// Reads the operators of a module that no pass has changed yet: passes combine the operators of a constant.
+    /// Reads the operators of a module that no pass has changed yet, as passes merge the origins of constants.
     pub fn of(module: &Module) -> Operators {
         let live_exprs = module.live();
         let calls = module.nodes.iter().filter(|(id, node)| live_exprs[*id] && node.expr.as_op_call().is_some());
@@ -265,8 +265,8 @@ fn folded_placement(
 }
 
 /// Returns the predecessors of each operator of the model. Tuples, projections and `let` move no data, so an edge leads
-/// from the operator that computes a value to the operator that reads it, through any number of them. Operators that
-/// the frontend folded lead to the operator that they were folded into.
+/// from the operator that computes a value to the operator that reads it, regardless of how many of them are in
+/// between. Operators that the frontend folded lead to the operator that they were folded into.
 fn edges(module: &Module, live_exprs: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
     let forwarding = Forwarding::new(module, live_exprs);
     let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];

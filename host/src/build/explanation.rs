@@ -57,7 +57,8 @@ pub struct NodeRow {
     pub source: String,
     /// Number of floating-point operations in the operator's expressions.
     pub flops: u64,
-    /// Placement of the operator; if its parts have different placements, the region with the most of its FLOPs.
+    /// Placement of the operator; if its parts have different placements, the region with the largest share of its
+    /// FLOPs.
     pub placement: Placement,
     /// All placements, in program order, of an operator whose parts have different placements; otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

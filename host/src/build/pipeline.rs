@@ -97,8 +97,8 @@ pub struct UnusedBackend {
 }
 
 impl BuildOutput {
-    /// Returns the smallest share of the FLOPs on backends of the programs for fixed values of symbolic dimensions; the
-    /// share of the program itself if there are none.
+    /// Returns the share of the FLOPs on backends: the smallest among the programs for fixed values of symbolic
+    /// dimensions, or that of the program itself if there are none.
     pub fn min_offload_share(&self) -> f64 {
         let shares = self.variant_totals.iter().map(|totals| totals.offload_share);
         shares.reduce(f64::min).unwrap_or(self.explanation.totals.offload_share)
@@ -109,8 +109,8 @@ impl BuildOutput {
         self.warnings.iter().chain(self.unused.iter().map(|backend| &backend.warning))
     }
 
-    /// Adds a program for fixed values of symbolic dimensions. A backend that has regions only in this program is used
-    /// as well.
+    /// Adds a program for fixed values of symbolic dimensions. A backend that has regions only in this program counts
+    /// as used.
     pub fn add_variant(&mut self, dims: BTreeMap<String, usize>, variant: BuildOutput) {
         self.unused.retain(|backend| variant.unused.iter().any(|unused| unused.name == backend.name));
         let new_warnings: Vec<Diagnostic> =
@@ -217,7 +217,7 @@ pub fn build(
         program.functions = lowering.program.functions;
     }
     let mut linked_data = BTreeMap::new();
-    // A region that becomes part of a C program is not loaded.
+    // Self-contained C programs share no data, so their regions are not linked.
     for backend in backends.iter().filter(|_| !options.program) {
         match compiler.link(backend, &mut regions) {
             Ok(Some(shared_data)) => drop(linked_data.insert(backend.name.clone(), shared_data)),
@@ -505,8 +505,8 @@ impl fmt::Display for RefusalSummary {
     }
 }
 
-/// Returns the given backends, which have no region, each with a warning that lists its reasons. Backends all of whose
-/// operators are computed by preceding backends are omitted.
+/// Returns the given backends, which have no region, each with a warning that lists its reasons. A backend is omitted
+/// if preceding backends compute all of its operators.
 fn unused_backends<'b>(
     backends: impl Iterator<Item = &'b Backend<'b>>,
     explanation: &Explanation,

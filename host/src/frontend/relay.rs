@@ -173,7 +173,7 @@ fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
     }
 }
 
-/// Binds all occurrences of named dimensions, to the values in `options.dims` and to the input shapes in
+/// Binds all occurrences of named dimensions according to the values in `options.dims` and the shapes in
 /// `options.input_shapes`.
 fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, usize>, Vec<Diagnostic>> {
     let binding_error = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);

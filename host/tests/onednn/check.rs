@@ -57,7 +57,7 @@ impl Bench {
         let compiled = self
             .codegen
             .compile(&region)
-            .unwrap_or_else(|error| panic!("expected a supported graph to compile, found: {error}"));
+            .unwrap_or_else(|error| panic!("cannot compile a graph with a positive verdict: {error}"));
         let request = LoadRequest {
             symbol: &graph.symbol,
             blob: &compiled.blob,
@@ -65,7 +65,7 @@ impl Bench {
             options: &options,
             services: &self.session.services,
         };
-        self.loader.load(&request).unwrap_or_else(|error| panic!("expected a compiled graph to load, found: {error}"))
+        self.loader.load(&request).unwrap_or_else(|error| panic!("cannot load a compiled graph: {error}"))
     }
 
     /// Runs a case and compares the result with the references. If the backend refuses the case, returns the reason as

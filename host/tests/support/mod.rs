@@ -46,7 +46,7 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
             Expr::Tuple(fields) => Value::Tuple(fields.iter().map(tensor).collect()),
             Expr::Project { tuple, index } => match &values[tuple] {
                 Value::Tuple(fields) => Value::Tensor(fields[*index as usize].clone()),
-                Value::Tensor(_) => return Err("a field of a tensor".into()),
+                Value::Tensor(_) => return Err("expected a tuple, found a tensor".into()),
             },
             Expr::Call(call) => {
                 let Callee::Op(op) = call.callee else {
@@ -128,7 +128,7 @@ fn evaluate(module: &Module, id: ExprId, scope: &Rc<Scope>) -> Result<Data, Stri
         }
         Expr::Project { tuple, index } => match data_of(*tuple)? {
             Value::Tuple(fields) => Data::Plain(Value::Tensor(fields[*index as usize].clone())),
-            Value::Tensor(_) => return Err("a field of a tensor".into()),
+            Value::Tensor(_) => return Err("expected a tuple, found a tensor".into()),
         },
         Expr::Function(_) => Data::Function(id, Rc::clone(scope)),
         Expr::Let { var, value, body } => {

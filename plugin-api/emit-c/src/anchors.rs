@@ -7,7 +7,7 @@ pub enum Anchor {
     Convolution,
     /// Dense layers and matrix products.
     MatrixProduct,
-    /// Max and average pools.
+    /// Max and average pooling.
     Pool,
     /// Row-wise normalizations: softmax, log-softmax, layer normalization.
     Normalize,

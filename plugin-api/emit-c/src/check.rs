@@ -37,7 +37,7 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
             };
             if op.name == "nn.conv2d_transpose" && has_non_finite_weight() {
                 let detail =
-                    "expected finite weights, found an infinity or a NaN, whose product with a padding zero is NaN";
+                    "expected finite weights, found an infinity or a NaN: its product with zero padding is NaN";
                 return refuse(RefusalCode::UnsupportedAttr, detail.into());
             }
         }

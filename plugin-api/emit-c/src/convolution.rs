@@ -40,7 +40,7 @@ impl Lowering<'_, '_> {
         let has_program = self.machine().is_some();
         let types = quantized::types(ir, op);
         let a_zero = if types == Types::FLOAT { 0 } else { quantized::zero_points(ir, op)? };
-        // Guards taps that may read the padding of a program's data, which has no border.
+        // In a program, the data has no zero border, so taps that may read the padding need a guard.
         let guard = |i: usize, taps: i64, scale: i64, base: i64, step: i64| {
             let size = data_shape[l.spatial[i]];
             // A single tap has no step.

@@ -14,7 +14,7 @@ use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
 use std::fmt::Write;
 
-/// Maximum size in bytes of a non-constant operand's panel, which is on the stack.
+/// Maximum size in bytes of a panel of a non-constant operand; the panel is on the stack.
 const MAX_PANEL: i64 = 16_384;
 
 /// Operand `b` of a contraction in a program.
@@ -353,7 +353,8 @@ impl Lowering<'_, '_> {
         Ok(Operand { place: Place::Packed(array), offset, panels: true, strides: [n1 * k, k, 1], column: 1 })
     }
 
-    /// Adds a constant array to the program, unless it has an equal array, and returns the index.
+    /// Returns the index of a constant array in the program; adds the array unless the program already has an equal
+    /// one.
     pub fn constant_array(&mut self, array: ConstantArray) -> usize {
         if let Some(index) =
             self.arrays.iter().position(|existing| existing.dtype == array.dtype && existing.bytes == array.bytes)
@@ -409,12 +410,12 @@ impl TapGuard {
         (low, high)
     }
 
-    /// Returns true if no tap of any of `len` outputs is in the padding.
+    /// Returns true if no tap of the `len` outputs is in the padding.
     pub fn is_idle(&self, taps: i64, len: i64) -> bool {
         self.inside(taps, len) == (0, len)
     }
 
-    /// Formats the declarations of the first tap and the end tap of the range that reads elements.
+    /// Formats the declarations of the range of taps that read elements: the first tap and the exclusive end.
     pub fn text(&self, i: usize, output: &str, taps: i64, pad: &str) -> String {
         let TapGuard { scale, base, step, size, .. } = *self;
         let times = if scale == 1 { output.to_owned() } else { format!("{output} * {scale}") };

@@ -62,7 +62,7 @@ impl Lowering<'_, '_> {
         if op.name == REGION {
             let symbol = op.attrs().text("symbol");
             let externals = self.externals;
-            let region = externals.regions.get(symbol).ok_or("expected a region with C source, found one without")?;
+            let region = externals.regions.get(symbol).ok_or("the region has no C source")?;
             let workspace = if region.workspace == 0 {
                 "0".to_owned()
             } else {

@@ -1,6 +1,6 @@
 //! Storage of every tensor, and the loop body of each group over that storage.
 //!
-//! Activations of convolutions and pools are stored with the channels innermost, so that channels fill the vector
+//! Activations of convolutions and pooling are stored with the channels innermost, so that channels fill the vector
 //! lanes. The input of a convolution has a zero border as wide as the padding, so that taps need no bounds checks.
 
 use crate::elementwise::{expression, operand_view};
@@ -282,7 +282,10 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     let view = view_through(self.ir, op, k, &View::dense(&shape));
                     let view = view.ok_or_else(|| {
                         let result = self.ir.shape(value);
-                        format!("{}: expected an operand with a view of shape {result:?}, found {shape:?}", op.name)
+                        format!(
+                            "{}: expected an operand that can be viewed as shape {result:?}, found shape {shape:?}",
+                            op.name
+                        )
                     })?;
                     Storage::new(dense.place, view)
                 }

@@ -10,7 +10,7 @@ use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
 impl Lowering<'_, '_> {
-    /// Emits a loop nest through `points`, with additional pointer declarations for `tensors`.
+    /// Calls `points` with additional pointer declarations for `tensors`.
     fn gather_points(
         &mut self,
         body: LoopBody,
@@ -18,8 +18,8 @@ impl Lowering<'_, '_> {
         tensors: &[(&Storage, DType)],
         first_element: impl Fn(&[String]) -> String,
     ) {
-        // Declares tensors that are read at computed indices by loading their first element into an unused variable,
-        // which the C compiler removes.
+        // A load of the first element of each tensor into an unused variable adds its pointer declaration; the C
+        // compiler removes the load.
         let mut body = body;
         for (i, (storage, dtype)) in tensors.iter().enumerate() {
             let mut view = View::dense(&body.domain);

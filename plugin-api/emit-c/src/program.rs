@@ -145,8 +145,8 @@ fn assemble(
 ) -> Program {
     let constants = ir.constants;
 
-    // An operand that dies in the phase that stores a result of equal size, element by element, passes its memory to
-    // the result.
+    // If a phase is the last to read an operand, and stores a result of equal size element by element, the result takes
+    // over the memory of the operand.
     let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; lowering.buffers.len()];
     for (phase_index, phase) in lowering.phases.iter().enumerate() {
         for &buffer in &phase.buffers {
@@ -300,9 +300,7 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
     };
     if externals.contains(op.name) {
         return match unsupported(ir, op) {
-            _ if is_view_op(op.name) => {
-                refuse("expected an operator that computes its result, found a view operator".to_owned())
-            }
+            _ if is_view_op(op.name) => refuse("an external function cannot replace a view operator".to_owned()),
             Some(reason) => refuse(reason),
             None => None,
         };

@@ -8,7 +8,7 @@ use crate::schedule::contraction::Types;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr, Val};
 
-/// Conversions between scales, whose scales and zero points may be vectors along an axis.
+/// Conversions between scales. Their scales and zero points may be vectors along an axis.
 const CONVERSIONS: &[&str] = &["qnn.quantize", "qnn.dequantize", "qnn.requantize"];
 
 /// Binary operators on quantized tensors.
@@ -43,15 +43,15 @@ pub fn zero_points(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<i64, String> {
     }
     let integers = |i: usize| op.inputs.get(i).and_then(|&v| ir.constant_ints(v));
     let data = integers(2)
-        .ok_or_else(|| format!("{}: expected a constant zero point of the data, found a runtime value", op.name))?;
+        .ok_or_else(|| format!("{}: expected a constant zero point for the data, found a runtime value", op.name))?;
     let weight = integers(3)
-        .ok_or_else(|| format!("{}: expected a constant zero point of the weight, found a runtime value", op.name))?;
+        .ok_or_else(|| format!("{}: expected a constant zero point for the weight, found a runtime value", op.name))?;
     if weight.iter().any(|&zero| zero != 0) {
-        return Err(format!("{}: expected a zero point of 0 of the weight, found {weight:?}", op.name));
+        return Err(format!("{}: expected a zero point of 0 for the weight, found {weight:?}", op.name));
     }
     match data[..] {
         [zero] => Ok(zero),
-        _ => Err(format!("{}: expected one zero point of the data, found {}", op.name, data.len())),
+        _ => Err(format!("{}: expected one zero point for the data, found {}", op.name, data.len())),
     }
 }
 
@@ -259,7 +259,7 @@ fn fixed_point(input: f32, output: f32) -> Result<Rescale, String> {
     }
     match 31 - exponent {
         shift @ 1..=62 => Ok(Rescale::Fixed { multiplier: multiplier as i32, shift }),
-        // Every product of an int32 rounds to 0.
+        // The product with any int32 rounds to 0.
         shift if shift > 62 => Ok(Rescale::Fixed { multiplier: 0, shift: 1 }),
         _ => Err(format!("expected a ratio of scales < 2^30, found {ratio}")),
     }

@@ -234,7 +234,7 @@ impl Lowering<'_, '_> {
         let kept_shape: Vec<i64> = kept_dims.iter().map(|&d| shape[d]).collect();
         let body = body.transform(|v| v.reshape(&kept_shape)).ok_or_else(|| {
             let result = ir.shape(op.outputs[0]);
-            format!("{}: expected a result that reshapes to {kept_shape:?}, found {result:?}", op.name)
+            format!("{}: expected a result that can be viewed as shape {kept_shape:?}, found shape {result:?}", op.name)
         })?;
         let positions: Vec<usize> =
             kept_in_memory_order.iter().map(|d| kept_dims.iter().position(|k| k == d).unwrap_or(0)).collect();

@@ -21,7 +21,7 @@ const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_softmax", "byoc_log_softmax"], include_str!("prelude/softmax.c")),
 ];
 
-/// Prelude functions with branches, which are converted to selections in loops.
+/// Prelude functions whose branches the C compiler converts to selections in loops.
 const BRANCHING_FUNCTIONS: &[&str] = &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf"];
 
 /// Returns true if the loops of a phase have branches.

@@ -1,4 +1,4 @@
-//! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
+//! Depthwise convolutions and pooling: windows over pixels, with the channels in the vector lanes.
 
 use crate::literals::{computed, literal, loaded, storage_type, value_type};
 use crate::loop_body::{LoopBody, Place, address};
@@ -170,7 +170,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Lowers max, average, global and adaptive pools.
+    /// Lowers max, average, global and adaptive pooling.
     pub fn pool(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let ir = self.ir;
         let op = ir.get(id);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Status of a successful call.
 pub const OK: i32 = 0;
-/// Status of a failed call, which has called [`Report::fail`].
+/// Status of a failed call; the callee has reported the reason through [`Report::fail`].
 pub const FAILED: i32 = 1;
 /// Status of [`EventTable::wait`] for unfinished work.
 pub const PENDING: i32 = 3;
@@ -100,7 +100,7 @@ impl Failure {
             status => {
                 let reported_error = failure.0.into_inner().unwrap_or_else(PoisonError::into_inner);
                 Err(reported_error
-                    .unwrap_or_else(|| Error::new(format!("expected a reason for status {status}, found none"))))
+                    .unwrap_or_else(|| Error::new(format!("the call returned status {status} without a reason"))))
             }
         }
     }

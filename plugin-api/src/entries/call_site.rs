@@ -92,7 +92,7 @@ impl fmt::Display for CallSite {
 pub(crate) struct CallSites([CallSite; 11]);
 
 impl CallSites {
-    /// Returns the call sites of `plugin` for the region named `region`; without a region if the name is empty.
+    /// Returns the call sites of `plugin` for the region named `region`, or for no region if the name is empty.
     pub(crate) fn of(plugin: &str, region: &str) -> &'static CallSites {
         static INTERNED: LazyLock<Mutex<HashMap<(&'static str, &'static str), &'static CallSites>>> =
             LazyLock::new(Mutex::default);

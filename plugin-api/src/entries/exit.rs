@@ -78,7 +78,7 @@ pub(super) fn exit_with_error(code: &str, site: &CallSite, detail: impl FnOnce(&
     })
 }
 
-/// Exits in a forked child that returned from the plugin's entry, to prevent a second host.
+/// Exits in a forked child that returned from the plugin's entry and would otherwise continue as a second host.
 #[cold]
 pub(super) fn exit_forked_child(site: &CallSite) -> ! {
     // The state was inherited from the parent, whose other threads do not exist here.

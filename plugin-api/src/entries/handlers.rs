@@ -1,6 +1,6 @@
 //! Handlers for the termination of the process while plugins run: by a signal, by `exit`, or after a plugin has forked.
 //! Each handler prints one line that names the plugin, the region and the entry, and the process never exits with
-//! success.
+//! a success status.
 //!
 //! The handlers use only the entry table, a line on the stack, and system calls: no allocation, no locks.
 
@@ -32,8 +32,8 @@ static HAS_FINISHED: AtomicBool = AtomicBool::new(false);
 /// Previous action of each signal.
 static PREVIOUS_ACTIONS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
-/// Installs the process-wide protections: a signal, `exit`, or a fork inside a plugin prints a message that names the
-/// plugin, changes to process-wide state are undone after each entry, and standard output is reserved for the host.
+/// Installs the process-wide protections: after a signal, an `exit` or a fork inside a plugin, a message names the
+/// plugin; changes to process-wide state are undone after each entry; standard output is reserved for the host.
 ///
 /// Intended for executables that own their process. The executable must call this function once, before it starts
 /// threads, and [`mark_finished`] before it exits.
@@ -96,8 +96,8 @@ type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 fn install_handler(signal: c_int, handler: Handler) {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: zeros are an action without flags; the handler lives as long as the process and has the signature of
-    // `SA_SIGINFO`.
+    // SAFETY: an all-zero `sigaction` is valid and has no flags; the handler lives as long as the process and has the
+    // signature that `SA_SIGINFO` requires.
     unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = handler as *const () as usize;
@@ -110,7 +110,7 @@ fn install_handler(signal: c_int, handler: Handler) {
 /// Restores the previous or the default action of a signal.
 fn restore_action(signal: c_int, previous_action: Option<&libc::sigaction>) {
     let mut default = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: both actions are valid for the call, and zeros are the default action.
+    // SAFETY: both actions are valid for the call; an all-zero `sigaction` is the default action.
     unsafe {
         let action = previous_action.unwrap_or(default.assume_init_mut());
         libc::sigaction(signal, action, ptr::null_mut());

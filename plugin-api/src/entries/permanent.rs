@@ -37,7 +37,7 @@ fn bump(region: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull
     NonNull::new(ptr::with_exposed_provenance_mut(address))
 }
 
-/// Copies a value without a destructor to permanent memory.
+/// Copies a value to memory that is never freed.
 pub(super) fn store<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
     match allocate(size_of::<T>(), align_of::<T>()) {
         // SAFETY: `allocate` returned `size_of::<T>()` aligned, exclusively owned bytes, which are never freed.

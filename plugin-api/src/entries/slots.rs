@@ -74,7 +74,7 @@ impl Slot {
         ptr::eq(self, &raw const SHARED_SLOT)
     }
 
-    /// Releases the slot for other threads.
+    /// Releases the slot for reuse by other threads.
     pub(super) fn release(&self) {
         if !self.is_shared() {
             self.pointer.store(with_left_tag(ptr::null_mut()), Ordering::Relaxed);

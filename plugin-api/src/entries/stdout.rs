@@ -34,7 +34,7 @@ impl ReservedStdout {
     /// Checks that the descriptor still refers to standard output, and that no plugin has forked this process.
     fn check(&self) -> io::Result<()> {
         if std::process::id() != self.process {
-            return Err(io::Error::other("a plugin forked this process, which has no standard output"));
+            return Err(io::Error::other("this process was forked by a plugin and has no standard output"));
         }
         if process::identity(self.file.as_raw_fd()) != self.identity {
             return Err(io::Error::other("a plugin closed the standard output descriptor"));

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 /// Error code of messages about a plugin that did not return or used too much memory.
 const LIMIT_EXCEEDED: &str = "E0451";
 
-/// Grace period of the host's own work after the deadline, as a multiple of the grace period of an entry.
+/// Grace period for the host's own work after the deadline, as a multiple of the grace period of an entry.
 const HOST_GRACE: u32 = 5;
 
 /// Limits on plugins.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Deadline of all work.
+    /// Deadline for all work.
     pub deadline: Option<Instant>,
     /// Grace period for an entry that is running at the deadline.
     pub grace: Duration,

@@ -45,7 +45,7 @@ impl Memory {
         let table = NonNull::new(std::ptr::with_exposed_provenance_mut::<MemoryTable>(address))
             .filter(|table| table.is_aligned())
             .ok_or_else(|| {
-                invalid(format!("expected the address of a table in 8 bytes, found {} bytes", table_bytes.len()))
+                invalid(format!("the response of {} bytes is not the 8-byte address of a table", table_bytes.len()))
             })?;
         // SAFETY: by the contract of the key, the plugin returns the address of a table that lives as long as the
         // process and begins with its size.
@@ -84,7 +84,7 @@ impl Memory {
         let site = self.sites.at(Entry::Run);
         let _guard = crate::entries::enter(site);
         match Failure::of(f).map_err(|error| error.with_entry(site.plugin, "memory"))? {
-            PENDING => Err(Error::new("expected a finished copy, found PENDING").with_entry(site.plugin, "memory")),
+            PENDING => Err(Error::new("expected OK or FAILED, found PENDING").with_entry(site.plugin, "memory")),
             _ => Ok(()),
         }
     }
@@ -132,7 +132,7 @@ impl Buffer {
         match offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
             true => Ok(()),
             false => Err(Error::new(format!(
-                "expected a range within {} bytes, found {bytes} bytes at {offset}",
+                "expected a range within {} bytes, found {bytes} bytes at offset {offset}",
                 self.bytes
             ))),
         }

@@ -35,13 +35,13 @@ pub fn in_place<'a>(
         assert_eq!(
             tensor.byte_len(),
             bytes.len(),
-            "expected a buffer of the byte size of the {} tensor, found {} bytes",
+            "expected a buffer of exactly the size of the {} tensor, found {} bytes",
             ty.dtype,
             bytes.len()
         );
         tensor
     });
-    // SAFETY: memory and shapes are borrowed for `'a`, and only the region accesses them, which declared that both
+    // SAFETY: memory and shapes are borrowed for `'a`, and are accessed only by the region, which declared that both
     // tensors may share memory.
     unsafe { (TensorRef::from_raw(input), TensorMut::from_raw(output)) }
 }

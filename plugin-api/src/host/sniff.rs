@@ -213,8 +213,8 @@ fn other_system(prefix: &[u8]) -> Option<&'static str> {
     const MACH_O: [[u8; 4]; 4] =
         [[0xfe, 0xed, 0xfa, 0xce], [0xce, 0xfa, 0xed, 0xfe], [0xfe, 0xed, 0xfa, 0xcf], [0xcf, 0xfa, 0xed, 0xfe]];
     const UNIVERSAL: [[u8; 4]; 2] = [[0xca, 0xfe, 0xba, 0xbe], [0xca, 0xfe, 0xba, 0xbf]];
-    // A Java class file has the same magic number as a universal binary. Where the latter has the number of
-    // architectures, it has its major version, which is at least 45.
+    // A Java class file has the same magic number as a universal binary. At the offset of the binary's number of
+    // architectures, a class file has its version, whose major number is at least 45.
     const MAX_ARCHITECTURES: u8 = 44;
     let (magic, rest) = prefix.split_first_chunk::<4>()?;
     if MACH_O.contains(magic) {

@@ -28,7 +28,7 @@ impl<'a> Attributes<'a> {
         self.0.text(key).unwrap_or_default()
     }
 
-    /// Returns a list of integers, where a single integer is a one-element list; `None` if the attribute is not set.
+    /// Returns a list of integers, with a single integer as a one-element list; `None` if the attribute is not set.
     pub fn ints(self, key: &str) -> Option<Vec<i64>> {
         match self.0.attr(key)? {
             AttrValue::Int(value) => Some(vec![*value]),
@@ -87,7 +87,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Normalizes an axis, where a negative axis counts from the end; `None` if the axis is out of range.
+/// Normalizes an axis, which counts from the end if negative; `None` if the axis is out of range.
 pub fn normalize_axis(axis: i64, rank: usize) -> Option<usize> {
     let from_start = if axis < 0 { axis.checked_add(rank as i64)? } else { axis };
     usize::try_from(from_start).ok().filter(|&axis| axis < rank)

@@ -103,7 +103,7 @@ pub fn cached<E>(
 ) -> std::result::Result<Vec<u8>, E> {
     let Some(settings) = settings else { return compile() };
     let cache = Cache::open(settings).inspect_err(|error| {
-        warn_once(format!("the cache {} is not used: {error}", settings.dir.display()));
+        warn_once(format!("the cache {} is ignored: {error}", settings.dir.display()));
     });
     let Ok(cache) = cache else { return compile() };
     let is_storable = match cache.get(key) {
@@ -116,7 +116,7 @@ pub fn cached<E>(
         }
         Err(error) => {
             let name = cache.name(key);
-            warn_once(format!("{name} in the cache {} is not used: {error}", settings.dir.display()));
+            warn_once(format!("{name} in the cache {} is ignored: {error}", settings.dir.display()));
             false
         }
     };
@@ -319,7 +319,7 @@ fn secret(dir: &File) -> std::result::Result<[u8; DIGEST], String> {
             }
         }
     };
-    let mut file = file.ok_or("expected the file, found none: another process removed it")?;
+    let mut file = file.ok_or("another process removed the file")?;
     let mode = check_private(&file)?;
     if mode & 0o077 != 0 {
         return Err(format!("readable by other users: expected mode 600, found {mode:o}"));

@@ -8,8 +8,8 @@ use byoc_plugin_api::Dim;
 /// Maximum nesting of functions and parentheses.
 const MAX_DEPTH: usize = 16;
 
-/// Evaluates a dimension, where `symbol` returns the size of each symbol. Returns `None` for `?`, a malformed
-/// expression, an unknown symbol, and a result that is negative or overflows.
+/// Evaluates a dimension, with the sizes of symbols given by `symbol`. Returns `None` for `?`, a malformed expression,
+/// an unknown symbol, and a result that is negative or overflows.
 ///
 /// ```
 /// use byoc_plugin_api::Dim;

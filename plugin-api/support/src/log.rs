@@ -1,12 +1,12 @@
-//! Logs of compilers, for messages.
+//! Compiler logs, prepared for inclusion in diagnostics.
 
 /// Maximum number of lines in an excerpt.
 const MAX_LINES: usize = 3;
 /// Maximum length of an excerpt in characters.
 const MAX_CHARS: usize = 400;
 
-/// Returns the first lines of a log that are not blank, joined by semicolons. A compiler reports the cause of its
-/// failure first; later errors often follow from it.
+/// Returns the first non-blank lines of a log, joined by semicolons. A compiler reports the cause of its failure first;
+/// later errors often follow from it.
 pub fn excerpt(log: &str) -> String {
     let lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
     let text_of_log = lines.take(MAX_LINES).collect::<Vec<_>>().join("; ");

@@ -1,4 +1,4 @@
-//! Reason and hint of a refusal, from a code generator's lowering to its verdict or error.
+//! Lowering errors of a code generator, and their conversion to verdicts and errors.
 
 use crate::region::RegionError;
 use byoc_plugin_api::{Error, RefusalCode, Verdict};

@@ -52,7 +52,7 @@ pub fn expand<'a, V: Copy, E: From<RegionError>>(
     inputs: Vec<V>,
     mut visit: impl FnMut(&'a Node, &[V]) -> Result<Vec<V>, E>,
 ) -> Result<Vec<V>, E> {
-    /// Graph in progress: its inputs, and the values of its nodes so far.
+    /// Graph whose expansion is in progress: its inputs, and the values of the nodes expanded so far.
     struct Scope<'a, V> {
         graph: &'a Graph,
         inputs: Vec<V>,

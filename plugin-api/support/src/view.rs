@@ -115,8 +115,8 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// Replaces the strides of dimensions of size 1, which are never applied, with strides that continue the next inner
-    /// dimension of the memory order `order`.
+    /// Sets the stride of each dimension of size 1 to the extent in memory of the next inner dimension in the memory
+    /// order `order`, or to 1 if there is none. Such strides have no effect on addressing.
     pub fn normalize_unit_strides(&self, order: &[usize]) -> View {
         let mut view = self.clone();
         let mut step = 1;

@@ -24,7 +24,8 @@ fn run(executable: &dyn Executable, shape: &[usize], input: &[f32]) -> Vec<f32> 
     let mut workspace = vec![0; preparation.workspace];
     // SAFETY: `input` outlives the slice, and all bytes of a float are initialized.
     let bytes = unsafe { std::slice::from_raw_parts(input.as_ptr().cast(), size_of_val(input)) };
-    // SAFETY: `memory` is accessed only through the slice while the slice is live, and any bytes are a valid float.
+    // SAFETY: `memory` is accessed only through the slice while the slice is live, and every bit pattern is a valid
+    // float.
     let out = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), size_of_val(&memory[..])) };
     let inputs = [TensorRef::new(DType::F32, shape, bytes)];
     let mut outputs = [TensorMut::new(DType::F32, &mut dims, out)];
@@ -153,7 +154,7 @@ fn minimal_runs_relu_and_refuses_int8() {
     invalid_candidate.graph.inputs[0].ty.dtype = DType::I8;
     let verdicts = codegen.judge_batch(&[valid_candidate, invalid_candidate]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
-    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected a refusal of int8, found support") };
+    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected int8 to be refused") };
     assert_eq!(
         (refusal.code.as_str(), refusal.detail.as_str()),
         ("UnsupportedDtype", "input 0: expected float32, found int8")

@@ -62,7 +62,7 @@ fn compile_time() {
     region.check = "expected at most 2 units, found 3".into();
     let verdicts = codegen.judge_batch(&[candidate("nn.relu"), region.clone()]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
-    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected a refusal of the region, found support") };
+    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected the region to be refused") };
     let refusal_fields = (refusal.code.as_str(), refusal.detail.as_str(), refusal.hint.as_str());
     assert_eq!(refusal_fields, ("ResourceLimit", "expected at most 2 units, found 3", "smaller"));
     assert_eq!(codegen.accept_region(&region), verdicts[1]);
@@ -118,7 +118,7 @@ fn compile_time() {
     assert_error(compile("nothing").unwrap_err(), "compile", "expected a call to `compiled`, found none");
     let error = compile("fails").unwrap_err();
     assert_eq!(error.hint, "change the model");
-    assert_error(error, "compile", "expected a supported region, found another");
+    assert_error(error, "compile", "the region is not supported");
     let error = compile("coded").unwrap_err();
     assert_eq!((error.code.as_str(), error.hint.as_str()), (RefusalCode::ResourceLimit.as_str(), "wait"));
     assert_error(error, "compile", "expected at most 1 queue, found 2");

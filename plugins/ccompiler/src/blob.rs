@@ -142,7 +142,7 @@ mod tests {
         let mut damaged_bytes = bytes.clone();
         for index in 0..bytes.len() {
             damaged_bytes[index] ^= 4;
-            assert!(read(&damaged_bytes).is_err(), "expected an error after a change of byte {index}");
+            assert!(read(&damaged_bytes).is_err(), "expected an error after changing byte {index}");
             damaged_bytes[index] = bytes[index];
         }
     }

@@ -61,7 +61,7 @@ impl Object {
     pub fn open_in_place(path: &Path, bytes: &[u8], symbol: &str) -> Result<Object> {
         let object_bytes = std::fs::read(path).map_err(|error| Error::new(format!("{}: {error}", path.display())))?;
         if object_bytes != bytes {
-            return Err(Error::new(format!("{}: expected the object of {symbol}, found other bytes", path.display())));
+            return Err(Error::new(format!("{}: the file is not the object in the blob of {symbol}", path.display())));
         }
         Object::open_file(path, symbol)
     }
@@ -85,7 +85,7 @@ impl Object {
         let packed_size = entry!(Size, format!("{symbol}_packed_size"));
         // SAFETY: the generated size functions only return a constant.
         let (workspace, packed_size) = unsafe { (workspace(), packed_size()) };
-        let negative_size = |bytes: i64| Error::new(format!("expected sizes >= 0 in the object, found {bytes}"));
+        let negative_size = |bytes: i64| Error::new(format!("the object reports a negative size: {bytes} bytes"));
         let size = |bytes: i64| usize::try_from(bytes).map_err(|_| negative_size(bytes));
         Ok(Object { run, pack, workspace: size(workspace)?, packed_size: size(packed_size)?, _library: library })
     }

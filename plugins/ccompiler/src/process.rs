@@ -57,7 +57,7 @@ impl ChildGuard {
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
-        // The id of a process that was waited for may have been reused, so its group must not be killed.
+        // The id of a reaped process may have been reused, so its group must not be killed.
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = self.pid().map(|pid| rustix::process::kill_process_group(pid, Signal::KILL));
             let _ = self.0.wait();

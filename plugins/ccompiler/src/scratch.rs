@@ -37,7 +37,7 @@ impl Scratch {
         if metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o077 != 0 {
             return Err(Error::other(format!("{} was replaced by another directory", dir.path().display())));
         }
-        // If the file system has no locks, only its age protects the directory from removal.
+        // If the file system does not support locks, only the directory's age protects it from removal.
         let _ = handle.try_lock();
         Ok(Scratch { dir, handle })
     }

@@ -107,7 +107,7 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Verdict {
         let is_division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
         return if is_division {
             let is_constant = op.inputs.get(1).is_some_and(|&divisor| ir.constant_ints(divisor).is_some());
-            let divisor = if is_constant { "a constant with 0 or -1" } else { "a runtime value" };
+            let divisor = if is_constant { "a constant that contains 0 or -1" } else { "a runtime value" };
             let detail = format!("expected a constant {dtype} divisor other than 0 and -1, found {divisor}");
             refuse(RefusalCode::UnsupportedAttr, detail)
         } else {

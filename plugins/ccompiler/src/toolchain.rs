@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Compiler flags. `-ffast-math` is absent, so that NaN, infinities and signed zeros are preserved. The flags give up
-/// `errno` and the floating-point exception flags, which nothing reads, and the rounding between a product and a sum.
+/// Compiler flags. `-ffast-math` is absent, so that NaN, infinities and signed zeros are preserved. The flags sacrifice
+/// `errno` and the floating-point exception flags, which nothing reads, and permit fused multiply-add.
 const FLAGS: &[&str] = &[
     "-std=gnu11",
     "-O3",

@@ -195,7 +195,7 @@ impl Lowering<'_> {
         if source.bf16 { DType::BF16 } else { self.dtype(&source.tensor) }
     }
 
-    /// Returns true if the result may be written to `tensor`, which may be the memory of the `first_source` source.
+    /// Returns true if the result may be written to `tensor`, which may share its buffer with `first_source`.
     fn is_free_for(&self, tensor: &BufferView, read: &[BufferId], first_source: Option<&Source>) -> bool {
         match first_source {
             Some(source) if source.tensor.buffer == tensor.buffer => {
@@ -246,8 +246,8 @@ impl Lowering<'_> {
         Ok(Selection { desc, sources: tensors, target, chain, bias, dim_map: alternatives.dim_map.clone() })
     }
 
-    /// Adds the step of the chosen alternative with the `extra_args` arguments, and records the placement of its
-    /// result.
+    /// Adds the step of the chosen alternative with the additional arguments `extra_args`, and records the placement of
+    /// its result.
     fn emit(
         &mut self,
         op: &Op,
@@ -332,7 +332,7 @@ impl Lowering<'_> {
         let (x, w) = (self.placement(op.inputs[0]), self.placement(op.inputs[1]));
         let shape = self.ir.shape(op.output).to_vec();
         let dtype = self.ir.get(op.output).dtype;
-        // Post-operators of an integer accumulation are left to the `qnn` module.
+        // Post-ops of an integer accumulation are left to the `qnn` module.
         let links = if dtype == DType::F32 { links } else { &[] };
         let layout = channels_last(shape.len());
         let weights = kernel(&w, groups, transposed).ok_or_else(|| {
@@ -441,7 +441,7 @@ impl Lowering<'_> {
             swap(&mut b);
         }
         let dtype = self.ir.get(op.output).dtype;
-        // Post-operators of an integer accumulation are left to the `qnn` module.
+        // Post-ops of an integer accumulation are left to the `qnn` module.
         let links = if dtype == DType::F32 { links } else { &[] };
         let mut shape = self.ir.shape(op.output).to_vec();
         let rank = shape.len();

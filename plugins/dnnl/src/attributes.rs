@@ -23,12 +23,12 @@ fn attr_error(detail: impl Into<String>) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedAttr, detail)
 }
 
-/// Returns the text of an optional attribute in a message.
+/// Formats an optional attribute for a message.
 fn display(values: Option<impl std::fmt::Debug>) -> String {
     values.map_or_else(|| "none".to_owned(), |values| format!("{values:?}"))
 }
 
-/// Returns the text of an attribute in a message.
+/// Formats an attribute value for a message.
 fn value_text(value: &AttrValue) -> String {
     match value {
         AttrValue::None => "none".to_owned(),

@@ -41,7 +41,7 @@ impl Lowering<'_> {
         Ok(copy)
     }
 
-    /// Invalidates the bfloat16 copies of the overwritten buffer `overwritten_buffer`.
+    /// Invalidates the bfloat16 copies of a buffer that has been overwritten.
     pub fn forget_bf16_copies(&mut self, overwritten_buffer: BufferId) {
         self.bf16_copies.retain(|(source, _)| source.buffer != overwritten_buffer);
     }

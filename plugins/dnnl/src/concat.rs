@@ -1,8 +1,8 @@
 //! Concatenation along the innermost dimension: each row of the result consists of one row of every part.
 //!
-//! This covers every channel concatenation in a channels-last network. oneDNN's primitive took 1.5 to 2.2 times as
-//! long (sizes from networks, two threads). Parts cannot be computed directly into the result: for a destination with
-//! gaps between its rows oneDNN has only reference implementations of convolutions, poolings and elementwise functions.
+//! This covers every channel concatenation in a channels-last network. oneDNN's primitive took 1.5 to 2.2 times as long
+//! (sizes from networks, two threads). Parts cannot be computed directly into the result: for a destination with gaps
+//! between its rows oneDNN has only reference implementations of the convolution, pooling and elementwise primitives.
 
 use crate::argument::Arguments;
 use crate::library::{OneDnn, ffi};

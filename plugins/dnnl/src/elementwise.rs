@@ -1,5 +1,5 @@
-//! Elementwise functions for which oneDNN lacks precision: its logarithm has an error of about 4e-6 near 1, where the
-//! logarithm itself is small, and functions built on the logarithm inherit the error.
+//! Elementwise functions that oneDNN computes too imprecisely: its logarithm has an error of about 4e-6 near 1, where
+//! the logarithm itself is small, and functions built on the logarithm inherit the error.
 
 use crate::argument::Arguments;
 use crate::cpu::fastest;

@@ -71,8 +71,8 @@ fn has_stage_chain(ir: &RegionIr, anchor: usize) -> bool {
 }
 
 /// Returns true if the chain of an anchor of this kind may contain binary operators. For other kinds, oneDNN was
-/// observed to combine the wrong elements, such as in a pooling of several images followed by a sum with a tensor of
-/// the same shape.
+/// observed to combine the wrong elements, for example when a pooling of several images is followed by the addition of
+/// a tensor of the same shape.
 fn supports_binary_links(kind: &Kind) -> bool {
     matches!(kind, Kind::Conv { .. } | Kind::MatMul { .. } | Kind::Eltwise(_) | Kind::Binary(_))
 }

@@ -1,4 +1,4 @@
-//! GEMV by a constant matrix that several matrix products of a region read, as in the steps of a recurrent layer.
+//! GEMV with a constant matrix that several matrix products of a region read, as in the steps of a recurrent layer.
 //!
 //! Such a GEMV is bound by memory bandwidth. A matrix of 512 by 2048 elements is twice as large as the L2 caches of two
 //! cores. If every GEMV read the matrix from its start, it would always miss the cache, because the end of the matrix

@@ -70,8 +70,8 @@ fn addends(chain: &Chain, result: &View) -> Option<Vec<BufferView>> {
 }
 
 impl Lowering<'_> {
-    /// Adds the step that convolves `x` by `w` and computes the whole chain. Returns `None` if Winograd is not faster,
-    /// or if the chain has operators that only the library can fuse.
+    /// Adds the step that convolves `x` with `w` and computes the whole chain. Returns `None` if Winograd is not
+    /// faster, or if the chain has operators that only the library can fuse.
     pub fn winograd(
         &mut self,
         op: &Op,

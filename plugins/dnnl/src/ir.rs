@@ -93,7 +93,7 @@ impl EltwiseParams {
 /// spatial...), kernels of transposed convolutions (I, O / groups, spatial...).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// Convolution of data by a kernel.
+    /// Convolution of data with a kernel.
     Conv { window: crate::library::Window, groups: i64, transposed: bool },
     /// Matrix product; each flag is set if its operand is transposed. The right operand may be a single matrix that all
     /// batches share.

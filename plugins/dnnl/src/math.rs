@@ -9,12 +9,12 @@ pub type Lanes = [f32; LANES];
 /// Loads `count` elements at offset `offset` of `source`, followed by zeros; only zeros if `source` is `None`.
 ///
 /// # Safety
-/// `source` must hold `count` elements, at most `LANES`, from offset `offset` on.
+/// `source` must hold `count` elements, at most `LANES`, starting at offset `offset`.
 #[inline(always)]
 pub unsafe fn load(source: Option<*const f32>, offset: usize, count: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
     if let Some(source) = source {
-        // SAFETY: the caller guarantees `count` elements from offset `offset` on. A full vector compiles to one
+        // SAFETY: the caller guarantees `count` elements starting at offset `offset`. A full vector compiles to one
         // instruction, a partial one to a call.
         unsafe {
             match count {
@@ -29,11 +29,11 @@ pub unsafe fn load(source: Option<*const f32>, offset: usize, count: usize) -> L
 /// Stores the first `count` elements of `lanes` at offset `offset` of `destination`.
 ///
 /// # Safety
-/// `destination` must be valid for writing `count` elements, at most `LANES`, from offset `offset` on. No other thread
-/// may access these elements.
+/// `destination` must be valid for writing `count` elements, at most `LANES`, starting at offset `offset`. No other
+/// thread may access these elements.
 #[inline(always)]
 pub unsafe fn store(lanes: &Lanes, destination: *mut f32, offset: usize, count: usize) {
-    // SAFETY: the caller guarantees exclusive access to `count` elements from offset `offset` on.
+    // SAFETY: the caller guarantees exclusive access to `count` elements starting at offset `offset`.
     unsafe {
         match count {
             LANES => destination.add(offset).cast::<Lanes>().write_unaligned(*lanes),

@@ -24,8 +24,8 @@ const WINOGRAD: &str = "winograd";
 
 /// Returns the option descriptions, by option name.
 pub fn table() -> BTreeMap<String, BackendOption> {
-    let bf16 = "products and convolutions read bfloat16 and accumulate in float32, where the CPU has AVX512_BF16";
-    let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, where the CPU has AVX-512; \
+    let bf16 = "products and convolutions read bfloat16 and accumulate in float32 if the CPU supports AVX512_BF16";
+    let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, if the CPU supports AVX-512; \
                     the last digits of results differ, and an infinity turns neighboring results into NaN";
     let option = |about: &str, values: [&str; 2]| BackendOption {
         about: about.into(),

@@ -123,8 +123,8 @@ pub struct PackedMemory {
     pub address: *mut u8,
 }
 
-// SAFETY: `address` points into `memory`, which `LoadedRegion::pack` writes before sharing it and which is read-only
-// then.
+// SAFETY: `address` points into `memory`, which `LoadedRegion::pack` writes before sharing it and which is only read
+// afterwards.
 unsafe impl Send for PackedMemory {}
 // SAFETY: `address` points into `memory`, which is not written after it is shared.
 unsafe impl Sync for PackedMemory {}

@@ -142,7 +142,7 @@ pub fn table() -> String {
     for (name, pattern) in ACTIVATIONS.iter().filter(|(_, pattern)| pattern.len() > 40) {
         write_pattern(&mut text, name, "*", pattern);
     }
-    // Exporters emit this after a softmax, because a fully masked row is NaN.
+    // Exporters emit this after a softmax, which yields NaN for a fully masked row.
     text.push_str("no_nan: where(isnan(*x), const, *x)\n");
     text
 }

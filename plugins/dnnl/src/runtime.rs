@@ -420,7 +420,7 @@ impl PreparedPlan {
                     unsafe { set.bases[buffer].write_bytes(*byte, self.plan.buffers[buffer].bytes) };
                 }
                 Operation::Primitive(_) => {
-                    return Err(Error::new(format!("{}: expected a generated primitive, found none", step.label)));
+                    return Err(Error::new(format!("{}: the primitive ran before its code was generated", step.label)));
                 }
             }
         }

@@ -43,7 +43,7 @@ impl Codegen for NucFpga {
         let calls = list.commands.len();
         compiled_region.notes.push(format!("{calls} device calls, {macs} multiply-accumulate operations").into());
         compiled_region.metadata.push(Attr::new("device_calls", calls as i64));
-        // An exported model can contain the source, which is a C program for the region.
+        // Declares the source to be a C program, which an exported model can contain.
         compiled_region.metadata.push(Attr::new("program_workspace", list.workspace as i64));
         Ok(compiled_region.with_source("c", source::source(&list)))
     }

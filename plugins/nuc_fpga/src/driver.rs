@@ -52,8 +52,8 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     }
 }
 
-/// Returns the files that regions need at run time as JSON: none, because a driver belongs to the machine of its
-/// device.
+/// Returns, as JSON, the files that regions need at run time: none, because a driver belongs to the machine that
+/// contains its device.
 ///
 /// # Errors
 /// If the environment names a driver, which a bundle for a different machine would lack.

@@ -25,9 +25,9 @@ pub struct Conv {
     pub kernels: u32,
     /// Number of channel groups.
     pub group: u32,
-    /// Number of zero rows above, and of zero rows below.
+    /// Number of zero rows on each side (above and below).
     pub pad_height: u32,
-    /// Number of zero columns on the left, and of zero columns on the right.
+    /// Number of zero columns on each side (left and right).
     pub pad_width: u32,
     /// Number of kernel rows.
     pub kernel_height: u32,

@@ -54,7 +54,7 @@ struct Header {
 /// Serializes a region with known dimensions.
 ///
 /// # Errors
-/// Never; a header always has a JSON form.
+/// Never: a header can always be serialized to JSON.
 pub fn write(program: &Program) -> Result<Vec<u8>> {
     let header = Header {
         symbol: program.symbol.clone(),
@@ -105,7 +105,7 @@ pub enum Blob {
 /// Serializes a region with open dimensions.
 ///
 /// # Errors
-/// Never; a header always has a JSON form.
+/// Never: a header can always be serialized to JSON.
 pub fn write_open(graph: &Graph, constants: &[Constant], selector: &str, tile: &str) -> Result<Vec<u8>> {
     let size = |constant: &Constant| (constant.shape().iter().product(), constant.dtype().to_string());
     let header = OpenHeader {
@@ -377,7 +377,7 @@ mod tests {
         for index in 0..bytes.len() {
             let mut damaged_bytes = bytes.clone();
             damaged_bytes[index] ^= 1;
-            assert!(read(&damaged_bytes).is_err(), "expected an error after a change of byte {index}");
+            assert!(read(&damaged_bytes).is_err(), "expected an error after changing byte {index}");
             assert!(read(&bytes[..index]).is_err(), "expected an error for the first {index} bytes");
         }
         let mut later = bytes;

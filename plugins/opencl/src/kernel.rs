@@ -89,7 +89,7 @@ pub struct Point {
     pub indices: Vec<String>,
     /// Expression for the first column.
     pub column: String,
-    /// Number of valid columns, where the vector may extend past the last column; `None` if all are valid.
+    /// Number of valid columns, if the vector may extend past the last column; `None` if all are valid.
     pub valid: Option<String>,
     /// Number of columns in the vector.
     pub width: i64,

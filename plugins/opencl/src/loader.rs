@@ -174,7 +174,7 @@ struct DynamicRegion {
 /// Region for one set of dimensions.
 enum SizedRegion {
     Device(Box<Plan>),
-    /// Region with an empty tensor, which the host's reference executes.
+    /// Region that has an empty tensor, and that the host's reference executes.
     Host(Box<dyn Executable>, Prepared),
 }
 

@@ -1,6 +1,6 @@
 //! Regions with dimensions that are unknown until run time.
 //!
-//! Kernels are fast because their dimensions are compile-time constants, so such a region is compiled once its
+//! Kernels are fast because their dimensions are compile-time constants, so such a region is compiled only when its
 //! dimensions are known: [`bind`] replaces the open dimensions of the graph. Programs are cached, so each set of
 //! dimensions is compiled once.
 
@@ -129,7 +129,7 @@ pub fn example(graph: &Graph) -> Result<Graph, CompileError> {
     let mut shapes = Vec::new();
     for (i, input) in graph.inputs.iter().enumerate() {
         let Some(shape) = shape(&input.ty) else {
-            let detail = format!("input {i}: expected dimensions with names, found {}", input.ty);
+            let detail = format!("input {i}: expected named dimensions, found {}", input.ty);
             return refuse(RefusalCode::DynamicDim, detail);
         };
         shapes.push(shape);

@@ -124,7 +124,7 @@ impl BoundEdge {
             }
             (Operand::Device(buffer, offset), _) => {
                 // SAFETY: the host owns the buffer and keeps it until the run has ended; OpenCL checks the range of the
-                // sub-buffer, and `into_handle` gives this reference up without a release.
+                // sub-buffer, and `into_handle` consumes this reference without releasing it.
                 let whole_buffer = unsafe { Buffer::from_handle(device, buffer.as_ptr(), usize::MAX) };
                 let sub_buffer = whole_buffer.sub_buffer(offset, self.bytes);
                 whole_buffer.into_handle();
@@ -173,7 +173,7 @@ impl State {
             if size > device.max_group_size {
                 let (max_group_size, name) = (device.max_group_size, &device.traits.name);
                 return Err(Error::new(format!(
-                    "expected work-groups of at most {max_group_size} on {name}, found {size}"
+                    "expected work-groups of at most {max_group_size} work-items on {name}, found {size}"
                 ))
                 .hint("compile the model again for this device"));
             }

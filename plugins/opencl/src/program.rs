@@ -118,6 +118,6 @@ pub struct Program {
     pub source: String,
     /// Name of the device for which the kernels were tuned.
     pub device: String,
-    /// Value of option `device`: the device for runs.
+    /// Value of option `device`: selector of the default device for runs.
     pub selector: String,
 }

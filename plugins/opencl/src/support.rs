@@ -11,7 +11,7 @@ use byoc_plugin_support::view::{View, count};
 
 type Result = std::result::Result<(), CompileError>;
 
-/// Maximum number of operators per region; drivers take minutes to build more kernels.
+/// Maximum number of operators per region; with more, drivers take minutes to build the kernels.
 pub const MAX_OPERATORS: usize = 5_000;
 
 /// Pattern table. Fusion inside a region does not need it; the patterns keep operators together where several backends

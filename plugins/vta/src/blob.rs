@@ -33,7 +33,7 @@ pub const VERSION: u32 = 1;
 /// Maximum number of instructions per region.
 const MAX_INSTRUCTIONS: usize = 1 << 24;
 
-/// Maximum number of steps of all units: some 200 times the steps of ResNet-18.
+/// Maximum number of steps of all units: about 200 times the number for ResNet-18.
 const MAX_STEPS: u64 = 1 << 31;
 
 /// Maximum total size of the buffers in bytes.
@@ -138,7 +138,7 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
     let (text, rest) = rest.split_at_checked(length).ok_or_else(|| invalid("truncated header"))?;
     let (body, sum) = rest.split_last_chunk::<4>().ok_or_else(|| invalid("truncated header"))?;
     if crc32fast::hash(text) != u32::from_le_bytes(*sum) {
-        return Err(invalid("header: expected data with the stored checksum, found corrupted data"));
+        return Err(invalid("header: the data does not match the stored checksum"));
     }
     let header: Header = serde_json::from_slice(text).map_err(|error| invalid(&error.to_string()))?;
     check_header(&header).map_err(|problem| invalid(&problem))?;
@@ -157,16 +157,14 @@ pub fn read(bytes: &[u8]) -> Result<Image> {
         [(vectors, header.checksums[0], "vectors"), (uops, header.checksums[1], "micro-operations")]
     {
         if crc32fast::hash(section) != sum {
-            return Err(invalid(&format!("{name}: expected data with the stored checksum, found corrupted data")));
+            return Err(invalid(&format!("{name}: the data does not match the stored checksum")));
         }
     }
     for (layer, sum) in header.layers.iter().zip(&header.layer_checksums) {
         if checksum(words, accessed_buffers, &layer.instructions) != *sum {
             let Range { start, end } = layer.instructions;
             let name = &layer.name;
-            let problem = format!(
-                "layer {name}: expected instructions {start} to {end} with the stored checksum, found corrupted ones"
-            );
+            let problem = format!("layer {name}: instructions {start} to {end} do not match the stored checksum");
             return Err(invalid(&problem));
         }
     }
@@ -297,7 +295,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
 
 /// Returns the buffer size in bytes of an input or output.
 fn edge_bytes(header: &Header, edge: Option<&Edge>, index: usize) -> std::result::Result<usize, String> {
-    let edge = edge.ok_or_else(|| format!("buffer {index}: expected an existing input or output, found none"))?;
+    let edge = edge.ok_or_else(|| format!("buffer {index}: the header lists no such input or output"))?;
     let count = edge.shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
     if edge.buffer as usize != index || edge.shape.contains(&0) || count.is_none_or(|count| count > MAX_BYTES) {
         return Err(format!(

@@ -73,7 +73,7 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     }
 }
 
-/// Returns the files that regions need at run time as JSON: none, because a driver belongs to the machine of its
+/// Returns, as JSON, the files that regions need at run time: none, because a driver belongs to the machine of its
 /// device.
 ///
 /// # Errors

@@ -32,7 +32,7 @@ impl Simulator {
     /// Names of the modes in the backend option; the first is the default.
     pub const NAMES: [&'static str; 3] = ["functional", "strict", "schedules"];
 
-    /// Returns the mode of a name. The host rejects unknown names, for which the default mode is returned.
+    /// Returns the mode with the given name, or the default mode for an unknown name, which the host rejects.
     pub fn named(name: Option<&str>) -> Simulator {
         match name {
             Some("strict") => Simulator::Strict,

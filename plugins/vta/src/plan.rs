@@ -143,7 +143,7 @@ impl<'a> Planner<'a> {
             let layer = planner.layer(node)?;
             if !search::has_tiling(config, &layer) {
                 let detail = format!(
-                    "{}: expected a tile of one result within the memories of {}, found none",
+                    "{}: even a tile of one result exceeds the on-chip memories of {}",
                     node.comment,
                     config.name()
                 );

@@ -120,7 +120,7 @@ fn watchdog(current_execution: Arc<AtomicU64>, execution_timeout: Duration, name
                 (last_seen, changed_at) = (execution, Instant::now());
             } else if execution != 0 && changed_at.elapsed() > execution_timeout {
                 eprintln!(
-                    "{name} --seed {seed}: execution {}: expected completion within {execution_timeout:?}, found a timeout",
+                    "{name} --seed {seed}: execution {} did not complete within {execution_timeout:?}",
                     execution - 1
                 );
                 std::process::abort();

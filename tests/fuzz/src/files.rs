@@ -216,7 +216,7 @@ pub const BOUNDARY_JSON: Target = Target {
             Ok(graph) => {
                 count_accepted();
                 let parsed_graph = Graph::from_json(&graph.to_json())
-                    .map_err(|e| format!("expected the graph to round-trip through JSON, found {e}"))?;
+                    .map_err(|e| format!("the graph does not round-trip through JSON: {e}"))?;
                 if parsed_graph.to_json() != graph.to_json() {
                     return Err("expected a graph to round-trip, found a different graph".into());
                 }

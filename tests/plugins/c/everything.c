@@ -39,7 +39,7 @@ static int32_t compile(void *self, byoc_call *call, const byoc_region *region) {
     (void)self;
     if (strcmp(region->symbol, "nothing") == 0) return BYOC_OK;
     if (strcmp(region->symbol, "fails") == 0) {
-        call->host->fail(call, "expected a supported region, found another", "change the model");
+        call->host->fail(call, "the region is not supported", "change the model");
         return BYOC_ERROR;
     }
     if (strcmp(region->symbol, "coded") == 0) {

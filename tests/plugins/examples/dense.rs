@@ -38,7 +38,7 @@ impl Loader for Dense {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         let graph = Graph::from_json(&String::from_utf8_lossy(region.blob))?;
         region.check_signature(&Signature::of(&graph))?;
-        // A blob may be damaged, so a run relies on nothing that is not checked here.
+        // A blob may be corrupt, so a run relies only on what is checked here.
         check(&RegionIr::new(&graph, region.constants)?)?;
         Ok(Box::new(Layers { graph, constants: region.constants.to_vec() }))
     }

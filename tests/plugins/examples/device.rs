@@ -123,10 +123,10 @@ impl Codegen for Backend {
         let refuse = |detail: &str| Verdict::refused(RefusalCode::UnsupportedOp, detail);
         match (&*candidate.name, options["device"].as_str()) {
             ("nn.relu", Some("0")) if self.0.per_device => {
-                return refuse("expected an operator other than nn.relu on the first device, found nn.relu");
+                return refuse("the first device does not support nn.relu");
             }
             ("add", Some("1")) if self.0.per_device => {
-                return refuse("expected an operator other than add on the second device, found add");
+                return refuse("the second device does not support add");
             }
             _ => {}
         }
@@ -246,7 +246,7 @@ impl DeviceMemory for OwnMemory {
     fn allocate(&self, bytes: usize) -> Result<BufferHandle> {
         if self.config.fault == "full" {
             return Err(
-                Error::new(format!("expected {bytes} bytes of memory, found none")).hint("close other programs")
+                Error::new(format!("failed to allocate {bytes} bytes of device memory")).hint("close other programs")
             );
         }
         let buffer = Box::new(Buffer(vec![0x5a5a; bytes.div_ceil(8)].into()));
@@ -341,7 +341,7 @@ impl LoadedRegion {
             }
             if config.fault == "lost" || lost.load(Ordering::Relaxed) {
                 lost.store(true, Ordering::Relaxed);
-                return Err(Error::new("the device does not answer").code(DEVICE_LOST).hint("switch it off and on"));
+                return Err(Error::new("the device does not respond").code(DEVICE_LOST).hint("power-cycle the device"));
             }
             // SAFETY: the host keeps the operands until the work is done, and nothing else writes them.
             let bytes =

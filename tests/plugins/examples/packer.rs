@@ -258,7 +258,7 @@ impl Loader for PackerLoader {
             next_constant = offset.saturating_add(place.size);
             if next_constant > engine.0.len() {
                 return Err(Error::new(format!(
-                    "expected {next_constant} bytes of constants, found {}",
+                    "expected at least {next_constant} bytes of constants, found {}",
                     engine.0.len()
                 )));
             }
@@ -301,7 +301,7 @@ impl Loader for PackerLoader {
     }
 }
 
-/// Region that fails if more runs are in progress than it declares, and that may have a state.
+/// Region that fails if more runs are in progress than it declares; it may be stateful.
 struct WatchedRegion {
     reference: Box<dyn Executable>,
     /// Number of runs so far: the state.
@@ -357,6 +357,6 @@ impl Executable for UnpreparedRegion {
     }
 
     fn run(&self, _: Call<'_, '_>) -> Result<()> {
-        Err(Error::new("expected no run of an unprepared region, found one"))
+        Err(Error::new("the region ran before it was prepared"))
     }
 }

@@ -36,7 +36,7 @@ impl Codegen for Talker {
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         tracing::warn!(target: "talker::codegen", nodes = region.graph.nodes.len(), "compiles {}", region.graph.symbol);
         let Some(services) = SERVICES.get() else {
-            return Err(Error::new("expected a call to init before compile, found none"));
+            return Err(Error::new("compile was called before init"));
         };
         if services.cancelled() {
             return Err(Error::cancelled());
@@ -48,7 +48,7 @@ impl Codegen for Talker {
 impl Loader for Talker {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         if region.services.get_service("byoc.nothing.1").is_some() {
-            return Err(Error::new("expected no service of an unknown name, found one"));
+            return Err(Error::new("the host returned a service for an unknown name"));
         }
         region.services.event("loaded", &json!({ "symbol": region.symbol, "options": region.options }));
         Ok(Box::new(TalkingRegion { services: region.services.clone() }))

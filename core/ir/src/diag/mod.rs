@@ -42,7 +42,7 @@ impl Span {
     }
 }
 
-/// Source span with an explanatory text.
+/// Source span with explanatory text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// Span in the source.
@@ -60,7 +60,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// Message: one line, lower case, no full stop.
     pub message: String,
-    /// Source spans with texts; the first is the primary label. The renderer adds the source itself.
+    /// Labeled source spans; the first label is the primary label. The renderer adds the source itself.
     pub labels: Vec<Label>,
     /// Additional facts, one line each.
     pub notes: Vec<String>,

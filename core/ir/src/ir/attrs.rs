@@ -274,7 +274,7 @@ mod tests {
             assert_eq!(shared.get(key).and_then(AttrValue::as_int), value, "{key}");
         }
         assert_eq!(shared.without("b"), flat.without("b"));
-        // Key between two existing keys, existing key, third part.
+        // Cases: a key between two existing keys, an existing key, and a second appended key.
         assert_eq!(base.and("aa".into(), AttrValue::Int(3)), base.with("aa", 3));
         assert_eq!(base.and("b".into(), AttrValue::Int(3)), base.with("b", 3));
         assert_eq!(shared.and("d".into(), AttrValue::Int(4)), flat.with("d", 4));

@@ -8,14 +8,14 @@ use std::fmt;
 pub enum Dim {
     /// Extent known at compile time.
     Fixed(usize),
-    /// Non-constant expression, known only at run time. Equal expressions in a module have equal values.
+    /// Non-constant expression whose value is known only at run time. Equal expressions in a module have equal values.
     Symbolic(DimExpr),
     /// `?`: known only at run time; two occurrences may have different values.
     Any,
 }
 
 impl Dim {
-    /// Creates a symbolic dimension of one symbol.
+    /// Creates a dimension that is a single symbol.
     pub fn symbol(name: impl Into<Name>) -> Dim {
         Dim::Symbolic(DimExpr::symbol(name))
     }

@@ -49,7 +49,7 @@ impl DimExpr {
         DimExpr { terms: if value == 0 { [].into() } else { [term].into() } }
     }
 
-    /// Creates the expression of one symbol.
+    /// Creates an expression that is a single symbol.
     pub fn symbol(name: impl Into<Name>) -> DimExpr {
         DimExpr::atom(Atom::Symbol(name.into()))
     }
@@ -152,12 +152,12 @@ impl DimExpr {
         self.add(&other.scale(-1)?)
     }
 
-    /// Returns `self + by`; `None` if it cannot be represented.
+    /// Returns `self + amount`; `None` if it cannot be represented.
     pub fn offset(&self, amount: i64) -> Option<DimExpr> {
         self.add(&DimExpr::constant(amount))
     }
 
-    /// Returns `self * by`; `None` if it cannot be represented.
+    /// Returns `self * factor`; `None` if it cannot be represented.
     pub fn scale(&self, factor: i64) -> Option<DimExpr> {
         let terms = self
             .terms
@@ -201,7 +201,7 @@ impl DimExpr {
         Some((quotient, remainder))
     }
 
-    /// Returns `floor(self / by)`; `None` if it cannot be represented.
+    /// Returns `floor(self / divisor)`; `None` if it cannot be represented.
     pub fn floor_div(&self, divisor: &DimExpr) -> Option<DimExpr> {
         match divisor.as_constant() {
             Some(number) => self.floor_div_number(number),
@@ -248,7 +248,7 @@ impl DimExpr {
         quotient.add(&DimExpr::atom(Atom::FloorDiv(remainder, DimExpr::constant(by))))
     }
 
-    /// Returns `ceil(self / by)`; `None` if it cannot be represented.
+    /// Returns `ceil(self / divisor)`; `None` if it cannot be represented.
     pub fn ceil_div(&self, divisor: &DimExpr) -> Option<DimExpr> {
         self.add(divisor)?.offset(-1)?.floor_div(divisor)
     }

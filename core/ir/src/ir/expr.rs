@@ -74,7 +74,7 @@ pub enum Expr {
     Tuple(Box<[ExprId]>),
     /// `tuple.index`.
     Project {
-        /// Operand, a tuple.
+        /// Tuple operand.
         tuple: ExprId,
         /// Index of the field.
         index: u32,

@@ -6,7 +6,7 @@ use crate::diag::{Diagnostic, Span};
 /// Violation of a rule of the IR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Expression at fault; `None` for a violation of the module as a whole.
+    /// Expression at fault; `None` if the violation concerns the module as a whole.
     pub at: Option<ExprId>,
     /// Description of the violation.
     pub diagnostic: Diagnostic,

@@ -101,12 +101,12 @@ impl<I: Id, T> IndexVec<I, T> {
         self.items.get(id.index())
     }
 
-    /// Iterates over the ids, ascending.
+    /// Iterates over the ids in ascending order.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = I> + ExactSizeIterator + use<I, T> {
         (0..self.items.len()).map(I::new)
     }
 
-    /// Iterates over the elements with their ids, ascending.
+    /// Iterates over the elements with their ids, in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (I, &T)> + ExactSizeIterator {
         self.items.iter().enumerate().map(|(i, item)| (I::new(i), item))
     }

@@ -4,8 +4,8 @@ use super::{Expr, ExprId, Function, IndexVec, Name, Node, OriginId, Origins, Typ
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Module: an arena to which expressions are appended, never removed. Expressions that no global reaches are dead, and
-/// are dropped when a pass rebuilds the module.
+/// Module: an arena to which expressions are appended, never removed. Expressions that are unreachable from the globals
+/// are dead, and are dropped when a pass rebuilds the module.
 #[derive(Clone, Debug, Default)]
 pub struct Module {
     /// Expressions. Operands precede their users.
@@ -59,7 +59,7 @@ impl Module {
         self.function("main")
     }
 
-    /// Marks the expressions that the global functions reach.
+    /// Marks the expressions that are reachable from the global functions.
     pub fn live(&self) -> IndexVec<ExprId, bool> {
         let mut live = IndexVec::filled(false, self.nodes.len());
         for &root in self.globals.values() {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Model operator as the frontend read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Name in the file; derived from the position if the file has no name.
+    /// Name in the file; derived from the position if the operator is unnamed.
     pub name: Name,
     /// Operator type in the file (`Conv`, `nn.conv2d`).
     pub op: Name,
@@ -54,7 +54,7 @@ impl Origins {
         self.set(sources.into())
     }
 
-    /// Returns the union of arbitrarily many sets, with a single sort.
+    /// Returns the union of any number of sets, sorting only once.
     pub fn union_all(&mut self, ids: impl IntoIterator<Item = OriginId>) -> OriginId {
         let mut ids: Vec<OriginId> = ids.into_iter().filter(|&id| id != Origins::none()).collect();
         ids.sort_unstable();
@@ -71,7 +71,7 @@ impl Origins {
         }
     }
 
-    /// Returns the sources of a set, ascending.
+    /// Returns the sources of a set in ascending order.
     pub fn get(&self, id: OriginId) -> &[SourceId] {
         &self.sets[id]
     }

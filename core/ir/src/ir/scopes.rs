@@ -22,7 +22,7 @@ pub struct Scope {
 /// Scopes of a module.
 #[derive(Clone, Debug)]
 pub struct Scopes {
-    /// Scope in which each expression is evaluated; `None` if the roots do not reach the expression.
+    /// Scope in which each expression is evaluated; `None` if the expression is unreachable from the roots.
     pub scope_of: IndexVec<ExprId, Option<ScopeId>>,
     /// Number of uses of each expression as an operand, counting reachable users only.
     pub uses: IndexVec<ExprId, u32>,
@@ -38,13 +38,13 @@ impl Scopes {
         ScopeId::new(0)
     }
 
-    /// Computes the scopes of all expressions that the globals of `module` reach.
+    /// Computes the scopes of all expressions that are reachable from the globals of `module`.
     pub fn of_module(module: &Module) -> Scopes {
         Scopes::new(module, module.globals.values().copied())
     }
 
-    /// Computes the scopes of all expressions that `roots` reach. Operands that do not precede their user are skipped;
-    /// the verifier reports them.
+    /// Computes the scopes of all expressions that are reachable from `roots`. Operands that do not precede their user
+    /// are skipped; the verifier reports them.
     pub fn new(module: &Module, roots: impl IntoIterator<Item = ExprId>) -> Scopes {
         let count = module.nodes.len();
         let root = Scope { parent: Scopes::root(), opener: None, depth: 0, jump: Scopes::root() };
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(scopes.scope_of[s], body, "used both before and inside the let");
         assert_eq!(
             scopes.scope_of[t], scopes.opened[binding],
-            "used in both branches, so before the if and in the let's body"
+            "used in both branches, so evaluated before the if, in the let's body"
         );
         assert_eq!(scopes.scope_of[then], scopes.opened[branch]);
         assert_eq!((scopes.uses[s], scopes.uses[t]), (3, 2));

@@ -31,8 +31,8 @@ impl TensorType {
         crate::tensor::element_count(&self.shape()?)
     }
 
-    /// Returns true if a tensor of this type fits the address space, counting each dimension that is 0 or unknown as 1.
-    /// Every type in a module is addressable, so products of known dimensions never overflow.
+    /// Returns true if a tensor of this type fits in the address space, counting each dimension that is 0 or unknown as
+    /// 1. Every type in a module is addressable, so products of known dimensions never overflow.
     pub fn is_addressable(&self) -> bool {
         let bytes = self.dims.iter().filter_map(Dim::fixed).try_fold(self.dtype.size(), |n, d| n.checked_mul(d.max(1)));
         bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)

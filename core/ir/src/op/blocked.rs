@@ -88,7 +88,7 @@ pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> Type
     Some(infer())
 }
 
-/// Evaluates a call with blocked layouts with `plain`, the reference for plain layouts; `None` if no layout has blocks.
+/// Evaluates a call with blocked layouts by `plain`, the reference for plain layouts; `None` if no layout has blocks.
 pub(super) fn reference(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
@@ -120,7 +120,7 @@ pub(super) fn reference(
 }
 
 fn size_error(layout: &str, shape: &[usize]) -> ReferenceError {
-    format!("layout \"{layout}\": expected dimensions < 2^64, found {shape:?} in blocks")
+    format!("layout \"{layout}\": expected plain dimensions < 2^64, found blocked dimensions {shape:?}")
 }
 
 fn plain_tensor(

@@ -196,11 +196,11 @@ binary! { arithmetic_relation:
     "power", Properties::POINTWISE.ulps(16.0), "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
     "maximum", Properties::POINTWISE, "Larger of lhs and rhs; NaN when either is NaN.", max_or_nan, |a, b, _| Ok(a.max(b));
     "minimum", Properties::POINTWISE, "Smaller of lhs and rhs; NaN when either is NaN.", min_or_nan, |a, b, _| Ok(a.min(b));
-    "logical_and", Properties::POINTWISE, "1 where both are not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
+    "logical_and", Properties::POINTWISE, "1 where both are nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
         |a, b, _| int_logic(a, b, |a, b| a && b);
-    "logical_or", Properties::POINTWISE, "1 where at least one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
+    "logical_or", Properties::POINTWISE, "1 where at least one is nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
         |a, b, _| int_logic(a, b, |a, b| a || b);
-    "logical_xor", Properties::POINTWISE, "1 where exactly one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
+    "logical_xor", Properties::POINTWISE, "1 where exactly one is nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
         |a, b, _| int_logic(a, b, |a, b| a != b);
 }
 

@@ -140,7 +140,7 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
         }
         sizes.push(match dim.fixed() {
             Some(n) => Dim::Fixed(n - previous_point),
-            // An index out of range is an error at run time.
+            // An out-of-range index is reported at run time.
             None => Dim::compute([dim, &Dim::Fixed(previous_point)], |[dim, previous_point]| dim.sub(&previous_point)),
         });
         sizes

@@ -281,7 +281,7 @@ fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: V
     Ok(Type::tensor_of(operands.dtype, dims))
 }
 
-/// Multiplies a dimension by the number `n`.
+/// Multiplies a dimension by `n`.
 fn multiply_dim(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * n as i128),
@@ -322,7 +322,7 @@ pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> 
 fn check_divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Result<(), Box<Diagnostic>> {
     match channels {
         Dim::Fixed(n) if n % groups != 0 => {
-            Err(relation.mismatch(format!("expected a number of channels divisible by {groups} groups, found {n}")))
+            Err(relation.mismatch(format!("expected a number of channels divisible by groups = {groups}, found {n}")))
         }
         _ => Ok(()),
     }

@@ -89,7 +89,7 @@ impl Equation {
         for (i, label) in result.iter().enumerate() {
             if result[..i].contains(label) || !labels_of_operands().any(|other| other == *label) {
                 return Err(format!(
-                    "equation: expected each label of the result once, and in an operand, found \"{text}\""
+                    "equation: expected each label of the result to occur once, and in an operand, found \"{text}\""
                 ));
             }
         }
@@ -196,10 +196,8 @@ fn einsum(
     for (labels, input) in equation.operands.iter().zip(inputs) {
         let mut steps: Shape = smallvec::smallvec![0; all_labels.len()];
         for ((label, &size), &stride) in labels.iter().zip(input.shape).zip(&strides(input.shape)) {
-            let label_index = all_labels
-                .iter()
-                .position(|other| other == label)
-                .ok_or("equation: expected a label of an operand or of the result, found another")?;
+            let label_index =
+                all_labels.iter().position(|other| other == label).ok_or("equation: unknown label of an operand")?;
             if size != 1 {
                 shape[label_index] = size;
                 steps[label_index] += stride;

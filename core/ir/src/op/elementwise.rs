@@ -1,4 +1,4 @@
-//! Elementwise operators of one input: each output element depends on the input element at the same index.
+//! Elementwise unary operators: each output element depends on the input element at the same index.
 
 use super::scalar::{Reader, Writer};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -237,7 +237,7 @@ inventory::submit! {
         doc: "x where x is positive, alpha * x elsewhere.",
         arity: Arity::exactly(1),
         inputs: &["data"],
-        attrs: &[AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")],
+        attrs: &[AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope for negative x")],
         pattern: OpPattern::ElemWise,
         relation: same_as_input,
         reference: Some(|params, inputs, outputs| {
@@ -285,7 +285,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "reinterpret",
-        doc: "Bits of x as an element type of the same number of bits.",
+        doc: "Bits of x reinterpreted as an element type of the same width.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
@@ -306,7 +306,7 @@ inventory::submit! {
     }
 }
 
-/// Copies the bits. A Boolean is normalized, and an integer of less than 8 bits is sign- or zero-extended to a byte.
+/// Copies the bits. A Boolean is normalized, and an integer of fewer than 8 bits is sign- or zero-extended to a byte.
 fn reinterpret(
     _: Params<'_>,
     inputs: &[TensorView<'_>],

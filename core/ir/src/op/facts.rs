@@ -55,8 +55,8 @@ pub enum LayoutRule {
 /// the shape of the result.
 pub type Terms = fn(&Params<'_>, &[&[usize]], &[usize]) -> usize;
 
-/// Returns the change of each element of the result per relative error of the mean, computed from the attributes and the
-/// arguments.
+/// Returns the change in each element of the result per unit of relative error in the mean, computed from the
+/// attributes and the arguments.
 pub type MeanSensitivity = fn(&Params<'_>, &[TensorView<'_>]) -> Vec<f64>;
 
 /// Error bound of an operator's floating-point results, relative to the reference. On integers all operators are exact.
@@ -72,7 +72,7 @@ pub enum ErrorModel {
     /// sum with the given number of terms.
     Stable(Terms),
     /// Same as `Stable`, plus the change in the result when the mean is rounded, for elements normalized by their own
-    /// mean: it is no change of the inputs, because every element enters the mean.
+    /// mean: no perturbation of the inputs accounts for that change, because every element contributes to the mean.
     Moments(Terms, MeanSensitivity),
     /// Same as `Stable`, plus a term proportional to 1 plus the result, for the logarithm of a sum near 1.
     Logarithm(Terms),

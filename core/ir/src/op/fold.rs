@@ -49,7 +49,7 @@ fn fold_type(relation: &Relation<'_>) -> TypeResult {
         Some(rows) if elements > 0 && rows.is_multiple_of(elements) => Dim::Fixed(rows / elements),
         Some(rows) => {
             return Err(invalid(format!(
-                "data: expected rows divisible into blocks of {elements} elements, found {rows}"
+                "data: expected a number of rows divisible by the block size {elements}, found {rows}"
             )));
         }
         None => Dim::Any,

@@ -67,7 +67,7 @@ fn sample_type(relation: &Relation<'_>) -> TypeResult {
         return Err(relation.mismatch(format!("grid: expected {} coordinates, found {axes}", rank - 2)));
     }
     if data.dims[2..].contains(&Dim::Fixed(0)) {
-        return Err(relation.mismatch(format!("data: expected no empty axis, found {}", relation.args[0])));
+        return Err(relation.mismatch(format!("data: expected spatial dimensions >= 1, found {}", relation.args[0])));
     }
     let batch = relation.same_dim("batch", &data.dims[0], &grid.dims[0])?;
     let dims = [batch, data.dims[1].clone()].into_iter().chain(spatial.iter().cloned());

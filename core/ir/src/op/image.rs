@@ -268,7 +268,7 @@ impl AxisTaps {
     }
 }
 
-/// Returns the coordinate in data of `m` elements for index `x` of a result of `n` elements.
+/// Maps index `x` of a result of `n` elements to a coordinate in data of `m` elements.
 fn source_coordinate(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
     let scale = m as f64 / n as f64;
     let x = x as f64;
@@ -295,7 +295,7 @@ fn nearest_index(coordinate: f64, rounding: &str) -> f64 {
     }
 }
 
-/// Returns the weights of the four taps around a coordinate at distance `t` after the second tap.
+/// Returns the weights of the four taps around a coordinate at distance `t` past the second tap.
 fn cubic(t: f64, a: f64) -> Vec<f64> {
     let inner_piece = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
     let outer_piece = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;

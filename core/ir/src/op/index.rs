@@ -66,8 +66,8 @@ impl TakeMode {
     }
 }
 
-/// Returns the axis of a `take`, `None` if the data is flattened, and the number of batch dimensions. Returns `None` if
-/// either is out of range.
+/// Returns the axis of a `take` (`None` if the data is flattened) and the number of batch dimensions; `None` if either
+/// is out of range.
 pub fn take_axes(params: &Params<'_>, rank: usize, index_rank: usize) -> Option<(Option<usize>, usize)> {
     let resolve = |v: i64, rank: usize| usize::try_from(if v < 0 { v + rank as i64 } else { v }).ok();
     let batch = resolve(params.int("batch_dims"), index_rank)?;
@@ -153,7 +153,7 @@ inventory::submit! {
         arity: Arity::exactly(2),
         inputs: &["data", "indices"],
         attrs: &[
-            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of leading dimensions that both share"),
+            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of shared leading dimensions"),
             AttrDef::new("axis", AttrKind::Int, Default::None, "axis; data is flattened if None"),
             AttrDef::new(
                 "mode",
@@ -260,7 +260,7 @@ fn index_depth(relation: &Relation<'_>, max_depth: usize) -> Result<usize, Box<D
         None => {
             let (data, indices) = (&relation.args[0], &relation.args[1]);
             Err(relation.mismatch(format!(
-                "expected a first dimension of indices of at most {max_depth}, found {indices} for data {data}"
+                "expected indices with a first dimension of at most {max_depth}, found {indices} for data {data}"
             )))
         }
     }
@@ -279,7 +279,7 @@ inventory::submit! {
         arity: Arity::exactly(2),
         inputs: &["data", "indices"],
         attrs: &[
-            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of leading dimensions that both share"),
+            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "number of shared leading dimensions"),
             AttrDef::new("index_rank", AttrKind::Int, Default::None, "length of an index vector if not known from indices"),
         ],
         pattern: OpPattern::Injective,

@@ -171,7 +171,7 @@ pub(super) fn relayout_dims(
             let (Some(a), Some(b)) = (from.factor(axis), to.factor(axis)) else {
                 return Err(relation.error(
                     codes::types::BAD_ATTRIBUTE,
-                    format!("axis {axis}: expected a product of block sizes < 2^64, found more"),
+                    format!("axis {axis}: the product of the block sizes exceeds 2^64 - 1"),
                 ));
             };
             match dims[position].fixed() {

@@ -111,7 +111,7 @@ inventory::submit! {
         inputs: &["data"],
         attrs: &[
             AttrDef::new("eps", AttrKind::Float, Default::Float(1e-10), "lower bound on the sum of squares"),
-            AttrDef::new("axis", AttrKind::Ints, Default::Ints(&[]), "axes that are summed over; all if empty"),
+            AttrDef::new("axis", AttrKind::Ints, Default::Ints(&[]), "axes to sum over; all if empty"),
         ],
         pattern: OpPattern::OutEWiseFusable,
         relation: l2_relation,
@@ -180,7 +180,7 @@ macro_rules! softmax {
                 doc: $doc,
                 arity: Arity::exactly(1),
                 inputs: &["data"],
-                attrs: &[axis(-1, "axis that is summed over")],
+                attrs: &[axis(-1, "axis to sum over")],
                 pattern: OpPattern::OutEWiseFusable,
                 relation: axis_relation,
                 reference: Some(|params, inputs, outputs| { softmax(params, inputs, outputs, $log); Ok(()) }),
@@ -363,8 +363,8 @@ fn normalize(
     write(&x, &mut outputs[0]);
 }
 
-/// Returns the change of each element of the result of [`normalize`] per relative error of the mean. The error of a mean
-/// is relative to the mean of the magnitudes.
+/// Returns the change in each element of the result of [`normalize`] per unit of relative error in the mean. The error
+/// of a mean is relative to the mean of the magnitudes.
 fn mean_sensitivity(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],

@@ -210,7 +210,7 @@ fn pad(
     }
 }
 
-/// Returns the block size, the dimensions of the data as batch, channels, height, width, and the axes of these
+/// Returns the block size, the dimensions of the data (batch, channels, height, width), and the axes of these
 /// dimensions.
 fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Diagnostic>> {
     let data = relation.tensor(0)?;

@@ -144,15 +144,16 @@ pub(super) fn reshaped_type(
     for code in &codes {
         if let Code::Fixed(n) = code {
             known_product = known_product.checked_mul(*n).ok_or_else(|| {
-                relation.mismatch(format!("newshape {newshape:?}: expected fewer than 2^64 elements, found more"))
+                relation.mismatch(format!("newshape {newshape:?}: the number of elements exceeds 2^64 - 1"))
             })?;
         }
     }
     let infers = codes.iter().any(|c| matches!(c, Code::Infer));
-    let mismatch = || relation.mismatch(format!("{} does not reshape to {newshape:?}", relation.args[0]));
+    let mismatch = || relation.mismatch(format!("{} cannot be reshaped to {newshape:?}", relation.args[0]));
     let inferred_dim = match product(uncopied_dims.iter().copied()) {
         Some(total) if !infers => {
-            // If all dimensions are known, the total sizes are compared, so that empty tensors reshape into each other.
+            // If all dimensions are known, the total sizes are compared, so that any empty tensor can be reshaped to
+            // any other.
             let is_same_size = match product(&data.dims).zip(total_of(data, &codes)) {
                 Some((before, after)) => before == after,
                 None => total == known_product,
@@ -165,7 +166,7 @@ pub(super) fn reshaped_type(
         Some(total) if known_product > 0 && total % known_product == 0 => Dim::Fixed(total / known_product),
         Some(0) if known_product == 0 => Dim::Fixed(0),
         Some(_) => return Err(mismatch()),
-        // A remainder is an error at run time.
+        // A nonzero remainder is reported at run time.
         None => {
             let total = Dim::product(uncopied_dims.iter().copied()).unwrap_or(Dim::Any);
             Dim::compute([&total, &Dim::Fixed(known_product)], |[total, known_product]| total.floor_div(&known_product))
@@ -306,7 +307,7 @@ fn expanded_type(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i
     if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("num_newaxis: expected an integer >= 0 and a rank of at most {MAX_RANK}, found {count}"),
+            format!("num_newaxis: expected an integer from 0 to {MAX_RANK} minus the rank, found {count}"),
         ));
     }
     let axis = relation.axis(axis, data.dims.len() + 1)?;
@@ -404,7 +405,7 @@ inventory::submit! {
                     None => {
                         let data_type = &relation.args[0];
                         return Err(relation.mismatch(format!(
-                            "data: expected known dimensions, as attribute axis is None, found {data_type}"
+                            "data: expected known dimensions because attribute axis is None, found {data_type}"
                         )));
                     }
                 }

@@ -112,7 +112,7 @@ inventory::submit! {
         attrs: &[
             AttrDef::new("axes", AttrKind::Ints, Default::None, "axes of `extent`; all if None"),
             AttrDef::new("policy", AttrKind::Str, Default::Str("stretch"),
-                "stretch, or one scale for all axes: not_larger, not_smaller than the sizes"),
+                "stretch, or one scale for all axes: not_larger or not_smaller than the given sizes"),
             AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic"),
             AttrDef::new("coordinate_transformation_mode", AttrKind::Str, Default::Str("half_pixel"),
                 "mapping from result indices to data coordinates, as in ONNX"),

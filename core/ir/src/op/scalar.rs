@@ -104,7 +104,7 @@ pub(super) struct Writer<'a> {
     len: usize,
     is_float: bool,
     is_bool: bool,
-    /// True for integers of less than 8 bits, to which floats wrap.
+    /// True for integers of fewer than 8 bits, to which floats wrap.
     wraps: bool,
     set_float: fn(&mut [u8], usize, f64),
     set_int: fn(&mut [u8], usize, i128),

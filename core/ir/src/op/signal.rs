@@ -66,7 +66,7 @@ fn check_numbers(relation: &Relation<'_>, least_rank: usize) -> Result<(), Box<D
         return Ok(());
     }
     let message = format!(
-        "{}: expected floats with 1 or 2 as last dimension, found {}",
+        "{}: expected floats with a last dimension of 1 or 2, found {}",
         relation.def.inputs[0], relation.args[0]
     );
     Err(relation.mismatch(message))

@@ -68,7 +68,7 @@ impl Slice {
         Ok(result)
     }
 
-    /// Returns the selected indices of sliced axis number `i`, which has `n` elements.
+    /// Returns the selected indices of the `i`-th sliced axis, which has `n` elements.
     fn range(&self, i: usize, n: usize) -> Result<Range, String> {
         let step = if self.has_sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
         if step == 0 {
@@ -294,7 +294,7 @@ inventory::submit! {
             let (data, target) = (relation.tensor(0)?, relation.tensor(1)?);
             let axes = like_axes(&relation.params, data.dims.len(), target.dims.len())
                 .ok_or_else(|| relation.mismatch(format!(
-                    "expected equal ranks or axes of both arguments, found {} and {}",
+                    "expected equal ranks, or axes that exist in both arguments, found {} and {}",
                     relation.args[0], relation.args[1]
                 )))?;
             let mut dims = data.dims.to_vec();

@@ -1,8 +1,8 @@
 //! Common parts of convolutions, pooling and image operators: layouts, and windows that slide over spatial axes.
 //!
-//! A layout is a permutation of letters: N batch, C channels, D H W depth, height and width, O and I the output and
-//! input channels of a kernel. One, two and three spatial axes are treated alike: a missing leading axis counts as a
-//! dimension of 1.
+//! A layout is a permutation of letters: N (batch), C (channels), D, H and W (depth, height and width), O and I (output
+//! and input channels of a kernel). One, two and three spatial axes are treated alike: a missing leading axis counts as
+//! a dimension of 1.
 
 use super::{Params, Relation};
 use crate::diag::{Diagnostic, codes};
@@ -234,7 +234,7 @@ impl WindowParams {
         taps_inside(position * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
     }
 
-    /// Returns the coordinates of tap `tap` of window `place`; `None` if they lie outside `size`.
+    /// Returns the coordinates of tap `tap` of window `position`; `None` if they lie outside `size`.
     #[inline(always)]
     pub fn tap(&self, position: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
         let mut index = [0; 3];

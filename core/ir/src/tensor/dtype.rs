@@ -66,7 +66,7 @@ impl DType {
         self.size()
     }
 
-    /// Returns the number of bits of an element. An element of less than 8 bits still occupies one byte of memory.
+    /// Returns the number of bits of an element. An element of fewer than 8 bits still occupies one byte of memory.
     pub const fn bits(self) -> usize {
         match self {
             DType::F4E2M1Fn | DType::I4 | DType::U4 => 4,
@@ -75,7 +75,7 @@ impl DType {
         }
     }
 
-    /// Returns true for floating-point types of less than 16 bits, which are converted and moved, but not computed
+    /// Returns true for floating-point types of fewer than 16 bits, which operators convert and move but do not compute
     /// with.
     pub const fn is_small_float(self) -> bool {
         matches!(
@@ -89,7 +89,7 @@ impl DType {
         )
     }
 
-    /// Returns true for integer types of less than 8 bits, which are converted and moved, but not computed with.
+    /// Returns true for integer types of fewer than 8 bits, which operators convert and move but do not compute with.
     pub const fn is_small_int(self) -> bool {
         matches!(self, DType::I4 | DType::U4 | DType::I2 | DType::U2)
     }

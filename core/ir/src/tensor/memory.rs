@@ -3,8 +3,8 @@
 //! A file of a few bytes can demand an arbitrary amount of memory (a broadcast, a repeat, pooling with large padding),
 //! and the system overcommits until it kills the process. So allocations whose size comes from a model go through this
 //! module: the size is checked against the limit first, then against what the system provides, and either failure is an
-//! error value, never an abort. The count is global, as memory belongs to the process; views of mapped files and of
-//! foreign memory do not count.
+//! error value, never an abort. The count is global, because memory belongs to the process; views of mapped files and
+//! of foreign memory do not count.
 
 use crate::diag::{Diagnostic, codes};
 use std::fmt;

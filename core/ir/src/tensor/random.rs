@@ -23,12 +23,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a uniform number in [0, 1).
+    /// Returns a uniformly distributed number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a standard normal number (Box and Muller).
+    /// Returns a number with the standard normal distribution (Box-Muller transform).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()

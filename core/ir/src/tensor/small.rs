@@ -1,4 +1,4 @@
-//! Element types of less than 16 bits other than int8 and uint8. In memory each element occupies one byte; only files
+//! Element types of fewer than 16 bits other than int8 and uint8. In memory each element occupies one byte; only files
 //! pack several elements into a byte.
 
 use super::dtype::{DType, Element};
@@ -136,8 +136,8 @@ pub enum PowerRounding {
     Nearest,
 }
 
-/// Returns the encoding in `float8_e8m0fnu`, which represents 2^(encoding - 127), and NaN as 255. A negative number has
-/// the encoding of its magnitude.
+/// Returns the encoding in `float8_e8m0fnu`: `e` encodes 2^(e - 127), and 255 encodes NaN. A negative number has the
+/// encoding of its magnitude.
 pub fn encode_e8m0(value: f64, rounding: PowerRounding, is_saturating: bool) -> u8 {
     const NAN: u8 = 255;
     let size = value.abs();

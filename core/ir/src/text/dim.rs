@@ -22,7 +22,7 @@ pub fn parse_dim(text: &str) -> Result<Dim, String> {
     }
 }
 
-/// Parses a dimension from an artifact or a plugin; any other text becomes the name of a symbol.
+/// Parses a dimension from an artifact or a plugin; text that is not a dimension becomes the name of a symbol.
 pub fn dim_or_symbol(text: &str) -> Dim {
     parse_dim(text).unwrap_or_else(|_| Dim::symbol(text))
 }

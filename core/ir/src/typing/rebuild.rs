@@ -16,7 +16,7 @@ pub struct Rebuild<'a> {
     pub old: &'a Module,
     /// Builder of the new module, set to the origin of the expression being rebuilt.
     pub new: Builder,
-    /// Expressions of the old module that its globals reach.
+    /// Expressions of the old module that are reachable from its globals.
     pub live: IndexVec<ExprId, bool>,
     map: IndexVec<ExprId, Option<ExprId>>,
 }

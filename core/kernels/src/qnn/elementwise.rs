@@ -1,5 +1,5 @@
-//! Elementwise operators on 8-bit integers: unary operators by a table of all 256 results, additions and subtractions
-//! by a table for each operand, and conversions from floats and from `int32`.
+//! Elementwise operators on 8-bit integers: unary operators with a table of all 256 results, additions and subtractions
+//! with a table for each operand, and conversions from floats and from `int32`.
 
 use super::epilogue::{multiply_fixed_point, round_half_away};
 use super::lookup;
@@ -158,7 +158,7 @@ impl Kernel for Requantize {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let x = inputs[0].as_slice::<i32>();
         let out = &mut *outputs[0].data;
-        // A line of elements with one ratio or, if the axis is the last, with one ratio per element.
+        // A chunk is a line of elements that share one ratio or, if the axis is the last, have one ratio each.
         let is_per_tensor = self.factors.values.len() == 1;
         let size = match (is_per_tensor, self.factors.inner) {
             (true, _) => 4096,

@@ -12,7 +12,7 @@ use super::weights::KernelShape;
 use crate::split;
 use byoc_ir::tensor::{DType, TensorView};
 
-/// Placement of the data of an image.
+/// Shape and strides of the data of an image.
 #[derive(Clone, Debug)]
 pub(super) struct DataShape {
     /// Number of images; matrices of a product count as rows of one image.
@@ -26,7 +26,7 @@ pub(super) struct DataShape {
     pub steps: [usize; 4],
 }
 
-/// Placement of the results of an image.
+/// Shape and strides of the results of an image.
 #[derive(Clone, Debug)]
 pub(super) struct OutShape {
     /// Rows and columns.

@@ -71,7 +71,7 @@ fn signed_byte(view: &TensorView<'_>, index: usize) -> i8 {
     (if view.dtype == DType::U8 { byte ^ 0x80 } else { byte }) as i8
 }
 
-/// Packs 8-bit weights into `packed`, and stores their sum for each output channel in `sums`.
+/// Packs 8-bit weights into `packed`, and stores their sum for each output channel in `totals`.
 ///
 /// # Panics
 /// If a slice is too short, which is a bug in the kernel.

@@ -60,7 +60,7 @@ fn check(text: &str) -> Result<(), String> {
     let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let tolerance = if dtype.is_float() { 2e-6 * largest } else { 0.0 };
     for (i, (g, w)) in actual.iter().zip(&expected).enumerate() {
-        // The condition is a negated `<=`, which also rejects NaN.
+        // Negating `<=`, rather than testing `>`, also rejects NaN.
         let is_close = (g - w).abs() <= tolerance;
         if !is_close {
             return Err(format!("element {i}: expected {w}, found {g}"));

@@ -122,7 +122,7 @@ fn gathers() {
     assert_eq!((actual.shape(), actual.as_slice::<i64>()), (&[2usize][..], &[7, 20][..]));
     assert!(
         error_of("gather_nd", &Attrs::none(), &[&sequence(&[2]), &vectors])
-            .contains("expected a first dimension of indices")
+            .contains("expected indices with a first dimension")
     );
 }
 

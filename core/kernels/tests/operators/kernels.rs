@@ -115,7 +115,7 @@ fn unary_kernels_on_the_whole_range() {
     // All exponents and signs with some significands, among them zeros, denormals, infinities and NaN.
     let range: Vec<f32> = (0..1u32 << 16).map(|i| f32::from_bits(i << 16 | i.wrapping_mul(40503) & 0xffff)).collect();
     let range = Tensor::from_slice(&[range.len()], &range);
-    // Arguments around which the approximations change.
+    // Arguments in the range in which the approximations switch from one formula to another.
     let middle: Vec<f32> = (-100_000..100_000).map(|i| i as f32 * 1e-4).collect();
     let middle = Tensor::from_slice(&[middle.len()], &middle);
     let exact_operators = ["nn.relu", "abs", "negative", "sign", "floor", "ceil", "round", "trunc", "sqrt", "copy"];
@@ -342,8 +342,8 @@ fn reductions() {
         let group: usize = axis.map_or(shape.iter().product(), |axes| {
             axes.iter().map(|&a| shape[a.rem_euclid(shape.len() as i64) as usize]).product()
         });
-        // Each of n additions rounds by half a unit in the last place of the partial sum, at most 4 n / 8 due to
-        // cancellation.
+        // Each of n additions has a rounding error of up to half a unit in the last place of the partial sum, which is
+        // at most 4 n / 8 due to cancellation.
         let sum = Tolerance::Sum(group as f64 * 4.0 * 2f64.powi(-24) * (group as f64).sqrt().max(4.0));
         let base = axis.map_or(Attrs::none(), |a| attrs([("axis", a.into())]));
         for variant in [base.clone(), base.with("keepdims", true), base.with("exclude", true)] {

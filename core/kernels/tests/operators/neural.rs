@@ -78,7 +78,7 @@ fn convolution_errors() {
         "nn.conv2d",
         [("groups", AttrValue::Int(4))],
         &[data.clone(), f32s("6, 1, 3, 3")],
-        "expected a number of channels divisible by 4 groups, found 6",
+        "expected a number of channels divisible by groups = 4, found 6",
     );
     expect_error("nn.conv2d", [("groups", AttrValue::Int(0))], &args, "groups: expected an integer >= 1, found 0");
     expect_error(

@@ -154,7 +154,7 @@ fn overlapping_boxes_are_suppressed() {
     assert_eq!(kept_indices(&[], 5, 0, 0.4), [0i32; 0]);
     // No threshold: all boxes, in their order.
     assert_eq!(kept_indices(&[], 3, -1, 0.0), [10, 11, 12]);
-    // Boxes instead of indices, in the order of scores, with gaps or without.
+    // Boxes instead of indices, in score order, with and without gaps.
     let gaps = [("force_suppress", true.into()), ("return_indices", false.into())];
     let ids = |t: &Tensor| t.as_slice::<f32>().chunks(6).map(|b| (b[0], b[1])).collect::<Vec<_>>();
     let no_box = (-1.0, -1.0);

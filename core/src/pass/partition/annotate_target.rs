@@ -3,7 +3,8 @@
 //! Every operator call is assigned to the first target in the list that supports the operator, or `default`; a call to
 //! a composite function gets the target that is the prefix of the composite's name. Each argument is then wrapped in an
 //! end of the producer's target and, around that, a begin of the consumer's target. Targets assigned by an earlier run
-//! are preserved, so running the pass for A and then for B equals running it for A and B, and the pass is idempotent.
+//! are preserved, so running the pass for A and then for B is equivalent to running it for A and B, and the pass is
+//! idempotent.
 
 use super::annotation::{Annotations, DEFAULT, Mark, attrs_of};
 use crate::analysis::scope::is_opaque;

@@ -1,8 +1,8 @@
 //! Finds the groups of expressions that patterns match, and turns them into composites (spec 1.4).
 //!
 //! Within one pattern, users are tried before producers, so that the larger match wins. A group is refused if it
-//! overlaps another group of the same pattern, or if a value computed inside is used outside. A use outside is allowed
-//! only if it flows back into the group's root; the value is then computed both inside and outside. Groups of earlier
+//! overlaps another group of the same pattern, or if an intermediate value is used outside the group, unless every such
+//! use flows back into the group's root; the value is then computed both in the group and outside it. Groups of earlier
 //! patterns are opaque to later patterns. The expressions of a group that the judge refuses remain unavailable to other
 //! matches of the same pattern.
 //!
@@ -188,7 +188,8 @@ impl<'m> Grouping<'m> {
         self.is_stale = true;
     }
 
-    /// Finds the groups of a pattern. `refused` is called for every expression of a match that cannot become a group.
+    /// Finds the groups of a pattern. `record_refusal` is called for every expression of a match that cannot become a
+    /// group.
     pub fn find(
         &mut self,
         pattern: &Pattern,
@@ -462,7 +463,7 @@ pub(super) fn describe(module: &Module, id: ExprId) -> String {
         Expr::Project { index, .. } => format!("field {index} of a tuple"),
         Expr::Call(call) => match call.callee {
             Callee::Op(op) => op::get(op).name.to_owned(),
-            Callee::Expr(_) => "a call of a function".to_owned(),
+            Callee::Expr(_) => "a call to a function".to_owned(),
         },
         Expr::Let { .. } => "a let".to_owned(),
         Expr::If { .. } => "an if".to_owned(),
@@ -471,8 +472,8 @@ pub(super) fn describe(module: &Module, id: ExprId) -> String {
     }
 }
 
-/// Appends the composite function of a group and a call to it, which replaces the group's root. `outer` maps each input
-/// to the corresponding call argument.
+/// Appends the composite function of a group and a call to it, which replaces the group's root. `map_outer` maps each
+/// input to the corresponding call argument.
 pub(super) fn emit<'a>(
     rebuild: &mut Rebuild<'a>,
     group: &Group,

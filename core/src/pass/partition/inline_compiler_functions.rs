@@ -1,4 +1,4 @@
-//! `inline_compiler_functions_bound_to`: inlines functions of backends, and the composites inside (spec 1.10).
+//! `inline_compiler_functions_bound_to`: inlines functions of backends, and the composites in them (spec 1.10).
 //! `mark_compiler_functions_extern`: marks functions of backends as external.
 
 use crate::analysis::scope::Captures;
@@ -79,8 +79,8 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
     Ok(result)
 }
 
-/// Returns the live expressions, each after its operands; a reference to a chosen function also follows that function,
-/// unless the function is recursive.
+/// Returns the live expressions, each after its operands; a reference to a selected function also follows that
+/// function, unless the function is recursive.
 fn callees_first(module: &Module, selected_names: &BTreeSet<&str>) -> Vec<ExprId> {
     let mut is_entered = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
     let mut order = Vec::new();

@@ -1,4 +1,4 @@
-//! Interface by which partitioning requests verdicts from a backend.
+//! Interface through which partitioning requests verdicts from a backend.
 //!
 //! The passes find candidates by structure. An implementation of [`Judge`] forwards the candidates to the backend in
 //! batches: one per entry of the pattern table, one for all single operators, and one for the regions.
@@ -75,7 +75,7 @@ impl fmt::Display for RefusalCode {
 pub struct Refusal {
     /// Code of the reason.
     pub code: RefusalCode,
-    /// Expected and actual value.
+    /// Explanation, such as the expected and the actual value.
     pub detail: String,
     /// Suggested remedy; may be empty.
     pub hint: String,
@@ -133,7 +133,7 @@ pub struct Composite {
     pub name: byoc_ir::ir::Name,
     /// Expression that the composite replaces.
     pub root: ExprId,
-    /// Expressions inside, operands before users, the root last.
+    /// Expressions of the composite, operands before users, the root last.
     pub nodes: Vec<ExprId>,
     /// External values, in parameter order.
     pub inputs: Vec<ExprId>,

@@ -6,7 +6,7 @@ use byoc_ir::ir::{Expr, ExprId, Module, Name};
 use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Applies the hook `optimize` to each function of a backend for which `chosen` returns true.
+/// Applies the hook `optimize` to each function of a backend for which `is_selected` returns true.
 ///
 /// # Errors
 /// If `optimize` fails, the optimized module has no `main`, or its `main` has a different type than the function or
@@ -48,7 +48,7 @@ fn check(target: &str, name: &str, original: (&Module, ExprId), optimized: &Modu
         ))
     };
     let Some(&main) = optimized.globals.get("main") else {
-        return invalid(format!("\"{target}\" optimized @{name}: expected a module with main, found one without main"));
+        return invalid(format!("\"{target}\" optimized @{name}: the returned module has no main"));
     };
     if optimized.ty(main) != original.0.ty(original.1) {
         let (was, is) = (original.0.ty(original.1), optimized.ty(main));

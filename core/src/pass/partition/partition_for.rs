@@ -5,7 +5,7 @@
 //! next backend. All backends work on one graph over the original module, which is rebuilt once at the end. Regions
 //! grow along edges from producer to consumer wherever that creates no cycle, but never across functions or let bodies.
 //! A projection joins the region of its tuple, and a tuple with one user joins the region of that user, so that regions
-//! exchange tensors.
+//! exchange tensors rather than tuples.
 
 use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
@@ -149,7 +149,7 @@ impl Partitioner<'_> {
         self.add_tuples(&order, &mut is_assigned);
         let first = self.regions.len();
         self.merge_regions(&order, &is_assigned, backend_index);
-        // Each round requests verdicts on the parts of the regions that the last round split; the parts are smaller.
+        // Each round requests verdicts on the parts into which the previous round split regions; the parts are smaller.
         let mut pending: Vec<usize> = (first..self.regions.len()).collect();
         while !pending.is_empty() {
             pending = self.judge_regions(backend_index, backend, &pending);
@@ -167,8 +167,7 @@ impl Partitioner<'_> {
                 candidates.push(candidate);
             } else {
                 let (inputs, outputs) = (candidate.inputs.len(), candidate.outputs.len());
-                let detail =
-                    format!("expected a region that fits a function type, found {inputs} inputs and {outputs} outputs");
+                let detail = format!("the region's function type is too large: {inputs} inputs and {outputs} outputs");
                 self.refuse_region(
                     backend_index,
                     region_index,
@@ -193,7 +192,7 @@ impl Partitioner<'_> {
                 Verdict::Split(size) => match self.split(backend_index, region_index, size) {
                     Some(region_parts) => parts.extend(region_parts),
                     None => {
-                        let detail = format!("expected parts smaller than the region, found a part size of {size}");
+                        let detail = format!("expected a part size >= 1 and smaller than the region, found {size}");
                         self.refuse_region(backend_index, region_index, candidate, refusal_of(&"Split", &detail, ""));
                     }
                 },
@@ -218,7 +217,7 @@ impl Partitioner<'_> {
             return None;
         }
         // A tuple stays in the part of its user and a projection in the part of its tuple, so that parts exchange
-        // tensors.
+        // tensors rather than tuples.
         let mut part: HashMap<ExprId, usize> = HashMap::new();
         let mut unit_count = 0;
         for &unit in &units {
@@ -255,8 +254,8 @@ impl Partitioner<'_> {
         Some(parts)
     }
 
-    /// Merges the expressions of `is_assigned` into regions as large as possible without creating a cycle, and appends
-    /// the regions.
+    /// Merges the expressions marked in `is_assigned` into regions that are as large as possible without creating a
+    /// cycle, and appends the regions.
     fn merge_regions(&mut self, order: &[ExprId], is_assigned: &IndexVec<ExprId, bool>, backend_index: u32) {
         // One graph node per existing region, and one per expression outside regions.
         let mut nodes = 0;

@@ -1,12 +1,12 @@
 //! `partition_graph`: turns each region into a global function of its backend (spec 1.9).
 //!
 //! A function has a parameter for each distinct value that enters the region and an output for each distinct value that
-//! leaves it. Constants that enter a region move inside, and so do function literals; the values that a literal
-//! captures become inputs. The parameters are in the order of a depth-first walk, operands left to right, from the end
-//! of the region that is reached first in evaluation order, then from the region's remaining ends. The functions are
-//! named `tvmgen_<module>_<target>_<function>_<region>`. The expressions outside regions are reordered so that the call
-//! to a region's function follows all of the region's dependencies: the call may have to come later than the first
-//! operator of the region did.
+//! leaves it. Constants that enter a region move into its function, and so do function literals; the values that a
+//! literal captures become inputs. The parameters are in the order of a depth-first walk, operands left to right, from
+//! the end of the region that is reached first in evaluation order, then from the region's remaining ends. The
+//! functions are named `tvmgen_<module>_<target>_<function>_<region>`. The expressions outside regions are reordered so
+//! that the call to a region's function follows all of the region's dependencies: the call may have to come later than
+//! the first operator of the region did.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
 use super::flatten_nested_tuples::flatten_if_needed;
@@ -69,7 +69,7 @@ struct Input {
     /// Begins (or bare operands) inside the region that refer to the value.
     inner_ids: ExprList,
     name: InputName,
-    /// True for a constant that moves inside.
+    /// True for a constant that moves into the region's function.
     is_bound: bool,
 }
 

@@ -56,7 +56,7 @@ impl RefusalLog {
         self.lines.push(Line { expr, backend, refusal: refusal.clone() });
     }
 
-    /// Closes the log and sorts it by expression.
+    /// Takes the refusals out of the log and sorts them by expression.
     pub fn take(&mut self) -> SortedRefusals {
         let mut lines = std::mem::take(&mut self.lines);
         // The sort is stable: the reasons for one expression stay in chronological order.

@@ -21,7 +21,7 @@ pub(super) struct Region {
     pub begins: ExprList,
     /// Ends of the region, in order of merging.
     pub ends: ExprList,
-    /// Expressions inside, annotations included, operands before users.
+    /// Expressions of the region, annotations included, operands before users.
     pub nodes: ExprList,
 }
 

@@ -4,11 +4,11 @@
 //! A value stays in the new layout if its users can be converted, too: elementwise and broadcasting operators,
 //! `nn.bias_add` and `nn.prelu` with the axis moved, pooling with a different layout attribute, and `concatenate`. An
 //! operator with several operands is converted if at least as many operands are in the new layout as would have to be
-//! transformed; constants are not counted, since their transforms fold. Weights are transformed as well. All other
-//! users read the value in its original layout.
+//! transformed; constants are not counted, since their transforms are folded. Weights are transformed as well. All
+//! other users read the value in its original layout.
 //!
 //! A layout may store channels in blocks (`NCHW8c`, with kernels `OIHW8i8o`). In such a layout, a bias is added by an
-//! `add` with the bias in the same layout, and an operand with one channel gets blocks of one. A convolution with
+//! `add` with the bias in the same layout, and an operand with one channel gets blocks of size 1. A convolution with
 //! groups, or whose channels are not a multiple of the block size, keeps its layout, with a warning.
 
 use crate::analysis::scope::{functions, touchable_exprs};

@@ -32,7 +32,7 @@ enum Key {
 /// Operator, and attributes as text.
 type OpKey = (OpId, String);
 
-/// Interval of numbers that represents a scope and all scopes inside.
+/// Interval of numbers that represents a scope and all scopes nested in it.
 #[derive(Clone, Copy)]
 struct Span {
     first: u32,
@@ -107,7 +107,7 @@ fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
         }
     }
     let mut spans: IndexVec<ScopeId, Span> = IndexVec::with_capacity(count);
-    // Scopes are created from the end of the module backwards, so each scope takes the end of the free part of its
+    // Scopes are created from the end of the module backward, so each scope takes the end of the free part of its
     // parent's span.
     let mut next_free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
     for (id, scope) in scopes.tree.iter() {

@@ -2,10 +2,11 @@
 //! constructor that is used as a value into a function. The result has no type parameters, so later passes know the
 //! type of every value.
 //!
-//! The copy of a global is named after its types: `@map` at `int32` and `float32` becomes `@"map[int32, float32]"`. The
-//! copy of a closure replaces the closure and captures the same values: `let %f = fn [A](..) {..}` used at two
-//! types becomes two closures; a closure that calls itself is wrapped in a `let`. The time is linear in the size of the
-//! result. A function that calls itself at ever larger types would need infinitely many copies, and is an error.
+//! The specialization of a global is named after its types: `@map` at `int32` and `float32` becomes
+//! `@"map[int32, float32]"`. The specialization of a closure replaces the closure and captures the same values:
+//! `let %f = fn [A](..) {..}` used at two types becomes two closures; a closure that calls itself is wrapped in a
+//! `let`. The time is linear in the size of the result. A function that calls itself at ever larger types would need
+//! infinitely many specializations, and is an error.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, Origins, ScopeId, Scopes, Type};
@@ -13,16 +14,16 @@ use byoc_ir::typing::{Solver, map_params, signature_of_call};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Maximum number of copies; a module that needs more is assumed to need infinitely many.
+/// Maximum number of specializations; a module that needs more is assumed to need infinitely many.
 const MAX_COPIES: usize = 10_000;
 
-/// Maximum nesting depth of closure copies under construction.
+/// Maximum nesting depth of closure specializations under construction.
 const MAX_DEPTH: usize = 500;
 
 /// Specializes functions until none has type parameters.
 ///
 /// # Errors
-/// If the types of a function's type parameters cannot be inferred at a use, or too many copies are needed.
+/// If the types of a function's type parameters cannot be inferred at a use, or too many specializations are needed.
 pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     if !needs_copies(module) {
         return Ok(module.clone());
@@ -110,7 +111,7 @@ fn new_copy(function: ExprId, types: Types, key: String) -> Copy {
     Copy { function, types, key, part_count: 0, map: HashMap::new(), closures: HashMap::new(), own_var: None }
 }
 
-/// Types substituted for the type parameters in a copy of a function.
+/// Types substituted for the type parameters in a specialization of a function.
 type Types = Arc<HashMap<Name, Type>>;
 
 struct Copies<'m> {
@@ -118,38 +119,38 @@ struct Copies<'m> {
     new: Module,
     parts: HashMap<Option<ExprId>, Vec<ExprId>>,
     aliases: Aliases,
-    /// Names of the requested copies of globals, by function and types.
+    /// Names of the requested specializations of globals, by function and types.
     names: BTreeMap<(Name, String), Name>,
-    /// Number of closure copies created so far.
+    /// Number of closure specializations created so far.
     closures: usize,
     queue: VecDeque<(ExprId, Name, Types)>,
 }
 
-/// Copy under construction. At the bottom of the stack is the copy of a global; each further entry is the copy of a
-/// closure that is used in the copies below.
+/// Specialization under construction. At the bottom of the stack is the specialization of a global; each further entry
+/// is the specialization of a closure that is used in the entries below it.
 struct Copy {
     function: ExprId,
     types: Types,
-    /// Types substituted for the type parameters of the copied function, as text.
+    /// Types substituted for the type parameters of the specialized function, as text.
     key: String,
     /// Number of parts of the function copied so far.
     part_count: usize,
     map: HashMap<ExprId, ExprId>,
-    /// Finished copies of the closures inside, by function and types.
+    /// Completed specializations of the nested closures, by function and types.
     closures: HashMap<(ExprId, String), ExprId>,
-    /// Variable by which the copy calls itself; `None` if the copy is not recursive.
+    /// Variable through which the specialization calls itself; `None` if it is not recursive.
     own_var: Option<ExprId>,
 }
 
 /// Reason why an expression cannot be copied yet.
 enum CopyError {
-    /// The copy of a closure at the listed types must be created first.
+    /// The specialization of a closure for the listed types must be created first.
     Closure(ExprId, Vec<Type>),
     Fault(Box<Diagnostic>),
 }
 
 impl Copies<'_> {
-    /// Copies a global function, and requests copies of the global functions that it uses.
+    /// Copies a global function, and requests specializations of the global functions that it uses.
     fn copy(&mut self, root: ExprId, types: &Types) -> Result<ExprId, Box<Diagnostic>> {
         let source = self.source;
         let mut stack = vec![new_copy(root, types.clone(), String::new())];
@@ -163,7 +164,8 @@ impl Copies<'_> {
                 Ok(()) => {
                     let copy_id = stack[top].map[&function];
                     let Some(Copy { key, .. }) = stack.pop().filter(|_| top > 0) else { return Ok(copy_id) };
-                    // A closure copied inside another copy of the same closure may use values that only that copy has.
+                    // A closure specialized inside another specialization of the same closure may use values that only
+                    // the enclosing specialization has.
                     let owner =
                         stack.iter().rposition(|copy| copy.function == function || self.is_part(copy, function));
                     stack[owner.unwrap_or(0)].closures.insert((function, key), copy_id);
@@ -200,12 +202,13 @@ impl Copies<'_> {
         });
     }
 
-    /// Returns true if an expression belongs to the function that `copy` is a copy of.
+    /// Returns true if an expression belongs to the function that `copy` specializes.
     fn is_part(&self, copy: &Copy, id: ExprId) -> bool {
         self.parts.get(&Some(copy.function)).is_some_and(|ids| ids.binary_search(&id).is_ok())
     }
 
-    /// Copies one expression of the topmost copy: a part of the function, or the function itself if `is_whole` is true.
+    /// Copies one expression of the topmost specialization: a part of the function, or the function itself if
+    /// `is_whole` is true.
     fn copy_expr(&mut self, stack: &mut [Copy], id: ExprId, is_whole: bool) -> Result<(), CopyError> {
         let source = self.source;
         let top = stack.len() - 1;
@@ -345,7 +348,8 @@ impl Copies<'_> {
                 Some(self.new.push_typed(Expr::Global(name), expected.clone(), node.origin))
             }
             Expr::Function(_) => {
-                // Type parameters of enclosing functions are replaced as in the copy to which the closure belongs.
+                // Type parameters of enclosing functions are replaced as in the specialization to which the closure
+                // belongs.
                 let owner = stack.iter().rfind(|copy| self.is_part(copy, target));
                 let ty = owner.map_or_else(|| node.ty.clone(), |copy| substitute(&node.ty, &copy.types));
                 let Some(args) = args_of_use(&ty, expected) else { return Ok(None) };
@@ -365,7 +369,7 @@ impl Copies<'_> {
                         stack[level].own_var = Some(var);
                         return Ok(Some(var));
                     }
-                    // In enclosing copies, the same literal is a different closure.
+                    // In enclosing specializations, the same literal is a different closure.
                     if self.is_part(&stack[level], target) {
                         break;
                     }
@@ -376,7 +380,8 @@ impl Copies<'_> {
         })
     }
 
-    /// Returns the name of the copy of a global function at the types `args`, and requests the copy if it is new.
+    /// Returns the name of the specialization of a global function for the types `args`, and requests the
+    /// specialization if it is new.
     fn name_of_copy(&mut self, name: &Name, params: &[Name], args: &[Type]) -> Result<Name, Box<Diagnostic>> {
         let key = (name.clone(), list(args));
         if let Some(copy) = self.names.get(&key) {
@@ -398,7 +403,7 @@ impl Copies<'_> {
     }
 }
 
-/// Looks up the copy of an expression in the function copies, innermost first.
+/// Looks up the copy of an expression in the specializations on the stack, innermost first.
 fn find_copy(stack: &[Copy], id: ExprId) -> ExprId {
     let copy_id = stack.iter().rev().find_map(|copy| copy.map.get(&id));
     *copy_id.unwrap_or_else(|| unreachable!("{id:?} is copied before its users"))
@@ -465,7 +470,7 @@ fn is_generic(ty: &Type) -> bool {
     matches!(ty, Type::Func(func) if !func.type_params.is_empty())
 }
 
-/// Substitutes the types of a copy for the type parameters in a type.
+/// Substitutes the types of a specialization for the type parameters in a type.
 fn substitute(ty: &Type, types: &Types) -> Type {
     if types.is_empty() {
         return ty.clone();

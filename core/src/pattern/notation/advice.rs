@@ -11,7 +11,7 @@ const OTHER_FORMS: [(&str, &str); 13] = [
     ("wildcard", "* for any expression"),
     ("is_constant", "const for a constant"),
     ("is_var", "var for a variable"),
-    ("is_op", "nn.relu(*) for a call of nn.relu"),
+    ("is_op", "nn.relu(*) for a call to nn.relu"),
     ("is_expr", "const(1.0) for a constant of that value"),
     ("is_tuple", "(*, *) for a tuple of two fields"),
     ("is_tuple_get_item", "split(*).0 for a field of a tuple"),
@@ -44,7 +44,7 @@ pub(super) fn name_entry(first: &str, entry: &str) -> String {
     format!("write {name}_1: {entry}")
 }
 
-/// Adds help about `dominates` to an error in its parts.
+/// Adds help about the parts of a `dominates` pattern to an error in one of them.
 pub(super) fn add_parts_help(mut error: Box<Diagnostic>, name: &str) -> Box<Diagnostic> {
     error
         .help

@@ -197,7 +197,7 @@ impl<'a> Parser<'a> {
         self.unexpected_with(expected, None)
     }
 
-    /// Returns the error for the current token, with help that shows a form that is valid.
+    /// Returns the error for the current token, with help that shows a valid form.
     fn unexpected_with(&self, expected: &str, help: Option<String>) -> Box<Diagnostic> {
         let actual = match self.peek() {
             Token::Name(name) => format!("\"{name}\""),

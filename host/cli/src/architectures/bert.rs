@@ -53,7 +53,7 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
     let word_table = bert.random_weight("embeddings.word", &[config.vocabulary, width], 0.05);
     let x = bert.net.node("Gather", &[&word_table, "input_ids"], &[("axis", Attr::Int(0))]);
     // Position embeddings. The model has a single token type, whose embedding is the same at every position and is
-    // therefore part of the position embeddings.
+    // therefore folded into the position embeddings.
     let position_table = bert.random_weight("embeddings.position", &[1, tokens, width], 0.05);
     let x = bert.net.node("Add", &[&x, &position_table], &[]);
     let mut x = bert.layer_norm("embeddings", &x);
@@ -88,7 +88,8 @@ impl Bert<'_> {
         self.net.node("Add", &[&bias, &product], &[])
     }
 
-    /// Reshapes (1, tokens, width) to (1, tokens, heads, head width) and transposes the result by `order`.
+    /// Reshapes (1, tokens, width) to (1, tokens, heads, head width) and permutes the axes of the result as `order`
+    /// specifies.
     fn heads(&mut self, name: &str, x: &str, order: &[i64]) -> String {
         let Config { heads, tokens, width, .. } = *self.config;
         let split_shape = Tensor::from_slice(&[4], &[1, tokens as i64, heads as i64, (width / heads) as i64]);

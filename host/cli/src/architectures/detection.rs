@@ -47,7 +47,7 @@ impl Level {
 
 /// Builds SSD300 with its widths divided by `divide`.
 pub fn ssd_resnet50(mut net: Net, divide: usize) -> ModelProto {
-    // The last levels are only a few pixels wide, so the images of the sample have full size.
+    // The last levels are only a few pixels wide, so the sample consists of full-size images.
     let x = stem_with_sample(&mut net, divide, SIZE, SIZE);
     let mut features = vec![bottlenecks(&mut net, x, divide, &[(3, 1), (4, 2), (6, 1)])];
     for (middle, out, stride, pad) in
@@ -135,7 +135,7 @@ fn slice(net: &mut Net, x: &str, axis: i64, start: i64, stop: i64) -> String {
     net.node("Slice", &[x, &starts, &ends, &axes], &[])
 }
 
-/// Adds non-maximum suppression for each class but the background, and the outputs.
+/// Adds non-maximum suppression for each class except the background, and the outputs of the model.
 fn detections(mut net: Net, boxes: &str, scores: &str) -> ModelProto {
     // Random logits have a variance of 1, trained logits a larger one. The factor increases the variance, so that about
     // 200 boxes exceed the score threshold.

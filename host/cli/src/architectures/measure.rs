@@ -1,4 +1,4 @@
-//! Evaluation of single calls while a network is built.
+//! Evaluation of individual operator calls while a network is built.
 
 use byoc_ir::ir::{Attrs, OpId, TensorType, Type};
 use byoc_ir::op;
@@ -18,7 +18,7 @@ pub fn call(name: &str, attrs: Attrs, args: &[&Tensor]) -> Tensor {
     call_typed(id, &attrs, args, &ty).remove(0)
 }
 
-/// Evaluates a call with the given result type, and returns its results, tuples flattened.
+/// Evaluates a call with the given result type, and returns its results, with tuples flattened.
 ///
 /// # Panics
 /// Under the same conditions as [`call`].

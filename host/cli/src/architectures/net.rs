@@ -255,7 +255,7 @@ impl Net {
         Value { name, sample: call("add", Attrs::none(), &[&x.sample, &y.sample]) }
     }
 
-    /// Adds a max pooling over square windows.
+    /// Adds max pooling over square windows.
     pub fn max_pool(&mut self, x: &Value, size: i64, stride: i64, pad: i64) -> Value {
         let attrs = [
             ("kernel_shape", Attr::Ints(&[size, size])),
@@ -271,7 +271,7 @@ impl Net {
         Value { name, sample: call("nn.max_pool2d", attrs, &[&x.sample]) }
     }
 
-    /// Adds a global average pooling, flattened to (batch, channels).
+    /// Adds global average pooling, flattened to (batch, channels).
     pub fn global_mean(&mut self, x: &Value) -> Value {
         let mean = self.node("GlobalAveragePool", &[&x.name], &[]);
         let name = self.node("Flatten", &[&mean], &[("axis", Attr::Int(1))]);

@@ -1,4 +1,4 @@
-//! Bundles: self-contained directories that run a model, even in a chroot with nothing else.
+//! Bundles: self-contained directories that run a model, even in a chroot that contains nothing else.
 
 use crate::{byoc, data, data_text, to_command_output};
 use byoc::compare::{Tolerance, compare};
@@ -68,8 +68,8 @@ fn run(command: &mut Command, input: &[u8]) -> Output {
     output
 }
 
-/// Creates the command that starts the runner in a chroot to the bundle, as an unprivileged user; `None` if chroot is
-/// not permitted.
+/// Creates the command that starts the runner as an unprivileged user in a chroot with the bundle as its root; `None`
+/// if chroot is not permitted.
 #[expect(clippy::print_stdout, reason = "reports a skipped test")]
 fn in_root_folder(root: &Path) -> Option<Command> {
     // An absolute path, as the environment has no `PATH`.

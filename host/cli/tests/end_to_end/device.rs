@@ -74,8 +74,8 @@ fn chain(count: usize) -> String {
     text + &format!("  nn.relu({value})\n}}")
 }
 
-/// Tests a residual network without weights that a limit on the region size splits: every second addition reads a
-/// tensor of an earlier region.
+/// Tests a residual network without weights, split into many regions by a limit on the region size: every second
+/// addition reads a tensor of an earlier region.
 #[test]
 fn regions_split_by_size_pass_their_tensors_on_the_device() {
     let mut text = "def @main(%x: Tensor[(8, 16), float32]) {\n  %0 = nn.relu(%x);\n  %1 = add(%0, %x);\n".to_owned();
@@ -154,7 +154,7 @@ fn lost_device_is_reported_once_and_the_host_computes() {
     byoc(["run", &fixture.model, "--input", "x=random:1", "--output", &expected]).ok();
     let output = fixture.run(&[]).ok();
     assert_eq!(output.err.matches("the device of device is lost").count(), 1, "{}", output.err);
-    assert!(output.err.contains("the device does not answer"), "{}", output.err);
+    assert!(output.err.contains("the device does not respond"), "{}", output.err);
     fixture.assert_output(&expected);
     let bench = fixture.run_on_device(&["bench", &fixture.model, "--runs", "5", "--json"]).ok();
     assert_eq!(bench.err.matches("the device of device is lost").count(), 1, "{}", bench.err);
@@ -171,7 +171,7 @@ fn run_on_a_device_that_hangs_ends_at_its_deadline() {
 #[test]
 fn device_without_memory_is_an_error_with_a_remedy() {
     let fixture = Fixture::new(&json!({"fault": "full"}), &chain(3));
-    fixture.run(&[]).fails_with("E0406").stderr_contains(&["bytes of memory, found none", "close other programs"]);
+    fixture.run(&[]).fails_with("E0406").stderr_contains(&["bytes of device memory", "close other programs"]);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
         "devices of the backend: 0, 1",
         "byoc plugins show device",
     ]);
-    fixture.run(&["--device", "device=1"]).fails_with("E0406").stderr_contains(&["bytes of memory, found none"]);
+    fixture.run(&["--device", "device=1"]).fails_with("E0406").stderr_contains(&["bytes of device memory"]);
 
     let artifact = fixture.path("model.byoc");
     fixture.run_on_device(&["compile", &fixture.model, "-o", &artifact]).ok();
@@ -370,7 +370,7 @@ fn library_sets_options_for_one_run() {
     let [low_runs, high_runs] = values();
     assert!(
         low_runs > 0 && high_runs == 0,
-        "expected the session's option, found {low_runs} runs with low and {high_runs} with high"
+        "expected runs only with the session's option low, found {low_runs} runs with low and {high_runs} with high"
     );
     let high_level = RunOptions::default().backend_option(&session, "device", "level", "high").unwrap();
     model.run_with([&input], &high_level).unwrap();

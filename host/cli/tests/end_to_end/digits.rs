@@ -62,7 +62,7 @@ fn classifies_image_with_labels() {
     for digit in [0, 7] {
         let picture = data_text(&format!("digits/samples/{digit}.png"));
         let (model, labels) = (data_text("digits/digits.onnx"), data_text("digits/labels.txt"));
-        // An image is one sample, so no option is needed.
+        // An image is a single sample and binds the batch dimension, so `--dim` is not needed.
         let output = byoc(["run", &model, "--image", &picture, "--labels", &labels, "--json"]).ok();
         let top = &output.json()[0]["top"][0];
         assert_eq!(top["label"], digit.to_string(), "{}", output.out);

@@ -139,6 +139,7 @@ fn page_shows_every_operator() {
     byoc(["explain", &crate::data_text("models/gru"), "--html", &page]).ok();
     let page = std::fs::read_to_string(&page).unwrap();
     assert_eq!(page.matches("<g class=").count(), 15);
-    // As many edges as the ONNX graph has: operators that are folded together are not connected with each other.
+    // The page has as many edges as the ONNX graph: operators that are folded together are not connected with each
+    // other.
     assert_eq!(page.matches("<path ").count(), 14);
 }

@@ -88,14 +88,14 @@ fn write_weight(path: &Path, values: &[u8]) {
 fn linked_regions_share_their_data() {
     let fixture = Fixture::new(&json!({"packed": true}));
     let (_, unlinked) = fixture.compile();
-    assert!(unlinked > 3 * WEIGHT_BYTES, "expected three copies of the weight, found {unlinked} bytes");
+    assert!(unlinked > 3 * WEIGHT_BYTES, "expected three copies of the weight in an artifact of {unlinked} bytes");
     assert_eq!(fixture.run(&["--require-offload=0.9"]).ok().out, fixture.expected());
 
     fixture.configure(&json!({"packed": true, "link": true}));
     let (_, output) = fixture.compile();
     assert!(
         (WEIGHT_BYTES..2 * WEIGHT_BYTES).contains(&output),
-        "expected one copy of the weight, found {output} bytes"
+        "expected one copy of the weight in an artifact of {output} bytes"
     );
     assert_eq!(fixture.run(&["--require-offload=0.9", "--allow-native", "no"]).ok().out, fixture.expected());
     let artifact = fixture.path("model.byoc");
@@ -252,7 +252,7 @@ fn states_of_regions_belong_to_a_loaded_model() {
     );
 }
 
-/// Tests that the declared concurrency of a backend is not exceeded, which would make the plugin fail.
+/// Tests that the declared concurrency of a backend is not exceeded; the plugin fails if it is.
 #[test]
 fn declared_concurrency_is_kept() {
     for config in [json!({"concurrency": 2}), json!({"state": true})] {

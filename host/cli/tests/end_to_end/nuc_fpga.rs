@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Module with two convolutions and all operators that can follow them, a pooling in between, and a dense layer.
+/// Module with two convolutions and all operators that can follow them, a pooling operator in between, and a dense
+/// layer.
 const PROGRAM: &str = r#"#[version = "0.0.5"]
 def @main(%x: Tensor[(2, 3, 12, 12), int8], %w1: Tensor[(8, 3, 3, 3), int8], %w2: Tensor[(16, 2, 3, 3), int8],
           %w3: Tensor[(10, 144), int8]) {

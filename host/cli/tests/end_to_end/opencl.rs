@@ -88,7 +88,7 @@ fn random_inputs(parameters: &str) -> Vec<String> {
     names.enumerate().map(|(seed, (name, _))| format!("{name}=random:{seed}")).collect()
 }
 
-/// Compares a program on the device with the host, for both kinds of tiles.
+/// Compares the results of a program on the device with those on the host, for both kinds of tiles.
 fn compare_programs(parameters: &str, expressions: &[&str]) {
     let Some(fixture) = Fixture::with_device() else { return };
     let model = fixture.write("model.relay", &program(parameters, expressions));

@@ -134,7 +134,7 @@ fn last_line_names_endless_loop() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // The host cannot stop a plugin thread, only report the entry in which it runs.
+    // The host cannot stop a plugin thread; it can only report the entry in which the thread runs.
     let errors = child.stderr.take().unwrap();
     let (send, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -39,7 +39,7 @@ fn assert_loads_runs_and_conforms(library: &Path, name: &str) {
     let region_count = output.json()[0]["regions"].as_array().map(Vec::len);
     assert_eq!(region_count, Some(1), "{}", output.out);
 
-    // One key that a conformance run queries did not exist when the plugin was built.
+    // A conformance run also queries a key that did not exist when the plugin was built.
     let out = temp_dir.path().join("cases").display().to_string();
     byoc(["plugins", "test", &file.display().to_string(), "--cases", "4", "--out", &out]).ok();
 }

@@ -109,7 +109,7 @@ fn float_program_needs_quantization_and_is_then_one_region() {
     let first_line = output.err.lines().next().unwrap_or_default();
     assert!(first_line.contains("expected int8, found float32"), "{first_line}");
     assert!(first_line.contains("byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay"), "{first_line}");
-    assert!(page.contains(first_line), "expected the message on the page, found: {first_line}");
+    assert!(page.contains(first_line), "the page does not contain the message: {first_line}");
 
     let quantized_model = fixture.quantize(&model, "random", &["--keep", "none"]);
     let (regions, nodes) = explain(&byoc(fixture.args(&["explain", &quantized_model, "--json"])).ok());
@@ -228,7 +228,7 @@ fn conforms_with_every_device() {
         let out = fixture.path("faults");
         let mut args = vec!["plugins", "test", &file, "--json", "--cases", "16", "--out", &out];
         if !device.is_empty() {
-            // The operators of the patterns are the same.
+            // Single operators are tested only with the default parameters; most of them also occur in the patterns.
             args.extend(["--only", "pattern"]);
         }
         let test_output = byoc(args);

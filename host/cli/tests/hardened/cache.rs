@@ -134,10 +134,10 @@ fn does_not_load_planted_object() {
     std::fs::write(fixture.object(), &bytes).unwrap();
     if is_root(&fixture.object()) {
         chown(fixture.object(), Some(65534), None).unwrap();
-        fixture.run().stderr_contains(&["is not used", "owner: expected user 0, found user 65534"]);
+        fixture.run().stderr_contains(&["is ignored", "owner: expected user 0, found user 65534"]);
     } else {
         set_mode(&fixture.object(), 0o666);
-        fixture.run().stderr_contains(&["is not used", "writable by other users: expected mode 644, found 666"]);
+        fixture.run().stderr_contains(&["is ignored", "writable by other users: expected mode 644, found 666"]);
     }
     assert!(!marker.exists(), "expected the planted object to be ignored");
     assert!(std::fs::read(fixture.object()).unwrap() == bytes, "expected the planted object to stay unchanged");
@@ -150,11 +150,11 @@ fn does_not_use_links_and_fifos() {
     let object = fixture.object();
     std::fs::rename(&object, fixture.path("elsewhere")).unwrap();
     symlink(fixture.path("elsewhere"), &object).unwrap();
-    fixture.run().stderr_contains(&["is not used: expected a regular file, found a symbolic link"]);
+    fixture.run().stderr_contains(&["is ignored: expected a regular file, found a symbolic link"]);
     std::fs::remove_file(&object).unwrap();
     crate::nodes::create_fifo(&object);
     assert_correct(crate::nodes::run_nonblocking(&mut fixture.command()))
-        .stderr_contains(&["is not used: expected a regular file, found a directory or a special file"]);
+        .stderr_contains(&["is ignored: expected a regular file, found a directory or a special file"]);
 }
 
 #[test]
@@ -165,20 +165,20 @@ fn does_not_use_folder_writable_by_others() {
         set_mode(&dir, 0o770);
         fixture.run().stderr_contains(&[
             "the cache",
-            "is not used",
+            "is ignored",
             "writable by other users: expected mode 750, found 770",
         ]);
         set_mode(&dir, 0o700);
         if is_root(&dir) {
             chown(&dir, Some(65534), None).unwrap();
-            fixture.run().stderr_contains(&["is not used", "owner: expected user 0, found user 65534"]);
+            fixture.run().stderr_contains(&["is ignored", "owner: expected user 0, found user 65534"]);
             chown(&dir, Some(0), None).unwrap();
         }
     }
     assert_no_warnings(fixture.run());
     std::fs::remove_dir_all(fixture.path("cache")).unwrap();
     std::fs::write(fixture.path("cache"), "a file").unwrap();
-    fixture.run().stderr_contains(&["is not used"]);
+    fixture.run().stderr_contains(&["is ignored"]);
 }
 
 #[test]

@@ -12,8 +12,8 @@ pub fn byoc(args: &[&str]) -> CommandOutput {
     to_command_output(command(args).output().expect("cannot start a shell"))
 }
 
-/// Creates the command of `byoc()` without starting it. The shell replaces itself by `exec`, so the id of the child is
-/// the process id of `byoc`.
+/// Creates the command that [`byoc`] runs, without starting it. The shell replaces itself with `byoc` through `exec`,
+/// so the process id of the child is that of `byoc`.
 pub fn command(args: &[&str]) -> Command {
     let mut command = isolated_command("sh");
     let limit_command = format!("ulimit -v {SPACE}; exec \"$@\"");

@@ -72,7 +72,7 @@ fn checks_generated_input_against_limit() {
             .fails_with("E0609")
             .stderr_contains(&["8589934592 bytes", "512.0 MiB"]);
     }
-    // Without a user-defined limit, the default derives from the resource limit of the process.
+    // Without a user-defined limit, the default limit is derived from the resource limit of the process.
     byoc(&["run", &model, "--input", "x=ones"]).fails_with("E0609");
 }
 

@@ -10,7 +10,7 @@ use byoc_ir::typing::Builder;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Region that copies its input. Each plan holds `bytes`, and a run with a released plan panics.
+/// Region that copies its input. Each plan holds `bytes` bytes, and a run with a released plan panics.
 struct Plans {
     state: Mutex<State>,
     bytes: usize,

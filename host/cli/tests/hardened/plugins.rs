@@ -179,7 +179,7 @@ fn find_deviation(
             Either => return None,
             Reported if err.contains("E0452") => return None,
             Error(code) if err.contains(&format!("error[{code}]")) => return None,
-            _ => "expected another outcome, found exit code 1",
+            _ => "unexpected exit code 1",
         },
         // The corrupted memory may belong to the handler that prints the line.
         (_, Some(_)) if !is_named && fault == "heap" => return None,
@@ -187,9 +187,9 @@ fn find_deviation(
         (_, Some(signal)) => match expected_outcome {
             Signal(expected) if expected == signal => return None,
             Either => return None,
-            _ => "expected another outcome, found a signal",
+            _ => "unexpected termination by a signal",
         },
-        _ => "expected exit code 0 or 1 or a signal, found another exit code",
+        _ => "expected exit code 0, exit code 1 or a signal, found a different exit code",
     };
     Some(format!("{fault} in {entry}: {problem}\n{status}\nstdout: {out}\nstderr: {err}\n"))
 }

@@ -80,14 +80,14 @@ pub const THEMES: &[Theme] = &[
     theme(DimRange::Odd, Values::Plain, DType::U32),
 ];
 
-/// Attribute of a convolution that a case varies, so that the cases of a claim vary each of them.
+/// Convolution attribute that a case varies; together, the cases of a claim vary every such attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variation {
     /// Dilation greater than 1.
     Dilation,
-    /// Several groups of several channels.
+    /// Several groups, each with several channels.
     Groups,
-    /// Padding that differs before and after.
+    /// Padding that differs between the two sides of an axis.
     Padding,
 }
 
@@ -109,7 +109,7 @@ pub struct Restrictions {
     pub constants: bool,
     /// True if broadcast operands are scalars.
     pub scalars: bool,
-    /// True if attributes are restricted as by [`Draw::common_attrs`].
+    /// True if attributes are restricted as described at [`Sampler::common_attrs`].
     pub common_attrs: bool,
     /// True if quantized operands have zero points of 0.
     pub symmetric: bool,
@@ -220,10 +220,10 @@ impl Sampler {
         self.below(n) == 0
     }
 
-    /// Returns the attribute that the case varies; `None` if attributes are those of most models, or random.
+    /// Returns the attribute that the case varies; `None` if the attributes have common values or are random.
     pub fn variation(&self) -> Option<Variation> {
         let variations = [None, Some(Variation::Dilation), Some(Variation::Groups), Some(Variation::Padding)];
-        // The second term varies the attributes of the cases of one element type, too.
+        // The second term also varies the attributes among the cases of one element type.
         variations[(self.index + self.index / 8) % 4].filter(|_| !self.common_attrs)
     }
 
@@ -237,13 +237,13 @@ impl Sampler {
         }
     }
 
-    /// Draws a dimension of a matrix product. Some are longer than the blocks in which libraries compute.
+    /// Draws a dimension of a matrix product. Some dimensions exceed the block sizes of typical libraries.
     pub fn matrix_dim(&mut self) -> usize {
         if self.theme.dims == DimRange::Wide && self.chance(3) { self.pick(&[257, 513, 600]) } else { self.dim() }
     }
 
-    /// Draws a spatial dimension, from a smaller range than [`Draw::dim`], because the number of elements grows with
-    /// its square or cube.
+    /// Draws a spatial dimension, from a smaller range than [`Sampler::dim`], because the number of elements grows
+    /// with its square or cube.
     pub fn spatial_dim(&mut self) -> usize {
         match self.theme.dims {
             DimRange::Wide => self.pick(&[8, 9, 14, 17]),

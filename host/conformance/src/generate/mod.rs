@@ -82,7 +82,7 @@ impl Cases {
         sampler.layouts = self.layouts.clone();
         sampler.common_attrs = restrictions.common_attrs;
         sampler.restrictions = restrictions;
-        // Not drawn, so that every claim has cases of each kind.
+        // Not chosen at random, so that every claim has cases with constants and cases without.
         let mut generator = Generator::new(sampler, restrictions.constants || index % 5 != 4);
         if generator.sampler.scheme.is_some() {
             // The quantized models that such a backend targets have constant weights and common attributes.
@@ -163,7 +163,8 @@ struct Generator {
     inputs: Vec<byoc_ir::tensor::Tensor>,
     /// True if weights are constants, as in models; otherwise they are inputs.
     constants: bool,
-    /// Choices between the two sides of the next alternatives of a pattern, a bit each; drawn at random if `None`.
+    /// Choices between the two sides of the next alternatives of a pattern, one bit per choice; drawn at random if
+    /// `None`.
     alternatives: Option<usize>,
 }
 

@@ -7,7 +7,7 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("Attention", 23, attention)];
 
-/// Stage of the computation that is returned as the output `qk_matmul_output`.
+/// Stage of the computation whose result is returned as the output `qk_matmul_output`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Products,
@@ -33,7 +33,7 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         [Some(past_key), Some(past_value)] => {
             (n.concatenate(&[past_key, new_key], 2)?, n.concatenate(&[past_value, new_value], 2)?)
         }
-        _ => return Err(n.invalid_node("expected past_key and past_value together, found one of them")),
+        _ => return Err(n.invalid_node("expected both past_key and past_value or neither, found one of them")),
     };
     let dtype = n.dtype(query)?;
     let [repeated_key, repeated_value] = repeat_heads(n, query, [key, value])?;

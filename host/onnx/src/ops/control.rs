@@ -73,7 +73,7 @@ pub(super) struct Iteration {
     /// Condition for the next iteration; `None` if it is always true.
     pub next: Option<ExprId>,
     pub carried_values: Vec<ExprId>,
-    /// Scan outputs, each with the end where it is added.
+    /// Scan outputs, each with the end at which it is added.
     pub scan_outputs: Vec<(ExprId, End)>,
     /// Declared dimensions of each scan output of an iteration, used if no iteration runs.
     pub declared_shapes: Vec<Vec<Option<usize>>>,

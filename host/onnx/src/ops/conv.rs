@@ -19,7 +19,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Returns the padding before all axes, then after all axes, as in Relay.
+    /// Returns the padding before the data on each axis, then the padding after the data on each axis, as in Relay.
     pub fn padding(&self) -> AttrValue {
         AttrValue::ints(self.begin.iter().chain(&self.end).copied())
     }
@@ -42,10 +42,10 @@ pub enum AutoPad {
     Not,
     /// No padding.
     Valid,
-    /// Padding such that the number of windows is the dimension divided by the stride, rounded up; an odd padding
-    /// element is placed after the data.
+    /// Padding such that the number of windows is the dimension divided by the stride, rounded up; if the total padding
+    /// is odd, the extra element is placed after the data.
     SameUpper,
-    /// Same as `SameUpper`, but with an odd padding element placed before the data.
+    /// Same as `SameUpper`, but the extra element of an odd total padding is placed before the data.
     SameLower,
 }
 
@@ -125,7 +125,7 @@ pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: 
     Ok(Windows { data, geometry })
 }
 
-/// Reads the attribute `pads`: the padding before all axes, then the padding after all axes.
+/// Reads the attribute `pads`: the padding before the data on each axis, then the padding after the data on each axis.
 fn explicit_padding(n: &Node<'_, '_>, axes: usize) -> Result<Option<[Vec<i64>; 2]>> {
     let Some(pads) = n.ints_attr("pads")? else { return Ok(None) };
     if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
@@ -239,7 +239,7 @@ pub(super) fn conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(with_bias(n, product)?)
 }
 
-/// Adds the bias, input 2, along the channels, if present.
+/// Adds the bias (input 2), if present, along the channel axis.
 fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId> {
     match n.optional_input(2) {
         Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1]),

@@ -41,7 +41,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// Converts a binary operator. With `broadcast`, the dimensions of the second operand are aligned with the dimensions
-/// of the first operand that begin at `axis`, by default with its last dimensions.
+/// of the first operand starting at `axis`, by default with its last dimensions.
 fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     let (a, mut b) = (n.input(0)?, n.input(1)?);
     if n.int_attr("broadcast", 0)? != 0 {

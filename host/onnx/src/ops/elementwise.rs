@@ -302,7 +302,7 @@ pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![y, mask])
 }
 
-/// Converts a unary operator by several calls, in float32 for 16-bit floats, so that only the result is rounded.
+/// Converts a unary operator to several calls, in float32 for 16-bit floats, so that only the result is rounded.
 fn float32_throughout(
     n: &mut Node<'_, '_>,
     compute: impl FnOnce(&mut Node<'_, '_>, ExprId) -> Result<ExprId>,

@@ -6,8 +6,8 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("RotaryEmbedding", 23, rotary_embedding), ("TensorScatter", 24, tensor_scatter)];
 
-/// Rotates pairs of elements by angles with known cosines and sines per position. X is (batch, heads, sequence, size)
-/// or (batch, sequence, heads * size).
+/// Rotates pairs of elements by angles given as cosines and sines per position. X is (batch, heads, sequence, size) or
+/// (batch, sequence, heads * size).
 fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let input_dims = n.dims(data)?;

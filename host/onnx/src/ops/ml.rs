@@ -1,4 +1,4 @@
-//! Feature preprocessing operators, of the domain `ai.onnx.ml`.
+//! Feature preprocessing operators of the domain `ai.onnx.ml`.
 
 use super::{Node, Result, Row, attrs, single_output};
 

@@ -108,8 +108,8 @@ fn group_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let ty = n.ty(data)?;
     let groups = n.int_attr("num_groups", 0)?;
-    // Since opset 21, the parameters are per-channel, so they determine the number of channels if the data type does
-    // not.
+    // Since opset 21, the parameters are per-channel, so they determine the number of channels if the type of the data
+    // does not.
     let parameter_channels = if n.opset < 21 { None } else { n.dims(n.input(1)?)?.first().and_then(Dim::fixed) };
     let Some(channels) = ty.dims.get(1).and_then(Dim::fixed).or(parameter_channels) else {
         return Err(n.unknown_dims_error(&ty));

@@ -173,7 +173,7 @@ fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, windo
     n.reshape(flat_indices, &out)
 }
 
-/// Returns the index of element `i` of a row-major tensor.
+/// Converts the flat index `i` of an element of a row-major tensor to one index per axis.
 fn unravel(mut i: usize, shape: &[usize]) -> Vec<usize> {
     let mut index: Vec<usize> = shape
         .iter()

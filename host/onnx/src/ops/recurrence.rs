@@ -89,7 +89,7 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (query_heads, key_heads) = (n.int_attr("q_num_heads", 0)?, n.int_attr("kv_num_heads", 0)?);
     if key_heads < 1 || query_heads % key_heads != 0 {
         return Err(n.invalid_node(format!(
-            "expected kv_num_heads >= 1 that divides q_num_heads, found {key_heads} and {query_heads}"
+            "expected kv_num_heads to be a positive divisor of q_num_heads, found {key_heads} and {query_heads}"
         )));
     }
     let (query_in, dtype) = (n.input(0)?, n.dtype(n.input(0)?)?);

@@ -55,8 +55,8 @@ fn mode_before_11(n: &Node<'_, '_>, nearest: &str) -> Result<Mode> {
     })
 }
 
-/// Converts Resize and Upsample before opset 11, whose specification has no formula. As in ONNX Runtime, coordinates
-/// are asymmetric, and `nearest` rounds down along an enlarged axis and up along a reduced axis.
+/// Converts Resize and Upsample before opset 11, whose specification defines no formula for the coordinates. As in ONNX
+/// Runtime, coordinates are asymmetric, and `nearest` rounds down along an enlarged axis and up along a reduced axis.
 pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;

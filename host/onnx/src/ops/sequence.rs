@@ -36,7 +36,7 @@ pub const ROWS: &[Row] = &[
             None => elements
                 .len()
                 .checked_sub(1)
-                .ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?,
+                .ok_or_else(|| n.invalid_node("expected a non-empty sequence, found an empty sequence"))?,
         };
         elements.remove(position);
         single_output(n.tuple(&elements)?)
@@ -90,7 +90,7 @@ fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Resul
 fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let elements = elements(n)?;
     let &first_element =
-        elements.first().ok_or_else(|| n.invalid_node("expected a sequence with elements, found none"))?;
+        elements.first().ok_or_else(|| n.invalid_node("expected a non-empty sequence, found an empty sequence"))?;
     let is_stacked = n.int_attr("new_axis", 0)? != 0;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first_element)? + usize::from(is_stacked))? as i64;
     if !is_stacked {
@@ -145,7 +145,7 @@ fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
             let known_sizes: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
             let sum = |sizes: &Vec<usize>| sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
             known_sizes.filter(|sizes| sum(sizes) == Some(size)).ok_or_else(|| {
-                n.invalid_node(format!("input 1 (split): expected sizes with sum {size}, found {sizes:?}"))
+                n.invalid_node(format!("input 1 (split): expected sizes that sum to {size}, found {sizes:?}"))
             })?
         }
     };

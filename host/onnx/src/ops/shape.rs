@@ -126,7 +126,7 @@ fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>> {
     };
     dims.filter(is_compatible).ok_or_else(|| {
         n.invalid_node(format!(
-            "expected at most {MAX_RANK} dimensions >= 0 of addressable size, found {}",
+            "expected at most {MAX_RANK} dimensions >= 0 and an addressable size, found {}",
             shape_text(sizes)
         ))
     })
@@ -289,7 +289,7 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
                 let kept_dim = dims.get(i).cloned();
                 kept_dim.ok_or_else(|| {
                     n.invalid_node(format!(
-                        "shape {}: expected data with dimension {i} to copy, found rank {}",
+                        "shape {}: expected data with a dimension {i} to copy, found data of rank {}",
                         shape_text(&target_dims),
                         dims.len()
                     ))

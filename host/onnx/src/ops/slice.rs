@@ -200,7 +200,7 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
         }
     };
     if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != part_count {
-        return Err(n.invalid_node(format!("expected {part_count} part sizes with sum {size}, found {sizes:?}")));
+        return Err(n.invalid_node(format!("expected {part_count} part sizes that sum to {size}, found {sizes:?}")));
     }
     if part_count == 1 {
         return single_output(n.forward(data));
@@ -218,8 +218,8 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     (0..part_count).map(|i| n.project(split_outputs, i as u32)).collect()
 }
 
-/// Splits an axis of unknown dimension. Execution fails if the axis cannot be split into equal parts or the given
-/// sizes.
+/// Splits an axis of unknown dimension. Execution fails if the axis cannot be split into equal parts or into parts of
+/// the given sizes.
 fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let part_count = n.output_count();
     let sections = match sizes {
@@ -373,7 +373,7 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
             cropped_data = match dims[axis].fixed().map(|size| size as i64) {
                 Some(size) if crop_before + crop_after > size => {
                     return Err(n.invalid_node(format!(
-                        "pads: expected to crop at most {size} elements, found {}",
+                        "pads: expected at most {size} cropped elements, found {}",
                         crop_before + crop_after
                     )));
                 }

@@ -21,7 +21,7 @@ fn updates(n: &mut Node<'_, '_>, states: usize) -> Result<Vec<Update>> {
     let count = n.input_count().saturating_sub(2) / list_count;
     if count == 0 || n.input_count() != 2 + count * list_count {
         return Err(n.invalid_node(format!(
-            "expected two inputs and {list_count} for each tensor, found {} inputs",
+            "expected 2 inputs plus {list_count} per tensor, found {} inputs",
             n.input_count()
         )));
     }

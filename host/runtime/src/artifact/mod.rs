@@ -1,8 +1,8 @@
 //! The `.byoc` file: a built model in one file, which is mapped into memory for use.
 //!
 //! The file is a ZIP archive of uncompressed entries, aligned to 64 bytes, so that constants are used in place in the
-//! mapped file. `docs/artifact.md` describes the format. The contents depend neither on the time nor on the directory
-//! or the thread count.
+//! mapped file. `docs/artifact.md` describes the format. The contents do not depend on the time, the directory, or the
+//! thread count.
 //!
 //! The digest of the file is verified before anything in it is used, then the digests of all entries and tensors. A
 //! correct digest does not imply consistent contents, so [`crate::exec::validate`] checks the program as well.

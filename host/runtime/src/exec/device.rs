@@ -131,7 +131,7 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Waits for all work after a run has failed or was cancelled. Returns the regions whose device does not finish in
+    /// Waits for all work after a run has failed or been cancelled. Returns the regions whose device does not finish in
     /// time and may still write to memory.
     pub(super) fn abandon(&mut self) -> Vec<u32> {
         let end = Instant::now() + GRACE_PERIOD;

@@ -1,4 +1,4 @@
-//! Runs a program repeatedly, also from several threads at a time.
+//! Runs a program repeatedly, possibly from several threads at a time.
 
 use super::device::DeviceSpaces;
 use super::inputs::{check_inputs, check_outputs, order_inputs, show};
@@ -219,8 +219,8 @@ impl Executor {
         }
     }
 
-    /// Resets the state of each stateful region to the state after loading. The order of the reset and of runs in
-    /// progress is unspecified.
+    /// Resets the state of each stateful region to the state after loading. The reset is not ordered with respect to
+    /// runs in progress.
     ///
     /// # Errors
     /// If a backend cannot reset the state.

@@ -163,7 +163,7 @@ impl<'a> Scope<'a> {
     pub(super) fn read_tensor(&self, frame: &Frame, reg: Reg) -> Result<Tensor, Diagnostic> {
         match self.read(frame, reg)? {
             Value::Tensor(tensor) => Ok(tensor),
-            value => Err(bad_program(&format!("expected a register with a tensor, found {}", value.kind()))),
+            value => Err(bad_program(&format!("expected a tensor in the register, found {}", value.kind()))),
         }
     }
 
@@ -181,7 +181,7 @@ impl<'a> Scope<'a> {
             Slot::Value(i) => match &frame.values[i as usize] {
                 Value::Tensor(tensor) => copy(out, tensor),
                 value => {
-                    let message = format!("expected a register with a tensor, found {}", value.kind());
+                    let message = format!("expected a tensor in the register, found {}", value.kind());
                     Err(ReadError::Failed(bad_program(&message)))
                 }
             },
@@ -527,7 +527,7 @@ fn input_view<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Ten
         Slot::Value(i) => match &values[i as usize] {
             Value::Tensor(tensor) => tensor,
             Value::Empty => return Err(bad_program("a register is read before it is written")),
-            value => return Err(bad_program(&format!("expected a register with a tensor, found {}", value.kind()))),
+            value => return Err(bad_program(&format!("expected a tensor in the register, found {}", value.kind()))),
         },
     };
     if tensor.dtype() != dtype || tensor.shape() != &shape[..] {

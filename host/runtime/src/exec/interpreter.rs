@@ -217,7 +217,8 @@ impl<'e> Interpreter<'e, '_> {
         self.arenas = self.arenas.saturating_add(code.arenas.host);
         if self.stack.len() >= MAX_DEPTH || (self.arenas > MAX_ARENAS && !self.stack.is_empty()) {
             let name = &self.exec.program.functions[function as usize].name;
-            let message = format!("reached the limit of nested calls at depth {}, calling {name}", self.stack.len());
+            let message =
+                format!("reached the limit on nested calls at depth {} while calling {name}", self.stack.len());
             return Err(Diagnostic::error(codes::runtime::CALL_DEPTH, message)
                 .help("make the recursive call a tail call, which needs no additional memory"));
         }
@@ -275,7 +276,7 @@ impl<'e> Interpreter<'e, '_> {
             }
             Results::Into(tensors) => {
                 for (i, (&reg, out)) in values.iter().zip(tensors.iter_mut()).enumerate() {
-                    // The host program of a region writes its results to registers in any case.
+                    // The host program of a region always writes its results to registers.
                     if is_direct
                         && top.code.direct.iter().any(|result| result.reg == reg)
                         && scope.is_empty(&top.frame, reg)
@@ -432,7 +433,7 @@ impl<'e> Interpreter<'e, '_> {
                 let values = self.read_all(&[*cell])?.remove(0).cell()?.read();
                 if values.len() != outs.len() {
                     return Err(bad_program(&format!(
-                        "expected registers for {} values of a cell, found {}",
+                        "expected {} registers for the values of a cell, found {}",
                         values.len(),
                         outs.len()
                     )));
@@ -461,7 +462,7 @@ impl<'e> Interpreter<'e, '_> {
                 let data = scope.read(&top.frame, *value)?.data()?;
                 if data.fields.len() != outs.len() {
                     return Err(bad_program(&format!(
-                        "expected registers for {} fields, found {}",
+                        "expected {} registers for the fields of a value, found {}",
                         data.fields.len(),
                         outs.len()
                     )));

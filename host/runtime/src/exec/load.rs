@@ -66,7 +66,7 @@ pub(super) enum Step {
         call: Option<Box<DynamicStep>>,
     },
     Region(Box<RegionStep>),
-    /// Copy between host and device memory, with the bytes that it accesses on the device.
+    /// Copy between host and device memory, with the range that it accesses in device memory.
     Copy {
         from: Reg,
         to: Reg,

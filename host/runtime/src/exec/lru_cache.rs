@@ -60,7 +60,7 @@ impl<K: Eq + Hash + Clone, V: Clone> LruCache<K, V> {
         }
         while self.entries.len() > self.max_entries || (self.bytes > self.max_bytes as u128 && self.entries.len() > 1) {
             // A linear search suffices: the number of entries is small, and creating an entry costs far more than the
-            // search. No two entries have the same `used`, so the order of the map does not matter.
+            // search. No two entries have the same `last_use`, so the order of the map does not matter.
             let Some(oldest) = self.entries.iter().min_by_key(|(_, entry)| entry.last_use).map(|(key, _)| key.clone())
             else {
                 break;

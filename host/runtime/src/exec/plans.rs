@@ -69,7 +69,7 @@ struct Users {
 }
 
 impl RegionPlans {
-    /// Creates the bookkeeping of plans for each region that a backend runs; no plan is created yet.
+    /// Creates the plan bookkeeping for each region that a backend runs; no plan is created yet.
     pub fn of(regions: &[Option<Arc<dyn Region>>]) -> Vec<Option<Arc<RegionPlans>>> {
         let cache = Arc::new(Mutex::new(LruCache::new(MAX_PLANS.max(regions.len()), MAX_BYTES)));
         let plans = |(index, region): (usize, &Option<Arc<dyn Region>>)| {

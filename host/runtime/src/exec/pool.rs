@@ -1,5 +1,5 @@
-//! The host's threads: one rayon pool of a fixed size that runs kernels and serves `parallel_for` of plugins. Rayon's
-//! global pool is never used: it belongs to the application that embeds this library.
+//! The host's threads: one rayon pool of a fixed size that runs kernels and serves the `parallel_for` calls of plugins.
+//! Rayon's global pool is never used: it belongs to the application that embeds this library.
 
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_kernels::split;
@@ -15,7 +15,7 @@ pub struct Pool {
 }
 
 thread_local! {
-    /// True if this thread is inside a body of `parallel_for`.
+    /// True while this thread runs a body of `parallel_for`.
     static IS_NESTED: Cell<bool> = const { Cell::new(false) };
 }
 

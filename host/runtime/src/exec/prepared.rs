@@ -211,7 +211,7 @@ impl PreparedProgram {
         }
     }
 
-    /// Returns true if all runs execute the same steps on the same dimensions.
+    /// Returns true if all runs execute the same steps with the same dimensions.
     fn is_uniform(&self) -> bool {
         let has_fixed_inputs = self.program.inputs.iter().all(|port| port.ty.shape().is_some());
         let Ok(code) = self.code(self.program.entry) else { return false };

@@ -5,7 +5,7 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
 use byoc_plugin_api::host::device::Event;
 
-/// Loaded region of a backend. Several threads may run one region concurrently.
+/// Loaded region of a backend. Several threads may run the same region concurrently.
 pub trait Region: Send + Sync {
     /// Prepares runs with the given input dimensions. The executor caches a bounded number of plans by dimensions.
     ///

@@ -285,7 +285,8 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
                 Some(i) if i as usize >= read.len() || call.outs.is_empty() => {
                     let (inputs, results) = (read.len(), call.outs.len());
                     Err(format!(
-                        "in-place input {i}: expected one of {inputs} inputs, and a result, found {results} results"
+                        "in-place input {i}: expected the index of one of {inputs} inputs and at least one result, \
+                         found {results} results"
                     ))
                 }
                 Some(i) => {
@@ -333,29 +334,29 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
             None => Err(format!("expected the index of one of {} regions, found {region}", program.regions.len())),
         },
         Instr::Move { to, .. } if location(to) != Place::Value => {
-            Err(format!("move: expected a register of a value as the destination, found {}", location(to)))
+            Err(format!("move: expected a value register as the destination, found {}", location(to)))
         }
         Instr::Jump { to } => check_jump(*to),
         Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => check_jump(*otherwise),
         Instr::Construct { out, .. } if location(out) != Place::Value => {
-            Err(format!("constructor: expected a register of a value as the destination, found {}", location(out)))
+            Err(format!("constructor: expected a value register as the destination, found {}", location(out)))
         }
         Instr::Call { function, args, outs } => check_callee(*function, args.len(), Some(outs.len())),
         Instr::TailCall { function, args } => check_callee(*function, args.len(), None),
         Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {
             Some(f) if f.params as usize >= captures.len() && location(out) == Place::Value => Ok(()),
             _ => Err(format!(
-                "closure: expected a function with at least {} parameters and a register of a value as the \
+                "closure: expected a function with at least {} parameters and a value register as the \
                  destination, found function {function} and {}",
                 captures.len(),
                 location(out)
             )),
         },
         Instr::RefNew { out, .. } if location(out) != Place::Value => {
-            Err(format!("reference cell: expected a register of a value as the destination, found {}", location(out)))
+            Err(format!("reference cell: expected a value register as the destination, found {}", location(out)))
         }
         Instr::Free { regs } => match regs.iter().map(location).find(|place| *place != Place::Value) {
-            Some(place) => Err(format!("free: expected registers of values, found {place}")),
+            Some(place) => Err(format!("free: expected value registers, found {place}")),
             None => Ok(()),
         },
         Instr::Return { values } if values.len() != function.results as usize => {

@@ -39,7 +39,7 @@ impl Value {
         }
     }
 
-    /// Returns a noun phrase for messages.
+    /// Returns the kind of the value as a noun phrase, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Value::Empty => "nothing",

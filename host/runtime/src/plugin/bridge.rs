@@ -318,8 +318,8 @@ impl<'a> GraphBuilder<'a> {
     }
 }
 
-/// Returns the attribute `padding` in the canonical form of the boundary: the values before each spatial axis, then the
-/// values after each spatial axis. `rank` is the rank of the result.
+/// Returns the attribute `padding` in the canonical form of the boundary: the padding before the data on each spatial
+/// axis, then the padding after it. `rank` is the rank of the result.
 fn spatial_padding(params: &Params<'_>, rank: usize) -> ir::AttrValue {
     let layout = ["data_layout", "layout"].map(|name| params.string(name)).concat();
     // All axes except batch and channels are spatial; a lower-case letter is the inner part of a split axis.
@@ -340,7 +340,7 @@ fn data_flow_error(construct: &str) -> Box<Diagnostic> {
 /// Returns the tensor types in a type, tuples flattened left to right.
 ///
 /// # Errors
-/// If the type contains anything but tensors and tuples.
+/// If the type contains types other than tensors and tuples.
 pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>> {
     let mut flat = Vec::new();
     let mut stack = vec![ty];
@@ -585,7 +585,7 @@ impl AsRef<[u8]> for Handle {
 mod tests {
     use super::*;
 
-    /// Returns the padding in the graph of one call.
+    /// Returns the padding of a single call in the exported graph.
     fn export_attrs(name: &str, shapes: &[&[usize]], attrs: &[(&str, ir::AttrValue)]) -> Vec<i64> {
         let mut builder = Builder::default();
         let types = shapes.iter().map(|shape| ir::Type::tensor(tensor::DType::F32, shape));

@@ -43,8 +43,8 @@ impl Devices {
         Ok(space)
     }
 
-    /// Returns the run slots shared by those regions of a loader on a device that allow at most `count` concurrent
-    /// runs.
+    /// Returns the run slots shared by the regions of a loader that run on a device and are limited to `count`
+    /// concurrent runs.
     pub fn slots(&self, key: &str, device: &str, count: usize) -> Arc<RunSlots> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (key.to_owned(), device.to_owned(), count);

@@ -10,7 +10,7 @@ pub struct SearchDir {
     pub path: PathBuf,
     /// Reason why the directory is searched, for messages.
     pub reason: &'static str,
-    /// True if only files named `libbyoc_*` are candidates: the directory holds other libraries too.
+    /// True if only files named `libbyoc_*` are candidates, because the directory also holds other libraries.
     pub prefixed_only: bool,
 }
 
@@ -30,7 +30,7 @@ fn add(dirs: &mut Vec<SearchDir>, path: PathBuf, reason: &'static str, prefixed_
 }
 
 /// Returns the directories in order of precedence: `plugin_dirs`, `BYOC_PLUGIN_PATH`, `plugins/` beside the binary, the
-/// binary's own directory, the user's data directory. Contains no duplicates.
+/// binary's own directory, the user's data directory. The list contains no duplicates.
 pub fn search_dirs(plugin_dirs: &[PathBuf]) -> Vec<SearchDir> {
     let mut dirs = given_dirs(plugin_dirs, "--plugin-dir");
     let mut add = |path, reason, prefixed_only| add(&mut dirs, path, reason, prefixed_only);

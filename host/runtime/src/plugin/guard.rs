@@ -82,7 +82,7 @@ impl GuardedBuffer {
     }
 }
 
-/// Describes the writes to the guards of the first buffer of a run with changed guards, with the name of the buffer.
+/// Names the first buffer of a run whose guards were changed, and describes the writes to them.
 pub fn first_damage(outputs: &[GuardedBuffer], workspace: &GuardedBuffer, inputs: &[GuardedBuffer]) -> Option<String> {
     let damage_of = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
         memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{role} {i}: {}", memory.damage()?)))
@@ -103,10 +103,10 @@ mod tests {
         memory.bytes_mut().fill(0);
         assert_eq!(memory.damage(), None);
         let start = memory.bytes_mut().as_mut_ptr();
-        // SAFETY: `memory` owns the guard after the buffer, which contains `at + 12`.
+        // SAFETY: `memory` owns the guard after the buffer, and that guard contains `start + 12`.
         unsafe { start.add(12).write(1) };
         assert!(memory.damage().unwrap().contains("the first at offset 2 past the end"));
-        // SAFETY: `memory` owns the guards around the buffer, which contain `at + 12` and `at - 3`.
+        // SAFETY: `memory` owns the guards around the buffer, and these guards contain `start + 12` and `start - 3`.
         unsafe {
             start.add(12).write(0xff);
             start.sub(3).write(1);

@@ -36,7 +36,7 @@ pub struct PluginRegion {
 /// `query` key that resets the state of a region to the state after `load`.
 const RESET_STATE: &str = "state.reset";
 
-/// `query` key. The response is the JSON boolean `true` if a run may fail because the device is lost.
+/// `query` key whose response is the JSON boolean `true` if a run may fail because the device is lost.
 const MAY_BE_LOST: &str = "region.may_be_lost";
 
 impl PluginRegion {
@@ -203,7 +203,7 @@ impl PluginRegion {
                 _ => TensorRef::new(dtype_to_api(t.dtype), t.shape, t.data),
             },
         ));
-        // Outputs of exact dimensions have no buffer for their shapes.
+        // Outputs with exact dimensions have no buffer for their shapes.
         let mut exact_shapes: SmallVec<[Shape; 4]> = SmallVec::new();
         if call.shapes.is_empty() {
             exact_shapes.extend(call.outputs.iter().map(|t| Shape::from_slice(t.shape)));

@@ -77,7 +77,7 @@ struct Names {
 /// Plugin files of the directories searched, and the names that they register.
 ///
 /// A file is loaded on demand, so that a misbehaving plugin affects only its users. The names that a file registers are
-/// unknown until it is loaded, so a name is looked up
+/// unknown until it is loaded, so a name is looked up in two stages:
 ///
 /// 1. directory by directory, in files named `libbyoc_<name>` and in files whose bytes contain the name;
 /// 2. then, if no such file registers it, directory by directory in all remaining files.

@@ -79,7 +79,7 @@ impl Metrics {
     }
 }
 
-/// Creates the services for plugins over a thread pool; the service `cancelled` reports the state of `cancel`.
+/// Creates the services for plugins on top of a thread pool; the service `cancelled` reports the state of `cancel`.
 pub fn services(pool: Arc<Pool>, metrics: Arc<Metrics>, cancel: Cancel) -> Services {
     Services::new(Host { pool, metrics, cancel })
 }
@@ -214,9 +214,9 @@ impl Executable for Reference {
         let shapes: Option<Vec<Vec<usize>>> = output_types.iter().map(shape).collect();
         match shapes {
             Some(shapes) => Ok(Prepared::exact(shapes)),
-            None => {
-                Err(Error::new("expected result dimensions known from the inputs, found data-dependent dimensions"))
-            }
+            None => Err(Error::new(
+                "expected result dimensions that follow from the input dimensions, found data-dependent dimensions",
+            )),
         }
     }
 

@@ -202,6 +202,6 @@ mod tests {
             assert!(error.message.contains(expected), "{text}: {error}");
         }
         assert!(parse_json("[]").unwrap_err().message.contains("JSON object"));
-        assert!(parse_json("{").unwrap_err().message.contains("as JSON"));
+        assert!(parse_json("{").unwrap_err().message.contains("not valid JSON"));
     }
 }

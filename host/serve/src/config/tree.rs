@@ -22,7 +22,7 @@ pub enum Node {
 /// Parses JSON; `serde_json` limits the nesting depth.
 pub fn from_json(text: &str) -> Result<Fields> {
     let value: Value = serde_json::from_str(text)
-        .map_err(|error| ServeError::repository(format!("expected a model configuration as JSON, found: {error}")))?;
+        .map_err(|error| ServeError::repository(format!("the model configuration is not valid JSON: {error}")))?;
     let found = match from_value(value) {
         Some(Node::Message(fields)) => return Ok(fields),
         Some(Node::Word(content)) => content,

@@ -41,7 +41,7 @@ fn a_compiled_model_is_kept_until_it_changes() {
     let compile = byoc::CompileOptions::new().open_unbound_dims();
     byoc::Compilation::new(&session, &relu, &compile).unwrap().save(kept_file).unwrap();
     assert_eq!(metadata(&file, &[], &cache)["inputs"][0]["shape"], serde_json::json!([-1, 4]));
-    // A corrupt cache file is recompiled.
+    // A model with a corrupt cache file is recompiled.
     fs::write(kept_file, b"garbage").unwrap();
     assert_eq!(metadata(&file, &[], &cache), first_metadata);
     assert!(fs::metadata(kept_file).unwrap().len() > 1000);

@@ -295,7 +295,7 @@ impl Recorder {
     /// Records the field in which two requests differ, after checking that the responses differ.
     fn assert_differ(&mut self, field: &str, method: &str, first: &impl Message, other: &impl Message) {
         let (first_request, other) = (self.call(method, first), self.call(method, other));
-        assert!(first_request != other, "{field}: expected an effect, found {first_request:?} twice");
+        assert!(first_request != other, "{field}: expected different responses, found {first_request:?} twice");
         self.keys_seen.insert(field.to_owned());
     }
 }
@@ -342,7 +342,7 @@ fn every_served_field_is_written_or_has_an_effect() {
         unexpected_keys.into_iter().filter(|key| *key != "ModelTransactionPolicy.decoupled").collect();
     assert!(
         missing_keys.is_empty() && unexpected_keys.is_empty(),
-        "expected the documented keys, found others {unexpected_keys:?}, and not {missing_keys:?}"
+        "undocumented keys: {unexpected_keys:?}; documented keys not found: {missing_keys:?}"
     );
 }
 

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// Test models: name and Relay definition.
 const MODELS: [(&str, &str); 11] = [
     ("relu", "def @main(%x: Tensor[(n, 4), float32]) { nn.relu(%x) }"),
-    // Large enough for the use of shared memory in place.
+    // Tensors large enough to be used in place in shared memory.
     ("image", "def @main(%x: Tensor[(1, 32768), float32]) { (nn.relu(%x), sum(%x, axis=[1])) }"),
     ("fixed", "def @main(%x: Tensor[(1, 3), float32]) { add(%x, 1f) }"),
     // Three inputs, two outputs.

@@ -127,9 +127,9 @@ fn load_and_unload_in_both_dialects() {
     for (body, expected) in [
         (json!({"parameters": {"config": 3}}), "expected a string, found 3"),
         (json!({"parameters": {"other": "x"}}), "found 'other'"),
-        (json!({"parameters": {"config": "{"}}), "expected a model configuration as JSON"),
+        (json!({"parameters": {"config": "{"}}), "the model configuration is not valid JSON"),
         (json!({"parameters": {"config": "{\"max_batch_size\": -1}"}}), "expected an integer >= 0, found -1"),
-        (json!({"parameters": {"config": "{}", "file:1/model.onnx": "%"}}), "expected base64"),
+        (json!({"parameters": {"config": "{}", "file:1/model.onnx": "%"}}), "not valid base64"),
         (json!({"parameters": {"file:1/model.onnx": ""}}), "expected the parameter 'config' along with the files"),
         (json!({"parameters": {"config": "{}", "file:../model.onnx": ""}}), "expected files file:VERSION/"),
         (json!({"parameters": {"config": "{}", "file:1/model.onnx": ""}}), "failed to load 'm' version 1"),

@@ -246,11 +246,11 @@ fn large_tensors_are_used_in_place() {
     let input: Vec<f32> = (0..32768).map(|i| (i % 7) as f32 - 3.0).collect();
     let expected: Vec<f32> = input.iter().map(|x| x.max(0.0)).collect();
     let input_sum: f32 = input.iter().sum();
-    // Side by side, misaligned, overlapping, and the output in the memory of the input.
+    // Input and output are adjacent, misaligned, overlapping, or in the same memory.
     for (source, target) in
         [(0, SIZE), (SIZE + 64, 64), (4, 2 * SIZE - 4), (0, 2 * SIZE - 4), (0, SIZE / 2), (SIZE, SIZE)]
     {
-        // The regions of one execution in 32 are timed, and results copied.
+        // In every 32nd execution, regions are timed and results are copied.
         for _ in 0..3 {
             object.write(4096 + source, &input);
             let response = client
@@ -263,7 +263,7 @@ fn large_tensors_are_used_in_place() {
             assert_eq!(response["outputs"][0]["parameters"], shared_span("r", target, SIZE));
         }
     }
-    // An object that shrinks fails the request, which uses it in place, and later ones; the server continues.
+    // If an object shrinks, the requests that use it fail; the server continues.
     object.file.set_len(4096 + SIZE).unwrap();
     for (source, target) in [(0, SIZE), (SIZE, 0), (SIZE, 2 * SIZE)] {
         let message =

@@ -101,7 +101,7 @@ fn is_sized(register: &Register) -> bool {
 
 /// Producers and readers of a function's tensors.
 struct Uses {
-    /// Device that holds each register, which is the result of a region, or a view of a tensor on that device.
+    /// Device of each register that is the result of a region, or a view of a tensor on that device; otherwise `None`.
     home: Vec<Option<u32>>,
     /// True if the host, or a region on a different device, reads the register.
     read: Vec<bool>,

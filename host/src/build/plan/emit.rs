@@ -40,7 +40,7 @@ pub(super) struct Draft {
 
 /// Pending unit of work of the emitter.
 enum Task {
-    /// Rest of a scope, starting at the cursor's item `next`.
+    /// Remaining items of a scope, starting at the cursor's item `next`.
     Scope(Cursor),
     /// Second branch of an `if`, with the index of the branch instruction and, unless the `if` is in tail position, the
     /// value of the `if`.
@@ -593,9 +593,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 Sym::Literal { closure: Some(closure), .. } => regs.push(closure),
                 Sym::Literal { closure: None, .. } => {
-                    return Err(lowering_error(
-                        "expected a closure that is created before its use, found one created later",
-                    ));
+                    return Err(lowering_error("the closure is used before it is created"));
                 }
                 Sym::Global(global) => {
                     let function = self.context.global(global)?;

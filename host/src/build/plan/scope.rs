@@ -28,7 +28,7 @@ struct Facts {
     ordered: bool,
 }
 
-/// Analyses with scratch buffers sized to the module and shared by all units.
+/// Analyzer with scratch buffers that are sized to the module and shared by all units.
 pub(super) struct Analyzer<'m> {
     module: &'m Module,
     facts: IndexVec<ExprId, Facts>,
@@ -53,7 +53,8 @@ pub(super) struct Literal {
     pub scope: ScopeId,
     /// Values captured from enclosing scopes.
     pub captures: Vec<ExprId>,
-    /// True if the closure is used as a value outside its body, in addition to being called.
+    /// True if the closure is needed as a value outside its body: for any use other than a call in the enclosing
+    /// function.
     pub is_value: bool,
     /// True if the closure is used as a value inside its own body.
     pub self_is_value: bool,

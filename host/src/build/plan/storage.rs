@@ -12,8 +12,8 @@ use byoc_kernels::{self, Spec};
 use byoc_runtime::exec::device::ALIGNMENT;
 use byoc_runtime::exec::program::{Function, Instr, OpCall, Place, Reg};
 
-/// Register classes, which consist of a register and its views and share their bytes. The index of the first register
-/// identifies the class.
+/// Classes of registers that share their bytes: a register and its views. The index of the first register identifies
+/// the class.
 struct Classes {
     class_of: Vec<u32>,
     /// True if a class has to be a reference-counted value.

@@ -104,7 +104,7 @@ pub struct Schedule {
     pub body: LoopBody,
     /// View of `a` over the merged index space.
     pub a_view: View,
-    /// Index of the packed group over the merged index space.
+    /// View that maps the merged index space to the indices of packed groups.
     pub b_index: View,
     /// Number of merged group dimensions.
     pub groups: usize,
@@ -224,7 +224,7 @@ impl Schedule {
 
 /// Returns the tile, in rows and vectors, with the least estimated time for `len` rows and `vectors` column vectors.
 /// The registers hold the accumulators, the vectors of `b` and one element of `a`. An iteration costs one multiply-add
-/// per accumulator, but at least the number that hides the latency of a multiply-add.
+/// per accumulator, but no fewer than are needed to hide the latency of a multiply-add.
 pub fn best_tile(len: i64, vectors: i64, registers: i64) -> (i64, i64) {
     let mut best_tile = ((1, 1), f64::INFINITY);
     for nv in 1..=vectors.min(8) {

@@ -14,8 +14,8 @@ pub fn round_up(n: i64, to: i64) -> i64 {
     (n + to - 1) / to * to
 }
 
-/// Returns the number of tasks for `work` operations: one per `grain` operations, at least 1, and at most `most` and
-/// the number of `items` to distribute.
+/// Returns the number of tasks for `work` operations: one per `grain` operations, but at least 1, and at most the
+/// smaller of `most` and `items`, the number of items to distribute.
 pub fn tasks(work: i64, grain: i64, most: i64, items: i64) -> i64 {
     (work / grain).clamp(1, most).min(items.max(1))
 }

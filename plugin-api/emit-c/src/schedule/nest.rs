@@ -26,7 +26,7 @@ impl Points {
             Some((&len, outer)) => (len, count(outer)),
             None => (1, 1),
         };
-        // A transcendental function costs as much as many arithmetic operations.
+        // A transcendental function is far more expensive than an arithmetic operation.
         let expensive_lines = body.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
         let weight = 1 + body.lines.len() as i64 / 2 + 4 * expensive_lines as i64;
         let tasks = tasks(len * rows * weight, 65_536, 16, if rows == 1 { len } else { rows });

@@ -1,4 +1,4 @@
-//! Schedules of depthwise convolutions and pools.
+//! Schedules of depthwise convolutions and pooling.
 
 use super::{LANES, round_up, tasks};
 
@@ -32,7 +32,7 @@ impl Depthwise {
     }
 }
 
-/// Loop nest of a pool.
+/// Loop nest of a pooling operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooling {
     /// Number of channels that are reduced together.
@@ -46,7 +46,7 @@ pub struct Pooling {
 }
 
 impl Pooling {
-    /// Schedules a pool whose outer dimensions are `outer`; `work` is the number of elements read.
+    /// Schedules a pooling operator whose outer dimensions are `outer`; `work` is the number of elements read.
     pub fn new(channels: i64, outer: &[i64], work: i64) -> Pooling {
         let rows: i64 = outer.iter().product();
         let block = if rows >= 8 { channels.min(512) } else { channels.min(64) };

@@ -15,7 +15,8 @@ pub const UNKNOWN_KEY: i32 = 2;
 /// Header structure that begins with its size.
 ///
 /// # Safety
-/// All bits zero must be a valid value, the type must hold no references, and it must begin with its size, a `usize`.
+/// The all-zero bit pattern must be a valid value, and the type must hold no references and begin with its size, a
+/// `usize`.
 pub unsafe trait SizeTagged: Copy {}
 
 /// Declares structures with the header's layout.
@@ -222,8 +223,8 @@ pub unsafe fn read<T: SizeTagged>(pointer: *const T) -> Option<T> {
     }
     // SAFETY: the caller guarantees a `T`, and `SizeTagged` guarantees that a `T` begins with its size.
     let size = unsafe { pointer.cast::<usize>().read() };
-    // SAFETY: the caller guarantees `size` readable bytes, and `SizeTagged` guarantees that all bits zero are a valid
-    // `T`.
+    // SAFETY: the caller guarantees `size` readable bytes, and `SizeTagged` guarantees that the all-zero bit
+    // pattern is a valid `T`.
     (size >= size_of::<usize>()).then(|| unsafe { read_padded(pointer, size) })
 }
 
@@ -232,17 +233,19 @@ pub unsafe fn read<T: SizeTagged>(pointer: *const T) -> Option<T> {
 /// # Safety
 /// `pointer` must point to the first `size` bytes of a `Plugin`.
 pub unsafe fn read_plugin(pointer: *const Plugin, size: usize) -> Plugin {
-    // SAFETY: the caller guarantees `size` readable bytes; all bits zero are a `Plugin` without texts and functions.
+    // SAFETY: the caller guarantees `size` readable bytes; the all-zero bit pattern is a `Plugin` without texts or
+    // functions.
     unsafe { read_padded(pointer, size) }
 }
 
 /// Copies the first `size` bytes of a structure, or all of it, and fills the rest with zeros.
 ///
 /// # Safety
-/// `pointer` must point to `size` bytes, and all bits zero must be a valid `T`.
+/// `pointer` must point to `size` bytes, and the all-zero bit pattern must be a valid `T`.
 unsafe fn read_padded<T: Copy>(pointer: *const T, size: usize) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: copies at most the size of each structure; the caller guarantees that all bits zero are a valid `T`.
+    // SAFETY: copies at most the size of each structure; the caller guarantees that the all-zero bit pattern is a valid
+    // `T`.
     unsafe {
         std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
         value.assume_init()

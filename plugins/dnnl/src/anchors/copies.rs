@@ -9,7 +9,8 @@ use crate::plan::Operation;
 use byoc_plugin_support::view::{View, count};
 
 impl Lowering<'_> {
-    /// Lowers a concatenation: interleaved parts and rows by copies of its own, all others by a primitive.
+    /// Lowers a concatenation: interleaved parts by one copy each, rows by a hand-written kernel, and all others by a
+    /// primitive.
     pub(super) fn concat(&mut self, op: &Op, axis: usize) -> Result<usize> {
         let shape = self.ir.shape(op.output).to_vec();
         let dtype = self.ir.get(op.output).dtype;
@@ -64,7 +65,7 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// Lowers a padding: fills a tensor with the byte `value` and copies the data into it.
+    /// Lowers a pad operator: fills a tensor with the byte `value` and copies the data into it.
     pub(super) fn pad(&mut self, op: &Op, pad_before: &[i64], value: u8) -> Result<usize> {
         let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();

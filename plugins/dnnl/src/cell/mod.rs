@@ -1,6 +1,6 @@
-//! Steps of recurrent layers after their matrix products, on the caller's thread.
+//! Part of a recurrent-layer step that follows the matrix products, computed on the caller's thread.
 //!
-//! A step is a GEMV by the recurrent weights, which the library computes at memory bandwidth, followed by the gates,
+//! A step is a GEMV with the recurrent weights, which the library computes at memory bandwidth, followed by the gates,
 //! which have about a thousand elements. Computed by oneDNN primitives, the gates of an LSTM need eight calls, whose
 //! overhead exceeds their work; oneDNN's recurrent primitive took two to three times as long as the matrix products. So
 //! the gates are a single loop here: `lstm` and `gru` compute one row, and this module iterates over the rows.

@@ -161,7 +161,7 @@ constants! {
     ARG_SCRATCHPAD = "DNNL_ARG_SCRATCHPAD" 80;
     /// First of several sources.
     ARG_MULTIPLE_SRC = "DNNL_ARG_MULTIPLE_SRC" 1024;
-    /// Base of post-operator arguments: the arguments of post-operator `i` start at `(i + 1) * ARG_POST_OP`.
+    /// Base of post-op arguments: the arguments of post-op `i` start at `(i + 1) * ARG_POST_OP`.
     ARG_POST_OP = "DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE" 32768;
 }
 

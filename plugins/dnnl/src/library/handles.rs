@@ -64,9 +64,9 @@ macro_rules! owned {
 owned! {
     /// Element type, shape and layout of a tensor.
     Desc(ffi::CMemoryDesc, memory_desc_destroy);
-    /// Attributes of a primitive: post-operators, scratchpad mode.
+    /// Attributes of a primitive: post-ops and scratchpad mode.
     Attr(ffi::CAttr, primitive_attr_destroy);
-    /// List of post-operators.
+    /// List of post-ops.
     PostOps(ffi::CPostOps, post_ops_destroy);
     /// Implementation that the library chose for given types and layouts.
     PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy);
@@ -74,7 +74,7 @@ owned! {
     Primitive(ffi::CPrimitive, primitive_destroy);
     /// Layout and address of a tensor.
     Memory(ffi::CMemory, memory_destroy);
-    /// Execution stream of primitives.
+    /// Stream that primitives are submitted to.
     Stream(ffi::CStream, stream_destroy);
 }
 
@@ -154,42 +154,42 @@ impl PostOps {
     pub fn new(library: &'static OneDnn) -> Result<PostOps> {
         let mut raw = null_mut();
         // SAFETY: `raw` is a valid out-pointer.
-        check(unsafe { (library.api.post_ops_create)(&mut raw) }, "post-operators")?;
+        check(unsafe { (library.api.post_ops_create)(&mut raw) }, "post-ops")?;
         Ok(PostOps { library, raw })
     }
 
     /// Appends an addition of the destination's previous contents.
     ///
     /// # Errors
-    /// If there are too many post-operators.
+    /// If there are too many post-ops.
     pub fn sum(&mut self) -> Result<()> {
         // SAFETY: `self` owns the list. Type 0 stands for the destination's type.
-        check(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-operator")
+        check(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-op")
     }
 
     /// Appends an elementwise function.
     ///
     /// # Errors
-    /// If the function is unknown, or there are too many post-operators.
+    /// If the function is unknown, or there are too many post-ops.
     pub fn eltwise(&mut self, alg: c_int, alpha: f32, beta: f32) -> Result<()> {
         // SAFETY: `self` owns the list.
         let status = unsafe { (self.library.api.post_ops_append_eltwise)(self.raw, alg, alpha, beta) };
-        check(status, "eltwise post-operator")
+        check(status, "eltwise post-op")
     }
 
     /// Appends a binary operator whose second operand has the layout `other`.
     ///
     /// # Errors
-    /// If the tensor does not broadcast, or there are too many post-operators.
+    /// If the tensor does not broadcast, or there are too many post-ops.
     pub fn binary(&mut self, alg: c_int, other: &Desc) -> Result<()> {
-        // SAFETY: `self` and `other` own list and descriptor; the library copies the descriptor.
+        // SAFETY: `self` owns the list and `other` the descriptor; the library copies the descriptor.
         let status = unsafe { (self.library.api.post_ops_append_binary)(self.raw, alg, other.raw) };
-        check(status, "binary post-operator")
+        check(status, "binary post-op")
     }
 }
 
 impl Attr {
-    /// Creates attributes with a caller-supplied scratchpad and the given post-operators.
+    /// Creates attributes with a caller-supplied scratchpad and the given post-ops.
     ///
     /// # Errors
     /// If memory is exhausted.
@@ -201,7 +201,7 @@ impl Attr {
         // SAFETY: `attr` and `post_ops` own both objects; the library copies the list.
         unsafe {
             check((library.api.primitive_attr_set_scratchpad_mode)(raw, ffi::SCRATCHPAD_USER), "scratchpad mode")?;
-            check((library.api.primitive_attr_set_post_ops)(raw, post_ops.raw), "post-operators")?;
+            check((library.api.primitive_attr_set_post_ops)(raw, post_ops.raw), "post-ops")?;
         }
         Ok(attr)
     }
@@ -308,7 +308,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// Describes a matrix product, batched over the dimensions before the last two.
+    /// Describes a matrix product, batched over all dimensions except the last two.
     pub fn matmul(library: &'static OneDnn, io: &Conv<'_>, attr: &Attr) -> Result<PrimitiveDesc> {
         describe!(
             library,
@@ -492,7 +492,7 @@ impl PrimitiveDesc {
         Ok(Some(self.clone_desc(raw)?).filter(|desc| desc.size() > 0))
     }
 
-    /// Returns the name of the implementation: `brgconv:avx512_core`, `ref:any`.
+    /// Returns the name of the implementation, such as `brgconv:avx512_core` or `ref:any`.
     pub fn implementation(&self) -> &str {
         let mut text: *const c_char = null();
         // SAFETY: the result of this query is a pointer to a string that lives as long as the descriptor.

@@ -67,7 +67,7 @@ fn open() -> Result<OneDnn> {
     }
     if version.cpu_runtime != ffi::RUNTIME_OMP as u32 {
         return Err(unusable(format!(
-            "expected oneDNN with the OpenMP threading runtime {}, found runtime {}",
+            "expected oneDNN built with OpenMP (CPU runtime {}), found CPU runtime {}",
             ffi::RUNTIME_OMP,
             version.cpu_runtime
         )));

@@ -65,7 +65,7 @@ impl Team {
         unsafe extern "C" fn thread_body(task: *mut c_void) {
             // SAFETY: `run` passes a pointer to its `Task`, which outlives the parallel region.
             let task = unsafe { &*task.cast::<Task<'_>>() };
-            // SAFETY: both functions have no preconditions.
+            // SAFETY: neither function has preconditions.
             let (thread, threads) = unsafe { ((task.team.thread_num)(), (task.team.num_threads)()) };
             (task.body)(thread.max(0) as usize, threads.max(1) as usize);
         }

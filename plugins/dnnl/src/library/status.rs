@@ -59,7 +59,7 @@ pub enum OneDnnError {
     Unsupported(String),
     /// Memory is exhausted. No alternatives are tried.
     OutOfMemory(String),
-    /// Failure that indicates a defect of the plugin or of the library.
+    /// Failure that indicates a defect in the plugin or in the library.
     Defect(String),
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for OneDnnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OneDnnError::Unsupported(text) | OneDnnError::OutOfMemory(text) => f.write_str(text),
-            OneDnnError::Defect(text) => write!(f, "{text}; this is a defect of the dnnl plugin, please report it"),
+            OneDnnError::Defect(text) => write!(f, "{text}; this is a defect in the dnnl plugin, please report it"),
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct BufferView {
     pub view: View,
 }
 
-/// Post-operator of a primitive.
+/// Post-op of a primitive.
 pub enum PostOp {
     /// Adds the previous contents of the destination.
     Sum,
@@ -41,12 +41,12 @@ pub enum PostOp {
     Binary(i32, BufferView),
 }
 
-/// Chain prefix, converted to a primitive's post-operators.
+/// Chain prefix, converted to a primitive's post-ops.
 pub struct Chain {
     pub post_ops: Vec<PostOp>,
     /// Number of links in the prefix.
     pub links: usize,
-    /// Tensor that the first post-operator accumulates into; the result is stored in its buffer.
+    /// Tensor that the first post-op accumulates into; the result is stored in its buffer.
     pub sum_into: Option<BufferView>,
 }
 
@@ -56,7 +56,7 @@ pub struct Packs {
     pub packs: Vec<PackSpec>,
 }
 
-/// Maximum number of post-operators that a oneDNN primitive supports.
+/// Maximum number of post-ops that a oneDNN primitive supports.
 const MAX_POST_OPS: usize = 32;
 
 /// Plan under construction.
@@ -176,7 +176,7 @@ impl Lowering<'_> {
         }
         let view = View::dense(self.ir.shape(value));
         let Def::Constant(constant) = self.ir.get(value).def else {
-            unreachable!("expected operands before their users")
+            unreachable!("an operand was read before it was placed")
         };
         let dtype = self.ir.get(value).dtype;
         let buffer = match self.constants.get(&constant) {
@@ -368,7 +368,7 @@ impl Lowering<'_> {
         self.steps.push(Step { operation, args, label: label.to_owned() });
     }
 
-    /// Creates primitive attributes with the given post-operators.
+    /// Creates primitive attributes with the given post-ops.
     pub fn attr(&self, post_ops: &[PostOp]) -> Result<Attr, OneDnnError> {
         let mut list = PostOps::new(self.library)?;
         for post_op in post_ops {
@@ -381,7 +381,7 @@ impl Lowering<'_> {
         Attr::new(self.library, &list)
     }
 
-    /// Returns the tensor arguments of post-operators.
+    /// Returns the tensor arguments of post-ops.
     pub fn post_op_args(&self, post_ops: &[PostOp]) -> Result<Vec<(i32, BufferView, Desc)>, OneDnnError> {
         let mut args = Vec::new();
         for (i, post_op) in post_ops.iter().enumerate() {
@@ -427,9 +427,9 @@ impl Lowering<'_> {
         Some(BufferView { view: ordered_view.view.reshape(&shape)?, ..ordered_view })
     }
 
-    /// Converts the longest expressible prefix of the links into post-operators, for a result of layout `dst`, which
-    /// has the shape that the primitive sees. `bias` is the index of the link that the primitive computes as its bias.
-    /// `read` lists the buffers that the item reads, from the anchor to the end of its chain.
+    /// Converts the longest expressible prefix of the links into post-ops, for a result of layout `dst`, which has the
+    /// shape that the primitive sees. `bias` is the index of the link that the primitive computes as its bias. `read`
+    /// lists the buffers that the item reads, from the anchor to the end of its chain.
     pub fn chain(
         &mut self,
         links: &[Link],
@@ -459,8 +459,7 @@ impl Lowering<'_> {
                     let Some(mut operand) = self.operand(other, &path, dim_map) else { break };
                     let is_whole = operand.view.shape == dst.shape;
                     let is_read_once = read.iter().filter(|&&buffer| buffer == operand.buffer).count() == 1;
-                    // oneDNN accumulates in place only as the first post-operator, and only in the layout of the
-                    // result.
+                    // oneDNN accumulates in place only as the first post-op, and only in the layout of the result.
                     if allows_sum
                         && chain.post_ops.is_empty()
                         && alg == ffi::BINARY_ADD
@@ -561,7 +560,7 @@ impl Lowering<'_> {
             }
         }
         let view = view.ok_or_else(|| {
-            OneDnnError::from("cannot view the value before a chain of operators in the shape of its result")
+            OneDnnError::from("cannot view the result of fused operators in the shape of the last operator")
         })?;
         self.set_placement(value, BufferView { view, ..tensor });
         Ok(())

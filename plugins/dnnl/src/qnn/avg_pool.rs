@@ -110,7 +110,7 @@ impl IntAvgPoolKernel {
                 let offset =
                     ((image * height.size + source_y) * width.size + source_x) as usize * self.channels + channel;
                 let mut block = [0u8; LANES];
-                // SAFETY: `taps` returns only taps inside the data, which has `len` channels from `channel` on.
+                // SAFETY: `taps` returns only taps inside the data, which has `len` channels starting at `channel`.
                 unsafe { std::ptr::copy_nonoverlapping(pointers.source.add(offset), block.as_mut_ptr(), len) };
                 for (sum, &byte) in accumulators.iter_mut().zip(&block) {
                     *sum += if self.is_signed { i64::from(byte as i8) } else { i64::from(byte) };
@@ -124,7 +124,7 @@ impl IntAvgPoolKernel {
             let sum = sum - tap_count * i64::from(self.zero);
             *mean = (sum as f64 / count.max(1) as f64) as f32 * self.scale;
         }
-        // SAFETY: the caller guarantees a result with `len` channels from `channel` on for this window.
+        // SAFETY: the caller guarantees a result with `len` channels starting at `channel` for this window.
         unsafe {
             let address = pointers.destination.add(window * self.channels + channel);
             std::ptr::copy_nonoverlapping(means.as_ptr(), address, len);

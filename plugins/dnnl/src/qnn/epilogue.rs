@@ -83,15 +83,17 @@ pub enum EpilogueOp {
     Offset(AxisParam<i32>),
     /// Computes `x - zero`, saturating.
     SubtractZeroPoint(i32),
-    /// Computes `round((x + offset) ratio) + zero` in 64-bit fixed point, clamped to two bounds.
+    /// Computes `round((x + offset) ratio) + zero` in 64-bit fixed point, clamped to the range given by the last two
+    /// fields.
     FixedPoint(FixedPointScale, i32, i32),
-    /// Computes `round(x ratio) + zero` in floats, clamped to two bounds.
+    /// Computes `round(x ratio) + zero` in floats, clamped to `[low, high]`.
     Float(FloatScale),
-    /// Computes `x + zero`, saturating, clamped to two bounds.
+    /// Computes `x + zero`, saturating, clamped to `[low, high]`.
     AddZeroPoint { zero: i32, low: i32, high: i32 },
-    /// Clamps an integer to two bounds.
+    /// Clamps an integer to `[low, high]`.
     Clamp { low: i32, high: i32 },
-    /// Computes `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the operations `operand_ops`.
+    /// Computes `x + y - zero`, clamped to `[low, high]`, where `y` is the result of applying `operand_ops` to the next
+    /// tensor.
     Sum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType, zero: i32, low: i32, high: i32 },
     /// Computes `x scale` as a float.
     Dequantize(AxisParam<f32>),
@@ -99,17 +101,17 @@ pub enum EpilogueOp {
     Wrap(DType),
     /// Converts the integer to a float.
     ToReal,
-    /// Rounds the float toward zero and clamps it to two bounds.
+    /// Rounds the float toward zero and clamps it to `[low, high]`.
     ToInteger { low: i32, high: i32 },
     /// Computes `x + b` in floats.
     RealAdd(AxisParam<f32>),
     /// Computes `x b` in floats.
     RealMultiply(AxisParam<f32>),
-    /// Clamps a float to two bounds.
+    /// Clamps a float to `[low, high]`.
     RealClamp { low: f32, high: f32 },
-    /// Computes `x + y` in floats, where `y` is the next tensor after the operations `operand_ops`.
+    /// Computes `x + y` in floats, where `y` is the result of applying `operand_ops` to the next tensor.
     RealSum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType },
-    /// Computes `round(x / scale) + zero`, clamped to two bounds.
+    /// Computes `round(x / scale) + zero`, clamped to `[low, high]`.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
 }
 
@@ -238,14 +240,14 @@ unsafe fn blocks(epilogue: &Epilogue, pointers: &Pointers<'_>, first: usize, las
 /// Loads a block as integers or as floats.
 ///
 /// # Safety
-/// `source` must hold `len` elements of type `dtype` from element `start` on.
+/// `source` must hold `len` elements of type `dtype` starting at element `start`.
 #[inline(always)]
 unsafe fn load(dtype: DType, source: *const u8, start: usize, len: usize, x: &mut Ints, floats: &mut Reals) {
     macro_rules! into {
         ($ty:ty, $lanes:expr, |$v:ident| $convert:expr) => {{
             let mut block = [<$ty>::default(); BLOCK];
-            // SAFETY: the caller guarantees `len` elements from `start` on. A full block has a constant size, so its
-            // copy is inlined.
+            // SAFETY: the caller guarantees `len` elements starting at `start`. A full block has a constant size, so
+            // its copy is inlined.
             unsafe {
                 let source = source.cast::<$ty>().add(start);
                 match len {
@@ -269,7 +271,7 @@ unsafe fn load(dtype: DType, source: *const u8, start: usize, len: usize, x: &mu
 /// Stores a block.
 ///
 /// # Safety
-/// `destination` must be valid for writing `len` elements of type `dtype` from element `start` on.
+/// `destination` must be valid for writing `len` elements of type `dtype` starting at element `start`.
 #[inline(always)]
 unsafe fn store(dtype: DType, destination: *mut u8, start: usize, len: usize, x: &Ints, floats: &Reals) {
     macro_rules! from {
@@ -278,8 +280,8 @@ unsafe fn store(dtype: DType, destination: *mut u8, start: usize, len: usize, x:
             for (out, &v) in block.iter_mut().zip($lanes) {
                 *out = v as $ty;
             }
-            // SAFETY: the caller guarantees `len` elements from `start` on. A full block has a constant size, so its
-            // copy is inlined.
+            // SAFETY: the caller guarantees `len` elements starting at `start`. A full block has a constant size, so
+            // its copy is inlined.
             unsafe {
                 let destination = destination.cast::<$ty>().add(start);
                 match len {
@@ -428,7 +430,7 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) 
     }
 }
 
-/// Rounds to integers.
+/// Rounds each element to an integer; `rounding` determines the rounding of ties.
 #[inline(always)]
 fn round(rounding: Rounding, x: &mut Reals) {
     match rounding {
@@ -462,7 +464,7 @@ fn half_unit(amount: i32) -> i64 {
     1 << (shift(amount) - 1)
 }
 
-/// Computes `(x + offset) multiplier 2^(left - shift) + zero`, rounded and clamped to two bounds.
+/// Computes `(x + offset) multiplier 2^(left - shift) + zero`, rounded and clamped to `[low, high]`.
 #[inline(always)]
 fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high: i32, x: &mut Ints) {
     let (mut own_offsets, mut own_multipliers) = ([0; BLOCK], [0; BLOCK]);
@@ -494,8 +496,8 @@ fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high
             let mut buffer = [0; BLOCK];
             let left_shifts = block_params(left_shifts, index, &mut buffer);
             for (((product, x), multiplier), left) in products.iter_mut().zip(&*x).zip(multipliers).zip(left_shifts) {
-                // The shifted value is clamped to 2^32: times a multiplier of at least 2^30, the result exceeds `int32`
-                // in any case, and the product fits in 64 bits.
+                // The shifted value is clamped to 2^32 in magnitude: with a multiplier of at least 2^30, the result
+                // still exceeds `int32`, and the product fits in 64 bits.
                 let bound = 1i64 << (32 - left);
                 *product = (i64::from(*x).max(-bound).min(bound) << left) * i64::from(*multiplier);
             }

@@ -44,7 +44,7 @@ pub enum Stage {
         /// Type of the result.
         out_dtype: DType,
     },
-    /// Clamps integers to two bounds.
+    /// Clamps integers to `[low, high]`.
     Clamp { low: i32, high: i32 },
     /// Sum with a second tensor. Operands are requantized to the result's scale (`None`: already at that scale); the
     /// result's zero point is subtracted, and the sum is saturated to the result's type.
@@ -80,7 +80,7 @@ pub enum Stage {
     RealAdd(PerAxis<f32>),
     /// Multiplies floats by a parameter.
     RealMultiply(PerAxis<f32>),
-    /// Clamps floats to two bounds.
+    /// Clamps floats to `[low, high]`.
     RealClamp { low: f32, high: f32 },
     /// Float sum with a second tensor, to which these stages, all with scalar parameters, are applied first.
     RealSum(Vec<Stage>),

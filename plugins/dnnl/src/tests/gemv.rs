@@ -1,4 +1,4 @@
-//! GEMV by a matrix that several matrix products read.
+//! GEMV with a matrix that several matrix products read.
 
 use super::artifacts::{FloatConstant, TestHost};
 use super::library;

@@ -39,6 +39,6 @@ fn invalid_arguments_are_a_defect() {
     let attr = Attr::new(library, &PostOps::new(library).unwrap()).unwrap();
     let io = Conv { src: &src, weights: &weights, bias: None, dst: &dst };
     let failure = PrimitiveDesc::matmul(library, &io, &attr).err().unwrap();
-    let text = "oneDNN, matrix product: invalid arguments; this is a defect of the dnnl plugin, please report it";
+    let text = "oneDNN, matrix product: invalid arguments; this is a defect in the dnnl plugin, please report it";
     assert_eq!(failure.to_string(), text);
 }

@@ -74,10 +74,10 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], is_in_place: boo
     assert_eq!(
         weights.transform(&bytes[..bytes.len() - 1], &mut packed_weights),
         None,
-        "expected rejection of truncated weights"
+        "expected truncated weights to be rejected"
     );
     weights.transform(&bytes, &mut packed_weights).unwrap();
-    // The guard elements past the ends of result and scratch memory must not change.
+    // The guard elements past the ends of the result and of the scratch memory must not change.
     let mut out = if is_in_place { addend.clone() } else { vec![f32::NAN; elements] };
     out.push(7.0);
     let mut scratch = vec![f32::NAN; layer.scratch() + 1];
@@ -144,8 +144,8 @@ fn matches_reference_for_every_size() {
     }
 }
 
-/// Returns a convolution of a (1, 32, n, n) image by 32 k x k kernels with size-preserving padding, followed by an
-/// operator, and the kernels.
+/// Returns a graph that convolves a (1, 32, n, n) image with 32 k x k kernels, preserving its size, and then applies an
+/// operator; also returns the kernels.
 fn graph(n: usize, k: usize, activation: &str, attrs: Vec<Attr>) -> (Graph, Constant) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut graph = Graph::new("region_0");

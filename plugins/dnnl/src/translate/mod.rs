@@ -87,7 +87,7 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
     if inputs.is_empty() || node.outputs.is_empty() {
         let (operands, results) = (inputs.len(), node.outputs.len());
         return Err(with_name(shape_error(format!(
-            "expected operands and results, found {operands} operands and {results} results"
+            "expected at least 1 operand and 1 result, found {operands} operands and {results} results"
         ))));
     }
     for (i, &input) in inputs.iter().enumerate() {
@@ -181,10 +181,10 @@ impl Translation<'_> {
         self.inputs
             .get(index)
             .copied()
-            .ok_or_else(|| shape_error(format!("expected operand {index}, found {} operands", self.inputs.len())))
+            .ok_or_else(|| shape_error(format!("missing operand {index}: found {} operands", self.inputs.len())))
     }
 
-    /// Returns the text of an operand in a message.
+    /// Formats an operand for a message.
     fn description(&self, value: Val) -> String {
         let kind = if self.ir.constant(value).is_some() { "constant" } else { "runtime value" };
         format!("a {kind} of type {} and shape {:?}", self.ir.get(value).dtype, self.ir.shape(value))
@@ -252,14 +252,14 @@ impl Translation<'_> {
         let weight = self.convert_from_layout(weight, kernel_layout, &kernel_order)?;
         let (x, w) = (self.shape(data), self.shape(weight));
         if w.len() != x.len() {
-            return Err(shape_error(format!("kernel: expected the rank of data {x:?}, found {w:?}")));
+            return Err(shape_error(format!("kernel: expected the same rank as data shape {x:?}, found shape {w:?}")));
         }
         let groups = self.attrs.int("groups", 1);
         let window = self.attrs.window(axes, &w[2..])?;
         let (in_channels, out_channels) = if is_transposed { (w[0], w[1] * groups) } else { (w[1] * groups, w[0]) };
         if groups < 1 || in_channels != x[1] || out_channels % groups != 0 || x[1] % groups != 0 {
             return Err(shape_error(format!(
-                "kernel: expected channels for data {x:?} in {groups} groups, found {w:?}"
+                "kernel: expected channel counts that match data of shape {x:?} in {groups} groups, found shape {w:?}"
             )));
         }
         let mut shape = vec![x[0], out_channels];
@@ -294,7 +294,7 @@ impl Translation<'_> {
             Some(replacement) if nan_operand == Some(x) => {
                 Ok(self.ir.push(Kind::NoNan(replacement), &[x], self.shape(x)))
             }
-            _ => Err(attr_error("expected where(isnan(x), number, x) with a constant number, found other operands")),
+            _ => Err(attr_error("supported only as where(isnan(x), number, x) with a constant number")),
         }
     }
 
@@ -503,7 +503,7 @@ impl Translation<'_> {
         let axis = self.attrs.axis("axis", 1, shape.len())?;
         if self.ir.shape(bias) != [shape[axis]] {
             return Err(shape_error(format!(
-                "bias: expected one value per index of axis {axis}, found {:?}",
+                "bias: expected one value per index of axis {axis}, found shape {:?}",
                 self.ir.shape(bias)
             )));
         }
@@ -542,7 +542,7 @@ impl Translation<'_> {
         let axis = self.attrs.axis("axis", 1, shape.len())?;
         if self.ir.shape(slope) != [shape[axis]] {
             return Err(shape_error(format!(
-                "slope: expected one value per index of axis {axis}, found {:?}",
+                "slope: expected one value per index of axis {axis}, found shape {:?}",
                 self.ir.shape(slope)
             )));
         }

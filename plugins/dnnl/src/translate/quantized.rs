@@ -60,7 +60,7 @@ impl Translation<'_> {
             "cast" => Err(dtype_error(format!(
                 "expected a cast between float32, int32, int8 and uint8, found {in_dtype} to {out_dtype}"
             ))),
-            _ => Err(dtype_error(format!("expected float32, found {in_dtype} to {out_dtype}"))),
+            _ => Err(dtype_error(format!("expected a float32 operand and result, found {in_dtype} and {out_dtype}"))),
         }
     }
 
@@ -227,7 +227,7 @@ impl Translation<'_> {
         let axis = axis.filter(|_| rank == 4).ok_or_else(|| {
             CompileError::new(
                 RefusalCode::UnsupportedLayout,
-                format!("kernel: expected rank 4 and a layout with O, found rank {rank} and \"{layout}\""),
+                format!("kernel: expected rank 4 and a layout with O, found rank {rank} and layout \"{layout}\""),
             )
         })?;
         let channel_sums = self.weight_sums(axis)?;
@@ -386,7 +386,7 @@ impl Translation<'_> {
         let (x, y) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);
         if shape != self.shape(y) {
-            let detail = format!("expected operands of one shape, found {shape:?} and {:?}", self.shape(y));
+            let detail = format!("expected operands of the same shape, found {shape:?} and {:?}", self.shape(y));
             return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
         let dtypes = [self.ir.get(x).dtype, self.ir.get(y).dtype];

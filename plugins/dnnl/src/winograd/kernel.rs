@@ -91,7 +91,7 @@ impl Winograd {
                         |i: usize, j: usize| corner.wrapping_add(i * row_stride + j * column_stride + channel);
                     let left = lanes(channels - channel);
                     // SAFETY: reads are unmasked only if the whole tile is inside the image; otherwise, the mask
-                    // excludes elements outside. The matrices at `transformed` hold every tile and channel.
+                    // excludes elements outside it. The matrices at `transformed` hold every tile and channel.
                     unsafe {
                         let data = if is_whole && left == !0 {
                             std::array::from_fn(|i| std::array::from_fn(|j| _mm512_loadu_ps(address(i, j))))

@@ -117,8 +117,8 @@ impl Winograd {
     /// Computes the convolution.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address with the stated sizes; the result may overlap only the addend, and
-    /// only exactly. The CPU must support AVX-512.
+    /// Each tensor must be at its argument's address with the stated sizes; the result must not overlap any other
+    /// tensor, but may be the addend itself. The CPU must support AVX-512.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let addresses = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(|arg| args.floats(arg));
         let [Some(data), Some(weights), Some(result), Some(scratch)] = addresses else { return };

@@ -12,7 +12,7 @@ pub struct WeightLayout {
 }
 
 impl WeightLayout {
-    /// Number of channels, zero-padded to full vectors.
+    /// Number of channels, rounded up to full vectors.
     pub fn padded_channels(&self) -> usize {
         self.size[1].next_multiple_of(LANES)
     }

@@ -1,5 +1,5 @@
 //! Software device: implements `nuc_fpga.h` on the CPU, and models the cycles that hardware of the configured size
-//! takes.
+//! would take.
 
 pub mod config;
 pub mod cycles;

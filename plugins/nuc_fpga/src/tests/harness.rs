@@ -16,7 +16,7 @@ pub struct HostRecording {
     pub counters: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Host with a number of threads, and the record of what it receives.
+/// Host: number of threads, and the recording of the events and counters that it receives.
 struct TestHost(usize, Arc<HostRecording>);
 
 impl HostServices for TestHost {

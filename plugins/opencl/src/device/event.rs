@@ -84,7 +84,7 @@ impl Drop for UnfinishedEvent {
 }
 
 extern "C" fn signal(_: cl_event, status: i32, data: *mut c_void) {
-    // SAFETY: `data` is the `Arc` that `Event::signalled` passed to the library, which calls back once.
+    // SAFETY: `data` is the `Arc` that `Event::register_signal` passed to the library, which calls back once.
     let signal = unsafe { Arc::from_raw(data.cast::<Signal>().cast_const()) };
     *signal.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
     signal.condition.notify_all();
@@ -115,8 +115,8 @@ impl Event {
         Ok(shared_signal)
     }
 
-    /// Waits for the command and all earlier commands to end. After a cancellation, they have `GRACE_PERIOD` to end; then the
-    /// device is marked as lost.
+    /// Waits for the command and all earlier commands to end. After a cancellation, they have `GRACE_PERIOD` to end;
+    /// then the device is marked as lost.
     ///
     /// # Errors
     /// If the command fails, the device is lost, or the caller cancels.

@@ -10,7 +10,7 @@ use cl3::types::{cl_kernel, cl_mem};
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// Kernel with its arguments and its grid.
+/// Kernel with its arguments and its NDRange.
 #[derive(Debug)]
 pub struct Launch {
     device: Arc<Device>,

@@ -32,7 +32,7 @@ impl Buffer {
         let bytes = bytes.max(1);
         if bytes > device.max_buffer_bytes {
             return Err(Error::new(format!(
-                "expected buffers of at most {} bytes on {}, found one of {bytes}",
+                "expected a buffer of at most {} bytes on {}, found {bytes} bytes",
                 device.max_buffer_bytes, device.traits.name
             ))
             .hint("use a smaller batch or model"));

@@ -87,7 +87,7 @@ impl Program {
         Program { device: device.clone(), handle }.build_on_thread(services)
     }
 
-    /// Compiles the program on a separate thread, because drivers take seconds and cannot be interrupted.
+    /// Compiles the program on a separate thread, because a build may take seconds and cannot be interrupted.
     fn build_on_thread(self, services: &Services) -> Result<Program> {
         let (sender, receiver) = mpsc::channel();
         let build = move || {

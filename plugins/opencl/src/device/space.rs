@@ -30,7 +30,7 @@ impl Space {
         Space { device: device.clone(), services: services.clone(), sizes: Mutex::default() }
     }
 
-    /// Calls `f` with a sub-buffer.
+    /// Calls `f` with a sub-buffer of `bytes` bytes at the transfer's offset.
     fn with_sub_buffer<R>(&self, transfer: Transfer, bytes: usize, f: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
         self.device.check()?;
         let size = self
@@ -41,8 +41,8 @@ impl Space {
             .copied();
         let size = size.ok_or_else(|| Error::new("expected a buffer of this device, found an unknown handle"))?;
         let handle: cl_mem = transfer.buffer.as_ptr();
-        // SAFETY: `sizes` lists the handle, so the host has not released the buffer; `into_handle` below returns it
-        // without a release.
+        // SAFETY: `sizes` lists the handle, so the host has not released the buffer; `into_handle` below consumes
+        // `buffer` without releasing the handle.
         let buffer = unsafe { Buffer::from_handle(&self.device, handle, size) };
         let result = buffer.sub_buffer(transfer.offset as u64, bytes as u64).and_then(|sub_buffer| f(&sub_buffer));
         buffer.into_handle();

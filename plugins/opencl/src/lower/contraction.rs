@@ -260,7 +260,7 @@ pub fn finish(
     text.line(1, &format!("const {ty} sums[{}] = {{{}}};", accumulators.len(), accumulators.join(", ")));
     text.line(1, &format!("for (int r = 0; r < {}; ++r) {{", tile.rows));
     text.line(2, "const int m = m0 + r;");
-    // With local memory, whole tiles may be past the last row or column.
+    // With local memory, whole tiles may lie past the last row or column.
     let in_local_memory = lowering.device.uses_local_memory;
     if in_local_memory || rows % tile.rows != 0 {
         text.line(2, &format!("if (m >= {rows})\n            break;"));

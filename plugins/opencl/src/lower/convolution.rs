@@ -73,7 +73,10 @@ impl Lowering<'_, '_> {
             Some(view.reshape(&shape)?.permute(&order))
         };
         let Some(body) = body.transform(split) else {
-            let detail = format!("{}: expected output channels in {groups} groups, found {}", op.name, out[layout.c]);
+            let detail = format!(
+                "{}: expected a number of output channels divisible by {groups} groups, found {}",
+                op.name, out[layout.c]
+            );
             return refuse(RefusalCode::UnsupportedShape, detail);
         };
         let offset: i64 = axes.iter().map(|axis| axis.pad.0 * axis.step).sum();

@@ -16,7 +16,7 @@ fn power_of_two(n: i64, limit: i64) -> i64 {
     (n.max(1) as u64).next_power_of_two().min(limit as u64) as i64
 }
 
-/// Returns a grid with `columns` work-items along the first dimension and `rows` along the second.
+/// Returns an NDRange with `columns` work-items along the first dimension and `rows` along the second.
 pub fn grid(columns: i64, rows: i64) -> Grid {
     let x = power_of_two(columns, GROUP);
     let y = power_of_two(rows, GROUP / x);
@@ -24,7 +24,7 @@ pub fn grid(columns: i64, rows: i64) -> Grid {
 }
 
 impl KernelText {
-    /// Appends declarations of the work-item's position in the grid, and an early return for work-items past its end.
+    /// Appends declarations of the work-item's global IDs, and an early return for work-items past the active range.
     pub fn write_positions(&mut self, grid: &Grid) {
         let needs_guard = |d: usize| !(grid.items[d] as usize).is_multiple_of(grid.local[d]);
         self.line(1, "const int x = get_global_id(0);");

@@ -1,6 +1,6 @@
 //! Lowers a region to a program: tensor storage, kernels, and the launch list.
 //!
-//! Results of convolutions and pools are stored with the channels innermost, so that channels fill vectors. Every
+//! Results of convolutions and pooling are stored with the channels innermost, so that channels fill vectors. Every
 //! tensor is a strided view of a buffer, so transposes, slices and most reshapes cost nothing.
 
 mod body;
@@ -42,7 +42,7 @@ pub struct Storage {
     pub view: View,
 }
 
-/// Launch grid: number of work-items per work-group, and in total.
+/// NDRange of a launch: number of work-items per work-group, and in total.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     /// Work-group size along each dimension.

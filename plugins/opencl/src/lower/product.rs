@@ -26,7 +26,7 @@ impl Lowering<'_, '_> {
             let row = if is_a_transposed { a_rank - 1 } else { a_rank - 2 };
             strides.push(a.view.strides[row]);
         } else {
-            // The data of a dense operator has any rank; a vector has no rows.
+            // The data of a dense operator may have any rank; a vector has no row dimension.
             strides.extend((0..a_rank).filter(|&d| d != a_k).map(|d| a.view.strides[d]));
         }
         strides.push(0);

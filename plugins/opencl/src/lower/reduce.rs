@@ -59,8 +59,10 @@ impl Lowering<'_, '_> {
             kept_dims_in_memory.iter().map(|d| kept_dims.iter().position(|k| k == d).unwrap_or(0)).collect();
         let Some(body) = self.body(group_index, Some(&order))?.transform(|view| view.reshape(&kept_shape)) else {
             let out_shape = self.ir.shape(op.outputs[0]);
-            let detail =
-                format!("{}: result: expected the elements of shape {kept_shape:?}, found {out_shape:?}", op.name);
+            let detail = format!(
+                "{}: expected a result that can be viewed as shape {kept_shape:?}, found shape {out_shape:?}",
+                op.name
+            );
             return refuse(RefusalCode::UnsupportedShape, detail);
         };
         let mut body = body.permute(&positions);

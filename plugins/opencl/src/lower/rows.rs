@@ -1,6 +1,7 @@
 //! Operators over whole rows: softmax, log-softmax and layer normalization.
 //!
-//! A work-item computes one row. Rows with contiguous elements are read in vectors, and the remainder by element.
+//! A work-item computes one row. Rows with contiguous elements are read in vectors, and the remaining elements one at a
+//! time.
 
 use super::{Grid, Lowering, Result, axis};
 use crate::expression::{literal, vector};

@@ -1,4 +1,4 @@
-//! Windows over pixels: pools and depthwise convolutions. Channels fill vectors.
+//! Windows over pixels: pooling and depthwise convolutions. Channels fill vectors.
 
 use super::body::Body;
 use super::map::grid;

@@ -175,11 +175,11 @@ impl Accesses {
     }
 }
 
-/// Maximum number of accesses that a check records: some 20 times the accesses of ResNet-18. Such a check takes
+/// Maximum number of accesses that a check records: about 20 times the number for ResNet-18. A check of this size takes
 /// seconds.
 pub const MAX_ACCESSES: u64 = 1 << 28;
 
-/// Size in bytes of a granule: DRAM whose accesses are recorded together.
+/// Size in bytes of a granule, the unit of DRAM for which accesses are recorded.
 const GRANULE: usize = 16;
 
 struct Checker<'a> {
@@ -221,9 +221,7 @@ impl<'a> Checker<'a> {
                     return Err("expected a load of UOP, WGT, INP or ACC, found OUT".into());
                 }
                 if transfer.memory == Memory::Acc8 && !self.config.has_acc_8bit() {
-                    return Err(
-                        "expected a device that loads bytes as accumulators (ACC_8BIT), found one that does not".into(),
-                    );
+                    return Err("the device cannot load bytes into accumulators (ACC_8BIT)".into());
                 }
                 let memory = if transfer.memory == Memory::Acc8 { Memory::Acc } else { transfer.memory };
                 for element in self.elements(memory, transfer)? {

@@ -438,7 +438,7 @@ impl fmt::Display for EncodeError {
 
 impl std::error::Error for EncodeError {}
 
-/// Reason for failing to decode an instruction.
+/// Reason why an instruction cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// Unknown operation code.

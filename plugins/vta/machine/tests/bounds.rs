@@ -72,7 +72,7 @@ fn checker_rejects_empty_transfers_beyond_a_memory() {
     assert!(simulate(&[store]).is_err());
 }
 
-/// Iterations without micro-operations take no time, because callers bound the work of a stream by its steps.
+/// Iterations without micro-operations must take no time, because callers bound the work of a stream by its steps.
 #[test]
 fn loops_without_micro_operations_take_no_time() {
     let loops = Loops { uop_begin: 1, uop_end: 1, iterations: [16383; 2] };
@@ -91,8 +91,5 @@ fn checker_rejects_loads_that_the_device_lacks() {
     let device = |acc_8bit| Config { acc_8bit: Some(acc_8bit), ..Config::default() };
     assert_eq!(check(&device(true), &load, &segments()), Ok(()));
     let message = check(&device(false), &load, &segments()).unwrap_err().to_string();
-    assert_eq!(
-        message,
-        "instruction 0: expected a device that loads bytes as accumulators (ACC_8BIT), found one that does not"
-    );
+    assert_eq!(message, "instruction 0: the device cannot load bytes into accumulators (ACC_8BIT)");
 }

@@ -37,7 +37,7 @@ const LAYERS: [Layer; 10] = [
     Layer { name: "C11", size: [7, 7, 32, 32, 3, 1], tile: [7, 7, 1, 16], threads: Axis::Channels, measured: 7.35 },
 ];
 
-/// Stream under construction. A hand-over without an operation becomes a no-op.
+/// Stream under construction. A dependency token that no operation carries becomes a no-op.
 #[derive(Default)]
 struct Stream(Vec<Insn>);
 

@@ -1,4 +1,4 @@
-//! Complete streams, built by the rules of VTA's own runtime, with the hashes and counters of its simulator.
+//! Complete streams, built according to the rules of VTA's own runtime, with the hashes and counters of its simulator.
 
 use byoc_vta_machine::check::{Segment, check};
 use byoc_vta_machine::config::{Config, Profile};
@@ -12,7 +12,7 @@ const UOPS: usize = 0x0001_0000;
 const A: usize = 0x0010_0000;
 const SIZE: usize = 0x0070_0000;
 
-/// Model of VTA's runtime: records kernels, and turns hand-overs between modules into instruction flags.
+/// Model of VTA's runtime: records kernels, and turns dependencies between modules into instruction flags.
 #[derive(Default)]
 struct Runtime {
     stream: Vec<Insn>,

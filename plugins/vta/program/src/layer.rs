@@ -79,7 +79,7 @@ pub struct Conv {
     pub form: Form,
 }
 
-/// Max pooling of an int8 tensor. Padding does not count.
+/// Max pooling of an int8 tensor. Padding is ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Number of batch blocks times number of channel blocks.
@@ -109,7 +109,7 @@ pub struct Elementwise {
     pub elements: usize,
     /// Location of the tensor.
     pub data: Place,
-    /// Operations, without vectors.
+    /// Operations, none of which has a vector operand.
     pub steps: Vec<Step>,
     /// Location of the int8 result.
     pub result: Place,

@@ -1,4 +1,4 @@
-//! Records a stream: instructions, micro-operations, and the tokens of hand-overs between modules.
+//! Records a stream: instructions, micro-operations, and the dependency tokens between modules.
 
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Deps, EncodeError, Insn, Memory, Module, Op, Transfer, Uop};

@@ -1,5 +1,5 @@
-//! Tiling search: feasible tilings are emitted in order of a lower bound on their cycles, until no remaining tiling can
-//! be faster, and the cycle model decides. Ties are broken by candidate order, so the choice is deterministic.
+//! Tiling search: feasible tilings are emitted and timed by the cycle model, in order of a lower bound on their cycles,
+//! until no remaining tiling can be faster. Ties are broken by candidate order, so the choice is deterministic.
 
 use crate::emit::{self, Auxiliary, Runs};
 use crate::layer::{Conv, Elementwise, Layer, Pool};
@@ -81,8 +81,8 @@ pub fn predict_cycles(config: &Config, layer: &Layer, tile: Tile) -> Option<f64>
 /// Maximum number of equal tiles per axis.
 const MAX_PIECES: usize = 16;
 
-/// Returns candidate tile sizes for an axis: equal divisions into up to [`MAX_PIECES`] tiles, and then repeated halves
-/// of the smallest size.
+/// Returns candidate tile sizes for an axis: equal divisions into up to [`MAX_PIECES`] tiles, and then repeated
+/// halvings of the smallest size.
 fn tile_sizes(size: usize) -> Vec<usize> {
     let mut sizes: Vec<usize> = (1..=size.min(MAX_PIECES)).map(|count| size.div_ceil(count)).collect();
     while let Some(&last_size) = sizes.last()
@@ -122,7 +122,7 @@ fn conv_tiles(layer: &Conv) -> Vec<Tile> {
     tiles
 }
 
-/// Returns tiles of whole rows, and tiles of row parts.
+/// Returns tiles of whole rows, and tiles of partial rows.
 fn pool_tiles(layer: &Pool) -> Vec<Tile> {
     let [rows, columns] = layer.results;
     let tile = |rows, columns, threads| Tile { size: [rows, columns], inputs: 1, outputs: 1, threads };

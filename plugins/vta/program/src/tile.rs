@@ -43,8 +43,8 @@ const MAX_ITERATIONS: usize = 16383;
 /// Maximum number of zero rows or columns that a load can add on each side.
 pub const MAX_PAD: usize = 15;
 
-/// Result axes that the micro-operations of a convolution enumerate between two taps. The remaining axes are
-/// instruction loops.
+/// Result axes that the micro-operations of a convolution enumerate for each tap. The remaining axes are instruction
+/// loops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unrolled {
     /// Columns only.

@@ -73,7 +73,7 @@ impl Epilogue {
         }
         let count = op.inputs.iter().filter(|input| **input == tail).count();
         if count != 1 && op.name != "qnn.add" {
-            let detail = format!("{}: expected the sum as exactly 1 operand, found {count}", op.name);
+            let detail = format!("{}: expected exactly 1 operand to be the sum, found {count}", op.name);
             return refuse(RefusalCode::UnsupportedOp, detail);
         }
         match op.name {
@@ -224,8 +224,8 @@ impl Epilogue {
         Ok(())
     }
 
-    /// Tightens an earlier bound that only bounds follow. Returns false if there is none, or if the bounds do not
-    /// commute.
+    /// Tightens an earlier bound that is followed only by bounds. Returns false if there is none, or if the bounds do
+    /// not commute.
     fn tighten(&mut self, op: AluOp, imm: i16) -> bool {
         let bounds = self
             .steps
@@ -321,7 +321,7 @@ impl Epilogue {
             (DType::I32 | DType::I8, DType::I32) => Ok(()),
             (DType::I32 | DType::I8, DType::I8) if self.min() >= INT8[0] && self.max() <= INT8[1] => Ok(()),
             (DType::I32, DType::I8) => {
-                let detail = format!("cast: expected values of int8, found {} to {}", self.min(), self.max());
+                let detail = format!("cast: expected values in the int8 range, found {} to {}", self.min(), self.max());
                 refuse_with_hint(RefusalCode::UnsupportedOp, detail, "clip the values before the cast")
             }
             (in_dtype, out_dtype) => refuse(
@@ -379,7 +379,8 @@ impl Epilogue {
                 refuse(RefusalCode::ResourceLimit, detail)
             }
             Err(ScaleError::Spread(bits)) => {
-                let detail = format!("expected scale ratios of channels <= 2^{MAX_SHIFT}, found 2^{bits}");
+                let detail =
+                    format!("expected channel scales within a factor of 2^{MAX_SHIFT}, found a factor of 2^{bits}");
                 refuse(RefusalCode::QuantScheme, detail)
             }
         }
@@ -391,7 +392,7 @@ impl Epilogue {
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         if out_dtype != DType::I8 {
-            let detail = format!("qnn.requantize: expected a result of int8, found {out_dtype}");
+            let detail = format!("qnn.requantize: expected an int8 result, found {out_dtype}");
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         for (input, name) in [(2, "input"), (4, "output")] {

@@ -234,7 +234,7 @@ fn check_values(ir: &RegionIr<'_>, nodes: &[Node]) -> Result<(), CompileError> {
         let result = &ir.val(node.result).shape;
         if let Some(mismatch) = addends.clone().chain(elementwise).find(|value| ir.val(*value).shape != *result) {
             let shape = &ir.val(mismatch).shape;
-            let detail = format!("{}: expected operands of the shape {result:?}, found {shape:?}", node.comment);
+            let detail = format!("{}: expected operands of shape {result:?}, found {shape:?}", node.comment);
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
         for value in [node.data].into_iter().chain(addends) {

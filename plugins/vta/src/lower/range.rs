@@ -26,7 +26,7 @@ pub enum ChannelStep {
     Vector(AluOp, Vec<i32>),
 }
 
-/// Reason for failing to scale accumulators by shifts.
+/// Reason why accumulators cannot be scaled by shifts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScaleError {
     /// An accumulator may overflow int32. Contains its maximum absolute value.
@@ -83,7 +83,7 @@ fn channel_scale(range: Range, shift: i64, left_shift: i64, common_shift: i64) -
     let magnitude = range[0].abs().max(range[1].abs());
     let overflow = ScaleError::Overflow(magnitude.saturating_mul(1 << left_shift));
     if range[0] == range[1] {
-        // The addend makes a constant accumulator the scaled constant after the common shift.
+        // The addend is chosen so that the common shift turns the constant accumulator into the scaled constant.
         let result = if shift <= 0 {
             range[0].saturating_mul(1i64.checked_shl((-shift).min(40) as u32).unwrap_or(i64::MAX)).clamp(-256, 256)
         } else {

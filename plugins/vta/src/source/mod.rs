@@ -34,8 +34,8 @@ pub fn is_small(image: &Image) -> bool {
     weights <= MAX_WEIGHT_BYTES && steps <= MAX_GEMM_STEPS
 }
 
-/// Returns the C program of a region. Concatenated programs of several regions are a valid program, whose `main` checks
-/// the first region.
+/// Returns the C program of a region. The concatenated programs of several regions form a valid program, whose `main`
+/// checks the first region.
 ///
 /// # Errors
 /// If the simulator cannot run the region, or an instruction cannot be encoded.

@@ -14,7 +14,7 @@ pub struct Input {
     pub words: Vec<[u64; 2]>,
 }
 
-/// Bits of the first device byte, above two bits for the block.
+/// Bits of the first device byte; the two lowest bits select the block size.
 const BATCH: u8 = 1 << 2;
 const FIRST_REVISION: u8 = 1 << 3;
 const FEW_UOPS: u8 = 1 << 4;

@@ -95,7 +95,7 @@ fn decode(config: &Config, words: [u64; 2]) -> Result<Option<Insn>, String> {
     match insn.encode(config) {
         Ok(encoded_insn) if encoded_insn == words && !insn.to_string().is_empty() => Ok(Some(insn)),
         Ok(encoded_insn) => Err(format!("{insn}: expected the encoding {words:x?}, found {encoded_insn:x?}")),
-        Err(error) => Err(format!("{insn}: expected the encoding {words:x?}, found {error}")),
+        Err(error) => Err(format!("{insn}: cannot encode the instruction as {words:x?}: {error}")),
     }
 }
 
@@ -107,7 +107,7 @@ fn check_uop(config: &Config, word: u32) -> Result<(), String> {
         Ok(encoded_uop) => {
             Err(format!("micro-operation {word:#010x}: expected equal fields, found {encoded_uop:#010x}"))
         }
-        Err(error) => Err(format!("micro-operation {word:#010x}: expected an encoding, found {error}")),
+        Err(error) => Err(format!("micro-operation {word:#010x} cannot be encoded: {error}")),
     }
 }
 
@@ -190,7 +190,7 @@ impl Case<'_> {
                     }
                 }
                 Err(error) if mode == Mode::Strict && is_rule_of_hardware(error) => {}
-                Err(error) => return Err(format!("{name}: expected a result of an accepted stream, found {error}")),
+                Err(error) => return Err(format!("{name}: an accepted stream failed: {error}")),
             }
             for seed in 1..3 {
                 let actual = self.simulate(&options(mode, seed))?;

@@ -178,7 +178,7 @@ impl Loader for Faulty {
             _ if self.has_mistake("damaged_blob_accepted") => Graph::default(),
             _ => {
                 return Err(format!(
-                    "{}: expected a valid blob, found {} corrupt bytes",
+                    "{}: expected a valid blob, found a corrupt blob of {} bytes",
                     region.symbol,
                     region.blob.len()
                 )

@@ -12,5 +12,5 @@ codes! {
     NOT_BUNDLABLE = 709, "artifact cannot be bundled";
     NOT_A_BUNDLE = 710, "not a bundle";
     DAMAGED_BUNDLE = 711, "damaged bundle";
-    CONSTANTS_IN_BLOB = 712, "region constants only in its blob";
+    CONSTANTS_IN_BLOB = 712, "region constants stored only in the blob";
 }

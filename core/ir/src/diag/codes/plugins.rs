@@ -32,7 +32,7 @@ codes! {
     NO_SCHEME = 430, "no valid quantization scheme";
     BAD_CASE = 440, "not a conformance case file";
     NOT_CONFORMING = 441, "plugin violates its contract";
-    PLUGIN_ENDED = 450, "process ended by a plugin";
+    PLUGIN_ENDED = 450, "process terminated by a plugin";
     PLUGIN_LATE = 451, "plugin exceeded its time or memory limit";
     PROCESS_STATE = 452, "process-wide state changed by a plugin";
 }

@@ -2,7 +2,7 @@
 
 use crate::tensor::DType;
 
-/// Rounding to the nearest integer, with the tie-breaking rule.
+/// Tie-breaking rule for rounding to the nearest integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Ties toward the larger integer.

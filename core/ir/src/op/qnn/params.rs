@@ -23,7 +23,7 @@ pub(super) enum Kind {
     ZeroPoint,
 }
 
-/// Checks that the element type of an argument is one of `wanted`.
+/// Checks that the element type of an argument is one of `expected`.
 pub(super) fn check_one_of(relation: &Relation<'_>, subject: &str, actual: DType, expected: &[DType]) -> Result<()> {
     if expected.contains(&actual) {
         return Ok(());
@@ -170,7 +170,7 @@ fn rescales(input: &[f32], output: &[f32], rescale: impl Fn(f32, f32) -> Rescale
     pairs().map(|(input, output)| rescale(input, output)).collect()
 }
 
-/// Checks that attribute `attr` is one of `wanted`.
+/// Checks that attribute `attr` is one of `choices`.
 pub(super) fn check_choice(relation: &Relation<'_>, attr: &str, choices: &[&str]) -> Result<()> {
     let value = relation.params.string(attr);
     if choices.contains(&value.as_str()) {

@@ -42,12 +42,12 @@ unary! {
     "qnn.log" "x" "scale" "zero_point" "Natural logarithm" [] 1;
     "qnn.abs" "x" "scale" "zero_point" "Absolute value" [] 1;
     "qnn.softmax" "x" "scale" "zero_point" "Softmax exp(x - max) / sum of exp(x - max) along one axis"
-        [AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "axis that is summed over")] 5;
+        [AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "axis to sum over")] 5;
     "qnn.leaky_relu" "x" "input_scale" "input_zero_point" "Leaky ReLU (x where x is positive, alpha * x elsewhere)"
-        [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")] 1;
+        [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope for negative x")] 1;
 }
 
-/// Returns the floating-point counterpart of quantized operator `name`; `None` if `name` corresponds to several
+/// Returns the floating-point counterpart of the quantized operator `name`; `None` if `name` corresponds to several
 /// operators.
 pub fn real_operator(name: &str) -> Option<&'static OpDef> {
     let name = match name {

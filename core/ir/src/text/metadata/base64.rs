@@ -27,7 +27,7 @@ pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
                 0
             }
             _ if padding > 0 => {
-                return Err(format!("expected no base64 digit after the padding, found {:?}", byte as char));
+                return Err(format!("unexpected character {:?} after the base64 padding", byte as char));
             }
             _ => VALUES[byte as usize],
         };

@@ -78,7 +78,7 @@ impl Metadata {
         node.ok_or_else(|| format!("object {node_index} of type {key} does not exist"))
     }
 
-    /// Returns the tensor of `meta[relay.Constant][at]`.
+    /// Returns the tensor of `meta[relay.Constant][node_index]`.
     ///
     /// # Errors
     /// If the constant does not exist, or its array is missing or invalid.
@@ -97,8 +97,8 @@ impl Metadata {
         Ok(tensor)
     }
 
-    /// Returns the attributes of `meta[key][at]` for an operator. Attributes that are not in the operator's schema are
-    /// omitted: later stages of TVM add them for internal use.
+    /// Returns the attributes of `meta[key][node_index]` for an operator. Attributes that are not in the operator's
+    /// schema are omitted: later stages of TVM add them for internal use.
     ///
     /// # Errors
     /// If the object does not exist or has no attributes, or an attribute has an invalid value.
@@ -132,7 +132,7 @@ impl Metadata {
         Ok(values)
     }
 
-    /// Returns the value of `meta[key][at]` as an attribute.
+    /// Returns the value of `meta[key][node_index]` as an attribute.
     ///
     /// # Errors
     /// If the object does not exist or is not an attribute value.

@@ -75,7 +75,7 @@ impl Parser<'_> {
         Ok(constructors)
     }
 
-    /// Reports names that are called, or used in a pattern, and are neither an operator nor a constructor.
+    /// Reports names that are called or used in a pattern but are neither operators nor constructors.
     pub(super) fn check_unknown_callees(&mut self) {
         let types = self.module.types.clone();
         for (token, in_pattern) in std::mem::take(&mut self.unknown_callees) {

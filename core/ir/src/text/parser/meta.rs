@@ -84,7 +84,7 @@ impl<'a> Parser<'a> {
                     let tensor = tensor.map_err(|reason| {
                         let message = format!("constant {index}: {reason}");
                         Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, "").help(
-                            "number constants from 0, in a section #[metadata] or in the weights file next to the text",
+                            "number the constants from 0, in a #[metadata] section or a weights file beside the text",
                         ))
                     })?;
                     let id = self.push(Expr::Constant(tensor), start);

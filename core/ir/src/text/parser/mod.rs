@@ -99,7 +99,7 @@ pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
     if source.len() > MAX_LENGTH {
         let diagnostic = Diagnostic::error(
             codes::text::TOO_LARGE,
-            format!("expected a text of at most 1 GiB, found {} bytes", source.len()),
+            format!("expected source text of at most 1 GiB, found {} bytes", source.len()),
         )
         .help("move constants to the weights file and refer to them as meta[relay.Constant][i]");
         return Parsed { module: Module::new(), root: None, spans: IndexVec::new(), diagnostics: vec![diagnostic] };

@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub struct PrintOptions<'a> {
     /// Adds `/* ty=... */` after expressions whose type is known.
     pub types: bool,
-    /// Adds the constants that are not written inline, as a section `#[metadata]`.
+    /// Adds the constants that are not written inline, as a `#[metadata]` section.
     pub metadata: bool,
     /// Returns the note on an expression, printed in comment lines below its line.
     pub notes: Option<&'a dyn Fn(ExprId) -> Option<String>>,
@@ -147,7 +147,7 @@ struct Printer<'a> {
     indent: usize,
     /// Number of the next `%N`.
     counter: u32,
-    /// Number of the `%N` of each expression, set when its line begins.
+    /// Number N in the `%N` of each expression, set when its line begins.
     numbers: Vec<u32>,
     names: VarNames,
     constants: Vec<Arc<Tensor>>,

@@ -13,8 +13,8 @@ pub(super) struct VarNames {
 }
 
 impl VarNames {
-    /// Clears all names. Replaces the maps instead of clearing them, which would take time proportional to their
-    /// capacity, which may be large after a large function.
+    /// Clears all names. Replaces the maps: clearing them would take time proportional to their capacity, which may be
+    /// large after a large function.
     pub(super) fn clear(&mut self) {
         *self = VarNames::default();
     }
@@ -47,7 +47,8 @@ impl VarNames {
     }
 }
 
-/// Writes a name, in quotes unless it is a single token. (A quote inside, which the verifier reports, becomes `'`.)
+/// Writes a name, in quotes unless it is a single token. (A quotation mark in the name, which the verifier reports,
+/// becomes `'`.)
 pub(super) fn write_name(out: &mut String, name: &str) {
     if is_plain(name) {
         out.push_str(name);

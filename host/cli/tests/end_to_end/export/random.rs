@@ -177,8 +177,8 @@ impl Graph {
         self.add(&call, &x.shape);
     }
 
-    /// Draws the window of a convolution or a pooling: kernel, strides, padding, dilation, output size; `None` if the
-    /// output would be empty.
+    /// Draws the window of a convolution or pooling operator: kernel, strides, padding, dilation, output size; `None`
+    /// if the output would be empty.
     fn window(
         &mut self,
         size: [i64; 2],

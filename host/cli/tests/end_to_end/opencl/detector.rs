@@ -19,8 +19,8 @@ fn detections(path: &std::path::Path) -> Vec<Detection> {
     detections
 }
 
-/// Returns the detections that have no counterpart in `candidates`, which is a detection with the same label and
-/// with score and corners equal up to rounding.
+/// Returns the detections without a counterpart in `candidates`. A counterpart has the same label, and its score and
+/// corners are equal up to rounding.
 fn unmatched_detections<'a>(detections: &'a [Detection], candidates: &[Detection]) -> Vec<&'a Detection> {
     let is_same = |a: &Detection, b: &Detection| {
         a.0 == b.0 && (a.1 - b.1).abs() < 1e-3 && a.2.iter().zip(&b.2).all(|(x, y)| (x - y).abs() < 1e-3)

@@ -50,7 +50,7 @@ fn sample_driver_gives_the_same_bits() {
     let (device_result, log) = run(&[("VTA_DRIVER", &driver), ("VTA_SAMPLE_LOG", Path::new("1"))]);
     assert!(
         log.contains("gemm_counter") && !host_result.contains("gemm_counter"),
-        "expected the driver to execute the stream, found: {log}"
+        "expected gemm_counter in the driver log only; driver log: {log}"
     );
     assert_eq!(device_result, simulated);
     assert_eq!(device_result, fixture.expected(&model, &["--input", "image=random:5", "--dim", "batch=4"]));
@@ -217,7 +217,7 @@ fn damaged_streams_are_named_and_run_on_host() {
     const GEMM: u64 = 2;
     let corruptions: [(fn(&mut [u8]), bool, &str); 6] = [
         // A flipped bit.
-        (|instructions| instructions[16 * 9 + 3] ^= 4, false, "with the stored checksum"),
+        (|instructions| instructions[16 * 9 + 3] ^= 4, false, "do not match the stored checksum"),
         // A computation that does not wait for its operands.
         (
             |instructions| {

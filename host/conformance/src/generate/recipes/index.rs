@@ -27,7 +27,7 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
             let mode = if sampler.common_attrs { "clip" } else { sampler.pick(&["clip", "wrap", "fast"]) };
             let is_flat = !sampler.common_attrs && sampler.chance(4);
             let size = if is_flat { shape.iter().product() } else { size };
-            // Includes out-of-range indices if the mode defines them.
+            // Includes out-of-range indices if the mode defines their result.
             let fill = match mode {
                 _ if sampler.common_attrs => indices_below(size),
                 "fast" => indices_below(size),

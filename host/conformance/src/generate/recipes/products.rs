@@ -47,7 +47,7 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
     }
 }
 
-/// Draws the data shape of a dense operator; its last dimension is that of a matrix product.
+/// Draws the data shape of a dense operator; the last dimension is drawn by [`Sampler::matrix_dim`].
 fn dense_shape(sampler: &mut Sampler) -> Vec<usize> {
     let mut shape = sampler.shape_of_rank(1, 4);
     if let Some(terms) = shape.last_mut().filter(|terms| **terms > 0) {

@@ -148,7 +148,7 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
         None => vec![width / 3; 3],
     };
     if sizes.len() != 3 || sizes.iter().sum::<usize>() != width {
-        return Err(n.invalid_node(format!("expected Q, K and V widths with sum {width}, found {sizes:?}")));
+        return Err(n.invalid_node(format!("expected Q, K and V widths that sum to {width}, found {sizes:?}")));
     }
     let heads = n.int_attr("num_heads", 0)?;
     let mut begin = 0;

@@ -117,7 +117,7 @@ fn apply_channels_first(
     n.transpose(result, &channels_last_axes)
 }
 
-/// Multiplies integer matrices, and scales the accumulators to float32. Input `bias` is an optional bias.
+/// Multiplies integer matrices, and scales the accumulators to float32. `bias` is the index of the optional bias input.
 fn matmul_to_float(
     n: &mut Node<'_, '_>,
     operands: [ExprId; 2],

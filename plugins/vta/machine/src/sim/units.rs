@@ -222,7 +222,7 @@ fn copy(destination: &mut [i8], source: &[u8]) {
     destination.iter_mut().zip(source).for_each(|(slot, byte)| *slot = *byte as i8);
 }
 
-/// Shifts right, rounding down; shifts left for a negative amount. Amounts of 32 and more shift all bits out.
+/// Shifts right, rounding down; shifts left for a negative amount. Amounts of 32 or more shift out all bits.
 fn shift(value: i32, amount: i32) -> i32 {
     match amount {
         0.. => value >> amount.min(31),

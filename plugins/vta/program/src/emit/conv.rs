@@ -128,7 +128,7 @@ impl Emitter<'_, '_> {
         let [height, width] = layer.size;
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
-            // An empty load would leave stale data in the memory. The products are zeros, so nothing is loaded.
+            // An empty load would leave stale data in the memory. All products are zero, so nothing is loaded.
             self.recorder.no_op(Module::Load, POP_NEXT);
             self.recorder.push_token(true);
             return;

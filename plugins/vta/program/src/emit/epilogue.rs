@@ -4,7 +4,7 @@ use super::{Elements, Emitter, POP_NEXT, POP_PREV, Result, used_steps};
 use crate::layer::{Form, Place, Step};
 use byoc_vta_machine::isa::{Alu, AluOp, Deps, Memory, Module, Op, Uop};
 
-/// Results of a tile, contiguous in the accumulators: blocks of rows of columns.
+/// Results of a tile, contiguous in the accumulators, in the order block, row, column.
 #[derive(Clone, Copy)]
 pub(super) struct Results {
     pub thread: usize,
@@ -41,9 +41,9 @@ impl Results {
 }
 
 impl Emitter<'_, '_> {
-    /// Loads the tensors that a group of tiles adds into the activation memory, after the `data` elements that are
-    /// there already, if the device cannot load bytes into accumulators. If `data` is 0, LOAD pops a token per tile and
-    /// pushes one to COMPUTE.
+    /// Loads the tensors to add to the results of a group of tiles into the activation memory, after the `data`
+    /// elements that are already there, unless the device can load bytes into accumulators. If `data` is 0, LOAD pops a
+    /// token per tile and pushes one to COMPUTE.
     pub(super) fn fetch_added(&mut self, group: &[Results], data: usize) {
         let tensor_count = self.layer.added_tensors();
         if tensor_count == 0 || self.recorder.config.has_acc_8bit() {

@@ -55,7 +55,7 @@ pub struct Auxiliary {
 /// Maximum number of instructions per run: the capacity of the driver's largest buffer.
 pub const MAX_RUN: usize = (1 << 24) / 16;
 
-/// Reason for failing to emit a layer with a tiling.
+/// Reason why a layer cannot be emitted with a tiling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EmitError {
     /// The tiles do not fit into the on-chip memories.
@@ -70,12 +70,7 @@ impl fmt::Display for EmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EmitError::DoesNotFit => f.write_str("the tiles do not fit into the on-chip memories"),
-            EmitError::Geometry => {
-                write!(
-                    f,
-                    "expected a kernel within the padded data and padding of at most {MAX_PAD}, found larger sizes"
-                )
-            }
+            EmitError::Geometry => write!(f, "the kernel exceeds the padded data, or the padding exceeds {MAX_PAD}"),
             EmitError::Field(error) => error.fmt(f),
         }
     }
@@ -214,7 +209,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Returns the accumulator tokens of threads without a tile.
+    /// Emits no-ops with which STORE pushes the accumulator tokens of threads without a tile.
     fn push_unused_tokens(&mut self, used_threads: usize) {
         for _ in used_threads..self.tile.threads.count() {
             self.recorder.no_op(Module::Store, PUSH_PREV);

@@ -107,7 +107,8 @@ impl Emitter<'_, '_> {
         let sizes = [results.size[1], results.size[2]];
         for y in 0..layer.kernel[0] {
             for x in 0..layer.kernel[1] {
-                // Results of the tile for which the tap is inside the data: first result, number, first data index.
+                // Results of the tile for which the tap is inside the data: first result, number of results, first data
+                // index.
                 let range = |axis: usize, tap: usize| {
                     let is_inside = |i: &usize| {
                         let position = (first[axis] + i) * layer.strides[axis] + tap;
