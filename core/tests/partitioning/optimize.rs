@@ -40,7 +40,7 @@ fn a_backend_rewrites_its_own_functions() {
 #[test]
 fn rejects_invalid_results_of_the_hook() {
     let cases = [
-        ("without main", "def @other(%x: T) { exp(%x) }"),
+        ("has no main", "def @other(%x: T) { exp(%x) }"),
         ("changed the type of", "def @main(%x: T, %y: T) { exp(%x) }"),
         ("found a reference to @f", "def @f(%x: T) -> T { exp(%x) } def @main(%x: T) -> T { @f(%x) }"),
     ];

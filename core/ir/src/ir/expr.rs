@@ -169,11 +169,13 @@ impl Expr {
     }
 
     /// Returns true for a constant, a global or a constructor, which have no operands and are the same in every scope.
+    #[inline]
     pub fn is_closed_leaf(&self) -> bool {
         matches!(self, Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_))
     }
 
     /// Returns true for an expression without operands: a closed leaf or a variable.
+    #[inline]
     pub fn is_leaf(&self) -> bool {
         self.is_closed_leaf() || matches!(self, Expr::Var(_))
     }

@@ -23,10 +23,12 @@ macro_rules! ids {
         pub struct $name(NonZeroU32);
 
         impl Id for $name {
+            #[inline]
             fn new(index: usize) -> Self {
                 let word = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
                 $name(word.expect("fewer than 2^32 - 1 elements"))
             }
+            #[inline]
             fn index(self) -> usize {
                 self.0.get() as usize - 1
             }

@@ -30,21 +30,25 @@ impl Module {
     }
 
     /// Appends an expression whose type is not known yet. (`typing::Builder` infers types as it appends.)
+    #[inline]
     pub fn push(&mut self, expr: Expr, origin: OriginId) -> ExprId {
         self.push_typed(expr, Type::Unknown, origin)
     }
 
     /// Appends an expression of a known type.
+    #[inline]
     pub fn push_typed(&mut self, expr: Expr, ty: Type, origin: OriginId) -> ExprId {
         self.nodes.push(Node { expr, ty, origin })
     }
 
     /// Returns an expression.
+    #[inline]
     pub fn expr(&self, id: ExprId) -> &Expr {
         &self.nodes[id].expr
     }
 
     /// Returns the type of an expression.
+    #[inline]
     pub fn ty(&self, id: ExprId) -> &Type {
         &self.nodes[id].ty
     }

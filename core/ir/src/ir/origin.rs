@@ -30,6 +30,7 @@ impl Origins {
     }
 
     /// Returns the empty set, for expressions that the compiler created or whose origin is unknown.
+    #[inline]
     pub fn none() -> OriginId {
         OriginId::new(0)
     }
@@ -72,6 +73,7 @@ impl Origins {
     }
 
     /// Returns the sources of a set in ascending order.
+    #[inline]
     pub fn get(&self, id: OriginId) -> &[SourceId] {
         &self.sets[id]
     }

@@ -34,6 +34,7 @@ pub struct Scopes {
 
 impl Scopes {
     /// Returns the root of the tree.
+    #[inline]
     pub fn root() -> ScopeId {
         ScopeId::new(0)
     }
@@ -105,6 +106,7 @@ impl Scopes {
     }
 
     /// Returns true if `inner` is `outer` or nested in it.
+    #[inline]
     pub fn is_inside(&self, inner: ScopeId, outer: ScopeId) -> bool {
         self.ancestor_at_depth(inner, self.tree[outer].depth) == outer
     }

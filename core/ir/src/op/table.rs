@@ -27,6 +27,7 @@ pub fn lookup(name: &str) -> Option<OpId> {
 }
 
 /// Returns the operator with the given id.
+#[inline]
 pub fn get(id: OpId) -> &'static OpDef {
     TABLE[id.index()]
 }

@@ -61,7 +61,7 @@ impl RefusalLog {
         let mut lines = std::mem::take(&mut self.lines);
         // The sort is stable: the reasons for one expression stay in chronological order.
         lines.sort_by_key(|line| line.expr);
-        SortedRefusals { backends: self.backends.clone(), lines, recent_lists: VecDeque::new() }
+        SortedRefusals { backends: self.backends.clone(), lines, next_line: 0, recent_lists: VecDeque::new() }
     }
 }
 
@@ -69,6 +69,8 @@ impl RefusalLog {
 pub(super) struct SortedRefusals {
     backends: Vec<Name>,
     lines: Vec<Line>,
+    /// Position after the lines of the last expression, because expressions are usually visited in ascending order.
+    next_line: usize,
     /// Most recent lists: adjacent expressions usually have the same reasons and share one list.
     recent_lists: VecDeque<Arc<[(Name, Arc<Refusal>)]>>,
 }
@@ -77,8 +79,18 @@ impl SortedRefusals {
     /// Returns the distinct refusals of an expression, except those by `except`, the backend to which the expression is
     /// assigned.
     pub fn refusals_of(&mut self, expr: ExprId, except: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
-        let first = self.lines.partition_point(|line| line.expr < expr);
-        let lines = self.lines[first..].iter().take_while(|line| line.expr == expr);
+        let precedes = |line: &Line| line.expr < expr;
+        let mut first = self.next_line;
+        let is_ascending = first == 0 || precedes(&self.lines[first - 1]);
+        if !is_ascending {
+            first = 0;
+        }
+        if self.lines.get(first).is_some_and(precedes) {
+            first += self.lines[first..].partition_point(precedes);
+        }
+        let count = self.lines[first..].iter().take_while(|line| line.expr == expr).count();
+        self.next_line = first + count;
+        let lines = self.lines[first..self.next_line].iter();
         let mut lines_kept: SmallVec<[&Line; 4]> = SmallVec::new();
         for line in lines.filter(|line| Some(line.backend) != except) {
             if !lines_kept.iter().any(|k| k.backend == line.backend && k.refusal == line.refusal) {
