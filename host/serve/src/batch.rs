@@ -14,7 +14,7 @@ use byoc::{Model, RunOptions, Tensor};
 use byoc_ir::diag::codes::{runtime, serving};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -101,8 +101,8 @@ struct SharedQueue {
     cancel: Cancel,
     /// Like [`Settings::joins`], but false once a batch has produced an output without a batch dimension.
     joins: AtomicBool,
-    /// Duration of the longest recent execution in microseconds; decays with each shorter execution.
-    recent_micros: AtomicU64,
+    /// Number of consecutive executions longer than [`MAX_SHORT_DURATION`], at most [`LONG_STREAK`].
+    long_streak: AtomicU32,
     /// Number of executions, including failed ones.
     executions: AtomicU64,
     queue: Mutex<Queue>,
@@ -164,7 +164,7 @@ impl Scheduler {
             stats,
             cancel: session.part(None),
             joins,
-            recent_micros: AtomicU64::new(u64::MAX),
+            long_streak: AtomicU32::new(LONG_STREAK),
             executions: AtomicU64::new(0),
             queue: Mutex::default(),
             state_changed: Condvar::new(),
@@ -344,8 +344,11 @@ impl Queue {
     }
 }
 
-/// Maximum duration of recent executions for which requests are executed on the connection's thread.
+/// Maximum duration of an execution that runs on the connection's thread, because waking an instance takes longer.
 const MAX_SHORT_DURATION: Duration = Duration::from_micros(200);
+/// Number of consecutive long executions after which requests are no longer executed on the connection's thread. A single
+/// one may be due to the operating system.
+const LONG_STREAK: u32 = 2;
 /// Time limit of an execution on the connection's thread; at the limit, the request is queued for an instance.
 const MAX_INLINE_DURATION: Duration = Duration::from_millis(5);
 
@@ -362,7 +365,7 @@ impl SharedQueue {
     /// Executes a request on the calling thread if the model is idle and recent executions were so short that waking an
     /// instance would take longer. `None` if the request must be executed by an instance.
     fn run_inline(&self, job: &mut Job) -> Option<Result<JobResult>> {
-        if self.recent_micros.load(Ordering::Relaxed) > MAX_SHORT_DURATION.as_micros() as u64 {
+        if self.long_streak.load(Ordering::Relaxed) >= LONG_STREAK {
             return None;
         }
         {
@@ -387,7 +390,7 @@ impl SharedQueue {
         match outcome {
             Ok((outputs, times)) => Some(Ok(JobResult { outputs, queue: Duration::ZERO, times })),
             Err(_) if cancel.is_set() => {
-                self.recent_micros.store(u64::MAX, Ordering::Relaxed);
+                self.long_streak.store(LONG_STREAK, Ordering::Relaxed);
                 None
             }
             Err(error) => Some(Err(error)),
@@ -538,11 +541,11 @@ impl SharedQueue {
         }
         let times = Times { input: assembly_end - start, infer: run_end - assembly_end, output: run_end.elapsed() };
         self.stats.record_execution(row_count.max(1) as u64, &times);
-        let duration = u64::try_from(times.infer.as_micros()).unwrap_or(u64::MAX);
-        let previous_duration = self.recent_micros.load(Ordering::Relaxed);
-        let decayed_duration =
-            if previous_duration == u64::MAX { duration } else { previous_duration - previous_duration / 8 };
-        self.recent_micros.store(duration.max(decayed_duration), Ordering::Relaxed);
+        let streak = match times.infer > MAX_SHORT_DURATION {
+            true => LONG_STREAK.min(self.long_streak.load(Ordering::Relaxed) + 1),
+            false => 0,
+        };
+        self.long_streak.store(streak, Ordering::Relaxed);
         Ok((outputs, times))
     }
 }
