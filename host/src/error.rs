@@ -27,8 +27,8 @@ pub enum Error {
     TimedOut(ErrorInfo),
 }
 
-/// Contents of an [`Error`], which name the functions of this library. [`Error::in_interface`] converts them to the
-/// options of the command line or to the functions of a different interface.
+/// Contents of an [`Error`], worded in terms of this library's functions. [`Error::in_interface`] rewords them in terms of
+/// command-line options or of the functions of another interface.
 #[derive(Clone, Debug)]
 pub struct ErrorInfo {
     /// Stable code, documented on a separate page.

@@ -70,9 +70,9 @@ pub trait HostServices: Send + Sync + 'static {
 pub struct Span<'a> {
     /// Device or device queue; spans of one track do not overlap.
     pub track: &'a str,
-    /// Start of the work.
+    /// Time at which the work started.
     pub begin: u64,
-    /// End of the work.
+    /// Time at which the work ended.
     pub end: u64,
     /// Device timestamp of the call; the host uses it to convert the span to its own clock.
     pub now: u64,

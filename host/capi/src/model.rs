@@ -127,7 +127,7 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
             options = options.backend(text(*backend, "backends")?);
         }
         for pair in array(c_options.backend_options, c_options.backend_option_count, "backend_options")? {
-            let (name, value) = pair.texts("backend_options")?;
+            let (name, value) = pair.strings("backend_options")?;
             let (backend, option) = split_option(name)?;
             options = options.backend_option(backend, option, value);
         }

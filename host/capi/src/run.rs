@@ -45,7 +45,7 @@ impl Options {
             let cancel = self.cancel.as_ref().map(|cancel| cancel.0.clone());
             let mut options = RunOptions { timeout, cancel, ..RunOptions::default() };
             for pair in array(self.backend_options, self.backend_option_count, "backend_options")? {
-                let (name, value) = pair.texts("backend_options")?;
+                let (name, value) = pair.strings("backend_options")?;
                 let (backend, option) = split_option(name)?;
                 options = options.backend_option(session, backend, option, value)?;
             }

@@ -20,7 +20,7 @@ impl Pair {
     ///
     /// # Safety
     /// Both pointers are NULL, or point to NUL-terminated text that outlives the result.
-    pub unsafe fn texts<'a>(&self, name: &str) -> Result<(&'a str, &'a str), Error> {
+    pub unsafe fn strings<'a>(&self, name: &str) -> Result<(&'a str, &'a str), Error> {
         // SAFETY: the caller guarantees that both texts are NUL-terminated and outlive the result.
         Ok(unsafe { (text(self.name, name)?, text(self.value, name)?) })
     }
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn byoc_session_create(options: *const SessionOptions, ses
             builder = builder.cache_dir(text(options.cache_dir, "cache_dir")?);
         }
         for device in array(options.devices, options.device_count, "devices")? {
-            let (backend, id) = device.texts("devices")?;
+            let (backend, id) = device.strings("devices")?;
             builder = builder.device(backend, id);
         }
         store_result(session, || Ok(Session(Arc::new(builder.build().map_err(byoc::Error::from)?))))

@@ -43,7 +43,7 @@ pub(super) fn keep_within(
     }
     let mut sensitivities = BTreeMap::new();
     for (done_count, (&layer, roles)) in candidates.iter().zip(&single_roles).enumerate() {
-        (quantizer.progress)(&format!("measuring layer {} of {} alone", done_count + 1, candidates.len()));
+        (quantizer.progress)(&format!("measuring the sensitivity of layer {} of {}", done_count + 1, candidates.len()));
         let cosine = cost(quantizer, roles)?.cosine;
         sensitivities.insert(layer, cosine.map_or(0.0, |cosine| 1.0 - cosine));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Program that is not the executable of its process.
+/// Program started by an interpreter, such as a Python script: the running executable is the interpreter.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// Interpreter, and the arguments that make it start the program.

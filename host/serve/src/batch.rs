@@ -101,7 +101,7 @@ struct SharedQueue {
     cancel: Cancel,
     /// Like [`Settings::joins`], but false once a batch has produced an output without a batch dimension.
     joins: AtomicBool,
-    /// Number of consecutive executions longer than [`MAX_SHORT_DURATION`], at most [`LONG_STREAK`].
+    /// Number of consecutive executions longer than [`MAX_SHORT_RUN`], at most [`LONG_STREAK`].
     long_streak: AtomicU32,
     /// Number of executions, including failed ones.
     executions: AtomicU64,
@@ -345,7 +345,7 @@ impl Queue {
 }
 
 /// Maximum duration of an execution that runs on the connection's thread, because waking an instance takes longer.
-const MAX_SHORT_DURATION: Duration = Duration::from_micros(200);
+const MAX_SHORT_RUN: Duration = Duration::from_micros(200);
 /// Number of consecutive long executions after which requests are no longer executed on the connection's thread. A single
 /// one may be due to the operating system.
 const LONG_STREAK: u32 = 2;
@@ -541,7 +541,7 @@ impl SharedQueue {
         }
         let times = Times { input: assembly_end - start, infer: run_end - assembly_end, output: run_end.elapsed() };
         self.stats.record_execution(row_count.max(1) as u64, &times);
-        let streak = match times.infer > MAX_SHORT_DURATION {
+        let streak = match times.infer > MAX_SHORT_RUN {
             true => LONG_STREAK.min(self.long_streak.load(Ordering::Relaxed) + 1),
             false => 0,
         };

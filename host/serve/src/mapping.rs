@@ -208,7 +208,8 @@ extern "C" fn on_sigbus(_signal: libc::c_int, info: *mut libc::siginfo_t, _conte
         entry.is_lost.store(true, Ordering::Release);
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-        // SAFETY: the range is the mapping of the entry, which exists as long as a thread accesses it.
+        // SAFETY: the range is that of a live mapping: the faulting thread accesses it, and the owner of the mapping
+        // removes the entry before it unmaps the range.
         let mapped_address = unsafe { libc::mmap(start as *mut libc::c_void, end - start, protection, flags, -1, 0) };
         if mapped_address != libc::MAP_FAILED {
             return;

@@ -11,7 +11,7 @@ use byoc_plugin_api::DType;
 use std::fmt::Write;
 
 impl Lowering<'_, '_> {
-    /// Emits a depthwise convolution in a program. The index space is `[n, pixels.., channel]`; the last stride of
+    /// Emits a depthwise convolution as part of a program. The index space is `[n, pixels.., channel]`; the last stride of
     /// `a_view` is the channel stride.
     pub fn direct_depthwise(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
         let Sums { levels, guards } = Sums::new(c)?;

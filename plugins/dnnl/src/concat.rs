@@ -42,7 +42,8 @@ impl RowConcat {
     /// Copies the parts into the result.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address with the stated sizes, and the result must not overlap any part.
+    /// Each argument must point to a tensor of its size (the parts valid for reads, the result for writes), and the
+    /// result must not overlap any part.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let Some(result) = args.find(ffi::ARG_DST) else { return };
         let mut pointers = Pointers { operands: [std::ptr::null(); MAX_PARTS], result };

@@ -17,7 +17,7 @@ pub enum AttrValue {
     Bool(bool),
     /// A string; element types are strings as well (`"float32"`).
     Str(Name),
-    /// A list.
+    /// A list of attribute values.
     List(Arc<[AttrValue]>),
     /// `None`, an explicitly absent value.
     None,

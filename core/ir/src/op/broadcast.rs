@@ -196,18 +196,18 @@ binary! { arithmetic_relation:
     "power", Properties::POINTWISE.ulps(16.0), "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
     "maximum", Properties::POINTWISE, "Larger of lhs and rhs; NaN when either is NaN.", max_or_nan, |a, b, _| Ok(a.max(b));
     "minimum", Properties::POINTWISE, "Smaller of lhs and rhs; NaN when either is NaN.", min_or_nan, |a, b, _| Ok(a.min(b));
-    "logical_and", Properties::POINTWISE, "1 where both are nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
+    "logical_and", Properties::POINTWISE, "Logical AND: 1 where both operands are nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
         |a, b, _| int_logic(a, b, |a, b| a && b);
-    "logical_or", Properties::POINTWISE, "1 where at least one is nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
+    "logical_or", Properties::POINTWISE, "Logical OR: 1 where at least one operand is nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
         |a, b, _| int_logic(a, b, |a, b| a || b);
-    "logical_xor", Properties::POINTWISE, "1 where exactly one is nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
+    "logical_xor", Properties::POINTWISE, "Logical XOR: 1 where exactly one operand is nonzero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
         |a, b, _| int_logic(a, b, |a, b| a != b);
 }
 
 binary! { integer_relation:
-    "bitwise_and", Properties::POINTWISE, "Bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
-    "bitwise_or", Properties::POINTWISE, "Bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
-    "bitwise_xor", Properties::POINTWISE, "Bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
+    "bitwise_and", Properties::POINTWISE, "Bitwise AND of lhs and rhs.", |a, _| a, |a, b, _| Ok(a & b);
+    "bitwise_or", Properties::POINTWISE, "Bitwise OR of lhs and rhs.", |a, _| a, |a, b, _| Ok(a | b);
+    "bitwise_xor", Properties::POINTWISE, "Bitwise exclusive OR of lhs and rhs.", |a, _| a, |a, b, _| Ok(a ^ b);
     "left_shift", Properties::POINTWISE, "lhs shifted left by rhs bits; bits shifted out are lost.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a << n);
     "right_shift", Properties::POINTWISE, "lhs shifted right by rhs bits, keeping the sign.", |a, _| a,

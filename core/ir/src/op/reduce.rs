@@ -209,7 +209,8 @@ fn arg_reduce(
     })?;
     for (out, position) in outputs[0].as_mut_slice::<i32>().iter_mut().zip(positions) {
         let position = position.ok_or("expected at least one element in the reduced axes, found none")?;
-        *out = i32::try_from(position).map_err(|_| format!("expected an index that fits int32, found {position}"))?;
+        *out =
+            i32::try_from(position).map_err(|_| format!("expected an index that fits in int32, found {position}"))?;
     }
     Ok(())
 }

@@ -366,12 +366,12 @@ fn squeezed_type(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> Ty
 inventory::submit! {
     OpDef {
         name: "expand_dims",
-        doc: "Inserts num_newaxis dimensions of 1 before `axis`; a negative axis counts from the end.",
+        doc: "Inserts `num_newaxis` axes of length 1 before `axis`; a negative `axis` counts from the end.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("axis", AttrKind::Int, Default::Required, "position of the first new dimension"),
-            AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of dimensions to insert"),
+            AttrDef::new("axis", AttrKind::Int, Default::Required, "position of the first new axis"),
+            AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of axes to insert"),
         ],
         pattern: OpPattern::Broadcast,
         relation: |relation| {
@@ -425,7 +425,7 @@ inventory::submit! {
               elements lists the axes of the new dimensions in the result.",
         arity: Arity::exactly(2),
         inputs: &["data", "axis"],
-        attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of dimensions to insert")],
+        attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "number of axes to insert")],
         pattern: OpPattern::Broadcast,
         relation: |relation| {
             let (data, count) = (relation.tensor(0)?, relation.params.int("num_newaxis"));

@@ -193,7 +193,8 @@ pub(super) enum Ratios {
 pub(super) struct FixedRatios {
     multipliers: Vec<i32>,
     left_shifts: Vec<i64>,
-    /// 31 plus the right shift of a ratio below 1/2.
+    /// Total right shift of a product: 31 for the fraction bits of the multiplier, plus the right shift of a ratio below
+    /// 1/2.
     shifts: Vec<i64>,
     /// True if no value is shifted to the left. In that case products fit 64 bits, results fit 32 bits, and nothing
     /// saturates before the bounds are applied.

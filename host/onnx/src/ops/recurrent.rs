@@ -63,7 +63,7 @@ struct Direction<'a> {
     /// Peephole weights of the input, output and forget gate, each (hidden).
     peepholes: Option<[ExprId; 3]>,
     linear_before_reset: bool,
-    couple_forget: bool,
+    input_forget: bool,
 }
 
 /// State carried from step to step; `None` represents zeros.
@@ -117,7 +117,7 @@ fn convert_recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     let activations = activations(n, kind, directions)?;
     let clip = if n.has("clip") { Some(n.float_attr("clip", 0.0)?) } else { None };
     let linear_before_reset = n.int_attr("linear_before_reset", 0)? != 0;
-    let couple_forget = n.int_attr("input_forget", 0)? != 0;
+    let input_forget = n.int_attr("input_forget", 0)? != 0;
     let lengths = lengths(n, steps)?;
 
     let flat_batch = Dim::product(&[steps.clone(), batch.clone()]).unwrap_or(Dim::Any);
@@ -188,7 +188,7 @@ fn convert_recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
             recurrent_bias,
             peepholes,
             linear_before_reset,
-            couple_forget,
+            input_forget,
         };
         let sequence = Sequence { projected: projection, lengths, steps, state_dims: &state_dims, backward };
         let (outputs, state) = match steps.fixed() {
@@ -504,7 +504,7 @@ impl Direction<'_> {
         let candidate = self.activate(n, 1, candidate)?;
         let mut cell = n.op_without_attrs("multiply", &[input, candidate])?;
         if let Some(previous) = state.cell {
-            let forget = if self.couple_forget {
+            let forget = if self.input_forget {
                 let one = n.scalar(n.dtype(input)?, 1.0);
                 n.op_without_attrs("subtract", &[one, input])?
             } else {

@@ -205,9 +205,9 @@ pub(super) fn alias(
         (Some(shape), _) => Shape::from(shape),
         (None, Some(call)) => match &SizedOperands::new(scope, frame, call)?.results(call)?[..] {
             [ty] => size(ty)?.0,
-            types => return Err(bad_program(&format!("alias: expected one result, found {}", types.len()))),
+            types => return Err(bad_program(&format!("view: expected one result, found {}", types.len()))),
         },
-        (None, None) => return Err(bad_program("expected the dimensions of an alias, found none")),
+        (None, None) => return Err(bad_program("expected the dimensions of a view, found none")),
     };
     let alias = tensor.reshaped(&dims).ok_or_else(|| {
         Diagnostic::error(codes::runtime::KERNEL_FAILED, format!("cannot reshape {tensor:?} to dimensions {dims:?}"))

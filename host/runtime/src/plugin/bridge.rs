@@ -142,7 +142,7 @@ pub fn function_graph(
     Ok(graph)
 }
 
-/// Returns the graph of a function. Calls to regions become operators `region_op` with the attribute `symbol`.
+/// Returns the graph of a function. Calls to regions become calls to the operator `region_op` with the attribute `symbol`.
 ///
 /// # Errors
 /// Same as [`subgraph`].
@@ -494,7 +494,7 @@ fn inline_graph(
                         Diagnostic::error(
                             codes::plugins::BAD_GRAPH,
                             format!(
-                                "constant {index}: expected data of type {dtype}{shape:?}, found {byte_count} bytes"
+                                "constant {index}: expected the data of a tensor {dtype}{shape:?}, found {byte_count} bytes"
                             ),
                         )
                     };

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 /// Interval at which a wait checks for cancellation.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Grace period of a cancelled run for kernels that are already enqueued. A device that takes longer counts as lost.
-/// The host ends a process whose plugin does not return within a second.
+/// Grace period for kernels that are already enqueued when a run is cancelled. A device that takes longer is considered
+/// lost. Less than one second, after which the host terminates a process whose plugin has not returned.
 const GRACE_PERIOD: Duration = Duration::from_millis(400);
 
 /// Enqueued command.

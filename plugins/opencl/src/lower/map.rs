@@ -73,7 +73,7 @@ impl Lowering<'_, '_> {
             |storage: &Storage| Access { name: "x0".into(), place: storage.place, view: storage.view.clone(), dtype };
         let domain = destination.view.shape.clone();
         let body = Body { domain, loads: vec![access(source)], lines: Vec::new(), stores: vec![access(destination)] };
-        let comment = format!("copy to another order, for {name}");
+        let comment = format!("layout conversion for {name}");
         self.map(body, dtype == DType::F32, "copy", "copy", &comment);
         Ok(())
     }
