@@ -141,20 +141,20 @@ struct Reduce<A: 'static> {
 }
 
 impl<A: Copy + Into<f64>> Reduce<A> {
-    /// Folds `rows` rows of `data` into one row, `totals.len()` columns at a time.
-    fn fold_columns(&self, data: &[f32], rows: usize, divisor: f64, out: &mut [f32], totals: &mut [A]) {
-        let mut column = 0;
+    /// Folds the rows of `data` at `position` into one row, `totals.len()` columns at a time.
+    fn fold_columns(&self, data: &[f32], mut position: usize, divisor: f64, out: &mut [f32], totals: &mut [A]) {
+        let folded_axes = &self.shape.folded_axes;
         for out in out.chunks_mut(totals.len()) {
             let totals = &mut totals[..out.len()];
             totals.fill(self.fold.first);
-            for r in 0..rows {
-                let position = offset(&self.shape.folded_axes, r) + column;
-                (self.fold.fold_into)(totals, &data[position..position + out.len()]);
+            for r in 0..count(folded_axes) {
+                let row = position + offset(folded_axes, r);
+                (self.fold.fold_into)(totals, &data[row..row + out.len()]);
             }
             for (out, &total) in out.iter_mut().zip(&*totals) {
                 *out = (total.into() / divisor) as f32;
             }
-            column += out.len();
+            position += out.len();
         }
     }
 }
@@ -186,11 +186,11 @@ impl<A: Copy + Into<f64> + Sync> Kernel for Reduce<A> {
         } else {
             split::for_each_chunk(out, size, work, |i, out| {
                 let first = self.fold.first;
-                let data = &data[offset(kept_axes, i)..];
+                let position = offset(kept_axes, i);
                 if out.len() <= FEW_COLUMNS {
-                    self.fold_columns(data, rows, divisor, out, &mut [first; FEW_COLUMNS]);
+                    self.fold_columns(data, position, divisor, out, &mut [first; FEW_COLUMNS]);
                 } else {
-                    self.fold_columns(data, rows, divisor, out, &mut [first; COLUMNS]);
+                    self.fold_columns(data, position, divisor, out, &mut [first; COLUMNS]);
                 }
             });
         }

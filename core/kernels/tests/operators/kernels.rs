@@ -395,6 +395,10 @@ fn reductions() {
             check(name, &attrs([("axis", ints([axis]))]), &single_value(rows.clone()), Tolerance::Units(1.0));
         }
     }
+    let empty = Tensor::from_slice::<f32>(&[0, 3, 2, 4], &[]);
+    for name in ["sum", "prod", "max"] {
+        check(name, &attrs([("axis", ints([0, 2]))]), &single_value(empty.clone()), Tolerance::Exact);
+    }
     // The product of the elements before the zero exceeds the range of binary32.
     let mut column = [1e30f32; 84];
     column[70] = 0.0;
