@@ -56,6 +56,15 @@ typedef struct byoc_memory {
     int32_t (*copy_in)(void *self, const byoc_report *report, void *buffer, size_t offset, const void *from, size_t bytes);
     /* Copies to the host; returns when the bytes are there. Comes after the runs that write the range. */
     int32_t (*copy_out)(void *self, const byoc_report *report, void *buffer, size_t offset, void *to, size_t bytes);
+    /* The following functions are optional: NULL, or beyond struct_size. */
+    /* Allocates page-locked host memory, aligned to 64 bytes, for tensors that the host copies to and from the device. Sets
+     * `address` to NULL if ordinary memory serves as well. */
+    int32_t (*allocate_host)(void *self, const byoc_report *report, size_t bytes, void **address);
+    /* Releases memory that `allocate_host` returned. */
+    void (*release_host)(void *self, void *address);
+    /* Makes a buffer of host memory that runs only read, such as an input of the model, in place of a copy. The host neither
+     * writes nor frees the memory before it releases the buffer. Sets `buffer` to NULL if the host has to copy. */
+    int32_t (*import_host)(void *self, const byoc_report *report, const void *from, size_t bytes, void **buffer);
 } byoc_memory;
 
 /* Unfinished work of a run. */
@@ -70,7 +79,7 @@ typedef struct byoc_event {
     void (*release)(void *self);
 } byoc_event;
 
-/* The service "byoc.stream.1". Both functions belong to a `run`, and are called on its thread. */
+/* The service "byoc.stream.1". All functions belong to a `run`, and are called on its thread. */
 typedef struct byoc_stream {
     size_t struct_size;
     /* Returns the number of unfinished runs that this one has to wait for, because it reads or overwrites what they write or
@@ -80,6 +89,13 @@ typedef struct byoc_stream {
     /* Takes the event of the work that this run has started; BYOC_OK. Any other status: the work has to be done when `run`
      * returns, and the event stays with the plugin. Call it once, after everything of the run is on its way. */
     int32_t (*submit)(const byoc_event *event);
+    /* Returns the size of this run's workspace in device memory, and sets `buffer` and `offset` to its place; 0 if there is
+     * none. After `prepare`, the host asks the executable for the size:
+     *
+     *     query "plan.device_workspace", {"plan": 3, "inputs": [[1, 64]]}    answer: bytes, in decimal
+     *
+     * Runs whose tensors are all in the memory of one device get it. A struct_size that ends before this field lacks it. */
+    size_t (*workspace)(void **buffer, size_t *offset);
 } byoc_stream;
 
 #ifdef __cplusplus

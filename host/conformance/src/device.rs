@@ -12,7 +12,7 @@ use byoc::runtime::plugin::bridge::dtype_to_api;
 use byoc::runtime::plugin::guard::GuardedBuffer;
 use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_ir::tensor::{Tensor, byte_count};
-use byoc_plugin_api::host::device::{Buffer, Event, MAX_ALIGNMENT, Memory, submitting};
+use byoc_plugin_api::host::device::{Buffer, Event, MAX_ALIGNMENT, Memory, submitting, workspace_bytes};
 use byoc_plugin_api::{Call, Error, Executable, Prepared, TensorMut, TensorRef};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -34,6 +34,8 @@ struct Device<'a> {
     executable: &'a dyn Executable,
     plan: &'a Prepared,
     memory: Memory,
+    /// Size in bytes of the workspace in device memory.
+    workspace: usize,
     plugin: &'a str,
     /// Lock for a device that serves one run at a time.
     one_run: Option<Mutex<()>>,
@@ -48,12 +50,25 @@ struct StartedRun {
     event: Option<Event>,
 }
 
-/// Tensors in one buffer: inputs of one or more runs, then outputs, at aligned offsets separated by guard bytes.
+/// Tensors in one buffer: inputs of one or more runs, then outputs, then a workspace, at aligned offsets separated by guard
+/// bytes.
 struct Tensors<'t> {
     buffer: Buffer,
     bytes: usize,
     inputs: Vec<(&'t Tensor, usize)>,
     outputs: Vec<usize>,
+    workspace: usize,
+    /// Buffer that shares the memory of the first input, in place of its copy.
+    shared: Option<Buffer>,
+}
+
+/// Tensor whose memory a device shares.
+struct SharedTensor(Tensor);
+
+impl AsRef<[u8]> for SharedTensor {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }
 
 /// Tests a region on a device. Returns the number of runs that returned before their work was complete.
@@ -83,12 +98,16 @@ pub(super) fn try_region(
     if plan.outputs.iter().any(|output| !output.exact) {
         return Err(refuse(RefusalCode::DynamicDim, "value-dependent dimensions are in host memory"));
     }
+    let shapes: Vec<&[usize]> = test_region.inputs.iter().map(Tensor::shape).collect();
+    let workspace = workspace_bytes(&*executable, plan.plan, &shapes)
+        .map_err(|error| fault(Fault::of_error(Kind::LoadFailed, "query", &error)))?;
     let run_lock = memory.serves_one_run() || harness.serves_one_run(linked_region);
     let device = Device {
         test_region,
         executable: &*executable,
         plan: &plan,
         memory,
+        workspace,
         plugin,
         one_run: run_lock.then(Mutex::default),
         unfinished_runs: AtomicUsize::new(0),
@@ -108,11 +127,46 @@ impl Device<'_> {
         (harness.progress)("run with a host tensor", symbol);
         let context = "input 0 in host memory, all other inputs in device memory";
         self.run_and_check(&tensors, &[0], expected, Kind::WrongResult, context)?;
+        self.copy_page_locked()?;
+        self.run_on_shared_input(harness, tensors)?;
         let second_set = second_inputs(self.test_region);
         (harness.progress)("run after an unfinished run", symbol);
         self.run_in_sequence(second_set.as_ref())?;
         (harness.progress)("run on the device by several threads", symbol);
         self.run_concurrently(second_set.as_ref())
+    }
+
+    /// Copies to the device and back with page-locked memory, if the device offers it.
+    fn copy_page_locked(&self) -> Result<(), Fault> {
+        const BYTES: usize = 1000;
+        let error = |entry: &'static str| move |error: Error| Fault::of_error(Kind::RunFailed, entry, &error);
+        let Some(mut memory) = self.memory.allocate_host(BYTES).map_err(error("allocate_host"))? else { return Ok(()) };
+        let buffer = self.memory.allocate(BYTES).map_err(error("allocate"))?;
+        let pattern: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
+        memory.as_mut().copy_from_slice(&pattern);
+        buffer.copy_in(0, memory.as_ref()).map_err(error("copy_in"))?;
+        memory.as_mut().fill(GUARD);
+        buffer.copy_out(0, memory.as_mut()).map_err(error("copy_out"))?;
+        match memory.as_ref() == pattern {
+            true => Ok(()),
+            false => Err(Fault::new(
+                Kind::WrongResult,
+                "copy_out",
+                format!("page-locked memory: expected the {BYTES} bytes that were copied to the device, found others"),
+            )),
+        }
+    }
+
+    /// Runs on a buffer that shares the host memory of input 0, if the device can share it.
+    fn run_on_shared_input(&self, harness: &Harness<'_, '_>, mut tensors: Tensors<'_>) -> Result<(), Fault> {
+        let Some(input) = self.test_region.inputs.first() else { return Ok(()) };
+        let shared_buffer = self.memory.import(SharedTensor(input.clone()));
+        let shared_buffer = shared_buffer.map_err(|error| Fault::of_error(Kind::RunFailed, "import_host", &error))?;
+        let Some(shared_buffer) = shared_buffer else { return Ok(()) };
+        (harness.progress)("run with a shared tensor", &self.test_region.graph.symbol);
+        tensors.shared = Some(shared_buffer);
+        let context = "input 0 shared with the host, all other inputs in device memory";
+        self.run_and_check(&tensors, &[], &self.test_region.expected, Kind::WrongResult, context)
     }
 
     /// Allocates a buffer for `inputs` and the outputs of one run, and copies the inputs into it.
@@ -126,12 +180,13 @@ impl Device<'_> {
         };
         let inputs: Vec<(&Tensor, usize)> = inputs.map(|tensor| (tensor, reserve(tensor.bytes().len()))).collect();
         let outputs: Vec<usize> = self.sizes().into_iter().map(&mut reserve).collect();
+        let workspace = reserve(self.workspace);
         let buffer = self.memory.allocate(bytes).map_err(run_error("allocate"))?;
         buffer.copy_in(0, &vec![GUARD; bytes]).map_err(run_error("copy_in"))?;
         for (tensor, offset) in &inputs {
             buffer.copy_in(*offset, tensor.bytes()).map_err(run_error("copy_in"))?;
         }
-        Ok(Tensors { buffer, bytes, inputs, outputs })
+        Ok(Tensors { buffer, bytes, inputs, outputs, workspace, shared: None })
     }
 
     /// Returns the output sizes in bytes.
@@ -156,9 +211,10 @@ impl Device<'_> {
             .enumerate()
             .map(|(i, (tensor, offset))| {
                 let dtype = dtype_to_api(tensor.dtype());
-                match on_host.contains(&i) {
-                    true => TensorRef::new(dtype, tensor.shape(), tensor.bytes()),
-                    false => tensors.buffer.tensor(dtype, tensor.shape(), *offset),
+                match &tensors.shared {
+                    _ if on_host.contains(&i) => TensorRef::new(dtype, tensor.shape(), tensor.bytes()),
+                    Some(buffer) if i == 0 => buffer.tensor(dtype, tensor.shape(), 0),
+                    _ => tensors.buffer.tensor(dtype, tensor.shape(), *offset),
                 }
             })
             .collect();
@@ -176,7 +232,10 @@ impl Device<'_> {
             Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: self.plan.plan };
         // As in the host, a run with a host tensor is complete when it returns.
         let (status, event) = match on_host {
-            [] => submitting(self.plugin, dependencies, || self.executable.run(call)),
+            [] => {
+                let workspace = Some(tensors.buffer.workspace(tensors.workspace, self.workspace));
+                submitting(self.plugin, Some(dependencies), workspace, || self.executable.run(call))
+            }
             _ => (self.executable.run(call), None),
         };
         status.map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
@@ -232,8 +291,11 @@ impl Device<'_> {
             }
             actual.fill(GUARD);
         }
+        bytes[tensors.workspace..tensors.workspace + self.workspace].fill(GUARD);
         if let Some(position) = bytes.iter().position(|&byte| byte != GUARD) {
-            let message = format!("{description}: the run wrote byte {position} of a buffer, outside the tensors");
+            let message = format!(
+                "{description}: the run wrote byte {position} of a buffer, outside its tensors and its workspace"
+            );
             return Err(Fault::new(Kind::WritesOutside, "run", message));
         }
         check_outputs(&results, expected, kind, "run", description)

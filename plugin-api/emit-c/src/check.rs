@@ -6,6 +6,7 @@ use crate::literals::floats;
 use crate::rows::MAX_ROW;
 use byoc_plugin_api::RefusalCode;
 use byoc_plugin_support::region::{Op, RegionIr};
+use byoc_plugin_support::resize::Resize;
 
 /// Checks the attributes and operands of an anchor operator.
 ///
@@ -71,27 +72,13 @@ pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), 
             }
         }
         Anchor::Resize => {
-            let method = op.attrs().text("method");
-            if !["linear", "bilinear", "nearest_neighbor", "nearest"].contains(&method) {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!("attribute method: expected linear or nearest_neighbor, found \"{method}\""),
-                );
+            if let Err(detail) = Resize::new(op) {
+                return refuse(RefusalCode::UnsupportedAttr, detail);
             }
             if !["NCHW", "NHWC"].contains(&op.attrs().text("layout")) {
                 return refuse(
                     RefusalCode::UnsupportedLayout,
                     format!("attribute layout: expected NCHW or NHWC, found \"{}\"", op.attrs().text("layout")),
-                );
-            }
-            let mode = op.attrs().text("coordinate_transformation_mode");
-            if !["", "half_pixel", "asymmetric", "align_corners"].contains(&mode) {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!(
-                        "attribute coordinate_transformation_mode: expected half_pixel, asymmetric or align_corners, \
-                         found \"{mode}\""
-                    ),
                 );
             }
         }

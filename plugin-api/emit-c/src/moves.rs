@@ -6,6 +6,7 @@ use crate::loop_body::{Load, LoopBody, Storage, address};
 use crate::lowering::{Lowering, axis};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, OpId};
+use byoc_plugin_support::resize::Resize;
 use byoc_plugin_support::view::View;
 use std::fmt::Write;
 
@@ -166,57 +167,29 @@ impl Lowering<'_, '_> {
         let view = data.view.permute(&order);
         let shape = ir.shape(op.inputs[0]).to_vec();
         let out = ir.shape(op.outputs[0]).to_vec();
-        let is_upsampling = op.name == "nn.upsampling";
-        let method = op.attrs().text("method").to_owned();
-        let align_corners = is_upsampling && op.attrs().flag("align_corners", false);
-        let transformation = match op.attrs().text("coordinate_transformation_mode") {
-            _ if is_upsampling && align_corners => "align_corners",
-            _ if is_upsampling => "asymmetric",
-            "" => "half_pixel",
-            mode => mode,
-        }
-        .to_owned();
-        let rounding = if is_upsampling { String::new() } else { op.attrs().text("rounding_method").to_owned() };
-        let is_nearest = method.starts_with("nearest");
-        let source = |o: &str, source_size: i64, target_size: i64| {
-            let ratio = format!("({source_size}.0f / {target_size}.0f)");
-            match transformation.as_str() {
-                "align_corners" if target_size > 1 => {
-                    format!("(float){o} * ({}.0f / {}.0f)", source_size - 1, target_size - 1)
-                }
-                "align_corners" => "0.0f".to_owned(),
-                "asymmetric" => format!("(float){o} * {ratio}"),
-                _ => format!("((float){o} + 0.5f) * {ratio} - 0.5f"),
-            }
-        };
-        let round = match rounding.as_str() {
-            "round" | "round_prefer_ceil" => "floorf(s + 0.5f)",
-            "round_prefer_floor" => "ceilf(s - 0.5f)",
-            "ceil" => "ceilf(s)",
-            // Default: round to the nearest for `align_corners`, otherwise round down.
-            "" if transformation == "align_corners" => "floorf(s + 0.5f)",
-            _ => "floorf(s)",
-        };
+        let resize = Resize::new(op)?;
+        let is_nearest = resize.is_nearest;
         let first_element = |vars: &[String]| {
             let mut text = String::new();
             for (k, d, name) in [(1, y, "y"), (2, x, "x")] {
                 let size = shape[d];
                 let clamp = |v: &str| format!("({v} < 0 ? 0 : {v} >= {size} ? {size} - 1 : {v})");
-                let _ = writeln!(text, "const float s{name} = {};", source(&vars[k], size, out[d]));
+                let coordinate = resize.coordinate(&vars[k], size, out[d]);
+                let numerator = format!("p{name}");
+                let _ = writeln!(text, "const int64_t {numerator} = {};\n(void){numerator};", coordinate.numerator);
                 // The index along a dimension of size 1 is unused.
                 let index = |variable: String, value: String| {
                     format!("const int64_t {variable} = {value};\n(void){variable};\n")
                 };
                 if is_nearest {
-                    let rounded_source = round.replace("(s", &format!("(s{name}"));
-                    let _ = writeln!(text, "(void)s{name};");
-                    text.push_str(&index(format!("n{name}"), format!("(int64_t){rounded_source}")));
+                    text.push_str(&index(format!("n{name}"), resize.nearest(&numerator, coordinate.denominator)));
                     text.push_str(&index(format!("{name}_low"), clamp(&format!("n{name}"))));
                 } else {
-                    let _ = writeln!(text, "const float f{name} = floorf(s{name}), d{name} = s{name} - f{name};");
-                    text.push_str(&index(format!("n{name}"), format!("(int64_t)f{name}")));
-                    text.push_str(&index(format!("m{name}"), format!("n{name} + 1")));
-                    text.push_str(&index(format!("{name}_low"), clamp(&format!("n{name}"))));
+                    let floor = format!("n{name}");
+                    text.push_str(&index(floor.clone(), coordinate.floor(&numerator)));
+                    let _ = writeln!(text, "const float d{name} = {};", coordinate.fraction(&numerator, &floor));
+                    text.push_str(&index(format!("m{name}"), format!("{floor} + 1")));
+                    text.push_str(&index(format!("{name}_low"), clamp(&floor)));
                     text.push_str(&index(format!("{name}_high"), clamp(&format!("m{name}"))));
                 }
             }

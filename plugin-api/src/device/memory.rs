@@ -20,6 +20,15 @@ pub struct Transfer {
     pub offset: usize,
 }
 
+/// Host memory that a device reads in place: valid and unchanged until the host releases the buffer made of it.
+#[derive(Clone, Copy, Debug)]
+pub struct HostBytes {
+    /// Address of the first byte.
+    pub address: NonNull<u8>,
+    /// Size in bytes.
+    pub len: usize,
+}
+
 /// Device memory. All functions may be called concurrently from several threads.
 ///
 /// A run receives tensors in this memory as descriptors whose device is [`device`](DeviceMemory::device), with the
@@ -58,6 +67,31 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// # Errors
     /// If the device fails.
     fn copy_out(&self, from: Transfer, to: &mut [u8]) -> Result<()>;
+
+    /// Allocates page-locked host memory, aligned to 64 bytes, so that copies need no intermediate buffer. Returns
+    /// `None` if ordinary memory serves as well. The host keeps tensors that it copies to and from the device there.
+    ///
+    /// # Errors
+    /// If the memory cannot be allocated; the host then uses ordinary memory.
+    fn allocate_host(&self, bytes: usize) -> Result<Option<NonNull<u8>>> {
+        let _ = bytes;
+        Ok(None)
+    }
+
+    /// Releases memory that [`allocate_host`](DeviceMemory::allocate_host) returned.
+    fn release_host(&self, memory: NonNull<u8>) {
+        let _ = memory;
+    }
+
+    /// Creates a buffer from host memory, which runs only read, and which is released with
+    /// [`release`](DeviceMemory::release). Returns `None` if the host has to copy this memory instead.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn import_host(&self, memory: HostBytes) -> Result<Option<BufferHandle>> {
+        let _ = memory;
+        Ok(None)
+    }
 }
 
 /// Data of a [`MEMORY_KEY`](super::MEMORY_KEY) query.
@@ -97,6 +131,9 @@ pub fn answer_memory(memory: impl DeviceMemory) -> Vec<u8> {
         release,
         copy_in,
         copy_out,
+        allocate_host: Some(allocate_host),
+        release_host: Some(release_host),
+        import_host: Some(import_host),
     };
     let address: *mut MemoryTable = Box::into_raw(Box::new(table));
     (address as usize).to_ne_bytes().to_vec()
@@ -163,5 +200,45 @@ unsafe extern "C" fn copy_out(
         // SAFETY: by the contract of `MemoryTable`, the host passes `bytes` bytes that are writable during this call.
         let destination = unsafe { std::slice::from_raw_parts_mut(destination.cast::<u8>(), bytes) };
         memory.copy_out(Transfer { buffer: handle(buffer)?, offset }, destination)
+    })
+}
+
+unsafe extern "C" fn allocate_host(
+    this: *mut c_void,
+    report: *const Report,
+    bytes: usize,
+    target: *mut *mut c_void,
+) -> i32 {
+    call(this, report, |memory| {
+        let address = memory.allocate_host(bytes)?.map_or(std::ptr::null_mut(), NonNull::as_ptr);
+        // SAFETY: by the contract of `MemoryTable`, the host passes a valid output pointer.
+        unsafe { target.write(address.cast()) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn release_host(this: *mut c_void, address: *mut c_void) {
+    let result = call(this, std::ptr::null(), |memory| {
+        memory.release_host(handle(address)?.cast());
+        Ok(())
+    });
+    if result == FAILED {
+        tracing::error!("failed to release page-locked memory");
+    }
+}
+
+unsafe extern "C" fn import_host(
+    this: *mut c_void,
+    report: *const Report,
+    source: *const c_void,
+    bytes: usize,
+    target: *mut *mut c_void,
+) -> i32 {
+    call(this, report, |memory| {
+        let source = HostBytes { address: handle(source.cast_mut())?.cast(), len: bytes };
+        let buffer = memory.import_host(source)?.map_or(std::ptr::null_mut(), NonNull::as_ptr);
+        // SAFETY: by the contract of `MemoryTable`, the host passes a valid output pointer.
+        unsafe { target.write(buffer) };
+        Ok(())
     })
 }

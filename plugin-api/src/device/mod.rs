@@ -13,8 +13,8 @@ mod memory;
 mod stream;
 pub(crate) mod table;
 
-pub use memory::{BufferHandle, DeviceMemory, MemoryKey, Transfer, answer_memory};
-pub use stream::{Completion, Dependencies, dependencies, submit};
+pub use memory::{BufferHandle, DeviceMemory, HostBytes, MemoryKey, Transfer, answer_memory};
+pub use stream::{Completion, Dependencies, DeviceWorkspace, dependencies, submit, workspace};
 pub use table::{EventTable, FAILED, MemoryTable, OK, ONE_RUN, PENDING, Report, StreamTable};
 
 /// Key of a loader's `query` for device memory. The response is the address of a [`MemoryTable`], 8 bytes in native
@@ -23,6 +23,11 @@ pub const MEMORY_KEY: &str = "byoc.memory.1";
 
 /// Name of the host service that accepts unfinished work, a [`StreamTable`].
 pub const STREAM_SERVICE: &str = "byoc.stream.1";
+
+/// Key of an executable's `query` for the workspace that the runs of a plan need in device memory. The response is a
+/// number of bytes in decimal. The data is a JSON object: `{"plan": 3, "inputs": [[1, 64]]}`. Runs whose operands are all in
+/// the memory of one device obtain the workspace with [`workspace`].
+pub const WORKSPACE_KEY: &str = "plan.device_workspace";
 
 /// [`code`](crate::ErrorData::code) of an error that makes a device unusable for the rest of the process. The host
 /// repeats the run without the device.

@@ -1,11 +1,12 @@
-//! Asynchronous runs of Rust plugins: work that continues after `run` has returned.
+//! Asynchronous runs of Rust plugins: work that continues after `run` has returned, and its workspace on the device.
 
-use super::STREAM_SERVICE;
 use super::table::{self, EventTable, Failure, OK, PENDING, Report, StreamTable};
+use super::{BufferHandle, STREAM_SERVICE};
 use crate::error::Result;
 use crate::guard::guard;
 use crate::services::Services;
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::time::Duration;
 
 /// Type of [`EventTable::wait`].
@@ -22,9 +23,9 @@ pub trait Completion: Send + Sync + 'static {
     fn wait(&self, time: Duration) -> Result<bool>;
 }
 
-fn service(services: &Services) -> Option<&'static StreamTable> {
-    // SAFETY: the host guarantees that the service of this name is a `StreamTable` that lives as long as the process.
-    services.get_service(STREAM_SERVICE).map(|table| unsafe { &*table.as_ptr().cast::<StreamTable>() })
+/// Returns the service's table, whose fields after `submit` an older host may lack.
+fn service(services: &Services) -> Option<*const StreamTable> {
+    services.get_service(STREAM_SERVICE).map(|table| table.as_ptr().cast_const().cast())
 }
 
 /// Submits the unfinished work of the current run to the host. Must be called on the thread on which the host
@@ -38,8 +39,8 @@ pub fn submit<C: Completion>(services: &Services, work: C) -> std::result::Resul
     let this = Box::into_raw(Box::new(work));
     let event =
         EventTable { struct_size: size_of::<EventTable>(), this: this.cast(), wait: wait::<C>, release: release::<C> };
-    // SAFETY: `event` is valid for the call, and the host copies it.
-    match unsafe { (service.submit)(&raw const event) } {
+    // SAFETY: the service lives as long as the process. `event` is valid for the call, and the host copies it.
+    match unsafe { ((*service).submit)(&raw const event) } {
         OK => Ok(()),
         // SAFETY: the host has rejected the event, so `this` is still the only pointer to the work.
         _ => Err(*unsafe { Box::from_raw(this) }),
@@ -74,13 +75,39 @@ pub struct Dependencies<'a>(&'a [EventTable]);
 pub fn dependencies(services: &Services) -> Dependencies<'_> {
     let Some(service) = service(services) else { return Dependencies(&[]) };
     let mut events = std::ptr::null();
-    // SAFETY: `events` is a valid output pointer for the call.
-    let count = unsafe { (service.dependencies)(&raw mut events) };
+    // SAFETY: the service lives as long as the process. `events` is a valid output pointer for the call.
+    let count = unsafe { ((*service).dependencies)(&raw mut events) };
     if count == 0 || events.is_null() {
         return Dependencies(&[]);
     }
     // SAFETY: the host keeps the `count` events until `run` returns, and the caller uses the result only within `run`.
     Dependencies(unsafe { std::slice::from_raw_parts(events, count) })
+}
+
+/// Workspace of a run in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceWorkspace {
+    /// Buffer that contains the workspace.
+    pub buffer: BufferHandle,
+    /// Offset of the first byte, aligned as the offsets of tensors.
+    pub offset: usize,
+    /// Size in bytes, at least the response to [`WORKSPACE_KEY`](super::WORKSPACE_KEY).
+    pub bytes: usize,
+}
+
+/// Returns the workspace of the current run in device memory. Returns `None` if the plan requires none, if its
+/// operands are not all in the memory of one device, or if the host lacks the service. Runs that the host does not order
+/// have disjoint workspaces.
+pub fn workspace(services: &Services) -> Option<DeviceWorkspace> {
+    let service = service(services)?;
+    // SAFETY: the service lives as long as the process, and begins with its size.
+    if unsafe { (*service).struct_size } < offset_of!(StreamTable, workspace) + size_of::<usize>() {
+        return None;
+    }
+    let (mut buffer, mut offset) = (std::ptr::null_mut(), 0);
+    // SAFETY: the size covers the function; the pointers are valid output pointers for the call.
+    let bytes = unsafe { ((*service).workspace)(&raw mut buffer, &raw mut offset) };
+    Some(DeviceWorkspace { buffer: BufferHandle::new(buffer)?, offset, bytes }).filter(|workspace| workspace.bytes > 0)
 }
 
 impl Dependencies<'_> {

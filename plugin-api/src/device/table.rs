@@ -22,8 +22,9 @@ pub struct Report {
     pub fail: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char, *const c_char),
 }
 
-/// Function table for the memory of one device.
+/// Function table for the memory of one device. A table that ends before an optional function lacks it.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct MemoryTable {
     /// Size of the table in bytes.
     pub struct_size: usize,
@@ -43,6 +44,15 @@ pub struct MemoryTable {
     pub copy_in: unsafe extern "C" fn(*mut c_void, *const Report, *mut c_void, usize, *const c_void, usize) -> i32,
     /// Copies from an offset in a buffer to host memory, and returns once the copy is complete.
     pub copy_out: unsafe extern "C" fn(*mut c_void, *const Report, *mut c_void, usize, *mut c_void, usize) -> i32,
+    /// Allocates page-locked host memory, aligned to 64 bytes, for copies without an intermediate buffer. Sets the
+    /// pointer to null if the device offers none.
+    pub allocate_host: Option<unsafe extern "C" fn(*mut c_void, *const Report, usize, *mut *mut c_void) -> i32>,
+    /// Releases memory from `allocate_host`.
+    pub release_host: Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>,
+    /// Creates a buffer from host memory, which the host neither writes nor frees before it releases the buffer. Runs
+    /// only read the buffer. Sets the pointer to null if the host has to copy this memory instead.
+    pub import_host:
+        Option<unsafe extern "C" fn(*mut c_void, *const Report, *const c_void, usize, *mut *mut c_void) -> i32>,
 }
 
 /// Flag of a device that serves one run at a time: the host waits for the end of a run before it starts the next run.
@@ -81,6 +91,9 @@ pub struct StreamTable {
     /// work must be complete when `run` returns; the caller then retains ownership of the event. Must be called from
     /// `run`, on its thread.
     pub submit: unsafe extern "C" fn(*const EventTable) -> i32,
+    /// Returns the size of the current run's workspace in device memory, and sets the pointers to its buffer and
+    /// offset; returns 0 if the run has none. Must be called from `run`, on its thread.
+    pub workspace: unsafe extern "C" fn(*mut *mut c_void, *mut usize) -> usize,
 }
 
 /// First failure that a call reported.

@@ -3,15 +3,16 @@
 
 use crate::backend::Loader;
 use crate::device::table::{Failure, OK, ONE_RUN, PENDING};
-use crate::device::{BufferHandle, EventTable, MEMORY_KEY, MemoryTable, StreamTable};
+use crate::device::{BufferHandle, DeviceWorkspace, EventTable, MEMORY_KEY, MemoryTable, StreamTable, WORKSPACE_KEY};
 use crate::dtype::{DType, Device};
 use crate::entries::{CallSites, Entry};
 use crate::error::{Error, Result};
+use crate::executable::Executable;
 use crate::tensor::{Tensor, TensorMut, TensorRef};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fmt;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub const MAX_ALIGNMENT: usize = 256;
 /// Device memory of a plugin.
 #[derive(Clone)]
 pub struct Memory {
-    table: &'static MemoryTable,
+    table: Arc<MemoryTable>,
     sites: &'static CallSites,
 }
 
@@ -54,9 +55,14 @@ impl Memory {
         if size < expected {
             return Err(invalid(format!("expected a table of at least {expected} bytes, found {size}")));
         }
-        // SAFETY: by the contract of the key, the table lives as long as the process; its size covers all fields of
-        // this version.
-        let table = unsafe { table.as_ref() };
+        let mut copy = MaybeUninit::<MemoryTable>::zeroed();
+        let bytes = size.min(size_of::<MemoryTable>());
+        // SAFETY: by the contract of the key, `size` bytes of the table are readable. They cover all fields that zero
+        // bytes do not represent: the remaining functions are optional.
+        let table = unsafe {
+            table.cast::<u8>().copy_to_nonoverlapping(NonNull::from(&mut copy).cast(), bytes);
+            Arc::new(copy.assume_init())
+        };
         if !table.alignment.is_power_of_two() || table.alignment > MAX_ALIGNMENT {
             let alignment = table.alignment;
             return Err(invalid(format!(
@@ -98,7 +104,93 @@ impl Memory {
         // SAFETY: `handle` is a valid output pointer for the call.
         self.call(|report| unsafe { (self.table.allocate)(self.table.this, report, bytes, &raw mut handle) })?;
         let handle = NonNull::new(handle).ok_or_else(|| Error::new("allocate: expected a buffer, found none"))?;
-        Ok(Buffer { allocation: Arc::new(Allocation { memory: self.clone(), handle }), bytes })
+        Ok(Buffer { allocation: Arc::new(Allocation { memory: self.clone(), handle, _source: None }), bytes })
+    }
+
+    /// Allocates page-locked host memory, filled with zeros. Returns `None` if the device offers none.
+    ///
+    /// # Errors
+    /// If the device fails, or the memory is not aligned to 64 bytes.
+    pub fn allocate_host(&self, bytes: usize) -> Result<Option<HostMemory>> {
+        let (Some(allocate_host), Some(_), 1..) = (self.table.allocate_host, self.table.release_host, bytes) else {
+            return Ok(None);
+        };
+        let mut address = std::ptr::null_mut();
+        // SAFETY: `address` is a valid output pointer for the call.
+        self.call(|report| unsafe { allocate_host(self.table.this, report, bytes, &raw mut address) })?;
+        let Some(address) = NonNull::new(address.cast::<u8>()) else { return Ok(None) };
+        let memory = HostMemory { memory: self.clone(), address, bytes };
+        if !address.as_ptr().addr().is_multiple_of(HOST_ALIGNMENT) {
+            let message = format!("allocate_host: expected an alignment of {HOST_ALIGNMENT} bytes, found {address:?}");
+            return Err(Error::new(message).with_entry(self.plugin(), "memory"));
+        }
+        // SAFETY: by the contract of `allocate_host`, the plugin lends `bytes` writable bytes.
+        unsafe { address.write_bytes(0, bytes) };
+        Ok(Some(memory))
+    }
+
+    /// Creates a buffer from host memory that is shared with the device, not copied. The buffer keeps `source` until
+    /// it is released. Returns `None` if the device cannot share this memory.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn import<T: AsRef<[u8]> + Send + Sync + 'static>(&self, source: T) -> Result<Option<Buffer>> {
+        let source = Box::new(source);
+        let data = (*source).as_ref();
+        let (Some(import_host), bytes @ 1..) = (self.table.import_host, data.len()) else { return Ok(None) };
+        let mut handle = std::ptr::null_mut();
+        let address = data.as_ptr().cast();
+        // SAFETY: `handle` is a valid output pointer for the call. The allocation keeps `source`, and with it the
+        // memory, until it has released the buffer.
+        self.call(|report| unsafe { import_host(self.table.this, report, address, bytes, &raw mut handle) })?;
+        let Some(handle) = NonNull::new(handle) else { return Ok(None) };
+        let allocation = Allocation { memory: self.clone(), handle, _source: Some(source) };
+        Ok(Some(Buffer { allocation: Arc::new(allocation), bytes }))
+    }
+
+    /// Returns true if the device may share host memory.
+    pub fn imports(&self) -> bool {
+        self.table.import_host.is_some()
+    }
+}
+
+/// Alignment of page-locked host memory in bytes.
+const HOST_ALIGNMENT: usize = 64;
+
+/// Page-locked host memory of a device, released on drop.
+pub struct HostMemory {
+    memory: Memory,
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the memory is ordinary host memory with a single owner; the table's functions may be called from any thread.
+unsafe impl Send for HostMemory {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for HostMemory {}
+
+impl AsRef<[u8]> for HostMemory {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `allocate_host` has initialized `bytes` bytes, which `self` owns.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.bytes) }
+    }
+}
+
+impl AsMut<[u8]> for HostMemory {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `allocate_host` has initialized `bytes` bytes, which `self` owns.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        let _guard = crate::entries::enter(self.memory.sites.at(Entry::Release));
+        let table = &self.memory.table;
+        if let Some(release_host) = table.release_host {
+            // SAFETY: `allocate_host` returned the address, and this is its only owner.
+            unsafe { release_host(table.this, self.address.as_ptr().cast()) };
+        }
     }
 }
 
@@ -112,6 +204,8 @@ pub struct Buffer {
 struct Allocation {
     memory: Memory,
     handle: BufferHandle,
+    /// Host memory that the buffer shares; dropped after the buffer is released.
+    _source: Option<Box<dyn Send + Sync>>,
 }
 
 // SAFETY: the handle is opaque to the host, and the contract of the table allows calls from any thread.
@@ -144,8 +238,8 @@ impl Buffer {
     /// If the range exceeds the buffer, or the device fails.
     pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<()> {
         self.check(offset, source.len())?;
-        let Allocation { memory, handle } = &*self.allocation;
-        let (table, handle, source, bytes) = (memory.table, handle.as_ptr(), source.as_ptr().cast(), source.len());
+        let Allocation { memory, handle, .. } = &*self.allocation;
+        let (table, handle, source, bytes) = (&memory.table, handle.as_ptr(), source.as_ptr().cast(), source.len());
         // SAFETY: `source` is borrowed for the call, and `check` verified that the range is within the buffer.
         memory.call(|report| unsafe { (table.copy_in)(table.this, report, handle, offset, source, bytes) })
     }
@@ -156,15 +250,15 @@ impl Buffer {
     /// If the range exceeds the buffer, or the device fails.
     pub fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<()> {
         self.check(offset, destination.len())?;
-        let Allocation { memory, handle } = &*self.allocation;
+        let Allocation { memory, handle, .. } = &*self.allocation;
         let (table, handle, destination, bytes) =
-            (memory.table, handle.as_ptr(), destination.as_mut_ptr().cast(), destination.len());
+            (&memory.table, handle.as_ptr(), destination.as_mut_ptr().cast(), destination.len());
         // SAFETY: `destination` is borrowed for the call, and `check` verified that the range is within the buffer.
         memory.call(|report| unsafe { (table.copy_out)(table.this, report, handle, offset, destination, bytes) })
     }
 
     fn descriptor(&self, dtype: DType, shape: *const usize, rank: usize, offset: usize) -> Tensor {
-        let Allocation { memory, handle } = &*self.allocation;
+        let Allocation { memory, handle, .. } = &*self.allocation;
         Tensor {
             data: handle.as_ptr().cast(),
             device: memory.table.device,
@@ -174,6 +268,11 @@ impl Buffer {
             strides: std::ptr::null_mut(),
             byte_offset: offset as u64,
         }
+    }
+
+    /// Returns a range of the buffer as the workspace of a run.
+    pub fn workspace(&self, offset: usize, bytes: usize) -> DeviceWorkspace {
+        DeviceWorkspace { buffer: self.allocation.handle, offset, bytes }
     }
 
     /// Returns a view of a dense tensor in the buffer, which is in device memory.
@@ -225,23 +324,59 @@ impl Drop for Event {
     }
 }
 
-/// Run that may submit unfinished work.
+/// Returns the size in bytes of the workspace that runs of `plan` need in device memory; see
+/// [`WORKSPACE_KEY`](crate::device::WORKSPACE_KEY).
+///
+/// # Errors
+/// If the plugin fails, or its response is not a number.
+pub fn workspace_bytes(executable: &dyn Executable, plan: u64, inputs: &[&[usize]]) -> Result<usize> {
+    let data = serde_json::json!({ "plan": plan, "inputs": inputs }).to_string();
+    let Some(response) = executable.query(WORKSPACE_KEY, data.as_bytes())? else { return Ok(0) };
+    let text = String::from_utf8_lossy(&response);
+    text.trim()
+        .parse()
+        .map_err(|_| Error::new(format!("{WORKSPACE_KEY}: expected a number of bytes, found \"{text}\"")))
+}
+
+/// Run in progress.
 struct Pending {
     dependencies: Vec<EventTable>,
+    /// True if the run may return before its work is done.
+    is_asynchronous: bool,
     submitted: Option<EventTable>,
+    workspace: Option<DeviceWorkspace>,
 }
 
 thread_local! {
     static CURRENT: RefCell<Option<Pending>> = const { RefCell::new(None) };
 }
 
-/// Calls `run`, during which the plugin may submit unfinished work and query the runs that it depends on.
-pub fn submitting<R>(plugin: &str, dependencies: &[&Event], run: impl FnOnce() -> R) -> (R, Option<Event>) {
-    let dependencies = dependencies.iter().map(|event| event.table).collect();
-    let outer = CURRENT.replace(Some(Pending { dependencies, submitted: None }));
+/// Calls `run` with access to a workspace in device memory. If there are `dependencies`, the plugin may submit
+/// unfinished work and query the runs that it depends on; `None` requires that the work is done when `run` returns.
+/// Returns the event of the unfinished work.
+pub fn submitting<R>(
+    plugin: &str,
+    dependencies: Option<&[&Event]>,
+    workspace: Option<DeviceWorkspace>,
+    run: impl FnOnce() -> R,
+) -> (R, Option<Event>) {
+    let events = dependencies.unwrap_or_default().iter().map(|event| event.table).collect();
+    let is_asynchronous = dependencies.is_some();
+    let outer = CURRENT.replace(Some(Pending { dependencies: events, is_asynchronous, submitted: None, workspace }));
     let result = run();
     let submitted_event = CURRENT.replace(outer).and_then(|pending| pending.submitted);
     (result, submitted_event.map(|table| Event { table, sites: CallSites::of(plugin, "") }))
+}
+
+unsafe extern "C" fn current_workspace(buffer: *mut *mut c_void, offset: *mut usize) -> usize {
+    let workspace = CURRENT.with_borrow(|current| current.as_ref().and_then(|pending| pending.workspace));
+    let Some(workspace) = workspace else { return 0 };
+    // SAFETY: the plugin passes valid output pointers.
+    unsafe {
+        buffer.write(workspace.buffer.as_ptr());
+        offset.write(workspace.offset);
+    }
+    workspace.bytes
 }
 
 unsafe extern "C" fn current_dependencies(to: *mut *const EventTable) -> usize {
@@ -255,7 +390,7 @@ unsafe extern "C" fn current_dependencies(to: *mut *const EventTable) -> usize {
 
 unsafe extern "C" fn take_event(event: *const EventTable) -> i32 {
     CURRENT.with_borrow_mut(|current| match current {
-        Some(pending) if pending.submitted.is_none() => {
+        Some(pending) if pending.is_asynchronous && pending.submitted.is_none() => {
             // SAFETY: the plugin passes a valid event, which is copied.
             pending.submitted = Some(unsafe { *event });
             OK
@@ -266,7 +401,11 @@ unsafe extern "C" fn take_event(event: *const EventTable) -> i32 {
 
 /// Returns the service [`STREAM_SERVICE`](crate::device::STREAM_SERVICE).
 pub fn stream_service() -> NonNull<c_void> {
-    static TABLE: StreamTable =
-        StreamTable { struct_size: size_of::<StreamTable>(), dependencies: current_dependencies, submit: take_event };
+    static TABLE: StreamTable = StreamTable {
+        struct_size: size_of::<StreamTable>(),
+        dependencies: current_dependencies,
+        submit: take_event,
+        workspace: current_workspace,
+    };
     NonNull::from(&TABLE).cast()
 }

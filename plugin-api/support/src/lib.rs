@@ -12,4 +12,5 @@ pub mod log;
 pub mod operands;
 pub mod refusal;
 pub mod region;
+pub mod resize;
 pub mod view;

@@ -11,6 +11,7 @@ pub enum Anchor {
     Reduce,
     Concatenate,
     Take,
+    Resize,
 }
 
 /// Anchor kinds by operator name.
@@ -38,6 +39,8 @@ pub const ANCHORS: &[(&str, Anchor)] = &[
     ("prod", Anchor::Reduce),
     ("concatenate", Anchor::Concatenate),
     ("take", Anchor::Take),
+    ("image.resize2d", Anchor::Resize),
+    ("nn.upsampling", Anchor::Resize),
 ];
 
 /// Returns the anchor kind of an operator; `None` if the operator has no dedicated kernel.

@@ -18,7 +18,7 @@ pub struct OpenCl;
 const TILES: [&str; 3] = ["auto", "registers", "local"];
 
 /// Returns the user-supplied value of a backend option; `None` if the option is unset.
-fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
+pub fn option<'v>(options: &'v Value, name: &str) -> Option<&'v str> {
     options["backend_options"][name].as_str()
 }
 
@@ -71,6 +71,12 @@ fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
     })
 }
 
+/// Option that makes the device read inputs of a model in host memory, for devices that share memory with the host.
+pub const ZERO_COPY: &str = "zero_copy";
+
+/// Description of [`ZERO_COPY`].
+const ZERO_COPY_ABOUT: &str = "Access to model inputs in host memory, without a copy, for integrated devices";
+
 /// Estimates the cost of one run: number of launches, and size of constants and arena in bytes.
 fn estimate(program: &Program) -> Estimate {
     let constants = program.packed.iter().filter_map(PackedConstant::bytes).fold(program.arena, u64::saturating_add);
@@ -103,8 +109,11 @@ impl Codegen for OpenCl {
             operators: support::operators(),
             dynamic_dims: true,
             device_memory: true,
-            options: [("tile".to_owned(), option("Memory for operands that work-items of a GEMM share", &TILES))]
-                .into(),
+            options: [
+                ("tile".to_owned(), option("Memory for operands that work-items of a GEMM share", &TILES)),
+                (ZERO_COPY.to_owned(), BackendOption { load: true, ..option(ZERO_COPY_ABOUT, &["false", "true"]) }),
+            ]
+            .into(),
             ..Description::default()
         })
     }

@@ -1,6 +1,6 @@
 //! Loads regions onto a device: one plan, or one plan per set of input dimensions.
 
-use crate::backend::{generate, with_tile};
+use crate::backend::{ZERO_COPY, generate, option, with_tile};
 use crate::blob::{self, Blob, OpenRegion};
 use crate::device::Device;
 use crate::device::program::cache_settings;
@@ -9,7 +9,7 @@ use crate::open::bind;
 use crate::plan::{ConstantPool, Plan, Setup, check_shapes};
 use crate::program::{Launch, Program};
 use crate::widen;
-use byoc_plugin_api::device::{MEMORY_KEY, answer_memory};
+use byoc_plugin_api::device::{MEMORY_KEY, WORKSPACE_KEY, answer_memory};
 use byoc_plugin_api::{
     Attr, Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature,
 };
@@ -21,20 +21,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Loader registered as `loadbinary_opencl`.
 #[derive(Default)]
 pub struct OpenClLoader {
-    /// Device of the most recently loaded region, and the response to the host's next memory query.
-    space: Mutex<Option<(Arc<Device>, Vec<u8>)>>,
+    /// Memory of each device, for each value of the option `zero_copy`, with the response to the host's memory query. The
+    /// last entry belongs to the most recently loaded region.
+    spaces: Mutex<Vec<KnownSpace>>,
+}
+
+struct KnownSpace {
+    device: Arc<Device>,
+    is_zero_copy: bool,
+    response: Vec<u8>,
 }
 
 impl OpenClLoader {
     /// Records the device of a loaded region for the host's memory query.
-    fn record_device(&self, device: &Arc<Device>, services: &Services) {
-        let mut space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = space.as_ref().is_some_and(|(is_known, _)| Arc::ptr_eq(is_known, device));
-        if !is_known && device.alignment <= MAX_ALIGNMENT {
-            *space = Some((device.clone(), answer_memory(Space::new(device, services))));
+    fn record_device(&self, device: &Arc<Device>, services: &Services, is_zero_copy: bool) {
+        if device.alignment > MAX_ALIGNMENT {
+            return;
         }
+        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |space: &KnownSpace| Arc::ptr_eq(&space.device, device) && space.is_zero_copy == is_zero_copy;
+        let space = match spaces.iter().position(is_same) {
+            Some(index) => spaces.remove(index),
+            None => {
+                let response = answer_memory(Space::new(device, services, is_zero_copy));
+                KnownSpace { device: device.clone(), is_zero_copy, response }
+            }
+        };
+        spaces.push(space);
     }
 }
+
+/// Key of the query that releases a plan.
+const RELEASE_KEY: &str = "plan.release";
 
 /// Maximum tensor alignment that the host supports, in bytes.
 const MAX_ALIGNMENT: usize = 256;
@@ -62,7 +80,8 @@ impl Loader for OpenClLoader {
         request.check_signature(&signature)?;
         let selector = request.options["device"].as_str().unwrap_or(selector);
         let device = Device::get(selector, Some(request.services.num_threads()))?;
-        self.record_device(&device, request.services);
+        let is_zero_copy = option(request.options, ZERO_COPY) == Some("true");
+        self.record_device(&device, request.services, is_zero_copy);
         let (services, cache) = (request.services.clone(), cache_settings(request.options));
         match blob {
             Blob::Fixed(program) => {
@@ -98,8 +117,8 @@ impl Loader for OpenClLoader {
                     .hint("compile the model for another backend, or run the artifact with a byoc installation"))
             }
             MEMORY_KEY => {
-                let space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-                Ok(space.as_ref().map(|(_, memory_answer)| memory_answer.clone()))
+                let spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(spaces.last().map(|space| space.response.clone()))
             }
             "blob.summary" => Ok(Some(summary(&blob::read(data)?).into_bytes())),
             "blob.listing" => Ok(Some(match blob::read(data)? {
@@ -155,6 +174,10 @@ impl Executable for FixedRegion {
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         self.plan.run(call, &self.services)
+    }
+
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok((key == WORKSPACE_KEY).then(|| self.plan.workspace_response()))
     }
 }
 
@@ -247,12 +270,18 @@ impl Executable for DynamicRegion {
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        if key != "plan.release" {
+        if !matches!(key, RELEASE_KEY | WORKSPACE_KEY) {
             return Ok(None);
         }
         let id = serde_json::from_slice::<Value>(data).ok().and_then(|data| data["plan"].as_u64());
-        let id = id.ok_or_else(|| Error::new("plan.release: expected a plan number, found none"))?;
+        let id = id.ok_or_else(|| Error::new(format!("{key}: expected a plan number, found none")))?;
         let mut plans = self.plans();
+        if key == WORKSPACE_KEY {
+            return Ok(plans.plans.get(&id).and_then(|plan| match &**plan {
+                SizedRegion::Device(plan) => Some(plan.workspace_response()),
+                SizedRegion::Host(..) => None,
+            }));
+        }
         plans.ids.retain(|_, plan_id| *plan_id != id);
         let plan = plans.plans.remove(&id);
         drop(plans);

@@ -6,7 +6,7 @@ use crate::device::memory::Buffer;
 use crate::device::program::Program as Built;
 use crate::device::{Device, space};
 use crate::program::{Edge, PackedConstant, Place, Program};
-use byoc_plugin_api::device::{BufferHandle, Completion, submit};
+use byoc_plugin_api::device::{BufferHandle, Completion, DeviceWorkspace, submit, workspace};
 use byoc_plugin_api::{Call, Constant, Error, Result, Services, Span, Tensor, TensorMut, TensorRef};
 use byoc_plugin_support::cache::Settings;
 use serde_json::json;
@@ -47,9 +47,68 @@ struct State {
     launches: Vec<Launch>,
     /// Inputs, then outputs.
     edges: Vec<BoundEdge>,
-    _parts: Vec<Buffer>,
-    _arena: Buffer,
+    arena: BoundArena,
     _constants: Vec<Arc<Buffer>>,
+}
+
+/// Intermediate results, in the workspace of a run or in a buffer of the plan.
+#[derive(Default)]
+struct BoundArena {
+    /// Launch index and argument index of each kernel argument that refers to an intermediate result, by result.
+    arguments: Vec<Vec<[usize; 2]>>,
+    /// Sub-buffer of each intermediate result.
+    parts: Vec<Buffer>,
+    /// Buffer for runs without a workspace, allocated on first use.
+    own_buffer: Option<Buffer>,
+    /// Workspace to which the kernel arguments are set: its buffer and offset, or `None` for `own_buffer`. Undefined if
+    /// there are no parts.
+    workspace: Option<(usize, u64)>,
+}
+
+impl BoundArena {
+    /// Sets the kernel arguments of the intermediate results.
+    fn bind(
+        &mut self,
+        workspace: Option<DeviceWorkspace>,
+        program: &Program,
+        launches: &[Launch],
+        device: &Arc<Device>,
+    ) -> Result<()> {
+        if program.buffers.is_empty() {
+            return Ok(());
+        }
+        let workspace = workspace.filter(|workspace| workspace.bytes as u64 >= program.arena);
+        let key = workspace.map(|workspace| (workspace.buffer.as_ptr() as usize, workspace.offset as u64));
+        if !self.parts.is_empty() && key == self.workspace {
+            return Ok(());
+        }
+        let create_parts = |parent: &Buffer, base: u64| -> Result<Vec<Buffer>> {
+            program.buffers.iter().map(|buffer| parent.sub_buffer(base + buffer.offset, buffer.bytes)).collect()
+        };
+        let parts = match workspace {
+            Some(workspace) => {
+                // SAFETY: the host owns the buffer and keeps it until the run has ended; OpenCL checks the ranges of the
+                // sub-buffers, and `into_handle` consumes this reference without releasing it.
+                let parent = unsafe { Buffer::from_handle(device, workspace.buffer.as_ptr(), usize::MAX) };
+                let parts = create_parts(&parent, workspace.offset as u64);
+                parent.into_handle();
+                parts?
+            }
+            None => {
+                if self.own_buffer.is_none() {
+                    self.own_buffer = Some(Buffer::new(device, program.arena)?);
+                }
+                self.own_buffer.as_ref().map_or(Ok(Vec::new()), |buffer| create_parts(buffer, 0))?
+            }
+        };
+        // After an error below, the next run sets all arguments.
+        self.parts.clear();
+        for (part, arguments) in parts.iter().zip(&self.arguments) {
+            arguments.iter().try_for_each(|&[launch, argument]| launches[launch].set(argument, part.handle()))?;
+        }
+        (self.parts, self.workspace) = (parts, key);
+        Ok(())
+    }
 }
 
 /// Input or output, with the buffer that kernels access.
@@ -185,12 +244,7 @@ impl State {
             .iter()
             .map(|packed_constant| setup.pool.get(device, packed_constant, setup))
             .collect::<Result<_>>()?;
-        let arena = Buffer::new(device, program.arena)?;
-        let arena_buffers: Vec<Buffer> = program
-            .buffers
-            .iter()
-            .map(|buffer| arena.sub_buffer(buffer.offset, buffer.bytes))
-            .collect::<Result<_>>()?;
+        let mut arena = BoundArena { arguments: vec![Vec::new(); program.buffers.len()], ..BoundArena::default() };
         let mut launches = Vec::new();
         for (launch_index, launch) in program.launches.iter().enumerate() {
             let kernel = &program.kernels[launch.kernel];
@@ -200,12 +254,12 @@ impl State {
                     Place::Input(i) => edges[i].arguments.push([launch_index, argument_index]),
                     Place::Output(i) => edges[program.inputs.len() + i].arguments.push([launch_index, argument_index]),
                     Place::Constant(i) => bound_launch.set(argument_index, constants[i].handle())?,
-                    Place::Work(i) => bound_launch.set(argument_index, arena_buffers[i].handle())?,
+                    Place::Work(i) => arena.arguments[i].push([launch_index, argument_index]),
                 }
             }
             launches.push(bound_launch);
         }
-        Ok(State { launches, edges, _parts: arena_buffers, _arena: arena, _constants: constants })
+        Ok(State { launches, edges, arena, _constants: constants })
     }
 
     /// Enqueues copies of the host inputs to the device, all kernels, and copies of the host outputs back. After an
@@ -301,6 +355,13 @@ impl Plan {
         &self.target.program
     }
 
+    /// Returns the response to the host's query for the workspace in device memory.
+    pub fn workspace_response(&self) -> Vec<u8> {
+        let program = self.program();
+        let bytes = if program.buffers.is_empty() { 0 } else { program.arena };
+        bytes.to_string().into_bytes()
+    }
+
     /// Returns the memory use of this plan in bytes, without the constants that plans share.
     pub fn bytes(&self) -> u64 {
         let program = self.program();
@@ -326,6 +387,7 @@ impl Plan {
         for (edge, operand) in state.edges.iter_mut().zip(&operands) {
             edge.bind(*operand, &state.launches, device)?;
         }
+        state.arena.bind(workspace(services), program, &state.launches, device)?;
         let mut copied_bytes = [0; 2];
         for ((edge, operand), tensor) in state.edges.iter_mut().zip(&operands).zip(inputs) {
             if let Operand::Host = operand {

@@ -7,6 +7,7 @@ use crate::view_ops;
 use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::refusal::{CompileError, refuse};
 use byoc_plugin_support::region::{Op, RegionIr};
+use byoc_plugin_support::resize::Resize;
 use byoc_plugin_support::view::{View, count};
 
 type Result = std::result::Result<(), CompileError>;
@@ -123,6 +124,16 @@ fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result {
                     op.name
                 );
                 return refuse(RefusalCode::UnsupportedAttr, detail);
+            }
+        }
+        Anchor::Resize => {
+            if let Err(detail) = Resize::new(op) {
+                return refuse(RefusalCode::UnsupportedAttr, format!("{}: {detail}", op.name));
+            }
+            let layout = op.attrs().text("layout");
+            if !["NCHW", "NHWC"].contains(&layout) {
+                let detail = format!("{}: attribute layout: expected NCHW or NHWC, found \"{layout}\"", op.name);
+                return refuse(RefusalCode::UnsupportedLayout, detail);
             }
         }
         Anchor::MatrixProduct | Anchor::Normalize | Anchor::Reduce | Anchor::Concatenate => {}

@@ -2,8 +2,8 @@
 //! kernels, after a delay that a file beside the library specifies.
 
 use byoc_plugin_api::device::{
-    BufferHandle, Completion, DEVICE_LOST, DeviceMemory, MEMORY_KEY, MemoryKey, Transfer, answer_memory, dependencies,
-    submit,
+    BufferHandle, Completion, DEVICE_LOST, DeviceMemory, HostBytes, MEMORY_KEY, MemoryKey, Transfer, WORKSPACE_KEY,
+    answer_memory, dependencies, submit, workspace,
 };
 use byoc_plugin_api::{
     Attr, AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DESCRIBE_KEY, DEVICES_KEY, DType,
@@ -12,9 +12,10 @@ use byoc_plugin_api::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -51,11 +52,16 @@ struct Config {
     per_device: bool,
     /// True if a region's first output may share the memory of its first input.
     in_place: bool,
+    /// True if the device offers page-locked memory and reads host memory in place.
+    shares_memory: bool,
+    /// Size of the workspace of a run in device memory, in bytes.
+    workspace: usize,
     /// Verdicts that contain estimates: `region` for verdicts on regions, `parts` for verdicts on operators.
     estimates: String,
     /// Simulated fault. `lost`: a run reports that the device is gone; `hang`: a run never ends; `full`: memory is
     /// exhausted; `early`: a run is reported as done prematurely; `unordered`: a run does not wait for the runs that it
-    /// depends on; `past_end`: a run writes a byte past the end of an output; `host_only`: there is no device memory.
+    /// depends on; `past_end`: a run writes a byte past the end of an output; `host_only`: there is no device memory;
+    /// `workspace`: a run writes a byte past the end of its workspace; `shared`: memory in place has other contents.
     fault: String,
 }
 
@@ -220,13 +226,39 @@ struct OwnMemory {
 }
 
 /// Device memory buffer, which resides in process memory.
-struct Buffer(Box<[u64]>);
+struct Buffer {
+    data: *mut u8,
+    /// Allocation; `None` for a buffer that shares memory with the host.
+    _owned: Option<Box<[u64]>>,
+}
+
+impl Buffer {
+    fn new(mut words: Box<[u64]>) -> BufferHandle {
+        let data = words.as_mut_ptr().cast();
+        Buffer { data, _owned: Some(words) }.into_handle()
+    }
+
+    fn into_handle(self) -> BufferHandle {
+        NonNull::from(Box::leak(Box::new(self))).cast()
+    }
+}
+
+/// Block of 64 bytes, for alignment.
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+struct Line(#[expect(dead_code, reason = "accessed through pointers")] [u8; 64]);
+
+/// Page-locked memory that the host uses, keyed by address.
+static PAGE_LOCKED: Mutex<BTreeMap<usize, Box<[Line]>>> = Mutex::new(BTreeMap::new());
+
+/// Number of bytes copied to the device from page-locked memory.
+static PAGE_LOCKED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 impl OwnMemory {
     fn bytes(transfer: Transfer) -> *mut u8 {
         // SAFETY: the host passes only handles from `allocate` that it has not released.
-        let buffer = unsafe { &mut *transfer.buffer.as_ptr().cast::<Buffer>() };
-        buffer.0.as_mut_ptr().cast::<u8>().wrapping_add(transfer.offset)
+        let buffer = unsafe { &*transfer.buffer.as_ptr().cast::<Buffer>() };
+        buffer.data.wrapping_add(transfer.offset)
     }
 }
 
@@ -249,8 +281,7 @@ impl DeviceMemory for OwnMemory {
                 Error::new(format!("failed to allocate {bytes} bytes of device memory")).hint("close other programs")
             );
         }
-        let buffer = Box::new(Buffer(vec![0x5a5a; bytes.div_ceil(8)].into()));
-        Ok(NonNull::from(Box::leak(buffer)).cast())
+        Ok(Buffer::new(vec![0x5a5a; bytes.div_ceil(8)].into()))
     }
 
     fn release(&self, buffer: BufferHandle) {
@@ -262,6 +293,11 @@ impl DeviceMemory for OwnMemory {
     }
 
     fn copy_in(&self, destination: Transfer, source: &[u8]) -> Result<()> {
+        let start = source.as_ptr() as usize;
+        let block = PAGE_LOCKED.lock().unwrap().range(..=start).next_back().map(|(&at, lines)| at + 64 * lines.len());
+        if block.is_some_and(|end| start + source.len() <= end) {
+            PAGE_LOCKED_BYTES.fetch_add(source.len() as u64, Ordering::Relaxed);
+        }
         // SAFETY: the host checks the range, and orders the copy after the runs that use the buffer.
         unsafe { OwnMemory::bytes(destination).copy_from_nonoverlapping(source.as_ptr(), source.len()) };
         Ok(())
@@ -271,6 +307,28 @@ impl DeviceMemory for OwnMemory {
         // SAFETY: the host checks the range, and orders the copy after the runs that write it.
         unsafe { destination.as_mut_ptr().copy_from_nonoverlapping(OwnMemory::bytes(source), destination.len()) };
         Ok(())
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<Option<NonNull<u8>>> {
+        if !self.config.shares_memory {
+            return Ok(None);
+        }
+        let mut lines: Box<[Line]> = vec![Line([0x5a; 64]); bytes.div_ceil(64)].into();
+        let address = NonNull::from(&mut *lines).cast::<u8>();
+        PAGE_LOCKED.lock().unwrap().insert(address.as_ptr() as usize, lines);
+        Ok(Some(address))
+    }
+
+    fn release_host(&self, memory: NonNull<u8>) {
+        PAGE_LOCKED.lock().unwrap().remove(&(memory.as_ptr() as usize)).expect("expected page-locked memory");
+    }
+
+    fn import_host(&self, memory: HostBytes) -> Result<Option<BufferHandle>> {
+        match (self.config.shares_memory, &*self.config.fault) {
+            (false, _) => Ok(None),
+            (true, "shared") => Ok(Some(Buffer::new(vec![0; memory.len.div_ceil(8)].into()))),
+            (true, _) => Ok(Some(Buffer { data: memory.address.as_ptr(), _owned: None }.into_handle())),
+        }
     }
 }
 
@@ -330,9 +388,21 @@ impl Operand {
 
 impl LoadedRegion {
     /// Returns a closure that performs a run.
-    fn work(&self, inputs: Vec<Operand>, outputs: Vec<Operand>) -> impl FnOnce() -> Result<()> + Send + 'static {
+    fn work(
+        &self,
+        inputs: Vec<Operand>,
+        outputs: Vec<Operand>,
+        scratch: Option<Operand>,
+    ) -> impl FnOnce() -> Result<()> + Send + 'static {
         let (config, reference, lost) = (self.config.clone(), self.reference.clone(), self.lost.clone());
         move || {
+            // SAFETY: the host keeps the operands until the work is done, and nothing else writes them.
+            let bytes =
+                |operand: &Operand| unsafe { std::slice::from_raw_parts_mut(operand.data.cast::<u8>(), operand.len()) };
+            // Another run that uses the workspace at the same time changes its contents.
+            static MARKS: AtomicU64 = AtomicU64::new(0);
+            let mark = MARKS.fetch_add(1, Ordering::Relaxed) as u8;
+            scratch.iter().for_each(|scratch| bytes(scratch).fill(mark));
             std::thread::sleep(Duration::from_millis(config.milliseconds));
             if config.fault == "hang" {
                 loop {
@@ -343,9 +413,6 @@ impl LoadedRegion {
                 lost.store(true, Ordering::Relaxed);
                 return Err(Error::new("the device does not respond").code(DEVICE_LOST).hint("power-cycle the device"));
             }
-            // SAFETY: the host keeps the operands until the work is done, and nothing else writes them.
-            let bytes =
-                |operand: &Operand| unsafe { std::slice::from_raw_parts_mut(operand.data.cast::<u8>(), operand.len()) };
             let inputs: Vec<TensorRef<'_>> =
                 inputs.iter().map(|operand| TensorRef::new(operand.dtype, &operand.shape, bytes(operand))).collect();
             let mut shapes: Vec<Vec<usize>> = outputs.iter().map(|operand| operand.shape.clone()).collect();
@@ -355,6 +422,9 @@ impl LoadedRegion {
                 .map(|(operand, shape)| TensorMut::new(operand.dtype, shape, bytes(operand)))
                 .collect();
             reference.run(Call { inputs: &inputs, outputs: &mut targets, workspace: &mut [], plan: 0 })?;
+            if scratch.iter().any(|scratch| bytes(scratch).iter().any(|&byte| byte != mark)) {
+                return Err(Error::new("another run changed the workspace of this run"));
+            }
             if let Some(last_output) = outputs.last().filter(|_| config.fault == "past_end") {
                 let extended_operand =
                     Operand { dtype: DType::U8, shape: vec![last_output.len() + 1], data: last_output.data };
@@ -366,6 +436,10 @@ impl LoadedRegion {
 }
 
 impl Executable for LoadedRegion {
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok((key == WORKSPACE_KEY).then(|| self.config.workspace.to_string().into_bytes()))
+    }
+
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         self.reference.prepare(inputs)
     }
@@ -377,10 +451,17 @@ impl Executable for LoadedRegion {
         let level =
             run_options(&self.services, "device").and_then(|options| Some(options.get("level")?.as_str()?.to_owned()));
         self.services.counter(&format!("device.runs.{}", level.as_deref().unwrap_or("none")), 1);
+        self.services.counter("device.page_locked_bytes", PAGE_LOCKED_BYTES.swap(0, Ordering::Relaxed));
+        let scratch = workspace(&self.services).map(|workspace| {
+            self.services.counter("device.workspace_bytes", workspace.bytes as u64);
+            let data = OwnMemory::bytes(Transfer { buffer: workspace.buffer, offset: workspace.offset });
+            let bytes = workspace.bytes + usize::from(self.config.fault == "workspace");
+            Operand { dtype: DType::U8, shape: vec![bytes], data: data.cast() }
+        });
         if inputs[0].data == outputs[0].data {
             self.services.counter("device.in_place", 1);
         }
-        let work = self.work(inputs, outputs);
+        let work = self.work(inputs, outputs, scratch);
         let preceding_work: Vec<Work> = dependencies(&self.services).own::<Work>().cloned().collect();
         let completion = Work(Arc::default());
         let services = self.services.clone();

@@ -331,7 +331,8 @@ fn tests_devices() {
     // Device 1 has no memory, and the option fault=lost loses device 0.
     let waive_args = ["--waive", "device 1", "--waive", "option fault=lost"];
     for one_run in [false, true] {
-        let (_dir, file) = device(&json!({ "one_run": one_run }));
+        let workspace = if one_run { 0 } else { 1000 };
+        let (_dir, file) = device(&json!({ "one_run": one_run, "shares_memory": !one_run, "workspace": workspace }));
         let (output, lines) = run_conformance(&file, &[&waive_args[..], &["--cases", "8"]].concat());
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
         for claim in ["device memory", "device 0", "unfinished runs", "option wide=true"] {
@@ -347,10 +348,13 @@ fn tests_devices() {
         ("early", &["wrong-result", "not-repeatable"][..]),
         ("unordered", &["not-repeatable"]),
         ("past_end", &["writes-outside"]),
+        ("workspace", &["writes-outside"]),
+        ("shared", &["wrong-result"]),
         ("host_only", &["not-tested"]),
         ("lost", &["run-failed"]),
     ] {
-        let (_dir, file) = device(&json!({ "fault": fault, "milliseconds": 1 }));
+        let (_dir, file) =
+            device(&json!({ "fault": fault, "milliseconds": 1, "shares_memory": true, "workspace": 64 }));
         let (output, lines) = run_conformance(&file, &[&waive_args[..], &["--cases", "2"]].concat());
         let kinds_reported = kinds(&lines);
         assert!(

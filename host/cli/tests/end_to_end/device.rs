@@ -147,6 +147,46 @@ fn independent_regions_run_side_by_side() {
     assert!(!overlap(true), "expected one run at a time");
 }
 
+/// Tests that a device reads an input of the model in host memory if it can, unless a region overwrites the input.
+#[test]
+fn inputs_of_the_model_are_shared_with_the_device() {
+    let bytes = f64::from(8 * 16 * 4);
+    let metrics = Fixture::new(&json!({"shares_memory": true}), &chain(3)).metrics();
+    assert_eq!([&metrics["import.to_device"], &metrics["import.to_device_bytes"]], [&json!(1.0), &json!(bytes)]);
+    assert_eq!([&metrics["copy.to_device"], &metrics["copy.from_device"]], [&Value::Null, &json!(1.0)], "{metrics}");
+    let metrics = Fixture::new(&json!({"shares_memory": true, "in_place": true}), &chain(3)).metrics();
+    assert_eq!([&metrics["import.to_device"], &metrics["copy.to_device"]], [&Value::Null, &json!(1.0)], "{metrics}");
+}
+
+#[test]
+fn tensors_of_the_host_are_copied_from_page_locked_memory() {
+    let body = "def @main(%x: Tensor[(8, 16), float32]) {
+      %0 = exp(%x);
+      %1 = nn.relu(%0);
+      add(exp(%1), %0)
+    }";
+    let bytes = f64::from(8 * 16 * 4);
+    let metrics = Fixture::new(&json!({"shares_memory": true}), body).metrics();
+    assert!(metrics["device.page_locked_bytes"].as_f64() >= Some(bytes), "{metrics}");
+    let metrics = Fixture::new(&json!({}), body).metrics();
+    assert_eq!(metrics["device.page_locked_bytes"], 0.0, "{metrics}");
+}
+
+/// Tests that runs with a workspace in device memory obtain it, and that no two of them use it at the same time: the
+/// test device reports a workspace whose contents change during a run.
+#[test]
+fn workspaces_in_device_memory_are_used_by_one_run_at_a_time() {
+    for one_run in [false, true] {
+        let fixture =
+            Fixture::new(&json!({"milliseconds": 20, "one_run": one_run, "workspace": 1000}), INDEPENDENT_REGIONS);
+        let metrics = fixture.metrics();
+        assert_eq!(metrics["device.workspace_bytes"], 2000.0, "{metrics}");
+    }
+    let fixture =
+        Fixture::new(&json!({"milliseconds": 200, "workspace": 1000, "fault": "unordered"}), INDEPENDENT_REGIONS);
+    fixture.run(&[]).fails_with("E0406").stderr_contains(&["another run changed the workspace of this run"]);
+}
+
 #[test]
 fn lost_device_is_reported_once_and_the_host_computes() {
     let fixture = Fixture::new(&json!({"fault": "lost"}), &chain(3));

@@ -1,9 +1,12 @@
 //! Device memory during a run: locations of the tensors of a step, copies, and unfinished runs.
 
+use super::program::Reg;
 use super::value::bad_program;
 use crate::cancel::Cancel;
 use crate::error::fault;
 use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::device::DeviceWorkspace;
 use byoc_plugin_api::host::device::{Buffer, Event, Memory};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -49,6 +52,17 @@ pub struct DeviceOperands {
     pub inputs: SmallVec<[Option<DeviceSlice>; 8]>,
     /// Outputs, in the order of the region's results.
     pub outputs: SmallVec<[Option<DeviceSlice>; 4]>,
+    /// Workspace of the run.
+    pub workspace: Option<DeviceWorkspace>,
+}
+
+/// Tensor whose memory a device shares while a run reads it.
+pub(super) struct SharedTensor(pub Tensor);
+
+impl AsRef<[u8]> for SharedTensor {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
 }
 
 /// Ranges of a device arena that a step reads and writes.
@@ -146,8 +160,56 @@ impl Unfinished {
     }
 }
 
-/// Returns the arena buffer of a space from the buffers of a frame.
-pub(super) fn buffer(device: &[Option<Buffer>], space: u32) -> Result<&Buffer, Diagnostic> {
-    let buffer = device.get(space as usize).and_then(Option::as_ref);
-    buffer.ok_or_else(|| bad_program("expected an arena in device memory, found none"))
+/// Device memory of an activation.
+#[derive(Default)]
+pub(super) struct DeviceFrame {
+    /// Arena in the memory of each space; `None` for empty arenas.
+    arenas: Vec<Option<Buffer>>,
+    /// Registers whose contents are in a buffer outside the arena.
+    imports: Vec<(Reg, Buffer)>,
+}
+
+impl DeviceFrame {
+    /// Creates the memory of an activation with the given arenas.
+    pub(super) fn new(arenas: Vec<Option<Buffer>>) -> DeviceFrame {
+        DeviceFrame { arenas, imports: Vec::new() }
+    }
+
+    /// Returns the arena of a space.
+    pub(super) fn arena(&self, space: u32) -> Result<&Buffer, Diagnostic> {
+        let buffer = self.arenas.get(space as usize).and_then(Option::as_ref);
+        buffer.ok_or_else(|| bad_program("expected an arena in device memory, found none"))
+    }
+
+    /// Returns the buffer and the offset of a register at `offset` in the arena of a space.
+    pub(super) fn slice(&self, reg: Reg, space: u32, offset: usize) -> Result<(&Buffer, usize), Diagnostic> {
+        match self.imports.iter().find(|(imported_reg, _)| *imported_reg == reg) {
+            Some((_, buffer)) => Ok((buffer, 0)),
+            None => Ok((self.arena(space)?, offset)),
+        }
+    }
+
+    /// Places a register in a buffer outside the arena.
+    pub(super) fn import(&mut self, reg: Reg, buffer: Buffer) {
+        self.remove_import(reg);
+        self.imports.push((reg, buffer));
+    }
+
+    /// Returns a register to its place in the arena.
+    pub(super) fn remove_import(&mut self, reg: Reg) {
+        self.imports.retain(|(imported_reg, _)| *imported_reg != reg);
+    }
+
+    /// Releases the buffers outside the arenas.
+    pub(super) fn clear_imports(&mut self) {
+        self.imports.clear();
+    }
+}
+
+/// Workspace of a step in device memory.
+#[derive(Clone, Copy)]
+pub(super) struct WorkspaceRange {
+    pub space: u32,
+    pub offset: usize,
+    pub bytes: usize,
 }

@@ -4,14 +4,15 @@
 //! each other nor inputs (checked before the program runs), so the arena is split into a mutable slice per output and
 //! shared slices in between. [`Operands`] holds the order of the splits.
 
-use super::device::{self, DeviceSpace, Footprint};
+use super::device::{DeviceFrame, DeviceSpace, Footprint};
 use super::program::{Function, Place, Reg, Register};
 use super::value::{Value, bad_program};
 use crate::error::fault;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::TensorType;
+use byoc_ir::tensor::memory::Charge;
 use byoc_ir::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
-use byoc_plugin_api::host::device::Buffer;
+use byoc_plugin_api::host::device::HostMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -103,9 +104,48 @@ impl RegInfo {
 pub(super) struct Frame {
     pub values: Vec<Value>,
     /// Tensors at the offsets that the planner assigned.
-    pub arena: AlignedBytes,
-    /// Arenas in device memory; `None` for empty arenas.
-    pub device: Vec<Option<Buffer>>,
+    pub arena: HostArena,
+    pub device: DeviceFrame,
+}
+
+/// Host arena of an activation.
+pub(super) enum HostArena {
+    Ordinary(AlignedBytes),
+    /// Page-locked memory of a device, for an arena whose tensors are copied to and from it.
+    PageLocked(HostMemory, #[expect(dead_code, reason = "counts toward the memory limit until it is dropped")] Charge),
+}
+
+impl HostArena {
+    /// Allocates an arena of zero bytes, in page-locked memory if a device offers it.
+    pub(super) fn allocate(bytes: usize, device: Option<&DeviceSpace>) -> Result<HostArena, Diagnostic> {
+        if let Some(device) = device.filter(|_| bytes > 0) {
+            let charge = Charge::new(bytes)?;
+            match device.memory.allocate_host(bytes) {
+                Ok(Some(memory)) => return Ok(HostArena::PageLocked(memory, charge)),
+                Ok(None) => {}
+                Err(error) => tracing::debug!("ordinary memory replaces page-locked memory: {}", fault(&error)),
+            }
+        }
+        Ok(HostArena::Ordinary(allocate(bytes)?))
+    }
+}
+
+impl AsRef<[u8]> for HostArena {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            HostArena::Ordinary(bytes) => bytes.as_ref(),
+            HostArena::PageLocked(bytes, _) => bytes.as_ref(),
+        }
+    }
+}
+
+impl AsMut<[u8]> for HostArena {
+    fn as_mut(&mut self) -> &mut [u8] {
+        match self {
+            HostArena::Ordinary(bytes) => bytes.as_mut(),
+            HostArena::PageLocked(bytes, _) => bytes.as_mut(),
+        }
+    }
 }
 
 /// Reason why a register was not copied to caller-provided memory.
@@ -142,7 +182,7 @@ impl<'a> Scope<'a> {
                 let mut copy = allocate(info.bytes)?;
                 match info.slot {
                     Slot::Device { space, offset } => {
-                        let buffer = device::buffer(&frame.device, space)?;
+                        let (buffer, offset) = frame.device.slice(reg, space, offset)?;
                         buffer.copy_out(offset, copy.as_mut()).map_err(|error| fault(&error))?;
                     }
                     _ => self.copy_arena(frame, reg, copy.as_mut()),
@@ -192,7 +232,7 @@ impl<'a> Scope<'a> {
                     return Err(ReadError::Type(dtype, shape.clone()));
                 }
                 if let Slot::Device { space, offset } = info.slot {
-                    let buffer = device::buffer(&frame.device, space).map_err(ReadError::Failed)?;
+                    let (buffer, offset) = frame.device.slice(reg, space, offset).map_err(ReadError::Failed)?;
                     return buffer.copy_out(offset, out.data).map_err(|error| ReadError::Failed(fault(&error)));
                 }
                 self.copy_arena(frame, reg, out.data);
@@ -214,8 +254,8 @@ impl<'a> Scope<'a> {
             },
             Slot::Device { space, offset } => match value {
                 Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known_type().map(|(d, s)| (d, &s[..])) => {
-                    let buffer = device::buffer(&frame.device, space)?;
-                    buffer.copy_in(offset, t.bytes()).map_err(|error| fault(&error))?;
+                    frame.device.remove_import(reg);
+                    frame.device.arena(space)?.copy_in(offset, t.bytes()).map_err(|error| fault(&error))?;
                 }
                 value => return Err(register_error(info, &value)),
             },
@@ -243,11 +283,13 @@ impl<'a> Scope<'a> {
         match (self.reg(source).slot, self.reg(target).slot) {
             (Slot::Arena(source_offset), Slot::Device { space, offset }) => {
                 let source_data = &arena.as_ref()[source_offset..source_offset + bytes];
-                device::buffer(device, space)?.copy_in(offset, source_data).map_err(|error| fault(&error))
+                device.remove_import(target);
+                device.arena(space)?.copy_in(offset, source_data).map_err(|error| fault(&error))
             }
             (Slot::Device { space, offset }, Slot::Arena(target_offset)) => {
                 let target_data = &mut arena.as_mut()[target_offset..target_offset + bytes];
-                device::buffer(device, space)?.copy_out(offset, target_data).map_err(|error| fault(&error))
+                let (buffer, offset) = device.slice(source, space, offset)?;
+                buffer.copy_out(offset, target_data).map_err(|error| fault(&error))
             }
             _ => {
                 let value = self.read(frame, source)?;

@@ -237,6 +237,7 @@ impl<'e> Interpreter<'e, '_> {
             && top.function == function
         {
             top.frame.values.fill(Value::Empty);
+            top.frame.device.clear_imports();
             top.next = 0;
             pass_args(&mut self.buffers.args, &mut top.frame);
             return Ok(());
@@ -380,9 +381,9 @@ impl<'e> Interpreter<'e, '_> {
                 return Ok(Flow::Next);
             }
             Step::Region(step) => return self.region(step, caller),
-            Step::Copy { from, to, footprint } => {
-                self.wait(Some(footprint))?;
-                step::copy(scope, &mut self.top().frame, [*from, *to], &exec.spaces)?;
+            Step::Copy(copy) => {
+                self.wait(Some(&copy.footprint))?;
+                step::copy(scope, &mut self.top().frame, copy, &exec.spaces)?;
                 return Ok(Flow::Next);
             }
             Step::Control(instr) => instr,

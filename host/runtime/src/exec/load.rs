@@ -1,7 +1,7 @@
 //! Prepares a validated program for execution, once for all runs: creates the kernels, which may pack their constants,
 //! and lays out the operands of each step with known dimensions.
 
-use super::device::{DeviceSpace, Footprint};
+use super::device::{ALIGNMENT, DeviceSpace, Footprint, WorkspaceRange};
 use super::direct::direct_results;
 use super::frame::{Arenas, DirectResult, Operands, RegInfo, Slot};
 use super::lru_cache::{Dims, LruCache};
@@ -31,6 +31,8 @@ pub(super) struct Code {
     pub values: usize,
     /// Workspace in bytes, the maximum over all steps.
     pub workspace: usize,
+    /// Space whose tensors are copied to or from the host arena, if there is one.
+    pub copying_space: Option<u32>,
     pub regs: Vec<RegInfo>,
     pub steps: Vec<Step>,
     /// Results that steps can write to caller-provided memory; empty unless this is the entry function.
@@ -66,12 +68,7 @@ pub(super) enum Step {
         call: Option<Box<DynamicStep>>,
     },
     Region(Box<RegionStep>),
-    /// Copy between host and device memory, with the range that it accesses in device memory.
-    Copy {
-        from: Reg,
-        to: Reg,
-        footprint: Footprint,
-    },
+    Copy(Box<CopyStep>),
     /// No operation: source and result share their slot in the arena.
     Nop,
     /// Any other instruction, unchanged.
@@ -122,10 +119,23 @@ pub(super) struct RegionStep {
     pub signature: Signature,
     /// Operands and plan, if all dimensions are known before the run.
     pub fixed_plan: Option<(Operands, Prepared)>,
+    /// Workspace in device memory; `None` unless `fixed_plan` has a footprint.
+    pub device_workspace: Option<WorkspaceRange>,
     pub inputs: Vec<Reg>,
     pub outs: Vec<Reg>,
     /// Plans, if dimensions are known only at run time.
     pub plans: Option<Arc<RegionPlans>>,
+}
+
+/// Copy between host and device memory.
+pub(super) struct CopyStep {
+    pub from: Reg,
+    pub to: Reg,
+    /// Ranges that the step accesses in device memory.
+    pub footprint: Footprint,
+    /// True if the device may read the tensor in host memory instead: the tensor is a value, and regions only read the
+    /// copy.
+    pub is_importable: bool,
 }
 
 /// Prepares a function of a validated program for execution.
@@ -140,7 +150,7 @@ pub(super) fn load(
     let function = &program.functions[index];
     let mut loader = Loader { program, constants, regions, plans, workspace: 0, notes: Vec::new() };
     let mut values = 0;
-    let arenas = Arenas::of(function, spaces).ok_or(OutOfMemory::OVERFLOW)?;
+    let mut arenas = Arenas::of(function, spaces).ok_or(OutOfMemory::OVERFLOW)?;
     let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &arenas, &mut values)).collect();
     let regs = regs.ok_or(OutOfMemory::OVERFLOW)?;
     check_fits(function, &regs, arenas.host)?;
@@ -158,8 +168,38 @@ pub(super) fn load(
             _ => {}
         }
     }
+    place_device_workspaces(&mut steps, &mut arenas)?;
+    let copying_space = steps.iter().find_map(|step| match step {
+        Step::Copy(copy) => {
+            let is_in_arena = |reg: Reg| matches!(regs[reg.index()].slot, Slot::Arena(_));
+            let has_device = spaces.get(copy.footprint.space as usize).is_some_and(Option::is_some);
+            (has_device && (is_in_arena(copy.from) || is_in_arena(copy.to))).then_some(copy.footprint.space)
+        }
+        _ => None,
+    });
     let Loader { workspace, notes, .. } = loader;
-    Ok(Code { arenas, values: values as usize, workspace, regs, steps, direct, notes })
+    Ok(Code { arenas, values: values as usize, workspace, copying_space, regs, steps, direct, notes })
+}
+
+/// Reserves memory for the workspaces of the steps behind the tensors of each device arena. Steps share it: as each
+/// writes the range, the device orders them.
+fn place_device_workspaces(steps: &mut [Step], arenas: &mut Arenas) -> Result<(), Diagnostic> {
+    let ends: Vec<Option<usize>> =
+        arenas.device.iter().map(|bytes| bytes.checked_next_multiple_of(ALIGNMENT)).collect();
+    for step in steps {
+        let Step::Region(step) = step else { continue };
+        let (Some((operands, _)), Some(range)) = (&mut step.fixed_plan, &mut step.device_workspace) else { continue };
+        let Some(footprint) = &mut operands.footprint else { continue };
+        let start = ends[range.space as usize].ok_or(OutOfMemory::OVERFLOW)?;
+        let end = start.checked_add(range.bytes).ok_or(OutOfMemory::OVERFLOW)?;
+        range.offset = start;
+        footprint
+            .add(start..end, true)
+            .ok_or_else(|| bad_program("the workspace overlaps the operands of its step"))?;
+        let arena = &mut arenas.device[range.space as usize];
+        *arena = (*arena).max(end);
+    }
+    Ok(())
 }
 
 /// Checks that no tensor of the function exceeds the memory limit, because a kernel may allocate a table as long as an
@@ -189,7 +229,7 @@ impl Loader<'_> {
             Instr::Kernel(call) => self.kernel(function, regs, call),
             Instr::Alias(call) => self.alias(function, regs, call),
             Instr::Region { region, inputs, outs, in_place } => self.region(regs, *region, [inputs, outs], in_place),
-            Instr::Copy { from, to } => Ok(copy(regs, *from, *to)),
+            Instr::Copy { from, to } => Ok(copy(function, regs, *from, *to)),
             other => Ok(Step::Control(other.clone())),
         }
     }
@@ -266,6 +306,7 @@ impl Loader<'_> {
         let mut region = self.regions.get(index as usize).cloned().flatten();
         let plans = self.plans.get(index as usize).cloned().flatten();
         let mut fixed_plan = None;
+        let mut device_workspace = None;
         let is_sized = inputs.iter().chain(&outs).all(|reg| regs[reg.index()].shape.is_some());
         if let Some(plans) = &plans
             && is_sized
@@ -280,6 +321,7 @@ impl Loader<'_> {
                     self.workspace = self.workspace.max(plan.workspace);
                     let operands = Operands::with_in_place(regs, inputs.clone(), outs.clone(), in_place)
                         .ok_or_else(|| bad_program(&format!("the operands of {} overlap", declaration.symbol)))?;
+                    device_workspace = self.device_workspace(region.as_deref(), &operands, &plan, &dims)?;
                     fixed_plan = Some((operands, plan));
                 }
                 Ok(plan) => {
@@ -308,7 +350,29 @@ impl Loader<'_> {
             outputs: declaration.outputs.clone(),
             ..Signature::default()
         };
-        Ok(Step::Region(Box::new(RegionStep { index, region, signature, fixed_plan, inputs, outs, plans })))
+        Ok(Step::Region(Box::new(RegionStep {
+            index,
+            region,
+            signature,
+            fixed_plan,
+            device_workspace,
+            inputs,
+            outs,
+            plans,
+        })))
+    }
+
+    /// Returns the workspace that a step needs in device memory, at an offset that is not known yet.
+    fn device_workspace(
+        &self,
+        region: Option<&dyn Region>,
+        operands: &Operands,
+        plan: &Prepared,
+        dims: &[&[usize]],
+    ) -> Result<Option<WorkspaceRange>, Diagnostic> {
+        let (Some(region), Some(footprint)) = (region, &operands.footprint) else { return Ok(None) };
+        let bytes = region.device_workspace(plan.plan, dims)?;
+        Ok((bytes > 0).then_some(WorkspaceRange { space: footprint.space, offset: 0, bytes }))
     }
 
     fn constant(&self, regs: &[RegInfo], reg: Reg) -> Option<&Tensor> {
@@ -387,7 +451,7 @@ pub(super) fn flatten(ty: &Type) -> Option<Vec<TensorType>> {
 }
 
 /// Prepares a copy between host and device memory.
-fn copy(regs: &[RegInfo], source: Reg, target: Reg) -> Step {
+fn copy(function: &Function, regs: &[RegInfo], source: Reg, target: Reg) -> Step {
     let mut footprint = Footprint::default();
     for (reg, writes) in [(source, false), (target, true)] {
         let info = &regs[reg.index()];
@@ -397,7 +461,27 @@ fn copy(regs: &[RegInfo], source: Reg, target: Reg) -> Step {
             if writes { &mut footprint.writes } else { &mut footprint.reads }.push(range);
         }
     }
-    Step::Copy { from: source, to: target, footprint }
+    let is_importable =
+        matches!(regs[source.index()].slot, Slot::Value(_)) && is_read_by_regions_only(function, target);
+    Step::Copy(Box::new(CopyStep { from: source, to: target, footprint, is_importable }))
+}
+
+/// Returns true if a single instruction writes a register, and all others that access it are regions that read it
+/// without computing in place.
+fn is_read_by_regions_only(function: &Function, reg: Reg) -> bool {
+    let mut writes = 0;
+    for instr in &function.code {
+        let (read, written) = instr.operands();
+        writes += written.iter().filter(|out| **out == reg).count();
+        if !read.contains(&reg) {
+            continue;
+        }
+        let Instr::Region { inputs, in_place, .. } = instr else { return false };
+        if in_place.iter().any(|[_, input]| inputs.get(*input as usize) == Some(&reg)) {
+            return false;
+        }
+    }
+    writes == 1
 }
 
 fn refusal_note(region: &program::Region, reason: &str) -> String {

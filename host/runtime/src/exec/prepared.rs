@@ -2,8 +2,8 @@
 //! [`interpreter`](super::interpreter).
 
 use super::constants::{constants_of, needed_constants};
-use super::device::{DeviceSpace, DeviceSpaces};
-use super::frame::{Frame, Scratch, allocate};
+use super::device::{DeviceFrame, DeviceSpace, DeviceSpaces};
+use super::frame::{Frame, HostArena, Scratch};
 use super::load::{self, Code, Step};
 use super::lock::lock;
 use super::plans::RegionPlans;
@@ -181,8 +181,10 @@ impl PreparedProgram {
             Some(space) if *bytes > 0 => space.memory.allocate(*bytes).map(Some).map_err(|error| fault(&error)),
             _ => Ok(None),
         };
-        let device = code.arenas.device.iter().zip(&self.spaces).map(buffer).collect::<Result<_, _>>()?;
-        Ok(Frame { values: vec![Value::Empty; code.values], arena: allocate(code.arenas.host)?, device })
+        let device_arenas = code.arenas.device.iter().zip(&self.spaces).map(buffer).collect::<Result<_, _>>()?;
+        let copying_device = code.copying_space.and_then(|space| self.spaces[space as usize].as_deref());
+        let arena = HostArena::allocate(code.arenas.host, copying_device)?;
+        Ok(Frame { values: vec![Value::Empty; code.values], arena, device: DeviceFrame::new(device_arenas) })
     }
 
     /// Returns the program without the regions and the device memory of a backend.
@@ -205,6 +207,7 @@ impl PreparedProgram {
     /// Retains the memory of a completed activation for reuse.
     pub fn recycle_frame(&self, index: u32, mut frame: Frame) {
         frame.values.fill(Value::Empty);
+        frame.device.clear_imports();
         let mut free_frames = lock(&self.free_frames[index as usize]);
         if free_frames.len() < MAX_FREE_FRAMES {
             free_frames.push(frame);

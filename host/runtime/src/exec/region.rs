@@ -31,6 +31,16 @@ pub trait Region: Send + Sync {
         self.run(call).map(|()| None)
     }
 
+    /// Returns the size in bytes of the workspace that runs of `plan`, prepared for the given input dimensions, need in
+    /// device memory.
+    ///
+    /// # Errors
+    /// If the backend fails.
+    fn device_workspace(&self, plan: u64, inputs: &[&[usize]]) -> Result<usize, Diagnostic> {
+        let _ = (plan, inputs);
+        Ok(0)
+    }
+
     /// Releases the resources of `plan`, a number from [`Prepared::plan`]: no later run passes it unless `prepare`
     /// returns it again. The executor does not call `prepare` of this region concurrently.
     fn release(&self, plan: u64) {

@@ -1,14 +1,15 @@
 //! Runs the steps that compute: kernels, aliases, regions.
 
-use super::device::{DeviceOperands, DeviceSlice, DeviceSpace};
-use super::frame::{Frame, Scope, Slot, allocate};
-use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flatten};
+use super::device::{DeviceOperands, DeviceSlice, DeviceSpace, SharedTensor};
+use super::frame::{Frame, Operands, Scope, Slot, allocate};
+use super::load::{CopyStep, DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flatten};
 use super::lock::lock;
 use super::lru_cache::Dims;
 use super::prepared::RunBuffers;
 use super::program::{Arg, Reg};
 use super::region::{Region, RegionCall};
 use super::value::{Value, bad_program};
+use crate::error::fault;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{TensorType, Type};
 use byoc_ir::op;
@@ -237,7 +238,7 @@ pub(super) fn region(
     let Some(region) = &step.region else { return Ok(RegionOutcome::OnHost) };
     if let Some((operands, plan)) = &step.fixed_plan {
         let workspace = &mut buffers.workspace.as_mut()[..plan.workspace];
-        let device = operands.is_on_device.then(|| device_operands(scope, frame, &operands.inputs, &operands.outs));
+        let device = operands.is_on_device.then(|| device_operands(scope, frame, step, operands)).transpose()?;
         let mut start_time = None;
         buffers.scratch.with_views(scope, frame, operands, caller, |views| {
             let call = RegionCall {
@@ -320,34 +321,61 @@ fn dynamic_region(
     Ok(RegionOutcome::Done)
 }
 
-/// Returns the operands of a step that are in device memory.
-fn device_operands(scope: Scope<'_>, frame: &Frame, inputs: &[Reg], outs: &[Reg]) -> DeviceOperands {
-    let slice = |reg: &Reg| match scope.reg(*reg).slot {
+/// Returns the operands of a step that are in device memory, and its workspace there.
+fn device_operands(
+    scope: Scope<'_>,
+    frame: &Frame,
+    step: &RegionStep,
+    operands: &Operands,
+) -> Result<DeviceOperands, Diagnostic> {
+    let slice = |&reg: &Reg| match scope.reg(reg).slot {
         Slot::Device { space, offset } => {
-            let buffer = frame.device[space as usize].clone()?;
-            Some(DeviceSlice { buffer, offset })
+            let (buffer, offset) = frame.device.slice(reg, space, offset)?;
+            Ok(Some(DeviceSlice { buffer: buffer.clone(), offset }))
         }
-        _ => None,
+        _ => Ok(None),
     };
-    DeviceOperands { inputs: inputs.iter().map(slice).collect(), outputs: outs.iter().map(slice).collect() }
+    let workspace = match step.device_workspace {
+        Some(range) => Some(frame.device.arena(range.space)?.workspace(range.offset, range.bytes)),
+        None => None,
+    };
+    Ok(DeviceOperands {
+        inputs: operands.inputs.iter().map(slice).collect::<Result<_, Diagnostic>>()?,
+        outputs: operands.outs.iter().map(slice).collect::<Result<_, Diagnostic>>()?,
+        workspace,
+    })
 }
 
-/// Copies a tensor between host and device memory.
+/// Copies a tensor between host and device memory, or lets the device read it in host memory.
 pub(super) fn copy(
     scope: Scope<'_>,
     frame: &mut Frame,
-    [from, to]: [Reg; 2],
+    step: &CopyStep,
     spaces: &[Option<Arc<DeviceSpace>>],
 ) -> Result<(), Diagnostic> {
-    let count_copy = |space: u32, name: &str| {
-        if let Some(space) = &spaces[space as usize] {
-            (space.count)(&format!("copy.{name}"), 1);
-            (space.count)(&format!("copy.{name}_bytes"), scope.reg(from).bytes as u64);
-        }
+    let &CopyStep { from, to, is_importable, .. } = step;
+    let count = |space: &DeviceSpace, name: &str| {
+        (space.count)(name, 1);
+        (space.count)(&format!("{name}_bytes"), scope.reg(from).bytes as u64);
     };
     match (scope.reg(from).slot, scope.reg(to).slot) {
-        (_, Slot::Device { space, .. }) => count_copy(space, "to_device"),
-        (Slot::Device { space, .. }, _) => count_copy(space, "from_device"),
+        (_, Slot::Device { space, .. }) => {
+            let Some(space) = &spaces[space as usize] else { return scope.copy(frame, from, to) };
+            if is_importable && space.memory.imports() {
+                let tensor = scope.read_tensor(frame, from)?;
+                if let Some(buffer) = space.memory.import(SharedTensor(tensor)).map_err(|error| fault(&error))? {
+                    count(space, "import.to_device");
+                    frame.device.import(to, buffer);
+                    return Ok(());
+                }
+            }
+            count(space, "copy.to_device");
+        }
+        (Slot::Device { space, .. }, _) => {
+            if let Some(space) = &spaces[space as usize] {
+                count(space, "copy.from_device");
+            }
+        }
         // This machine lacks the device.
         _ => {}
     }

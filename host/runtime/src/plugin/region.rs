@@ -148,6 +148,10 @@ impl Region for PluginRegion {
         })
     }
 
+    fn device_workspace(&self, plan: u64, inputs: &[&[usize]]) -> Result<usize, Diagnostic> {
+        device::workspace_bytes(&*self.executable, plan, inputs).map_err(|error| fault(&error))
+    }
+
     fn may_be_lost(&self) -> bool {
         self.may_be_lost
     }
@@ -173,23 +177,32 @@ impl Region for PluginRegion {
     }
 
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
-        tracing::debug!(target: "byoc::region", "{} begins", self.label);
-        // An empty list allocates nothing.
-        let _slots = self.acquire();
-        if self.is_checked { self.run_checked(call) } else { self.run_unchecked(call) }
+        match call.device.and_then(|device| device.workspace) {
+            None => self.run_in_slots(call),
+            workspace => device::submitting(&self.plugin, None, workspace, || self.run_in_slots(call)).0,
+        }
     }
 
     fn start(&self, call: RegionCall<'_, '_>, dependencies: &[&Event]) -> Result<Option<Event>, Diagnostic> {
         if !self.slots.is_empty() {
             return self.run(call).map(|()| None);
         }
-        let (run_result, event) = device::submitting(&self.plugin, dependencies, || self.run(call));
+        let workspace = call.device.and_then(|device| device.workspace);
+        let (run_result, event) =
+            device::submitting(&self.plugin, Some(dependencies), workspace, || self.run_in_slots(call));
         run_result?;
         Ok(event)
     }
 }
 
 impl PluginRegion {
+    fn run_in_slots(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
+        tracing::debug!(target: "byoc::region", "{} begins", self.label);
+        // An empty list allocates nothing.
+        let _slots = self.acquire();
+        if self.is_checked { self.run_checked(call) } else { self.run_unchecked(call) }
+    }
+
     fn run_unchecked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         if !call.in_place.is_empty() {
             return self.run_in_place(call);

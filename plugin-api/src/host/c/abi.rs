@@ -294,9 +294,10 @@ mod tests {
         }
         [
             layout!("byoc_report" Report: context fail),
-            layout!("byoc_memory" MemoryTable: struct_size this device alignment flags allocate release copy_in copy_out),
+            layout!("byoc_memory" MemoryTable: struct_size this device alignment flags allocate release copy_in copy_out
+                allocate_host release_host import_host),
             layout!("byoc_event" EventTable: struct_size this wait release),
-            layout!("byoc_stream" StreamTable: struct_size dependencies submit),
+            layout!("byoc_stream" StreamTable: struct_size dependencies submit workspace),
         ]
     }
 

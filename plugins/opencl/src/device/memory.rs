@@ -3,10 +3,16 @@
 use super::Device;
 use super::event::Event;
 use byoc_plugin_api::{Error, Result};
-use cl3::command_queue::{enqueue_read_buffer, enqueue_write_buffer};
+use cl3::command_queue::{
+    enqueue_map_buffer, enqueue_read_buffer, enqueue_unmap_mem_object, enqueue_write_buffer, finish,
+};
 use cl3::ext::CL_BUFFER_CREATE_TYPE_REGION;
-use cl3::memory::{CL_MEM_READ_WRITE, create_buffer, create_sub_buffer, release_mem_object};
-use cl3::types::{CL_FALSE, cl_buffer_region, cl_mem};
+use cl3::memory::{
+    CL_MAP_READ, CL_MAP_WRITE, CL_MEM_ALLOC_HOST_PTR, CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, create_buffer,
+    create_sub_buffer, release_mem_object,
+};
+use cl3::types::{CL_FALSE, CL_TRUE, cl_buffer_region, cl_mem, cl_mem_flags};
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
@@ -29,6 +35,29 @@ impl Buffer {
     /// # Errors
     /// If the device does not support buffers of this size, or lacks memory.
     pub fn new(device: &Arc<Device>, bytes: u64) -> Result<Buffer> {
+        // SAFETY: the flags require no host pointer.
+        unsafe { Buffer::create(device, bytes, CL_MEM_READ_WRITE, ptr::null_mut()) }
+    }
+
+    /// Creates a buffer that shares host memory.
+    ///
+    /// # Errors
+    /// As for [`Buffer::new`].
+    ///
+    /// # Safety
+    /// The `bytes` bytes at `source` must stay valid until the buffer is released and all commands that use it have ended.
+    /// Until then, the host must not write them, and commands must only read them.
+    pub unsafe fn sharing(device: &Arc<Device>, source: *const u8, bytes: u64) -> Result<Buffer> {
+        let flags = CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR;
+        // SAFETY: the caller guarantees that the memory stays valid.
+        unsafe { Buffer::create(device, bytes, flags, source.cast_mut().cast()) }
+    }
+
+    /// Creates a buffer with the given flags.
+    ///
+    /// # Safety
+    /// `source` must be as the flags require.
+    unsafe fn create(device: &Arc<Device>, bytes: u64, flags: cl_mem_flags, source: *mut c_void) -> Result<Buffer> {
         let bytes = bytes.max(1);
         if bytes > device.max_buffer_bytes {
             return Err(Error::new(format!(
@@ -37,10 +66,9 @@ impl Buffer {
             ))
             .hint("use a smaller batch or model"));
         }
-        // SAFETY: the context lives as long as the process; the flags require no host pointer.
-        let handle =
-            unsafe { create_buffer(device.handles.context, CL_MEM_READ_WRITE, bytes as usize, ptr::null_mut()) }
-                .map_err(|code| device.call_error("clCreateBuffer", code))?;
+        // SAFETY: the context lives as long as the process; the caller guarantees that `source` fits the flags.
+        let handle = unsafe { create_buffer(device.handles.context, flags, bytes as usize, source) }
+            .map_err(|code| device.call_error("clCreateBuffer", code))?;
         Ok(Buffer { device: device.clone(), handle, bytes: bytes as usize })
     }
 
@@ -127,6 +155,58 @@ impl Drop for Buffer {
         if !self.device.is_lost() {
             // SAFETY: `self` owns one reference to the buffer. A failed release only leaks the memory.
             let _ = unsafe { release_mem_object(self.handle) };
+        }
+    }
+}
+
+/// Page-locked host memory: a buffer in host memory that stays mapped.
+#[derive(Debug)]
+pub struct PageLocked {
+    buffer: Buffer,
+    address: *mut c_void,
+}
+
+// SAFETY: the address belongs to this buffer, and only the owner's functions use it; OpenCL accepts calls from any thread.
+unsafe impl Send for PageLocked {}
+
+impl PageLocked {
+    /// Allocates page-locked memory.
+    ///
+    /// # Errors
+    /// If the device cannot allocate or map the memory.
+    pub fn new(device: &Arc<Device>, bytes: u64) -> Result<PageLocked> {
+        // SAFETY: the flags require no host pointer.
+        let buffer =
+            unsafe { Buffer::create(device, bytes, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, ptr::null_mut()) }?;
+        let (queue, flags) = (device.handles.queue, CL_MAP_READ | CL_MAP_WRITE);
+        let mut address = ptr::null_mut();
+        // SAFETY: the range is the whole buffer, `address` is a valid output pointer, and there is no wait list.
+        let event = unsafe {
+            enqueue_map_buffer(queue, buffer.handle, CL_TRUE, flags, 0, buffer.bytes, &mut address, 0, ptr::null())
+        };
+        let event = event.map_err(|code| device.call_error("clEnqueueMapBuffer", code))?;
+        drop(Event::new(device, event));
+        Ok(PageLocked { buffer, address })
+    }
+
+    /// Returns the address of the first byte.
+    pub fn address(&self) -> *mut u8 {
+        self.address.cast()
+    }
+}
+
+impl Drop for PageLocked {
+    fn drop(&mut self) {
+        let device = &self.buffer.device;
+        if device.is_lost() {
+            return;
+        }
+        let queue = device.handles.queue;
+        // SAFETY: `new` mapped the buffer at this address. A failed call only leaks the memory.
+        if let Ok(event) = unsafe { enqueue_unmap_mem_object(queue, self.buffer.handle, self.address, 0, ptr::null()) }
+        {
+            drop(Event::new(device, event));
+            let _ = finish(queue);
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Device memory for tensors between regions.
 
 use super::Device;
-use super::memory::Buffer;
-use byoc_plugin_api::device::{BufferHandle, DeviceMemory, Transfer};
+use super::memory::{Buffer, PageLocked};
+use byoc_plugin_api::device::{BufferHandle, DeviceMemory, HostBytes, Transfer};
 use byoc_plugin_api::{Device as DlpackDevice, Error, Result, Services};
 use cl3::types::cl_mem;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// DLPack device type of OpenCL (`kDLOpenCL`).
@@ -22,12 +24,32 @@ pub struct Space {
     services: Services,
     /// Size in bytes of each buffer that the host owns, keyed by handle.
     sizes: Mutex<BTreeMap<usize, usize>>,
+    /// Page-locked memory that the host uses, with its size in bytes, keyed by address.
+    page_locked: Mutex<BTreeMap<usize, (PageLocked, usize)>>,
+    /// True if the device reads inputs in host memory.
+    is_zero_copy: bool,
 }
 
 impl Space {
     /// Creates the memory of a device.
-    pub fn new(device: &Arc<Device>, services: &Services) -> Space {
-        Space { device: device.clone(), services: services.clone(), sizes: Mutex::default() }
+    pub fn new(device: &Arc<Device>, services: &Services, is_zero_copy: bool) -> Space {
+        let (device, services) = (device.clone(), services.clone());
+        Space { device, services, sizes: Mutex::default(), page_locked: Mutex::default(), is_zero_copy }
+    }
+
+    /// Transfers ownership of a buffer to the host.
+    fn into_host(&self, buffer: Buffer, bytes: usize) -> Result<BufferHandle> {
+        let handle = buffer.into_handle();
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner).insert(handle as usize, bytes.max(1));
+        BufferHandle::new(handle).ok_or_else(|| Error::new("clCreateBuffer: expected a buffer, found none"))
+    }
+
+    /// Returns true if a slice is in page-locked memory.
+    fn is_page_locked(&self, data: &[u8]) -> bool {
+        let page_locked = self.page_locked.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = data.as_ptr() as usize;
+        let block = page_locked.range(..=start).next_back();
+        block.is_some_and(|(&address, (_, bytes))| start + data.len() <= address + bytes)
     }
 
     /// Calls `f` with a sub-buffer of `bytes` bytes at the transfer's offset.
@@ -61,9 +83,7 @@ impl DeviceMemory for Space {
 
     fn allocate(&self, bytes: usize) -> Result<BufferHandle> {
         self.device.check()?;
-        let handle = Buffer::new(&self.device, bytes as u64)?.into_handle();
-        self.sizes.lock().unwrap_or_else(PoisonError::into_inner).insert(handle as usize, bytes.max(1));
-        BufferHandle::new(handle).ok_or_else(|| Error::new("clCreateBuffer: expected a buffer, found none"))
+        self.into_host(Buffer::new(&self.device, bytes as u64)?, bytes)
     }
 
     fn release(&self, buffer: BufferHandle) {
@@ -78,10 +98,12 @@ impl DeviceMemory for Space {
         if source.is_empty() {
             return Ok(());
         }
-        // A lost device may still read the bytes after this call has returned, so they are copied.
-        let data = source.to_vec();
+        // A lost device may still read the bytes after this call has returned, so they are copied, unless they are in
+        // page-locked memory, which a lost device keeps.
+        let data = if self.is_page_locked(source) { Cow::Borrowed(source) } else { Cow::Owned(source.to_vec()) };
         let result = self.with_sub_buffer(destination, data.len(), |sub_buffer| {
-            // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
+            // SAFETY: `data` outlives the wait for the event. If the device is lost, a copy is leaked below, and
+            // page-locked memory is never released.
             unsafe { sub_buffer.write(&data) }.and_then(|event| event.wait(&self.services))
         });
         if self.device.is_lost() {
@@ -106,5 +128,31 @@ impl DeviceMemory for Space {
         result?;
         destination.copy_from_slice(&data);
         Ok(())
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<Option<NonNull<u8>>> {
+        self.device.check()?;
+        let memory = PageLocked::new(&self.device, bytes as u64)?;
+        let Some(address) = NonNull::new(memory.address()) else { return Ok(None) };
+        let mut page_locked = self.page_locked.lock().unwrap_or_else(PoisonError::into_inner);
+        page_locked.insert(address.as_ptr() as usize, (memory, bytes));
+        Ok(Some(address))
+    }
+
+    fn release_host(&self, memory: NonNull<u8>) {
+        let address = memory.as_ptr() as usize;
+        let page_locked = self.page_locked.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+        drop(page_locked);
+    }
+
+    fn import_host(&self, memory: HostBytes) -> Result<Option<BufferHandle>> {
+        if !self.is_zero_copy || memory.len as u64 > self.device.max_buffer_bytes {
+            return Ok(None);
+        }
+        self.device.check()?;
+        // SAFETY: the host keeps the memory unchanged until it releases the buffer, after the runs that use it; runs only
+        // read their inputs.
+        let buffer = unsafe { Buffer::sharing(&self.device, memory.address.as_ptr(), memory.len as u64) }?;
+        self.into_host(buffer, memory.len).map(Some)
     }
 }

@@ -11,6 +11,7 @@ mod moves;
 mod panels;
 mod product;
 mod reduce;
+mod resize;
 mod rows;
 mod shared;
 mod window;
@@ -218,6 +219,7 @@ impl Lowering<'_, '_> {
             Some(Anchor::Reduce) => self.reduce(group_index, op),
             Some(Anchor::Concatenate) => self.concatenate(op),
             Some(Anchor::Take) => self.take(op),
+            Some(Anchor::Resize) => self.resize(group_index, op),
             None => refuse(RefusalCode::UnsupportedOp, format!("{}: opencl has no kernel for this operator", op.name)),
         }
     }
