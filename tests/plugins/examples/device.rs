@@ -233,7 +233,7 @@ struct Buffer {
 }
 
 impl Buffer {
-    fn new(mut words: Box<[u64]>) -> BufferHandle {
+    fn leak(mut words: Box<[u64]>) -> BufferHandle {
         let data = words.as_mut_ptr().cast();
         Buffer { data, _owned: Some(words) }.into_handle()
     }
@@ -281,7 +281,7 @@ impl DeviceMemory for OwnMemory {
                 Error::new(format!("failed to allocate {bytes} bytes of device memory")).hint("close other programs")
             );
         }
-        Ok(Buffer::new(vec![0x5a5a; bytes.div_ceil(8)].into()))
+        Ok(Buffer::leak(vec![0x5a5a; bytes.div_ceil(8)].into()))
     }
 
     fn release(&self, buffer: BufferHandle) {
@@ -326,7 +326,7 @@ impl DeviceMemory for OwnMemory {
     fn import_host(&self, memory: HostBytes) -> Result<Option<BufferHandle>> {
         match (self.config.shares_memory, &*self.config.fault) {
             (false, _) => Ok(None),
-            (true, "shared") => Ok(Some(Buffer::new(vec![0; memory.len.div_ceil(8)].into()))),
+            (true, "shared") => Ok(Some(Buffer::leak(vec![0; memory.len.div_ceil(8)].into()))),
             (true, _) => Ok(Some(Buffer { data: memory.address.as_ptr(), _owned: None }.into_handle())),
         }
     }

@@ -267,9 +267,9 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
     })
 }
 
-/// Returns a `cargo` command that runs in a directory.
+/// Returns a `cargo` command that runs in a directory, without the lints of a caller that compiles with clippy's driver.
 fn cargo(dir: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(dir);
+    command.current_dir(dir).env_remove("RUSTC_WORKSPACE_WRAPPER");
     command
 }

@@ -38,7 +38,7 @@ impl Space {
     }
 
     /// Transfers ownership of a buffer to the host.
-    fn into_host(&self, buffer: Buffer, bytes: usize) -> Result<BufferHandle> {
+    fn hand_over(&self, buffer: Buffer, bytes: usize) -> Result<BufferHandle> {
         let handle = buffer.into_handle();
         self.sizes.lock().unwrap_or_else(PoisonError::into_inner).insert(handle as usize, bytes.max(1));
         BufferHandle::new(handle).ok_or_else(|| Error::new("clCreateBuffer: expected a buffer, found none"))
@@ -83,7 +83,7 @@ impl DeviceMemory for Space {
 
     fn allocate(&self, bytes: usize) -> Result<BufferHandle> {
         self.device.check()?;
-        self.into_host(Buffer::new(&self.device, bytes as u64)?, bytes)
+        self.hand_over(Buffer::new(&self.device, bytes as u64)?, bytes)
     }
 
     fn release(&self, buffer: BufferHandle) {
@@ -153,6 +153,6 @@ impl DeviceMemory for Space {
         // SAFETY: the host keeps the memory unchanged until it releases the buffer, after the runs that use it; runs only
         // read their inputs.
         let buffer = unsafe { Buffer::sharing(&self.device, memory.address.as_ptr(), memory.len as u64) }?;
-        self.into_host(buffer, memory.len).map(Some)
+        self.hand_over(buffer, memory.len).map(Some)
     }
 }
