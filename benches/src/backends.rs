@@ -84,9 +84,21 @@ pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
     let names = |operators: &[&str]| operators.iter().map(|&op| op.to_owned()).collect::<Vec<String>>();
     let (first, second, third) = (names(FIRST_OPERATORS), names(SECOND_OPERATORS), names(THIRD_OPERATORS));
     let mut backends = [
-        Backend { name: Name::from("first"), table, operators: &first, judge: &mut AcceptAll },
-        Backend { name: Name::from("second"), table: &[], operators: &second, judge: &mut RefusingJudge },
-        Backend { name: Name::from("third"), table: &[], operators: &third, judge: &mut AcceptAll },
+        Backend { name: Name::from("first"), table, operators: &first, control_flow: false, judge: &mut AcceptAll },
+        Backend {
+            name: Name::from("second"),
+            table: &[],
+            operators: &second,
+            control_flow: false,
+            judge: &mut RefusingJudge,
+        },
+        Backend {
+            name: Name::from("third"),
+            table: &[],
+            operators: &third,
+            control_flow: false,
+            judge: &mut AcceptAll,
+        },
     ];
     partition_for(module, &mut backends, "default").expect("cannot partition the module")
 }

@@ -71,7 +71,7 @@ typedef struct byoc_memory {
 typedef struct byoc_event {
     size_t struct_size;
     void *self;
-    /* Waits until the work is done or so many milliseconds have passed: BYOC_OK, BYOC_PENDING, or BYOC_ERROR after a call of
+    /* Waits until the work is done or the given number of milliseconds has passed: BYOC_OK, BYOC_PENDING, or BYOC_ERROR after a call of
      * `fail`. */
     int32_t (*wait)(void *self, const byoc_report *report, uint32_t milliseconds);
     /* Releases the event, once. If the work is not done, the host does not wait for it any more, and never releases or reads

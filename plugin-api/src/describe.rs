@@ -50,6 +50,10 @@ pub struct Description {
     /// loader then responds to [`MEMORY_KEY`](crate::device::MEMORY_KEY) queries.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub device_memory: bool,
+    /// True if regions may contain branches. An `if` whose branches the backend supports is then judged and compiled as a
+    /// composite `NAME.if`, whose body has a node of the operator [`IF`](crate::IF).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub control_flow: bool,
     /// True if each device of the backend is a separate backend, `NAME@ID`, with its own description, verdicts and
     /// regions; one program may use several devices. The code generator lists the devices in response to the query
     /// [`DEVICES_KEY`].
@@ -83,6 +87,7 @@ impl Default for Description {
             finite_math: false,
             flush_to_zero: false,
             device_memory: false,
+            control_flow: false,
             per_device: false,
             options: BTreeMap::new(),
             unknown: Map::new(),
@@ -229,6 +234,7 @@ impl Description {
                 "finite_math" => reader.set(&mut description.finite_math, &key, value),
                 "flush_to_zero" => reader.set(&mut description.flush_to_zero, &key, value),
                 "device_memory" => reader.set(&mut description.device_memory, &key, value),
+                "control_flow" => reader.set(&mut description.control_flow, &key, value),
                 "per_device" => reader.set(&mut description.per_device, &key, value),
                 "options" => reader.fields(&key, value, |reader, name, value| {
                     let mut option = BackendOption::default();
@@ -327,6 +333,7 @@ mod tests {
             finite_math: true,
             flush_to_zero: true,
             device_memory: true,
+            control_flow: true,
             per_device: true,
             options: [(
                 "half".to_owned(),

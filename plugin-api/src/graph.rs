@@ -66,6 +66,11 @@ pub enum NodeKind {
     Composite(Composite),
 }
 
+/// Name of the operator that selects one of two branches: its inputs are a boolean scalar, then the results of the branch
+/// taken if it is true, then the results of the other branch; its outputs are the results. A backend may evaluate both
+/// branches, or only the nodes that the selected results depend on.
+pub const IF: &str = "if";
+
 /// Match of a pattern. The node's inputs are the body's inputs.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]

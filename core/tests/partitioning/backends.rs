@@ -39,7 +39,13 @@ fn partition(source: &str, test_backends: &mut [TestBackend<'_>]) -> (Module, Mo
     let before = module(source);
     let mut backends: Vec<Backend<'_>> = test_backends
         .iter_mut()
-        .map(|g| Backend { name: g.name.into(), table: &g.table, operators: &g.operators, judge: &mut *g.judge })
+        .map(|g| Backend {
+            name: g.name.into(),
+            table: &g.table,
+            operators: &g.operators,
+            control_flow: false,
+            judge: &mut *g.judge,
+        })
         .collect();
     let (after, report) = partition_for(&before, &mut backends, "default").unwrap();
     if let Err(errors) = verify(&after) {
@@ -252,7 +258,8 @@ fn operators_keep_their_origins() {
     }
     let entries = table("c.ra: nn.relu(abs(*))");
     let mut judge = AcceptAll;
-    let mut backends = [Backend { name: "c".into(), table: &entries, operators: &[], judge: &mut judge }];
+    let mut backends =
+        [Backend { name: "c".into(), table: &entries, operators: &[], control_flow: false, judge: &mut judge }];
     let (after, _) = partition_for(&before, &mut backends, "default").unwrap();
     let body = after.main().unwrap().body;
     let call = after.expr(body).as_call().unwrap().args[0];

@@ -384,7 +384,9 @@ proptest! {
                 .zip(&mut judges)
                 .map(|((rule, operators), judge)| {
                     let table = if *rule.target == *"a" { &table[..] } else { &[] };
-                    Backend { name: rule.target.clone(), table, operators, judge }
+                    // One backend gets branches as parts of regions.
+                    let control_flow = *rule.target == *"b";
+                    Backend { name: rule.target.clone(), table, operators, control_flow, judge }
                 })
                 .collect();
             step("partition_for", &module, |module| partition_for(module, &mut backends, "default").map(|(made, _)| made))

@@ -121,9 +121,15 @@ fn backends_in_priority_order() {
         let (mut p, mut q, mut r) = (AcceptAll, AcceptAll, AcceptAll);
         let [p_ops, q_ops, r_ops] = [["nn.relu"], ["add"], ["concatenate"]].map(|ops| ops.map(str::to_owned));
         let mut backends = [
-            Backend { name: "p".into(), table: &options.patterns, operators: &p_ops, judge: &mut p },
-            Backend { name: "q".into(), table: &[], operators: &q_ops, judge: &mut q },
-            Backend { name: "r".into(), table: &[], operators: &r_ops, judge: &mut r },
+            Backend {
+                name: "p".into(),
+                table: &options.patterns,
+                operators: &p_ops,
+                control_flow: false,
+                judge: &mut p,
+            },
+            Backend { name: "q".into(), table: &[], operators: &q_ops, control_flow: false, judge: &mut q },
+            Backend { name: "r".into(), table: &[], operators: &r_ops, control_flow: false, judge: &mut r },
         ];
         let (result, report) = partition_for(&module, &mut backends, "default").unwrap();
         println!("{name}: {:?}, {} regions", start.elapsed(), report.regions.len());
@@ -150,7 +156,8 @@ fn partitions_and_reads_back(text: &str) -> usize {
     };
     let module = read(text);
     let operators = ["nn.relu".to_owned()];
-    let mut backends = [Backend { name: "a".into(), table: &[], operators: &operators, judge: &mut AcceptAll }];
+    let mut backends =
+        [Backend { name: "a".into(), table: &[], operators: &operators, control_flow: false, judge: &mut AcceptAll }];
     let (partitioned, report) = partition_for(&module, &mut backends, "default").unwrap();
     assert_eq!(verify(&partitioned), Ok(()));
     assert!(report.operators.iter().all(|row| row.region.is_some()));
@@ -197,7 +204,13 @@ fn refuses_region_with_too_many_outputs() {
     let operators = ["nn.relu".to_owned()];
     for (outputs, regions) in [(1000, 1), (Type::MAX_PARTS, 0)] {
         let module = module(outputs);
-        let mut backends = [Backend { name: "a".into(), table: &[], operators: &operators, judge: &mut AcceptAll }];
+        let mut backends = [Backend {
+            name: "a".into(),
+            table: &[],
+            operators: &operators,
+            control_flow: false,
+            judge: &mut AcceptAll,
+        }];
         let (partitioned, report) = partition_for(&module, &mut backends, "default").unwrap();
         assert_eq!(report.regions.len(), regions);
         assert_eq!(verify(&partitioned), Ok(()));

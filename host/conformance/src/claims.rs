@@ -15,6 +15,9 @@ pub const OPEN_DIMS: &str = "open dimensions";
 /// Name of the claim that tensors may be in device memory.
 pub const DEVICE_MEMORY: &str = "device memory";
 
+/// Name of the claim that regions may contain branches.
+pub const CONTROL_FLOW: &str = "control flow";
+
 /// Name of the claim that a run may return before its work is complete. A backend makes the claim by submitting
 /// unfinished work.
 pub const STREAMS: &str = "unfinished runs";
@@ -25,6 +28,8 @@ pub(super) struct Claims {
     pub open_dims: bool,
     /// True if the backend has devices with separate memory.
     pub device_memory: bool,
+    /// True if the backend executes branches.
+    pub control_flow: bool,
     /// Options with a list of values: name, values, and true if the option may be set at load.
     pub options: Vec<(String, Vec<String>, bool)>,
     /// Devices that the backend lists.
@@ -64,6 +69,7 @@ impl Claims {
             options.into_iter().map(|(name, option)| (name, option.values, option.load)).collect();
         let devices: Vec<String> = serde_json::from_value(description["devices"].clone()).unwrap_or_default();
         let (open_dims, device_memory) = (description["dynamic_dims"] == true, description["device_memory"] == true);
+        let control_flow = description["control_flow"] == true;
         let option_claims =
             options.iter().flat_map(|(name, values, _)| values.iter().map(move |value| option_claim(name, value)));
         let names = layouts
@@ -71,10 +77,11 @@ impl Claims {
             .map(|operator| layout_claim(operator))
             .chain(open_dims.then(|| OPEN_DIMS.to_owned()))
             .chain(device_memory.then(|| DEVICE_MEMORY.to_owned()))
+            .chain(control_flow.then(|| CONTROL_FLOW.to_owned()))
             .chain(option_claims)
             .chain(devices.iter().map(|device| device_claim(device)));
         let reports = names.map(|claim| ClaimReport { claim, cases: 0, tested: 0 }).collect();
-        Claims { open_dims, device_memory, options, devices, layouts: layouts.clone(), reports }
+        Claims { open_dims, device_memory, control_flow, options, devices, layouts: layouts.clone(), reports }
     }
 
     /// Counts a case outcome for a claim that the description does not contain.

@@ -8,9 +8,9 @@ use super::reference::{self, Exclusions};
 use super::test_region::TestRegion;
 use byoc::build::backend::{Backend, PluginJudge};
 use byoc::runtime::plugin;
-use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, RegionReport, Report, partition_for};
+use byoc_core::pass::{Backend as Target, Composite, Refusal, RefusalCode, RegionReport, Report, partition_for};
 use byoc_core::pattern::Entry;
-use byoc_ir::ir::Module;
+use byoc_ir::ir::{Expr, ExprId, Module};
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{AttrValue, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature};
@@ -59,7 +59,13 @@ impl Harness<'_, '_> {
         };
         let mut judge = PluginJudge::new(self.backend);
         let name = self.backend.name.as_str().into();
-        let mut targets = [Target { name, table: &table, operators: &operators, judge: &mut judge }];
+        let mut targets = [Target {
+            name,
+            table: &table,
+            operators: &operators,
+            control_flow: description.control_flow,
+            judge: &mut judge,
+        }];
         let partitioned = partition_for(&case.module, &mut targets, "default");
         let (module, report) = partitioned.map_err(|d| CaseResult::Invalid(d.to_string()))?;
         if let Some(error) = judge.faults.first() {
@@ -201,11 +207,17 @@ impl Harness<'_, '_> {
 
 /// Returns true if a region contains the subject: a match of the pattern, or the operator outside any composite.
 fn is_taken(module: &Module, region: &RegionReport, subject: &Subject) -> bool {
+    let is_branch = |id: ExprId| matches!(module.expr(id), Expr::If { .. });
+    // In a case with control flow, the backend must take the branch.
+    if module.nodes.ids().any(is_branch) && !region.nodes.iter().copied().any(is_branch) {
+        return false;
+    }
     match subject {
         Subject::Pattern(name) => region.composites.iter().any(|composite| *composite.name == **name),
         Subject::Operator(name) => region.nodes.iter().any(|id| {
             let operator = module.expr(*id).as_op_call().map(|(operator, _)| op::get(operator).name);
-            operator == Some(name.as_str()) && !region.composites.iter().any(|composite| composite.nodes.contains(id))
+            let is_in_match = |composite: &Composite| composite.nodes.contains(id) && !is_branch(composite.root);
+            operator == Some(name.as_str()) && !region.composites.iter().any(is_in_match)
         }),
         Subject::Region => true,
     }

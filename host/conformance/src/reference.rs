@@ -53,6 +53,10 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
             Expr::Constant(tensor) => vec![exact_value((**tensor).clone())],
             Expr::Tuple(fields) => fields.iter().flat_map(|&field| operands_of(field)).collect(),
             Expr::Project { tuple, index } => operands_of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
+            Expr::If { cond, then, otherwise } => {
+                let is_taken = operands_of(*cond).first().is_some_and(|cond| cond.value.bytes().first() == Some(&1));
+                operands_of(if is_taken { *then } else { *otherwise })
+            }
             expr => {
                 let (operator, call) =
                     expr.as_op_call().ok_or("expected an operator call, found another expression")?;

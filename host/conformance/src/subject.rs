@@ -2,11 +2,11 @@
 //! with operators of other claims.
 
 use super::case::{Case, Open, Setting, Subject};
-use super::claims::{Claims, DEVICE_MEMORY, OPEN_DIMS, STREAMS};
+use super::claims::{CONTROL_FLOW, Claims, DEVICE_MEMORY, OPEN_DIMS, STREAMS};
 use super::driver::Run;
 use super::fault::Kind;
 use super::generate::draw::{Restrictions, THEMES};
-use super::generate::{Cases, Claim, Neighbor};
+use super::generate::{Cases, Claim, Neighbor, in_branch};
 use super::reply::{CaseReply, unfinished_runs};
 use super::report::{BackendReport, Reason, SubjectReport};
 use super::shrink::with_open_dims;
@@ -31,6 +31,9 @@ const MAX_OPEN_ATTEMPTS: usize = 12;
 /// Maximum number of cases per subject in device memory.
 const MAX_DEVICE_CASES: usize = 2;
 
+/// Maximum number of cases per subject in the branches of an `if`.
+const MAX_BRANCH_CASES: usize = 2;
+
 /// Maximum number of passed cases per subject that are retained for combination with other claims.
 const MAX_SAMPLES: usize = 8;
 
@@ -54,6 +57,7 @@ pub(super) struct Tally {
     open_attempts: usize,
     open_case_count: usize,
     device_case_count: usize,
+    branch_case_count: usize,
     /// Number of faults per kind.
     faults: Vec<(Kind, usize)>,
     /// Tested element types; true if a case of the type was supported.
@@ -73,6 +77,7 @@ impl Tally {
             open_attempts: 0,
             open_case_count: 0,
             device_case_count: 0,
+            branch_case_count: 0,
             faults: Vec::new(),
             dtypes: BTreeMap::new(),
             codes: BTreeMap::new(),
@@ -226,6 +231,10 @@ impl Run<'_> {
                     let is_good = self.try_on_device(progress, &case);
                     tally.device_case_count = if is_good { tally.device_case_count + 1 } else { MAX_DEVICE_CASES };
                 }
+                if progress.claims.control_flow && tally.branch_case_count < MAX_BRANCH_CASES {
+                    let is_good = self.try_in_branch(progress, &case, tally.branch_case_count.is_multiple_of(2));
+                    tally.branch_case_count = if is_good { tally.branch_case_count + 1 } else { MAX_BRANCH_CASES };
+                }
                 tally.dtypes.insert(dtype, true);
                 tally.report.passed += 1;
                 tally.report.share = tally.report.share.max(tolerance_share);
@@ -276,6 +285,14 @@ impl Run<'_> {
     fn try_on_device(&self, progress: &mut Progress, case: &Case) -> bool {
         let setting = Setting { is_on_device: true, ..case.setting.clone() };
         self.try_variant(progress, Case { setting, ..case.clone() }, DEVICE_MEMORY)
+    }
+
+    /// Retests the operators of a passed case in the branches of an `if`; returns false if this reveals a fault.
+    fn try_in_branch(&self, progress: &mut Progress, case: &Case, condition: bool) -> bool {
+        match in_branch(case, condition) {
+            Some(case) => self.try_variant(progress, case, CONTROL_FLOW),
+            None => true,
+        }
     }
 
     /// Tests a variant of a passed case, as a case of `claim`; returns false if this reveals a fault.

@@ -73,7 +73,8 @@ pub(super) struct SecondInputs {
     pub expected: Vec<BoundedTensor>,
 }
 
-fn reverse(tensor: &Tensor) -> Tensor {
+/// Returns a tensor with the elements in reverse order.
+pub(super) fn reverse(tensor: &Tensor) -> Tensor {
     Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {
         bytes.copy_from_slice(tensor.bytes());
         with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());

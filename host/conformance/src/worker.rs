@@ -121,6 +121,7 @@ impl Worker {
             "quantization": backend.description.quantization,
             "layouts": backend.description.layouts, "dynamic_dims": backend.description.dynamic_dims,
             "device_memory": backend.description.device_memory, "devices": devices,
+            "control_flow": backend.description.control_flow,
             "options": options_of(&backend.description),
             "patterns": backend.description.patterns, "operators": backend.description.operators,
             "warnings": warnings, "fault": fault,

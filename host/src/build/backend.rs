@@ -397,6 +397,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             Question::Pattern(entry) => {
                 (api::CandidateKind::Pattern, entry.name.to_string(), entry.check.as_deref().unwrap_or_default())
             }
+            Question::Composite(name) => (api::CandidateKind::Pattern, name.to_string(), ""),
             Question::Operators => {
                 let operator = candidate.outputs.first().and_then(|&id| module.expr(id).as_op_call());
                 let name = operator.map_or("", |(id, _)| op::get(id).name);

@@ -53,6 +53,7 @@ fn descriptions_match_their_schema() {
         flush_to_zero: true,
         device_memory: true,
         per_device: true,
+        control_flow: true,
         options: [("half".to_owned(), BackendOption { load: true, run: true, ..BackendOption::default() })].into(),
         ..Description::default()
     };

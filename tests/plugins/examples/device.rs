@@ -7,7 +7,7 @@ use byoc_plugin_api::device::{
 };
 use byoc_plugin_api::{
     Attr, AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DESCRIBE_KEY, DEVICES_KEY, DType,
-    Description, Device, DeviceInfo, Error, Estimate, Executable, Graph, LoadRequest, Loader, NodeKind, Prepared,
+    Description, Device, DeviceInfo, Error, Estimate, Executable, Graph, IF, LoadRequest, Loader, NodeKind, Prepared,
     RefusalCode, Region, Result, Services, Span, Tensor, TensorMut, TensorRef, Verdict, run_options,
 };
 use serde::Deserialize;
@@ -50,6 +50,8 @@ struct Config {
     /// True if each of the two devices is a separate backend with memory; the first lacks `nn.relu`, the second lacks
     /// `add`.
     per_device: bool,
+    /// True if regions may contain branches.
+    control_flow: bool,
     /// True if a region's first output may share the memory of its first input.
     in_place: bool,
     /// True if the device offers page-locked memory and reads host memory in place.
@@ -84,6 +86,7 @@ impl Backend {
             operators: operators.into_iter().chain(is_wide.then_some("sigmoid")).map(String::from).collect(),
             device_memory: true,
             per_device: self.0.per_device,
+            control_flow: self.0.control_flow,
             options: [
                 ("wide".to_owned(), option("Support for an additional operator", &["false", "true"], false)),
                 ("fault".to_owned(), option("Simulated device failure", &["none", "lost"], true)),
@@ -135,6 +138,18 @@ impl Codegen for Backend {
                 return refuse("the second device does not support add");
             }
             _ => {}
+        }
+        if candidate.name == "device.if" {
+            let description = self.description(&options);
+            let is_unsupported = |name: &str| name != IF && !description.operators.iter().any(|known| known == name);
+            let unsupported_op = candidate.graph.nodes.iter().find_map(|node| match &node.kind {
+                NodeKind::Op(name) if is_unsupported(name) => Some(name),
+                _ => None,
+            });
+            return match unsupported_op {
+                Some(name) => refuse(&format!("{name} in a branch is not supported")),
+                None => Verdict::Supported,
+            };
         }
         match &*candidate.name {
             "multiply" if options["backend_options"]["wide"] != "true" => {

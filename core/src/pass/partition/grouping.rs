@@ -129,6 +129,11 @@ impl<'m> Grouping<'m> {
         self.owner[id] = by + 1;
     }
 
+    /// Returns the name of the backend that claimed an expression; `None` if the expression is free.
+    pub fn owner_of(&self, id: ExprId) -> Option<&Name> {
+        self.owner_names.get((self.owner[id] as usize).checked_sub(1)?)
+    }
+
     /// Returns the index of the global function that an expression belongs to.
     pub fn function_of(&self, id: ExprId) -> u32 {
         self.function[id]

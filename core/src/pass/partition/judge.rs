@@ -4,7 +4,7 @@
 //! batches: one per entry of the pattern table, one for all single operators, and one for the regions.
 
 use crate::pattern::Entry;
-use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::ir::{ExprId, Module, Name};
 use std::fmt;
 
 /// Reason why an operator is not assigned to a backend.
@@ -105,6 +105,8 @@ pub enum Verdict {
 pub enum Question<'a> {
     /// Matches of one entry of the pattern table.
     Pattern(&'a Entry),
+    /// Composites of this name that no pattern describes: control flow.
+    Composite(&'a Name),
     /// Single operators.
     Operators,
     /// Regions.
@@ -130,7 +132,7 @@ pub struct Candidate {
 #[derive(Clone, Debug)]
 pub struct Composite {
     /// Name of the pattern, which is the `Composite` attribute of the function.
-    pub name: byoc_ir::ir::Name,
+    pub name: Name,
     /// Expression that the composite replaces.
     pub root: ExprId,
     /// Expressions of the composite, operands before users, the root last.

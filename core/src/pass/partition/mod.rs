@@ -3,6 +3,7 @@
 
 mod annotate_target;
 mod annotation;
+mod branches;
 mod flatten_nested_tuples;
 pub(crate) mod group;
 pub(crate) mod grouping;

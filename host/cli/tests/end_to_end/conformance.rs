@@ -332,11 +332,14 @@ fn tests_devices() {
     let waive_args = ["--waive", "device 1", "--waive", "option fault=lost"];
     for one_run in [false, true] {
         let workspace = if one_run { 0 } else { 1000 };
-        let (_dir, file) = device(&json!({ "one_run": one_run, "shares_memory": !one_run, "workspace": workspace }));
+        let (_dir, file) = device(&json!({
+            "one_run": one_run, "shares_memory": !one_run, "workspace": workspace, "control_flow": !one_run
+        }));
         let (output, lines) = run_conformance(&file, &[&waive_args[..], &["--cases", "8"]].concat());
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
-        for claim in ["device memory", "device 0", "unfinished runs", "option wide=true"] {
-            let tested_count = lines.iter().find(|line| line["claim"] == claim).unwrap()["tested"].as_u64();
+        let control_flow = if one_run { &[][..] } else { &["control flow"] };
+        for claim in ["device memory", "device 0", "unfinished runs", "option wide=true"].iter().chain(control_flow) {
+            let tested_count = lines.iter().find(|line| line["claim"] == *claim).unwrap()["tested"].as_u64();
             assert!(tested_count >= Some(2), "{claim}: {}", output.out);
         }
         // The operator is supported only under the option.

@@ -187,6 +187,43 @@ fn workspaces_in_device_memory_are_used_by_one_run_at_a_time() {
     fixture.run(&[]).fails_with("E0406").stderr_contains(&["another run changed the workspace of this run"]);
 }
 
+/// Tests that a backend that executes branches gets an `if` whose branches it supports as a part of a region; from any
+/// other `if`, only the operators in its branches.
+#[test]
+fn branches_are_parts_of_regions() {
+    let module = |inner: &str| {
+        format!(
+            "def @main(%x: Tensor[(8, 16), float32], %c: Tensor[(), bool], %d: Tensor[(), bool]) {{
+  %0 = add(%x, %x);
+  %1 = if (%c) {{
+    %2 = if (%d) {{ {inner}(%0) }} else {{ add(%0, %x) }};
+    nn.relu(%2)
+  }} else {{
+    nn.relu(%x)
+  }};
+  add(%1, %0)
+}}"
+        )
+    };
+    let control_flow = json!({"control_flow": true});
+    for (config, inner, regions) in
+        [(&control_flow, "nn.relu", 1), (&control_flow, "exp", 5), (&json!({}), "nn.relu", 6)]
+    {
+        let fixture = Fixture::new(config, &module(inner));
+        let explanation = fixture.run_on_device(&["explain", &fixture.model, "--json"]).ok().json().remove(0);
+        assert_eq!(explanation["totals"]["regions"], regions, "{inner}: {explanation}");
+        for condition in ["c=ones", "c=zeros"] {
+            for inner_condition in ["d=ones", "d=zeros"] {
+                let (host, output) = (fixture.path("host.npz"), fixture.path("out.npz"));
+                let inputs = ["--input", "x=random:1", "--input", condition, "--input", inner_condition];
+                byoc([&["run", &fixture.model, "--output", &host][..], &inputs].concat()).ok();
+                fixture.run_on_device(&[&["run", &fixture.model, "--output", &output][..], &inputs].concat()).ok();
+                fixture.assert_output(&host);
+            }
+        }
+    }
+}
+
 #[test]
 fn lost_device_is_reported_once_and_the_host_computes() {
     let fixture = Fixture::new(&json!({"fault": "lost"}), &chain(3));

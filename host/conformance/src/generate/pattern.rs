@@ -26,7 +26,8 @@ pub(super) fn build(generator: &mut Generator, pattern: &Pattern, operand: Optio
 pub(super) fn matches(entry: &Entry, module: &Module) -> bool {
     let table = [entry.clone()];
     let mut judge = AcceptAll;
-    let mut backends = [Backend { name: "t".into(), table: &table, operators: &[], judge: &mut judge }];
+    let mut backends =
+        [Backend { name: "t".into(), table: &table, operators: &[], control_flow: false, judge: &mut judge }];
     let Ok((_, report)) = partition_for(module, &mut backends, "default") else { return false };
     let composites = || report.regions.iter().flat_map(|region| &region.composites);
     // All operators must match, because a pattern with optional parts may match only a part of the module generated for

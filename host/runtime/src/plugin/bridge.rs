@@ -310,7 +310,14 @@ impl<'a> GraphBuilder<'a> {
             Expr::Global(name) => return Err(data_flow_error(&format!("the function @{name}"))),
             Expr::Function(_) => return Err(data_flow_error("a function")),
             Expr::Let { .. } => return Err(data_flow_error("a let expression")),
-            Expr::If { .. } => return Err(data_flow_error("an if expression")),
+            // Only a region's code generator executes branches.
+            Expr::If { .. } if self.region_op.is_some() => return Err(data_flow_error("an if expression")),
+            Expr::If { cond, then, otherwise } => {
+                let operands = [cond, then, otherwise].into_iter();
+                let inputs: Vec<api::ValueRef> = operands.flat_map(|&operand| self.values_of(operand)).collect();
+                let outputs: Vec<api::TensorType> = flat_types(module.ty(id))?.iter().map(|t| type_to_api(t)).collect();
+                self.push(api::Node::new(api::NodeKind::Op(api::IF.into()), inputs, outputs), id)
+            }
             Expr::Match(_) => return Err(data_flow_error("a match expression")),
             Expr::Constructor(name) => return Err(data_flow_error(&format!("the constructor {name}"))),
             Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(data_flow_error("a reference")),
@@ -508,6 +515,7 @@ fn inline_graph(
                 }
                 inline_graph(builder, &composite.body, &args, constants, tensors)?
             }
+            api::NodeKind::Op(name) if name == api::IF => branch(builder, &args)?,
             api::NodeKind::Op(name) => {
                 let attrs = Attrs::new(node.attrs.iter().map(|a| (a.key.as_str(), attr_from_api(&a.value))));
                 let result = call(builder, name.as_str(), &args, attrs)?;
@@ -528,6 +536,28 @@ fn inline_graph(
         values.push(outputs);
     }
     Ok(graph.outputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect())
+}
+
+/// Adds an `if` with flattened operands: the condition, the results of one branch, the results of the other branch.
+fn branch(builder: &mut Builder, args: &[ExprId]) -> Result<Vec<ExprId>, Box<Diagnostic>> {
+    let Some((&cond, results)) =
+        args.split_first().filter(|(_, results)| !results.is_empty() && results.len() % 2 == 0)
+    else {
+        let message =
+            format!("{}: expected a condition and the results of two branches, found {} inputs", api::IF, args.len());
+        return Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)));
+    };
+    let count = results.len() / 2;
+    let mut branch = |results: &[ExprId]| match results {
+        [result] => Ok(*result),
+        results => builder.tuple(results),
+    };
+    let (then, otherwise) = (branch(&results[..count])?, branch(&results[count..])?);
+    let result = builder.push(Expr::If { cond, then, otherwise })?;
+    match count {
+        1 => Ok(vec![result]),
+        count => (0..count as u32).map(|i| builder.project(result, i)).collect(),
+    }
 }
 
 /// Compares a type stated in a graph with the inferred type, because a backend generates code for the stated type.

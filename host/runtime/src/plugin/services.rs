@@ -170,6 +170,11 @@ impl Reference {
                 Expr::Constant(tensor) => vec![(**tensor).clone()],
                 Expr::Tuple(fields) => fields.iter().flat_map(|&f| values_of(f)).collect(),
                 Expr::Project { tuple, index } => values_of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
+                // Both branches are evaluated, as they have no effects.
+                Expr::If { cond, then, otherwise } => {
+                    let is_true = values_of(*cond).first().is_some_and(|cond| cond.bytes().first() == Some(&1));
+                    values_of(if is_true { *then } else { *otherwise })
+                }
                 expr => {
                     let Some((operator, call)) = expr.as_op_call() else { continue };
                     let args: Vec<Value> = call
