@@ -119,7 +119,11 @@ fn bench_judging(
 ) {
     group.throughput(Throughput::Elements(candidates.len() as u64));
     let verdicts = codegen.judge_batch(&candidates).expect("expected verdicts");
-    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Supported), "{operator}: {:?}", verdicts[0]);
+    assert!(
+        verdicts.iter().all(|verdict| *verdict == Verdict::Supported),
+        "{operator}: expected supported candidates, found {:?}",
+        verdicts[0]
+    );
     group.bench_function(format!("judge {} candidates, {operator}", candidates.len()), |b| {
         b.iter(|| codegen.judge_batch(black_box(&candidates)).expect("expected verdicts"));
     });

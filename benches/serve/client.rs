@@ -179,7 +179,8 @@ impl Grpc {
             let text =
                 |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
             if text("grpc-status") != "0" {
-                return Err(format!("status {}: {}", text("grpc-status"), text("grpc-message")));
+                let (status, message) = (text("grpc-status"), text("grpc-message"));
+                return Err(format!("expected gRPC status 0, found {status}: {message}"));
             }
             let mut bytes = body.to_bytes();
             if bytes.len() < 5 {

@@ -47,7 +47,8 @@ impl Shared {
         let mut client = Http::connect(server.http).map_err(|e| e.to_string())?;
         let reply = client.exchange(&request("POST", &path, &[], body.as_bytes())).map_err(|e| e.to_string())?;
         if reply.status != 200 {
-            return Err(String::from_utf8_lossy(client.body(reply)).into_owned());
+            let body = String::from_utf8_lossy(client.body(reply));
+            return Err(format!("shared memory {name}: expected status 200, found {}: {body}", reply.status));
         }
         Ok(())
     }

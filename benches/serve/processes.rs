@@ -101,7 +101,10 @@ impl Server {
     pub fn resident_bytes(&self) -> Result<u64> {
         let status = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(&status).map_err(|e| format!("{status}: {e}"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("expected VmRSS")?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .ok_or("expected VmRSS in /proc/PID/status, found none")?;
         let kilobytes: u64 = line
             .split_whitespace()
             .next()

@@ -65,7 +65,7 @@ pub fn run(options: &Options) -> Result<()> {
     ])?;
     let counts = Counts {
         ended: AtomicBool::new(false),
-        answers: ["binary", "json", "gRPC", "digits", "reloads", "trouble"].map(|kind| (kind, AtomicU64::new(0))),
+        answers: ["binary", "json", "gRPC", "digits", "reloads", "other"].map(|kind| (kind, AtomicU64::new(0))),
     };
     println!("7 clients for {:.1} minutes", time.as_secs_f64() / 60.0);
     let (samples, outcomes) = std::thread::scope(|scope| {
@@ -276,7 +276,8 @@ fn reload(server: &Server, counts: &Counts, repository: &Path) -> Result<()> {
         let load = request("POST", "/v2/repository/models/changing/load", &[], b"{}");
         let reply = client.exchange(&load).map_err(io_error)?;
         if reply.status != 200 {
-            return Err(format!("load: {}", String::from_utf8_lossy(client.body(reply))));
+            let body = String::from_utf8_lossy(client.body(reply));
+            return Err(format!("load: expected status 200, found {}: {body}", reply.status));
         }
         let request = binary_request("changing", "x", &[1, 4], &bytes(&[1.0; 4]));
         let reply = client.exchange(&request).map_err(io_error)?;
@@ -328,7 +329,7 @@ fn send_bad_request(server: &Server, counts: &Counts, key: &str) -> Result<()> {
                 let body = String::from_utf8_lossy(client.body(reply)).into_owned();
                 return Err(format!("{method} {path}: expected status {expected}, found {}: {body}", reply.status));
             }
-            counts.add("trouble");
+            counts.add("other");
         }
         // An incomplete request, and a request whose response is not read.
         let request = binary_request("digits", "none", &[1], &[0; 4]);

@@ -23,7 +23,7 @@ pub struct PreparedModel {
 /// # Panics
 /// If the model does not build.
 pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedModel {
-    let fail = |action: &str| format!("{action} {}", file.display());
+    let fail = |action: &str| format!("cannot {action} {}", file.display());
     let loaded = frontend::load(file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
     let backends = backends.iter().map(|&name| name.to_owned()).collect();
     let options = BuildOptions { backends, ..BuildOptions::default() };

@@ -249,7 +249,7 @@ fn limits_recursion_that_is_not_tail_recursive() {
     assert_eq!(
         executor.run(&[Tensor::scalar(10i32)]).unwrap(),
         [Tensor::scalar(55i32)],
-        "the executor is usable after the error"
+        "expected a correct run after the error"
     );
 }
 
@@ -619,7 +619,7 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
             for (result, expected) in results.iter().zip(&expected) {
                 assert_eq!(result.shape(), expected.shape());
                 for (a, b) in result.as_slice::<f32>().iter().zip(expected.as_slice::<f32>()) {
-                    assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{data}, {mode}: {a} for {b}");
+                    assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{data}, {mode}: expected {b}, found {a}");
                 }
             }
         }

@@ -125,7 +125,7 @@ fn every_option_in_a_message_has_a_name_in_each_interface() {
     for part in CRATES {
         collect_sources(&workspace().join(part), &mut files);
     }
-    assert!(files.len() > 200, "{}", files.len());
+    assert!(files.len() > 200, "expected more than 200 source files, found {}", files.len());
     let (mut literal_count, mut unmatched_texts) = (0, Vec::new());
     for file in files {
         for literal in literals(&std::fs::read_to_string(&file).unwrap()) {
@@ -147,7 +147,7 @@ fn every_option_in_a_message_has_a_name_in_each_interface() {
         "no row of core/ir/src/diag/wording.rs matches:\n{}",
         unmatched_texts.join("\n")
     );
-    assert!(literal_count > 15, "{literal_count}");
+    assert!(literal_count > 15, "expected more than 15 literals with an option, found {literal_count}");
 }
 
 #[test]

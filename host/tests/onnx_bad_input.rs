@@ -185,7 +185,7 @@ fn does_not_fold_large_tensors() {
     let loaded_model = convert_model(model(nodes, vec![w]), &LoadOptions::default(), None).unwrap();
     let resident_bytes: usize =
         loaded_model.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
-    assert!(resident_bytes <= 512 << 20, "{resident_bytes}");
+    assert!(resident_bytes <= 512 << 20, "expected at most 512 MiB of constants, found {resident_bytes} bytes");
 }
 
 #[test]

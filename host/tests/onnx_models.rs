@@ -26,7 +26,7 @@ fn types_of_models_match_recorded_outputs() {
         };
         let expected_types: Vec<Type> = outputs.iter().map(|t| Type::tensor(t.dtype(), t.shape())).collect();
         assert_eq!(types, expected_types, "{}", dir.name);
-        assert!(loaded.warnings.is_empty(), "{}: {:?}", dir.name, loaded.warnings);
+        assert!(loaded.warnings.is_empty(), "{}: expected no warnings, found {:?}", dir.name, loaded.warnings);
     }
 }
 
@@ -41,7 +41,11 @@ fn models_match_pytorch() {
         assert_eq!(actual.len(), expected.len());
         for (actual, expected) in actual.iter().zip(&expected) {
             let error = max_rel_err(actual, expected);
-            assert!(error <= MAX_REL_ERR, "{}: {error:e}", dir.name);
+            assert!(
+                error <= MAX_REL_ERR,
+                "{}: expected a relative error of at most {MAX_REL_ERR:e}, found {error:e}",
+                dir.name
+            );
         }
     }
 }
@@ -80,7 +84,11 @@ fn every_operator_of_file_is_an_origin() {
         let sources = module.origins.sources().iter();
         let missing_names: Vec<&str> =
             sources.filter(|(id, _)| !seen_sources.contains(id)).map(|(_, s)| &*s.name).collect();
-        assert!(missing_names.is_empty(), "{}: {missing_names:?}", dir.name);
+        assert!(
+            missing_names.is_empty(),
+            "{}: expected every operator as an origin, found none for {missing_names:?}",
+            dir.name
+        );
     }
 }
 

@@ -26,7 +26,9 @@ fn operators_match_recorded_results() {
         };
         match outcome() {
             Ok(error) if error <= 1e-5 => {}
-            Ok(error) => failures.push(format!("{}: {error:e}", dir.name)),
+            Ok(error) => {
+                failures.push(format!("{}: expected a relative error of at most 1e-5, found {error:e}", dir.name));
+            }
             Err(reason) => failures.push(format!("{}: {reason}", dir.name)),
         }
     }

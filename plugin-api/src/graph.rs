@@ -268,7 +268,7 @@ impl Graph {
                     NodeKind::Composite(Composite { body, .. }) => {
                         if body.inputs.len() != node.inputs.len() || body.outputs.len() != node.outputs.len() {
                             return invalid(format!(
-                                "composite: expected {} inputs and {} outputs, found {} and {}",
+                                "number of composite inputs and outputs: expected {} and {}, found {} and {}",
                                 body.inputs.len(),
                                 body.outputs.len(),
                                 node.inputs.len(),
@@ -545,6 +545,7 @@ mod tests {
         assert!(graph.check(4).unwrap_err().starts_with("graph f: expected at least one output"));
         graph.outputs.push(ValueRef::of(x));
         graph.push(Node::composite("c", Graph::new("c"), [ValueRef::of(x)]));
-        assert!(graph.check(4).unwrap_err().ends_with("composite: expected 0 inputs and 0 outputs, found 1 and 0"));
+        let message = "number of composite inputs and outputs: expected 0 and 0, found 1 and 0";
+        assert!(graph.check(4).unwrap_err().ends_with(message));
     }
 }

@@ -287,7 +287,9 @@ fn read_node(value: &Value) -> Result<Node> {
         let body = RBox::new(read_graph(&value["body"])?);
         NodeKind::Composite(Composite { name: read_text(value, "composite")?.into(), body })
     } else {
-        return Err(format!("expected an input, a constant, an op or a composite, found {}", abbreviate(value)).into());
+        let found = abbreviate(value);
+        let message = format!("expected a node with \"input\", \"constant\", \"op\" or \"composite\", found {found}");
+        return Err(message.into());
     };
     let sources = match value.get("sources") {
         None => RVec::new(),
@@ -524,7 +526,10 @@ mod tests {
             format!(r#"{{"version": 1, "symbol": "f", "inputs": {inputs}, "nodes": {nodes}, "outputs": {outputs}}}"#)
         };
         let vector_type = r#"{"dtype": "float32", "dims": [2]}"#;
-        expect_error(&graph("[]", "[{}]", "[]"), "expected an input, a constant, an op or a composite, found {}");
+        expect_error(
+            &graph("[]", "[{}]", "[]"),
+            "expected a node with \"input\", \"constant\", \"op\" or \"composite\", found {}",
+        );
         expect_error(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
         expect_error(&graph("[]", "[]", "[]"), "graph f: expected at least one output");
         expect_error(&graph("[]", "[]", "[[0, 0]]"), "graph f: output 0 of node 0 does not exist");

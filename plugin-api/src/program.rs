@@ -129,7 +129,7 @@ fn constant(row: &Value, rest: &mut &[u8]) -> Result<Constant> {
     let size = size.ok_or_else(|| {
         let remaining = rest.len();
         Error::new(format!(
-            "constant: expected the size of {dtype}{dims:?} in bytes, at most the remaining {remaining}, found {}",
+            "constant: expected the size of {dtype}{dims:?} in bytes, with {remaining} bytes remaining, found {}",
             row["size"]
         ))
     })?;

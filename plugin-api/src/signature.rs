@@ -60,7 +60,7 @@ impl Signature {
         let lists = [("input", &self.inputs, &found.inputs), ("output", &self.outputs, &found.outputs)];
         for (kind, expected, found) in lists {
             if expected.len() != found.len() {
-                return Err(format!("expected {} {kind}s, found {}", expected.len(), found.len()).into());
+                return Err(format!("number of {kind}s: expected {}, found {}", expected.len(), found.len()).into());
             }
             for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
                 let has_same_dims = expected.dims.iter().map(Dim::known).eq(found.dims.iter().map(Dim::known));
@@ -90,7 +90,7 @@ impl LoadRequest<'_> {
         match self.signature()? {
             Some(actual) => compiled_for.check(&actual).map_err(|error| {
                 Error::new(format!(
-                    "{}: the tensor types differ from the compiled region: {}",
+                    "{}: the tensor types differ from the compiled region's: {}",
                     self.symbol, error.message
                 ))
                 .hint("compile the model again")

@@ -351,7 +351,7 @@ mod tests {
     }
 
     fn panic_message<T>(body: impl FnOnce() -> T) -> String {
-        let payload = catch_unwind(AssertUnwindSafe(body)).err().expect("a panic");
+        let payload = catch_unwind(AssertUnwindSafe(body)).err().expect("expected a panic, found none");
         payload.downcast_ref::<String>().cloned().unwrap_or_default()
     }
 

@@ -257,8 +257,8 @@ Layer layer_of(const char *graph_text) {
     layer.kernel_height = small(weight[2], "kernel height");
     layer.kernel_width = small(weight[3], "kernel width");
     layer.group = small(attributes.groups, "groups");
-    layer.pad_height = small(padding[0], "the padding");
-    layer.pad_width = small(padding.count == 1 ? padding[0] : padding[1], "the padding");
+    layer.pad_height = small(padding[0], "padding");
+    layer.pad_width = small(padding.count == 1 ? padding[0] : padding[1], "padding");
     layer.stride_height = strides[0];
     layer.stride_width = strides[1];
     if (!layer.makes_sense())
@@ -327,10 +327,11 @@ struct Loaded {
 
     Loaded(const byoc_host *host, const byoc_load *request) : host(host) {
         if (request->blob_size != sizeof layer)
-            throw std::runtime_error("expected the blob of a layer, found a blob of another size");
+            throw std::runtime_error("expected a blob of " + std::to_string(sizeof layer) + " bytes, found " +
+                                     std::to_string(request->blob_size));
         std::memcpy(&layer, request->blob, sizeof layer);
         if (std::memcmp(layer.magic, MAGIC, sizeof MAGIC) != 0 || !layer.makes_sense())
-            throw std::runtime_error("expected a conv_int8 layer, found another or an invalid blob");
+            throw std::runtime_error("expected a conv_int8 layer, found foreign or corrupted data");
         check_constant(layer.data, layer.data_dims(), request);
         check_constant(layer.weight, layer.weight_dims(), request);
         check_signature(request->options);
@@ -348,12 +349,14 @@ struct Loaded {
     void check_constant(const Operand &operand, const std::array<int64_t, 4> &dims, const byoc_load *request) const {
         if (!operand.is_constant) return;
         if (operand.number < 0 || size_t(operand.number) >= request->constant_count)
-            throw std::runtime_error("the blob refers to an unknown constant");
+            throw std::runtime_error("expected a constant index < " + std::to_string(request->constant_count) + ", found " +
+                                     std::to_string(operand.number));
         byoc_tensor tensor;
         host->constant_tensor(request->constants[operand.number], &tensor);
         if (tensor.dtype.code != 0 || tensor.dtype.bits != 8 || tensor.ndim != 4 ||
             std::memcmp(tensor.shape, dims.data(), sizeof dims) != 0)
-            throw std::runtime_error("the type of a constant differs from the compiled layer");
+            throw std::runtime_error("constant " + std::to_string(operand.number) +
+                                     ": the type differs from that of the compiled layer");
     }
 
     // Checks the element types, because `prepare` receives only dimensions. The types are in the load option "region", which a
@@ -372,7 +375,7 @@ struct Loaded {
         byoc_json at = byoc_json_at(types, size_t(number));
         if (byoc_json_there(at)) take(at, type);
         if (!byoc_json_is(type.dtype, dtype) || type.dims.count != 4 || type.dims.number != dims)
-            throw std::runtime_error("the tensor types differ from the compiled layer; compile the model again");
+            throw std::runtime_error("the tensor types differ from the compiled layer's; compile the model again");
     }
 
     const int8_t *data_of(const Operand &operand, const byoc_run *run) const {
@@ -389,10 +392,12 @@ struct Loaded {
 void check_input(const Operand &operand, const std::array<int64_t, 4> &dims, const byoc_dims *inputs, size_t count) {
     if (operand.is_constant) return;
     if (operand.number < 0 || size_t(operand.number) >= count)
-        throw std::runtime_error("expected more inputs for the compiled layer");
+        throw std::runtime_error("expected an input index < " + std::to_string(count) + ", found " +
+                                 std::to_string(operand.number));
     const byoc_dims &given = inputs[operand.number];
     if (given.count != 4 || std::memcmp(given.data, dims.data(), sizeof dims) != 0)
-        throw std::runtime_error("the dimensions of an input differ from the compiled layer");
+        throw std::runtime_error("input " + std::to_string(operand.number) +
+                                 ": the dimensions differ from those of the compiled layer");
 }
 
 int32_t prepare(void *self, byoc_call *call, const byoc_dims *inputs, size_t count) {

@@ -85,7 +85,7 @@ static const char *refusal(byoc_json node, char *detail, size_t size) {
     int number = 0;
     byoc_json type = byoc_json_first(byoc_json_get(node, "outputs"));
     if (byoc_json_there(byoc_json_get(node, "composite"))) {
-        snprintf(detail, size, "expected operators, found a match of a pattern, whose body this backend does not read");
+        snprintf(detail, size, "expected single operators, found a composite");
         return BYOC_UNSUPPORTED_OP;
     }
     for (; byoc_json_there(type); type = byoc_json_next(type), number++) {
@@ -298,12 +298,12 @@ static const char *read_region(region_t *region, byoc_json graph) {
 
 static int32_t prepare(void *self, byoc_call *call, const byoc_dims *inputs, size_t count) {
     const region_t *region = self;
-    if (count != region->input_count) return fail(call, "the number of inputs differs from the compiled region");
+    if (count != region->input_count) return fail(call, "the number of inputs differs from the compiled region's");
     for (size_t i = 0; i < count; i++) {
         const shape_t *wanted = &region->inputs[i];
         if (inputs[i].count != wanted->ndim ||
             (wanted->ndim > 0 && memcmp(inputs[i].data, wanted->dims, wanted->ndim * sizeof wanted->dims[0]) != 0)) {
-            return fail(call, "the dimensions of an input differ from the compiled region");
+            return fail(call, "the dimensions of an input differ from those of the compiled region");
         }
     }
     for (size_t i = 0; i < region->output_count; i++) {
@@ -395,7 +395,7 @@ static const char *check_signature(const region_t *region, const char *options) 
     for (size_t i = 0; i < region->output_count; i++) wanted[i] = &region->values[region->outputs[i]].shape;
     same = same && same_types(byoc_json_get(told, "outputs"), wanted, region->output_count);
     free(wanted);
-    return same || !byoc_json_there(told) ? NULL : "the tensor types differ from the compiled region; compile the model again";
+    return same || !byoc_json_there(told) ? NULL : "the tensor types differ from the compiled region's; compile the model again";
 }
 
 /* Allocates the tables of a region. Returns NULL, or an error message. */
@@ -560,11 +560,11 @@ static int32_t query(void *self, byoc_call *call, const char *key, const void *d
     byoc_json request, graph;
     (void)self;
     if (strcmp(key, BYOC_PROGRAM_KEY) != 0) return BYOC_UNKNOWN_KEY;
-    if (memchr(data, 0, size) == NULL) return fail(call, "the request is not terminated");
+    if (memchr(data, 0, size) == NULL) return fail(call, "the request is not NUL-terminated");
     request = byoc_json_of(data);
     graph = byoc_json_get(request, "graph");
     byoc_json_text(byoc_json_get(request, "symbol"), symbol, sizeof symbol);
-    if (!is_identifier(symbol)) return fail(call, "expected a C identifier as the symbol");
+    if (!is_identifier(symbol)) return fail(call, "the symbol is not a C identifier");
     region.constant_count = byoc_json_count(byoc_json_get(request, "constants"));
     problem = allocate(&region, graph, region.constant_count);
     if (problem == NULL) problem = read_region(&region, graph);

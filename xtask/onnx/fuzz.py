@@ -132,7 +132,7 @@ def graphs(args, indices):
         process.kill()
         process.join()
         if todo:
-            print(f"graph {todo.pop(0)} of seed {args.seed}: the reference crashed or timed out")
+            print(f"graph {todo.pop(0)} of seed {args.seed}: the reference evaluator crashed or timed out")
     return found
 
 
@@ -264,17 +264,17 @@ def finite_math(args, plugins):
 
 def arguments():
     parser = argparse.ArgumentParser(prog="cargo xtask onnx-fuzz")
-    parser.add_argument("--byoc", required=True, help="path of the byoc executable")
+    parser.add_argument("--byoc", required=True, help="Path of the byoc executable")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=1000, help="number of graphs")
-    parser.add_argument("--minutes", type=float, default=60, help="time limit for starting a batch")
-    parser.add_argument("--backend", help="comma-separated backends [default: the host]")
+    parser.add_argument("--count", type=int, default=1000, help="Number of graphs")
+    parser.add_argument("--minutes", type=float, default=60, help="Time limit for starting a batch, in minutes")
+    parser.add_argument("--backend", help="Backends, separated by commas [default: the host]")
     parser.add_argument("--plugin-dir")
-    parser.add_argument("--out", default="target/onnx-fuzz", help="output directory for minimized cases")
-    parser.add_argument("--op", help="operator for half of the nodes")
-    parser.add_argument("--large", action="store_true", help="larger dimensions, for backends with a minimum region cost")
-    parser.add_argument("--keep", type=int, default=2, help="number of minimized cases per fault")
-    parser.add_argument("--table", action="store_true", help="print the number of nodes by operator")
+    parser.add_argument("--out", default="target/onnx-fuzz", help="Output directory for minimized cases")
+    parser.add_argument("--op", help="Operator for half of the nodes")
+    parser.add_argument("--large", action="store_true", help="Larger dimensions, for backends with a minimum region cost")
+    parser.add_argument("--keep", type=int, default=2, help="Number of minimized cases per fault")
+    parser.add_argument("--table", action="store_true", help="Table of the number of nodes by operator")
     return parser.parse_args()
 
 

@@ -206,7 +206,7 @@ def castable(b, x, to):
     info = np.iinfo(to)
     wide = array.astype(np.float64)
     if not (np.isfinite(wide) & (wide > max(info.min, -(2**62)) - 1) & (wide < min(info.max, 2**62) + 1)).all():
-        raise Refused("Cast: out of range")
+        raise Refused(f"{b.op}: value out of range for {np.dtype(to).name}")
 
 
 @makes("CastLike")
@@ -483,7 +483,7 @@ def trilu(b):
 def indices(b, i, shape, size, negative=True):
     """Returns indices into an axis of the given size."""
     if size == 0 and np.prod(shape):
-        raise Refused("indices into nothing")
+        raise Refused(f"{b.op}: indices into an empty axis")
     kind = b.dtype(i)
     low = -size if negative and b.some(0.5) else 0
     return b.add(b.rng.integers(low, max(size, 1), shape).astype(kind), 0.5)
@@ -517,7 +517,7 @@ def scatter_elements(b):
     reductions = ["none"] + (["add", "mul"] if b.since >= 16 else []) + (["max", "min"] if b.since >= 18 else [])
     reduction = b.pick(reductions)
     if size == 0:
-        raise Refused("indices into nothing")
+        raise Refused(f"{b.op}: indices into an empty axis")
     if reduction == "none":
         # The order of updates to the same element is unspecified.
         rows = b.rng.permuted(
@@ -551,7 +551,7 @@ def gather_nd(b):
 
 def tuples(b, i, shape, dims, negative=True):
     if 0 in dims and np.prod(shape):
-        raise Refused("indices into nothing")
+        raise Refused(f"{b.op}: indices into an empty axis")
     columns = [b.rng.integers(-d if negative and b.some(0.3) else 0, max(d, 1), shape) for d in dims]
     return b.add(np.stack(columns, axis=-1).astype(b.dtype(i)), 0.5)
 
@@ -564,7 +564,7 @@ def scatter_nd(b):
     reductions = ["none"] + (["add", "mul"] if b.since >= 16 else []) + (["max", "min"] if b.since >= 18 else [])
     reduction = b.pick(reductions)
     if 0 in dims:
-        raise Refused("indices into nothing")
+        raise Refused(f"{b.op}: indices into an empty axis")
     if reduction == "none":
         places = b.rng.permutation(int(np.prod(dims)))[: b.int(1, 4)]
         index = b.add(np.stack(np.unravel_index(places, dims), axis=-1).astype(I64), 0.5)
@@ -614,7 +614,7 @@ def small(b, name):
     """Refuses integers whose product overflows."""
     array = b.array(name)
     if array.dtype not in FLOATS and (np.abs(array.astype(np.float64)) > 40).any():
-        raise Refused(f"{b.op}: large integers")
+        raise Refused(f"{b.op}: expected integers from -40 to 40, found larger ones")
 
 
 @makes(
@@ -994,7 +994,7 @@ def loss(b):
     x = b.any(0, 2, 4, accepts=lambda a: a.size)
     n, c, *rest = b.shape(x)
     if not c:
-        raise Refused("no classes")
+        raise Refused(f"{b.op}: expected at least one class, found none")
     ignore = b.maybe(lambda: b.pick([-1, 0, c]), 0.4)
     target = b.rng.integers(0, c, [n, *rest])
     if ignore is not None:
@@ -1075,7 +1075,7 @@ def recurrent(b):
     layout = b.maybe(lambda: b.int(0, 1), 0.15) if b.since >= 14 else None
     x = b.any(0, 3, 3, accepts=lambda a: a.size and a.size < 2000)
     if not b.array(x).size:
-        raise Refused("no sequence")
+        raise Refused(f"{b.op}: expected a nonempty sequence, found an empty one")
     steps, batch, size = b.shape(x)
     if layout:
         steps, batch = batch, steps

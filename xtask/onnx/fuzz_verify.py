@@ -57,10 +57,10 @@ class Byoc:
             outcomes += done
             # The process terminated at this case.
             if late:
-                outcomes.append(Outcome("timeout", message=f"more than {self.patience} s"))
+                outcomes.append(Outcome("timeout", message=f"no verdict within {self.patience} s"))
             elif len(outcomes) < len(folders):
                 done, late = self.run([folders[len(outcomes)]], "--isolate-cases")
-                outcomes += done or [Outcome("crash", message="no result")]
+                outcomes += done or [Outcome("crash", message="no verdict")]
         return outcomes
 
     def run(self, folders, *options):

@@ -33,7 +33,7 @@ fn unreachable_claims(plugin: &str) -> &'static [&'static str] {
 /// Builds and tests the named plugins, by default all plugins. Only claims that this machine cannot test are waived.
 pub fn conformance(names: &[&str]) -> Result<(), String> {
     if let Some(unknown) = names.iter().find(|name| !PLUGINS.contains(name)) {
-        return Err(format!("expected {}, found \"{unknown}\"", PLUGINS.join(", ")));
+        return Err(format!("expected one of {}, found \"{unknown}\"", PLUGINS.join(", ")));
     }
     let plugins: Vec<&str> = PLUGINS.into_iter().filter(|name| names.is_empty() || names.contains(name)).collect();
     let packages: Vec<String> = plugins.iter().map(|name| format!("byoc-{}", name.replace('_', "-"))).collect();
@@ -63,5 +63,5 @@ pub fn conformance(names: &[&str]) -> Result<(), String> {
             failed.push(name);
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(format!("plugins that do not conform: {}", failed.join(", "))) }
+    if failed.is_empty() { Ok(()) } else { Err(format!("conformance runs failed: {}", failed.join(", "))) }
 }

@@ -129,7 +129,7 @@ fn drop_in(source: &Path, target: &Path) -> Result<(), String> {
     let part = target.with_extension("part");
     std::fs::copy(source, &part)
         .and_then(|_| std::fs::rename(&part, target))
-        .map_err(|e| format!("{} to {}: {e}", source.display(), target.display()))
+        .map_err(|e| format!("cannot copy {} to {}: {e}", source.display(), target.display()))
 }
 
 /// Returns a path inside the checkout relative to its root, and any other path unchanged.

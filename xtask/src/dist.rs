@@ -102,7 +102,8 @@ pub fn run() -> Result<(), String> {
         let size = fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
         println!("{} {:.1} MB", archive.display(), size as f64 / 1e6);
         if dir == byoc && size > MAX_SIZE {
-            return Err(format!("expected an archive of at most {MAX_SIZE} bytes, found {size}"));
+            let path = archive.display();
+            return Err(format!("{path}: expected an archive of at most {MAX_SIZE} bytes, found {size}"));
         }
     }
     let mut test = cargo(&["test", "--package", "xtask", "--test", "dist", "--", "--ignored", "--nocapture"]);

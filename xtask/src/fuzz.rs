@@ -49,7 +49,7 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
         ]);
         return process::run(set_environment(&mut command));
     }
-    println!("fuzzing without coverage: install cargo-fuzz with `cargo install cargo-fuzz` to enable it");
+    println!("fuzzing without coverage guidance; to enable it, run `cargo install cargo-fuzz`");
     let mut command = cargo(&["run", "--quiet", "--package", "byoc-fuzz", "--", target, "--seconds"]);
     command.arg(seconds.to_string()).args(["--seed", &seed().to_string()]);
     process::run(set_environment(&mut command))

@@ -115,7 +115,8 @@ fn verify(cases: &Path, backend: Option<&str>, every: usize) -> Result<Verdicts,
     }
     let expected = dirs.iter().step_by(every).count();
     if verdicts.len() != expected {
-        return Err(format!("byoc verify: expected {expected} verdicts, found {} ({})", verdicts.len(), output.status));
+        let (found, status) = (verdicts.len(), output.status);
+        return Err(format!("byoc verify: number of verdicts: expected {expected}, found {found} ({status})"));
     }
     Ok(verdicts)
 }

@@ -81,5 +81,8 @@ fn models() -> Result<Vec<PathBuf>, String> {
     let mut models: Vec<PathBuf> =
         entries.flatten().map(|entry| entry.path()).filter(|path| path.join("model.onnx").is_file()).collect();
     models.sort();
-    if models.len() == MODELS { Ok(models) } else { Err(format!("expected {MODELS} models, found {}", models.len())) }
+    match models.len() {
+        MODELS => Ok(models),
+        found => Err(format!("{}: expected {MODELS} models, found {found}", dir.display())),
+    }
 }

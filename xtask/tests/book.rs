@@ -105,5 +105,5 @@ fn links_lead_to_files_and_headings() {
         }
     }
     assert!(link_count > 200, "expected more than 200 links, found {link_count}");
-    assert!(broken_links.is_empty(), "{broken_links:#?}");
+    assert!(broken_links.is_empty(), "expected links to existing files and headings, found {broken_links:#?}");
 }

@@ -76,14 +76,14 @@ fn unsafe_code_does_not_grow() {
         if actual > max {
             let _ = writeln!(
                 errors,
-                "{name} has {actual}, expected at most {max}: use safe code, or an existing abstraction"
+                "{name}: expected at most {max}, found {actual}; use safe code or an existing abstraction"
             );
         } else if actual < max {
-            let _ = writeln!(errors, "{name} has {actual}: lower its line in xtask/unsafe.txt from {max}");
+            let _ = writeln!(errors, "{name}: expected {actual} in xtask/unsafe.txt, as in the code, found {max}");
         }
     }
     for name in ceiling.keys().filter(|name| !counts.contains_key(*name)) {
-        let _ = writeln!(errors, "{name} is not a crate: remove its line from xtask/unsafe.txt");
+        let _ = writeln!(errors, "{name}: expected a crate in xtask/unsafe.txt, found an unknown name");
     }
     assert!(errors.is_empty(), "unsafe blocks, functions and implementations:\n{errors}");
 }

@@ -95,7 +95,7 @@ pub fn bind(
         diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
             (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
             (None, []) => diagnostic.note("all dimensions of the model are fixed"),
-            (None, all) => diagnostic.note(format!("the symbolic dimensions are {}", all.join(", "))),
+            (None, all) => diagnostic.note(format!("symbolic dimensions: {}", all.join(", "))),
         };
         errors.push(diagnostic);
     }
@@ -103,7 +103,7 @@ pub fn bind(
         let names: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
         let mut diagnostic = binding_error(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
             [] => "the model has no inputs".to_owned(),
-            names => format!("the inputs are {}", names.join(", ")),
+            names => format!("model inputs: {}", names.join(", ")),
         });
         if let Some(near) = nearest(name, names) {
             diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
@@ -194,11 +194,11 @@ pub fn bind(
         types.push(ty);
     }
     for (name, inputs) in inputs_of_unbound {
-        let inputs: Vec<String> = inputs.iter().map(|i| format!("\"{i}\"")).collect();
+        let inputs: Vec<String> = inputs.iter().map(|i| format!("input \"{i}\"")).collect();
         errors.push(
             Diagnostic::error(
                 codes::frontends::UNBOUND_DIMENSION,
-                format!("unbound symbolic dimension \"{name}\" of input {}", inputs.join(", ")),
+                format!("unbound symbolic dimension \"{name}\" of {}", inputs.join(" and ")),
             )
             .help(format!(
                 "bind it with --dim {name}=N, or pass the input to \"byoc run\"; --dim \"{name}=?\" keeps it symbolic"

@@ -28,7 +28,7 @@ fn run_kernel(
     constants: &[Option<&Tensor>],
     expected: &[Tensor],
 ) -> Vec<Tensor> {
-    let def = op::get(op::lookup(name).expect("a known operator"));
+    let def = op::get(op::lookup(name).expect("expected a known operator"));
     let type_of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
     let (inputs, outputs): (Vec<_>, Vec<_>) =
         (args.iter().map(type_of).collect(), expected.iter().map(type_of).collect());
@@ -85,7 +85,7 @@ fn check_values(name: &str, pairs: &[(&str, AttrValue)], args: &[Tensor]) {
     let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
     let case = format!("{:?} {attrs:?}", args.iter().map(|t| t.shape().to_vec()).collect::<Vec<_>>());
     let values: Vec<Value> = args.iter().cloned().map(Value::Tensor).collect();
-    let expected = op::evaluate(op::lookup(name).expect("a known operator"), &attrs, &values, 1 << 26)
+    let expected = op::evaluate(op::lookup(name).expect("expected a known operator"), &attrs, &values, 1 << 26)
         .unwrap_or_else(|e| panic!("{name} {case}: {e}"));
     let constants: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
     for threads in [1, 2] {

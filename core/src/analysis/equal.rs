@@ -192,7 +192,7 @@ impl<'a> Comparison<'a> {
                 let (s, t) =
                     (effective_type(&p.annotation, self.a.ty(left)), effective_type(&q.annotation, self.b.ty(right)));
                 if !self.is_same_type(s, t) {
-                    return Err(format!("%{} is {s}, %{} is {t}", p.name, q.name));
+                    return Err(format!("%{} of type {s} vs. %{} of type {t}", p.name, q.name));
                 }
                 true
             }
@@ -223,7 +223,7 @@ impl<'a> Comparison<'a> {
                 }
                 if p.type_params.len() != q.type_params.len() {
                     let (s, t) = (p.type_params.len(), q.type_params.len());
-                    return Err(format!("a function with {s} type parameters vs. one with {t}"));
+                    return Err(format!("a function with {} vs. one with {t}", plural(s, "type parameter")));
                 }
                 self.params.extend(p.type_params.iter().cloned().zip(q.type_params.iter().cloned()));
                 let (s, t) = (effective_type(&p.ret, self.a.ty(p.body)), effective_type(&q.ret, self.b.ty(q.body)));

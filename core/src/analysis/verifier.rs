@@ -292,7 +292,7 @@ impl Verifier<'_> {
                 if let Some(field_count) = self.constructor_fields(id, name)
                     && field_count != fields.len()
                 {
-                    let message = format!("pattern {name}: expected {field_count} fields, found {}", fields.len());
+                    let message = format!("fields of pattern {name}: expected {field_count}, found {}", fields.len());
                     let diagnostic = Diagnostic::error(codes::types::BAD_ARITY, message);
                     self.faults.push(Fault { at: Some(id), diagnostic });
                 }
@@ -449,7 +449,7 @@ fn name_fault(module: &Module, ty: &Type, is_in_scope: &mut dyn FnMut(&Name) -> 
                 None => Some(format!("no type {} is defined", adt.name)),
                 Some(TypeDef { params, .. }) if params.len() != adt.args.len() => {
                     let (name, expected, actual) = (&adt.name, params.len(), adt.args.len());
-                    Some(format!("expected {expected} type arguments of {name}, found {actual} in {part}"))
+                    Some(format!("type arguments of {name}: expected {expected}, found {actual} in {part}"))
                 }
                 Some(_) => None,
             },
@@ -608,7 +608,7 @@ mod tests {
         };
         let bounds = Attrs::new([("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Float(6.0))]);
         check("clip has no attribute \"other\"", clip(bounds.with("other", 1)));
-        check("clip needs the attribute \"a_min\": lower bound", clip(bounds.without("a_min")));
+        check("clip: expected the attribute \"a_min\" (lower bound), found none", clip(bounds.without("a_min")));
     }
 
     #[test]

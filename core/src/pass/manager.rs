@@ -162,7 +162,7 @@ fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
     let first = first.unwrap_or_else(|| {
         Diagnostic::error(codes::types::CANNOT_INFER, "type inference failed without a reported fault")
     });
-    Box::new(if remaining == 0 { first } else { first.note(format!("and {remaining} more")) })
+    Box::new(if remaining == 0 { first } else { first.note(format!("further errors: {remaining}")) })
 }
 
 /// Returns the pass named `name`.
@@ -301,7 +301,7 @@ pub fn run_steps(
     let (mut timings, mut warnings, total) = (Vec::new(), Vec::new(), steps.len());
     for mut step in steps.into_iter().take(run.step_limit.unwrap_or(usize::MAX)) {
         let name = step.name;
-        cancel::check(|| format!("{} of {total} passes had run, {name} was next", timings.len()))
+        cancel::check(|| format!("stopped before pass {name}, after {} of {total} passes", timings.len()))
             .map_err(|d| PassError::of(name, d))?;
         let start = Instant::now();
         let result = (step.run)(&module, options, &mut warnings).map_err(|d| PassError::of(name, d))?;

@@ -16,7 +16,7 @@ pub struct PatternId(u32);
 
 impl Id for PatternId {
     fn new(index: usize) -> PatternId {
-        PatternId(u32::try_from(index).expect("fewer than 2^32 pattern nodes"))
+        PatternId(u32::try_from(index).expect("a pattern has fewer than 2^32 nodes"))
     }
     fn index(self) -> usize {
         self.0 as usize

@@ -42,8 +42,7 @@ pub fn verifier_case(case: &str) -> Outcome {
         return Err(format!("type inference failed: {}", faults[0].diagnostic).into());
     }
     for line in headers(case, "break") {
-        damage(&mut parsed.module, line)
-            .ok_or_else(|| format!("break: expected a known form of damage, found {line}"))?;
+        damage(&mut parsed.module, line).ok_or_else(|| format!("break: expected a known defect, found {line}"))?;
     }
     let module = &parsed.module;
     let faults = if is_typed { verifier::faults(module) } else { verifier::structure_faults(module) };

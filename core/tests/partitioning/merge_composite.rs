@@ -31,7 +31,7 @@ fn parameters_are_named_by_candidate_and_position() {
     let before = module("def @main(%a: T, %b: T) { nn.relu(add(nn.relu(add(%a, %b)), %a)) }");
     let text = print_module(&passes(&before, &["merge_composite"], &patterns("add_relu: nn.relu(add(*, *))")));
     for name in ["%FunctionVar_0_0", "%FunctionVar_0_1", "%FunctionVar_1_0", "%FunctionVar_1_1"] {
-        assert!(text.contains(name), "{name} in {text}");
+        assert!(text.contains(name), "expected {name} in {text}");
     }
 }
 

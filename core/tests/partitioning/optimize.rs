@@ -60,6 +60,6 @@ fn rejects_exponential_inlining() {
         let _ = writeln!(text, "def @f{i}(%x: T, Inline=1) -> T {{ @f{}(@f{}(%x)) }}", i - 1, i - 1);
     }
     text.push_str("def @main(%x: T) -> T { @f63(%x) }");
-    let error = inline(&module(&text)).expect_err("2^63 operators");
+    let error = inline(&module(&text)).expect_err("expected an error for 2^63 operators");
     assert_eq!(error.code.to_string(), "E0343");
 }

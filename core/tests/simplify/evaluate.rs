@@ -52,7 +52,7 @@ impl<'m> Evaluator<'m> {
         let (id, parent) = match callee {
             Value::Constructor(name) => return Value::Data(name.clone(), args),
             Value::Function(id, parent) => (id, parent),
-            _ => panic!("expected a function to call"),
+            _ => panic!("expected a function or a constructor as callee"),
         };
         let function = self.module.expr(*id).as_function().unwrap();
         let frame = Frame::open(self.scopes.opened[*id].unwrap(), parent.clone());
@@ -65,7 +65,7 @@ impl<'m> Evaluator<'m> {
             Expr::Constant(tensor) => return Value::Tensor((**tensor).clone()),
             Expr::Global(name) => return Value::Function(self.module.globals[name], None),
             Expr::Constructor(name) => return Value::Constructor(name.clone()),
-            Expr::Var(_) => {
+            Expr::Var(var) => {
                 let mut current = Some(frame);
                 while let Some(frame) = current {
                     if let Some(value) = frame.values.borrow().get(&id) {
@@ -73,7 +73,7 @@ impl<'m> Evaluator<'m> {
                     }
                     current = frame.parent.as_ref();
                 }
-                panic!("unbound variable");
+                panic!("unbound variable %{}", var.name);
             }
             _ => {}
         }

@@ -58,7 +58,7 @@ fn assert_same(pass: &str, before: &[Tensor], after: &[Tensor], module: &Module)
             }
             _ => a.bytes() == b.bytes(),
         };
-        assert!(is_close, "{pass}: {a:?}\n{b:?}\n{}", print(module, &PrintOptions::default()).text);
+        assert!(is_close, "{pass}: expected {a:?}\nfound {b:?}\n{}", print(module, &PrintOptions::default()).text);
     }
 }
 
@@ -72,7 +72,7 @@ fn check(choices: &[u8], kind: Kind) {
         assert_same(pass, &before, &results(&after, kind), &module);
         let repeated = run(&after, pass);
         if let Err(difference) = structural_equal(&after, &repeated) {
-            panic!("{pass} again: {difference}\n{}", print(&after, &PrintOptions::default()).text);
+            panic!("{pass} is not idempotent: {difference}\n{}", print(&after, &PrintOptions::default()).text);
         }
         program = run(&program, pass);
     }

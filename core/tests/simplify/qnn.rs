@@ -131,7 +131,7 @@ impl Case {
         if before != after {
             let text = super::print(&canonical, &super::PrintOptions::default()).text;
             let values_of = |t: &Tensor| t.view().to_f64s();
-            panic!("{name} {attrs:?}\n{:?}\n{:?}\n{text}", values_of(&before[0]), values_of(&after[0]));
+            panic!("{name} {attrs:?}\nexpected {:?}\nfound {:?}\n{text}", values_of(&before[0]), values_of(&after[0]));
         }
     }
 }

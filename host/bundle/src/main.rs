@@ -32,7 +32,9 @@ fn main() -> ExitCode {
 }
 
 fn start(command: &Command, warn: &mut dyn FnMut(&Diagnostic)) -> Result<(), Failure> {
-    let failure = |error: std::io::Error| Failure::new(codes::frontends::STDOUT_FAILED, error.to_string());
+    let failure = |error: std::io::Error| {
+        Failure::new(codes::frontends::STDOUT_FAILED, format!("cannot write standard output: {error}"))
+    };
     // Text printed by a plugin must not end up in the outputs.
     let mut stdout = entries::own_process().map_err(failure)?;
     match command {

@@ -63,7 +63,7 @@ pub enum Command {
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
     let mut options = Options::default();
     if let Some(threads) = std::env::var_os("BYOC_THREADS").filter(|value| !value.is_empty()) {
-        options.threads = parse_threads(&threads.to_string_lossy())?;
+        options.threads = parse_threads("BYOC_THREADS", &threads.to_string_lossy())?;
     }
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
@@ -87,7 +87,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, S
             }
             "--output" => options.output = Some(value()?.into()),
             "--bundle" => options.bundle = Some(value()?.into()),
-            "--threads" => options.threads = parse_threads(&text()?)?,
+            "--threads" => options.threads = parse_threads(name, &text()?)?,
             "--max-memory" => {
                 options.max_memory = Some(parse_size(&text()?).map_err(|reason| format!("--max-memory: {reason}"))?)
             }
@@ -103,9 +103,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, S
     Ok(Command::Run(Box::new(options)))
 }
 
-fn parse_threads(text: &str) -> Result<usize, String> {
+fn parse_threads(source: &str, text: &str) -> Result<usize, String> {
     let threads = text.parse().ok().filter(|threads| (1..=1024).contains(threads));
-    threads.ok_or_else(|| format!("--threads: expected a number from 1 to 1024, found {text}"))
+    threads.ok_or_else(|| format!("{source}: expected a number from 1 to 1024, found {text}"))
 }
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ class Results {
     }
     const byoc_tensor_view &operator[](size_t index) const {
         const byoc_tensor_view *view = byoc_results_get(results_.get(), index);
-        if (view == nullptr) throw std::out_of_range("the output index is out of range");
+        if (view == nullptr) throw std::out_of_range("expected the index of a result, found " + std::to_string(index));
         return *view;
     }
     template <typename T> const T *data(size_t index) const { return static_cast<const T *>((*this)[index].data); }

@@ -129,15 +129,19 @@ fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> 
     };
     let tensor = if is_shared && !can_mark {
         let copy = Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes());
-        copy.ok_or_else(|| Error::argument("not enough memory for a copy of the result"))?
+        copy.ok_or_else(|| {
+            let bytes = tensor.bytes().len();
+            Error::argument(format!("result {index}: not enough memory for a copy of {bytes} bytes"))
+        })?
     } else {
         tensor.clone()
     };
     let mut shape: Box<[i64]> = tensor.shape().iter().map(|&dim| dim as i64).collect();
     let data = tensor.bytes().as_ptr().cast_mut().cast();
     let view = View::new(tensor.dtype(), data, shape.as_mut_ptr(), shape.len() as i32);
-    let view =
-        view.ok_or_else(|| Error::argument(format!("expected a DLPack element type, found {}", tensor.dtype())))?;
+    let view = view.ok_or_else(|| {
+        Error::argument(format!("result {index}: expected a DLPack element type, found {}", tensor.dtype()))
+    })?;
     let exported_tensor = Box::new(ExportedTensor { managed: M::new(view, is_shared), _shape: shape, _tensor: tensor });
     let raw = Box::into_raw(exported_tensor);
     // SAFETY: `raw` was returned by `Box::into_raw` above, and nothing else refers to it.
@@ -197,9 +201,9 @@ unsafe fn import<M: ManagedTensor>(managed: *mut M) -> Result<Results, Error> {
         tensor.check()?;
         let Layout { dtype, dims, data, strides } = tensor.view().layout(Operand::Tensor)?;
         let Some(bytes) = byte_count(dtype, &dims) else {
-            return Err(Error::argument("tensor: the dimensions exceed the address space"));
+            return Err(Error::argument(format!("tensor: expected a size within the address space, found {dims:?}")));
         };
-        let memory_error = || Error::argument("tensor: not enough memory for a copy of the elements");
+        let memory_error = || Error::argument(format!("tensor: not enough memory for a copy of {bytes} bytes"));
         let owner = Arc::new(ImportedTensor { managed, data, bytes, owned: AtomicBool::new(false) });
         let result = match strides {
             // `from_storage` copies misaligned elements.

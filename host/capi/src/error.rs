@@ -63,7 +63,10 @@ pub fn report(body: impl FnOnce() -> Result<(), Error>) -> *mut Error {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Err(Error::without_help(INTERNAL, format!("this is a bug in byoc, please report it: {text}")))
+        Err(Error::without_help(
+            INTERNAL,
+            format!("the library panicked: {text}; this is a bug in byoc: please report it"),
+        ))
     });
     match outcome {
         Ok(()) => std::ptr::null_mut(),

@@ -127,7 +127,7 @@ impl View {
             DTYPES.iter().find(|(dtype, code)| *code == self.code && dtype.bits() == usize::from(self.bits));
         let Some((dtype, _)) = dtype_entry.filter(|_| self.lanes == 1) else {
             return argument_error(format!(
-                "expected a known element type, found code {}, {} bits, {} lanes",
+                "expected a known element type, found code {}, bits {}, lanes {}",
                 self.code, self.bits, self.lanes
             ));
         };
@@ -173,7 +173,9 @@ impl View {
         // SAFETY: the caller meets the requirements of `dense_layout`.
         let (dtype, dims, data) = unsafe { self.dense_layout(operand)? };
         let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
-            return Err(Error::argument(format!("{operand}: the dimensions exceed the address space")));
+            return Err(Error::argument(format!(
+                "{operand}: expected a size within the address space, found {dims:?}"
+            )));
         };
         let data = match bytes {
             0 => &mut [],
@@ -242,7 +244,8 @@ impl Slots {
             // SAFETY: the caller guarantees that the views meet the requirements of `byoc.h`.
             let (dtype, dims, data) = unsafe { view.dense_layout(Operand::Input(index))? };
             let Some(bytes) = byoc_ir::tensor::byte_count(dtype, &dims) else {
-                return Err(Error::argument(format!("input {index}: the dimensions exceed the address space")));
+                let message = format!("input {index}: expected a size within the address space, found {dims:?}");
+                return Err(Error::argument(message));
             };
             let slot = self.lock().pop().unwrap_or_default();
             slot.data.store(data, Release);
@@ -250,7 +253,8 @@ impl Slots {
             borrowed_tensors.used_slots.push(slot.clone());
             let tensor = Tensor::from_storage(dtype, &dims, slot);
             let Some(tensor) = tensor else {
-                return Err(Error::argument(format!("input {index}: not enough memory for aligned elements")));
+                let message = format!("input {index}: not enough memory for an aligned copy of {bytes} bytes");
+                return Err(Error::argument(message));
             };
             borrowed_tensors.tensors.push(tensor);
         }
@@ -304,8 +308,9 @@ impl BorrowedTensors<'_> {
         if !self.used_slots.iter().any(contains) {
             return Ok(tensor);
         }
-        Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes())
-            .ok_or_else(|| Error::argument("not enough memory for a result"))
+        Tensor::from_bytes(tensor.dtype(), tensor.shape(), tensor.bytes()).ok_or_else(|| {
+            Error::argument(format!("not enough memory for a copy of a result of {} bytes", tensor.bytes().len()))
+        })
     }
 }
 

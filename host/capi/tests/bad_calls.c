@@ -30,11 +30,11 @@ static void sessions(void) {
     byoc_session *session = NULL;
     byoc_session_options options;
     memset(&options, 0, sizeof options);
-    expect("no size", BYOC_ERROR_ARGUMENT, byoc_session_create(&options, &session));
+    expect("struct_size of 0", BYOC_ERROR_ARGUMENT, byoc_session_create(&options, &session));
     options.struct_size = sizeof options;
     options.plugin_dir_count = 1;
-    expect("no array", BYOC_ERROR_ARGUMENT, byoc_session_create(&options, &session));
-    expect("no place", BYOC_ERROR_ARGUMENT, byoc_session_create(NULL, NULL));
+    expect("NULL array", BYOC_ERROR_ARGUMENT, byoc_session_create(&options, &session));
+    expect("NULL output pointer", BYOC_ERROR_ARGUMENT, byoc_session_create(NULL, NULL));
 }
 
 static void models(const byoc_session *session, const char *path) {
@@ -42,15 +42,15 @@ static void models(const byoc_session *session, const char *path) {
     byoc_compile_options options;
     byoc_dim dim;
     const char *backend = "none_such";
-    expect("no session", BYOC_ERROR_ARGUMENT, byoc_model_compile(NULL, path, NULL, &model));
-    expect("no path", BYOC_ERROR_ARGUMENT, byoc_model_compile(session, NULL, NULL, &model));
+    expect("NULL session", BYOC_ERROR_ARGUMENT, byoc_model_compile(NULL, path, NULL, &model));
+    expect("NULL path", BYOC_ERROR_ARGUMENT, byoc_model_compile(session, NULL, NULL, &model));
     expect("not UTF-8", BYOC_ERROR_ARGUMENT, byoc_model_compile(session, "\xff", NULL, &model));
-    expect("no file", BYOC_ERROR_MODEL, byoc_model_compile(session, "missing.onnx", NULL, &model));
+    expect("missing file", BYOC_ERROR_MODEL, byoc_model_compile(session, "missing.onnx", NULL, &model));
     expect("open dimension", BYOC_ERROR_MODEL, byoc_model_compile(session, path, NULL, &model));
     expect("garbage", BYOC_ERROR_MODEL, byoc_model_compile_bytes(session, "garbage", 7, NULL, &model));
     expect("NULL bytes", BYOC_ERROR_ARGUMENT, byoc_model_compile_bytes(session, NULL, 7, NULL, &model));
-    expect("no artifact", BYOC_ERROR_ARTIFACT, byoc_model_load(session, path, &model));
-    expect("no bytes", BYOC_ERROR_ARTIFACT, byoc_model_load_bytes(session, NULL, 0, &model));
+    expect("model instead of an artifact", BYOC_ERROR_ARTIFACT, byoc_model_load(session, path, &model));
+    expect("empty artifact", BYOC_ERROR_ARTIFACT, byoc_model_load_bytes(session, NULL, 0, &model));
     memset(&options, 0, sizeof options);
     options.struct_size = sizeof options;
     options.backends = &backend;
@@ -59,14 +59,14 @@ static void models(const byoc_session *session, const char *path) {
     options.dim_count = 1;
     dim.name = "batch";
     dim.size = 1;
-    expect("no backend", BYOC_ERROR_BACKEND, byoc_model_compile(session, path, &options, &model));
+    expect("unknown backend", BYOC_ERROR_BACKEND, byoc_model_compile(session, path, &options, &model));
     options.backend_count = 0;
     dim.size = -2;
-    expect("size", BYOC_ERROR_ARGUMENT, byoc_model_compile(session, path, &options, &model));
+    expect("negative dimension", BYOC_ERROR_ARGUMENT, byoc_model_compile(session, path, &options, &model));
     dim.name = "batsh";
     dim.size = 1;
-    expect("name", BYOC_ERROR_MODEL, byoc_model_compile(session, path, &options, &model));
-    expect("no model", BYOC_ERROR_ARGUMENT, byoc_model_save(NULL, path));
+    expect("unknown dimension", BYOC_ERROR_MODEL, byoc_model_compile(session, path, &options, &model));
+    expect("NULL model", BYOC_ERROR_ARGUMENT, byoc_model_save(NULL, path));
 }
 
 static void runs(const byoc_model *model) {
@@ -81,51 +81,51 @@ static void runs(const byoc_model *model) {
     byoc_cancel *cancel = byoc_cancel_create();
     byoc_view(&in, "float32", image, shape, 4);
     byoc_view(&out, "float32", logits, flat, 2);
-    expect("no model", BYOC_ERROR_ARGUMENT, byoc_model_run(NULL, &in, 1, &out, 1, NULL));
-    expect("no inputs", BYOC_ERROR_INPUT, byoc_model_run(model, NULL, 0, &out, 1, NULL));
+    expect("NULL model", BYOC_ERROR_ARGUMENT, byoc_model_run(NULL, &in, 1, &out, 1, NULL));
+    expect("missing inputs", BYOC_ERROR_INPUT, byoc_model_run(model, NULL, 0, &out, 1, NULL));
     expect("NULL inputs", BYOC_ERROR_ARGUMENT, byoc_model_run(model, NULL, 1, &out, 1, NULL));
-    expect("no outputs", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, NULL, 0, NULL));
-    expect("no place", BYOC_ERROR_ARGUMENT, byoc_model_run_alloc(model, &in, 1, NULL, NULL));
+    expect("missing outputs", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, NULL, 0, NULL));
+    expect("NULL output pointer", BYOC_ERROR_ARGUMENT, byoc_model_run_alloc(model, &in, 1, NULL, NULL));
     expect("shape", BYOC_ERROR_INPUT, byoc_model_run_alloc(model, &out, 1, NULL, &results));
     expect("overlap", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &in, 1, NULL));
     byoc_view(&bad, "float32", logits, flat + 1, 1);
-    expect("memory", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, &bad, 1, NULL));
+    expect("output dimensions", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, &bad, 1, NULL));
     byoc_view(&bad, "int32", image, shape, 4);
     expect("dtype", BYOC_ERROR_INPUT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     bad = in;
     bad.dtype.code = 9;
-    expect("code", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
+    expect("element type code", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     bad = in;
     bad.device.kind = 2;
     expect("device", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     bad = in;
     bad.data = NULL;
-    expect("no data", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
+    expect("NULL data", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     bad = in;
     bad.ndim = -1;
     expect("rank", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     bad = in;
     bad.shape = NULL;
-    expect("no shape", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
+    expect("NULL shape", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     bad = in;
     bad.strides = strides;
     expect("strides", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     byoc_view(&bad, "float32", image, minus, 2);
-    expect("negative", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
+    expect("negative dimensions", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
     byoc_view(&bad, "float32", image, huge, 2);
-    expect("huge", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
-    expect("huge output", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &bad, 1, NULL));
+    expect("oversized input", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &bad, 1, &out, 1, NULL));
+    expect("oversized output", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &bad, 1, NULL));
     memset(&options, 0, sizeof options);
     options.struct_size = sizeof options;
     options.input_names = names;
-    expect("name", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, &out, 1, &options));
+    expect("unknown input name", BYOC_ERROR_INPUT, byoc_model_run(model, &in, 1, &out, 1, &options));
     names[0] = NULL;
-    expect("no name", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
+    expect("NULL input name", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
     options.input_names = NULL;
     options.timeout_seconds = -1.0;
-    expect("time", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
+    expect("negative timeout", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
     options.timeout_seconds = (double)NAN;
-    expect("no time", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
+    expect("NaN timeout", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
     options.timeout_seconds = 1e-9;
     expect("deadline", BYOC_ERROR_TIMED_OUT, byoc_model_run(model, &in, 1, &out, 1, &options));
     options.timeout_seconds = 0.0;
@@ -136,11 +136,11 @@ static void runs(const byoc_model *model) {
     options.cancel = NULL;
     options.backend_options = &option;
     options.backend_option_count = 1;
-    expect("no dot", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
+    expect("option name without a dot", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
     option.name = "none_such.level";
-    expect("no such backend", BYOC_ERROR_BACKEND, byoc_model_run(model, &in, 1, &out, 1, &options));
+    expect("option of an unknown backend", BYOC_ERROR_BACKEND, byoc_model_run(model, &in, 1, &out, 1, &options));
     option.value = NULL;
-    expect("no value", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
+    expect("NULL option value", BYOC_ERROR_ARGUMENT, byoc_model_run(model, &in, 1, &out, 1, &options));
     if (byoc_view(&bad, "float33", image, shape, 4) != -1 || byoc_view(NULL, "float32", image, shape, 4) != -1) wrong = 1;
     if (byoc_results_get(NULL, 0) != NULL) wrong = 1;
     /* A valid call succeeds after the invalid calls, also with a shorter structure. */
@@ -178,7 +178,7 @@ int main(int argc, char **argv) {
         models(session, argv[1]);
         runs(model);
     }
-    printf("pages: %ld, then %ld\n", before, resident_pages());
+    printf("resident pages: %ld halfway, %ld at the end\n", before, resident_pages());
     if (resident_pages() > before + before / 50) wrong = 1;
     byoc_model_free(model);
     byoc_session_free(session);

@@ -61,7 +61,12 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         println!("{row}");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}, {} threads, {} runs", escape::line(&ready::name_of(&args.model)), session.pool.threads(), args.runs);
+    println!(
+        "{}, {}, {}",
+        escape::line(&ready::name_of(&args.model)),
+        render::plural(session.pool.threads(), "thread"),
+        render::plural(args.runs as usize, "run")
+    );
     println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", percentile(0.5), percentile(0.9), times[0]);
     println!(
         "  compile {:.3} s   load {:.3} s",

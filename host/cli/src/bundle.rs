@@ -43,7 +43,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
         plugins.push("no plugin".into());
     }
     println!(
-        "{}: {files} files, {:.1} MB, {}, libraries: {}; start {}/run",
+        "{}: {files} files, {:.1} MB, {}, libraries: {}; run it with {}/run",
         args.output.display(),
         bytes as f64 / 1e6,
         escape::line(&plugins.join(", ")),

@@ -93,8 +93,8 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
 fn print_totals(explanation: &Explanation) {
     let totals = &explanation.totals;
     println!(
-        "{} operators: {} in {}, {} on the host, {} folded; {:.1} % of {} FLOPs on backends",
-        totals.operators,
+        "{}: {} in {}, {} on the host, {} folded; {:.1} % of {} FLOPs on backends",
+        plural(totals.operators, "operator"),
         totals.in_regions,
         plural(totals.regions, "region"),
         totals.on_host,

@@ -82,7 +82,7 @@ fn machine(target: Option<&str>) -> Result<Machine, Failure> {
     let name = target.unwrap_or("generic");
     Machine::of_target(name).ok_or_else(|| {
         let message =
-            format!("expected one of the targets {}, found {name}", target_names.collect::<Vec<_>>().join(", "));
+            format!("--target: expected one of {}, found {name}", target_names.collect::<Vec<_>>().join(", "));
         Failure::new(codes::frontends::NOT_EXPORTABLE, message)
     })
 }

@@ -23,7 +23,7 @@ fn print_listings(args: &InspectArgs, compiled: &Compiled) -> Result<(), Failure
     for region in compiled.regions.iter().flatten() {
         let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
             if args.listing {
-                println!("\n{}: no available plugin can list the blob", escape::line(&region.symbol));
+                println!("\n{}: no installed plugin can list the blob", escape::line(&region.symbol));
             }
             continue;
         };
@@ -107,7 +107,8 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     }
     table::print(&entries);
     let weights: usize = compiled.constants.iter().map(|t| t.bytes().len()).sum();
-    println!("\n{} constants, {weights} bytes", compiled.constants.len() - compiled.absent.len());
+    let stored_constants = render::plural(compiled.constants.len() - compiled.absent.len(), "constant");
+    println!("\n{stored_constants}, {weights} bytes");
     if !compiled.absent.is_empty() {
         let (count, bytes) = blob_constant_size(compiled, &compiled.absent);
         let count_text = render::plural(count, "further constant");

@@ -53,7 +53,10 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
     println!("\nsingle operators: {}", backend.description.operators.join(", "));
     let cost = &backend.description.cost;
     if cost.min_region_flops > 0 || cost.min_region_operators > 0 {
-        println!("regions of at least {} FLOPs and {} operators", cost.min_region_flops, cost.min_region_operators);
+        println!(
+            "minimum size of a region: FLOPs: {}, operators: {}",
+            cost.min_region_flops, cost.min_region_operators
+        );
     }
     for note in exclusions(backend.description.finite_math, backend.description.flush_to_zero) {
         println!("{note}");

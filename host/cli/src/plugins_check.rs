@@ -113,7 +113,8 @@ fn print_file(plugin_file: &PluginFile, file_facts: Option<&FileFacts>) {
 fn print_backend(backend: &BackendCheck) {
     let about_prefix = if backend.about.is_empty() { "" } else { ": " };
     println!("  --backend {}{about_prefix}{}", backend.name, backend.about);
-    println!("              {} patterns and {} single operators are valid", backend.patterns, backend.operators);
+    let patterns = render::plural(backend.patterns, "pattern");
+    println!("              {patterns} and {} are valid", render::plural(backend.operators, "single operator"));
 }
 
 fn json_row(

@@ -184,9 +184,9 @@ fn print_json(report: &BackendReport) {
 fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     println!("{} {} ({}), backend {}", report.plugin, report.version, file.display(), report.backend);
     println!(
-        "seed {}, {} cases for each operator and pattern, up to {} threads",
+        "seed {}, {} for each operator and pattern, up to {} threads",
         args.seed,
-        args.cases,
+        render::plural(args.cases, "case"),
         args.threads.max(2)
     );
     for note in exclusions(report.finite_math, report.flush_to_zero) {
@@ -243,8 +243,8 @@ fn conformance_error(file: &Path, report: &BackendReport, args: &PluginsTestArgs
         report.failures.iter().map(|f| f.fault.kind).chain(report.faults.iter().map(|f| f.kind)).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let count = report.failures.len() + report.faults.len();
-    let message = format!("{} does not conform: {count} faults in {}", report.backend, file.display());
+    let count = render::plural(report.failures.len() + report.faults.len(), "fault");
+    let message = format!("{} does not conform: {count} in {}", report.backend, file.display());
     let mut diagnostic = Diagnostic::error(codes::plugins::NOT_CONFORMING, message);
     for kind in kinds {
         diagnostic = diagnostic.note(format!("{kind}: {}", kind.meaning()));
@@ -263,7 +263,7 @@ fn conformance_error(file: &Path, report: &BackendReport, args: &PluginsTestArgs
 }
 
 fn nothing_supported_error(report: &BackendReport) -> Diagnostic {
-    let message = format!("{} refused every case, so no case was tested", report.backend);
+    let message = format!("{}: expected at least one supported case, found only refused cases", report.backend);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     let reasons =
         report.subjects.iter().flat_map(|s| s.reasons.keys().map(move |reason| format!("{}: {reason}", s.subject)));

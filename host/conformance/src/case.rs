@@ -181,12 +181,13 @@ impl Case {
         let text = io::read_text(path).unwrap_or_default();
         let first_line = text.lines().next().unwrap_or_default();
         let subject = first_line.strip_prefix(MARK).and_then(Subject::parse).ok_or_else(|| {
-            Diagnostic::error(
-                codes::plugins::BAD_CASE,
-                format!("{} is not a case of a conformance run", path.display()),
-            )
-            .note(format!("expected a first line such as \"{MARK}operator NAME\", found \"{first_line}\""))
-            .help("byoc plugins test FILE --out DIR writes failing cases to DIR")
+            let message = format!(
+                "{}: expected a first line such as \"{MARK}operator NAME\", found \"{first_line}\"",
+                path.display()
+            );
+            Diagnostic::error(codes::plugins::BAD_CASE, message)
+                .note("the first line of a case names the pattern or operator to test")
+                .help("byoc plugins test FILE --out DIR writes failing cases to DIR")
         })?;
         let description = text.lines().nth(1).unwrap_or_default().trim_start_matches("// ").to_owned();
         let file = inputs_file(path);

@@ -96,7 +96,10 @@ pub(super) fn try_region(
     };
     let plan = harness.prepare(test_region, &*executable).map_err(fault)?;
     if plan.outputs.iter().any(|output| !output.exact) {
-        return Err(refuse(RefusalCode::DynamicDim, "value-dependent dimensions are in host memory"));
+        return Err(refuse(
+            RefusalCode::DynamicDim,
+            "expected output dimensions known before the run, found value-dependent dimensions",
+        ));
     }
     let shapes: Vec<&[usize]> = test_region.inputs.iter().map(Tensor::shape).collect();
     let workspace = workspace_bytes(&*executable, plan.plan, &shapes)

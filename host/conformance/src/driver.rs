@@ -165,7 +165,7 @@ impl Run<'_> {
                 }
             }
             return Ok(match attempt {
-                None => return Err("the system does not limit the address space of a process".to_owned()),
+                None => return Err("cannot limit the address space of a process on this system".to_owned()),
                 Some((_, Some(fault))) => json!({ "fault": fault }),
                 Some((Reply::Done(reply_data), None)) if reply_data.get("fault").is_none() => reply_data,
                 // With too little memory, an error and an orderly exit are both acceptable.

@@ -92,7 +92,7 @@ pub fn run_on(
     for (i, ((memory, shape), result)) in outputs.iter().zip(&shapes).zip(&test_region.expected).enumerate() {
         let value = &result.value;
         if shape[..] != *value.shape() {
-            let message = format!("output {i}: expected {:?}, found {shape:?}", value.shape());
+            let message = format!("output {i}: expected shape {:?}, found {shape:?}", value.shape());
             return Err(Fault::new(Kind::WrongShape, "run", message));
         }
         let bytes = &memory.bytes()[..value.bytes().len()];

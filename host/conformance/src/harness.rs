@@ -114,7 +114,7 @@ impl Harness<'_, '_> {
         if !compiled_region.symbols.contains(symbol) {
             let names: Vec<&str> = compiled_region.symbols.iter().map(|s| s.as_str()).collect();
             let symbol_list = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let message = format!("expected symbol {symbol} in the blob, found {symbol_list}");
+            let message = format!("symbols of the blob: expected {symbol}, found {symbol_list}");
             return Err(Fault::new(Kind::MissingSymbol, "compile", message));
         }
         if linked::takes_part(&compiled_region) {
@@ -166,7 +166,7 @@ impl Harness<'_, '_> {
         let shape_fault = |message: String| Err(Fault::new(Kind::WrongShape, "prepare", message));
         if plan.outputs.len() != test_region.expected.len() {
             let (output_count, expected_count) = (plan.outputs.len(), test_region.expected.len());
-            return shape_fault(format!("expected {expected_count} prepared outputs, found {output_count}"));
+            return shape_fault(format!("number of prepared outputs: expected {expected_count}, found {output_count}"));
         }
         for (i, (output, expected)) in plan.outputs.iter().zip(&test_region.expected).enumerate() {
             let (dims, expected) = (&output.dims[..], expected.value.shape());

@@ -31,17 +31,17 @@ impl Run<'_> {
         check("compiling after a cancelled compilation", cancel_fault, Setting::default());
         (self.progress)("an interrupted compilation");
         check("compiling after an interrupted compilation", self.check_interrupted(&backend, case), Setting::default());
-        (self.progress)("an unusable cache folder");
-        check("an unusable cache folder", self.check_unusable_cache(&backend, case), Setting::default());
+        (self.progress)("an unusable cache directory");
+        check("an unusable cache directory", self.check_unusable_cache(&backend, case), Setting::default());
         (self.progress)("too little memory");
         let (fault, memory) = self.check_low_memory(&backend, case).unzip();
         check("too little memory", fault, Setting { memory, ..case.setting.clone() });
-        (self.progress)("after unloading");
+        (self.progress)("host calls after the last region was dropped");
         let unload_fault = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "unload".into();
             fault_in(&self.supervisor(None).send(&request))
         });
-        check("silence after the last region was dropped", unload_fault, Setting::default());
+        check("no host calls after the last region was dropped", unload_fault, Setting::default());
     }
 
     /// Checks that cache entries of killed compilations do not break a later compilation.

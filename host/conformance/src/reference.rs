@@ -37,7 +37,7 @@ pub type Values = HashMap<ExprId, Vec<BoundedTensor>>;
 pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     let main = module.main().ok_or("the module has no @main")?;
     if main.params.len() != inputs.len() {
-        return Err(format!("expected {} inputs, found {}", main.params.len(), inputs.len()));
+        return Err(format!("number of inputs: expected {}, found {}", main.params.len(), inputs.len()));
     }
     let mut values: Values = HashMap::new();
     let exact_value = |value: Tensor| BoundedTensor { value, error: Vec::new() };
@@ -387,7 +387,7 @@ mod tests {
         let values = evaluate(&builder.module, &[input]).unwrap();
         for value in [roots, transposed] {
             let error = &values[&value][0].error;
-            assert_eq!((error[0], error[1] < 1e-5), (f64::INFINITY, true), "{error:?}");
+            assert_eq!((error[0], error[1] < 1e-5), (f64::INFINITY, true), "error bounds: {error:?}");
         }
     }
 
@@ -408,7 +408,7 @@ mod tests {
         let computed: Vec<f32> = (0..2).map(|i| (pair[i] - mean) * scale * gamma[i] + beta[i]).collect();
         let share = compare(&Tensor::from_slice(&[1, 2], &computed), &values[&norm][0]).unwrap();
         // Nor is the bound many times larger than the error.
-        assert!(share > 0.1, "{share}");
+        assert!(share > 0.1, "expected more than 0.1 of the bound to be used, found {share}");
     }
 
     #[test]
@@ -432,6 +432,6 @@ mod tests {
         builder.define("main", &[x], sum).unwrap();
         let input = Tensor::from_slice(&[2, 3], &[-2e38f32, -2e38, 3e38, -1e38, -1e38, 1e38]);
         let error = &evaluate(&builder.module, &[input]).unwrap()[&sum][0].error;
-        assert_eq!((error[0], error[1] < 1e33), (f64::INFINITY, true), "{error:?}");
+        assert_eq!((error[0], error[1] < 1e33), (f64::INFINITY, true), "error bounds: {error:?}");
     }
 }

@@ -256,14 +256,14 @@ mod tests {
         let element_count = |case: &Case| operands(case).iter().map(|(_, t)| t.len()).sum::<usize>();
         assert!(
             element_count(&smallest_case) <= 30,
-            "{} elements of {}",
+            "expected at most 30 of {1} elements after shrinking, found {0}",
             element_count(&smallest_case),
             element_count(&case)
         );
         assert!(has_stride(&smallest_case));
         let attrs: usize =
             smallest_case.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.len())).sum();
-        assert!(attrs <= 2, "{attrs} attributes");
+        assert!(attrs <= 2, "expected at most 2 attributes after shrinking, found {attrs}");
     }
 
     /// Tests that a case with open dimensions keeps them while it shrinks.

@@ -72,7 +72,7 @@ impl TestRegion {
             Ok(())
         } else {
             Err(format!(
-                "expected {} inputs and {} outputs, as in the region's graph, found {} and {}",
+                "number of inputs and outputs: expected {} and {}, as in the region's graph, found {} and {}",
                 self.graph.inputs.len(),
                 self.graph.outputs.len(),
                 self.inputs.len(),

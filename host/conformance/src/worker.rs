@@ -175,7 +175,7 @@ impl Worker {
         match fault_when_cancelled {
             Ok(Some(fault)) if fault.kind != Kind::Panic => {
                 let message = format!(
-                    "a cancelled compilation neither succeeded nor returned Error::cancelled: {}",
+                    "cancelled compilation: expected success or Error::cancelled, found another error: {}",
                     fault.message
                 );
                 json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })

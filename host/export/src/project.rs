@@ -135,7 +135,7 @@ fn check_recorded(ports: &[Port], values: &[Tensor]) -> Result<(), Failure> {
         let matches = dtype_to_api(value.dtype()) == port.dtype && value.bytes().len() as i64 == port.bytes();
         if !matches {
             let message = format!(
-                "\"{}\": expected {} {:?}, found {} {:?}",
+                "recorded value of \"{}\": expected {} {:?}, found {} {:?}",
                 port.name,
                 port.dtype,
                 port.shape,

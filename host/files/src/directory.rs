@@ -28,7 +28,7 @@ impl PendingDirectory {
     ) -> std::result::Result<PendingDirectory, Diagnostic> {
         let refusal = |message: &str| {
             Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("{}: {message}", target.display()))
-                .help("name a directory that is new or empty, or that was written by the same command")
+                .help("choose a directory that does not exist, is empty, or was written by the same command")
         };
         match std::fs::read_dir(target) {
             Ok(mut entries) => {

@@ -37,7 +37,9 @@ impl Header {
         let mut start = [0; 8];
         file.read_exact(&mut start).map_err(truncated_error)?;
         if start[..6] != *MAGIC {
-            return Err("expected a .npy file, found an unknown magic number".into());
+            let found = start[..6].escape_ascii();
+            let expected = MAGIC.escape_ascii();
+            return Err(format!("expected the magic number \"{expected}\" of a .npy file, found \"{found}\""));
         }
         let mut length = [0; 4];
         let bytes = match start[6] {

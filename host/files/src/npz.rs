@@ -49,8 +49,12 @@ impl<'p> Npz<'p> {
             None if names.len() == 1 => 0,
             None => {
                 let entry_name = name.unwrap_or("");
-                let mut diagnostic = bad_file(self.path, format!("missing entry \"{entry_name}\""))
-                    .note(format!("entries of the file: {}", names.join(", ")));
+                let reason = match name {
+                    Some(name) => format!("missing entry \"{name}\""),
+                    None => format!("expected one entry, found {}", names.len()),
+                };
+                let mut diagnostic =
+                    bad_file(self.path, reason).note(format!("entries of the file: {}", names.join(", ")));
                 if let Some(suggestion) = nearest(entry_name, names.iter().map(String::as_str)) {
                     diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
                 }

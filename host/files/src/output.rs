@@ -224,7 +224,7 @@ fn follow(path: &Path) -> Result<Option<PathBuf>> {
         }
         path = dir.join(std::fs::read_link(&path)?);
     }
-    Err(Error::other("expected a chain of at most {MAX_LINKS} symbolic links, found more"))
+    Err(Error::other(format!("expected a chain of at most {MAX_LINKS} symbolic links, found more")))
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -168,7 +168,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, call_index: usize) -> Resu
         return Err(Diagnostic::error(
             codes::frontends::BAD_NODE,
             format!(
-                "node \"{0}\": expected at most {4} inputs and {5} outputs for function \"{3}\", found {1} and {2}",
+                "node \"{0}\": expected at most {4} and {5} inputs and outputs for function \"{3}\", found {1} and {2}",
                 call.name,
                 call.input.len(),
                 call.output.len(),

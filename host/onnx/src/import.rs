@@ -160,7 +160,7 @@ fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position:
     let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
     let origin = conversion.builder.module.origins.add_source(source);
     let converter = ops::converter(&proto.domain, &proto.op_type, version).ok_or_else(|| {
-        let message = format!("no converter for {} of opset {version}", proto.op_type);
+        let message = format!("unsupported operator {} (opset {version})", proto.op_type);
         Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
     })?;
     if is_standard_domain(&proto.domain) {

@@ -221,14 +221,18 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
             .collect::<Result<_, _>>()?,
         _ => {
             return Err(format!(
-                "sparse tensor indices: expected a vector or a matrix with {} columns, found shape {:?}",
+                "sparse tensor indices: expected shape [n] or [n, {}], found shape {:?}",
                 shape.len(),
                 indices.shape()
             ));
         }
     };
     if flat.len() != values.len() {
-        return Err(format!("sparse tensor: expected {} indices, one per value, found {}", values.len(), flat.len()));
+        return Err(format!(
+            "number of sparse tensor indices: expected {}, one per value, found {}",
+            values.len(),
+            flat.len()
+        ));
     }
     let count = element_count(&shape).unwrap_or(0);
     if let Some(index) = flat.iter().find(|&&i| i < 0 || i as usize >= count) {

@@ -92,7 +92,7 @@ def main() -> None:
         for index in range(chosen.rounds):
             one, two = (rate(folder, artifact, workers, chosen.batch_size) for workers in (1, 2))
             ratios.append(two / one)
-            rates = f"one worker {one:.1f}, two {two:.1f} pictures/s"
+            rates = f"one worker {one:.1f}, two {two:.1f} images/s"
             print(f"round {index + 1}: {rates}, ratio {ratios[-1]:.2f}", flush=True)
         print(f"median of the ratios: {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
     ray.shutdown()

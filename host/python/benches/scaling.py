@@ -124,7 +124,7 @@ def served(path: str, words: Sequence[str]):  # noqa: ANN201
             if event.get("message") == "started":
                 break
         if port is None:
-            raise SystemExit("the server did not start")
+            raise SystemExit("expected a running server, found an exited process")
         threading.Thread(target=process.stderr.read, daemon=True).start()
         yield port
     finally:
@@ -161,7 +161,7 @@ def load(port: int, clients: int, body: bytes, headers: dict[str, str], seconds:
         response = connection.getresponse()
         text = response.read()
         if response.status != 200:
-            raise SystemExit(f"status {response.status}: {text[:200]!r}")
+            raise SystemExit(f"expected status 200, found {response.status}: {text[:200]!r}")
 
     return repeated(call, seconds, clients)
 

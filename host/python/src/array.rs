@@ -119,7 +119,7 @@ impl AsRef<[u8]> for TensorBytes {
 pub fn bytes_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Bytes> {
     let descr = array.dtype();
     if dtype_of(&descr)? != Some(DType::U8) || array.ndim() != 1 {
-        let message = format!("expected a uint8 array with 1 axis, found {descr} with {} axes", array.ndim());
+        let message = format!("expected a uint8 array of rank 1, found {descr} of rank {}", array.ndim());
         return Err(PyTypeError::new_err(message));
     }
     Ok(Bytes::from_owner(TensorBytes(of_memory(array, DType::U8)?)))

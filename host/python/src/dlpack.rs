@@ -134,7 +134,7 @@ unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCaps
     let DataType { code, bits, lanes } = view.dtype;
     let dtype = dtype(code, bits).filter(|_| lanes == 1).ok_or_else(|| {
         let message = format!(
-            "input \"{name}\": expected a supported element type, found code {code}, {bits} bits, {lanes} lanes"
+            "input \"{name}\": expected a supported element type, found code {code}, bits {bits}, lanes {lanes}"
         );
         error::of(py, Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
     })?;

@@ -108,8 +108,8 @@ impl Graph {
     #[pyo3(signature = (name, folder=None))]
     fn constant<'py>(&self, py: Python<'py>, name: &str, folder: Option<PathBuf>) -> PyResult<Bound<'py, PyAny>> {
         let initializer = self.graph.initializer.iter().find(|tensor| tensor.name == name);
-        let tensor =
-            initializer.ok_or_else(|| graph_error(py, format!("expected an initializer, found \"{name}\"")))?;
+        let tensor = initializer
+            .ok_or_else(|| graph_error(py, format!("expected the name of an initializer, found \"{name}\"")))?;
         tensor_value(py, tensor, folder)
     }
 

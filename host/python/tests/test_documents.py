@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_example(code: str, folder: Path) -> None:
     if code.count("\n") == 1:
-        pytest.skip("a line of another example")
+        pytest.skip("part of another example")
     if "ray" in code:
         # A minimal single-machine cluster.
         start = "ray.init(address='local', num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)"

@@ -85,7 +85,7 @@ def test_the_variable_wins(tmp_path: Path) -> None:
 def test_nothing_installed(tmp_path: Path) -> None:
     path, advice = found(tmp_path)
     if advice != "None":
-        pytest.skip("this interpreter has the distribution")
+        pytest.skip("the distribution is installed")
     assert path == "None"
 
 

@@ -200,7 +200,7 @@ def test_threads_and_memory_of_workers(machine: int, tmp_path: Path) -> None:  #
         found, grown, right = ray.get(worker.load.remote(artifact))
         assert (found, right) == (threads, True)
         # The input and the output of the run take 2 MB each.
-        assert grown < weights.nbytes, f"{grown} bytes of its own"
+        assert grown < weights.nbytes, f"expected less than {weights.nbytes} bytes, found {grown}"
         ray.kill(worker)
 
 

@@ -316,7 +316,8 @@ fn read_images(
 ) -> Result<Samples, Failure> {
     let [port] = ports else {
         return Err(mismatch(format!(
-            "expected an .npz for a model with {} inputs, found a directory of images",
+            "{}: expected an .npz for a model with {} inputs, found a directory of images",
+            dir.display(),
             ports.len()
         ))
         .help("provide an .npz with an entry for each input")
@@ -342,9 +343,10 @@ fn read_images(
     }
     let shape: Shape = std::iter::once(files.len()).chain(shape[1..].iter().copied()).collect();
     let Some(tensor) = Tensor::from_bytes(port.dtype, &shape, &bytes) else {
-        return Err(mismatch(format!("expected {}, found a directory of images", expected_type(port))).into());
+        let (dir, expected) = (dir.display(), expected_type(port));
+        return Err(mismatch(format!("{dir}: expected {expected}, found a directory of images")).into());
     };
-    check_finite(&format!("{}: a normalized image", dir.display()), &tensor)?;
+    check_finite(&format!("{}: normalized images", dir.display()), &tensor)?;
     let fixed_batch = port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
     if let Some(batch) = fixed_batch.filter(|&batch| batch > files.len()) {
         let message = format!("{}: expected at least {batch} images, found {}", dir.display(), files.len());

@@ -186,7 +186,8 @@ mod tests {
         h.add(&values);
         for fraction in [0.0, 0.01, 0.25, 0.5, 0.9, 0.999, 1.0] {
             let expected = 2.0 * fraction - 1.0;
-            assert!((h.quantile(fraction) - expected).abs() < 1e-3, "{fraction}: {}", h.quantile(fraction));
+            let actual = h.quantile(fraction);
+            assert!((actual - expected).abs() < 1e-3, "quantile {fraction}: expected {expected}, found {actual}");
         }
         // Half of the values are 0 and half are 1, so every quantile below 0.5 is 0.
         let mut h = Histogram::default();

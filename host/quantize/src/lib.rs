@@ -138,7 +138,7 @@ pub fn quantize(
     };
     if runs.count() < samples.count {
         let (batch, remaining) = (runs.batch, samples.count - runs.count());
-        let message = format!("{remaining} samples are unused: the batch size of the model is {batch}");
+        let message = format!("unused samples: {remaining}, because the batch size of the model is {batch}");
         warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
     }
 

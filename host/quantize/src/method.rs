@@ -224,7 +224,7 @@ mod tests {
         // 9998 values in (0, 1] and two at 100.
         let h = histogram((1..=9998).map(|i| i as f32 / 9998.0).chain([100.0, 100.0]));
         let range = Method::Percentile(0.999).range(&h, &Scheme::SYMMETRIC);
-        assert!(range.hi < 1.03 && range.hi > 0.95, "{range:?}");
+        assert!(range.hi < 1.03 && range.hi > 0.95, "expected an upper bound near 1, found {range:?}");
         assert_eq!(Method::Percentile(1.0).range(&h, &Scheme::SYMMETRIC).hi, 100.0);
     }
 
@@ -247,10 +247,10 @@ mod tests {
     fn entropy_clips_a_long_tail_and_keeps_a_uniform_distribution() {
         let tail = histogram(normal_values(100_000).into_iter().chain([60.0]));
         let range = Method::Entropy.range(&tail, &Scheme::SYMMETRIC);
-        assert!(range.hi < 20.0 && range.hi > 2.0, "{range:?}");
+        assert!(range.hi < 20.0 && range.hi > 2.0, "expected an upper bound from 2 to 20, found {range:?}");
         let uniform_histogram = histogram((0..100_000).map(|i| i as f32 / 50_000.0 - 1.0));
         let range = Method::Entropy.range(&uniform_histogram, &Scheme::SYMMETRIC);
-        assert!(range.hi > 0.95, "{range:?}");
+        assert!(range.hi > 0.95, "expected an upper bound above 0.95, found {range:?}");
     }
 
     #[test]
@@ -258,7 +258,8 @@ mod tests {
         let values = [(-2.0, 1), (0.5, 2), (3.0, 1)];
         // One value is 1 below the range, one is 2 above it, and two are within it, with a step of 0.6.
         let error = squared_error(&values, Range { lo: -1.0, hi: 1.0 }, 0.6);
-        assert!((error - (1.0 + 4.0 + 2.0 * 0.03)).abs() < 1e-12, "{error}");
+        let expected = 1.0 + 4.0 + 2.0 * 0.03;
+        assert!((error - expected).abs() < 1e-12, "expected {expected}, found {error}");
     }
 
     #[test]
@@ -267,12 +268,12 @@ mod tests {
         // standard deviations.
         let h = histogram(normal_values(400_000));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
-        assert!((range.hi - 3.92).abs() < 0.25, "{range:?}");
+        assert!((range.hi - 3.92).abs() < 0.25, "expected an upper bound near 3.92, found {range:?}");
         // One outlier at 50 among N values moves the bound to the solution c of N c / (12 * 127²) = 50 - c, which is
         // 16.3 for N = 400,000.
         let h = histogram(normal_values(400_000).into_iter().chain([50.0]));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
-        assert!((range.hi - 16.3).abs() < 0.5, "{range:?}");
+        assert!((range.hi - 16.3).abs() < 0.5, "expected an upper bound near 16.3, found {range:?}");
     }
 
     /// Returns the power-of-two scale from 2^-30 to 2^10 with the smallest squared error of `values` in int8.
@@ -298,11 +299,11 @@ mod tests {
             let positive_values: Vec<f32> = scaled_values.iter().map(|v| v.max(0.0)).collect();
             for values in [scaled_values, cubed_values, positive_values] {
                 let best_scale = scale(&values, Method::MeanSquaredError);
-                assert_eq!(best_scale, best_by_search(&values), "{i}");
+                assert_eq!(best_scale, best_by_search(&values), "values scaled by 1.12^{i}");
                 narrower_count += usize::from(best_scale < scale(&values, Method::MinMax));
             }
         }
-        assert!((6..=30).contains(&narrower_count), "{narrower_count}");
+        assert!((6..=30).contains(&narrower_count), "expected 6 to 30 narrower ranges, found {narrower_count}");
     }
 
     #[test]
@@ -319,7 +320,8 @@ mod tests {
             for factor in 1..=1000 {
                 let factor = f64::from(factor) / 1000.0;
                 let other = Range { lo: h.range().lo * factor, hi: h.range().hi * factor };
-                assert!(actual_error <= 1.01 * error(scheme.parameters(other)), "{i} {factor}");
+                let other_error = error(scheme.parameters(other));
+                assert!(actual_error <= 1.01 * other_error, "1.12^{i}, {factor}: {actual_error} > {other_error}");
             }
         }
     }
@@ -330,7 +332,8 @@ mod tests {
         for largest in [0.9f32, 127.0, 127.1, 250.0] {
             let h = histogram(normal_values(1000).into_iter().map(|v| v * 0.01).chain([-largest]));
             let scale = scheme.parameters(Method::MinMax.range(&h, &scheme)).scale;
-            assert!(127.0 * scale >= largest && 127.0 * scale < 2.0 * largest, "{largest}: {scale}");
+            let covered = 127.0 * scale;
+            assert!(covered >= largest && covered < 2.0 * largest, "expected to cover {largest}, found {covered}");
         }
     }
 

@@ -561,12 +561,12 @@ mod tests {
             // The remaining error is the rounding error of the bias and of the float accumulators.
             assert!(
                 errors_after.iter().all(|e| e.abs() <= 0.5 * step + 1e-4),
-                "{body} {scheme}: {errors_after:?}, step {step}"
+                "{body} {scheme}: expected errors of at most half the step {step}, found {errors_after:?}"
             );
             let norm = |errors: &[f64]| errors.iter().map(|e| e * e).sum::<f64>().sqrt();
             assert!(
                 norm(&errors_before) > 5.0 * norm(&errors_after),
-                "{body} {scheme}: {errors_before:?} {errors_after:?}"
+                "{body} {scheme}: expected a fivefold reduction, found {errors_before:?} and {errors_after:?}"
             );
         }
     }

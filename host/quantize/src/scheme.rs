@@ -242,7 +242,8 @@ mod tests {
         let s = Scheme::parse("asymmetric,uint8").unwrap();
         let parameters = Parameters { scale: 0.5, zero_point: 10 };
         for (value, error) in [(0.0, 0.0), (0.7, 0.2), (-5.0, 0.0), (-6.25, -1.25), (122.5, 0.0), (130.0, 7.5)] {
-            assert!((s.error(parameters, value) - error).abs() < 1e-12, "{value}");
+            let actual = s.error(parameters, value);
+            assert!((actual - error).abs() < 1e-12, "error of {value}: expected {error}, found {actual}");
         }
     }
 

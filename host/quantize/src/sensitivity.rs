@@ -55,7 +55,7 @@ pub(super) fn keep_within(
     let (mut lower, mut upper) = (0, order.len());
     while upper - lower > 1 {
         let midpoint = lower + (upper - lower) / 2;
-        (quantizer.progress)(&format!("measuring with {midpoint} more layers in float"));
+        (quantizer.progress)(&format!("measuring with additional layers in float: {midpoint}"));
         let roles = quantizer.roles(|i| !float_layers.contains_key(&i) && !order[..midpoint].contains(&i));
         quantizer.observe(&roles, &[])?;
         if loss(&cost(quantizer, &roles)?) <= limit { upper = midpoint } else { lower = midpoint }

@@ -156,7 +156,8 @@ mod tests {
         let q = quantize(&weight, 0, &[5.0, 5.0, 5.0], 0.1, &Scheme::SYMMETRIC);
         assert_eq!(q.values.as_slice::<i8>()[..2], [0, 127]);
         // 5 / (0.1 * scale) is at most 2^30.
-        assert!(q.scales.iter().all(|s| 5.0 / (0.1 * f64::from(*s)) <= 1.001 * MAX_BIAS), "{:?}", q.scales);
+        let is_bounded = q.scales.iter().all(|s| 5.0 / (0.1 * f64::from(*s)) <= 1.001 * MAX_BIAS);
+        assert!(is_bounded, "expected biases of at most {MAX_BIAS}, found scales {:?}", q.scales);
         let bias = quantize_bias(&[5.0, 5.0, 5.0], &[3], &q.scales.map_scale(0.1), 0);
         assert!(bias.as_slice::<i32>().iter().all(|b| *b > 0 && *b <= 1 << 30));
         let zeros = Tensor::from_slice(&[1, 1], &[0.0f32]);
@@ -188,15 +189,22 @@ mod tests {
                 let scheme = Scheme { power_of_two: true, ..Scheme::SYMMETRIC };
                 let q = quantize(&weight, 0, &[], 1.0, &scheme);
                 for (row, &scale) in rows.iter().zip(&q.scales) {
-                    assert_eq!(scale, best_by_search(row), "{n} {power}");
+                    assert_eq!(scale, best_by_search(row), "row of {n} values to the power {power}");
                     let is_covered = row.iter().all(|v| v.abs() <= 127.0 * scale);
                     *(if is_covered { &mut unclipped } else { &mut clipped }) += 1;
                 }
                 let per_tensor = quantize(&weight, 0, &[], 1.0, &Scheme { per_channel: false, ..scheme });
-                assert_eq!(per_tensor.scales, [best_by_search(&rows.concat())], "{n} {power}");
+                assert_eq!(
+                    per_tensor.scales,
+                    [best_by_search(&rows.concat())],
+                    "rows of {n} values to the power {power}"
+                );
             }
         }
-        assert!(clipped > 5 && unclipped > 5, "{clipped} clipped, {unclipped} whole");
+        assert!(
+            clipped > 5 && unclipped > 5,
+            "expected more than 5 rows with and without clipping, found {clipped} and {unclipped}"
+        );
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub fn link(
     drop(request);
     let response = response.ok_or_else(|| {
         boxed_fault(Error::new(format!(
-            "expected a response to {LINK_KEY}, as regions have the metadata {LINK}, found none"
+            "{LINK_KEY}: expected a response for regions with the metadata {LINK}, found none"
         )))
     })?;
     let Linked { shared, blobs, notes } = Linked::parse(&response).map_err(boxed_fault)?;

@@ -392,7 +392,8 @@ impl Loading<'_> {
         if *compiled.loader != *region.loader {
             let (expected, actual) = (&region.loader, &compiled.loader);
             return Err(Error::new(format!(
-                "expected a blob for loadbinary_{expected}, found a blob for loadbinary_{actual}"
+                "region {}: expected a blob for loadbinary_{expected}, found a blob for loadbinary_{actual}",
+                region.symbol
             ))
             .hint("compile the model again"));
         }

@@ -275,7 +275,7 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
                     let message = format!(
                         "input '{name}': expected {} elements for shape {shape:?}, flat or nested as in the shape, \
                          found {} in arrays of lengths {:?}",
-                        count.map_or_else(|| "too many".to_owned(), |n| n.to_string()),
+                        count.map_or_else(|| "2^63 or more".to_owned(), |n| n.to_string()),
                         data.elements.len(),
                         data.lengths.iter().flatten().collect::<Vec<_>>()
                     );
@@ -403,7 +403,9 @@ mod tests {
     }
 
     fn floats(request: &HttpRequest) -> Vec<f32> {
-        let InputData::Bytes(bytes) = &request.request.inputs[0].data else { panic!("expected bytes") };
+        let InputData::Bytes(bytes) = &request.request.inputs[0].data else {
+            panic!("expected bytes, found shared memory")
+        };
         bytes.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
     }
 
@@ -439,7 +441,7 @@ mod tests {
         let cases = [
             (input("[1]", &deep_json), "at most 100"),
             (input("[1]", &format!("{}1{}", "[".repeat(101), "]".repeat(101))), "at most 100"),
-            (input("[9223372036854775807,4]", "[1]"), "too many"),
+            (input("[9223372036854775807,4]", "[1]"), "2^63 or more"),
             (input("[99999999999999999999]", "[1]"), "invalid"),
             (input("[1]", "[1e999]"), "out of range"),
             (input("[1]", "[\"x\"]"), "found \"x\""),

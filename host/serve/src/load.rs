@@ -257,12 +257,14 @@ fn read_labels(config: &ModelConfig, dir: Option<&Path>, outputs: &mut [Spec]) -
         };
         let name = Path::new(&output.label_filename);
         let Some(dir) = dir.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
-            return Err(label_error(format!("'{}'", output.label_filename)));
+            return Err(label_error(format!("found '{}'", output.label_filename)));
         };
         let path = dir.join(name);
         let size = std::fs::metadata(&path).map_err(|error| label_error(format!("{}: {error}", path.display())))?;
         if !size.is_file() || size.len() > MAX_LABELS {
-            return Err(label_error(format!("{} of {} bytes", path.display(), size.len())));
+            let (path, kind) = (path.display(), if size.is_file() { "a file" } else { "another file type" });
+            let message = format!("{path}: expected at most {MAX_LABELS} bytes, found {kind} of {} bytes", size.len());
+            return Err(label_error(message));
         }
         let text = byoc::io::read_text(&path).map_err(|error| label_error(format!("{}: {error}", path.display())))?;
         if let Some(spec) = outputs.iter_mut().find(|spec| spec.name == output.name) {

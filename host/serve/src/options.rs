@@ -163,7 +163,7 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
     const MAX_SECONDS: f64 = 31_536_000.0;
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= MAX_SECONDS => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("expected seconds such as 30 or 0.5, found \"{text}\"")),
+        _ => Err(format!("expected a number of seconds > 0 and <= {MAX_SECONDS}, found \"{text}\"")),
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
             ("\nconfig = a", "line 2: expected an option other than config"),
             ("allow-control = 1", "expected true or false, found 1"),
             ("htpp = 1", "--htpp"),
-            ("timeout = -1", "expected seconds"),
+            ("timeout = -1", "expected a number of seconds"),
         ] {
             let error = options_with_file(text, &[]).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -363,7 +363,8 @@ impl ServedModel {
         let OutputRequest { index, output: output_request, region_span } = request;
         let spec = &self.outputs[index];
         let Some(part) = result.outputs.get(index) else {
-            let message = format!("expected output '{}', found {} outputs", spec.name, result.outputs.len());
+            let message =
+                format!("output '{}': expected more than {index} results, found {}", spec.name, result.outputs.len());
             return Err(ServeError::new(Status::Internal, serving::BAD_TENSOR, message));
         };
         let mut shape = part.shape();

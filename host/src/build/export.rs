@@ -73,9 +73,9 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
             }
             Expr::Global(_) | Expr::Function(_) | Expr::Constructor(_) => continue,
             Expr::Var(var) => return Err(representation_error(&format!("the free variable %{}", var.name))),
-            Expr::Let { .. } => return Err(representation_error("a let")),
-            Expr::If { .. } => return Err(representation_error("an if")),
-            Expr::Match(_) => return Err(representation_error("a match")),
+            Expr::Let { .. } => return Err(representation_error("a let expression")),
+            Expr::If { .. } => return Err(representation_error("an if expression")),
+            Expr::Match(_) => return Err(representation_error("a match expression")),
             Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => {
                 return Err(representation_error("a reference"));
             }

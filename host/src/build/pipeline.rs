@@ -200,7 +200,7 @@ pub fn build(
             Err(compile_error) => {
                 let CompileError { diagnostic, refusal } = *compile_error;
                 failures.insert(region.symbol.clone(), refusal);
-                let message = format!("region {} could not be compiled and runs on the host", region.symbol);
+                let message = format!("region {} could not be compiled, so it runs on the host", region.symbol);
                 warnings.push(compilation_warning(diagnostic.note(message)));
                 regions.push(None);
             }
@@ -224,7 +224,7 @@ pub fn build(
             Ok(None) => {}
             Err(diagnostic) => {
                 let refusal = CompileError::from(diagnostic.clone()).refusal;
-                let message = format!("the regions of {} could not be linked and run on the host", backend.name);
+                let message = format!("the regions of {} could not be linked, so they run on the host", backend.name);
                 warnings.push(compilation_warning(diagnostic.note(message)));
                 for (region, compiled) in program.regions.iter_mut().zip(&mut regions) {
                     if let Some(unlinked) = compiled.take_if(|compiled| takes_part(compiled, &backend.name)) {

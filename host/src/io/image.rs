@@ -149,7 +149,7 @@ mod tests {
         let n = Normalization { mean: vec![0.5, 0.0, 0.2], std: vec![0.5, 1.0, 2.0] };
         let out = load(&path, DType::F64, &[3, 1, 2], &n).unwrap();
         for (actual, expected) in out.as_slice::<f64>().iter().zip([1.0, -1.0, 0.0, 1.0, 0.0, 0.1]) {
-            assert!((actual - expected).abs() < 1e-12, "{actual} {expected}");
+            assert!((actual - expected).abs() < 1e-12, "expected {expected}, found {actual}");
         }
         let invalid = Normalization { mean: vec![0.5, 0.5], std: vec![] };
         assert!(load(&path, DType::F32, &[3, 1, 2], &invalid).is_err());

@@ -608,7 +608,7 @@ pub fn joins_and_views(c: &mut Case) {
                         [("indices_or_sections", ints_attr(&[split_index])), ("axis", (split_axis as i64).into())];
                     let split_tuple = c.op("split", &[x], &attrs);
                     let split_side = c.int(0, 1) as u32;
-                    c.builder.project(split_tuple, split_side).expect("expected a part")
+                    c.builder.project(split_tuple, split_side).expect("expected a field of split")
                 }
             }
             _ => c.activation(x),
@@ -708,7 +708,7 @@ pub fn lstm(c: &mut Case) {
             preactivation = c.op("add", &[preactivation, product], &[]);
         }
         let pieces = c.op("split", &[preactivation], &[("indices_or_sections", 4.into()), ("axis", 1.into())]);
-        let gates = order.map(|i| c.builder.project(pieces, i).expect("expected a part"));
+        let gates = order.map(|i| c.builder.project(pieces, i).expect("expected a field of split"));
         let [i, f, o] = [gates[0], gates[1], gates[2]].map(|gate| c.op("sigmoid", &[gate], &[]));
         let g = c.op("tanh", &[gates[3]], &[]);
         let mut cell = c.op("multiply", &[i, g], &[]);
@@ -742,7 +742,7 @@ pub fn gru(c: &mut Case) {
     };
     let pieces = |c: &mut Case, x: ExprId, count: usize| -> Vec<ExprId> {
         let split_result = c.op("split", &[x], &[("indices_or_sections", (count as i64).into()), ("axis", 1.into())]);
-        (0..count).map(|i| c.builder.project(split_result, i as u32).expect("expected a part")).collect()
+        (0..count).map(|i| c.builder.project(split_result, i as u32).expect("expected a field of split")).collect()
     };
     let mut hiddens = Vec::new();
     for _ in 0..steps {
@@ -846,7 +846,7 @@ pub fn channel_shuffle(c: &mut Case) {
         let split_tuple =
             c.op("split", &[x], &[("indices_or_sections", ints_attr(&[split_index])), ("axis", 1.into())]);
         let split_side = c.int(0, 1);
-        x = c.builder.project(split_tuple, split_side as u32).expect("expected a part");
+        x = c.builder.project(split_tuple, split_side as u32).expect("expected a field of split");
     }
     let channel_count = c.shape(x)[1];
     let w = c.constant(&[3, channel_count, 1, 1]);

@@ -33,7 +33,7 @@ impl Bench {
         let dir = byoc_test_support::plugin_dir(&["dnnl"]);
         let session = Session::new(&[dir.path().to_owned()], 2).unwrap_or_else(|_| panic!("cannot start a session"));
         let codegen = session.registry.codegen("dnnl").unwrap_or_else(|_| panic!("cannot find the backend")).0;
-        let loader = session.registry.loader("dnnl_json", "dnnl").expect("expected the loader");
+        let loader = session.registry.loader("dnnl_json", "dnnl").expect("cannot find the loader");
         Some(Bench { session, codegen, loader, _temp_dir: dir })
     }
 

@@ -25,7 +25,7 @@ fn run_family(name: &str, count: u64, make: fn(&mut cases::Case)) {
     }
     assert!(
         refusals.len() as u64 * 10 <= count,
-        "{name}: {} of {count} refused\n{}",
+        "{name}: expected at most a tenth of {count} cases to be refused, found {}:\n{}",
         refusals.len(),
         refusals.join("\n")
     );

@@ -28,7 +28,7 @@ pub fn model_folders() -> Vec<PathBuf> {
 /// # Errors
 /// If an operator fails.
 pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-    let main = module.main().ok_or("no @main")?;
+    let main = module.main().ok_or("expected a function @main, found none")?;
     let mut values: BTreeMap<ExprId, Value> = BTreeMap::new();
     for (&param, input) in main.params.iter().zip(inputs) {
         values.insert(param, Value::Tensor(input.clone()));
@@ -97,7 +97,7 @@ impl Scope {
 
 /// Computes the outputs of `@main` of a module with functions and branches.
 fn interpret(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-    let main = module.main().ok_or("no @main")?;
+    let main = module.main().ok_or("expected a function @main, found none")?;
     let scope = Rc::new(Scope::default());
     for (&param, input) in main.params.iter().zip(inputs) {
         scope.set(param, Data::Plain(Value::Tensor(input.clone())));

@@ -13,7 +13,10 @@ impl Lowering<'_, '_> {
         let ir = self.ir;
         let op = ir.get(id);
         let axes = spatial_axes(op.name).ok_or_else(|| format!("expected a convolution, found {}", op.name))?;
-        let l = layout(op, axes).ok_or_else(|| format!("unsupported layout of {}", op.name))?;
+        let l = layout(op, axes).ok_or_else(|| {
+            let (data, kernel) = (op.attrs().text("data_layout"), op.attrs().text("kernel_layout"));
+            format!("{}: unsupported layouts: data {data}, kernel {kernel}", op.name)
+        })?;
         let groups = op.attrs().int("groups", 1);
         let out = ir.shape(op.outputs[0]).to_vec();
         let data_shape = ir.shape(op.inputs[0]).to_vec();

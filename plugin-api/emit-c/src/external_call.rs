@@ -62,7 +62,8 @@ impl Lowering<'_, '_> {
         if op.name == REGION {
             let symbol = op.attrs().text("symbol");
             let externals = self.externals;
-            let region = externals.regions.get(symbol).ok_or("the region has no C source")?;
+            let region = externals.regions.get(symbol);
+            let region = region.ok_or_else(|| format!("region {symbol}: expected C source, found none"))?;
             let workspace = if region.workspace == 0 {
                 "0".to_owned()
             } else {
@@ -124,7 +125,10 @@ impl Lowering<'_, '_> {
         let axis_order: Option<Vec<usize>> = kernel_layout.chars().map(|letter| model_layout.find(letter)).collect();
         let axes = axis_order.filter(|axes| axes.len() == model_layout.len() && !model_layout.is_empty());
         let axes = axes.ok_or_else(|| {
-            format!("{}: expected a permutation of \"{model_layout}\", found \"{kernel_layout}\"", op.name)
+            format!(
+                "{}: kernel layout: expected a permutation of \"{model_layout}\", found \"{kernel_layout}\"",
+                op.name
+            )
         })?;
         let (Place::Constant(index), offset, dtype) = inputs[1] else {
             return Err(format!(

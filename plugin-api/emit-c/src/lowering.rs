@@ -255,7 +255,12 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     chain.push((op, k, current));
                     current = self.ir.get(op).inputs[0];
                 }
-                Def::Op(op, _) => return Err(format!("{} is used before it is computed", self.ir.get(op).name)),
+                Def::Op(op, _) => {
+                    let name = self.ir.get(op).name;
+                    return Err(format!(
+                        "expected operators in topological order, found a use of {name} before its definition"
+                    ));
+                }
             }
         };
         for (id, k, value) in chain.into_iter().rev() {
@@ -267,7 +272,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                             let rank = view.shape.len();
                             let axes = op.attrs().permutation(rank).ok_or_else(|| {
                                 let found = op.attrs().ints("axes").unwrap_or_default();
-                                format!("attribute axes: expected a permutation of {rank} axes, found {found:?}")
+                                format!("transpose: axes: expected a permutation of {rank} axes, found {found:?}")
                             })?;
                             axes.into_iter().map(|a| storage.border[a]).collect()
                         }

@@ -43,7 +43,7 @@ impl Lowering<'_, '_> {
         let rank = data.view.shape.len();
         let order: Vec<usize> = (0..ir.shape(op.outputs[0]).len()).collect();
         let (body, _) = self.loop_body(group_index, Some(&order))?;
-        let ty = value_type(data_type).ok_or_else(|| format!("unsupported element type {data_type}"))?;
+        let ty = value_type(data_type).ok_or_else(|| format!("{}: unsupported element type {data_type}", op.name))?;
         let axis = op.attrs().ints("axis").map(|_| axis(op, 0, rank)).transpose()?;
         let is_take = op.name == "take";
         let flat_size: i64 = data.view.shape.iter().product();
@@ -106,7 +106,7 @@ impl Lowering<'_, '_> {
             None => None,
         };
         let mode = op.attrs().text("pad_mode").to_owned();
-        let ty = value_type(dtype).ok_or_else(|| format!("unsupported element type {dtype}"))?;
+        let ty = value_type(dtype).ok_or_else(|| format!("{}: unsupported element type {dtype}", op.name))?;
         let first_element = |vars: &[String]| {
             let mut text = String::new();
             let (mut conditions, mut index) = (Vec::new(), Vec::new());

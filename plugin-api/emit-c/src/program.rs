@@ -314,7 +314,7 @@ fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupp
             return refuse(format!("unsupported element type {}", value.dtype));
         }
         if value.shape.contains(&0) {
-            return refuse("expected at least 1 element, found 0".to_owned());
+            return refuse(format!("expected tensors with at least 1 element, found shape {:?}", value.shape));
         }
     }
     let kind = program_anchor(op.name)?;

@@ -214,10 +214,10 @@ impl Lowering<'_, '_> {
         let op = ir.get(id);
         let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
-        let is_reduced = op
-            .attrs()
-            .reduced(rank)
-            .ok_or_else(|| format!("{}: attribute axis: out of range for rank {rank}", op.name))?;
+        let is_reduced = op.attrs().reduced(rank).ok_or_else(|| {
+            let axes = op.attrs().ints("axis").unwrap_or_default();
+            format!("{}: attribute axis: expected axes of a tensor of rank {rank}, found {axes:?}", op.name)
+        })?;
         let data = self.resolve(op.inputs[0])?;
         let kept_dims: Vec<usize> = (0..rank).filter(|&d| !is_reduced[d]).collect();
         // Dimensions that are not reduced, in memory order.

@@ -223,8 +223,9 @@ impl Lowering<'_, '_> {
         }
         w.push_str(&pointers);
         let dtype = ir.val(op.inputs[0]).dtype;
-        let ty = value_type(dtype).ok_or_else(|| format!("unsupported element type {dtype}"))?;
-        let stored_type = storage_type(dtype).ok_or_else(|| format!("unsupported element type {dtype}"))?;
+        let unsupported_dtype = || format!("{}: unsupported element type {dtype}", op.name);
+        let ty = value_type(dtype).ok_or_else(unsupported_dtype)?;
+        let stored_type = storage_type(dtype).ok_or_else(unsupported_dtype)?;
         let accumulator_type = computed(dtype);
         // Scale and zero point of the data, then of the result.
         let scales = if op.name == "qnn.avg_pool2d" { Some(pool_scales(ir, op)?) } else { None };

@@ -169,7 +169,7 @@ unsafe extern "C" fn release(this: *mut c_void, buffer: *mut c_void) {
         Ok(())
     });
     if result == FAILED {
-        tracing::error!("failed to release a buffer");
+        tracing::error!("failed to release a device buffer");
     }
 }
 

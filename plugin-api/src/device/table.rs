@@ -112,8 +112,9 @@ impl Failure {
             status @ (OK | PENDING) => Ok(status),
             status => {
                 let reported_error = failure.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Err(reported_error
-                    .unwrap_or_else(|| Error::new(format!("the call returned status {status} without a reason"))))
+                Err(reported_error.unwrap_or_else(|| {
+                    Error::new(format!("expected an error message for status {status}, found none"))
+                }))
             }
         }
     }

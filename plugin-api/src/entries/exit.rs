@@ -107,7 +107,7 @@ mod tests {
                 });
             });
             receiver.recv().unwrap();
-            ONCE.run(|| panic!("a second message"));
+            ONCE.run(|| panic!("expected one message, found a second one"));
             assert!(is_written.load(Ordering::SeqCst));
         });
     }

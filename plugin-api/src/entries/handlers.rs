@@ -129,9 +129,8 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
                 (Some(_), _) => {}
                 (None, Some((_, 0))) => _ = line.text(" on another thread while this entry was running"),
                 (None, Some((_, other_count))) => {
-                    line.text(" on another thread while this entry and ")
-                        .number(other_count as u64)
-                        .text(" others were running");
+                    line.text(" on another thread while this entry was running; other running entries: ")
+                        .number(other_count as u64);
                 }
                 (None, None) => _ = line.text(" outside of plugins, after this entry had returned"),
             }

@@ -118,7 +118,7 @@ fn exit_after_deadline(site: &CallSite, grace: Duration) -> ! {
 #[cold]
 fn exit_host_stuck(site: &CallSite) -> ! {
     exit::exit_with_error(LIMIT_EXCEEDED, site, |line| {
-        line.text("byoc did not finish after the time limit; this was the last entry; byoc exits");
+        line.text("byoc did not finish after the time limit; this entry was the last to run; byoc exits");
     })
 }
 

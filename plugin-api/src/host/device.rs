@@ -46,7 +46,8 @@ impl Memory {
         let table = NonNull::new(std::ptr::with_exposed_provenance_mut::<MemoryTable>(address))
             .filter(|table| table.is_aligned())
             .ok_or_else(|| {
-                invalid(format!("the response of {} bytes is not the 8-byte address of a table", table_bytes.len()))
+                let size = table_bytes.len();
+                invalid(format!("expected the 8-byte address of an aligned table, found a response of {size} bytes"))
             })?;
         // SAFETY: by the contract of the key, the plugin returns the address of a table that lives as long as the
         // process and begins with its size.
@@ -90,7 +91,10 @@ impl Memory {
         let site = self.sites.at(Entry::Run);
         let _guard = crate::entries::enter(site);
         match Failure::of(f).map_err(|error| error.with_entry(site.plugin, "memory"))? {
-            PENDING => Err(Error::new("expected OK or FAILED, found PENDING").with_entry(site.plugin, "memory")),
+            PENDING => {
+                let error = Error::new("expected a completed operation, found a pending one");
+                Err(error.with_entry(site.plugin, "memory"))
+            }
             _ => Ok(()),
         }
     }

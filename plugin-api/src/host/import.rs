@@ -75,7 +75,7 @@ impl Codegen for ImportedCodegen {
         let result = self.object.call(Entry::Judge, |o| o.judge(RSlice::from_slice(candidates)).into_result());
         let verdicts = self.with_context("judge", result)?;
         if verdicts.len() != candidates.len() {
-            let message = format!("expected {} verdicts, found {}", candidates.len(), verdicts.len());
+            let message = format!("number of verdicts: expected {}, found {}", candidates.len(), verdicts.len());
             return self.with_context("judge", Err(Error::new(message)));
         }
         Ok(verdicts.into_vec())

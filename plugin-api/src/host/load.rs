@@ -159,5 +159,5 @@ fn layout_rejection(error: &LibraryError) -> Rejection {
 }
 
 fn first_line(text: &str) -> String {
-    text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("unknown").to_owned()
+    text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("unspecified layout error").to_owned()
 }

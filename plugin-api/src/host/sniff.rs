@@ -148,11 +148,11 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<EntryKind, Rejection> 
         };
         return Err(Rejection::new(code::NOT_A_LIBRARY, reason));
     }
-    if prefix.get(4).is_some_and(|&class| class != elf::ELFCLASS64.0) {
-        return Err(Rejection::new(
-            code::OTHER_MACHINE,
-            "expected a library for a 64-bit machine, found another ELF class",
-        ));
+    if let Some(&class) = prefix.get(4)
+        && class != elf::ELFCLASS64.0
+    {
+        let reason = format!("expected ELF class {} (64-bit), found class {class}", elf::ELFCLASS64.0);
+        return Err(Rejection::new(code::OTHER_MACHINE, reason));
     }
     let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated_rejection(length, None))?;
     let endian = header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "malformed ELF header"))?;

@@ -451,7 +451,7 @@ mod tests {
         let cache = Cache::open(&settings).unwrap();
         let assert_refused = |number: u8, expected: &str| {
             let error = cache.get(key(number)).unwrap_err();
-            assert!(error.contains(expected), "{expected} in: {error}");
+            assert!(error.contains(expected), "expected \"{expected}\", found \"{error}\"");
             let result = cached(Some(&settings), key(number), || Ok::<_, ()>(b"compiled".to_vec()));
             assert_eq!(result, Ok(b"compiled".to_vec()));
             assert!(cache.get(key(number)).is_err(), "the file must stay unchanged");
@@ -479,7 +479,7 @@ mod tests {
         let (_dir, settings) = cache(1000);
         let assert_refused = |expected: &str| {
             let error = Cache::open(&settings).err().unwrap();
-            assert!(error.contains(expected), "{expected} in: {error}");
+            assert!(error.contains(expected), "expected \"{expected}\", found \"{error}\"");
         };
         Cache::open(&settings).unwrap();
         set_mode(&settings.dir, 0o770);

@@ -173,7 +173,7 @@ mod tests {
             if let Ok(dim) = parse_dim(&text) {
                 let expected = dim.with_sizes(|name| Some(if name == "n" { n } else { m })).fixed();
                 let actual = evaluate(&dim.to_string(), [n, m]);
-                prop_assert_eq!(actual, expected, "{} is {}", text, dim);
+                prop_assert_eq!(actual, expected, "{} in normal form: {}", text, dim);
             }
         }
     }

@@ -29,12 +29,12 @@ pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N]
     let missing_symbols: Vec<&str> =
         names.iter().zip(&addresses).filter(|(_, symbol)| symbol.is_none()).map(|(name, _)| *name).collect();
     if !missing_symbols.is_empty() {
-        return Err(format!("lacks {}", missing_symbols.join(" and ")));
+        return Err(format!("missing functions: {}", missing_symbols.join(", ")));
     }
     // The functions may be called until the process exits.
     std::mem::forget(library);
     let symbols: Vec<Symbol> = addresses.into_iter().flatten().collect();
-    symbols.try_into().map_err(|_| "lacks a function".to_owned())
+    symbols.try_into().map_err(|_| "missing function".to_owned())
 }
 
 /// Checks the headers of a file before it is mapped: loading a truncated library crashes the process.

@@ -18,7 +18,8 @@ pub fn elements<T>(
     read: impl Fn(TensorRef<'_>) -> Vec<T>,
 ) -> Result<Vec<T>, CompileError> {
     let Some(&value) = op.inputs.get(input) else {
-        let detail = format!("{}: expected at least {} operands, found {}", op.name, input + 1, op.inputs.len());
+        let detail =
+            format!("{}: number of operands: expected at least {}, found {}", op.name, input + 1, op.inputs.len());
         return refuse(RefusalCode::UnsupportedOp, detail);
     };
     match ir.constant(value) {

@@ -60,7 +60,7 @@ pub fn expand<'a, V: Copy, E: From<RegionError>>(
     }
     graph.check(constants).map_err(|error| RegionError::new(RefusalCode::UnsupportedOp, error))?;
     if graph.inputs.len() != inputs.len() {
-        let detail = format!("expected {} inputs, found {}", graph.inputs.len(), inputs.len());
+        let detail = format!("number of inputs: expected {}, found {}", graph.inputs.len(), inputs.len());
         return Err(RegionError::new(RefusalCode::UnsupportedShape, detail).into());
     }
     let read = |nodes: &[Vec<V>], values: &[ValueRef]| -> Vec<V> {

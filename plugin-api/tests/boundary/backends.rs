@@ -89,7 +89,7 @@ fn template_rejects_foreign_blobs() {
     let blob = single_op_graph("f", "nn.relu", &[2]).to_json();
     let load = |symbol: &str, blob: &[u8]| {
         let request = LoadRequest { symbol, blob, constants: &[], options: &json!({}), services: &services };
-        loader.load(&request).err().expect("a refusal").to_string()
+        loader.load(&request).err().expect("expected an error, found a loaded region").to_string()
     };
     assert_eq!(load("g", blob.as_bytes()), "plugin template: load: expected the graph of region g, found that of f");
     assert!(load("f", &blob.as_bytes()[..40]).starts_with("plugin template: load: "));

@@ -254,7 +254,7 @@ fn c_plugin_runs_a_region_with_the_hosts_reference() {
 fn build_and_reject(language: &str, code: &str) -> Rejection {
     let dir = tempfile::tempdir().unwrap();
     let library = build(dir.path(), language, code);
-    let rejection = host::load(&library, &Services::new(TestHost::default())).expect_err("a rejection");
+    let rejection = host::load(&library, &Services::new(TestHost::default())).expect_err("expected a rejection");
     assert!(!rejection.reason.contains('\n'), "{}", rejection.reason);
     rejection
 }
@@ -448,7 +448,7 @@ fn samples_compute() {
         .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: preparation.plan })
         .unwrap();
     assert_eq!(a[..8], floats(&[2.0, 0.0]));
-    assert!(f32::from_ne_bytes([a[8], a[9], a[10], a[11]]).is_nan(), "relu of NaN");
+    assert!(f32::from_ne_bytes([a[8], a[9], a[10], a[11]]).is_nan(), "expected relu(NaN) to be NaN");
     assert_eq!((b, c), (input, a));
 
     // A truncated or edited blob is an error, not a crash.
@@ -530,7 +530,7 @@ proptest! {
             let prefix = &text.as_bytes()[..end];
             let object_text = read("names and dims of anything", prefix);
             let object_text = object_text.rsplit_once(';').and_then(|(objects, _)| objects.rsplit_once(';')).map_or("", |(objects, _)| objects);
-            prop_assert!(expected.starts_with(object_text), "{:?} of {:?}", object_text, expected);
+            prop_assert!(expected.starts_with(object_text), "expected a prefix of {:?}, found {:?}", expected, object_text);
             let mut damaged_text = text.clone().into_bytes();
             damaged_text[end] = b"[]{},:\"\\0"[end % 9];
             read("names and dims of anything", &damaged_text);

@@ -67,7 +67,7 @@ fn runs_every_task_once_and_returns_the_first_failure() {
     };
     services.parallel_for(100, count).unwrap();
     assert!(calls.iter().all(|count| count.load(Ordering::Relaxed) == 1));
-    services.parallel_for(0, |_| panic!("a task ran for an empty range")).unwrap();
+    services.parallel_for(0, |_| panic!("expected no task for an empty range")).unwrap();
 
     let error =
         services.try_parallel_for(100, |index| if index == 7 { Err(Error::new("seven")) } else { Ok(()) }).unwrap_err();

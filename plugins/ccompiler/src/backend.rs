@@ -132,7 +132,7 @@ impl Codegen for CCompiler {
         }
         let workspace = generated_code.source.workspace;
         compiled_region.notes.push(
-            format!("workspace {workspace} bytes, packed constants {} bytes", generated_code.source.packed).into(),
+            format!("workspace: {workspace} bytes, packed constants: {} bytes", generated_code.source.packed).into(),
         );
         compiled_region.metadata.push(Attr::new("cpu_features", features));
         compiled_region.metadata.push(Attr::new("compiler", compiler.version.as_str()));

@@ -57,7 +57,7 @@ impl Types {
         request.check_signature(&Signature::from_json(&self.signature)?)?;
         if self.constants.len() != request.constants.len() {
             let (expected, found) = (self.constants.len(), request.constants.len());
-            return Err(format!("expected {expected} constants, found {found}").into());
+            return Err(format!("number of constants: expected {expected}, found {found}").into());
         }
         for (i, (expected, found)) in self.constants.iter().zip(request.constants).enumerate() {
             let expected = TensorType::from_json(expected)?;

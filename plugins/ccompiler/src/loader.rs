@@ -61,7 +61,10 @@ impl Object {
     pub fn open_in_place(path: &Path, bytes: &[u8], symbol: &str) -> Result<Object> {
         let object_bytes = std::fs::read(path).map_err(|error| Error::new(format!("{}: {error}", path.display())))?;
         if object_bytes != bytes {
-            return Err(Error::new(format!("{}: the file is not the object in the blob of {symbol}", path.display())));
+            return Err(Error::new(format!(
+                "{}: expected the object in the blob of {symbol}, found different data",
+                path.display()
+            )));
         }
         Object::open_file(path, symbol)
     }
@@ -85,7 +88,7 @@ impl Object {
         let packed_size = entry!(Size, format!("{symbol}_packed_size"));
         // SAFETY: the generated size functions only return a constant.
         let (workspace, packed_size) = unsafe { (workspace(), packed_size()) };
-        let negative_size = |bytes: i64| Error::new(format!("the object reports a negative size: {bytes} bytes"));
+        let negative_size = |bytes: i64| Error::new(format!("object of {symbol}: expected sizes >= 0, found {bytes}"));
         let size = |bytes: i64| usize::try_from(bytes).map_err(|_| negative_size(bytes));
         Ok(Object { run, pack, workspace: size(workspace)?, packed_size: size(packed_size)?, _library: library })
     }
@@ -146,7 +149,7 @@ impl Loader for ObjectLoader {
             || constants_in_place.last().is_some_and(|&last_constant| last_constant >= request.constants.len())
         {
             return Err(Error::new(format!(
-                "blob of {symbol}: constants read in place: expected {constants_in_place:?} of {}, found {:?}",
+                "blob of {symbol}: constants in place: expected {constants_in_place:?} of {} constants, found {:?}",
                 request.constants.len(),
                 blob.header.kept
             )));
@@ -238,7 +241,7 @@ impl Executable for LoadedRegion {
         if inputs.len() != self.inputs.len()
             || inputs.iter().zip(&self.inputs).any(|(actual, expected)| actual != expected)
         {
-            return Err(Error::new(format!("expected inputs of shape {:?}, found {inputs:?}", self.inputs)));
+            return Err(Error::new(format!("expected inputs of shapes {:?}, found {inputs:?}", self.inputs)));
         }
         Ok(Prepared::exact(&self.outputs).with_workspace(self.object.workspace))
     }
@@ -246,7 +249,7 @@ impl Executable for LoadedRegion {
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.inputs.len() != self.inputs.len() || call.outputs.len() != self.outputs.len() {
             return Err(Error::new(format!(
-                "expected {} inputs and {} outputs, found {} and {}",
+                "number of inputs and outputs: expected {} and {}, found {} and {}",
                 self.inputs.len(),
                 self.outputs.len(),
                 call.inputs.len(),

@@ -125,12 +125,13 @@ impl Lowering<'_> {
             Kind::IntAvgPool(pool) => self.int_avg_pool(op, pool),
             Kind::MathFn(function) => self.elementwise(op, *function),
             Kind::NoNan(replacement) => self.without_nan(op, *replacement),
-            Kind::IsNan => {
-                Err(CompileError::new(RefusalCode::UnsupportedOp, "supported only in where(isnan(x), number, x)"))
-            }
+            Kind::IsNan => Err(CompileError::new(
+                RefusalCode::UnsupportedOp,
+                "supported only in where(isnan(x), c, x) with a constant c",
+            )),
             Kind::Erf => Err(CompileError::new(RefusalCode::UnsupportedOp, "supported only as part of GELU")),
             Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => {
-                Err(unsupported_shape("expected an operator with an implementation, found a view"))
+                Err(unsupported_shape("expected an operator that oneDNN implements, found a view operator"))
             }
         }
     }
@@ -455,7 +456,7 @@ impl Lowering<'_> {
                     let copy = self.row_major(&a)?;
                     let view = copy.view.reshape(&[rows, inner_dim]);
                     let view = view.ok_or_else(|| {
-                        unsupported_shape(format!("cannot reshape {:?} to rows of {inner_dim}", copy.view.shape))
+                        unsupported_shape(format!("cannot reshape {:?} to rows of length {inner_dim}", copy.view.shape))
                     })?;
                     BufferView { view, ..copy }
                 }
@@ -536,7 +537,7 @@ impl Lowering<'_> {
         let selection_without_gemm =
             self.select(&alternatives, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
                 Ok(desc) if desc.is_general_product() => {
-                    Err("expected a specialized GEMM of oneDNN, found only the general one".into())
+                    Err("expected a specialized GEMM of oneDNN, found only the general GEMM".into())
                 }
                 outcome => outcome,
             });
@@ -641,13 +642,13 @@ impl Lowering<'_> {
                 std::iter::repeat_n(1, leading_dims).chain(tensor.view.shape.iter().copied()).collect();
             let view = tensor.view.reshape(&full_shape);
             view.map(|view| BufferView { view, ..tensor })
-                .ok_or_else(|| unsupported_shape(format!("cannot reshape an operand to {full_shape:?}")))
+                .ok_or_else(|| unsupported_shape(format!("cannot reshape an operand to shape {full_shape:?}")))
         };
         let (mut a, mut b) = (to_full_rank(self, op.inputs[0])?, to_full_rank(self, op.inputs[1])?);
         if a.view.shape != shape {
             if b.view.shape != shape {
                 return Err(unsupported_shape(format!(
-                    "cannot broadcast both operands: {:?} with {:?}",
+                    "expected an operand of the result's shape {shape:?}, found shapes {:?} and {:?}",
                     a.view.shape, b.view.shape
                 )));
             }
@@ -735,7 +736,7 @@ impl Lowering<'_> {
                 let copy = self.row_major(&x)?;
                 let view = copy.view.reshape(&[count(&shape) / width, width]);
                 let view = view.ok_or_else(|| {
-                    unsupported_shape(format!("cannot reshape {:?} to rows of {width}", copy.view.shape))
+                    unsupported_shape(format!("cannot reshape {:?} to rows of length {width}", copy.view.shape))
                 })?;
                 (view.shape.clone(), BufferView { view, ..copy })
             }

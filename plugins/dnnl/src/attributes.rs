@@ -68,7 +68,7 @@ impl<'a> Attributes<'a> {
         }
         if !window.pad_before.iter().chain(&window.pad_after).all(|value| (0..EXTENT_LIMIT).contains(value)) {
             return Err(attr_error(format!(
-                "padding: expected values in 0..2^31, found {:?} and {:?}",
+                "padding: expected values in 0..2^31, found {:?} before and {:?} after",
                 window.pad_before, window.pad_after
             )));
         }
@@ -197,7 +197,7 @@ impl<'a> Attributes<'a> {
         for (i, &axis) in axes.iter().enumerate() {
             let (Some(&begin_index), Some(&end_index), Some(&dim)) = (begin.get(i), end.get(i), shape.get(axis)) else {
                 return Err(attr_error(format!(
-                    "expected begin and end for each of axes {axes:?}, found {begin:?} and {end:?}"
+                    "begin and end: expected one value for each of the axes {axes:?}, found {begin:?} and {end:?}"
                 )));
             };
             let step_of_axis = match strides.get(i).or(strides.last()) {

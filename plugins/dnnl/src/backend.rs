@@ -98,7 +98,7 @@ impl Codegen for Dnnl {
             let mut ir = RegionIr::of(region.graph, region.constants, &sample_shapes(region.graph))?;
             ir.options = options;
             let plan = lower(library, &ir, &mut Packs::default())?;
-            notes.push(format!("{} primitives, workspace {} bytes", plan.steps.len(), plan.workspace).into());
+            notes.push(format!("primitives: {}, workspace: {} bytes", plan.steps.len(), plan.workspace).into());
         }
         let text = blob::write(&graph);
         let mut compiled_region = CompiledRegion::new(&region.graph.symbol, LOADER, text.as_bytes());

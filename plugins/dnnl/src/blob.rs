@@ -38,7 +38,7 @@ pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
     }
     graph
         .check(constants.len())
-        .map_err(|problem| invalid(format!("{problem} ({} constants supplied)", constants.len())))?;
+        .map_err(|problem| invalid(format!("{problem} (constants supplied: {})", constants.len())))?;
     let mut worklist = vec![&graph];
     while let Some(subgraph) = worklist.pop() {
         for node in &subgraph.nodes {

@@ -227,7 +227,7 @@ impl Lowering<'_> {
                 None => {
                     tensor = self.row_major(&tensor)?;
                     tensor.view.reshape(&row_shape).ok_or_else(|| {
-                        let detail = format!("cannot reshape {:?} to rows of {columns}", tensor.view.shape);
+                        let detail = format!("cannot reshape {:?} to rows of length {columns}", tensor.view.shape);
                         CompileError::new(RefusalCode::UnsupportedShape, detail)
                     })?
                 }

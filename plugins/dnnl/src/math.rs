@@ -127,7 +127,7 @@ mod tests {
             let exact = f64::from(x);
             let expected = exact * exact.exp().ln_1p().tanh();
             let error = (f64::from(mish(x)) - expected).abs();
-            assert!(error <= 4e-7 * expected.abs() + 1e-35, "{x}: found {}, expected {expected}", mish(x));
+            assert!(error <= 4e-7 * expected.abs() + 1e-35, "{x}: expected {expected}, found {}", mish(x));
         }
         assert!(mish(f32::NAN).is_nan());
         assert_eq!((mish(f32::INFINITY), mish(0.0), mish(1e30)), (f32::INFINITY, 0.0, 1e30));

@@ -24,9 +24,9 @@ const WINOGRAD: &str = "winograd";
 
 /// Returns the option descriptions, by option name.
 pub fn table() -> BTreeMap<String, BackendOption> {
-    let bf16 = "products and convolutions read bfloat16 and accumulate in float32 if the CPU supports AVX512_BF16";
-    let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, if the CPU supports AVX-512; \
-                    the last digits of results differ, and an infinity turns neighboring results into NaN";
+    let bf16 = "Products and convolutions of bfloat16 operands with float32 accumulation, on CPUs with AVX512_BF16";
+    let winograd = "Winograd algorithm for 3 x 3 convolutions, on CPUs with AVX-512: fewer multiplications, but the \
+                    last digits of results differ, and an infinity turns neighboring results into NaN";
     let option = |about: &str, values: [&str; 2]| BackendOption {
         about: about.into(),
         values: values.into_iter().map(Into::into).collect(),

@@ -192,8 +192,8 @@ mod tests {
         assert_eq!((a, b, c, arena.size), (0, 128, 192, 448));
         arena.release(a, 128);
         arena.release(b, 64);
-        assert_eq!(arena.allocate(192), 0, "adjacent gaps are merged");
+        assert_eq!(arena.allocate(192), 0, "expected adjacent gaps to be merged");
         arena.release(c, 256);
-        assert_eq!((arena.allocate(512), arena.size), (192, 704), "the gap at the end grows");
+        assert_eq!((arena.allocate(512), arena.size), (192, 704), "expected the gap at the end to grow");
     }
 }

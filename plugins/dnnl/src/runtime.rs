@@ -459,7 +459,7 @@ impl Executable for LoadedRegion {
         {
             let shapes: Vec<_> = call.outputs.iter().map(|output| output.shape()).collect();
             return Err(Error::new(format!(
-                "expected {} inputs, outputs of shapes {:?} and a workspace of {} bytes, found {}, {shapes:?} and {}",
+                "input count, output shapes, workspace bytes: expected {}, {:?}, at least {}, found {}, {shapes:?}, {}",
                 self.graph.inputs.len(),
                 prepared_plan.plan.outputs,
                 prepared_plan.plan.workspace,

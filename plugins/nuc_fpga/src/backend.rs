@@ -41,7 +41,7 @@ impl Codegen for NucFpga {
         let mut compiled_region = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&list)?);
         let macs: u64 = list.commands.iter().map(|command| command.layer.macs()).sum();
         let calls = list.commands.len();
-        compiled_region.notes.push(format!("{calls} device calls, {macs} multiply-accumulate operations").into());
+        compiled_region.notes.push(format!("device calls: {calls}, multiply-accumulate operations: {macs}").into());
         compiled_region.metadata.push(Attr::new("device_calls", calls as i64));
         // Declares the source to be a C program, which an exported model can contain.
         compiled_region.metadata.push(Attr::new("program_workspace", list.workspace as i64));

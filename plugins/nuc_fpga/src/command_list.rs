@@ -162,16 +162,17 @@ impl CommandList {
                 match self.constants.get(*constant) {
                     Some(Some(port)) if port.element == Element::Int32 && port.bytes() == Some(4 * expected) => Ok(()),
                     Some(Some(port)) => Err(format!(
-                        "constant {constant}: expected an int32 bias of {expected} elements, found shape {:?} of {}",
+                        "constant {constant}: expected an int32 bias of size {expected}, found shape {:?} of {}",
                         port.shape, port.element
                     )),
-                    _ => Err(format!("constant {constant}: expected an int32 bias of {expected} elements, found none")),
+                    _ => Err(format!("constant {constant}: expected an int32 bias of size {expected}, found none")),
                 }
             }
             EpilogueOp::Requantize { factors, range: [low, high], .. } => {
                 if low > high || (factors.len() != 1 && factors.len() != channels) {
                     return Err(format!(
-                        "expected 1 or {channels} factors and a non-empty range, found {} factors and {low} to {high}",
+                        "expected 1 or {channels} factors and a non-empty range, found a count of {} and a range of \
+                         {low} to {high}",
                         factors.len()
                     ));
                 }

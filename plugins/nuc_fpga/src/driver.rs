@@ -62,7 +62,7 @@ pub fn files() -> Result<Vec<u8>> {
         None => Ok(b"[]".to_vec()),
         Some(driver) => {
             let library_path = driver.path.display();
-            Err(Error::new(format!("driver {library_path} ({VARIABLE}) belongs to this machine"))
+            Err(Error::new(format!("the driver {library_path} ({VARIABLE}) is specific to this machine"))
                 .hint(format!("unset {VARIABLE} here, and set it on the machine that runs the regions")))
         }
     }

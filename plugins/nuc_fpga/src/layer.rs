@@ -178,7 +178,9 @@ impl Layer {
     /// If a size is invalid; the message describes the first violation.
     pub fn check(&self) -> Result<(), String> {
         if let Some(size) = self.arguments().into_iter().find(|&size| size > i32::MAX as u32) {
-            return Err(format!("expected sizes of at most 2147483647 (the driver's int), found {size}"));
+            return Err(format!(
+                "expected sizes of at most 2147483647 (the maximum of the driver's int), found {size}"
+            ));
         }
         if let Layer::Conv2d(c) = self {
             let sizes =
@@ -209,7 +211,7 @@ impl Layer {
             }
             if count > i32::MAX as u64 {
                 return Err(format!(
-                    "{tensor}: expected at most 2147483647 elements (the driver's int), found {count}"
+                    "{tensor}: expected at most 2147483647 elements (the maximum of the driver's int), found {count}"
                 ));
             }
         }

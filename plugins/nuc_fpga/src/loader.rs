@@ -61,7 +61,7 @@ impl Loader for CommandLoader {
         }
         if list.constants.len() != request.constants.len() {
             let (expected, constant_count) = (list.constants.len(), request.constants.len());
-            return Err(format!("expected {expected} constants, found {constant_count}").into());
+            return Err(format!("number of constants: expected {expected}, found {constant_count}").into());
         }
         request.check_signature(&signature(&list))?;
         let mut constants = Vec::with_capacity(request.constants.len());
@@ -75,7 +75,7 @@ impl Loader for CommandLoader {
                     if !is_match {
                         let (found_shape, found_dtype) = (constant.shape(), constant.dtype());
                         return Err(format!(
-                            "constant {i}: expected shape {:?} of {}, found shape {found_shape:?} of {found_dtype}",
+                            "constant {i}: expected shape {:?} and dtype {}, found {found_shape:?} and {found_dtype}",
                             port.shape, port.element
                         )
                         .into());
@@ -191,7 +191,7 @@ impl LoadedRegion {
 /// If the number of tensors or a shape differs.
 fn check_shapes<'s>(name: &str, shapes: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
     if shapes.len() != ports.len() {
-        return Err(Error::new(format!("expected {} {name}s, found {}", ports.len(), shapes.len())));
+        return Err(Error::new(format!("number of {name}s: expected {}, found {}", ports.len(), shapes.len())));
     }
     for (i, (shape, port)) in shapes.zip(ports).enumerate() {
         if shape != port.shape {
@@ -225,7 +225,7 @@ impl Executable for LoadedRegion {
         check_types("output", call.outputs.iter().map(|tensor| tensor.dtype()), &self.list.outputs)?;
         if (call.workspace.len() as u64) < self.list.workspace {
             let (workspace_size, expected) = (call.workspace.len(), self.list.workspace);
-            return Err(format!("expected {expected} bytes of workspace, found {workspace_size}").into());
+            return Err(format!("expected at least {expected} bytes of workspace, found {workspace_size}").into());
         }
         for (index, command) in self.list.commands.iter().enumerate() {
             self.run_command(&mut call, index, command)?;

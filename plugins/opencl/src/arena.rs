@@ -65,7 +65,8 @@ mod tests {
         for (i, a) in buffers.iter().enumerate() {
             assert_eq!(a.offset % ALIGNMENT, 0);
             for b in &buffers[i + 1..=(i + 1).min(buffers.len() - 1)] {
-                assert!(a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset, "{a:?} {b:?}");
+                let are_disjoint = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+                assert!(are_disjoint, "expected disjoint buffers, found {a:?} and {b:?}");
             }
         }
         assert_eq!(buffers[0].offset, buffers[2].offset);

@@ -147,7 +147,7 @@ impl Codegen for OpenCl {
         };
         let mut compiled_region = CompiledRegion::new(symbol, "opencl", bytes);
         let (launches, kernels) = (program.launches.len(), program.kernels.len());
-        let note = format!("{launches} launches of {kernels} kernels, arena {} bytes", program.arena);
+        let note = format!("kernels: {kernels}, launches: {launches}, arena: {} bytes", program.arena);
         compiled_region.notes.push(note.into());
         compiled_region.metadata.push(Attr::new("device", program.device.as_str()));
         compiled_region.metadata.push(Attr::new("own_threads", true));

@@ -161,7 +161,7 @@ pub fn read(bytes: &[u8]) -> Result<Blob> {
     let (source, sum) = rest.split_last_chunk::<4>().ok_or_else(truncated_header)?;
     let (expected_sum, sum) = (u32::from_le_bytes(*sum), checksum(text, source));
     if sum != expected_sum {
-        return Err(invalid(format!("expected checksum {expected_sum:08x}, found {sum:08x}: the data is corrupt")));
+        return Err(invalid(format!("expected checksum {expected_sum:08x}, found {sum:08x}: the data is corrupted")));
     }
     if is_open {
         Ok(Blob::Open(Box::new(read_open(text)?)))
@@ -183,7 +183,7 @@ fn read_open(text: &[u8]) -> Result<OpenRegion> {
     let graph = Graph::from_json(&header.graph.to_string())?;
     graph.check(header.constants.len()).map_err(invalid)?;
     if !is_selector(&header.selector) {
-        return Err(invalid(format!("expected a device selector, found {}", header.selector)));
+        return Err(invalid(format!("device selector: expected auto or an index, found {}", header.selector)));
     }
     Ok(OpenRegion { graph, constants: types(&header.constants)?, selector: header.selector, tile: header.tile })
 }
@@ -226,7 +226,7 @@ fn check(program: &Program) -> std::result::Result<(), String> {
         return Err(format!("expected at most {MAX_PARTS} entries per list, found {count}"));
     }
     if !is_selector(&program.selector) {
-        return Err(format!("expected a device selector, found {}", program.selector));
+        return Err(format!("device selector: expected auto or an index, found {}", program.selector));
     }
     check_edges("input", &program.inputs, &program.signature.inputs)?;
     check_edges("output", &program.outputs, &program.signature.outputs)?;
@@ -251,7 +251,7 @@ fn check(program: &Program) -> std::result::Result<(), String> {
         let size = kernel.local.iter().try_fold(1usize, |size, &dim| size.checked_mul(dim));
         if !is_identifier || size.is_none_or(|size| size == 0 || size > MAX_GROUP_SIZE) {
             return Err(format!(
-                "kernel {index}: expected a valid name and work-group size, found {:?} and {:?}",
+                "kernel {index}: expected an identifier and 1 to {MAX_GROUP_SIZE} work-items, found {:?} and {:?}",
                 kernel.name, kernel.local
             ));
         }
@@ -270,7 +270,7 @@ fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result:
         let is_match = ty.shape().is_some_and(|shape| shape == edge.shape) && ty.dtype.size() == edge.element;
         if !is_match {
             return Err(format!(
-                "{kind} {index}: expected {ty}, found shape {:?} with elements of {} bytes",
+                "{kind} {index}: expected {ty}, found shape {:?} and element size {}",
                 edge.shape, edge.element
             ));
         }
@@ -284,7 +284,8 @@ fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result:
 fn check_constant(program: &Program, packed_constant: &PackedConstant) -> std::result::Result<(), String> {
     if packed_constant.bytes().is_none_or(|bytes| bytes == 0 || bytes > MAX_BYTES) || packed_constant.packing.width == 0
     {
-        let bytes = packed_constant.bytes().map_or_else(|| "too many".to_owned(), |bytes| bytes.to_string());
+        let bytes =
+            packed_constant.bytes().map_or_else(|| "an unsupported number of".to_owned(), |bytes| bytes.to_string());
         return Err(format!(
             "expected 1 to {MAX_BYTES} bytes in panels of at least 1 column, found {bytes} bytes in panels of {} columns",
             packed_constant.packing.width
@@ -295,10 +296,11 @@ fn check_constant(program: &Program, packed_constant: &PackedConstant) -> std::r
         return Err(format!("expected a constant index < {}, found {constant}", program.constants.len()));
     };
     if dtype.size() != packed_constant.element {
-        return Err(format!("expected elements of {} bytes, found {}", dtype.size(), packed_constant.element));
+        return Err(format!("element size in bytes: expected {}, found {}", dtype.size(), packed_constant.element));
     }
     // A panel has at most 64 columns, of which all but one may be padding.
-    let display = |count: Option<u64>| count.map_or_else(|| "too many".to_owned(), |count| count.to_string());
+    let display =
+        |count: Option<u64>| count.map_or_else(|| "an unsupported number".to_owned(), |count| count.to_string());
     let packed_elements = packed_constant.packing.elements();
     if packed_elements.is_none_or(|packed_elements| packed_elements / 64 > elements as u64) {
         return Err(format!(
@@ -318,12 +320,12 @@ fn check_launch(program: &Program, launch: &Launch) -> std::result::Result<(), S
         return Err(format!("expected a kernel index < {}, found {}", program.kernels.len(), launch.kernel));
     };
     if launch.arguments.len() != kernel.arguments {
-        return Err(format!("expected {} arguments, found {}", kernel.arguments, launch.arguments.len()));
+        return Err(format!("number of arguments: expected {}, found {}", kernel.arguments, launch.arguments.len()));
     }
     let is_divisible = |(&global, &local): (&usize, &usize)| global > 0 && global.is_multiple_of(local);
     if !launch.global.iter().zip(&kernel.local).all(is_divisible) {
         return Err(format!(
-            "expected numbers of work-items divisible by {:?}, found {:?}",
+            "expected positive numbers of work-items divisible by {:?}, found {:?}",
             kernel.local, launch.global
         ));
     }
@@ -372,7 +374,7 @@ mod tests {
     fn programs_survive_and_damage_does_not() {
         let program = program();
         let bytes = write(&program).unwrap();
-        let Ok(Blob::Fixed(read_back)) = read(&bytes) else { panic!("expected a program") };
+        let Ok(Blob::Fixed(read_back)) = read(&bytes) else { panic!("expected a program, found another blob") };
         assert_eq!(*read_back, program);
         for index in 0..bytes.len() {
             let mut damaged_bytes = bytes.clone();
@@ -395,16 +397,13 @@ mod tests {
                 "launch 0: packed constant: expected an index < 1, found 1",
             ),
             (|p| p.launches[0].arguments[2] = Place::Work(7), "launch 0: buffer: expected an index < 1, found 7"),
-            (|p| p.launches[0].arguments.truncate(3), "launch 0: expected 4 arguments, found 3"),
+            (|p| p.launches[0].arguments.truncate(3), "launch 0: number of arguments: expected 4, found 3"),
             (|p| p.launches[0].kernel = 1, "launch 0: expected a kernel index < 1, found 1"),
-            (|p| p.launches[0].global = [3, 1, 1], "launch 0: expected numbers of work-items divisible by"),
-            (|p| p.launches[0].global = [0, 1, 1], "launch 0: expected numbers of work-items divisible by"),
-            (
-                |p| p.kernels[0].local = [1 << 20, 1 << 20, 1 << 30],
-                "kernel 0: expected a valid name and work-group size",
-            ),
-            (|p| p.kernels[0].local = [0, 1, 1], "kernel 0: expected a valid name and work-group size"),
-            (|p| p.kernels[0].name = "k 0".into(), "kernel 0: expected a valid name and work-group size"),
+            (|p| p.launches[0].global = [3, 1, 1], "launch 0: expected positive numbers of work-items divisible by"),
+            (|p| p.launches[0].global = [0, 1, 1], "launch 0: expected positive numbers of work-items divisible by"),
+            (|p| p.kernels[0].local = [1 << 20, 1 << 20, 1 << 30], "kernel 0: expected an identifier and 1 to"),
+            (|p| p.kernels[0].local = [0, 1, 1], "kernel 0: expected an identifier and 1 to"),
+            (|p| p.kernels[0].name = "k 0".into(), "kernel 0: expected an identifier and 1 to"),
             (|p| p.buffers[0].offset = 1, "buffer 0: expected an aligned range in the arena"),
             (|p| p.buffers[0].bytes = u64::MAX, "buffer 0: expected an aligned range in the arena"),
             (|p| p.arena = u64::MAX, "expected an arena of at most"),
@@ -415,7 +414,7 @@ mod tests {
                 "packed constant 0: expected at most 64 times the 6 elements",
             ),
             (|p| p.inputs[0].shape = vec![2, 4], "input 0: expected Tensor"),
-            (|p| p.selector = "abacus".into(), "expected a device selector, found abacus"),
+            (|p| p.selector = "abacus".into(), "device selector: expected auto or an index, found abacus"),
         ];
         for (change, expected) in changes {
             let mut program = program();

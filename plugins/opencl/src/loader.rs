@@ -113,7 +113,7 @@ impl Loader for OpenClLoader {
             // The blob contains source that `load` compiles.
             "blob.native" => Ok(Some(b"true".to_vec())),
             "byoc.files.1" => {
-                Err(Error::new("a bundle cannot contain OpenCL, whose library locates drivers in system directories")
+                Err(Error::new("the OpenCL library locates its drivers in system directories, which a bundle lacks")
                     .hint("compile the model for another backend, or run the artifact with a byoc installation"))
             }
             MEMORY_KEY => {
@@ -141,12 +141,12 @@ fn summary(blob: &Blob) -> String {
         format!("{}: {}, {x} x {y} x {z} work-items\n", program.kernels[launch.kernel].name, launch.name)
     };
     let lines: String = program.launches.iter().map(line).collect();
-    format!("for {}, arena {} bytes\n{lines}", program.device, program.arena)
+    format!("device: {}, arena: {} bytes\n{lines}", program.device, program.arena)
 }
 
 fn check_constants(expected: &[(usize, DType)], constants: &[Constant]) -> Result<()> {
     if expected.len() != constants.len() {
-        return Err(Error::new(format!("expected {} constants, found {}", expected.len(), constants.len())));
+        return Err(Error::new(format!("number of constants: expected {}, found {}", expected.len(), constants.len())));
     }
     for (i, (&(elements, dtype), constant)) in expected.iter().zip(constants).enumerate() {
         let element_count = constant.shape().iter().product::<usize>();
@@ -262,7 +262,7 @@ impl Executable for DynamicRegion {
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let plan = self.plans().plans.get(&call.plan).cloned();
-        let plan = plan.ok_or_else(|| Error::new(format!("expected a plan of this region, found {}", call.plan)))?;
+        let plan = plan.ok_or_else(|| Error::new(format!("expected the number of a plan, found {}", call.plan)))?;
         match &*plan {
             SizedRegion::Device(plan) => plan.run(call, &self.services),
             SizedRegion::Host(host, preparation) => host.run(Call { plan: preparation.plan, ..call }),

@@ -39,7 +39,7 @@ pub fn is_open(graph: &Graph) -> bool {
 /// If the inputs contradict the graph in number, rank or size, or do not determine all dimensions.
 pub fn bind(graph: &Graph, inputs: &[&[usize]]) -> Result<Graph, CompileError> {
     if graph.inputs.len() != inputs.len() {
-        let detail = format!("expected {} inputs, found {}", graph.inputs.len(), inputs.len());
+        let detail = format!("number of inputs: expected {}, found {}", graph.inputs.len(), inputs.len());
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
     let mut sizes = Sizes::new();

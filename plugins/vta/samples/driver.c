@@ -435,7 +435,7 @@ static bool fail(const Insn* insn, const char* format, ...) {
 /* Reports an access beyond the end of a memory. */
 static bool check_sram(const Insn* insn, uint32_t id, uint64_t end) {
     const uint32_t depth = MEMORIES[id].depth;
-    return end <= depth || fail(insn, "%s has %" PRIu32 " elements, found an access to %" PRIu64, MEMORIES[id].name,
+    return end <= depth || fail(insn, "%s: expected element indices < %" PRIu32 ", found %" PRIu64, MEMORIES[id].name,
                                 depth, end - 1);
 }
 
@@ -447,7 +447,7 @@ static uint8_t* dram_row(const Insn* insn, uint32_t id, uint32_t row) {
     const uint64_t size = (uint64_t)t->x_size * MEMORIES[id].dram_bytes;
     uint8_t* bytes = find(address, size);
     if (bytes == NULL) {
-        fail(insn, "%" PRIu64 " bytes at 0x%" PRIx64 " are not in an allocated buffer", size, address);
+        fail(insn, "expected addresses within one buffer, found %" PRIu64 " bytes at 0x%" PRIx64, size, address);
     }
     return bytes;
 }

@@ -83,7 +83,7 @@ impl Codegen for Vta {
         let mut compiled_region = CompiledRegion::new(symbol, "vta", blob::write(&image)?);
         let Image { layers, stream, .. } = &image;
         let (cycles, steps) = (image.cycles(), layers.iter().map(|layer| layer.gemm_steps).sum::<u64>());
-        let note = format!("{} layers, {} instructions, {cycles} predicted cycles", layers.len(), stream.len());
+        let note = format!("layers: {}, instructions: {}, predicted cycles: {cycles}", layers.len(), stream.len());
         compiled_region.notes.push(note.into());
         compiled_region.metadata.push(Attr::new("device", self.config.name().as_str()));
         compiled_region.metadata.push(Attr::new("predicted_cycles", cycles as i64));

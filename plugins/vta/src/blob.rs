@@ -285,7 +285,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
     }
     if header.layer_checksums.len() != header.layers.len() {
         return Err(format!(
-            "expected {} layer checksums, found {}",
+            "number of layer checksums: expected {}, found {}",
             header.layers.len(),
             header.layer_checksums.len()
         ));

@@ -9,7 +9,7 @@ pub fn listing(image: &Image, limit: usize) -> String {
     let total_bytes: usize = image.buffers.iter().map(|buffer| buffer.bytes).sum();
     let _ = writeln!(
         text,
-        "device {}, {} layers, {} instructions, {} predicted cycles, {} runs, {total_bytes} bytes in {} buffers",
+        "device {}; layers: {}, instructions: {}, predicted cycles: {}, runs: {}, bytes: {total_bytes}, buffers: {}",
         image.config.name(),
         image.layers.len(),
         image.stream.len(),
@@ -24,8 +24,8 @@ pub fn listing(image: &Image, limit: usize) -> String {
         let [rows, columns, inputs, outputs, threads] = layer.tile;
         let _ = writeln!(
             text,
-            "\nlayer {layer_index}: {}\n  tile {rows}x{columns}, {inputs} input blocks, {outputs} output blocks, {threads} threads; \
-             {} predicted cycles, {:.1} % GEMM; {} bytes",
+            "\nlayer {layer_index}: {}\n  tile {rows}x{columns}, input blocks: {inputs}, output blocks: {outputs}, \
+             threads: {threads}; predicted cycles: {}, GEMM: {:.1} %, bytes: {}",
             layer.name,
             layer.cycles,
             100.0 * layer.utilization(),
@@ -41,7 +41,7 @@ pub fn listing(image: &Image, limit: usize) -> String {
         }
         let remaining = layer.instructions.len().saturating_sub(limit);
         if remaining > 0 {
-            let _ = writeln!(text, "          {remaining} more instructions");
+            let _ = writeln!(text, "          more instructions: {remaining}");
         }
     }
     text

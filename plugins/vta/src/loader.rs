@@ -60,7 +60,7 @@ impl Loader for VtaLoader {
         }
         if image.constants != request.constants.len() {
             let (expected, constant_count) = (image.constants, request.constants.len());
-            return Err(format!("expected {expected} constants, found {constant_count}").into());
+            return Err(format!("number of constants: expected {expected}, found {constant_count}").into());
         }
         request.check_signature(&signature(&image))?;
         let driver = driver::from_environment()?;
@@ -97,14 +97,14 @@ fn check_tensors<'s>(
     edges: &[Edge],
 ) -> Result<()> {
     if actual.len() != edges.len() {
-        return Err(Error::new(format!("expected {} {name}s, found {}", edges.len(), actual.len())));
+        return Err(Error::new(format!("number of {name}s: expected {}, found {}", edges.len(), actual.len())));
     }
     for (i, ((shape, found), edge)) in actual.zip(edges).enumerate() {
         if shape != edge.shape {
             return Err(Error::new(format!("{name} {i}: expected shape {:?}, found {shape:?}", edge.shape)));
         }
         if let Some(found) = found.filter(|found| *found != dtype(edge)) {
-            return Err(Error::new(format!("{name} {i}: expected {}, found {found}", dtype(edge))));
+            return Err(Error::new(format!("{name} {i}: expected element type {}, found {found}", dtype(edge))));
         }
     }
     Ok(())

@@ -48,7 +48,8 @@ fn run(args: &[String]) -> Result<bool, String> {
     let mut arguments = rest.iter();
     while let Some(option) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{option}: expected a value, found none"));
-        let parse_integer = |text: &String| text.parse::<u64>().map_err(|e| format!("{option} {text}: {e}"));
+        let parse_integer =
+            |text: &String| text.parse::<u64>().map_err(|_| format!("{option}: expected an integer, found \"{text}\""));
         match option.as_str() {
             "--executions" => options.executions = parse_integer(value()?)?,
             "--seconds" => options.time = Duration::from_secs(parse_integer(value()?)?),
@@ -71,7 +72,7 @@ fn run(args: &[String]) -> Result<bool, String> {
         let mut have_all_passed = true;
         for file in &files {
             let result = driver::execute(target, &read(file)?);
-            println!("{}: {}", file.display(), result.as_ref().map_or_else(String::as_str, |()| "well"));
+            println!("{}: {}", file.display(), result.as_ref().map_or_else(String::as_str, |()| "passed"));
             have_all_passed &= result.is_ok();
         }
         return Ok(have_all_passed);
@@ -82,7 +83,7 @@ fn run(args: &[String]) -> Result<bool, String> {
             std::fs::write(&file, &bytes).map_err(|e| format!("{}: {e}", file.display()))?;
         }
         let result = driver::execute(target, &bytes);
-        println!("{execution}: {}", result.as_ref().map_or_else(String::as_str, |()| "well"));
+        println!("{execution}: {}", result.as_ref().map_or_else(String::as_str, |()| "passed"));
         return Ok(result.is_ok());
     }
     let summary = driver::run(target, &options).map_err(|e| e.to_string())?;

@@ -74,7 +74,7 @@ pub fn sample(name: &str) -> PathBuf {
             .unwrap_or_else(|| panic!("expected a command in the README that builds {name}, found none"));
         let library = output_dir().join(format!("libbyoc_{name}.so"));
         let output_option = format!("-o plugins/libbyoc_{name}.so");
-        assert!(line.contains(&output_option), "{line}");
+        assert!(line.contains(&output_option), "expected {output_option} in the command, found {line}");
         run_shell(&line.replace(&output_option, &format!("-o '{}'", library.display())));
         library
     })
@@ -142,7 +142,7 @@ fn output_dir() -> &'static Path {
 
 fn run_shell(line: &str) {
     let output = Command::new("sh").current_dir(workspace()).args(["-c", line]).output().expect("cannot start sh");
-    assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "cannot run {line}:\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Creates an empty directory that is deleted when the value is dropped.

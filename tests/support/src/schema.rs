@@ -46,7 +46,7 @@ fn check_at(root: &Value, schema: &Value, value: &Value, location: &str) -> Resu
                 let matching =
                     items(expected).iter().filter(|schema| check_at(root, schema, value, location).is_ok()).count();
                 if matching != 1 {
-                    return violation(format!("expected a value that matches one alternative instead of {matching}"));
+                    return violation(format!("expected exactly one matching alternative instead of {matching}"));
                 }
             }
             ("type", _) => {

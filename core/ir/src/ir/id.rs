@@ -26,7 +26,7 @@ macro_rules! ids {
             #[inline]
             fn new(index: usize) -> Self {
                 let word = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
-                $name(word.expect("fewer than 2^32 - 1 elements"))
+                $name(word.expect("an index is less than 2^32 - 1"))
             }
             #[inline]
             fn index(self) -> usize {

@@ -484,7 +484,7 @@ mod tests {
         ];
         for (i, a) in types.iter().enumerate() {
             for (j, b) in types.iter().enumerate() {
-                assert_eq!(a == b, i == j, "{a} {b}");
+                assert_eq!(a == b, i == j, "{a} and {b}");
             }
         }
     }

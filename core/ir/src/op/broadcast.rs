@@ -40,7 +40,9 @@ pub(super) fn broadcast_dims<'a>(
         for (axis, (extent, dim)) in result.iter_mut().zip(&dims).enumerate() {
             *extent = broadcast_dim(extent, dim).ok_or_else(|| {
                 let negative_axis = axis as i64 - rank as i64;
-                relation.mismatch(format!("{extent} and {dim} do not broadcast (axis {negative_axis} of the result)"))
+                relation.mismatch(format!(
+                    "axis {negative_axis} of the result: expected broadcastable dimensions, found {extent} and {dim}"
+                ))
             })?;
         }
     }

@@ -228,9 +228,10 @@ fn operands(relation: &Relation<'_>, axes: usize, is_transposed: bool) -> Result
     let mut taps: Vec<Dim> = kernel_at.iter().map(|&i| weight.dims[i].clone()).collect();
     if let Some(kernel_size) = relation.params.opt_ints("kernel_size") {
         if kernel_size.len() != axes || kernel_size.iter().any(|&v| v < 1) {
+            let plural = if axes == 1 { "" } else { "s" };
             return Err(relation.error(
                 codes::types::BAD_ATTRIBUTE,
-                format!("kernel_size: expected {axes} integers >= 1, found {kernel_size:?}"),
+                format!("kernel_size: expected {axes} integer{plural} >= 1, found {kernel_size:?}"),
             ));
         }
         for (tap, &size) in taps[2..].iter_mut().zip(&kernel_size) {

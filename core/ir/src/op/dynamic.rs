@@ -45,7 +45,7 @@ fn reduced_type(relation: &Relation<'_>) -> TypeResult {
         (true, _) => rank,
         (false, 0) => 0,
         (false, axes) => rank.checked_sub(axes).ok_or_else(|| {
-            relation.mismatch(format!("axis: expected at most {rank} axes for {}, found {axes}", relation.args[0]))
+            relation.mismatch(format!("axis: expected a length <= {rank} for {}, found {axes}", relation.args[0]))
         })?,
     };
     Ok(Type::tensor_of(data.dtype, vec![Dim::Any; result_dims]))

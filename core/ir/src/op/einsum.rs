@@ -60,7 +60,7 @@ impl Equation {
         };
         let terms: Vec<&str> = inputs.split(',').collect();
         if terms.len() != ranks.len() {
-            return Err(format!("equation: expected {} operands, found {}", ranks.len(), terms.len()));
+            return Err(format!("operands of the equation: expected {}, found {}", ranks.len(), terms.len()));
         }
         let operands: Vec<Vec<Label>> =
             terms.iter().zip(ranks).map(|(term, &rank)| labels(term, Some(rank))).collect::<Result<_, _>>()?;
@@ -89,7 +89,7 @@ impl Equation {
         for (i, label) in result.iter().enumerate() {
             if result[..i].contains(label) || !labels_of_operands().any(|other| other == *label) {
                 return Err(format!(
-                    "equation: expected each label of the result to occur once, and in an operand, found \"{text}\""
+                    "equation: expected a result of distinct labels, each from an operand, found \"{text}\""
                 ));
             }
         }
@@ -131,7 +131,7 @@ fn labels(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
     match rank.checked_sub(named_count) {
         Some(0) => {}
         Some(ellipsis_rank) if after.is_some() => result.extend((0..ellipsis_rank).rev().map(Label::Ellipsis)),
-        _ => return Err(format!("equation: expected {rank} labels, found \"{term}\"")),
+        _ => return Err(format!("equation: expected labels for rank {rank}, found \"{term}\"")),
     }
     result.extend(tail);
     Ok(result)

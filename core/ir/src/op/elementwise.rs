@@ -358,11 +358,13 @@ fn cast(
     let dtype = outputs[0].dtype;
     if dtype.is_small_float() {
         let x = Reader::new(&inputs[0]);
-        let rounding = rounding(&params).ok_or("unknown round_mode")?;
+        let rounding = rounding(&params).ok_or_else(|| {
+            format!("round_mode: expected up, down or nearest, found \"{}\"", params.string("round_mode"))
+        })?;
         let is_saturating = params.def().attr("saturate").is_none() || params.bool("saturate");
         for (i, out) in outputs[0].data.iter_mut().enumerate() {
             let code = small::encode(dtype, x.float(i), rounding, is_saturating);
-            *out = code.ok_or("not a small floating-point type")?;
+            *out = code.ok_or_else(|| format!("expected a small floating-point type, found {dtype}"))?;
         }
         return Ok(());
     }

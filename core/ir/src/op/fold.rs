@@ -56,7 +56,7 @@ fn fold_type(relation: &Relation<'_>) -> TypeResult {
     };
     let blocks: usize = shape.count.iter().product();
     if data.dims[2].fixed().is_some_and(|block_count| block_count != blocks) {
-        return Err(invalid(format!("data: expected {blocks} blocks, found {}", data.dims[2])));
+        return Err(invalid(format!("blocks of data: expected {blocks}, found {}", data.dims[2])));
     }
     let dims = [data.dims[0].clone(), channels].into_iter().chain(shape.image.iter().map(|&size| Dim::Fixed(size)));
     Ok(Type::tensor_of(data.dtype, dims.collect::<Vec<_>>()))
@@ -81,7 +81,7 @@ impl Shape {
         let (known_image, known_block): (Option<Vec<usize>>, Option<Vec<usize>>) = (sizes(image), sizes(block));
         let (Some(image), Some(block)) = (known_image, known_block.filter(|block| block.len() == axes)) else {
             return Err(format!(
-                "image_shape, block_shape: expected {axes} positive dimensions each, found {image:?} and {block:?}"
+                "image_shape, block_shape: expected positive dimensions of equal rank, found {image:?} and {block:?}"
             ));
         };
         let (stride, dilation) = (params.per_axis("strides", axes), params.per_axis("dilation", axes));

@@ -64,7 +64,7 @@ fn sample_type(relation: &Relation<'_>) -> TypeResult {
     let (axes, spatial) =
         if has_axes_last { (&grid.dims[rank - 1], &grid.dims[1..rank - 1]) } else { (&grid.dims[1], &grid.dims[2..]) };
     if axes.fixed().is_some_and(|axes| axes != rank - 2) {
-        return Err(relation.mismatch(format!("grid: expected {} coordinates, found {axes}", rank - 2)));
+        return Err(relation.mismatch(format!("coordinates of grid: expected {}, found {axes}", rank - 2)));
     }
     if data.dims[2..].contains(&Dim::Fixed(0)) {
         return Err(relation.mismatch(format!("data: expected spatial dimensions >= 1, found {}", relation.args[0])));

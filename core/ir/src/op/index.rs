@@ -19,7 +19,7 @@ pub fn in_bounds(index: i64, size: usize) -> Result<usize, ReferenceError> {
     let resolved_index = if index < 0 { index.checked_add(size as i64) } else { Some(index) };
     match resolved_index.and_then(|i| usize::try_from(i).ok()) {
         Some(i) if i < size => Ok(i),
-        _ => Err(format!("index {index} is out of range for an axis with {size} elements")),
+        _ => Err(format!("index {index} is out of range for an axis of length {size}")),
     }
 }
 
@@ -61,7 +61,7 @@ impl TakeMode {
             TakeMode::Clip => Ok(index.clamp(0, size as i64 - 1) as usize),
             TakeMode::Wrap => Ok(index.rem_euclid(size as i64) as usize),
             TakeMode::Fast if (0..size as i64).contains(&index) => Ok(index as usize),
-            TakeMode::Fast => Err(format!("index {index} is out of range for an axis with {size} elements")),
+            TakeMode::Fast => Err(format!("index {index} is out of range for an axis of length {size}")),
         }
     }
 }
@@ -397,7 +397,7 @@ inventory::submit! {
             let expected_dims: Vec<&Dim> = indices.dims[1..].iter().chain(&data.dims[depth..]).collect();
             if expected_dims.len() != updates.dims.len() {
                 let (rank, updates) = (expected_dims.len(), &relation.args[2]);
-                return Err(relation.mismatch(format!("updates: expected {rank} dimensions, found {updates}")));
+                return Err(relation.mismatch(format!("updates: expected rank {rank}, found {updates}")));
             }
             for (i, (expected, dim)) in expected_dims.into_iter().zip(&updates.dims).enumerate() {
                 relation.same_dim(&format!("axis {i} of updates"), expected, dim)?;
@@ -435,7 +435,7 @@ inventory::submit! {
             relation.same_dtype(data.dtype, updates.dtype)?;
             if indices.dims.len() != updates.dims.len() {
                 let (rank, updates) = (indices.dims.len(), &relation.args[2]);
-                return Err(relation.mismatch(format!("updates: expected {rank} dimensions, found {updates}")));
+                return Err(relation.mismatch(format!("updates: expected rank {rank}, found {updates}")));
             }
             for (i, (a, b)) in indices.dims.iter().zip(&updates.dims).enumerate() {
                 relation.same_dim(&format!("axis {i} of updates"), a, b)?;

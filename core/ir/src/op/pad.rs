@@ -108,7 +108,10 @@ fn pad_relation(relation: &Relation<'_>) -> TypeResult {
     let (rank, widths) = (relation.tensor(0)?.dims.len(), pad_width(&relation.params));
     let widths = widths.filter(|w| w.len() == rank).ok_or_else(|| {
         let pad_width = relation.params.value("pad_width");
-        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width: expected {rank} pairs, found {pad_width}"))
+        relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("pad_width: expected a pair per axis (rank {rank}), found {pad_width}"),
+        )
     })?;
     padded_type(relation, 1, Some(&widths))
 }
@@ -153,7 +156,7 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
                 };
                 if max_width > 0 && max_width > max_reach {
                     return Err(relation.mismatch(format!(
-                        "expected {mode} padding of at most {max_reach} on {n} elements, found {max_width}"
+                        "expected {mode} padding of at most {max_reach} on an axis of length {n}, found {max_width}"
                     )));
                 }
                 spatial::to_dim(relation, *n as i128 + i128::from(before) + i128::from(after))

@@ -49,7 +49,7 @@ fn read_codes(
         *next_axis = range.end;
         if range.end > rank {
             return Err(attribute_error(format!(
-                "newshape {newshape:?}: expected codes for at most {rank} input dimensions, found codes for {}",
+                "newshape {newshape:?}: expected codes for an input of rank {rank}, found codes for rank {}",
                 range.end
             )));
         }
@@ -268,7 +268,9 @@ inventory::submit! {
             if let (Some(a), Some(b)) = (product(&data.dims), product(&target.dims))
                 && a != b
             {
-                return Err(relation.mismatch(format!("shape_like: expected {a} elements, found {}", relation.args[1])));
+                return Err(
+                    relation.mismatch(format!("shape_like: expected element count {a}, found {}", relation.args[1]))
+                );
             }
             Ok(Type::tensor_of(data.dtype, target.dims.iter().cloned()))
         },
@@ -307,7 +309,10 @@ fn expanded_type(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i
     if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("num_newaxis: expected an integer from 0 to {MAX_RANK} minus the rank, found {count}"),
+            format!(
+                "num_newaxis: expected an integer from 0 to {}, found {count}",
+                MAX_RANK.saturating_sub(data.dims.len())
+            ),
         ));
     }
     let axis = relation.axis(axis, data.dims.len() + 1)?;
@@ -465,7 +470,7 @@ inventory::submit! {
                 None => match data.dims.len().checked_sub(axis_count) {
                     Some(rank) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; rank])),
                     None => Err(relation.mismatch(format!(
-                        "axis: expected at most {} axes for {}, found {axis_count}",
+                        "axis: expected a length <= {} for {}, found {axis_count}",
                         data.dims.len(),
                         relation.args[0]
                     ))),

@@ -166,7 +166,9 @@ fn resize_type(relation: &Relation<'_>) -> TypeResult {
     let axes = axes(relation)?;
     if extent.dims.len() != 1 || extent.dims[0].fixed().is_some_and(|n| n != axes.len()) {
         let sizes_type = &relation.args[1];
-        return Err(relation.mismatch(format!("extent: expected a vector of {}, found {sizes_type}", axes.len())));
+        return Err(
+            relation.mismatch(format!("extent: expected a vector of length {}, found {sizes_type}", axes.len()))
+        );
     }
     let mut dims = data.dims.to_vec();
     let size_values = relation.values.get(1).copied().flatten();
@@ -197,7 +199,10 @@ fn resized_axes(
     let numbers = extent.to_f64s();
     let is_valid = |n: &f64| if extent.dtype.is_float() { *n > 0.0 && *n < 1e9 } else { (0.0..1e12).contains(n) };
     if numbers.len() != sizes.len() || !numbers.iter().all(is_valid) {
-        return Err(format!("extent: expected {} scales > 0 or sizes >= 0, found {numbers:?}", sizes.len()));
+        return Err(format!(
+            "extent: expected a vector of length {} with scales in (0, 1e9) or sizes in [0, 1e12), found {numbers:?}",
+            sizes.len()
+        ));
     }
     let pairs = sizes.iter().zip(&numbers);
     let mut axes: Vec<ResizedAxis> = if extent.dtype.is_float() {

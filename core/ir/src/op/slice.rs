@@ -54,7 +54,7 @@ impl Slice {
             return if count <= rank {
                 Ok((0..count).collect())
             } else {
-                Err(format!("expected at most {rank} axes, found {count}"))
+                Err(format!("begin, end: expected a length <= {rank}, found {count}"))
             };
         };
         let mut result = Vec::with_capacity(axes.len());
@@ -302,7 +302,7 @@ inventory::submit! {
                 if let (Some(n), Some(length)) = (dims[axis].fixed(), target.dims[axis].fixed())
                     && length > n
                 {
-                    return Err(relation.mismatch(format!("axis {axis}: expected at least {length} elements, found {n}")));
+                    return Err(relation.mismatch(format!("axis {axis}: expected a dimension >= {length}, found {n}")));
                 }
                 dims[axis] = target.dims[axis].clone();
             }

@@ -53,9 +53,10 @@ pub(super) fn per_axis(
 ) -> Result<Vec<i64>, Box<Diagnostic>> {
     let values = relation.params.ints(attr);
     if values.len() != 1 && values.len() != axes || values.iter().any(|v| !(min..=MAX_ELEMENT_COUNT).contains(v)) {
+        let plural = if axes == 1 { "" } else { "s" };
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("{attr}: expected {axes} integers >= {min}, found {values:?}"),
+            format!("{attr}: expected {axes} integer{plural} >= {min}, found {values:?}"),
         ));
     }
     Ok(relation.params.per_axis(attr, axes))
@@ -66,9 +67,10 @@ pub(super) fn padding(relation: &Relation<'_>, axes: usize) -> Result<Vec<(i64, 
     let values = relation.params.ints("padding");
     let is_valid = [1, axes, 2 * axes].contains(&values.len());
     if !is_valid || values.iter().any(|v| !(0..=MAX_ELEMENT_COUNT).contains(v)) {
+        let counts = if axes == 1 { "1 or 2".to_owned() } else { format!("1, {axes} or {}", 2 * axes) };
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("padding: expected 1, {axes} or {} integers >= 0, found {values:?}", 2 * axes),
+            format!("padding: expected {counts} integers >= 0, found {values:?}"),
         ));
     }
     Ok(relation.params.padding(axes))
@@ -103,7 +105,7 @@ impl Window {
         let extent = (*k as i128 - 1) * i128::from(self.dilation) + 1;
         if *k == 0 || padded < extent {
             return Err(relation.mismatch(format!(
-                "a window of {k} (dilation {}) does not fit {n} elements with padding {} and {}",
+                "a window of {k} (dilation {}) does not fit an axis of length {n} with padding {} and {}",
                 self.dilation, self.pads.0, self.pads.1
             )));
         }

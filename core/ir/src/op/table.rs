@@ -62,7 +62,10 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
     }
     for attr in def.attrs {
         if attr.default == Default::Required && attrs.get(attr.name).is_none() {
-            return Err(Box::new(fail(format!("{} needs the attribute \"{}\": {}", def.name, attr.name, attr.doc))));
+            return Err(Box::new(fail(format!(
+                "{}: expected the attribute \"{}\" ({}), found none",
+                def.name, attr.name, attr.doc
+            ))));
         }
     }
     if !is_redundant {
@@ -100,8 +103,12 @@ mod tests {
             assert_ne!(pair[0].name, pair[1].name);
         }
         for def in table() {
-            assert!(!def.doc.is_empty() && def.attrs.iter().all(|a| !a.doc.is_empty()), "{} is documented", def.name);
-            assert!(def.inputs.len() == def.arity.max, "{} names its {} inputs", def.name, def.arity.max);
+            assert!(
+                !def.doc.is_empty() && def.attrs.iter().all(|a| !a.doc.is_empty()),
+                "{}: expected documentation",
+                def.name
+            );
+            assert!(def.inputs.len() == def.arity.max, "{}: expected {} input names", def.name, def.arity.max);
         }
     }
 

@@ -40,7 +40,7 @@ fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Ve
     }
     let expected = match count.end - count.start {
         1 => count.start.to_string(),
-        _ => format!("at least {}", count.start),
+        _ => format!("{} or more", count.start),
     };
     Err(relation
         .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected {expected} finite numbers, found {values:?}")))
@@ -184,7 +184,7 @@ fn transform_relation(relation: &Relation<'_>) -> TypeResult {
     let batch = relation.same_dim("images", &classes.dims[0], &anchor_coords.dims[0])?;
     let anchors = relation.same_dim("anchors", &classes.dims[2], &anchor.dims[1])?;
     relation.same_dim("elements of an anchor", &anchor.dims[2], &Dim::Fixed(4))?;
-    relation.same_dim("sets of anchors", &anchor.dims[0], &Dim::Fixed(1))?;
+    relation.same_dim("batch of anchor and 1", &anchor.dims[0], &Dim::Fixed(1))?;
     if let Some(n) = anchors.fixed() {
         relation.same_dim("predictions", &anchor_coords.dims[1], &super::spatial::to_dim(relation, n as i128 * 4)?)?;
     }

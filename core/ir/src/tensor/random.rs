@@ -109,6 +109,9 @@ mod tests {
         let values: Vec<f64> = (0..n).map(|_| random.normal()).collect();
         let mean = values.iter().sum::<f64>() / n as f64;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
-        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
+        assert!(
+            mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05,
+            "expected mean 0 and variance 1, found mean {mean} and variance {variance}"
+        );
     }
 }

@@ -275,7 +275,7 @@ mod tests {
                 let by_name: BTreeMap<&str, usize> = NAMES.into_iter().zip(sizes.map(|n| n as usize)).collect();
                 let actual = dim.with_sizes(|name| by_name.get(name).copied());
                 let expected = usize::try_from(value).map_or(Dim::Any, Dim::Fixed);
-                proptest::prop_assert_eq!(actual, expected, "{} is {}", tree.text(), dim);
+                proptest::prop_assert_eq!(actual, expected, "{} in normal form: {}", tree.text(), dim);
                 proptest::prop_assert_eq!(parse_dim(&dim.to_string()), Ok(dim));
             }
         }

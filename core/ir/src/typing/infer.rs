@@ -192,7 +192,7 @@ fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -
             if signature.params.len() != fields.len() {
                 return Err(Box::new(Diagnostic::error(
                     codes::types::BAD_ARITY,
-                    format!("pattern {name}: expected {} fields, found {}", signature.params.len(), fields.len()),
+                    format!("fields of pattern {name}: expected {}, found {}", signature.params.len(), fields.len()),
                 )));
             }
             for (field, expected) in fields.iter().zip(&signature.params) {

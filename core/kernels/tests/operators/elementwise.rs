@@ -245,7 +245,7 @@ fn casts() {
     );
     let halves = run("cast", &cast_to(DType::F16), &[&vector(&[0.1, 70000.0])]);
     assert_eq!(halves.view().to_f64s(), [0.0999755859375, INF]);
-    assert!(error_of("cast", &Attrs::none(), &[&x]).contains("needs the attribute \"dtype\""));
+    assert!(error_of("cast", &Attrs::none(), &[&x]).contains("expected the attribute \"dtype\""));
 }
 
 #[test]

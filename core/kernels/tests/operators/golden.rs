@@ -45,7 +45,7 @@ fn check(text: &str) -> Result<(), String> {
                 dtype = DType::parse(name).ok_or_else(|| format!("out: expected an element type, found \"{name}\""))?;
                 shape = numbers(dims);
             }
-            _ => expected.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("number"))),
+            _ => expected.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("expected a number"))),
         }
     }
     let actual = call(op, &Attrs::new(attrs), &args)?.swap_remove(0);
@@ -71,12 +71,12 @@ fn check(text: &str) -> Result<(), String> {
 
 fn numbers(text: &str) -> Vec<usize> {
     let inner = text.trim_matches(['[', ']']);
-    inner.split(',').filter(|d| !d.is_empty()).map(|d| d.trim().parse().expect("a number")).collect()
+    inner.split(',').filter(|d| !d.is_empty()).map(|d| d.trim().parse().expect("expected a number")).collect()
 }
 
 fn input(text: &str) -> Tensor {
     let fields: Vec<&str> = text.split(' ').collect();
-    let (shape, seed) = (numbers(fields[1]), fields[2].parse::<usize>().expect("a number"));
+    let (shape, seed) = (numbers(fields[1]), fields[2].parse::<usize>().expect("expected a number"));
     let count: usize = shape.iter().product();
     let integers = (0..count).map(|i| ((i * 37 + seed * 101 + i / 5 * 13) % 23) as i64 - 11);
     match fields[0] {
@@ -102,8 +102,8 @@ fn attribute(text: &str) -> AttrValue {
             AttrValue::List(pairs.collect())
         }
         _ if text.starts_with('[') => {
-            AttrValue::ints(text.trim_matches(['[', ']']).split(", ").map(|v| v.parse().expect("an integer")))
+            AttrValue::ints(text.trim_matches(['[', ']']).split(", ").map(|v| v.parse().expect("expected an integer")))
         }
-        _ => text.parse().map_or_else(|_| AttrValue::Float(text.parse().expect("a number")), AttrValue::Int),
+        _ => text.parse().map_or_else(|_| AttrValue::Float(text.parse().expect("expected a number")), AttrValue::Int),
     }
 }

@@ -87,7 +87,7 @@ fn take_along_axes() {
     assert_eq!(run("take", &mode("wrap"), &[&row, &out_of_range_indices]).as_slice::<i64>(), [2, 1]);
     assert!(
         error_of("take", &mode("fast"), &[&row, &out_of_range_indices])
-            .contains("index -1 is out of range for an axis with 3")
+            .contains("index -1 is out of range for an axis of length 3")
     );
     assert!(error_of("take", &mode("other"), &[&row, &out_of_range_indices]).contains("found \"other\""));
     assert!(error_of("take", &mode("clip"), &[&sequence(&[0]), &out_of_range_indices]).contains("without elements"));
@@ -107,7 +107,7 @@ fn gathers() {
     assert_eq!(run("gather", &axis(1), &[&a, &gather_indices]).as_slice::<i64>(), [0, 9, 6, 3, 16, 17, 22, 23]);
     assert!(
         error_of("gather", &axis(1), &[&a, &ints(&[1, 1, 1], &[3])])
-            .contains("index 3 is out of range for an axis with 3")
+            .contains("index 3 is out of range for an axis of length 3")
     );
     assert!(
         error_of("gather", &axis(1), &[&a, &ints(&[3, 1, 1], &[0, 0, 0])])
@@ -140,7 +140,7 @@ fn scatters() {
     let rows = run("scatter_nd", &mode("update"), &[&zeros, &ints(&[1, 1], &[-1]), &ints(&[1, 2], &[7, 8])]);
     assert_eq!(rows.as_slice::<i64>(), [10, 20, 7, 8]);
     assert!(error_of("scatter_nd", &mode("other"), &[&zeros, &cells, &updates]).contains("found \"other\""));
-    assert!(error_of("scatter_nd", &mode("add"), &[&zeros, &cells, &zeros]).contains("expected 1 dimensions"));
+    assert!(error_of("scatter_nd", &mode("add"), &[&zeros, &cells, &zeros]).contains("updates: expected rank 1"));
 
     let positions = ints(&[1, 2], &[1, 1]);
     let axis = |reduction: &str| attrs([("axis", 1.into()), ("reduction", reduction.into())]);

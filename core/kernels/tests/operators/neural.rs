@@ -13,7 +13,7 @@ fn expect_type<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: 
 
 #[track_caller]
 fn expect_error<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: &[Type], part: &str) {
-    let error = inferred_type(name, &attrs(pairs), args).expect_err("an error");
+    let error = inferred_type(name, &attrs(pairs), args).expect_err("expected an error");
     assert!(error.contains(part), "expected an error with \"{part}\", found \"{error}\"");
 }
 
@@ -104,7 +104,7 @@ fn convolution_errors() {
         "nn.conv2d",
         [("dilation", ints([4, 4]))],
         &args,
-        "a window of 3 (dilation 4) does not fit 8 elements",
+        "a window of 3 (dilation 4) does not fit an axis of length 8",
     );
     expect_error("nn.conv2d", [("data_layout", "NCHW8".into())], &args, "a permutation of NCHW");
     expect_error(
@@ -180,7 +180,7 @@ fn pooling_types() {
     expect_type("nn.global_avg_pool2d", [], &[f32s("n, 3, ?, 7")], "Tensor[(n, 3, 1, 1), float32]");
     expect_type("nn.adaptive_avg_pool2d", [], &[f32s("1, 3, ?, 7")], "Tensor[(1, 3, ?, 7), float32]");
     expect_error("nn.max_pool2d", [pool(9)], &[f32s("1, 2, 6, 7")], "a window of 9");
-    expect_error("nn.max_pool2d", [], &[f32s("1, 2, 6, 7")], "needs the attribute \"pool_size\"");
+    expect_error("nn.max_pool2d", [], &[f32s("1, 2, 6, 7")], "expected the attribute \"pool_size\"");
     expect_error("nn.global_avg_pool2d", [], &[f32s("1, 2, 6")], "data: expected 4 dimensions, found 3");
 }
 
@@ -230,13 +230,13 @@ fn plane_types() {
     let pairs = |widths: &[[i64; 2]]| ("pad_width", AttrValue::List(widths.iter().map(|&w| ints(w)).collect()));
     let scalar = || f32s("");
     expect_type("nn.pad", [pairs(&[[1, 2], [0, 0]])], &[f32s("3, n"), scalar()], "Tensor[(6, n), float32]");
-    expect_error("nn.pad", [pairs(&[[1, 2]])], &[f32s("3, 4"), scalar()], "expected 2 pairs");
+    expect_error("nn.pad", [pairs(&[[1, 2]])], &[f32s("3, 4"), scalar()], "a pair per axis (rank 2)");
     let reflect_mode = ("pad_mode", "reflect".into());
     expect_error(
         "nn.pad",
         [pairs(&[[3, 0]]), reflect_mode],
         &[f32s("3"), scalar()],
-        "expected reflect padding of at most 2 on 3 elements, found 3",
+        "expected reflect padding of at most 2 on an axis of length 3, found 3",
     );
     expect_error("nn.pad", [pairs(&[[-2, -2]])], &[f32s("3"), scalar()], "found -1");
     let block = || ("block_size", AttrValue::Int(2));
@@ -298,7 +298,10 @@ fn norms_of_windows_do_not_overflow() {
     let is_close = |a: f32, b: f32| a == b || (a - b).abs() <= 1e-6 * b.abs();
     for (p, expected) in [(1, [7e30, 7e-30, f32::INFINITY]), (2, [5e30, 5e-30, f32::INFINITY])] {
         let actual = norm_with(p);
-        assert!(actual.as_slice::<f32>().iter().zip(expected).all(|(&a, b)| is_close(a, b)), "{p}: {actual:?}");
+        assert!(
+            actual.as_slice::<f32>().iter().zip(expected).all(|(&a, b)| is_close(a, b)),
+            "p = {p}: expected {expected:?}, found {actual:?}"
+        );
     }
     let error = call("nn.contrib_lp_pool2d", &attrs(0), &[data]).unwrap_err();
     assert!(error.contains("p: expected an integer >= 1, found"), "{error}");

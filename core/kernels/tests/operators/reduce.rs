@@ -127,9 +127,7 @@ fn axes_computed_during_the_run() {
     let vector = |n: usize| byoc_ir::ir::Type::tensor(DType::I64, &[n]);
     assert_eq!(inferred_type("dyn.prod", &no_attrs, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(?), float32]");
     assert_eq!(inferred_type("dyn.prod", &keepdims, &[f32s("n, 3"), vector(1)]).unwrap(), "Tensor[(?, ?), float32]");
-    assert!(
-        inferred_type("dyn.prod", &no_attrs, &[f32s("3"), vector(2)]).unwrap_err().contains("expected at most 1 axes")
-    );
+    assert!(inferred_type("dyn.prod", &no_attrs, &[f32s("3"), vector(2)]).unwrap_err().contains("a length <= 1 for"));
 
     let (square, first) = (Tensor::from_slice(&[2, 2], &[1i32, 2, 3, 4]), Tensor::scalar(0i64));
     assert_eq!(run("dyn.cumsum", &no_attrs, &[&square, &first]).as_slice::<i32>(), [1, 2, 4, 6]);

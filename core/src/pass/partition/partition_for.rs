@@ -175,7 +175,7 @@ impl Partitioner<'_> {
                 candidates.push(candidate);
             } else {
                 let (inputs, outputs) = (candidate.inputs.len(), candidate.outputs.len());
-                let detail = format!("the region's function type is too large: {inputs} inputs and {outputs} outputs");
+                let detail = format!("the region's function type is too large (inputs: {inputs}, outputs: {outputs})");
                 self.refuse_region(
                     backend_index,
                     region_index,

@@ -482,11 +482,11 @@ impl<'a> Parser<'a> {
         {
             let expected =
                 if arity.min == arity.max { arity.min.to_string() } else { format!("{} to {}", arity.min, arity.max) };
-            let message = format!("{name}: expected {expected} arguments, found {}", args.len());
+            let message = format!("arguments of {name}: expected {expected}, found {}", args.len());
             self.diagnostics.push(
                 Diagnostic::warning(codes::passes::PATTERN_ARITY, message)
                     .at(span, "never matches")
-                    .note(format!("the arguments of {name} are {}", op::get(op).inputs.join(", ")))
+                    .note(format!("signature: {name}({})", op::get(op).inputs.join(", ")))
                     .help(format!("write {name}({}) for any arguments", vec!["*"; arity.min].join(", "))),
             );
         }
@@ -657,6 +657,6 @@ impl<'a> Parser<'a> {
 }
 
 fn depth_error(span: Span) -> Box<Diagnostic> {
-    let message = format!("pattern: expected a nesting depth of at most {MAX_DEPTH}, found more");
-    Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(span, "exceeds the maximum depth"))
+    let message = format!("pattern nested more than {MAX_DEPTH} levels deep");
+    Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(span, "the limit is exceeded here"))
 }

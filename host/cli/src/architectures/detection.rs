@@ -179,7 +179,10 @@ mod tests {
         assert_eq!((centers.shape(), sizes.shape()), (&[1, BOXES, 2][..], &[1, BOXES, 2][..]));
         let last = &sizes.as_slice::<f32>()[2 * (BOXES - 4)..];
         let expected = [261.0f32, 261.0, (261.0f32 * 315.0).sqrt(), (261.0f32 * 315.0).sqrt()].map(|size| size / 300.0);
-        assert!(last.iter().zip(expected).all(|(size, expected)| (size - expected).abs() < 1e-6), "{last:?}");
+        assert!(
+            last.iter().zip(expected).all(|(size, expected)| (size - expected).abs() < 1e-6),
+            "expected {expected:?}, found {last:?}"
+        );
         assert!(centers.as_slice::<f32>().iter().all(|center| (0.0..=1.0).contains(center)));
     }
 }

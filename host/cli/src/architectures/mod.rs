@@ -117,7 +117,8 @@ mod tests {
                 relative_error > 0.05 && relative_error < 20.0,
                 "{name}: expected outputs to differ by 0.05 to 20 standard deviations, found {relative_error}"
             );
-            assert!(deviation(&a) > 1e-3 && deviation(&a) < 1e3, "{name}: {}", deviation(&a));
+            let actual = deviation(&a);
+            assert!(actual > 1e-3 && actual < 1e3, "{name}: expected a deviation from 1e-3 to 1e3, found {actual}");
         }
     }
 
@@ -140,7 +141,8 @@ mod tests {
                 .filter(|t| !is_batch_norm_statistic(&t.name))
                 .map(|t| t.dims.iter().product::<i64>())
                 .sum();
-            assert!((count as f64 / 1e6 - millions).abs() < 0.01, "{name}: {count}");
+            let actual = count as f64 / 1e6;
+            assert!((actual - millions).abs() < 0.01, "{name}: expected {millions} million, found {actual}");
         }
     }
 

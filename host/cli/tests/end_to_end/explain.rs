@@ -68,7 +68,8 @@ fn check_node(model: &str, node: &Value, json: &Value) {
     match placement["kind"].as_str().unwrap() {
         "region" => {
             let region = json["regions"].as_array().unwrap().iter().find(|r| r["symbol"] == placement["region"]);
-            let region = region.unwrap_or_else(|| panic!("expected a region: {}", context()));
+            let region =
+                region.unwrap_or_else(|| panic!("expected an entry for the region, found none: {}", context()));
             assert!(region["nodes"].as_array().unwrap().contains(&node["id"]), "{}", context());
         }
         "host" => {

@@ -442,7 +442,7 @@ fn graphs_conform_to_schema() {
             graphs += 1;
         }
     }
-    assert!(graphs >= 5, "{graphs}");
+    assert!(graphs >= 5, "expected at least 5 graphs, found {graphs}");
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn reports_invalid_driver() {
     build_library(Path::new(&source), Path::new(&incomplete_driver));
     run_with(&incomplete_driver)
         .fails_with("E0406")
-        .stderr_contains(&[&message(&incomplete_driver), "lacks nuc_fpga_dense"]);
+        .stderr_contains(&[&message(&incomplete_driver), "missing functions: nuc_fpga_dense"]);
     let driver_bytes = std::fs::read(sample_driver(fixture.temp_dir.path())).unwrap();
     let truncated_driver = fixture.path("cut.so");
     std::fs::write(&truncated_driver, &driver_bytes[..driver_bytes.len() / 4]).unwrap();
@@ -284,7 +284,7 @@ fn runs_all_test_images_in_one_batch() {
     let labels = byoc::io::npz::read_entry(&crate::data("digits/test.npz"), Some("label")).unwrap();
     let labels = labels.view().to_i64s().unwrap();
     let right = byoc_quantize::labels::count_correct(&logits.view().to_f64s(), &labels);
-    assert!(right >= 355, "{right} of {}", labels.len());
+    assert!(right >= 355, "expected at least 355 of {} correct, found {right}", labels.len());
     // Each layer processes all images in one call.
     let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -323,7 +323,10 @@ fn full_size_residual_network_runs_on_device() {
         println!(
             "--keep {keep_option}: cosine {cosine:.5} over 64 inputs, lowest signal-to-noise ratio {lowest_ratio:.1} dB"
         );
-        assert!(cosine >= 0.95 && lowest_ratio >= 15.0, "{cosine}, {lowest_ratio} dB");
+        assert!(
+            cosine >= 0.95 && lowest_ratio >= 15.0,
+            "expected a cosine >= 0.95 and a ratio >= 15 dB, found {cosine} and {lowest_ratio}"
+        );
     }
     if byoc_test_support::onednn().is_some() {
         network.check("first", &["nuc_fpga", "dnnl"]);

@@ -39,7 +39,7 @@ fn lowers_recurrent_steps_to_loops() {
         let output = crate::to_command_output(command.env("BYOC_LOG", "trace").output().expect("cannot start byoc"));
         let loops = output.err.lines().filter(|line| line.contains(name)).count();
         // Sequences have nine steps; a region is lowered when it is compiled and again when it is loaded.
-        assert!(loops > 0 && loops % 9 == 0, "{loops} loops");
+        assert!(loops > 0 && loops % 9 == 0, "{name}: expected a positive multiple of 9 lines, found {loops}");
     }
 }
 

@@ -69,7 +69,7 @@ impl Fixture {
             let largest = expected.iter().fold(1e-30, |largest: f64, value| largest.max(value.abs()));
             let error =
                 actual.iter().zip(&expected).fold(0.0, |largest: f64, (a, b)| largest.max((a - b).abs())) / largest;
-            assert!(error <= max_error, "{name} of {model}: {error}");
+            assert!(error <= max_error, "{name} of {model}: expected an error <= {max_error}, found {error}");
         }
     }
 }

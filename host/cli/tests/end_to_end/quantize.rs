@@ -64,11 +64,13 @@ fn digits_keep_accuracy_with_every_scheme_and_method() {
         let (rows, summary) = report(&output);
         assert_eq!(summary["quantized"], if extra_args.contains(&"none") { 5 } else { 4 });
         for row in rows.iter().filter(|row| row["kind"] == "int8") {
-            assert!(row["signal_to_noise_db"].as_f64().unwrap() > 15.0, "{row} by {extra_args:?}");
+            let ratio = row["signal_to_noise_db"].as_f64().unwrap();
+            assert!(ratio > 15.0, "{extra_args:?}: expected more than 15 dB, found {row}");
         }
         // One run classifies all images, as the batch dimension stays symbolic.
         let logits = outputs(&file.display().to_string(), "image", &images, &[]);
-        assert!(count_correct(&logits, &labels) >= 355, "{} by {extra_args:?}", count_correct(&logits, &labels));
+        let correct_count = count_correct(&logits, &labels);
+        assert!(correct_count >= 355, "{extra_args:?}: expected at least 355 correct, found {correct_count}");
     }
 }
 
@@ -114,7 +116,7 @@ fn residual_network_keeps_results() {
     assert_eq!((layers.len(), &summary["quantized"]), (21, &serde_json::json!(21)));
     assert_eq!(rows.iter().filter(|row| row["op"] == "add").count(), 8);
     for row in &rows {
-        assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 15.0, "{row}");
+        assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 15.0, "expected at least 15 dB, found {row}");
     }
     // The inputs differ from those used for calibration.
     let mut cosines = Vec::new();
@@ -125,7 +127,7 @@ fn residual_network_keeps_results() {
         cosines.push(cosine(&float.view().to_f64s(), &int8.view().to_f64s()));
     }
     let mean = cosines.iter().sum::<f64>() / cosines.len() as f64;
-    assert!(mean >= 0.95, "{mean}: {cosines:?}");
+    assert!(mean >= 0.95, "expected a mean cosine of at least 0.95, found {mean} for {cosines:?}");
 }
 
 /// Creates a directory with the plugin of an int8 accelerator; returns the directory and the options that select the
@@ -157,7 +159,8 @@ fn digits_on_accelerator_match_host_bit_for_bit() {
     let host = outputs(&file, "image", &images, &[]);
     let device_bytes =
         outputs(&file, "image", &images, &[&options[..], &["--no-cache", "--require-offload=0.9"]].concat());
-    assert!(count_correct(&host, &labels) >= 355, "{}", count_correct(&host, &labels));
+    let correct_count = count_correct(&host, &labels);
+    assert!(correct_count >= 355, "expected at least 355 correct, found {correct_count}");
     assert!(host == device_bytes, "expected device results bit-identical to the host");
     let batch = [&options[..], &["--dim", "batch=360"]].concat();
     assert_eq!((offloaded_count(&file, &batch, "qnn.conv2d"), offloaded_count(&file, &batch, "qnn.dense")), (2, 2));
@@ -212,7 +215,8 @@ def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
             "nn.conv2d nn.conv2d concatenate nn.avg_pool2d nn.conv2d nn.global_avg_pool2d nn.dense".split(' ');
         assert_eq!(ops, expected.collect::<Vec<_>>());
         for row in &rows {
-            assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 25.0, "{row} by {scheme}");
+            let ratio = row["signal_to_noise_db"].as_f64().unwrap();
+            assert!(ratio >= 25.0, "{scheme}: expected at least 25 dB, found {row}");
         }
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.contains("qnn.concatenate(") && text.matches("qnn.avg_pool2d(").count() == 2, "{text}");
@@ -250,9 +254,9 @@ fn keeps_sensitive_layers_in_float() {
     let limit_text = limit.to_string();
     let extra_args = [&options[..], &["--max-loss", &limit_text]].concat();
     let (rows, report_after) = report(&quantize(&model, &calibration, &file, &extra_args).ok());
-    assert!(loss(&report_after) <= limit, "{report_after} after {report_before}");
+    assert!(loss(&report_after) <= limit, "expected half the loss of {report_before}, found {report_after}");
     let float_layers = rows.iter().filter(|row| row["kind"] == "float").count();
-    assert!(float_layers > 0 && float_layers < 5, "{rows:?}");
+    assert!(float_layers > 0 && float_layers < 5, "expected 1 to 4 float layers, found {rows:?}");
     let sensitivities = |kind: &str| {
         let kind_rows = rows.iter().filter(|row| row["kind"] == kind);
         kind_rows.map(|row| row["sensitivity"].as_f64().unwrap()).collect::<Vec<_>>()
@@ -384,5 +388,5 @@ def @main(%x: Tensor[(2, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32], 
     let float = run(&model, &["x", "w", "b"]);
     let actual = run(&file.display().to_string(), &["x"]);
     let similarity = cosine(&float.view().to_f64s(), &actual.view().to_f64s());
-    assert!(similarity > 0.999, "{similarity:?}");
+    assert!(similarity > 0.999, "expected a cosine above 0.999, found {similarity:?}");
 }

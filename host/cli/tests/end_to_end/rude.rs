@@ -33,7 +33,7 @@ fn failure_before_run_falls_back_to_host() {
         ("panic_judge", &["plugin faulty: judge: panicked at", "deliberate panic in judge"]),
         ("panic_compile", &["plugin faulty: compile: panicked at", "deliberate panic in compile"]),
         ("panic_load", &["plugin faulty: load: panicked at", "deliberate panic in load"]),
-        ("no_verdict", &["plugin faulty: judge: expected 1 verdicts, found 0"]),
+        ("no_verdict", &["plugin faulty: judge: number of verdicts: expected 1, found 0"]),
         ("other_symbol", &["to a library that does not define it", "the library defines somebody_else"]),
         ("other_loader", &["loadbinary_somebody_else", "compiled by plugin faulty"]),
     ];
@@ -89,7 +89,7 @@ fn failure_at_start_is_error() {
 fn wrong_prepared_shapes_fall_back_to_host() {
     for (mistake, reason) in [
         ("panic_prepare", "deliberate panic in prepare"),
-        ("one_output_more", "expected output dimensions [3, 3], found prepared dimensions [3, 3] and [1]"),
+        ("one_output_more", "expected prepared output dimensions [3, 3], found [3, 3] and [1]"),
     ] {
         let (_dir, dir, model) = faulty_plugin(mistake);
         run(&dir, &model).ok().stderr_contains(&["faulty", "host", reason]);
@@ -184,7 +184,7 @@ fn region_without_outputs_stays_on_host() {
     for fragments in [
         "warning[E0421]",
         "graph empty: expected at least one output, found none",
-        "region empty could not be compiled and runs on the host",
+        "region empty could not be compiled, so it runs on the host",
     ] {
         assert!(output.err.contains(fragments), "expected {fragments} in {}", output.err);
     }
@@ -200,7 +200,7 @@ fn build_names_missing_symbol_by_its_code() {
     for fragments in [
         "warning[E0405]: faulty compiled tvmgen_default_faulty_main_0 to a library that does not define it",
         "the library defines somebody_else",
-        "region tvmgen_default_faulty_main_0 could not be compiled and runs on the host",
+        "region tvmgen_default_faulty_main_0 could not be compiled, so it runs on the host",
     ] {
         assert!(explanation.err.contains(fragments), "expected {fragments} in {}", explanation.err);
     }
@@ -223,7 +223,7 @@ fn error_with_code_is_refusal_with_that_code() {
     let refusal = &explanation.json()[0]["nodes"][0]["refusals"][0];
     assert_eq!(refusal["code"], "ResourceLimit", "{refusal}");
     assert_eq!(refusal["detail"], "plugin faulty: compile: expected a region with at most 8 buffers, found 9");
-    assert_eq!(refusal["hint"], "a larger device");
+    assert_eq!(refusal["hint"], "use a larger device");
 }
 
 /// Tests that Ctrl-C during the compilation of a region makes the plugin stop and the command report the cancellation.
@@ -246,7 +246,11 @@ fn build_can_be_cancelled() {
     let mut line = String::new();
     while !line.contains("compiling until cancelled") {
         line.clear();
-        assert_ne!(errors.read_line(&mut line).unwrap(), 0, "the command ended before it compiled the region");
+        assert_ne!(
+            errors.read_line(&mut line).unwrap(),
+            0,
+            "expected the command to compile the region before it ends"
+        );
     }
     let kill_status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill_status.success());

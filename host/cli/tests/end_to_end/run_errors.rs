@@ -20,7 +20,7 @@ fn reports_index_out_of_range() {
         "def @main(%x: Tensor[(1, 2), float32], %i: Tensor[(1), int64]) {\n  take(%x, %i, axis=0, mode=\"fast\")\n}";
     run(program, &["--input", "x=ones", "--input", "i=ones"])
         .fails_with("E0601")
-        .stderr_contains(&["take", "index 1 is out of range for an axis with 1 elements"]);
+        .stderr_contains(&["take", "index 1 is out of range for an axis of length 1"]);
     run(program, &["--input", "x=ones", "--input", "i=zeros"]).ok();
 }
 

@@ -109,7 +109,7 @@ fn float_program_needs_quantization_and_is_then_one_region() {
     let first_line = output.err.lines().next().unwrap_or_default();
     assert!(first_line.contains("expected int8, found float32"), "{first_line}");
     assert!(first_line.contains("byoc quantize MODEL --calibrate DATA --backend vta -o FILE.relay"), "{first_line}");
-    assert!(page.contains(first_line), "the page does not contain the message: {first_line}");
+    assert!(page.contains(first_line), "expected the page to contain: {first_line}");
 
     let quantized_model = fixture.quantize(&model, "random", &["--keep", "none"]);
     let (regions, nodes) = explain(&byoc(fixture.args(&["explain", &quantized_model, "--json"])).ok());
@@ -146,7 +146,7 @@ fn digits_match_host_in_every_mode() {
     let labels = byoc::io::npz::read_entry(&data("digits/test.npz"), Some("label")).unwrap();
     let labels = labels.view().to_i64s().unwrap();
     let correct_count = byoc_quantize::labels::count_correct(&logits.view().to_f64s(), &labels);
-    assert!(correct_count >= 354, "{correct_count} of {}", labels.len());
+    assert!(correct_count >= 354, "expected at least 354 of {} correct, found {correct_count}", labels.len());
 }
 
 /// Residual block as written by TVM's `relay.quantize`: int32 accumulators, rounding by an addition before the shift,

@@ -197,7 +197,11 @@ fn limits_size_of_cache() {
     };
     fill_cache(9..14);
     let bytes: u64 = fixture.objects().iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
-    assert!(bytes <= limit && fixture.objects().len() >= 2, "{bytes} of {limit}");
+    let count = fixture.objects().len();
+    assert!(
+        bytes <= limit && count >= 2,
+        "expected at least 2 objects of at most {limit} bytes in total, found {count} of {bytes} bytes"
+    );
     fixture.model(13);
     let output = to_command_output(fixture.command().env("BYOC_CACHE_LIMIT", "much").output().unwrap());
     assert_correct(output)

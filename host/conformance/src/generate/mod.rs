@@ -154,7 +154,7 @@ fn derive_seed(seed: u64, name: &str, index: usize, attempt: usize) -> u64 {
     }
     hasher.update(name.as_bytes());
     let digest = hasher.finalize();
-    u64::from_le_bytes(digest.as_bytes()[..8].try_into().expect("eight bytes"))
+    u64::from_le_bytes(digest.as_bytes()[..8].try_into().expect("the slice has eight bytes"))
 }
 
 /// Module under construction.
@@ -358,8 +358,10 @@ mod tests {
             let Some(case) = of_operator(&cases, def, index) else { continue };
             let call = case.module.nodes.iter().find_map(|(_, node)| Some(node.expr.as_op_call()?.1.clone())).unwrap();
             let constant = |i: usize| case.module.expr(call.args[i]).as_constant().unwrap().view().to_f64s();
-            assert!(constant(2).iter().chain(&constant(3)).all(|zero| *zero == 0.0), "zero points");
-            assert!(constant(4).iter().chain(&constant(5)).all(|scale| scale.log2().fract() == 0.0), "scales");
+            let (zero_points, scales) = ([constant(2), constant(3)], [constant(4), constant(5)]);
+            assert!(zero_points.iter().flatten().all(|zero| *zero == 0.0), "expected zeros, found {zero_points:?}");
+            let are_powers = scales.iter().flatten().all(|scale| scale.log2().fract() == 0.0);
+            assert!(are_powers, "expected powers of two, found {scales:?}");
             assert_eq!(case.inputs[0].dtype(), DType::I8);
         }
     }
@@ -432,7 +434,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
             let cases = (0..THEMES.len())
                 .filter_map(|index| cases(1).single_case(Claim::Pattern(entry), index, Restrictions::default()))
                 .count();
-            assert!(cases >= 6, "{}: {cases} cases", entry.name);
+            assert!(cases >= 6, "{}: expected at least 6 cases, found {cases}", entry.name);
         }
     }
 
@@ -448,7 +450,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
             }
         }
         let built_count = (0..400).filter_map(|index| cases(5).region(&operators, index)).count();
-        assert!(built_count > 100, "{built_count} of 400");
+        assert!(built_count > 100, "expected more than 100 of 400 regions to be built, found {built_count}");
     }
 
     #[test]

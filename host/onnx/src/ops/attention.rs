@@ -130,7 +130,11 @@ pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result
 pub(super) fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [ExprId; 2]) -> Result<[ExprId; 2]> {
     let (query_heads, key_heads) = (n.dims(query)?[1].fixed(), n.dims(key)?[1].fixed());
     let (Some(query_heads), Some(key_heads)) = (query_heads, key_heads) else {
-        return Err(n.invalid_node("expected known head counts for Q and K, found an unknown dimension"));
+        let (query_dims, key_dims) = (n.dims(query)?, n.dims(key)?);
+        return Err(n.invalid_node(format!(
+            "expected known head counts of Q and K, found {} and {}",
+            query_dims[1], key_dims[1]
+        )));
     };
     if key_heads == 0 || !query_heads.is_multiple_of(key_heads) {
         return Err(n.invalid_node(format!(
@@ -147,9 +151,9 @@ pub(super) fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [E
 
 /// Computes scale * Q * K^T. For 16-bit floats, both operands are multiplied by sqrt(scale), which avoids overflow.
 fn scaled_products(n: &mut Node<'_, '_>, query: ExprId, key: ExprId) -> Result<ExprId> {
-    let size = n.dims(query)?[3]
-        .fixed()
-        .ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
+    let dims = n.dims(query)?;
+    let size =
+        dims[3].fixed().ok_or_else(|| n.invalid_node(format!("expected a known head size, found {}", dims[3])))?;
     let scale = if n.has("scale") { n.float_attr("scale", 1.0)? } else { 1.0 / (size as f64).sqrt() };
     let transposed_key = n.transpose(key, &[0, 1, 3, 2])?;
     if matches!(n.dtype(query)?, DType::F32 | DType::F64) {

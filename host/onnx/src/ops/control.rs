@@ -28,7 +28,7 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (then_values, else_values) = (n.subgraph(then_graph, &[])?, n.subgraph(else_graph, &[])?);
     if then_values.len() != else_values.len() || then_values.is_empty() {
         let message = format!(
-            "expected branches with equal numbers of outputs, found {} and {}",
+            "expected branches with the same number of outputs >= 1, found {} and {}",
             then_values.len(),
             else_values.len()
         );
@@ -93,7 +93,7 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let count = carried_values.len();
     if graph.input.len() != count + 2 || graph.output.len() < count + 1 {
         return Err(n.invalid_node(format!(
-            "body: expected {} inputs and at least {} outputs, found {} and {}",
+            "number of body inputs and outputs: expected {} and at least {}, found {} and {}",
             count + 2,
             count + 1,
             graph.input.len(),
@@ -139,9 +139,11 @@ fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let count = n.input_count().checked_sub(scan_count).filter(|_| scan_count > 0);
     let Some(count) = count.filter(|&count| graph.input.len() == n.input_count() && graph.output.len() >= count) else {
         return Err(n.invalid_node(format!(
-            "body: expected {} inputs, of which {scan_count} are scanned, found {}",
+            "num_scan_inputs and number of body inputs and outputs: expected 1 to {0}, {0} and at least one output per \
+             state variable, found {scan_count}, {1} and {2}",
             n.input_count(),
-            graph.input.len()
+            graph.input.len(),
+            graph.output.len()
         )));
     };
     let carried_values = (0..count).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
@@ -158,14 +160,18 @@ fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let values = (1..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
     let Some(count) = values.len().checked_sub(scan_count).filter(|_| graph.input.len() == values.len()) else {
-        return Err(n.invalid_node(format!("body: expected {} inputs, found {}", values.len(), graph.input.len())));
+        return Err(n.invalid_node(format!(
+            "num_scan_inputs and number of body inputs: expected at most {0} and {0}, found {scan_count} and {1}",
+            values.len(),
+            graph.input.len()
+        )));
     };
     let batch = match values.first() {
         Some(&value) => n.dims(value)?.first().and_then(Dim::fixed).unwrap_or(0),
         None => 0,
     };
     if !(1..=MAX_BATCH).contains(&batch) {
-        return Err(n.invalid_node(format!("expected a batch of 1 to {MAX_BATCH} elements, found {batch}")));
+        return Err(n.invalid_node(format!("expected a known batch size from 1 to {MAX_BATCH}, found {batch}")));
     }
     let mut elements = Vec::with_capacity(batch);
     for i in 0..batch {
@@ -231,7 +237,7 @@ fn scan_attr(n: &Node<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>> {
         None => Ok(vec![0; count]),
         Some(values) if values.len() == count => Ok(values),
         Some(values) => {
-            Err(n.invalid_node(format!("attribute {name}: expected {count} values, found {}", values.len())))
+            Err(n.invalid_node(format!("attribute {name}: expected length {count}, found {}", values.len())))
         }
     }
 }

@@ -23,8 +23,9 @@ pub const ROWS: &[Row] = &[
     ("BitCast", 26, |n| {
         let number = n.int_attr("to", 0)?;
         let number = i32::try_from(number).unwrap_or(0);
-        let dtype = tensor::dtype(number)
-            .ok_or_else(|| n.invalid_node(format!("unsupported element type {}", tensor::type_name(number))))?;
+        let dtype = tensor::dtype(number).ok_or_else(|| {
+            n.invalid_node(format!("attribute to: unsupported element type {}", tensor::type_name(number)))
+        })?;
         let x = n.input(0)?;
         single_output(n.op("reinterpret", &[x], attrs![dtype: dtype])?)
     }),
@@ -208,8 +209,9 @@ fn shift(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
 fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dtype_number = n.int_attr("to", 0)?;
     let dtype_number = i32::try_from(dtype_number).unwrap_or(0);
-    let dtype = tensor::dtype(dtype_number)
-        .ok_or_else(|| n.invalid_node(format!("unsupported element type {}", tensor::type_name(dtype_number))))?;
+    let dtype = tensor::dtype(dtype_number).ok_or_else(|| {
+        n.invalid_node(format!("attribute to: unsupported element type {}", tensor::type_name(dtype_number)))
+    })?;
     let x = n.input(0)?;
     single_output(cast_to(n, x, dtype)?)
 }

@@ -16,7 +16,7 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let heads = usize::try_from(n.int_attr("num_heads", 0)?).ok().filter(|&heads| heads > 0);
         let (Some(heads), Some(hidden_size)) = (heads, input_dims[2].fixed()) else {
             return Err(n.invalid_node(format!(
-                "expected num_heads > 0 and a known width, found {} and {}",
+                "expected num_heads > 0 and a known width, found num_heads {} and width {}",
                 n.int_attr("num_heads", 0)?,
                 input_dims[2]
             )));
@@ -33,7 +33,7 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let [_, _, _, size] = &dims[..] else {
         return Err(n.invalid_node(format!("X: expected rank 3 or 4, found {}", n.ty(data)?)));
     };
-    let size = size.fixed().ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
+    let size = size.fixed().ok_or_else(|| n.invalid_node(format!("expected a known head size, found {size}")))?;
     let rotary_size = match n.int_attr("rotary_embedding_dim", 0)? {
         0 => size,
         part => usize::try_from(part).ok().filter(|&part| part <= size).unwrap_or(0),
@@ -51,9 +51,10 @@ pub(super) fn rotate_heads(
     angles: [ExprId; 2],
     is_interleaved: bool,
 ) -> Result<ExprId> {
-    let half_size = n.dims(angles[0])?.last().and_then(Dim::fixed);
-    let half_size =
-        half_size.ok_or_else(|| n.invalid_node("expected a known number of angles, found an unknown dimension"))?;
+    let Some(half_size) = n.dims(angles[0])?.last().and_then(Dim::fixed) else {
+        let ty = n.ty(angles[0])?;
+        return Err(n.invalid_node(format!("expected a known number of angles, found {ty}")));
+    };
     rotate_first(n, x, 2 * half_size, angles, is_interleaved)
 }
 
@@ -65,9 +66,9 @@ fn rotate_first(
     angles: [ExprId; 2],
     interleaved: bool,
 ) -> Result<ExprId> {
-    let size = n.dims(x)?[3]
-        .fixed()
-        .ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
+    let dims = n.dims(x)?;
+    let size =
+        dims[3].fixed().ok_or_else(|| n.invalid_node(format!("expected a known head size, found {}", dims[3])))?;
     if rotary_size == 0 || rotary_size > size || !rotary_size.is_multiple_of(2) {
         return Err(n.invalid_node(format!(
             "expected an even number of rotated elements from 2 to {size}, found {rotary_size}"
@@ -130,8 +131,11 @@ fn tensor_scatter(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (length, shape) = (n.dims(cache)?, n.shape(update)?);
     let axis = n.axis(n.int_attr("axis", -2)?, length.len())?;
     if axis == 0 || shape.len() != length.len() {
-        let message = format!("axis: expected 1 to {}, found {axis}", length.len().saturating_sub(1));
-        return Err(n.invalid_node(message));
+        return Err(n.invalid_node(format!(
+            "expected axis >= 1 and an update of rank {}, found axis {axis} and rank {}",
+            length.len(),
+            shape.len()
+        )));
     }
     let broadcast_along = |axis: usize, size: usize| {
         let mut target_shape = vec![1; shape.len()];

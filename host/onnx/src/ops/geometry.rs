@@ -183,8 +183,9 @@ fn max_unpool(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let pads = n.ints_attr("pads")?.unwrap_or_else(|| vec![0; 2 * axes]);
     if shape.len() != axes + 2 || strides.len() != axes || pads.len() != 2 * axes {
         return Err(n.invalid_node(format!(
-            "expected kernel_shape, strides and pads for {} axes, found {axes}, {} and {} values",
+            "kernel_shape, strides and pads: expected lengths {0}, {0} and {1}, found {axes}, {2} and {3}",
             shape.len().saturating_sub(2),
+            2 * shape.len().saturating_sub(2),
             strides.len(),
             pads.len()
         )));

@@ -34,7 +34,7 @@ fn normalize_indices(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Resu
     {
         let size = size as i64;
         if let Some(out_of_range) = values.iter().find(|v| !(-size..size).contains(v)) {
-            return Err(n.invalid_node(format!("index {out_of_range} is out of range for an axis of {size} elements")));
+            return Err(n.invalid_node(format!("index {out_of_range} is out of range for an axis of size {size}")));
         }
         if values.iter().all(|v| *v >= 0) {
             return Ok((indices, true));

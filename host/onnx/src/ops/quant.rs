@@ -126,8 +126,9 @@ fn output(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     match n.int_attr("output_dtype", 0)? {
         0 => Ok(value),
         number => {
-            let dtype = crate::tensor::dtype(number as i32)
-                .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?;
+            let dtype = crate::tensor::dtype(number as i32).ok_or_else(|| {
+                n.invalid_node(format!("attribute output_dtype: unsupported element type number {number}"))
+            })?;
             n.cast(value, dtype)
         }
     }
@@ -170,8 +171,9 @@ fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
         Some(zero) => n.dtype(zero)?,
         None => match n.int_attr("output_dtype", 0)? {
             0 => DType::U8,
-            number => crate::tensor::dtype(number as i32)
-                .ok_or_else(|| n.invalid_node(format!("unsupported element type number {number}")))?,
+            number => crate::tensor::dtype(number as i32).ok_or_else(|| {
+                n.invalid_node(format!("attribute output_dtype: unsupported element type number {number}"))
+            })?,
         },
     };
     let block = n.int_attr("block_size", 0)?;

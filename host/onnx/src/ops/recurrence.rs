@@ -104,7 +104,7 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let (dims, width) = (n.dims(key)?, n.dims(value)?[3].clone());
     let size =
-        dims[3].fixed().ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
+        dims[3].fixed().ok_or_else(|| n.invalid_node(format!("expected a known head size, found {}", dims[3])))?;
     let scale_attr = n.float_attr("scale", 0.0)?;
     let scale = if scale_attr == 0.0 { 1.0 / (size as f64).sqrt() } else { scale_attr };
     let query = n.with_scalar("multiply", query, scale)?;

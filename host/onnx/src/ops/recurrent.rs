@@ -93,8 +93,8 @@ fn convert_recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
     if *rows != gates * hidden_size || !is_compatible || r_shape[..] != [directions, *rows, hidden_size] {
         let gate_rows = gates * hidden_size;
         return Err(n.invalid_node(format!(
-            "expected weights [{directions}, {gate_rows}, {width}] and [{directions}, {gate_rows}, {hidden_size}], \
-             found {w_shape:?} and {r_shape:?}"
+            "expected weight shapes [{directions}, {gate_rows}, {width}] and \
+             [{directions}, {gate_rows}, {hidden_size}], found {w_shape:?} and {r_shape:?}"
         )));
     }
     if let Some(steps) = steps.fixed() {
@@ -110,7 +110,7 @@ fn convert_recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Result<Outputs> {
         (other, _) => {
             let expected = if directions == 1 { "forward or reverse" } else { "bidirectional" };
             return Err(n.invalid_node(format!(
-                "attribute direction: expected {expected} for weights of {directions} directions, found \"{other}\""
+                "attribute direction: expected {expected} for num_directions {directions}, found \"{other}\""
             )));
         }
     };
@@ -274,7 +274,7 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
     };
     if names.len() != defaults.len() * directions {
         return Err(n.invalid_node(format!(
-            "expected {1} activations, found {0}",
+            "attribute activations: expected length {1}, found {0}",
             names.len(),
             defaults.len() * directions
         )));

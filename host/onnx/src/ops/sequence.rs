@@ -82,7 +82,7 @@ fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Resul
     let resolved_position =
         if input_position < 0 { input_position.saturating_add(count as i64) } else { input_position };
     usize::try_from(resolved_position).ok().filter(|&position| position < bound).ok_or_else(|| {
-        n.invalid_node(format!("position {input_position} is out of range for a sequence of {count} elements"))
+        n.invalid_node(format!("position {input_position} is out of range for a sequence of length {count}"))
     })
 }
 

@@ -172,7 +172,7 @@ fn expand(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dims = n.dims(data)?;
     let Some(result) = super::math::broadcast(&dims, &target_dims) else {
         let target_dims: Vec<String> = target_dims.iter().map(Dim::to_string).collect();
-        return Err(n.invalid_node(format!("{} and [{}] do not broadcast", n.ty(data)?, target_dims.join(", "))));
+        return Err(n.invalid_node(format!("cannot broadcast {} to shape [{}]", n.ty(data)?, target_dims.join(", "))));
     };
     if result.contains(&Dim::Any) {
         let shape = n.size_vector(&target_sizes)?;
@@ -212,8 +212,9 @@ fn eye_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let dtype = match n.int_attr("dtype", 0)? {
         0 => n.dtype(data)?,
-        dtype_number => tensor::dtype(dtype_number as i32)
-            .ok_or_else(|| n.invalid_node(format!("unsupported element type number {dtype_number}")))?,
+        dtype_number => tensor::dtype(dtype_number as i32).ok_or_else(|| {
+            n.invalid_node(format!("attribute dtype: unsupported element type number {dtype_number}"))
+        })?,
     };
     let k = n.int_attr("k", 0)?;
     // Element (i, j) is i + k == j. Constant folding evaluates these calls unless the matrix is too large.

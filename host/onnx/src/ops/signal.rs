@@ -69,8 +69,9 @@ fn window(n: &mut Node<'_, '_>, [a, b, c]: [f64; 3]) -> Result<Outputs> {
     let size = n.cast(size, DType::F64)?;
     let size = n.reshape(size, &[])?;
     let dtype_number = n.int_attr("output_datatype", 1)?;
-    let dtype = crate::tensor::dtype(dtype_number as i32)
-        .ok_or_else(|| n.invalid_node(format!("unsupported element type number {dtype_number}")))?;
+    let dtype = crate::tensor::dtype(dtype_number as i32).ok_or_else(|| {
+        n.invalid_node(format!("attribute output_datatype: unsupported element type number {dtype_number}"))
+    })?;
     let (zero, step) = (n.scalar(DType::F64, 0.0), n.scalar(DType::F64, 1.0));
     let index = n.op("arange", &[zero, size, step], attrs![dtype: DType::F64])?;
     let count = if n.int_attr("periodic", 1)? != 0 { size } else { n.with_scalar("subtract", size, 1.0)? };
@@ -99,8 +100,9 @@ fn mel_weight_matrix(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return Err(n.invalid_node(format!("expected 5 inputs, found {}", scalars.len())));
     };
     let dtype_number = n.int_attr("output_datatype", 1)?;
-    let dtype = crate::tensor::dtype(dtype_number as i32)
-        .ok_or_else(|| n.invalid_node(format!("unsupported element type number {dtype_number}")))?;
+    let dtype = crate::tensor::dtype(dtype_number as i32).ok_or_else(|| {
+        n.invalid_node(format!("attribute output_datatype: unsupported element type number {dtype_number}"))
+    })?;
     let mut mel = |frequency: ExprId| {
         let ratio = n.with_scalar("divide", frequency, 700.0)?;
         let shifted_ratio = n.with_scalar("add", ratio, 1.0)?;

@@ -200,7 +200,7 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
         }
     };
     if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != part_count {
-        return Err(n.invalid_node(format!("expected {part_count} part sizes that sum to {size}, found {sizes:?}")));
+        return Err(n.invalid_node(format!("part sizes: expected length {part_count} and sum {size}, found {sizes:?}")));
     }
     if part_count == 1 {
         return single_output(n.forward(data));
@@ -248,9 +248,9 @@ fn split_open(n: &mut Node<'_, '_>, data: ExprId, axis: usize, sizes: Option<Vec
         }
         Some(sizes) => {
             let ty = n.ty(data)?;
-            return Err(
-                n.invalid_node(format!("axis {axis} of {ty}: expected {part_count} part sizes >= 0, found {sizes:?}"))
-            );
+            return Err(n.invalid_node(format!(
+                "part sizes of axis {axis} of {ty}: expected length {part_count} and values >= 0, found {sizes:?}"
+            )));
         }
     };
     if part_count == 1 {
@@ -373,7 +373,7 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
             cropped_data = match dims[axis].fixed().map(|size| size as i64) {
                 Some(size) if crop_before + crop_after > size => {
                     return Err(n.invalid_node(format!(
-                        "pads: expected at most {size} cropped elements, found {}",
+                        "pads: expected axis {axis} to be cropped by at most {size}, found {}",
                         crop_before + crop_after
                     )));
                 }
@@ -416,7 +416,7 @@ fn wrap_pad(n: &mut Node<'_, '_>, data: ExprId, paddings: &[(i64, i64)]) -> Resu
         let padded_size = pad_before + size + pad_after;
         if size == 0 || padded_size > 1 << 24 {
             return Err(n.invalid_node(format!(
-                "mode wrap: expected 1 or more elements padded to at most 2^24, found {size} padded to {padded_size}"
+                "mode wrap, axis {axis}: expected a size >= 1 and a padded size <= 2^24, found {size} and {padded_size}"
             )));
         }
         let source_positions: Vec<i64> = (0..padded_size).map(|i| (i - pad_before).rem_euclid(size)).collect();

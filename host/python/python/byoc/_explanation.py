@@ -65,8 +65,8 @@ def _html(data: dict[str, Any]) -> str:
     totals = data["totals"]
     colors = {"region": "#d9efdc", "host": "#f6e9cd", "folded": "#ececec"}
     head = (
-        f"{totals['operators']} operators: {totals['in_regions']} in {totals['regions']} regions, "
-        f"{totals['on_host']} on the host, {totals['folded']} folded; "
+        f"operators: {totals['operators']} ({totals['in_regions']} in regions, {totals['on_host']} on the host, "
+        f"{totals['folded']} folded); regions: {totals['regions']}; "
         f"{100 * totals['offload_share']:.1f} % of {totals['flops']:,} FLOPs on backends"
     )
     rows = []

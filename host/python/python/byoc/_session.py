@@ -65,7 +65,7 @@ class Session(_byoc.Session):
         super().__init__()
 
     def __repr__(self) -> str:
-        return f"<byoc.Session of {self.threads} threads>"
+        return f"<byoc.Session threads={self.threads}>"
 
 
 def _threads_of_environment() -> int:

@@ -307,8 +307,9 @@ fn linked_data<T: AsRef<[u8]> + Send + Sync + 'static>(
     let shared_data = |name: &String| {
         let range = entries.get(name).ok_or_else(|| malformed(format!("missing entry {name}")))?;
         let slice = Arc::new(FileRange(file.clone(), range.clone()));
-        Tensor::from_storage(DType::U8, &[range.len()], slice)
-            .ok_or_else(|| malformed(format!("entry {name} is too large")))
+        Tensor::from_storage(DType::U8, &[range.len()], slice).ok_or_else(|| {
+            malformed(format!("entry {name}: expected an addressable size, found {} bytes", range.len()))
+        })
     };
     let linked_data = |(backend, name): (&String, &Option<String>)| {
         Ok::<_, Diagnostic>((backend.clone(), name.as_ref().map(shared_data).transpose()?))
@@ -350,7 +351,7 @@ fn region<'a>(
 }
 
 fn not_an_artifact() -> Diagnostic {
-    Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, "not a byoc artifact")
+    Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, "expected a byoc artifact, found a different file format")
         .help("byoc compile MODEL -o FILE.byoc writes an artifact")
 }
 

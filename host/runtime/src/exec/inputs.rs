@@ -38,7 +38,8 @@ pub fn order_inputs(
         .map(|(p, _)| format!("\"{}\" ({})", p.name, show(p)))
         .collect();
     if !missing_inputs.is_empty() {
-        let message = format!("missing input {}", missing_inputs.join(", "));
+        let plural = if missing_inputs.len() == 1 { "" } else { "s" };
+        let message = format!("missing input{plural} {}", missing_inputs.join(", "));
         let diagnostic = Diagnostic::error(codes::runtime::INPUT_COUNT, message);
         return Err(inputs_note(diagnostic, ports).help(EACH_ONCE));
     }
@@ -51,7 +52,8 @@ pub fn order_inputs(
 /// If the number of inputs, an element type or a dimension is wrong, or a named dimension has conflicting values.
 pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic> {
     if ports.len() != inputs.len() {
-        let message = format!("expected {} inputs, found {}", ports.len(), inputs.len());
+        let plural = if ports.len() == 1 { "" } else { "s" };
+        let message = format!("expected {} input{plural}, found {}", ports.len(), inputs.len());
         return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports).help(EACH_ONCE));
     }
     let mut sizes_by_name: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
@@ -88,7 +90,8 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
 /// If the number of outputs is wrong, or an output has a wrong element type or wrong dimensions.
 pub(super) fn check_outputs(ports: &[Port], outputs: &[TensorViewMut<'_>]) -> Result<(), Diagnostic> {
     if ports.len() != outputs.len() {
-        let message = format!("expected memory for {} outputs, found {}", ports.len(), outputs.len());
+        let plural = if ports.len() == 1 { "" } else { "s" };
+        let message = format!("expected memory for {} output{plural}, found {}", ports.len(), outputs.len());
         return Err(Diagnostic::error(codes::runtime::OUTPUT_MEMORY, message));
     }
     for (port, out) in ports.iter().zip(outputs) {

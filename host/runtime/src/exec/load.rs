@@ -277,7 +277,7 @@ impl Loader<'_> {
             (Some(from), [out]) => (from, *out),
             _ => {
                 return Err(bad_program(&format!(
-                    "alias: expected at least one argument and one result, found {} and {}",
+                    "view: expected at least one argument and exactly one result, found {} and {}",
                     call.inputs().count(),
                     call.outs.len()
                 )));
@@ -332,7 +332,7 @@ impl Loader<'_> {
                     let plan_dims: Vec<String> = plan.outputs.iter().map(dims_text).collect();
                     let expected: Vec<String> = expected.iter().map(|dims| format!("{dims:?}")).collect();
                     let reason = format!(
-                        "expected output dimensions {1}, found prepared dimensions {0}",
+                        "expected prepared output dimensions {1}, found {0}",
                         plan_dims.join(" and "),
                         expected.join(" and ")
                     );

@@ -106,7 +106,7 @@ impl RegionPlans {
         let plan_result = match plan.and_then(|plan| signature.check_prepared(&plan).map(|()| plan)) {
             Ok(plan) => Some(plan),
             Err(reason) => {
-                tracing::warn!("region {} runs on the host for inputs {inputs:?}: {reason}", self.index);
+                tracing::warn!("region {} runs on the host for input dimensions {inputs:?}: {reason}", self.index);
                 None
             }
         };

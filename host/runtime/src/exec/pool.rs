@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn propagates_panic_of_body_and_survives() {
         let pool = Pool::new(2).unwrap();
-        let body = || pool.parallel_for(10, &|i| assert!(i != 5, "five"));
+        let body = || pool.parallel_for(10, &|i| assert!(i != 5, "deliberate panic in task 5"));
         let panic_result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         assert!(panic_result.is_err());
         pool.parallel_for(2, &|_| assert!(IS_NESTED.get()));

@@ -166,7 +166,7 @@ impl PreparedProgram {
         if constants_of(function).all(|constant| !self.released_constants[constant]) {
             return Ok(());
         }
-        let message = format!("{} cannot run on the host: its constants were released", function.name);
+        let message = format!("function {} cannot run on the host: its constants were released", function.name);
         Err(Diagnostic::error(codes::runtime::CONSTANTS_GONE, message)
             .note("the backend loaded the region and packed its constants before it refused the region")
             .help("remove the backend from the selected backends"))

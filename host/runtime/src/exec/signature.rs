@@ -90,7 +90,7 @@ impl Signature {
         for (constant_index, recorded_type) in &self.constants {
             let actual_type = constant(*constant_index);
             if actual_type.as_ref() != Some(recorded_type) {
-                let actual_type = actual_type.as_ref().map_or_else(|| "nothing".to_owned(), type_text);
+                let actual_type = actual_type.as_ref().map_or_else(|| "none".to_owned(), type_text);
                 return Err(format!(
                     "constant {constant_index}: expected {}, found {actual_type}",
                     type_text(recorded_type)
@@ -170,7 +170,10 @@ pub(super) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
 fn check_count(kind: &str, expected: usize, found: usize) -> Result<(), String> {
     match expected == found {
         true => Ok(()),
-        false => Err(format!("expected {expected} {kind}s, found {found}")),
+        false => {
+            let plural = if expected == 1 { "" } else { "s" };
+            Err(format!("expected {expected} {kind}{plural}, found {found}"))
+        }
     }
 }
 

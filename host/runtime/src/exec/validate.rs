@@ -184,7 +184,8 @@ fn check_code(program: &Program, function: &Function) -> Result<(), String> {
         Some(
             Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. } | Instr::Unmatched { .. },
         ) => Ok(()),
-        _ => Err("the last instruction is neither a return nor a tail call".to_owned()),
+        Some(_) => Err("expected a return or a tail call as the last instruction, found a different one".to_owned()),
+        None => Err("expected at least one instruction, found none".to_owned()),
     }
 }
 

@@ -30,7 +30,9 @@ fn a_compiled_model_is_kept_until_it_changes() {
     let (file, cache) = (dir.path().join("digits.onnx"), dir.path().join("cache"));
     fs::copy(workspace().join("tests/digits/digits.onnx"), &file).unwrap();
     let first_metadata = metadata(&file, &[], &cache);
-    let [kept_file] = &cached_files(&cache)[..] else { panic!("expected one cache file") };
+    let [kept_file] = &cached_files(&cache)[..] else {
+        panic!("expected one cache file, found {}", cached_files(&cache).len())
+    };
     let written_time = fs::metadata(kept_file).unwrap().modified().unwrap();
     assert_eq!(metadata(&file, &[], &cache), first_metadata);
     assert_eq!(fs::metadata(kept_file).unwrap().modified().unwrap(), written_time);

@@ -140,7 +140,7 @@ fn compiled(message: &str) -> Option<Vec<(Option<&'static str>, String)>> {
 #[test]
 fn page_agrees_with_the_compiled_messages() {
     let page = Page::read();
-    assert!(page.messages.len() > 70, "{}", page.messages.len());
+    assert!(page.messages.len() > 70, "expected more than 70 messages, found {}", page.messages.len());
     for (message, fields) in &page.messages {
         let compiled = compiled(message);
         let is_choice = CHOICE_OF.iter().any(|row| row.0 == message);
@@ -191,7 +191,7 @@ fn walk(page: &Page, message: &str, mut bytes: Bytes, keys_seen: &mut BTreeSet<S
                 let length = decode_varint(&mut bytes).unwrap() as usize;
                 bytes.split_to(length)
             }
-            other => panic!("{message}: {other:?}"),
+            other => panic!("{message}: unexpected wire type {other:?}"),
         };
         let Some(field) = page.messages[message].iter().find(|field| field.number == number) else {
             assert!(message == "ModelMetadataResponse" && number == 6, "{message}: unknown field {number}");

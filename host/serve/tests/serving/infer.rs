@@ -132,7 +132,7 @@ fn wrong_requests_get_a_status_a_code_and_a_reason() {
         ),
         ("relu", json!({"inputs": [x(&[1, 4], 3)]}), "expected 4 elements for shape [1, 4]"),
         ("relu", json!({"inputs": [x(&[5, 4], 20)]}), "inference request batch-size must be <= 4 for 'relu', found 5"),
-        ("relu", json!({"inputs": [x(&[i64::MAX, i64::MAX], 1)]}), "too many"),
+        ("relu", json!({"inputs": [x(&[i64::MAX, i64::MAX], 1)]}), "2^63 or more"),
         ("relu", typed_request("FP64"), "inference input 'x' data-type is 'FP64', but model 'relu' expects 'FP32'"),
         ("relu", typed_request("float32"), "expected a datatype such as FP32, found \"float32\""),
         ("relu", typed_request("BYTES"), "expected elements of datatype BYTES, found 1"),

@@ -71,7 +71,7 @@ pub fn model(name: &str) -> String {
         Some(model) => model.1.to_owned(),
         None => {
             let dtype =
-                TYPES.iter().find(|row| format!("copy_{}", row.0) == name).expect("the name is that of a test model").1;
+                TYPES.iter().find(|row| format!("copy_{}", row.0) == name).expect("the name belongs to a test model").1;
             // A concatenation, because no pass folds it away.
             format!("def @main(%x: Tensor[(n, 2), {dtype}]) {{ concatenate((%x, %x), axis=1) }}")
         }

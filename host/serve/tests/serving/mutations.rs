@@ -86,7 +86,10 @@ fn mutated_requests_over_http() {
             }
         }
     }
-    assert!(served_count > 0 && served_count < requests, "{served_count} of {requests}");
+    assert!(
+        served_count > 0 && served_count < requests,
+        "expected some, but not all, of {requests} requests to be served, found {served_count}"
+    );
     let reply = client.request("POST", "/v2/models/relu/infer", &headers, &full_request).ok();
     assert_eq!(floats(&reply.body[reply.body.len() - 16..]), relu(&VALUES));
 }
@@ -148,7 +151,10 @@ fn mutated_messages_over_grpc() {
             }
         }
     }
-    assert!(served_count > 0 && served_count < requests, "{served_count} of {requests}");
+    assert!(
+        served_count > 0 && served_count < requests,
+        "expected some, but not all, of {requests} requests to be served, found {served_count}"
+    );
     let response = ModelInferResponse::decode(client.call(INFER, &[], frame(&full_request)).unwrap()).unwrap();
     assert_eq!(floats(&response.raw_output_contents[0]), relu(&VALUES));
 }

@@ -301,7 +301,10 @@ fn a_reload_under_load_loses_no_request() {
                 while !is_ended.load(Ordering::Relaxed) {
                     let response = client.infer("m", &request).ok().json();
                     let value = response["outputs"][0]["data"][0].as_f64().unwrap() - 0.5;
-                    assert!(value >= 0.0 && value <= f64::from(RELOADS) && value.fract() == 0.0, "{value}");
+                    assert!(
+                        value >= 0.0 && value <= f64::from(RELOADS) && value.fract() == 0.0,
+                        "expected an integer from 0 to {RELOADS}, found {value}"
+                    );
                     served_config.fetch_add(1, Ordering::Relaxed);
                 }
             });

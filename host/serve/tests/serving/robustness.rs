@@ -93,7 +93,7 @@ fn slow_readers_are_served_and_those_that_stall_are_closed() {
     let mut other_client = server.client();
     while received_bytes.len() < 16_000_000 {
         let count = slow_client.0.read(&mut chunk).unwrap();
-        assert!(count > 0, "{}", received_bytes.len());
+        assert!(count > 0, "expected 16000000 bytes, found {}", received_bytes.len());
         received_bytes.extend_from_slice(&chunk[..count]);
         std::thread::sleep(Duration::from_millis(10));
         check(&mut other_client, received_bytes.len() as f32);
@@ -106,7 +106,8 @@ fn slow_readers_are_served_and_those_that_stall_are_closed() {
     stalled_stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut rest_of_response = Vec::new();
     let _ = stalled_stream.read_to_end(&mut rest_of_response);
-    assert!(rest_of_response.len() < 16_000_000, "{}", rest_of_response.len());
+    let size = rest_of_response.len();
+    assert!(size < 16_000_000, "expected less than 16000000 bytes, found {size}");
 }
 
 #[test]

@@ -516,7 +516,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             args.push(match self.sym(arg)? {
                 Sym::Reg(reg) => Arg::One(reg),
                 sym @ Sym::Tuple { .. } => Arg::Tuple(self.flatten(sym)?),
-                _ => return Err(lowering_error(format!("{name}: expected data as arguments, found a function"))),
+                _ => return Err(lowering_error(format!("{name}: expected tensors as arguments, found a function"))),
             });
         }
         let sym = self.allocate_registers(id)?;

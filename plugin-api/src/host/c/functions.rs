@@ -424,8 +424,9 @@ unsafe extern "C" fn reference_prepare(
         let mut dims: Vec<Vec<usize>> = Vec::with_capacity(count);
         for slice in slices {
             let sizes = list(slice.data, slice.count, "dimensions")?.iter();
-            let sizes: Option<Vec<usize>> = sizes.map(|&size| usize::try_from(size).ok()).collect();
-            dims.push(sizes.ok_or_else(|| Error::new("expected dimensions >= 0, found a negative dimension"))?);
+            let sizes =
+                sizes.map(|&dim| usize::try_from(dim).map_err(|_| format!("expected a dimension >= 0, found {dim}")));
+            dims.push(sizes.collect::<Result<_, String>>()?);
         }
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
         let preparation = executable.prepare(&dims)?;

@@ -28,7 +28,7 @@ pub fn find() -> Result<PathBuf> {
         let file = PathBuf::from(path);
         return check(&file).map(|()| file).map_err(|problem| {
             Error::new(format!(
-                "BYOC_DNNL_LIB is {}: {problem}",
+                "{} (BYOC_DNNL_LIB): {problem}",
                 Path::new(&std::env::var_os("BYOC_DNNL_LIB").unwrap_or_default()).display()
             ))
             .hint(INSTALL_HINT)
@@ -79,7 +79,7 @@ fn check(file: &Path) -> std::result::Result<(), String> {
         .read_exact(&mut header)
         .map_err(|_| "expected a shared library, found a file without an ELF header".to_owned())?;
     if header[..5] != *b"\x7fELF\x02" {
-        return Err("the file is not a 64-bit ELF shared library".into());
+        return Err("expected a 64-bit ELF shared library, found another kind of file".into());
     }
     let read_u64 = |offset: usize| u64::from_le_bytes(header[offset..offset + 8].try_into().unwrap_or_default());
     let read_u16 = |offset: usize| u64::from(u16::from_le_bytes([header[offset], header[offset + 1]]));

@@ -58,7 +58,7 @@ fn open() -> Result<OneDnn> {
     // SAFETY: every version of the library has this function, and the structure that it returns begins with these
     // fields.
     let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
-    let version = version.map_err(|_| unusable("not oneDNN: function dnnl_version is missing".into()))?;
+    let version = version.map_err(|_| unusable("expected oneDNN, found a library without dnnl_version".into()))?;
     // SAFETY: `dnnl_version` returns a pointer to a static structure.
     let version = unsafe { &*version() };
     let shown_version = format!("{}.{}.{}", version.major, version.minor, version.patch);
@@ -74,9 +74,9 @@ fn open() -> Result<OneDnn> {
     }
     // SAFETY: the check above ensures oneDNN 3, and `OneDnn` keeps the library mapped.
     let api = unsafe { ffi::Api::of(&library) };
-    let api = api.map_err(|name| unusable(format!("oneDNN {shown_version} lacks function {name}")))?;
+    let api = api.map_err(|name| unusable(format!("oneDNN {shown_version} lacks the function {name}")))?;
     let set_threads = openmp::set_threads(&library)
-        .ok_or_else(|| unusable("the OpenMP library lacks function omp_set_num_threads".into()))?;
+        .ok_or_else(|| unusable("the OpenMP library lacks the function omp_set_num_threads".into()))?;
     let mut engine = std::ptr::null_mut();
     // SAFETY: the out-pointer is valid.
     let status = unsafe { (api.engine_create)(&mut engine, ffi::CPU, 0) };

@@ -176,7 +176,7 @@ impl Lowering<'_> {
         }
         let view = View::dense(self.ir.shape(value));
         let Def::Constant(constant) = self.ir.get(value).def else {
-            unreachable!("an operand was read before it was placed")
+            unreachable!("operands are placed before they are read")
         };
         let dtype = self.ir.get(value).dtype;
         let buffer = match self.constants.get(&constant) {
@@ -560,7 +560,7 @@ impl Lowering<'_> {
             }
         }
         let view = view.ok_or_else(|| {
-            OneDnnError::from("cannot view the result of fused operators in the shape of the last operator")
+            OneDnnError::from(format!("cannot view the result of fused operators as shape {:?}", self.ir.shape(value)))
         })?;
         self.set_placement(value, BufferView { view, ..tensor });
         Ok(())

@@ -74,9 +74,8 @@ impl Lowering<'_> {
                 _ => break,
             }
         }
-        let fused_links = fused_links.ok_or_else(|| {
-            unsupported_shape("expected stage parameters along one axis, found parameters along several axes")
-        })?;
+        let fused_links = fused_links
+            .ok_or_else(|| unsupported_shape("expected quantization parameters along one axis, found several axes"))?;
         let (value, view) = last;
         let result_dtype = self.ir.get(value).dtype;
         let elements = count(&view.shape) as usize;

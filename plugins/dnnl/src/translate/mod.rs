@@ -87,7 +87,7 @@ fn translate(ir: &mut RegionIr, name: &str, node: &Node, inputs: &[Val]) -> Resu
     if inputs.is_empty() || node.outputs.is_empty() {
         let (operands, results) = (inputs.len(), node.outputs.len());
         return Err(with_name(shape_error(format!(
-            "expected at least 1 operand and 1 result, found {operands} operands and {results} results"
+            "expected at least 1 operand and 1 result, found {operands} and {results}"
         ))));
     }
     for (i, &input) in inputs.iter().enumerate() {
@@ -181,7 +181,7 @@ impl Translation<'_> {
         self.inputs
             .get(index)
             .copied()
-            .ok_or_else(|| shape_error(format!("missing operand {index}: found {} operands", self.inputs.len())))
+            .ok_or_else(|| shape_error(format!("expected at least {} inputs, found {}", index + 1, self.inputs.len())))
     }
 
     /// Formats an operand for a message.
@@ -294,7 +294,7 @@ impl Translation<'_> {
             Some(replacement) if nan_operand == Some(x) => {
                 Ok(self.ir.push(Kind::NoNan(replacement), &[x], self.shape(x)))
             }
-            _ => Err(attr_error("supported only as where(isnan(x), number, x) with a constant number")),
+            _ => Err(attr_error("supported only as where(isnan(x), c, x) with a constant c")),
         }
     }
 
@@ -303,7 +303,7 @@ impl Translation<'_> {
         let (mut a_shape, mut b_shape) = (self.shape(a), self.shape(b));
         let (a_rank, b_rank) = (a_shape.len(), b_shape.len());
         if a_rank < 2 || b_rank < 2 || (b_rank > 2 && a_rank != b_rank) {
-            return Err(shape_error(format!("cannot multiply {a_shape:?} by {b_shape:?}")));
+            return Err(shape_error(format!("cannot multiply matrices of shapes {a_shape:?} and {b_shape:?}")));
         }
         if transpose_a {
             a_shape.swap(a_rank - 2, a_rank - 1);
@@ -312,7 +312,7 @@ impl Translation<'_> {
             b_shape.swap(b_rank - 2, b_rank - 1);
         }
         if a_shape[a_rank - 1] != b_shape[b_rank - 2] {
-            return Err(shape_error(format!("cannot multiply {a_shape:?} by {b_shape:?}")));
+            return Err(shape_error(format!("cannot multiply matrices of shapes {a_shape:?} and {b_shape:?}")));
         }
         let mut shape = a_shape;
         shape[a_rank - 1] = b_shape[b_rank - 1];
@@ -475,7 +475,7 @@ impl Translation<'_> {
             let param_shape = self.ir.shape(self.input(index)?);
             if param_shape != [shape[axis]] {
                 return Err(shape_error(format!(
-                    "operand {index}: expected one value per index of axis {axis} of {shape:?}, found {param_shape:?}"
+                    "input {index}: expected one value per index of axis {axis} of {shape:?}, found {param_shape:?}"
                 )));
             }
         }
@@ -599,7 +599,7 @@ impl Translation<'_> {
                 && (0..operand_shape.len()).all(|d| d == axis || operand_shape[d] == shape[d]);
             if !is_match {
                 return Err(shape_error(format!(
-                    "cannot concatenate {operand_shape:?} to {shape:?} along axis {axis}"
+                    "cannot concatenate shapes {shape:?} and {operand_shape:?} along axis {axis}"
                 )));
             }
             shape[axis] += operand_shape[axis];
@@ -705,7 +705,7 @@ impl Translation<'_> {
         let axis = self.attrs.axis("axis", 0, shape.len())?;
         let value = if value < 0 { value + shape[axis] } else { value };
         if !(0..shape[axis]).contains(&value) {
-            return Err(attr_error(format!("index: expected at least 0 and less than {}, found {value}", shape[axis])));
+            return Err(attr_error(format!("index: expected an integer in 0..{}, found {value}", shape[axis])));
         }
         let mut begin = vec![0; shape.len()];
         begin[axis] = value;
@@ -725,7 +725,7 @@ fn broadcast_shape(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
         .map(|d| match (dim_at(a, d), dim_at(b, d)) {
             (x, y) if x == y || y == 1 => Ok(x),
             (1, y) => Ok(y),
-            _ => Err(shape_error(format!("cannot broadcast {a:?} with {b:?}"))),
+            _ => Err(shape_error(format!("cannot broadcast shapes {a:?} and {b:?}"))),
         })
         .collect()
 }

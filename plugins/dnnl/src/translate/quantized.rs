@@ -264,7 +264,7 @@ impl Translation<'_> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let (mut shape, weight_shape) = (self.shape(data), self.shape(weight));
         if weight_shape.len() != 2 || shape.len() < 2 || shape[shape.len() - 1] != weight_shape[1] {
-            let detail = format!("cannot multiply {shape:?} by {weight_shape:?}");
+            let detail = format!("cannot multiply data of shape {shape:?} by a weight of shape {weight_shape:?}");
             return Err(CompileError::new(RefusalCode::UnsupportedShape, detail));
         }
         let channel_sums = self.weight_sums(0)?;
@@ -310,7 +310,7 @@ impl Translation<'_> {
         let is_integer = |bound: f64| bound.is_infinite() || bound == bound.trunc();
         let overlaps_range = low <= high && low <= f64::from(max) && high >= f64::from(min);
         if !is_integer(low) || !is_integer(high) || !overlaps_range {
-            let detail = format!("expected integer bounds of type {dtype}, found {low} and {high}");
+            let detail = format!("expected integer bounds that overlap the range of {dtype}, found {low} and {high}");
             return Err(CompileError::new(RefusalCode::UnsupportedAttr, detail));
         }
         let bound = |bound: f64| bound.clamp(min.into(), max.into()) as i32;

@@ -15,7 +15,7 @@ impl Translation<'_> {
         let count = self.inputs.len().saturating_sub(2) / 3;
         if count == 0 || self.inputs.len() != 3 * count + 2 || !is_byte(out_dtype) {
             return Err(dtype_error(format!(
-                "expected 3n + 2 operands and an int8 or uint8 result, found {} operands and {out_dtype}",
+                "expected 3n + 2 operands for n parts and an int8 or uint8 result, found {} and {out_dtype}",
                 self.inputs.len()
             )));
         }

@@ -8,7 +8,7 @@ fn check(case: &Case) {
     for threads in [1, 3] {
         let (actual, test_host) = case.run(&blob, threads);
         let last_node = case.graph.nodes.last();
-        assert!(actual == case.expected(), "expected the naive results on {threads} threads of {last_node:?}");
+        assert!(actual == case.expected(), "threads {threads}: expected the results of naive loops for {last_node:?}");
         assert_eq!(test_host.counters.lock().unwrap()["nuc_fpga.calls"], 1);
     }
 }

@@ -88,7 +88,7 @@ fn check_rejects_invalid_places_and_numbers() {
         (&|p| p.inputs[0].shape = vec![usize::MAX, usize::MAX], "input 0: expected"),
         (&|p| p.outputs[0].shape[1] = 1, "output 0: expected"),
         (&|p| p.outputs.push(p.outputs[0].clone()), "no command writes output 1"),
-        (&|p| p.constants[1] = None, "constant 1: expected an int32 bias of 6 elements"),
+        (&|p| p.constants[1] = None, "constant 1: expected an int32 bias of size 6"),
     ];
     for (change, expected_message) in cases {
         let error = error_of(change);
@@ -102,11 +102,14 @@ fn check_rejects_invalid_places_and_numbers() {
     };
     for (invalid_step, expected_message) in [
         (EpilogueOp::Bias { constant: 9, per_channel: true }, "constant 9: expected an int32 bias"),
-        (EpilogueOp::Bias { constant: 1, per_channel: false }, "constant 1: expected an int32 bias of 1 elements"),
+        (EpilogueOp::Bias { constant: 1, per_channel: false }, "constant 1: expected an int32 bias of size 1"),
         (requantize(vec![Factor(1, 63)], [0, 1]), "found 1 / 2^63"),
         (requantize(vec![Factor(-1, 3)], [0, 1]), "found -1 / 2^3"),
-        (requantize(vec![Factor(1, 1); 2], [0, 1]), "expected 1 or 6 factors and a non-empty range, found 2 factors"),
-        (requantize(vec![Factor(1, 1)], [1, 0]), "found 1 factors and 1 to 0"),
+        (
+            requantize(vec![Factor(1, 1); 2], [0, 1]),
+            "expected 1 or 6 factors and a non-empty range, found a count of 2 and a range",
+        ),
+        (requantize(vec![Factor(1, 1)], [1, 0]), "found a count of 1 and a range of 1 to 0"),
         (EpilogueOp::FixedPoint { factor: Factor(1, 99) }, "found 1 / 2^99"),
     ] {
         let error = step(0, invalid_step);

@@ -295,7 +295,10 @@ mod tests {
         let tile = Tile::choose(49, 2048, 16);
         let padded_elements =
             49_u64.next_multiple_of(tile.rows as u64) * 2048_u64.next_multiple_of(tile.columns() as u64);
-        assert!(padded_elements * 20 <= 49 * 2048 * 21, "expected at most 5 % padding, found {tile:?}");
+        assert!(
+            padded_elements * 20 <= 49 * 2048 * 21,
+            "expected at most 5 % padding, found {padded_elements} elements: {tile:?}"
+        );
         let tile = Tile::choose(12544, 24, 16);
         assert!(tile.rows >= 8 && tile.columns() < 48, "{tile:?}");
         assert_eq!(Tile::choose(1, 1000, 16).rows, 1);

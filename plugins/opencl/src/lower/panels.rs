@@ -40,7 +40,7 @@ impl Lowering<'_, '_> {
         let batches: i64 = b.outer.iter().map(|step| step.0).product();
         let elements = [b.depth(), batches, b.panels(width), width].into_iter().try_fold(1i64, i64::checked_mul);
         if elements.is_none_or(|elements| elements > i64::from(i32::MAX)) {
-            let found = elements.map_or_else(|| "more than 2^63".to_owned(), |elements| elements.to_string());
+            let found = elements.map_or_else(|| "at least 2^63".to_owned(), |elements| elements.to_string());
             let detail = format!("expected fewer than 2^31 elements in panels of {width} columns, found {found}");
             return refuse(RefusalCode::ResourceLimit, detail);
         }

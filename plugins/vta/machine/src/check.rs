@@ -103,7 +103,9 @@ pub fn check(config: &Config, stream: &[Insn], segments: &[Segment]) -> Result<(
     }
     match stream.iter().filter(|insn| insn.op == Op::Finish).count() {
         1 if stream.last().is_some_and(|insn| insn.op == Op::Finish) => Ok(()),
-        count => Err(stream_violation(format!("expected one FINISH at the end of the stream, found {count}"))),
+        count => Err(stream_violation(format!(
+            "expected a single FINISH, at the end of the stream, found {count} in the stream"
+        ))),
     }
 }
 
@@ -131,7 +133,7 @@ pub fn check_hazards(config: &Config, stream: &[Insn], segments: &[Segment]) -> 
                     if let Some(position) = recent_accesses.iter().rev().position(|recent| *recent == dst) {
                         let distance = position + 1;
                         return Err(format!(
-                            "ACC[{dst}]: expected at least {MIN_DISTANCE} steps between two sums, found {distance}"
+                            "ACC[{dst}]: expected at least {MIN_DISTANCE} steps between accumulations, found {distance}"
                         ));
                     }
                     recent_accesses.push_back(dst);

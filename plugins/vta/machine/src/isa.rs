@@ -432,7 +432,7 @@ pub struct EncodeError {
 
 impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: expected at most {} bits, found {}", self.field, self.width, self.value)
+        write!(f, "{}: expected a value < 2^{}, found {}", self.field, self.width, self.value)
     }
 }
 

@@ -449,7 +449,7 @@ fn checker_names_what_it_finds() {
     let message = violation_of(&|stream| stream[51].deps.pop_prev = false);
     assert!(message.contains("STORE reads ACC") || message.contains("COMPUTE"), "{message}");
     let message = violation_of(&|stream| assert!(stream.pop().is_some()));
-    assert_eq!(message, "expected one FINISH at the end of the stream, found 0");
+    assert_eq!(message, "expected a single FINISH, at the end of the stream, found 0 in the stream");
 }
 
 #[test]

@@ -308,7 +308,7 @@ impl Epilogue {
     fn clip(&mut self, op: &Op<'_>) -> Result<(), CompileError> {
         let (low, high) = (op.node.float("a_min").unwrap_or(f64::NAN), op.node.float("a_max").unwrap_or(f64::NAN));
         if low.is_nan() || high.is_nan() || low > high {
-            let detail = format!("clip: expected bounds in order, found {low} to {high}");
+            let detail = format!("clip: expected a_min <= a_max, found {low} and {high}");
             return refuse(RefusalCode::UnsupportedAttr, detail);
         }
         // Clipping an integer to a fractional bound truncates the bound.

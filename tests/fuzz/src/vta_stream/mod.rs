@@ -78,7 +78,7 @@ fn run(input: &Input) -> Result<(), String> {
         }
     }
     match hazard {
-        Err(violation) if !violation.message.contains("steps between two sums") => {
+        Err(violation) if !violation.message.contains("steps between accumulations") => {
             Err(format!("expected only hazards in an accepted stream, found {violation}"))
         }
         _ => case.check_results(),

@@ -48,7 +48,7 @@ impl Codegen for Faulty {
         let about = if self.has_mistake("two_descriptions") {
             format!("described {count} times before")
         } else {
-            "one mistake".into()
+            "at most one deliberate mistake".into()
         };
         Ok(Description { about, patterns, operators: OPERATORS.map(String::from).to_vec(), ..Description::default() })
     }
@@ -127,7 +127,7 @@ impl Codegen for Faulty {
         misbehavior::compile_until_cancelled(&self.mistake, &self.services)?;
         if self.has_mistake("no_room") {
             return Err(Error::new("expected a region with at most 8 buffers, found 9")
-                .hint("a larger device")
+                .hint("use a larger device")
                 .code("ResourceLimit"));
         }
         if self.has_mistake("claims_then_refuses") {

@@ -37,7 +37,7 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
         if fields_of_input.len() != fields.len() {
             let (found, expected) = (fields_of_input.len(), fields.len());
             return Err(
-                relation.mismatch(format!("{name}: expected {expected} fields, one for each tensor, found {found}"))
+                relation.mismatch(format!("{name}: expected a field per tensor, {expected} in total, found {found}"))
             );
         }
         for (index, ty) in fields_of_input.into_iter().enumerate() {

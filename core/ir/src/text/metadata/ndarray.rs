@@ -74,9 +74,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let dtype = DType::ALL.iter().copied().find(|&dtype| code(dtype) == (kind, bits) && lanes == 1);
     // Some versions of TVM encode a Boolean as an unsigned integer of one bit, other versions have a type code for it.
     let dtype = dtype.or((kind == 6 && bits == 8 && lanes == 1).then_some(DType::Bool));
-    let dtype = dtype.ok_or_else(|| format!("unknown element type: code {kind}, {bits} bits, {lanes} lanes"))?;
+    let dtype = dtype.ok_or_else(|| format!("unknown element type: type code {kind}, bits {bits}, lanes {lanes}"))?;
     if rank > reader.0.len() / 8 {
-        return Err(format!("expected {rank} array dimensions, found at most {}", reader.0.len() / 8));
+        return Err(format!("array rank: expected at most {}, found {rank}", reader.0.len() / 8));
     }
     let mut shape = Vec::with_capacity(rank);
     for _ in 0..rank {

@@ -254,14 +254,13 @@ impl Parser<'_> {
         let attrs = Attrs::new(self.attrs.drain(attrs as usize..));
         let args: ExprList = self.values.drain(values as usize..).collect();
         let span = Span { start, end: self.last_end };
-        let fixed = |expected: usize, name: &str| {
-            match args.len() == expected && attrs.is_empty() {
+        let fixed = |expected: usize, name: &str| match args.len() == expected && attrs.is_empty() {
             true => Ok(()),
             false => Err(Box::new(
                 Diagnostic::error(
                     codes::types::BAD_ARITY,
                     format!(
-                        "{name}: expected {expected} argument{} and no attributes, found {} arguments and {} attributes",
+                        "{name}: expected {expected} argument{} and no attributes, found {} and {}",
                         if expected == 1 { "" } else { "s" },
                         args.len(),
                         attrs.len()
@@ -269,7 +268,6 @@ impl Parser<'_> {
                 )
                 .at(span, ""),
             )),
-        }
         };
         let expr = match target {
             Target::RefNew => fixed(1, "ref").map(|()| Expr::RefNew(args[0])),

@@ -47,7 +47,7 @@ fn detector_finds_the_boxes_of_the_host() {
     fixture.byoc(&device_args, &[]).ok();
     byoc([&args[..], &[host.to_str().unwrap()]].concat()).ok();
     let (actual, expected) = (detections(&device), detections(&host));
-    assert!(expected.len() > 50, "{}", expected.len());
+    assert!(expected.len() > 50, "expected more than 50 detections, found {}", expected.len());
     let [missing_detections, extra_detections] =
         [unmatched_detections(&expected, &actual), unmatched_detections(&actual, &expected)];
     assert!(

@@ -23,9 +23,9 @@ struct Heads {
 
 /// Computes softmax(scale * Q * K^T + bias) * V, as (batch, sequence, heads * size).
 fn attend(n: &mut Node<'_, '_>, heads: Heads, bias: Option<ExprId>, softcap: f64) -> Result<ExprId> {
-    let size = n.dims(heads.query)?[3]
-        .fixed()
-        .ok_or_else(|| n.invalid_node("expected a known head size, found an unknown dimension"))?;
+    let dims = n.dims(heads.query)?;
+    let size =
+        dims[3].fixed().ok_or_else(|| n.invalid_node(format!("expected a known head size, found {}", dims[3])))?;
     let scale = match n.float_attr("scale", 0.0)? {
         0.0 => 1.0 / (size as f64).sqrt(),
         scale => scale,
@@ -140,9 +140,10 @@ fn attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if let Some(bias) = n.optional_input(2) {
         projection = n.op_without_attrs("add", &[projection, bias])?;
     }
-    let width = n.dims(projection)?[2]
+    let dims = n.dims(projection)?;
+    let width = dims[2]
         .fixed()
-        .ok_or_else(|| n.invalid_node("expected weights of a known width, found an unknown dimension"))?;
+        .ok_or_else(|| n.invalid_node(format!("expected weights of a known width, found {}", dims[2])))?;
     let sizes = match n.ints_attr("qkv_hidden_sizes")? {
         Some(sizes) => sizes.iter().map(|&size| usize::try_from(size).unwrap_or(0)).collect(),
         None => vec![width / 3; 3],
@@ -186,9 +187,9 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
             return Ok(x);
         }
         if let Some(bias) = bias {
-            let width = n.dims(x)?[2]
-                .fixed()
-                .ok_or_else(|| n.invalid_node("expected a known width, found an unknown dimension"))?;
+            let dims = n.dims(x)?;
+            let width =
+                dims[2].fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {}", dims[2])))?;
             let part = n.slice(bias, 0, begin, begin + width)?;
             begin += width;
             x = n.op_without_attrs("add", &[x, part])?;
@@ -351,9 +352,10 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return Err(n.invalid_node("attributes is_packed_batching and scale are not supported"));
     }
     let cos = n.input(2)?;
-    let half_size = n.dims(cos)?[1]
+    let dims = n.dims(cos)?;
+    let half_size = dims[1]
         .fixed()
-        .ok_or_else(|| n.invalid_node("expected a known number of angles, found an unknown dimension"))?;
+        .ok_or_else(|| n.invalid_node(format!("expected a known number of angles, found {}", dims[1])))?;
     let rotary_size = match n.int_attr("rotary_embedding_dim", 0)? {
         0 => 2 * half_size as i64,
         part => part,

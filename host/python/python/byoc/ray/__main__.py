@@ -33,7 +33,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--workers", metavar="N", type=int, help="Number of workers [default: as many as fit]")
     made.add_argument("--num-cpus", metavar="N", type=float, default=1, help="Processors per worker [default: 1]")
     made.add_argument("--batch-size", metavar="N", type=int, default=8, help="Images per batch [default: 8]")
-    made.add_argument("--address", metavar="ADDR", default="local", help='Cluster; "auto" joins one [default: local]')
+    made.add_argument(
+        "--address", metavar="ADDR", default="local", help='Cluster; "auto" joins a running cluster [default: local]'
+    )
     made.add_argument(
         "--output", metavar="FILE", help="Output file, .csv or .jsonl [default: JSON lines on standard output]"
     )

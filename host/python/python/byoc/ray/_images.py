@@ -118,7 +118,7 @@ class Classifier(Predictor):
 
     def _named(self, index: np.ndarray) -> np.ndarray:
         if index.size and index.max() >= len(self.labels):
-            message = f"expected a label for class {index.max()}, found {len(self.labels)} labels"
+            message = f"number of labels: expected at least {index.max() + 1}, found {len(self.labels)}"
             raise ModelError(message, "E0614")
         return self.labels[index]
 

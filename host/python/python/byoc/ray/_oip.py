@@ -73,7 +73,7 @@ def parse(body: bytes, inputs: Mapping[str, Port]) -> Call:
     feeds: dict[str, np.ndarray] = {}
     for tensor in request["inputs"]:
         if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
-            raise _wrong('inputs: expected objects with a string "name"')
+            raise _wrong(f'inputs: expected objects with a string "name", found {_shortened(repr(tensor))}')
         name = tensor["name"]
         if name not in inputs:
             known = ", ".join(f'"{one}"' for one in inputs)
@@ -86,7 +86,7 @@ def parse(body: bytes, inputs: Mapping[str, Port]) -> Call:
         raise InputError(f'expected an input "{missing[0]}", found none', "E0805")
     outputs = request.get("outputs") or []
     if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
-        raise _wrong("outputs: expected a list of objects, found another value")
+        raise _wrong(f"outputs: expected a list of objects, found {_shortened(repr(outputs))}")
     identifier = request.get("id")
     if identifier is not None and not isinstance(identifier, str):
         raise _wrong(f"id: expected a string, found {type(identifier).__name__}")
@@ -111,15 +111,15 @@ def _array(tensor: Mapping[str, Any], port: Port) -> np.ndarray:
             # JSON null represents NaN.
             found = np.asarray(data, np.float64)
         if found.dtype.kind not in _KINDS[wanted.kind]:
-            raise ValueError(f"elements of {found.dtype}")
+            raise ValueError(f"found elements of {found.dtype}")
         with np.errstate(over="ignore"):
             array = found.astype(wanted)
         if wanted.kind in "ui" and (array != found).any():
-            raise ValueError("values out of range")
+            raise ValueError("found values out of range")
         return array.reshape(shape)
     except (ValueError, TypeError, OverflowError) as cause:
         message = f'input "{name}": expected elements of {expected} for the shape {_shortened(str(shape))}'
-        raise InputError(f"{message}, found {_shortened(str(cause))}", "E0805") from cause
+        raise InputError(f"{message}: {_shortened(str(cause))}", "E0805") from cause
 
 
 def response(name: str, call: Call, results: Mapping[str, np.ndarray]) -> str:

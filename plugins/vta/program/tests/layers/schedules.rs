@@ -157,7 +157,11 @@ fn remove_tokens_of(preparation: &Prepared, index: usize, expected: &[u8]) -> us
             let options = Options { seed, ..Options::default() };
             preparation.simulate(&stream, &options).ok().is_none_or(|is_detected| is_detected != *expected)
         });
-        assert!(is_detected, "instruction {index}: {}", preparation.stream[index]);
+        assert!(
+            is_detected,
+            "instruction {index}: expected the missing token to be detected: {}",
+            preparation.stream[index]
+        );
     }
     removed_count
 }
