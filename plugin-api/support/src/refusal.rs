@@ -1,6 +1,5 @@
 //! Lowering errors of a code generator, and their conversion to verdicts and errors.
 
-use crate::region::RegionError;
 use byoc_plugin_api::{Error, RefusalCode, Verdict};
 
 /// Lowering error, which converts to a verdict or an error.
@@ -19,7 +18,7 @@ pub struct CompileError {
 /// # Errors
 /// Always.
 pub fn refuse<T>(code: RefusalCode, detail: impl Into<String>) -> Result<T, CompileError> {
-    Err(CompileError { code, detail: detail.into(), hint: String::new() })
+    Err(CompileError::new(code, detail))
 }
 
 /// Returns a refusal with a hint.
@@ -30,9 +29,10 @@ pub fn refuse_with_hint<T>(code: RefusalCode, detail: impl Into<String>, hint: &
     Err(CompileError { code, detail: detail.into(), hint: hint.to_owned() })
 }
 
-impl From<RegionError> for CompileError {
-    fn from(error: RegionError) -> CompileError {
-        CompileError { code: error.code, detail: error.detail, hint: error.hint.to_owned() }
+impl CompileError {
+    /// Creates an error without a hint.
+    pub fn new(code: RefusalCode, detail: impl Into<String>) -> CompileError {
+        CompileError { code, detail: detail.into(), hint: String::new() }
     }
 }
 

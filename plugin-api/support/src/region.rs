@@ -5,39 +5,11 @@
 //! representation for backends whose code generator requires static shapes.
 
 use crate::attributes::Attributes;
-use byoc_plugin_api::{Constant, DType, Error, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef, Verdict};
+use crate::refusal::CompileError;
+use byoc_plugin_api::{Constant, DType, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
 
 /// Maximum nesting depth of composites.
 const MAX_DEPTH: usize = 64;
-
-/// Reason why a graph cannot be expanded or represented.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegionError {
-    /// Refusal code.
-    pub code: RefusalCode,
-    /// Expected and found values.
-    pub detail: String,
-    /// Remedy; may be empty.
-    pub hint: &'static str,
-}
-
-impl RegionError {
-    fn new(code: RefusalCode, detail: impl Into<String>) -> RegionError {
-        RegionError { code, detail: detail.into(), hint: "" }
-    }
-}
-
-impl From<RegionError> for Verdict {
-    fn from(error: RegionError) -> Verdict {
-        Verdict::refused(error.code, error.detail).hint(error.hint)
-    }
-}
-
-impl From<RegionError> for Error {
-    fn from(error: RegionError) -> Error {
-        Error::new(error.detail).code(error.code.as_str()).hint(error.hint)
-    }
-}
 
 /// Evaluates a graph over values of an arbitrary type, with its composites expanded. `visit` receives each constant and
 /// operator in evaluation order, with its operand values, and returns its output values. Returns the values of the
@@ -46,7 +18,7 @@ impl From<RegionError> for Error {
 /// # Errors
 /// If `visit` fails, the graph is invalid for this number of constants, the number of inputs differs, or composites are
 /// nested more than 64 deep.
-pub fn expand<'a, V: Copy, E: From<RegionError>>(
+pub fn expand<'a, V: Copy, E: From<CompileError>>(
     graph: &'a Graph,
     constants: usize,
     inputs: Vec<V>,
@@ -58,10 +30,10 @@ pub fn expand<'a, V: Copy, E: From<RegionError>>(
         inputs: Vec<V>,
         nodes: Vec<Vec<V>>,
     }
-    graph.check(constants).map_err(|error| RegionError::new(RefusalCode::UnsupportedOp, error))?;
+    graph.check(constants).map_err(|error| CompileError::new(RefusalCode::UnsupportedOp, error))?;
     if graph.inputs.len() != inputs.len() {
         let detail = format!("number of inputs: expected {}, found {}", graph.inputs.len(), inputs.len());
-        return Err(RegionError::new(RefusalCode::UnsupportedShape, detail).into());
+        return Err(CompileError::new(RefusalCode::UnsupportedShape, detail).into());
     }
     let read = |nodes: &[Vec<V>], values: &[ValueRef]| -> Vec<V> {
         values.iter().map(|value| nodes[value.node as usize][value.index as usize]).collect()
@@ -90,7 +62,7 @@ pub fn expand<'a, V: Copy, E: From<RegionError>>(
                 if callers.len() >= MAX_DEPTH {
                     let detail =
                         format!("expected composites nested at most {MAX_DEPTH} levels deep, found a deeper nesting");
-                    return Err(RegionError::new(RefusalCode::ResourceLimit, detail).into());
+                    return Err(CompileError::new(RefusalCode::ResourceLimit, detail).into());
                 }
                 let body = Scope { graph: &composite.body, inputs: operands, nodes: Vec::new() };
                 callers.push(std::mem::replace(&mut scope, body));
@@ -190,7 +162,7 @@ impl<'a> RegionIr<'a> {
     ///
     /// # Errors
     /// If a dimension is unknown, composites are nested too deeply, or the graph has a reference out of range.
-    pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<RegionIr<'a>, RegionError> {
+    pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<RegionIr<'a>, CompileError> {
         let mut ir =
             RegionIr { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
         let inputs = graph.inputs.iter().enumerate();
@@ -202,22 +174,22 @@ impl<'a> RegionIr<'a> {
         Ok(ir)
     }
 
-    fn push_value(&mut self, ty: &TensorType, def: Def) -> Result<Val, RegionError> {
+    fn push_value(&mut self, ty: &TensorType, def: Def) -> Result<Val, CompileError> {
         let Some(shape) = ty.shape() else {
             let detail = format!("expected dimensions known at compile time, found {ty}");
             let hint = "bind the dimension with `--dim NAME=N`";
-            return Err(RegionError { hint, ..RegionError::new(RefusalCode::DynamicDim, detail) });
+            return Err(CompileError { hint: hint.into(), ..CompileError::new(RefusalCode::DynamicDim, detail) });
         };
         let shape = shape.iter().map(|&d| d as i64).collect();
         self.values.push(Value { shape, dtype: ty.dtype, def, users: Vec::new() });
         Ok(Val::new(self.values.len() - 1))
     }
 
-    fn push_op(&mut self, node: &'a Node, inputs: &[Val]) -> Result<Vec<Val>, RegionError> {
+    fn push_op(&mut self, node: &'a Node, inputs: &[Val]) -> Result<Vec<Val>, CompileError> {
         let id = OpId::new(self.ops.len());
         let outputs = node.outputs.iter().enumerate();
         let outputs: Vec<Val> =
-            outputs.map(|(k, ty)| self.push_value(ty, Def::Op(id, k))).collect::<Result<_, RegionError>>()?;
+            outputs.map(|(k, ty)| self.push_value(ty, Def::Op(id, k))).collect::<Result<_, CompileError>>()?;
         for &input in inputs {
             self.values[input.index()].users.push(id);
         }

@@ -7,7 +7,7 @@
 use crate::library::OneDnnError;
 use crate::options::Options;
 use byoc_plugin_api::{Constant, DType, Error, RefusalCode};
-use byoc_plugin_support::region::RegionError;
+use byoc_plugin_support::refusal;
 pub use byoc_plugin_support::region::Val;
 use std::collections::{BTreeSet, HashMap};
 
@@ -24,8 +24,8 @@ impl From<OneDnnError> for CompileError {
     }
 }
 
-impl From<RegionError> for CompileError {
-    fn from(error: RegionError) -> CompileError {
+impl From<refusal::CompileError> for CompileError {
+    fn from(error: refusal::CompileError) -> CompileError {
         CompileError::new(error.code, error.detail)
     }
 }

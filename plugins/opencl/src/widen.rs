@@ -7,7 +7,8 @@
 
 use crate::expression::ROUND_TO_HALF;
 use byoc_plugin_api::{Attr, Constant, ConstantSource, DType, Graph, Node, NodeKind, TensorType, ValueRef};
-use byoc_plugin_support::region::{RegionError, expand};
+use byoc_plugin_support::refusal::CompileError;
+use byoc_plugin_support::region::expand;
 use std::borrow::Cow;
 
 /// Tests a graph for float16 tensors.
@@ -39,7 +40,7 @@ fn cast(graph: &mut Graph, value: ValueRef, dtype: DType, name: &str) -> ValueRe
 ///
 /// # Errors
 /// If the graph is invalid for this number of constants.
-pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionError> {
+pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, CompileError> {
     if !has_half(graph) {
         return Ok(Cow::Borrowed(graph));
     }
@@ -68,7 +69,7 @@ pub fn graph(graph: &Graph, constants: usize) -> Result<Cow<'_, Graph>, RegionEr
         }
         let count = new_node.outputs.len() as u32;
         let node_index = widened_graph.push(new_node);
-        Ok::<_, RegionError>((0..count).map(|index| ValueRef { node: node_index, index }).collect())
+        Ok::<_, CompileError>((0..count).map(|index| ValueRef { node: node_index, index }).collect())
     })?;
     for (value, ty) in outputs.into_iter().zip(graph.output_types()) {
         let is_narrow = ty.dtype == DType::F16;

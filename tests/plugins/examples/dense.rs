@@ -1,7 +1,8 @@
 //! Backend with one pattern of several operators: a dense layer with an optional bias and an optional ReLU.
 
 use byoc_plugin_api::*;
-use byoc_plugin_support::region::{Def, Op, RegionError, RegionIr};
+use byoc_plugin_support::refusal::{CompileError, refuse};
+use byoc_plugin_support::region::{Def, Op, RegionIr};
 
 declare_plugin!("dense", env!("CARGO_PKG_VERSION"));
 register!(|_context, registry| {
@@ -45,18 +46,17 @@ impl Loader for Dense {
 }
 
 /// Checks the operators of a match, or of a region of several matches.
-fn check(ir: &RegionIr<'_>) -> std::result::Result<(), RegionError> {
-    let error = |code, detail| Err(RegionError { code, detail, hint: "" });
+fn check(ir: &RegionIr<'_>) -> std::result::Result<(), CompileError> {
     for value in &ir.values {
         if value.dtype != DType::F32 {
-            return error(RefusalCode::UnsupportedDtype, format!("expected float32, found {}", value.dtype));
+            return refuse(RefusalCode::UnsupportedDtype, format!("expected float32, found {}", value.dtype));
         }
         if let Def::Constant(i) = value.def
             && !ir.constants[i].shape().iter().map(|&dim| dim as i64).eq(value.shape.iter().copied())
         {
             let (expected, found) = (&value.shape, ir.constants[i].shape());
             let detail = format!("constant {i}: expected shape {expected:?}, found {found:?}");
-            return error(RefusalCode::UnsupportedShape, detail);
+            return refuse(RefusalCode::UnsupportedShape, detail);
         }
     }
     for op in &ir.ops {
@@ -76,7 +76,7 @@ fn check(ir: &RegionIr<'_>) -> std::result::Result<(), RegionError> {
                 "expected nn.dense, nn.bias_add along the last axis or nn.relu, found {} with shapes {shapes:?}",
                 op.name
             );
-            return error(RefusalCode::UnsupportedShape, detail);
+            return refuse(RefusalCode::UnsupportedShape, detail);
         }
     }
     Ok(())
