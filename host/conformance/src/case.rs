@@ -8,6 +8,7 @@ use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Dim, Expr, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::with_dtype;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -236,4 +237,13 @@ impl Case {
 
 fn inputs_file(path: &Path) -> PathBuf {
     path.with_extension("inputs.safetensors")
+}
+
+/// Returns a tensor with the elements in reverse order.
+pub fn reverse(tensor: &Tensor) -> Tensor {
+    Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {
+        bytes.copy_from_slice(tensor.bytes());
+        with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());
+    })
+    .expect("a case fits within the memory limit")
 }

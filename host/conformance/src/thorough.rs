@@ -1,6 +1,6 @@
 //! Tests that run for only a few cases of each claim, because they concern the backend rather than the case.
 
-use super::case::Case;
+use super::case::{Case, reverse};
 use super::execute::{self, FillPattern, check_outputs, judge_outputs};
 use super::fault::{Fault, Kind};
 use super::harness::Harness;
@@ -8,7 +8,6 @@ use super::linked::LinkedRegion;
 use super::reference::BoundedTensor;
 use super::test_region::TestRegion;
 use byoc_ir::tensor::Tensor;
-use byoc_ir::with_dtype;
 use byoc_plugin_api::{Executable, Prepared};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
@@ -71,15 +70,6 @@ pub(super) struct SecondInputs {
     pub inputs: Vec<Tensor>,
     /// Expected results.
     pub expected: Vec<BoundedTensor>,
-}
-
-/// Returns a tensor with the elements in reverse order.
-pub(super) fn reverse(tensor: &Tensor) -> Tensor {
-    Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {
-        bytes.copy_from_slice(tensor.bytes());
-        with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());
-    })
-    .expect("a case fits within the memory limit")
 }
 
 /// Checks that an intervening run on different inputs does not change the result.

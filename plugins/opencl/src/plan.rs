@@ -244,6 +244,8 @@ impl State {
             .iter()
             .map(|packed_constant| setup.pool.get(device, packed_constant, setup))
             .collect::<Result<_>>()?;
+        // A region whose intermediate results do not fit is refused when it is loaded, not when it runs.
+        drop(Buffer::new(device, program.arena)?);
         let mut arena = BoundArena { arguments: vec![Vec::new(); program.buffers.len()], ..BoundArena::default() };
         let mut launches = Vec::new();
         for (launch_index, launch) in program.launches.iter().enumerate() {

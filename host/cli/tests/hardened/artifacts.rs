@@ -64,8 +64,7 @@ fn rejects_recorded_attacks() {
     }
     let file = data_text("hardened/bad_cc_1_24.byoc");
     let run = |options: &[&str]| byoc(["run", &file, "--input", "image=ones", "--json"].iter().chain(options)).ok();
-    let output =
-        run(&["--plugin-dir", &dir]).stderr_contains(&["E0406", "constants read in place", "runs on the host"]);
+    let output = run(&["--plugin-dir", &dir]).stderr_contains(&["E0406", "constants in place", "runs on the host"]);
     assert_eq!(output.out, run(&["--backend", "none"]).out);
 }
 

@@ -1,7 +1,6 @@
 //! Cases with control flow: an `if` whose branches apply the operators of another case to different inputs.
 
-use crate::case::Case;
-use crate::thorough::reverse;
+use crate::case::{Case, reverse};
 use byoc_ir::ir::{Expr, ExprId, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
