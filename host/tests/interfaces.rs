@@ -160,7 +160,7 @@ fn errors_name_the_calls_of_the_interface() {
     assert!(help(unbound_error(), Interface::C).contains("byoc_dim{\"batch\", N}"));
     assert!(help(unbound_error(), Interface::Python).contains("dims={\"batch\": N}"));
     assert!(help(unbound_error(), Interface::CommandLine).contains("--dim batch=N"));
-    // A conversion to the C interface and back restores the original texts.
+    // Messages survive a round trip through the C interface.
     let round_trip = unbound_error().in_interface(Interface::C).in_interface(Interface::Rust);
     assert_eq!(round_trip.to_string(), unbound_error().to_string());
 

@@ -147,7 +147,7 @@ pub use services::{HostServices, Services, Span};
 pub use signature::Signature;
 pub use tensor::{Tensor, TensorMut, TensorRef};
 
-/// Level of a log message, from `tracing`: the type of [`Services::log`] and [`Services::log_level`].
+/// Level of a log message, re-exported from `tracing` for [`Services::log`] and [`Services::log_level`].
 pub use tracing::Level;
 
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Reports of the commands as values, for embedding programs.
+//! Command reports as values, for programs that embed the command line.
 
 use super::{explain, out, plugins_list};
 use byoc::build::explanation::Explanation;

@@ -290,7 +290,7 @@ fn check_damaged_load(
         .and_then(|plan| harness.run(test_region, &*executable, &plan, FillPattern::NAN, &test_region.inputs));
     match run.map(|outputs| judge_outputs(&outputs, &test_region.expected)) {
         Ok(Err((output, mismatch))) => {
-            fault(format!("expected an error or correct results, found a wrong output {output}: {mismatch}"))
+            fault(format!("expected an error or correct results, found a mismatch in output {output}: {mismatch}"))
         }
         Err(error) if error.kind != Kind::RunFailed => {
             fault(format!("expected an error of load or run, or correct results, found {error}"))

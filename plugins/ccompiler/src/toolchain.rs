@@ -26,7 +26,7 @@ const FLAGS: &[&str] = &[
     "-Wl,--build-id=none",
 ];
 
-/// Subfolder for compiled objects in the host's cache directory.
+/// Subdirectory of the host's cache for compiled objects.
 pub const CACHE_FOLDER: &str = "ccompiler";
 
 /// Returns the object cache settings, or `None` if caching is disabled.

@@ -101,15 +101,15 @@ macro_rules! operators {
 
 operators! {
     "dyn.sum", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT.sum(reduced_elements),
-        "sum along axes computed at run time: an integer vector; all axes if it is empty.";
+        "Sum along the axes in an integer vector computed at run time; an empty vector means all axes.";
     "dyn.mean", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT.sum(reduced_elements),
-        "mean along axes computed at run time: an integer vector; all axes if it is empty.";
+        "Mean along the axes in an integer vector computed at run time; an empty vector means all axes.";
     "dyn.prod", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT.stable(reduced_elements),
-        "prod along axes computed at run time: an integer vector; all axes if it is empty.";
+        "Product along the axes in an integer vector computed at run time; an empty vector means all axes.";
     "dyn.max", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT,
-        "max along axes computed at run time: an integer vector; all axes if it is empty.";
+        "Maximum along the axes in an integer vector computed at run time; an empty vector means all axes.";
     "dyn.min", &[KEEPDIMS], Opaque, reduced_type, Properties::EXACT,
-        "min along axes computed at run time: an integer vector; all axes if it is empty.";
+        "Minimum along the axes in an integer vector computed at run time; an empty vector means all axes.";
     "dyn.cumsum", SCAN, Opaque, same_dims, Properties::EXACT.sum(elements_along_axis),
         "cumsum along an axis computed at run time: an integer scalar or a vector of one element.";
     "dyn.cumprod", SCAN, Opaque, same_dims, Properties::EXACT.stable(elements_along_axis),

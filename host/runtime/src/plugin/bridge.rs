@@ -501,7 +501,8 @@ fn inline_graph(
                         Diagnostic::error(
                             codes::plugins::BAD_GRAPH,
                             format!(
-                                "constant {index}: expected the data of a tensor {dtype}{shape:?}, found {byte_count} bytes"
+                                "constant {index}: expected the bytes of a {dtype} tensor of shape {shape:?}, found \
+                                 {byte_count} bytes"
                             ),
                         )
                     };
