@@ -183,6 +183,24 @@ fn pools() {
 }
 
 #[test]
+fn resizes() {
+    compare_programs(
+        "%x: Tensor[(2, 5, 7, 6), float32], %y: Tensor[(1, 3, 4, 18), float32]",
+        &[
+            "image.resize2d(%x, size=[16, 9], roi=[0f, 0f, 0f, 0f], method=\"linear\")",
+            "image.resize2d(%x, size=[3, 13], roi=[0f, 0f, 0f, 0f], method=\"linear\", \
+             coordinate_transformation_mode=\"align_corners\")",
+            "image.resize2d(%x, size=[16, 15], roi=[0f, 0f, 0f, 0f], method=\"nearest_neighbor\", \
+             coordinate_transformation_mode=\"asymmetric\", rounding_method=\"floor\")",
+            "image.resize2d(%x, size=[5, 1], roi=[0f, 0f, 0f, 0f], method=\"nearest_neighbor\", \
+             rounding_method=\"round_prefer_floor\")",
+            "nn.relu(image.resize2d(%y, size=[6, 8], roi=[0f, 0f, 0f, 0f], layout=\"NHWC\", method=\"linear\"))",
+            "nn.upsampling(%x, scale_h=2f, scale_w=3f, method=\"bilinear\")",
+        ],
+    );
+}
+
+#[test]
 fn rows_and_reductions() {
     compare_programs(
         "%x: Tensor[(3, 5, 37), float32], %scale: Tensor[(37), float32], %shift: Tensor[(37), float32]",
@@ -253,6 +271,21 @@ fn conforms() {
     let mut test_command = command(args);
     let output = to_command_output(test_command.env("POCL_CACHE_DIR", fixture.path("pocl")).output().unwrap()).ok();
     assert_eq!(output.json().last().unwrap()["summary"]["passes"], true, "{}", output.out);
+}
+
+/// Tests that the option `zero_copy` lets the device read the input of a model in host memory.
+#[test]
+fn inputs_are_shared_on_request() {
+    let Some(fixture) = Fixture::with_device() else { return };
+    let model = fixture.write("model.relay", &program("%x: Tensor[(4, 256), float32]", &["tanh(nn.softmax(%x))"]));
+    let transfers = |zero_copy: &str| {
+        let option = format!("--backend-option=opencl.zero_copy={zero_copy}");
+        fixture.compare(&model, &["--input=x=random:1", &option], 1e-5);
+        let metrics = fixture.byoc(&["bench", &model, "--runs", "1", "--json", &option], &[]).ok().json().remove(0);
+        ["copy.to_device_bytes", "import.to_device_bytes"].map(|name| metrics["metrics"][name].as_f64())
+    };
+    assert_eq!(transfers("false"), [Some(4096.0), None]);
+    assert_eq!(transfers("true"), [None, Some(4096.0)]);
 }
 
 /// Tests that a region with open dimensions has one program per set of dimensions, and leaves empty tensors to the

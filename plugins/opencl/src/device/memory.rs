@@ -4,7 +4,7 @@ use super::Device;
 use super::event::Event;
 use byoc_plugin_api::{Error, Result};
 use cl3::command_queue::{
-    enqueue_map_buffer, enqueue_read_buffer, enqueue_unmap_mem_object, enqueue_write_buffer, finish,
+    enqueue_map_buffer, enqueue_read_buffer, enqueue_unmap_mem_object, enqueue_write_buffer, flush,
 };
 use cl3::ext::CL_BUFFER_CREATE_TYPE_REGION;
 use cl3::memory::{
@@ -206,7 +206,8 @@ impl Drop for PageLocked {
         if let Ok(event) = unsafe { enqueue_unmap_mem_object(queue, self.buffer.handle, self.address, 0, ptr::null()) }
         {
             drop(Event::new(device, event));
-            let _ = finish(queue);
+            // The release of the buffer takes effect after the command.
+            let _ = flush(queue);
         }
     }
 }
