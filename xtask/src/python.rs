@@ -61,7 +61,7 @@ pub fn test_torch(library: Option<&Path>) -> Result<(), String> {
     run(Path::new("python3"), &[packages, torch], &["-m", "torch"], library)
 }
 
-/// Runs `cargo xtask test-ray`: the tests with Ray, which is fetched.
+/// Runs `cargo xtask test-ray`: downloads Ray, and runs the tests that need it.
 pub fn test_ray(library: Option<&Path>) -> Result<(), String> {
     build()?;
     run(&ray_environment()?, &[], &["-m", "ray"], library)

@@ -98,7 +98,7 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
     if total_size.bytes > limit {
         let (bytes, limit) = (memory::Bytes(total_size.bytes), memory::Bytes(limit));
         return Err(invalid_model(format!(
-            "model functions: expected nodes of at most {limit} after expansion, found {bytes}"
+            "model functions: expected at most {limit} of nodes after expansion, found {bytes}"
         )));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! HTTP bodies: compression in both directions, aligned binary data, parts without a copy.
+//! HTTP bodies: compression in both directions, aligned binary data, zero-copy access to parts.
 
 use crate::app::{App, BodyBytes, run_json_task, too_large_error};
 use crate::error::{Result, ServeError};
