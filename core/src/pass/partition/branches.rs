@@ -54,14 +54,7 @@ pub(super) fn group_branches(
                 Err(refusal) => record_refusal(root, refusal),
             }
         }
-        let candidate = |Group { composite, .. }: &Group| Candidate {
-            nodes: composite.nodes.clone(),
-            inputs: composite.inputs.clone(),
-            outputs: vec![composite.root],
-            outside_users: grouping.graph.users(composite.root).count(),
-            composites: Vec::new(),
-        };
-        let candidates: Vec<Candidate> = groups.iter().map(candidate).collect();
+        let candidates: Vec<Candidate> = groups.iter().map(|group| grouping.candidate(&group.composite)).collect();
         let verdicts = request_verdicts(judge, module, Question::Composite(&name), &candidates);
         for (group, verdict) in groups.into_iter().zip(verdicts) {
             match verdict {

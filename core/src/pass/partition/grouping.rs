@@ -165,14 +165,7 @@ impl<'m> Grouping<'m> {
         if groups.is_empty() {
             return;
         }
-        let candidate = |FoundGroup { group: Group { composite, .. }, .. }: &FoundGroup| Candidate {
-            nodes: composite.nodes.clone(),
-            inputs: composite.inputs.clone(),
-            outputs: vec![composite.root],
-            outside_users: self.graph.users(composite.root).count(),
-            composites: Vec::new(),
-        };
-        let candidates: Vec<Candidate> = groups.iter().map(candidate).collect();
+        let candidates: Vec<Candidate> = groups.iter().map(|found| self.candidate(&found.group.composite)).collect();
         let verdicts = request_verdicts(judge, self.graph.module, Question::Pattern(entry), &candidates);
         for (FoundGroup { group, .. }, verdict) in groups.into_iter().zip(verdicts) {
             match verdict {
@@ -182,6 +175,17 @@ impl<'m> Grouping<'m> {
                     group.composite.nodes.iter().for_each(|&node| record_refusal(node, refusal.clone()));
                 }
             }
+        }
+    }
+
+    /// Returns the candidate on which a verdict about a composite is requested.
+    pub fn candidate(&self, composite: &Composite) -> Candidate {
+        Candidate {
+            nodes: composite.nodes.clone(),
+            inputs: composite.inputs.clone(),
+            outputs: vec![composite.root],
+            outside_users: self.graph.users(composite.root).count(),
+            composites: Vec::new(),
         }
     }
 
