@@ -4,6 +4,7 @@ use crate::device::event::{Event, INTERVAL, UnfinishedEvent};
 use crate::device::launch::Launch;
 use crate::device::memory::Buffer;
 use crate::device::program::Program as Built;
+use crate::device::space::host_buffer;
 use crate::device::{Device, space};
 use crate::program::{Edge, PackedConstant, Place, Program};
 use byoc_plugin_api::device::{BufferHandle, Completion, DeviceWorkspace, submit, workspace};
@@ -56,13 +57,9 @@ struct State {
 struct BoundArena {
     /// Launch index and argument index of each kernel argument that refers to an intermediate result, by result.
     arguments: Vec<Vec<[usize; 2]>>,
-    /// Sub-buffer of each intermediate result.
-    parts: Vec<Buffer>,
     /// Buffer for runs without a workspace, allocated on first use.
     own_buffer: Option<Buffer>,
-    /// Workspace to which the kernel arguments are set: its buffer and offset, or `None` for `own_buffer`. Undefined if
-    /// there are no parts.
-    workspace: Option<(usize, u64)>,
+    binding: Binding,
 }
 
 impl BoundArena {
@@ -78,35 +75,32 @@ impl BoundArena {
             return Ok(());
         }
         let workspace = workspace.filter(|workspace| workspace.bytes as u64 >= program.arena);
-        let key = workspace.map(|workspace| (workspace.buffer.as_ptr() as usize, workspace.offset as u64));
-        if !self.parts.is_empty() && key == self.workspace {
+        let workspace = match workspace {
+            Some(range) => Some((host_buffer(range.buffer)?, range.offset as u64)),
+            None => None,
+        };
+        let binding = match &workspace {
+            Some((parent, offset)) => Binding::Part(parent.serial, *offset),
+            None => Binding::Own,
+        };
+        if self.binding == binding {
             return Ok(());
         }
-        let create_parts = |parent: &Buffer, base: u64| -> Result<Vec<Buffer>> {
-            program.buffers.iter().map(|buffer| parent.sub_buffer(base + buffer.offset, buffer.bytes)).collect()
-        };
-        let parts = match workspace {
-            Some(workspace) => {
-                // SAFETY: the host owns the buffer and keeps it until the run has ended; OpenCL checks the ranges of the
-                // sub-buffers, and `into_handle` consumes this reference without releasing it.
-                let parent = unsafe { Buffer::from_handle(device, workspace.buffer.as_ptr(), usize::MAX) };
-                let parts = create_parts(&parent, workspace.offset as u64);
-                parent.into_handle();
-                parts?
-            }
-            None => {
-                if self.own_buffer.is_none() {
-                    self.own_buffer = Some(Buffer::new(device, program.arena)?);
-                }
-                self.own_buffer.as_ref().map_or(Ok(Vec::new()), |buffer| create_parts(buffer, 0))?
-            }
+        if workspace.is_none() && self.own_buffer.is_none() {
+            self.own_buffer = Some(Buffer::new(device, program.arena)?);
+        }
+        let (parent, base) = match (&workspace, &self.own_buffer) {
+            (Some((parent, offset)), _) => (&parent.buffer, *offset),
+            (None, Some(own_buffer)) => (own_buffer, 0),
+            (None, None) => return Err(Error::new("intermediate results: expected a buffer, found none")),
         };
         // After an error below, the next run sets all arguments.
-        self.parts.clear();
-        for (part, arguments) in parts.iter().zip(&self.arguments) {
-            arguments.iter().try_for_each(|&[launch, argument]| launches[launch].set(argument, part.handle()))?;
+        self.binding = Binding::Nothing;
+        for (buffer, arguments) in program.buffers.iter().zip(&self.arguments) {
+            let part = parent.part(base + buffer.offset, buffer.bytes)?;
+            arguments.iter().try_for_each(|&[launch, argument]| launches[launch].set(argument, part))?;
         }
-        (self.parts, self.workspace) = (parts, key);
+        self.binding = binding;
         Ok(())
     }
 }
@@ -124,12 +118,14 @@ struct BoundEdge {
     binding: Binding,
 }
 
-/// Buffer to which the kernel arguments of an edge are set.
+/// Memory to which kernel arguments are set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Binding {
+    #[default]
     Nothing,
     Own,
-    /// Sub-buffer of the buffer with this handle, at this offset in bytes.
-    Part(usize, u64, Buffer),
+    /// Part of the host's buffer with this serial number, at this offset in bytes.
+    Part(u64, u64),
 }
 
 /// Location of a tensor argument.
@@ -170,31 +166,19 @@ impl BoundEdge {
 
     /// Sets the kernel arguments of the edge to the buffer of an operand.
     fn bind(&mut self, operand: Operand, launches: &[Launch], device: &Arc<Device>) -> Result<()> {
-        let binding = match (operand, &self.binding) {
-            (Operand::Host, Binding::Own) => return Ok(()),
-            (Operand::Device(buffer, offset), Binding::Part(bound_buffer, bound_offset, _))
-                if (buffer.as_ptr() as usize, offset) == (*bound_buffer, *bound_offset) =>
-            {
-                return Ok(());
-            }
-            (Operand::Host, _) => {
-                self.allocate_own_buffer(device)?;
-                Binding::Own
-            }
-            (Operand::Device(buffer, offset), _) => {
-                // SAFETY: the host owns the buffer and keeps it until the run has ended; OpenCL checks the range of the
-                // sub-buffer, and `into_handle` consumes this reference without releasing it.
-                let whole_buffer = unsafe { Buffer::from_handle(device, buffer.as_ptr(), usize::MAX) };
-                let sub_buffer = whole_buffer.sub_buffer(offset, self.bytes);
-                whole_buffer.into_handle();
-                Binding::Part(buffer.as_ptr() as usize, offset, sub_buffer?)
+        let (binding, handle) = match operand {
+            Operand::Host if self.binding == Binding::Own => return Ok(()),
+            Operand::Host => (Binding::Own, self.allocate_own_buffer(device)?.0.handle()),
+            Operand::Device(buffer, offset) => {
+                let host_buffer = host_buffer(buffer)?;
+                let binding = Binding::Part(host_buffer.serial, offset);
+                if self.binding == binding {
+                    return Ok(());
+                }
+                (binding, host_buffer.buffer.part(offset, self.bytes)?)
             }
         };
-        let handle = match (&binding, &self.own_buffer) {
-            (Binding::Part(_, _, sub_buffer), _) => sub_buffer.handle(),
-            (_, Some(own_buffer)) => own_buffer.handle(),
-            _ => return Err(Error::new("kernel argument: expected a buffer, found none")),
-        };
+        self.binding = Binding::Nothing;
         self.arguments.iter().try_for_each(|&[launch, argument_index]| launches[launch].set(argument_index, handle))?;
         self.binding = binding;
         Ok(())
@@ -214,7 +198,7 @@ impl ConstantPool {
         };
         let buffer = Buffer::new(device, data.len() as u64)?;
         // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
-        let result = unsafe { buffer.write(&data) }.and_then(|event| event.wait(setup.services));
+        let result = unsafe { buffer.write(0, &data) }.and_then(|event| event.wait(setup.services));
         if device.is_lost() {
             std::mem::forget(data);
         }
@@ -272,7 +256,7 @@ impl State {
             let Some(own_buffer) = &edge.own_buffer else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it writes there again, and leaks
             // the memory if the device is lost.
-            commands.copy = Some(unsafe { own_buffer.write(&edge.staging) }?);
+            commands.copy = Some(unsafe { own_buffer.write(0, &edge.staging) }?);
         }
         for launch in &self.launches {
             commands.kernels.push(launch.enqueue()?);
@@ -281,7 +265,7 @@ impl State {
             let Some(own_buffer) = &edge.own_buffer else { continue };
             // SAFETY: `edge` owns the staging memory. `run` waits for the copy before it reads the result, and leaks
             // the memory if the device is lost.
-            commands.copy = Some(unsafe { own_buffer.read(&mut edge.staging) }?);
+            commands.copy = Some(unsafe { own_buffer.read(0, &mut edge.staging) }?);
             commands.ends_with_copy = true;
         }
         Ok(())

@@ -14,14 +14,16 @@ use cl3::memory::{
 use cl3::types::{CL_FALSE, CL_TRUE, cl_buffer_region, cl_mem, cl_mem_flags};
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffer or sub-buffer, released on drop unless the device is lost.
+/// Buffer, released on drop unless the device is lost.
 #[derive(Debug)]
 pub struct Buffer {
     device: Arc<Device>,
     handle: cl_mem,
     bytes: usize,
+    /// Sub-buffers in order of creation: offset, size in bytes and handle.
+    parts: Mutex<Vec<(u64, u64, cl_mem)>>,
 }
 
 // SAFETY: only the OpenCL library dereferences the handle, and it accepts it from any thread (OpenCL 1.2, A.2).
@@ -69,32 +71,23 @@ impl Buffer {
         // SAFETY: the context lives as long as the process; the caller guarantees that `source` fits the flags.
         let handle = unsafe { create_buffer(device.handles.context, flags, bytes as usize, source) }
             .map_err(|code| device.call_error("clCreateBuffer", code))?;
-        Ok(Buffer { device: device.clone(), handle, bytes: bytes as usize })
+        Ok(Buffer { device: device.clone(), handle, bytes: bytes as usize, parts: Mutex::default() })
     }
 
-    /// Takes ownership of a handle that [`into_handle`](Buffer::into_handle) returned.
-    ///
-    /// # Safety
-    /// `handle` must be a live buffer of this device, and no other owner may release this reference to it.
-    pub unsafe fn from_handle(device: &Arc<Device>, handle: cl_mem, bytes: usize) -> Buffer {
-        Buffer { device: device.clone(), handle, bytes }
-    }
-
-    /// Returns the handle without releasing the buffer.
-    pub fn into_handle(self) -> cl_mem {
-        std::mem::ManuallyDrop::new(self).handle
-    }
-
-    /// Creates a sub-buffer.
+    /// Returns the handle of the sub-buffer with this range, which lives as long as the buffer. It is created on first use.
     ///
     /// # Errors
     /// If the range exceeds the buffer, or the library cannot create the sub-buffer.
-    pub fn sub_buffer(&self, offset: u64, bytes: u64) -> Result<Buffer> {
+    pub fn part(&self, offset: u64, bytes: u64) -> Result<cl_mem> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes as u64) {
             return Err(Error::new(format!(
                 "expected a range within {} bytes, found {bytes} bytes at offset {offset}",
                 self.bytes
             )));
+        }
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&(.., handle)) = parts.iter().find(|part| (part.0, part.1) == (offset, bytes)) {
+            return Ok(handle);
         }
         let region = cl_buffer_region { origin: offset as usize, size: bytes as usize };
         // SAFETY: `self` owns the buffer; `region` has the type that `CL_BUFFER_CREATE_TYPE_REGION` requires and
@@ -103,7 +96,8 @@ impl Buffer {
             create_sub_buffer(self.handle, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION, (&raw const region).cast())
         }
         .map_err(|code| self.device.call_error("clCreateSubBuffer", code))?;
-        Ok(Buffer { device: self.device.clone(), handle, bytes: bytes as usize })
+        parts.push((offset, bytes, handle));
+        Ok(handle)
     }
 
     /// Returns the handle, for kernel arguments.
@@ -111,38 +105,47 @@ impl Buffer {
         self.handle
     }
 
-    /// Enqueues a copy of `data` to the buffer.
+    /// Checks that `len` bytes at `offset` are in the buffer.
+    fn check_range(&self, offset: usize, len: usize) -> Result<()> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.bytes) {
+            return Ok(());
+        }
+        Err(Error::new(format!("expected a copy within {} bytes, found {len} bytes at offset {offset}", self.bytes)))
+    }
+
+    /// Enqueues a copy of `data` to the buffer, at `offset`.
     ///
     /// # Errors
-    /// If the library cannot enqueue the copy.
+    /// If the range exceeds the buffer, or the library cannot enqueue the copy.
     ///
     /// # Safety
     /// `data` must stay valid and unchanged until the command has ended.
-    pub unsafe fn write(&self, data: &[u8]) -> Result<Event> {
-        assert!(data.len() <= self.bytes, "expected at most {} bytes, found {}", self.bytes, data.len());
+    pub unsafe fn write(&self, offset: usize, data: &[u8]) -> Result<Event> {
+        self.check_range(offset, data.len())?;
         let queue = self.device.handles.queue;
-        // SAFETY: the assertion checks the range; the caller keeps `data` valid until the command has ended.
+        // SAFETY: the range was checked; the caller keeps `data` valid until the command has ended.
         let event = unsafe {
-            enqueue_write_buffer(queue, self.handle, CL_FALSE, 0, data.len(), data.as_ptr().cast(), 0, ptr::null())
+            enqueue_write_buffer(queue, self.handle, CL_FALSE, offset, data.len(), data.as_ptr().cast(), 0, ptr::null())
         };
         event
             .map(|event| Event::new(&self.device, event))
             .map_err(|code| self.device.call_error("clEnqueueWriteBuffer", code))
     }
 
-    /// Enqueues a copy of the buffer to `data`.
+    /// Enqueues a copy of the buffer to `data`, from `offset`.
     ///
     /// # Errors
-    /// If the library cannot enqueue the copy.
+    /// If the range exceeds the buffer, or the library cannot enqueue the copy.
     ///
     /// # Safety
     /// `data` must stay valid, and must not be accessed, until the command has ended.
-    pub unsafe fn read(&self, data: &mut [u8]) -> Result<Event> {
-        assert!(data.len() <= self.bytes, "expected at most {} bytes, found {}", self.bytes, data.len());
+    pub unsafe fn read(&self, offset: usize, data: &mut [u8]) -> Result<Event> {
+        self.check_range(offset, data.len())?;
         let queue = self.device.handles.queue;
-        // SAFETY: the assertion checks the range; the caller does not access `data` until the command has ended.
+        // SAFETY: the range was checked; the caller does not access `data` until the command has ended.
         let event = unsafe {
-            enqueue_read_buffer(queue, self.handle, CL_FALSE, 0, data.len(), data.as_mut_ptr().cast(), 0, ptr::null())
+            let data = (data.len(), data.as_mut_ptr().cast());
+            enqueue_read_buffer(queue, self.handle, CL_FALSE, offset, data.0, data.1, 0, ptr::null())
         };
         event
             .map(|event| Event::new(&self.device, event))
@@ -152,9 +155,16 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if !self.device.is_lost() {
-            // SAFETY: `self` owns one reference to the buffer. A failed release only leaks the memory.
-            let _ = unsafe { release_mem_object(self.handle) };
+        if self.device.is_lost() {
+            return;
+        }
+        // In reverse order of creation: NVIDIA's driver (580.159) dereferences a null pointer when overlapping
+        // sub-buffers are released in the order in which they were created.
+        let parts = std::mem::take(self.parts.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for handle in parts.into_iter().rev().map(|part| part.2).chain([self.handle]) {
+            // SAFETY: `self` owns one reference to the buffer and to each sub-buffer. A failed release only leaks the
+            // memory.
+            let _ = unsafe { release_mem_object(handle) };
         }
     }
 }

@@ -4,10 +4,10 @@ use super::Device;
 use super::memory::{Buffer, PageLocked};
 use byoc_plugin_api::device::{BufferHandle, DeviceMemory, HostBytes, Transfer};
 use byoc_plugin_api::{Device as DlpackDevice, Error, Result, Services};
-use cl3::types::cl_mem;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// DLPack device type of OpenCL (`kDLOpenCL`).
@@ -18,12 +18,31 @@ pub fn dlpack_device() -> DlpackDevice {
     DlpackDevice { kind: OPENCL, id: 0 }
 }
 
+/// Buffer that the host owns.
+#[derive(Debug)]
+pub struct HostBuffer {
+    /// Serial number, which tells the buffer from a later one with the same handle.
+    pub serial: u64,
+    pub buffer: Buffer,
+}
+
+/// Buffers that the host owns, on all devices, keyed by handle.
+static HOST_BUFFERS: Mutex<BTreeMap<usize, Arc<HostBuffer>>> = Mutex::new(BTreeMap::new());
+
+/// Returns a buffer that the host owns.
+///
+/// # Errors
+/// If there is no such buffer.
+pub fn host_buffer(handle: BufferHandle) -> Result<Arc<HostBuffer>> {
+    let buffers = HOST_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let buffer = buffers.get(&(handle.as_ptr() as usize)).cloned();
+    buffer.ok_or_else(|| Error::new("expected a buffer of this plugin, found an unknown handle"))
+}
+
 /// Memory of one device.
 pub struct Space {
     device: Arc<Device>,
     services: Services,
-    /// Size in bytes of each buffer that the host owns, keyed by handle.
-    sizes: Mutex<BTreeMap<usize, usize>>,
     /// Page-locked memory that the host uses, with its size in bytes, keyed by address.
     page_locked: Mutex<BTreeMap<usize, (PageLocked, usize)>>,
     /// True if the device reads inputs in host memory.
@@ -34,14 +53,18 @@ impl Space {
     /// Creates the memory of a device.
     pub fn new(device: &Arc<Device>, services: &Services, is_zero_copy: bool) -> Space {
         let (device, services) = (device.clone(), services.clone());
-        Space { device, services, sizes: Mutex::default(), page_locked: Mutex::default(), is_zero_copy }
+        Space { device, services, page_locked: Mutex::default(), is_zero_copy }
     }
 
     /// Transfers ownership of a buffer to the host.
-    fn hand_over(&self, buffer: Buffer, bytes: usize) -> Result<BufferHandle> {
-        let handle = buffer.into_handle();
-        self.sizes.lock().unwrap_or_else(PoisonError::into_inner).insert(handle as usize, bytes.max(1));
-        BufferHandle::new(handle).ok_or_else(|| Error::new("clCreateBuffer: expected a buffer, found none"))
+    fn hand_over(&self, buffer: Buffer) -> Result<BufferHandle> {
+        static LAST_SERIAL: AtomicU64 = AtomicU64::new(0);
+        let handle = BufferHandle::new(buffer.handle())
+            .ok_or_else(|| Error::new("clCreateBuffer: expected a buffer, found none"))?;
+        let serial = LAST_SERIAL.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut buffers = HOST_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+        buffers.insert(handle.as_ptr() as usize, Arc::new(HostBuffer { serial, buffer }));
+        Ok(handle)
     }
 
     /// Returns true if a slice is in page-locked memory.
@@ -50,25 +73,6 @@ impl Space {
         let start = data.as_ptr() as usize;
         let block = page_locked.range(..=start).next_back();
         block.is_some_and(|(&address, (_, bytes))| start + data.len() <= address + bytes)
-    }
-
-    /// Calls `f` with a sub-buffer of `bytes` bytes at the transfer's offset.
-    fn with_sub_buffer<R>(&self, transfer: Transfer, bytes: usize, f: impl FnOnce(&Buffer) -> Result<R>) -> Result<R> {
-        self.device.check()?;
-        let size = self
-            .sizes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&(transfer.buffer.as_ptr() as usize))
-            .copied();
-        let size = size.ok_or_else(|| Error::new("expected a buffer of this device, found an unknown handle"))?;
-        let handle: cl_mem = transfer.buffer.as_ptr();
-        // SAFETY: `sizes` lists the handle, so the host has not released the buffer; `into_handle` below consumes
-        // `buffer` without releasing the handle.
-        let buffer = unsafe { Buffer::from_handle(&self.device, handle, size) };
-        let result = buffer.sub_buffer(transfer.offset as u64, bytes as u64).and_then(|sub_buffer| f(&sub_buffer));
-        buffer.into_handle();
-        result
     }
 }
 
@@ -83,29 +87,29 @@ impl DeviceMemory for Space {
 
     fn allocate(&self, bytes: usize) -> Result<BufferHandle> {
         self.device.check()?;
-        self.hand_over(Buffer::new(&self.device, bytes as u64)?, bytes)
+        self.hand_over(Buffer::new(&self.device, bytes as u64)?)
     }
 
     fn release(&self, buffer: BufferHandle) {
-        let size = self.sizes.lock().unwrap_or_else(PoisonError::into_inner).remove(&(buffer.as_ptr() as usize));
-        if let Some(size) = size {
-            // SAFETY: `allocate` returned the handle; removing its entry from `sizes` ensures a single release.
-            drop(unsafe { Buffer::from_handle(&self.device, buffer.as_ptr(), size) });
-        }
+        let mut buffers = HOST_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let released = buffers.remove(&(buffer.as_ptr() as usize));
+        drop(buffers);
+        drop(released);
     }
 
     fn copy_in(&self, destination: Transfer, source: &[u8]) -> Result<()> {
         if source.is_empty() {
             return Ok(());
         }
+        self.device.check()?;
+        let host_buffer = host_buffer(destination.buffer)?;
         // A lost device may still read the bytes after this call has returned, so they are copied, unless they are in
         // page-locked memory, which a lost device keeps.
         let data = if self.is_page_locked(source) { Cow::Borrowed(source) } else { Cow::Owned(source.to_vec()) };
-        let result = self.with_sub_buffer(destination, data.len(), |sub_buffer| {
-            // SAFETY: `data` outlives the wait for the event. If the device is lost, a copy is leaked below, and
-            // page-locked memory is never released.
-            unsafe { sub_buffer.write(&data) }.and_then(|event| event.wait(&self.services))
-        });
+        // SAFETY: `data` outlives the wait for the event. If the device is lost, a copy is leaked below, and page-locked
+        // memory is never released.
+        let event = unsafe { host_buffer.buffer.write(destination.offset, &data) };
+        let result = event.and_then(|event| event.wait(&self.services));
         if self.device.is_lost() {
             std::mem::forget(data);
         }
@@ -116,11 +120,12 @@ impl DeviceMemory for Space {
         if destination.is_empty() {
             return Ok(());
         }
+        self.device.check()?;
+        let host_buffer = host_buffer(source.buffer)?;
         let mut data = vec![0; destination.len()];
-        let result = self.with_sub_buffer(source, destination.len(), |sub_buffer| {
-            // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
-            unsafe { sub_buffer.read(&mut data) }.and_then(|event| event.wait(&self.services))
-        });
+        // SAFETY: `data` outlives the wait for the event, and is leaked below if the device is lost.
+        let event = unsafe { host_buffer.buffer.read(source.offset, &mut data) };
+        let result = event.and_then(|event| event.wait(&self.services));
         if self.device.is_lost() {
             std::mem::forget(data);
             return result.and(self.device.check());
@@ -153,6 +158,6 @@ impl DeviceMemory for Space {
         // SAFETY: the host keeps the memory unchanged until it releases the buffer, after the runs that use it; runs only
         // read their inputs.
         let buffer = unsafe { Buffer::sharing(&self.device, memory.address.as_ptr(), memory.len as u64) }?;
-        self.hand_over(buffer, memory.len).map(Some)
+        self.hand_over(buffer).map(Some)
     }
 }
