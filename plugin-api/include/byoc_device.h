@@ -46,7 +46,7 @@ typedef struct byoc_memory {
     size_t struct_size;
     void *self;         /* first argument of the functions */
     byoc_device device; /* of the tensors in this memory, in DLPack's terms; not the host's */
-    size_t alignment;   /* of offsets within a buffer: a power of two, at most 256 */
+    size_t alignment;   /* of offsets within a buffer: a power of two, at most 4096 */
     uint64_t flags;     /* BYOC_ONE_RUN, or 0 */
     /* Allocates a buffer. */
     int32_t (*allocate)(void *self, const byoc_report *report, size_t bytes, void **buffer);

@@ -37,7 +37,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Device of the tensors in this memory, as defined by DLPack.
     fn device(&self) -> Device;
 
-    /// Alignment of offsets within a buffer in bytes: a power of two, at most 256.
+    /// Alignment of offsets within a buffer in bytes: a power of two, at most 4096.
     fn alignment(&self) -> usize {
         64
     }

@@ -32,7 +32,7 @@ pub struct MemoryTable {
     pub this: *mut c_void,
     /// Device of the tensors in this memory, as defined by DLPack.
     pub device: Device,
-    /// Alignment of offsets within a buffer in bytes: a power of two, at most 256.
+    /// Alignment of offsets within a buffer in bytes: a power of two, at most 4096.
     pub alignment: usize,
     /// [`ONE_RUN`], or 0.
     pub flags: u64,

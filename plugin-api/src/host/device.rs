@@ -17,8 +17,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum offset alignment that a device may request; the host aligns offsets to it.
-pub const MAX_ALIGNMENT: usize = 256;
+/// Maximum offset alignment in bytes that a device may request; the host aligns offsets to it.
+pub const MAX_ALIGNMENT: usize = 4096;
 
 /// Device memory of a plugin.
 #[derive(Clone)]
@@ -79,6 +79,11 @@ impl Memory {
     /// Returns the name of the plugin.
     pub fn plugin(&self) -> &'static str {
         self.sites.at(Entry::Run).plugin
+    }
+
+    /// Returns the alignment of offsets within a buffer, in bytes.
+    pub fn alignment(&self) -> usize {
+        self.table.alignment
     }
 
     /// Returns true if the device can serve only one run at a time.

@@ -35,9 +35,6 @@ struct KnownSpace {
 impl OpenClLoader {
     /// Records the device of a loaded region for the host's memory query.
     fn record_device(&self, device: &Arc<Device>, services: &Services, is_zero_copy: bool) {
-        if device.alignment > MAX_ALIGNMENT {
-            return;
-        }
         let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |space: &KnownSpace| Arc::ptr_eq(&space.device, device) && space.is_zero_copy == is_zero_copy;
         let space = match spaces.iter().position(is_same) {
@@ -53,9 +50,6 @@ impl OpenClLoader {
 
 /// Key of the query that releases a plan.
 const RELEASE_KEY: &str = "plan.release";
-
-/// Maximum tensor alignment that the host supports, in bytes.
-const MAX_ALIGNMENT: usize = 256;
 
 impl Loader for OpenClLoader {
     fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {

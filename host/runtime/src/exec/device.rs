@@ -13,8 +13,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Alignment of offsets in a device arena, in bytes.
+/// Alignment of the offsets that the planner chooses in a device arena, in bytes.
 pub const ALIGNMENT: usize = byoc_plugin_api::host::device::MAX_ALIGNMENT;
+
+/// Minimum alignment of offsets in a device arena, in bytes. Artifacts of version 0.1 have offsets of this alignment.
+pub(super) const MIN_ALIGNMENT: usize = 256;
 
 /// Interval at which cancellation is checked while a device works.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

@@ -5,7 +5,7 @@ use super::inputs::{check_inputs, check_outputs, order_inputs, show};
 use super::interpreter::{self, Results};
 use super::pool::Pool;
 use super::prepared::{PreparedProgram, Threading};
-use super::program::Program;
+use super::program::{Place, Program};
 use super::region::Region;
 use super::trace::{Observer, StepInfo};
 use super::validate::validate;
@@ -61,6 +61,11 @@ impl Executor {
     ) -> Result<Executor, Diagnostic> {
         validate(&program)?;
         spaces.resize(program.spaces.len(), None);
+        for (index, space) in spaces.iter_mut().enumerate() {
+            if space.as_ref().is_some_and(|space| !has_aligned_offsets(&program, index, space.memory.alignment())) {
+                *space = None;
+            }
+        }
         check_constants(&program, &constants)?;
         let cancel = Cancel::current().unwrap_or_default();
         Ok(Executor {
@@ -267,6 +272,15 @@ impl std::fmt::Debug for Executor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Executor({} functions, {} regions)", self.program().functions.len(), self.program().regions.len())
     }
+}
+
+/// Returns true if the offsets of all tensors in a space are multiples of the alignment. If they are not, the tensors
+/// stay in host memory: the program is from a version that aligned them for fewer devices.
+fn has_aligned_offsets(program: &Program, space: usize, alignment: usize) -> bool {
+    program.functions.iter().flat_map(|function| &function.registers).all(|register| match register.place {
+        Place::Device { space: index, offset } if index as usize == space => offset.is_multiple_of(alignment),
+        _ => true,
+    })
 }
 
 fn check_constants(program: &Program, constants: &[Option<Tensor>]) -> Result<(), Diagnostic> {

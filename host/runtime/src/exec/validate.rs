@@ -5,7 +5,7 @@
 //! values or on kernels (types of operators, overlapping operands, arguments of closures) are checked later, where they
 //! are known.
 
-use super::device::ALIGNMENT;
+use super::device::{ALIGNMENT, MIN_ALIGNMENT};
 use super::program::{Function, Instr, Place, Program, Reg, Register, VERSION};
 use super::value::bad_program;
 use byoc_ir::diag::Diagnostic;
@@ -135,7 +135,7 @@ fn check_registers(program: &Program, function: &Function) -> Result<(), String>
                     format!("register {i}: expected an addressable arena, found {bytes} bytes at {offset}")
                 })?);
             }
-            (Place::Device { space, offset }, Some(ty)) if offset.is_multiple_of(ALIGNMENT) => {
+            (Place::Device { space, offset }, Some(ty)) if offset.is_multiple_of(MIN_ALIGNMENT) => {
                 let bytes = byte_size(ty).ok_or_else(|| {
                     format!("register {i}: expected known dimensions, found {}", Type::Tensor(ty.clone().into()))
                 })?;
