@@ -1,7 +1,8 @@
 //! Three backends that support the operators of the synthetic programs.
 
 use byoc_core::pass::{
-    AcceptAll, Backend, Candidate, Judge, Question, Refusal, RefusalCode, Report, TargetRule, Verdict, partition_for,
+    AcceptAll, Backend, Candidate, ControlFlow, Judge, Question, Refusal, RefusalCode, Report, TargetRule, Verdict,
+    partition_for,
 };
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_ir::ir::{Module, Name};
@@ -84,19 +85,25 @@ pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
     let names = |operators: &[&str]| operators.iter().map(|&op| op.to_owned()).collect::<Vec<String>>();
     let (first, second, third) = (names(FIRST_OPERATORS), names(SECOND_OPERATORS), names(THIRD_OPERATORS));
     let mut backends = [
-        Backend { name: Name::from("first"), table, operators: &first, control_flow: false, judge: &mut AcceptAll },
+        Backend {
+            name: Name::from("first"),
+            table,
+            operators: &first,
+            control_flow: ControlFlow::default(),
+            judge: &mut AcceptAll,
+        },
         Backend {
             name: Name::from("second"),
             table: &[],
             operators: &second,
-            control_flow: false,
+            control_flow: ControlFlow::default(),
             judge: &mut RefusingJudge,
         },
         Backend {
             name: Name::from("third"),
             table: &[],
             operators: &third,
-            control_flow: false,
+            control_flow: ControlFlow::default(),
             judge: &mut AcceptAll,
         },
     ];

@@ -54,6 +54,10 @@ pub struct Description {
     /// composite `NAME.if`, whose body has a node of the operator [`IF`](crate::IF).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub control_flow: bool,
+    /// True if regions may contain while loops. A loop whose function the backend supports is then judged and compiled as a
+    /// composite `NAME.while`, whose body has a composite named [`WHILE`](crate::WHILE).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub loops: bool,
     /// True if each device of the backend is a separate backend, `NAME@ID`, with its own description, verdicts and
     /// regions; one program may use several devices. The code generator lists the devices in response to the query
     /// [`DEVICES_KEY`].
@@ -88,6 +92,7 @@ impl Default for Description {
             flush_to_zero: false,
             device_memory: false,
             control_flow: false,
+            loops: false,
             per_device: false,
             options: BTreeMap::new(),
             unknown: Map::new(),
@@ -235,6 +240,7 @@ impl Description {
                 "flush_to_zero" => reader.set(&mut description.flush_to_zero, &key, value),
                 "device_memory" => reader.set(&mut description.device_memory, &key, value),
                 "control_flow" => reader.set(&mut description.control_flow, &key, value),
+                "loops" => reader.set(&mut description.loops, &key, value),
                 "per_device" => reader.set(&mut description.per_device, &key, value),
                 "options" => reader.fields(&key, value, |reader, name, value| {
                     let mut option = BackendOption::default();
@@ -334,6 +340,7 @@ mod tests {
             flush_to_zero: true,
             device_memory: true,
             control_flow: true,
+            loops: true,
             per_device: true,
             options: [(
                 "half".to_owned(),

@@ -71,6 +71,12 @@ pub enum NodeKind {
 /// branches, or only the nodes that the selected results depend on.
 pub const IF: &str = "if";
 
+/// Name of the composite that is a while loop: its inputs are the initial state, then the values that the loop only reads;
+/// its outputs are the final state. The inputs of its body are the state at the start of an iteration and the values that
+/// are only read; the outputs of the body are the condition, a boolean scalar, and the next state. While the condition is
+/// true, the next state becomes the state. A backend may compute the next state even if the condition is false.
+pub const WHILE: &str = "while";
+
 /// Match of a pattern. The node's inputs are the body's inputs.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
@@ -265,15 +271,20 @@ impl Graph {
                     NodeKind::Constant(_) if node.outputs.len() != 1 => {
                         return invalid(format!("constant: expected one output, found {}", node.outputs.len()));
                     }
-                    NodeKind::Composite(Composite { body, .. }) => {
-                        if body.inputs.len() != node.inputs.len() || body.outputs.len() != node.outputs.len() {
+                    NodeKind::Composite(Composite { name, body }) => {
+                        // The body of a loop also returns the condition.
+                        let outputs = body.outputs.len().saturating_sub(usize::from(*name == WHILE));
+                        if body.inputs.len() != node.inputs.len() || outputs != node.outputs.len() {
                             return invalid(format!(
-                                "number of composite inputs and outputs: expected {} and {}, found {} and {}",
+                                "number of composite inputs and outputs: expected {} and {outputs}, found {} and {}",
                                 body.inputs.len(),
-                                body.outputs.len(),
                                 node.inputs.len(),
                                 node.outputs.len()
                             ));
+                        }
+                        if *name == WHILE && (outputs == 0 || outputs > node.inputs.len()) {
+                            let inputs = node.inputs.len();
+                            return invalid(format!("loop: expected 1 to {inputs} values as state, found {outputs}"));
                         }
                         worklist.push(body);
                     }
@@ -317,6 +328,13 @@ impl Node {
     pub fn composite(name: &str, body: Graph, inputs: impl IntoIterator<Item = ValueRef>) -> Node {
         let outputs: Vec<TensorType> = body.output_types().cloned().collect();
         Node::new(NodeKind::Composite(Composite { name: name.into(), body: RBox::new(body) }), inputs, outputs)
+    }
+
+    /// Creates a while loop, a composite named [`WHILE`]. The state has the types of the first inputs of `body`.
+    pub fn while_loop(body: Graph, inputs: impl IntoIterator<Item = ValueRef>) -> Node {
+        let states = body.outputs.len().saturating_sub(1);
+        let outputs: Vec<TensorType> = body.inputs.iter().take(states).map(|input| input.ty.clone()).collect();
+        Node::new(NodeKind::Composite(Composite { name: WHILE.into(), body: RBox::new(body) }), inputs, outputs)
     }
 
     /// Returns the operator's name if the node is an operator.

@@ -22,8 +22,8 @@ mod splice;
 pub use infer_type::{infer_type, infer_type_in_place};
 pub use options::{DesiredLayout, PassOptions, TargetRule};
 pub use partition::{
-    AcceptAll, Backend, Candidate, Composite, ExprIds, Judge, OperatorReport, Question, Refusal, RefusalCode,
-    RegionReport, Report, Verdict, annotate_target, annotate_target_by, flatten_nested_tuples,
+    AcceptAll, Backend, Candidate, Composite, ControlFlow, ExprIds, Judge, OperatorReport, Question, Refusal,
+    RefusalCode, RegionReport, Report, Verdict, annotate_target, annotate_target_by, flatten_nested_tuples,
     inline_compiler_functions_bound_to, mark_compiler_functions_extern, merge_compiler_regions, merge_composite,
     outline_compiler_functions, partition_for, partition_graph, partition_graph_with, remove_default_annotations,
 };

@@ -1,7 +1,7 @@
 use super::{assert_equal, module, print_module, table};
 use byoc_core::analysis::verify;
 use byoc_core::pass::{
-    AcceptAll, Backend, Candidate, Judge, Question, Refusal, RefusalCode, Report, Verdict, partition_for,
+    AcceptAll, Backend, Candidate, ControlFlow, Judge, Question, Refusal, RefusalCode, Report, Verdict, partition_for,
 };
 use byoc_core::pattern::Entry;
 use byoc_ir::ir::{ExprId, Module};
@@ -43,7 +43,7 @@ fn partition(source: &str, test_backends: &mut [TestBackend<'_>]) -> (Module, Mo
             name: g.name.into(),
             table: &g.table,
             operators: &g.operators,
-            control_flow: false,
+            control_flow: ControlFlow::default(),
             judge: &mut *g.judge,
         })
         .collect();
@@ -258,8 +258,13 @@ fn operators_keep_their_origins() {
     }
     let entries = table("c.ra: nn.relu(abs(*))");
     let mut judge = AcceptAll;
-    let mut backends =
-        [Backend { name: "c".into(), table: &entries, operators: &[], control_flow: false, judge: &mut judge }];
+    let mut backends = [Backend {
+        name: "c".into(),
+        table: &entries,
+        operators: &[],
+        control_flow: ControlFlow::default(),
+        judge: &mut judge,
+    }];
     let (after, _) = partition_for(&before, &mut backends, "default").unwrap();
     let body = after.main().unwrap().body;
     let call = after.expr(body).as_call().unwrap().args[0];

@@ -9,9 +9,9 @@ use super::laws::{
 use super::print_module;
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::{
-    AcceptAll, Backend, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr, infer_type,
-    inline_compiler_functions_bound_to, merge_compiler_regions, merge_composite, partition_for, partition_graph,
-    to_a_normal_form,
+    AcceptAll, Backend, ControlFlow, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr,
+    infer_type, inline_compiler_functions_bound_to, merge_compiler_regions, merge_composite, partition_for,
+    partition_graph, to_a_normal_form,
 };
 use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
@@ -384,8 +384,11 @@ proptest! {
                 .zip(&mut judges)
                 .map(|((rule, operators), judge)| {
                     let table = if *rule.target == *"a" { &table[..] } else { &[] };
-                    // One backend gets branches as parts of regions.
-                    let control_flow = *rule.target == *"b";
+                    // One backend gets control flow as part of regions.
+                    let control_flow = match *rule.target == *"b" {
+                        true => ControlFlow { branches: true, loops: true },
+                        false => ControlFlow::default(),
+                    };
                     Backend { name: rule.target.clone(), table, operators, control_flow, judge }
                 })
                 .collect();

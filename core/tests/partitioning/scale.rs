@@ -6,7 +6,7 @@
 use super::{assert_equal, table, targets};
 use byoc_core::analysis::{structural_equal, verify};
 use byoc_core::pass::manager::{RunOptions, run};
-use byoc_core::pass::{AcceptAll, Backend, PassOptions, RefusalCode, infer_type_in_place, partition_for};
+use byoc_core::pass::{AcceptAll, Backend, ControlFlow, PassOptions, RefusalCode, infer_type_in_place, partition_for};
 use byoc_ir::ir::{Attrs, ExprId, Module, Type};
 use byoc_ir::tensor::DType;
 use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
@@ -125,11 +125,23 @@ fn backends_in_priority_order() {
                 name: "p".into(),
                 table: &options.patterns,
                 operators: &p_ops,
-                control_flow: false,
+                control_flow: ControlFlow::default(),
                 judge: &mut p,
             },
-            Backend { name: "q".into(), table: &[], operators: &q_ops, control_flow: false, judge: &mut q },
-            Backend { name: "r".into(), table: &[], operators: &r_ops, control_flow: false, judge: &mut r },
+            Backend {
+                name: "q".into(),
+                table: &[],
+                operators: &q_ops,
+                control_flow: ControlFlow::default(),
+                judge: &mut q,
+            },
+            Backend {
+                name: "r".into(),
+                table: &[],
+                operators: &r_ops,
+                control_flow: ControlFlow::default(),
+                judge: &mut r,
+            },
         ];
         let (result, report) = partition_for(&module, &mut backends, "default").unwrap();
         println!("{name}: {:?}, {} regions", start.elapsed(), report.regions.len());
@@ -156,8 +168,13 @@ fn partitions_and_reads_back(text: &str) -> usize {
     };
     let module = read(text);
     let operators = ["nn.relu".to_owned()];
-    let mut backends =
-        [Backend { name: "a".into(), table: &[], operators: &operators, control_flow: false, judge: &mut AcceptAll }];
+    let mut backends = [Backend {
+        name: "a".into(),
+        table: &[],
+        operators: &operators,
+        control_flow: ControlFlow::default(),
+        judge: &mut AcceptAll,
+    }];
     let (partitioned, report) = partition_for(&module, &mut backends, "default").unwrap();
     assert_eq!(verify(&partitioned), Ok(()));
     assert!(report.operators.iter().all(|row| row.region.is_some()));
@@ -208,7 +225,7 @@ fn refuses_region_with_too_many_outputs() {
             name: "a".into(),
             table: &[],
             operators: &operators,
-            control_flow: false,
+            control_flow: ControlFlow::default(),
             judge: &mut AcceptAll,
         }];
         let (partitioned, report) = partition_for(&module, &mut backends, "default").unwrap();

@@ -76,8 +76,8 @@ pub struct Setting {
     pub open: Option<Open>,
     /// Option of the backend, with its value.
     pub option: Option<(String, String)>,
-    /// True if the option is set only at load, not at compilation.
-    pub is_load_only: bool,
+    /// Entries that receive the option.
+    pub option_scope: OptionScope,
     /// Device of the backend.
     pub device: Option<String>,
     /// True if the tensors are in device memory.
@@ -86,12 +86,37 @@ pub struct Setting {
     pub memory: Option<u64>,
 }
 
+/// Entries that receive the option of a case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OptionScope {
+    /// All entries that can receive it.
+    #[default]
+    All,
+    /// The entry `load`, of a region that was compiled without the option.
+    Load,
+    /// The runs of a region that was compiled and loaded without the option.
+    Run,
+}
+
+impl OptionScope {
+    const ALL: [OptionScope; 3] = [OptionScope::All, OptionScope::Load, OptionScope::Run];
+
+    /// Returns the key in a case file.
+    fn key(self) -> &'static str {
+        match self {
+            OptionScope::All => "option",
+            OptionScope::Load => "option at load",
+            OptionScope::Run => "option of runs",
+        }
+    }
+}
+
 const SETTING: &str = "// with ";
 
 impl Setting {
     /// Returns true if the setting has no conditions besides neighboring claims.
     pub fn is_plain(&self) -> bool {
-        let Setting { context: _, open, option, is_load_only: _, device, is_on_device, memory } = self;
+        let Setting { context: _, open, option, option_scope: _, device, is_on_device, memory } = self;
         open.is_none() && option.is_none() && device.is_none() && !is_on_device && memory.is_none()
     }
 
@@ -100,7 +125,7 @@ impl Setting {
         let mut lines = String::new();
         let open_dims = self.open.map(|open_dims| if open_dims == Open::All { "all" } else { "first" });
         let context = self.context.iter().map(|claim| Some(format!("context: {claim}")));
-        let key = if self.is_load_only { "option at load" } else { "option" };
+        let key = self.option_scope.key();
         let lines_of_setting = [
             open_dims.map(|dims| format!("open dimensions: {dims}")),
             self.option.as_ref().map(|(name, value)| format!("{key}: {name}={value}")),
@@ -120,10 +145,10 @@ impl Setting {
                 Some(("open dimensions", "all")) => setting.open = Some(Open::All),
                 Some(("open dimensions", _)) => setting.open = Some(Open::First),
                 Some(("context", claim)) => setting.context.extend(Subject::parse(claim)),
-                Some((key @ ("option" | "option at load"), description)) => {
-                    setting.option =
-                        description.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-                    setting.is_load_only = key != "option";
+                Some((key, description)) if key.starts_with("option") => {
+                    let scope = OptionScope::ALL.into_iter().find(|scope| scope.key() == key);
+                    let option = description.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+                    (setting.option, setting.option_scope) = (option, scope.unwrap_or_default());
                 }
                 Some(("device", id)) => setting.device = Some(id.to_owned()),
                 Some(("tensors", _)) => setting.is_on_device = true,

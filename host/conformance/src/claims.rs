@@ -18,6 +18,9 @@ pub const DEVICE_MEMORY: &str = "device memory";
 /// Name of the claim that regions may contain branches.
 pub const CONTROL_FLOW: &str = "control flow";
 
+/// Name of the claim that regions may contain while loops.
+pub const LOOPS: &str = "loops";
+
 /// Name of the claim that a run may return before its work is complete. A backend makes the claim by submitting
 /// unfinished work.
 pub const STREAMS: &str = "unfinished runs";
@@ -30,8 +33,10 @@ pub(super) struct Claims {
     pub device_memory: bool,
     /// True if the backend executes branches.
     pub control_flow: bool,
-    /// Options with a list of values: name, values, and true if the option may be set at load.
-    pub options: Vec<(String, Vec<String>, bool)>,
+    /// True if the backend executes while loops.
+    pub loops: bool,
+    /// Options with a list of values, by name.
+    pub options: Vec<(String, OptionValues)>,
     /// Devices that the backend lists.
     pub devices: Vec<String>,
     layouts: Layouts,
@@ -40,10 +45,13 @@ pub(super) struct Claims {
 }
 
 /// Backend option in the description sent by the worker.
-#[derive(Deserialize)]
-struct OptionValues {
-    values: Vec<String>,
-    load: bool,
+#[derive(Clone, Deserialize)]
+pub(super) struct OptionValues {
+    pub values: Vec<String>,
+    /// True if the option may be set at load.
+    pub load: bool,
+    /// True if the option may be set for each run.
+    pub run: bool,
 }
 
 /// Returns the name of the claim that a device is supported.
@@ -65,23 +73,23 @@ impl Claims {
     pub fn of(description: &Value, layouts: &Layouts) -> Claims {
         let options: BTreeMap<String, OptionValues> =
             serde_json::from_value(description["options"].clone()).unwrap_or_default();
-        let options: Vec<(String, Vec<String>, bool)> =
-            options.into_iter().map(|(name, option)| (name, option.values, option.load)).collect();
+        let options: Vec<(String, OptionValues)> = options.into_iter().collect();
         let devices: Vec<String> = serde_json::from_value(description["devices"].clone()).unwrap_or_default();
         let (open_dims, device_memory) = (description["dynamic_dims"] == true, description["device_memory"] == true);
-        let control_flow = description["control_flow"] == true;
+        let (control_flow, loops) = (description["control_flow"] == true, description["loops"] == true);
         let option_claims =
-            options.iter().flat_map(|(name, values, _)| values.iter().map(move |value| option_claim(name, value)));
+            options.iter().flat_map(|(name, option)| option.values.iter().map(move |value| option_claim(name, value)));
         let names = layouts
             .keys()
             .map(|operator| layout_claim(operator))
             .chain(open_dims.then(|| OPEN_DIMS.to_owned()))
             .chain(device_memory.then(|| DEVICE_MEMORY.to_owned()))
             .chain(control_flow.then(|| CONTROL_FLOW.to_owned()))
+            .chain(loops.then(|| LOOPS.to_owned()))
             .chain(option_claims)
             .chain(devices.iter().map(|device| device_claim(device)));
         let reports = names.map(|claim| ClaimReport { claim, cases: 0, tested: 0 }).collect();
-        Claims { open_dims, device_memory, control_flow, options, devices, layouts: layouts.clone(), reports }
+        Claims { open_dims, device_memory, control_flow, loops, options, devices, layouts: layouts.clone(), reports }
     }
 
     /// Counts a case outcome for a claim that the description does not contain.

@@ -13,6 +13,7 @@ use byoc::runtime::plugin::guard::GuardedBuffer;
 use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_ir::tensor::{Tensor, byte_count};
 use byoc_plugin_api::host::device::{Buffer, Event, MAX_ALIGNMENT, Memory, submitting, workspace_bytes};
+use byoc_plugin_api::host::run_options::BackendOptions;
 use byoc_plugin_api::{Call, Error, Executable, Prepared, TensorMut, TensorRef};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -37,6 +38,7 @@ struct Device<'a> {
     /// Size in bytes of the workspace in device memory.
     workspace: usize,
     plugin: &'a str,
+    run_options: BackendOptions,
     /// Lock for a device that serves one run at a time.
     one_run: Option<Mutex<()>>,
     /// Number of runs that returned before their work was complete.
@@ -111,6 +113,7 @@ pub(super) fn try_region(
         plan: &plan,
         memory,
         workspace,
+        run_options: harness.run_options(),
         plugin,
         one_run: run_lock.then(Mutex::default),
         unfinished_runs: AtomicUsize::new(0),
@@ -234,6 +237,7 @@ impl Device<'_> {
         let call =
             Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: self.plan.plan };
         // As in the host, a run with a host tensor is complete when it returns.
+        let _options = self.run_options.clone().enter();
         let (status, event) = match on_host {
             [] => {
                 let workspace = Some(tensors.buffer.workspace(tensors.workspace, self.workspace));

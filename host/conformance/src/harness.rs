@@ -1,18 +1,20 @@
 //! Calls to the entries of a backend, each with a check of its result.
 
-use super::case::{Case, Setting, Subject};
+use super::case::{Case, OptionScope, Setting, Subject};
 use super::execute::{self, FillPattern, check_outputs};
 use super::fault::{CaseResult, Fault, Kind};
 use super::linked::{self, LinkedRegion};
 use super::reference::{self, Exclusions};
 use super::test_region::TestRegion;
 use byoc::build::backend::{Backend, PluginJudge};
+use byoc::runtime::choices::base_name;
 use byoc::runtime::plugin;
 use byoc_core::pass::{Backend as Target, Composite, Refusal, RefusalCode, RegionReport, Report, partition_for};
 use byoc_core::pattern::Entry;
 use byoc_ir::ir::{Expr, ExprId, Module};
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::host::run_options::BackendOptions;
 use byoc_plugin_api::{AttrValue, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -63,7 +65,7 @@ impl Harness<'_, '_> {
             name,
             table: &table,
             operators: &operators,
-            control_flow: description.control_flow,
+            control_flow: self.backend.control_flow(),
             judge: &mut judge,
         }];
         let partitioned = partition_for(&case.module, &mut targets, "default");
@@ -86,7 +88,12 @@ impl Harness<'_, '_> {
 
     /// Adds the backend option and the device of the case to the options of an entry.
     fn add_choices(&self, options: &mut Value, is_load: bool) {
-        if let Some((name, value)) = self.setting.option.as_ref().filter(|_| is_load || !self.setting.is_load_only) {
+        let is_received = match self.setting.option_scope {
+            OptionScope::All => true,
+            OptionScope::Load => is_load,
+            OptionScope::Run => false,
+        };
+        if let Some((name, value)) = self.setting.option.as_ref().filter(|_| is_received) {
             options["backend_options"] = json!({ name: value });
         }
         if let Some(device) = &self.setting.device {
@@ -178,6 +185,19 @@ impl Harness<'_, '_> {
         Ok(plan)
     }
 
+    /// Returns the option of the case, if it is an option of runs.
+    pub fn run_options(&self) -> BackendOptions {
+        let mut options = BackendOptions::default();
+        let described = &self.backend.description.options;
+        let is_run_option = |name: &String| described.get(name).is_some_and(|option| option.run);
+        if let Some((name, value)) = self.setting.option.as_ref().filter(|(name, _)| is_run_option(name))
+            && self.setting.option_scope != OptionScope::Load
+        {
+            options.set(base_name(&self.backend.name), name, value);
+        }
+        options
+    }
+
     /// Runs a region once in guarded memory.
     pub fn run(
         &self,
@@ -188,6 +208,7 @@ impl Harness<'_, '_> {
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Fault> {
         (self.progress)("run", &test_region.graph.symbol);
+        let _options = self.run_options().enter();
         execute::run(test_region, executable, plan, fill, inputs)
     }
 
@@ -208,15 +229,16 @@ impl Harness<'_, '_> {
 /// Returns true if a region contains the subject: a match of the pattern, or the operator outside any composite.
 fn is_taken(module: &Module, region: &RegionReport, subject: &Subject) -> bool {
     let is_branch = |id: ExprId| matches!(module.expr(id), Expr::If { .. });
-    // In a case with control flow, the backend must take the branch.
-    if module.nodes.ids().any(is_branch) && !region.nodes.iter().copied().any(is_branch) {
-        return false;
+    // In a case with control flow, the backend must take the branch or the loop, with the operators inside. A loop
+    // contains a branch.
+    if module.nodes.ids().any(is_branch) {
+        return region.nodes.iter().copied().any(is_branch);
     }
     match subject {
         Subject::Pattern(name) => region.composites.iter().any(|composite| *composite.name == **name),
         Subject::Operator(name) => region.nodes.iter().any(|id| {
             let operator = module.expr(*id).as_op_call().map(|(operator, _)| op::get(operator).name);
-            let is_in_match = |composite: &Composite| composite.nodes.contains(id) && !is_branch(composite.root);
+            let is_in_match = |composite: &Composite| composite.nodes.contains(id);
             operator == Some(name.as_str()) && !region.composites.iter().any(is_in_match)
         }),
         Subject::Region => true,

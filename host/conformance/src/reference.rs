@@ -7,12 +7,13 @@
 
 use super::budget::{error_model, gamma, largest_finite, roundoff, term_count, ulp};
 use byoc::io::random::Random;
-use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OpId, Type};
+use byoc_ir::ir::{Attrs, Module, OpId};
 use byoc_ir::op::facts::ErrorModel;
+use byoc_ir::op::interpret::{self, Domain, interpret};
 use byoc_ir::op::{self, Params, Value};
 use byoc_ir::tensor::{DType, Tensor, TensorView};
 use byoc_plugin_api::Description;
-use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Maximum size of a value in bytes.
 const MAX_VALUE_BYTES: usize = 1 << 30;
@@ -26,8 +27,14 @@ pub struct BoundedTensor {
     pub error: Vec<f64>,
 }
 
-/// All values of a data-flow module by expression, with tuples flattened.
-pub type Values = HashMap<ExprId, Vec<BoundedTensor>>;
+impl BoundedTensor {
+    fn exact(value: Tensor) -> BoundedTensor {
+        BoundedTensor { value, error: Vec::new() }
+    }
+}
+
+/// All values of a module by expression, with tuples flattened.
+pub type Values = interpret::Values<BoundedTensor>;
 
 /// Computes every value of `@main`.
 ///
@@ -39,35 +46,29 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     if main.params.len() != inputs.len() {
         return Err(format!("number of inputs: expected {}, found {}", main.params.len(), inputs.len()));
     }
-    let mut values: Values = HashMap::new();
-    let exact_value = |value: Tensor| BoundedTensor { value, error: Vec::new() };
-    for (&param, input) in main.params.iter().zip(inputs) {
-        values.insert(param, vec![exact_value(input.clone())]);
-    }
-    for id in module.post_order(main.body, |id, _| !main.params.contains(&id)) {
-        if values.contains_key(&id) {
-            continue;
-        }
-        let operands_of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
-        let value = match module.expr(id) {
-            Expr::Constant(tensor) => vec![exact_value((**tensor).clone())],
-            Expr::Tuple(fields) => fields.iter().flat_map(|&field| operands_of(field)).collect(),
-            Expr::Project { tuple, index } => operands_of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
-            Expr::If { cond, then, otherwise } => {
-                let is_taken = operands_of(*cond).first().is_some_and(|cond| cond.value.bytes().first() == Some(&1));
-                operands_of(if is_taken { *then } else { *otherwise })
-            }
-            expr => {
-                let (operator, call) =
-                    expr.as_op_call().ok_or("expected an operator call, found another expression")?;
-                let args: Vec<(bool, Vec<BoundedTensor>)> =
-                    call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), operands_of(arg))).collect();
-                call_with_bounds(operator, &call.attrs, &args)?
-            }
-        };
-        values.insert(id, value);
-    }
+    let inputs = inputs.iter().map(|input| vec![BoundedTensor::exact(input.clone())]);
+    let mut values: Values = main.params.iter().copied().zip(inputs).collect();
+    interpret(module, main.body, &Bounded, &mut values)?;
     Ok(values)
+}
+
+/// Domain of tensors with error bounds.
+struct Bounded;
+
+impl Domain for Bounded {
+    type Value = BoundedTensor;
+
+    fn constant(&self, tensor: &Arc<Tensor>) -> BoundedTensor {
+        BoundedTensor::exact((**tensor).clone())
+    }
+
+    fn is_true(&self, value: &BoundedTensor) -> bool {
+        value.value.bytes().first() == Some(&1)
+    }
+
+    fn call(&self, operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<Vec<BoundedTensor>, String> {
+        call_with_bounds(operator, attrs, args)
+    }
 }
 
 /// Classes of floating-point values for which a description makes no guarantee.
@@ -269,9 +270,12 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
                 .collect();
             let relative_error = gamma(backward_terms, b.value.dtype());
             map_binary64(&b.value, |i, v| {
-                let step = b.error.get(i).copied().unwrap_or(0.0) + relative_error * v.abs();
+                let error = b.error.get(i).copied().unwrap_or(0.0);
+                let step = error + relative_error * v.abs();
                 match v.is_finite() {
-                    // An unbounded operand makes everything that depends on it unbounded.
+                    // An unbounded operand makes everything that depends on it unbounded, also if its own value is
+                    // infinite.
+                    _ if error == f64::INFINITY => f64::NAN,
                     true if step == f64::INFINITY => f64::NAN,
                     true => v + signs[i] * step,
                     false => v,
@@ -369,6 +373,7 @@ pub fn compare(actual: &Tensor, expected: &BoundedTensor) -> Result<f64, Mismatc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use byoc_ir::ir::{ExprId, Type};
     use byoc_ir::typing::Builder;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Conformance run of a backend: tests its claims with generated cases, then runs the plugin-wide checks.
 
-use super::case::{Case, Setting, Subject};
-use super::claims::{Claims, device_claim, option_claim};
+use super::case::{Case, OptionScope, Setting, Subject};
+use super::claims::{Claims, OptionValues, device_claim, option_claim};
 use super::fault::{Fault, Kind};
 use super::generate::draw::{Layouts, Restrictions, Scheme};
 use super::generate::{Cases, Claim, Neighbor};
@@ -79,7 +79,7 @@ impl Run<'_> {
         let scheme = scheme_of(&description["quantization"]);
         let cases = Cases { seed: self.options.seed, scheme, layouts: layouts.into() };
         let claims = Claims::of(&description, &cases.layouts);
-        let mut progress = Progress { worker, report, claims, cases };
+        let mut progress = Progress { worker, report, claims, cases, refused_dtypes: Vec::new() };
         let samples = self.try_subjects(&mut progress, &table, &operators);
         self.try_options(&mut progress, &samples, (&table[..], &operators[..]));
         self.try_devices(&mut progress, &samples);
@@ -160,7 +160,9 @@ impl Run<'_> {
 
     /// Tests every value of every option, on cases that passed without the option and on claims that need it.
     fn try_options(&self, progress: &mut Progress, samples: &[Case], selected_claims: (&[Entry], &[&'static OpDef])) {
-        for (option, values, load) in progress.claims.options.clone() {
+        for (option, OptionValues { values, load, run }) in progress.claims.options.clone() {
+            let scopes: Vec<OptionScope> =
+                [load.then_some(OptionScope::Load), run.then_some(OptionScope::Run)].into_iter().flatten().collect();
             for value in values {
                 let name = option_claim(&option, &value);
                 if self.is_waived(&name) {
@@ -172,11 +174,18 @@ impl Run<'_> {
                     let setting = Setting { option: option_setting.clone(), ..sample.setting.clone() };
                     let case = Case { setting, ..sample.clone() };
                     let mut is_good = self.try_variant(progress, case.clone(), &name);
-                    if is_good && load {
-                        let setting = Setting { is_load_only: true, ..case.setting.clone() };
-                        is_good = self.try_variant(progress, Case { setting, ..case }, &name);
+                    for &option_scope in &scopes {
+                        let setting = Setting { option_scope, ..case.setting.clone() };
+                        is_good = is_good && self.try_variant(progress, Case { setting, ..case.clone() }, &name);
                     }
                     if !is_good {
+                        break;
+                    }
+                }
+                // The value may admit further element types.
+                for case in progress.refused_dtypes.clone() {
+                    let setting = Setting { option: option_setting.clone(), ..case.setting.clone() };
+                    if !self.try_variant(progress, Case { setting, ..case }, &name) {
                         break;
                     }
                 }

@@ -2,11 +2,11 @@
 //! with operators of other claims.
 
 use super::case::{Case, Open, Setting, Subject};
-use super::claims::{CONTROL_FLOW, Claims, DEVICE_MEMORY, OPEN_DIMS, STREAMS};
+use super::claims::{CONTROL_FLOW, Claims, DEVICE_MEMORY, LOOPS, OPEN_DIMS, STREAMS};
 use super::driver::Run;
 use super::fault::Kind;
 use super::generate::draw::{Restrictions, THEMES};
-use super::generate::{Cases, Claim, Neighbor, in_branch};
+use super::generate::{Cases, Claim, Neighbor, in_branch, in_loop};
 use super::reply::{CaseReply, unfinished_runs};
 use super::report::{BackendReport, Reason, SubjectReport};
 use super::shrink::with_open_dims;
@@ -34,6 +34,12 @@ const MAX_DEVICE_CASES: usize = 2;
 /// Maximum number of cases per subject in the branches of an `if`.
 const MAX_BRANCH_CASES: usize = 2;
 
+/// Maximum number of cases per subject in a while loop.
+const MAX_LOOP_CASES: usize = 3;
+
+/// Maximum number of cases that are retained for options that may admit further element types.
+const MAX_REFUSED_DTYPES: usize = 256;
+
 /// Maximum number of passed cases per subject that are retained for combination with other claims.
 const MAX_SAMPLES: usize = 8;
 
@@ -46,6 +52,8 @@ pub(super) struct Progress {
     pub claims: Claims,
     /// Case generator.
     pub cases: Cases,
+    /// First refused case of each element type that a claim does not support.
+    pub refused_dtypes: Vec<Case>,
 }
 
 /// Outcomes and samples of one subject.
@@ -58,6 +66,7 @@ pub(super) struct Tally {
     open_case_count: usize,
     device_case_count: usize,
     branch_case_count: usize,
+    loop_case_count: usize,
     /// Number of faults per kind.
     faults: Vec<(Kind, usize)>,
     /// Tested element types; true if a case of the type was supported.
@@ -78,6 +87,7 @@ impl Tally {
             open_case_count: 0,
             device_case_count: 0,
             branch_case_count: 0,
+            loop_case_count: 0,
             faults: Vec::new(),
             dtypes: BTreeMap::new(),
             codes: BTreeMap::new(),
@@ -235,6 +245,11 @@ impl Run<'_> {
                     let is_good = self.try_in_branch(progress, &case, tally.branch_case_count.is_multiple_of(2));
                     tally.branch_case_count = if is_good { tally.branch_case_count + 1 } else { MAX_BRANCH_CASES };
                 }
+                if progress.claims.loops && tally.loop_case_count < MAX_LOOP_CASES {
+                    // Two iterations, none, and one.
+                    let is_good = self.try_in_loop(progress, &case, [2, 0, 1][tally.loop_case_count % 3]);
+                    tally.loop_case_count = if is_good { tally.loop_case_count + 1 } else { MAX_LOOP_CASES };
+                }
                 tally.dtypes.insert(dtype, true);
                 tally.report.passed += 1;
                 tally.report.share = tally.report.share.max(tolerance_share);
@@ -244,7 +259,11 @@ impl Run<'_> {
             }
             CaseReply::Refused(code, detail) => {
                 if code == "UnsupportedDtype" && case.setting.context.is_empty() {
+                    let is_first = !tally.dtypes.contains_key(&dtype) && case.setting.is_plain();
                     tally.dtypes.entry(dtype).or_insert(false);
+                    if is_first && progress.refused_dtypes.len() < MAX_REFUSED_DTYPES {
+                        progress.refused_dtypes.push(case);
+                    }
                 }
                 tally.report.refused += 1;
                 *tally.codes.entry(code.clone()).or_default() += 1;
@@ -291,6 +310,14 @@ impl Run<'_> {
     fn try_in_branch(&self, progress: &mut Progress, case: &Case, condition: bool) -> bool {
         match in_branch(case, condition) {
             Some(case) => self.try_variant(progress, case, CONTROL_FLOW),
+            None => true,
+        }
+    }
+
+    /// Retests the operators of a passed case in a while loop; returns false if this reveals a fault.
+    fn try_in_loop(&self, progress: &mut Progress, case: &Case, iterations: usize) -> bool {
+        match in_loop(case, iterations) {
+            Some(case) => self.try_variant(progress, case, LOOPS),
             None => true,
         }
     }

@@ -5,7 +5,7 @@ use byoc::runtime::plugin::bridge::{ConstantTable, function_graph, module_of};
 use byoc_core::pass::RegionReport;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::tensor::Tensor;
-use byoc_plugin_api::{Constant, Graph};
+use byoc_plugin_api::{Constant, Dim, Graph};
 use std::sync::Arc;
 
 /// Region of a case, with its inputs and the expected results.
@@ -79,6 +79,32 @@ impl TestRegion {
                 self.expected.len()
             ))
         }
+    }
+
+    /// Returns the region with inputs whose symbolic dimensions are larger by 1, and the reference results. `None` if a
+    /// symbolic dimension is an expression, no dimension is symbolic, or the reference rejects the dimensions.
+    pub fn with_other_dims(&self) -> Option<TestRegion> {
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for (declaration, tensor) in self.graph.inputs.iter().zip(&self.inputs) {
+            let mut shape = tensor.shape().to_vec();
+            for (dim, size) in declaration.ty.dims.iter().zip(&mut shape) {
+                if let Dim::Unknown(name) = dim {
+                    name.chars().all(|c| c.is_ascii_alphanumeric()).then_some(())?;
+                    *size += 1;
+                }
+            }
+            let length = shape.iter().product::<usize>() * tensor.dtype().size();
+            let elements = if tensor.is_empty() { &[0][..] } else { tensor.bytes() };
+            let bytes: Vec<u8> = elements.iter().copied().cycle().take(length).collect();
+            inputs.push(Tensor::from_bytes(tensor.dtype(), &shape, &bytes)?);
+        }
+        if inputs.iter().zip(&self.inputs).all(|(input, original)| input.shape() == original.shape()) {
+            return None;
+        }
+        let (inputs, expected) = self.with_inputs(inputs).ok()?;
+        let (graph, constants, tensors) = (self.graph.clone(), self.constants.clone(), self.tensors.clone());
+        let (exclusions, sources, results) = (self.exclusions, Vec::new(), Vec::new());
+        Some(TestRegion { graph, constants, tensors, inputs, expected, exclusions, sources, results })
     }
 
     /// Evaluates the region on `inputs`, and returns the inputs with the reference results.

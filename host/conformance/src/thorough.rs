@@ -107,6 +107,7 @@ fn check_aliased_inputs(
     let mut buffer_indices: Vec<usize> = (0..shared_inputs.len()).collect();
     buffer_indices[second_set] = 0;
     (harness.progress)("run", &test_region.graph.symbol);
+    let _options = harness.run_options().enter();
     let outputs =
         execute::run_on(test_region, executable, plan, FillPattern::NAN, &shared_inputs, &memory, &buffer_indices)?;
     check_outputs(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second_set} in the same memory"))
@@ -125,6 +126,7 @@ fn check_concurrent_runs(
     let second_plan = harness.prepare(test_region, &*second_executable)?;
     (harness.progress)("run by several threads", &test_region.graph.symbol);
     let run_lock = harness.serves_one_run(linked_region).then(Mutex::default);
+    let run_options = harness.run_options();
     let barrier = Barrier::new(THREADS);
     let worker = |worker: usize| -> Result<(), Fault> {
         let (inputs, expected) = match second_set {
@@ -139,6 +141,7 @@ fn check_concurrent_runs(
         for _ in 0..RUNS_PER_THREAD {
             let lock: Option<MutexGuard<'_, ()>> =
                 run_lock.as_ref().map(|run_lock: &Mutex<()>| run_lock.lock().unwrap_or_else(PoisonError::into_inner));
+            let _options = run_options.clone().enter();
             let outputs = execute::run(test_region, executable, plan, FillPattern::NAN, inputs)?;
             drop(lock);
             check_outputs(&outputs, expected, Kind::NotReentrant, "run", "a concurrent run")?;

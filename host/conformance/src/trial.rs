@@ -10,6 +10,7 @@ use super::reference::Mismatch;
 use super::test_region::TestRegion;
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{Executable, Prepared};
+use serde_json::json;
 
 impl Harness<'_, '_> {
     /// Tests a case. `is_thorough` includes the tests that concern the backend rather than the case: threads,
@@ -50,7 +51,35 @@ impl Harness<'_, '_> {
         let executable = self.load(test_region, &linked_region, &linked_region.blob, self.services)?;
         let plan = self.prepare(test_region, &*executable)?;
         let max_share = self.check_run(test_region, &*executable, &plan)?;
+        if let Some(other) = self.setting.open.and_then(|_| test_region.with_other_dims()) {
+            self.check_plans(&*executable, (test_region, plan), &other)?;
+        }
         Ok((linked_region, max_share))
+    }
+
+    /// Tests the plans of a region with symbolic dimensions: a second plan for other dimensions, runs of both, and the
+    /// release of the first one.
+    fn check_plans(
+        &self,
+        executable: &dyn Executable,
+        (region, plan): (&TestRegion, Prepared),
+        other: &TestRegion,
+    ) -> Result<(), Fault> {
+        let other_plan = self.prepare(other, executable)?;
+        let check = |region: &TestRegion, plan: &Prepared, description: &str| {
+            let outcome = self.check_run(region, executable, plan);
+            outcome.map_err(|fault| Fault { message: format!("{description}: {}", fault.message), ..fault })
+        };
+        check(other, &other_plan, "a plan for other dimensions")?;
+        check(region, &plan, "the first plan, after one for other dimensions")?;
+        (self.progress)("query", &region.graph.symbol);
+        let data = json!({ "plan": plan.plan }).to_string();
+        let released = executable.query("plan.release", data.as_bytes());
+        released.map_err(|error| Fault::of_error(Kind::RunFailed, "query", &error))?;
+        check(other, &other_plan, "after another plan was released")?;
+        let renewed_plan = self.prepare(region, executable)?;
+        check(region, &renewed_plan, "a new plan, after the release of one for these dimensions")?;
+        Ok(())
     }
 
     /// Runs a region twice with different fill bytes and compares the results. The fault for a wrong result names the

@@ -3,7 +3,7 @@
 //! with lines that name the current entry (`{"at": "compile"}`) and one line with the outcome (`{"done": ...}`).
 
 use super::call_counter::{CallCounter, counting_services};
-use super::case::{Case, Setting};
+use super::case::{Case, OptionScope, Setting};
 use super::fault::{CaseResult, Fault, Kind};
 use super::harness::Harness;
 use byoc::build::backend::Backend;
@@ -121,7 +121,7 @@ impl Worker {
             "quantization": backend.description.quantization,
             "layouts": backend.description.layouts, "dynamic_dims": backend.description.dynamic_dims,
             "device_memory": backend.description.device_memory, "devices": devices,
-            "control_flow": backend.description.control_flow,
+            "control_flow": backend.description.control_flow, "loops": backend.description.loops,
             "options": options_of(&backend.description),
             "patterns": backend.description.patterns, "operators": backend.description.operators,
             "warnings": warnings, "fault": fault,
@@ -194,7 +194,7 @@ impl Worker {
     /// Returns a backend, with its description for the option and device of a case.
     fn backend(&self, name: &str, setting: &Setting) -> Result<Backend<'_>, Failure> {
         let mut backend = Backend::find(&self.registry, name)?;
-        if let Some((option, value)) = setting.option.as_ref().filter(|_| !setting.is_load_only) {
+        if let Some((option, value)) = setting.option.as_ref().filter(|_| setting.option_scope == OptionScope::All) {
             backend.choose(option, value).map_err(|diagnostic| Failure::from(*diagnostic))?;
         }
         let devices = setting.device.iter().map(|device| (backend.name.clone(), device.clone())).collect();
@@ -231,7 +231,7 @@ impl Worker {
 /// Returns the options of a description that have a list of values, by name.
 fn options_of(description: &Description) -> Value {
     let options_with_values = description.options.iter().filter(|(_, option)| !option.values.is_empty());
-    let values = |option: &BackendOption| json!({ "values": option.values, "load": option.load });
+    let values = |option: &BackendOption| json!({ "values": option.values, "load": option.load, "run": option.run });
     options_with_values.map(|(name, option)| (name.clone(), values(option))).collect::<serde_json::Map<_, _>>().into()
 }
 

@@ -2,7 +2,7 @@
 
 use byoc_core::pass::manager;
 use byoc_core::pass::{
-    Candidate, DesiredLayout, Judge, Question, Refusal, RefusalCode, RegionReport, Verdict, check_layouts,
+    Candidate, ControlFlow, DesiredLayout, Judge, Question, Refusal, RefusalCode, RegionReport, Verdict, check_layouts,
 };
 use byoc_core::pattern::{Checks, Entry, entry_name, parse_table};
 use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
@@ -198,6 +198,11 @@ impl Backend<'_> {
             true => Vec::new(),
             false => vec![api::Attr::new("options", api::AttrValue::Str(self.choices.to_string().into()))],
         }
+    }
+
+    /// Returns the control flow that the backend executes.
+    pub fn control_flow(&self) -> ControlFlow {
+        ControlFlow { branches: self.description.control_flow, loops: self.description.loops }
     }
 
     /// Sets a user-selected option.

@@ -461,7 +461,7 @@ fn partition(
                 name: backend.name.as_str().into(),
                 table: &backend.table,
                 operators: &backend.description.operators,
-                control_flow: backend.description.control_flow,
+                control_flow: backend.control_flow(),
                 judge,
             });
         }

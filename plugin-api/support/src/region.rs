@@ -6,14 +6,14 @@
 
 use crate::attributes::Attributes;
 use crate::refusal::CompileError;
-use byoc_plugin_api::{Constant, DType, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
+use byoc_plugin_api::{Constant, DType, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef, WHILE};
 
 /// Maximum nesting depth of composites.
 const MAX_DEPTH: usize = 64;
 
-/// Evaluates a graph over values of an arbitrary type, with its composites expanded. `visit` receives each constant and
-/// operator in evaluation order, with its operand values, and returns its output values. Returns the values of the
-/// graph's outputs.
+/// Evaluates a graph over values of an arbitrary type, with its composites expanded. `visit` receives each constant,
+/// operator and while loop in evaluation order, with its operand values, and returns its output values. Returns the values
+/// of the graph's outputs.
 ///
 /// # Errors
 /// If `visit` fails, the graph is invalid for this number of constants, the number of inputs differs, or composites are
@@ -53,12 +53,7 @@ pub fn expand<'a, V: Copy, E: From<CompileError>>(
         let operands = read(&scope.nodes, &node.inputs);
         match &node.kind {
             NodeKind::Input(i) => scope.nodes.push(vec![scope.inputs[*i as usize]]),
-            NodeKind::Constant(_) | NodeKind::Op(_) => {
-                let outputs = visit(node, &operands)?;
-                debug_assert_eq!(outputs.len(), node.outputs.len(), "`visit` returns one value per output");
-                scope.nodes.push(outputs);
-            }
-            NodeKind::Composite(composite) => {
+            NodeKind::Composite(composite) if composite.name != WHILE => {
                 if callers.len() >= MAX_DEPTH {
                     let detail =
                         format!("expected composites nested at most {MAX_DEPTH} levels deep, found a deeper nesting");
@@ -66,6 +61,11 @@ pub fn expand<'a, V: Copy, E: From<CompileError>>(
                 }
                 let body = Scope { graph: &composite.body, inputs: operands, nodes: Vec::new() };
                 callers.push(std::mem::replace(&mut scope, body));
+            }
+            NodeKind::Constant(_) | NodeKind::Op(_) | NodeKind::Composite(_) => {
+                let outputs = visit(node, &operands)?;
+                debug_assert_eq!(outputs.len(), node.outputs.len(), "`visit` returns one value per output");
+                scope.nodes.push(outputs);
             }
         }
     }
@@ -125,7 +125,7 @@ pub struct Value {
 /// Operator of the region.
 #[derive(Clone, Debug)]
 pub struct Op<'a> {
-    /// Relay name.
+    /// Relay name, or `while` for a loop.
     pub name: &'a str,
     /// Node of the graph, for attributes and sources.
     pub node: &'a Node,
@@ -193,7 +193,7 @@ impl<'a> RegionIr<'a> {
         for &input in inputs {
             self.values[input.index()].users.push(id);
         }
-        let name = node.op().unwrap_or_default();
+        let name = node.op().or(node.as_composite().map(|(name, _)| name)).unwrap_or_default();
         let mut results = outputs.clone();
         if let ("nn.batch_norm", [_, _, _, mean, variance], [_, _, _]) = (name, inputs, &outputs[..]) {
             // In inference the moving mean and variance are returned unchanged.

@@ -8,7 +8,7 @@ use byoc_plugin_api::device::{
 use byoc_plugin_api::{
     Attr, AttrValue, BackendOption, Call, Candidate, Codegen, CompiledRegion, DESCRIBE_KEY, DEVICES_KEY, DType,
     Description, Device, DeviceInfo, Error, Estimate, Executable, Graph, IF, LoadRequest, Loader, NodeKind, Prepared,
-    RefusalCode, Region, Result, Services, Span, Tensor, TensorMut, TensorRef, Verdict, run_options,
+    RefusalCode, Region, Result, Services, Span, Tensor, TensorMut, TensorRef, ValueRef, Verdict, WHILE, run_options,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -52,6 +52,8 @@ struct Config {
     per_device: bool,
     /// True if regions may contain branches.
     control_flow: bool,
+    /// True if regions may contain while loops.
+    loops: bool,
     /// True if a region's first output may share the memory of its first input.
     in_place: bool,
     /// True if the device offers page-locked memory and reads host memory in place.
@@ -63,7 +65,8 @@ struct Config {
     /// Simulated fault. `lost`: a run reports that the device is gone; `hang`: a run never ends; `full`: memory is
     /// exhausted; `early`: a run is reported as done prematurely; `unordered`: a run does not wait for the runs that it
     /// depends on; `past_end`: a run writes a byte past the end of an output; `host_only`: there is no device memory;
-    /// `workspace`: a run writes a byte past the end of its workspace; `shared`: memory in place has other contents.
+    /// `workspace`: a run writes a byte past the end of its workspace; `shared`: memory in place has other contents;
+    /// `branch`: the other branch of an `if` is taken; `state`: a loop does not change the last value of its state.
     fault: String,
 }
 
@@ -87,6 +90,7 @@ impl Backend {
             device_memory: true,
             per_device: self.0.per_device,
             control_flow: self.0.control_flow,
+            loops: self.0.loops,
             options: [
                 ("wide".to_owned(), option("Support for an additional operator", &["false", "true"], false)),
                 ("fault".to_owned(), option("Simulated device failure", &["none", "lost"], true)),
@@ -139,15 +143,15 @@ impl Codegen for Backend {
             }
             _ => {}
         }
-        if candidate.name == "device.if" {
+        if matches!(&*candidate.name, "device.if" | "device.while") {
             let description = self.description(&options);
-            let is_unsupported = |name: &str| name != IF && !description.operators.iter().any(|known| known == name);
-            let unsupported_op = candidate.graph.nodes.iter().find_map(|node| match &node.kind {
-                NodeKind::Op(name) if is_unsupported(name) => Some(name),
-                _ => None,
-            });
-            return match unsupported_op {
-                Some(name) => refuse(&format!("{name} in a branch is not supported")),
+            // A loop may also count.
+            let is_supported = |name: &str| {
+                matches!(name, IF | "less" | "logical_and") || description.operators.iter().any(|known| known == name)
+            };
+            let operators = candidate.graph.operators();
+            return match operators.iter().find(|(name, ..)| !is_supported(name)) {
+                Some((name, ..)) => refuse(&format!("{name} in control flow is not supported")),
                 None => Verdict::Supported,
             };
         }
@@ -193,8 +197,9 @@ struct DeviceLoader {
 
 impl Loader for DeviceLoader {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
-        let graph = Graph::from_json(&String::from_utf8_lossy(region.blob))?;
+        let mut graph = Graph::from_json(&String::from_utf8_lossy(region.blob))?;
         let mut config = self.config.clone();
+        corrupt_control_flow(&mut graph, &config.fault);
         if let Some(fault) = region.options["backend_options"]["fault"].as_str() {
             config.fault = fault.to_owned();
         }
@@ -230,6 +235,28 @@ impl Loader for DeviceLoader {
                 Ok(Some(if is_same_format { b"yes".to_vec() } else { b"recompile".to_vec() }))
             }
             _ => Ok(None),
+        }
+    }
+}
+
+/// Simulates the faults of control flow.
+fn corrupt_control_flow(graph: &mut Graph, fault: &str) {
+    for node in &mut graph.nodes {
+        match &mut node.kind {
+            NodeKind::Op(name) if *name == IF && fault == "branch" => {
+                let results = node.inputs.len() / 2;
+                node.inputs[1..].rotate_left(results);
+            }
+            NodeKind::Composite(composite) => {
+                let body = &mut *composite.body;
+                let last_state = body.outputs.len().saturating_sub(2) as u32;
+                let input = body.nodes.iter().position(|node| node.kind == NodeKind::Input(last_state));
+                if let (Some(input), true) = (input, composite.name == WHILE && fault == "state") {
+                    body.outputs[last_state as usize + 1] = ValueRef::of(input as u32);
+                }
+                corrupt_control_flow(body, fault);
+            }
+            _ => {}
         }
     }
 }

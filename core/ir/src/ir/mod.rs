@@ -13,6 +13,7 @@ mod nested;
 mod origin;
 mod scopes;
 mod ty;
+mod while_loop;
 
 pub use adt::{Clause, ClausePattern, Constructor, Match, TypeDef, TypeDefs};
 pub use attrs::{AttrValue, Attrs};
@@ -26,6 +27,7 @@ pub use nested::{Nested, TypeParts};
 pub use origin::{Origins, Source};
 pub use scopes::{Scope, Scopes};
 pub use ty::{AdtType, FuncType, TensorType, Type};
+pub use while_loop::WhileLoop;
 
 /// Name, cheap to clone.
 pub type Name = std::sync::Arc<str>;

@@ -22,6 +22,7 @@ mod fold;
 mod grid;
 pub mod image;
 pub mod index;
+pub mod interpret;
 pub mod layout;
 mod linalg;
 mod nms;

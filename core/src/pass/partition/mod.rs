@@ -3,7 +3,7 @@
 
 mod annotate_target;
 mod annotation;
-mod branches;
+mod control_flow;
 mod flatten_nested_tuples;
 pub(crate) mod group;
 pub(crate) mod grouping;
@@ -23,6 +23,7 @@ mod remove_default_annotations;
 mod report;
 
 pub use annotate_target::{annotate_target, annotate_target_by};
+pub use control_flow::ControlFlow;
 pub use flatten_nested_tuples::flatten_nested_tuples;
 pub use inline_compiler_functions::{inline_compiler_functions_bound_to, mark_compiler_functions_extern};
 pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict};

@@ -7,7 +7,7 @@
 //! A projection joins the region of its tuple, and a tuple with one user joins the region of that user, so that regions
 //! exchange tensors rather than tuples.
 
-use super::branches::group_branches;
+use super::control_flow::{ControlFlow, group_control_flow};
 use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
 use super::outline::{Naming, Outline, OutlineCache, define_and_call, sanitize};
@@ -31,8 +31,8 @@ pub struct Backend<'a> {
     pub table: &'a [Entry],
     /// Names of the operators on which the backend gives verdicts as single operators. Unknown names are ignored.
     pub operators: &'a [String],
-    /// True if the backend executes branches: an `if` may be part of a region.
-    pub control_flow: bool,
+    /// Control flow that may be part of a region.
+    pub control_flow: ControlFlow,
     /// Source of the backend's verdicts.
     pub judge: &'a mut dyn Judge,
 }
@@ -82,11 +82,12 @@ impl Partitioner<'_> {
         let free_operators = self.grouping.free_operators();
         let previous_groups: HashSet<ExprId> = self.grouping.groups.keys().copied().collect();
         let refusals = &mut self.refusals;
-        if backend.control_flow {
-            group_branches(&mut self.grouping, &backend.name, backend.judge, &mut |id, refusal| {
-                refusals.add(backend_index, id, refusal);
-            });
-        }
+        group_control_flow(
+            &mut self.grouping,
+            (&backend.name, backend.control_flow),
+            backend.judge,
+            &mut |id, refusal| refusals.add(backend_index, id, refusal),
+        );
         for entry in backend.table {
             if !matches!(entry.pattern.nodes[entry.pattern.root], PatternNode::Function { .. }) {
                 self.grouping.apply(entry, backend.judge, &mut |id, refusal| refusals.add(backend_index, id, refusal));

@@ -333,11 +333,12 @@ fn tests_devices() {
     for one_run in [false, true] {
         let workspace = if one_run { 0 } else { 1000 };
         let (_dir, file) = device(&json!({
-            "one_run": one_run, "shares_memory": !one_run, "workspace": workspace, "control_flow": !one_run
+            "one_run": one_run, "shares_memory": !one_run, "workspace": workspace, "control_flow": !one_run,
+            "loops": !one_run
         }));
         let (output, lines) = run_conformance(&file, &[&waive_args[..], &["--cases", "8"]].concat());
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
-        let control_flow = if one_run { &[][..] } else { &["control flow"] };
+        let control_flow = if one_run { &[][..] } else { &["control flow", "loops"] };
         for claim in ["device memory", "device 0", "unfinished runs", "option wide=true"].iter().chain(control_flow) {
             let tested_count = lines.iter().find(|line| line["claim"] == *claim).unwrap()["tested"].as_u64();
             assert!(tested_count >= Some(2), "{claim}: {}", output.out);
@@ -353,11 +354,15 @@ fn tests_devices() {
         ("past_end", &["writes-outside"]),
         ("workspace", &["writes-outside"]),
         ("shared", &["wrong-result"]),
+        ("branch", &["wrong-result"]),
+        ("state", &["wrong-result"]),
         ("host_only", &["not-tested"]),
         ("lost", &["run-failed"]),
     ] {
-        let (_dir, file) =
-            device(&json!({ "fault": fault, "milliseconds": 1, "shares_memory": true, "workspace": 64 }));
+        let (_dir, file) = device(&json!({
+            "fault": fault, "milliseconds": 1, "shares_memory": true, "workspace": 64, "control_flow": true,
+            "loops": true
+        }));
         let (output, lines) = run_conformance(&file, &[&waive_args[..], &["--cases", "2"]].concat());
         let kinds_reported = kinds(&lines);
         assert!(

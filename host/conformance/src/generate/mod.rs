@@ -1,7 +1,7 @@
 //! Case generation for backend claims. The same seed generates the same cases.
 
 mod beside;
-mod branch;
+mod control_flow;
 pub mod draw;
 mod pattern;
 mod recipes;
@@ -17,7 +17,7 @@ use recipes::{Argument, Constraint, Operand, Recipe, ValueType};
 use std::sync::Arc;
 
 pub use beside::Neighbor;
-pub use branch::in_branch;
+pub use control_flow::{in_branch, in_loop};
 
 /// Maximum number of attempts to draw a valid case of an operator for a theme.
 const ATTEMPTS: usize = 40;

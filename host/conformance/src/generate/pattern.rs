@@ -7,7 +7,7 @@
 use super::Generator;
 use super::draw::Fill;
 use super::recipes::{self, Argument, Constraint, Operand};
-use byoc_core::pass::{AcceptAll, Backend, partition_for};
+use byoc_core::pass::{AcceptAll, Backend, ControlFlow, partition_for};
 use byoc_core::pattern::{Entry, Pattern, PatternId, PatternNode};
 use byoc_ir::ir::{Attrs, ExprId, Module};
 use byoc_ir::op::{self, OpDef, OpPattern};
@@ -26,8 +26,13 @@ pub(super) fn build(generator: &mut Generator, pattern: &Pattern, operand: Optio
 pub(super) fn matches(entry: &Entry, module: &Module) -> bool {
     let table = [entry.clone()];
     let mut judge = AcceptAll;
-    let mut backends =
-        [Backend { name: "t".into(), table: &table, operators: &[], control_flow: false, judge: &mut judge }];
+    let mut backends = [Backend {
+        name: "t".into(),
+        table: &table,
+        operators: &[],
+        control_flow: ControlFlow::default(),
+        judge: &mut judge,
+    }];
     let Ok((_, report)) = partition_for(module, &mut backends, "default") else { return false };
     let composites = || report.regions.iter().flat_map(|region| &region.composites);
     // All operators must match, because a pattern with optional parts may match only a part of the module generated for

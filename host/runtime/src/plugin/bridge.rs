@@ -4,14 +4,14 @@
 //! to the host's tensors. A graph is converted back to a module for the reference runs that plugins request.
 
 use byoc_ir::diag::{Code, Diagnostic, codes};
-use byoc_ir::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
+use byoc_ir::ir::{self, Attrs, Callee, Expr, ExprId, FuncType, Function, Module, WhileLoop};
 use byoc_ir::op::{self, Params};
 use byoc_ir::tensor::{self, Tensor};
 use byoc_ir::text::dim_or_symbol;
 use byoc_ir::typing::{Builder, unify};
 use byoc_plugin_api as api;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 /// Constants of a graph under construction: one handle per tensor.
@@ -167,6 +167,19 @@ struct GraphBuilder<'a> {
     values: HashMap<ExprId, Vec<api::ValueRef>>,
     composites: HashMap<ExprId, Group<'a>>,
     constants: &'a mut ConstantTable,
+    /// True for the body of a loop, which contains no loops.
+    is_loop_body: bool,
+}
+
+/// Progress of the visit of an expression.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was visited.
+    Start,
+    /// The operands have values.
+    Operands,
+    /// The result of a loop has a value.
+    Result,
 }
 
 impl<'a> GraphBuilder<'a> {
@@ -189,39 +202,103 @@ impl<'a> GraphBuilder<'a> {
             values.insert(input, refs);
         }
         let composites = groups.iter().map(|group| (group.root, *group)).collect();
-        Ok(GraphBuilder { module, region_op: None, graph, values, composites, constants })
+        Ok(GraphBuilder { module, region_op: None, graph, values, composites, constants, is_loop_body: false })
     }
 
     /// Adds the expressions that the outputs depend on, operands first, with an explicit stack.
     fn run(mut self, outputs: &[ExprId]) -> Result<api::Graph, Box<Diagnostic>> {
         for &output in outputs {
-            let mut stack = vec![(output, false)];
-            while let Some((id, operands_done)) = stack.pop() {
+            let mut stack = vec![(output, Stage::Start)];
+            while let Some((id, stage)) = stack.pop() {
                 if self.values.contains_key(&id) {
                     continue;
                 }
-                if operands_done {
-                    let refs = self.node(id)?;
-                    self.values.insert(id, refs);
-                    continue;
+                let while_loop = self.loop_at(id);
+                match (stage, while_loop) {
+                    (Stage::Start, _) => {
+                        stack.push((id, Stage::Operands));
+                        let operands = self.operands(id, while_loop);
+                        stack.extend(operands.into_iter().rev().map(|operand| (operand, Stage::Start)));
+                    }
+                    (Stage::Operands, Some(while_loop)) => {
+                        self.add_loop(id, while_loop)?;
+                        stack.extend([(id, Stage::Result), (while_loop.result, Stage::Start)]);
+                    }
+                    (Stage::Operands, None) => {
+                        let refs = self.node(id)?;
+                        self.values.insert(id, refs);
+                    }
+                    (Stage::Result, while_loop) => {
+                        let refs = while_loop.map(|while_loop| self.values_of(while_loop.result));
+                        self.values.insert(id, refs.unwrap_or_default());
+                    }
                 }
-                stack.push((id, true));
-                let first_operand = stack.len();
-                match self.composites.get(&id) {
-                    Some(group) => stack.extend(group.inputs.iter().map(|&i| (i, false))),
-                    // The body of a composite that is a function literal is converted at its call.
-                    None => self.module.expr(id).for_each_operand(|operand| {
-                        if self.module.expr(operand).as_function().is_none() {
-                            stack.push((operand, false));
-                        }
-                    }),
-                }
-                stack[first_operand..].reverse();
             }
             let refs = self.values_of(output);
             self.graph.outputs.extend(refs);
         }
         Ok(self.graph)
+    }
+
+    /// Returns the loop that an expression is; `None` if it is none, or where loops are not allowed.
+    fn loop_at(&self, id: ExprId) -> Option<WhileLoop<'a>> {
+        let allows_loops = !self.is_loop_body && self.region_op.is_none() && !self.composites.contains_key(&id);
+        self.module.while_loop(id).filter(|_| allows_loops)
+    }
+
+    /// Returns the expressions whose values an expression needs.
+    fn operands(&self, id: ExprId, while_loop: Option<WhileLoop<'a>>) -> Vec<ExprId> {
+        if let Some(group) = self.composites.get(&id) {
+            return group.inputs.to_vec();
+        }
+        if let Some(while_loop) = while_loop {
+            return while_loop.initial.to_vec();
+        }
+        let mut operands = Vec::new();
+        self.module.expr(id).for_each_operand(|operand| {
+            // The body of a composite that is a function literal is converted at its call.
+            if self.module.expr(operand).as_function().is_none() {
+                operands.push(operand);
+            }
+        });
+        operands
+    }
+
+    /// Adds a loop, and maps its parameters to the final state.
+    fn add_loop(&mut self, id: ExprId, while_loop: WhileLoop<'a>) -> Result<(), Box<Diagnostic>> {
+        let captured = self.captured(while_loop);
+        let body_inputs: Vec<ExprId> = while_loop.params.iter().chain(&captured).copied().collect();
+        let body_outputs: Vec<ExprId> = [while_loop.cond].iter().chain(while_loop.next).copied().collect();
+        let mut body = GraphBuilder::new(self.module, api::WHILE, &body_inputs, &[], self.constants)?;
+        body.is_loop_body = true;
+        let body = body.run(&body_outputs)?;
+        let inputs = while_loop.initial.iter().chain(&captured).flat_map(|&input| self.values_of(input));
+        let mut final_state = self.push(api::Node::while_loop(body, inputs), id).into_iter();
+        for &param in while_loop.params {
+            let count = flat_types(self.module.ty(param))?.len();
+            self.values.insert(param, final_state.by_ref().take(count).collect());
+        }
+        Ok(())
+    }
+
+    /// Returns the values that the body of a loop reads from outside, in the order of their first uses.
+    fn captured(&self, while_loop: WhileLoop<'a>) -> Vec<ExprId> {
+        let mut visited: HashSet<ExprId> = while_loop.params.iter().copied().collect();
+        let mut captured = Vec::new();
+        let mut stack: Vec<ExprId> = while_loop.next.iter().rev().copied().chain([while_loop.cond]).collect();
+        while let Some(id) = stack.pop() {
+            if !visited.insert(id) {
+                continue;
+            }
+            if self.values.contains_key(&id) && self.module.expr(id).as_constant().is_none() {
+                captured.push(id);
+                continue;
+            }
+            let first_operand = stack.len();
+            self.module.expr(id).for_each_operand(|operand| stack.push(operand));
+            stack[first_operand..].reverse();
+        }
+        captured
     }
 
     /// Returns the operator and the symbol that represent a function compiled by a backend.
@@ -309,7 +386,7 @@ impl<'a> GraphBuilder<'a> {
             Expr::Global(_) if self.region(id).is_some() => Vec::new(),
             Expr::Global(name) => return Err(data_flow_error(&format!("the function @{name}"))),
             Expr::Function(_) => return Err(data_flow_error("a function")),
-            Expr::Let { .. } => return Err(data_flow_error("a let expression")),
+            Expr::Let { .. } => return Err(data_flow_error("a let expression that is not a while loop")),
             // Only a region's code generator executes branches.
             Expr::If { .. } if self.region_op.is_some() => return Err(data_flow_error("an if expression")),
             Expr::If { cond, then, otherwise } => {
@@ -510,6 +587,12 @@ fn inline_graph(
                 }
                 slot.iter().copied().collect()
             }
+            api::NodeKind::Composite(composite) if composite.name == api::WHILE => {
+                let states = node.outputs.len();
+                let frame = LoopFrame::new(builder, &composite.body, &args, states)?;
+                let outputs = inline_graph(builder, &composite.body, &frame.inputs, constants, tensors)?;
+                frame.finish(builder, &outputs)?
+            }
             api::NodeKind::Composite(composite) => {
                 for (i, (&arg, input)) in args.iter().zip(&composite.body.inputs).enumerate() {
                     check_declared(builder, arg, &input.ty, &format!("input {i} of {}", composite.body.symbol))?;
@@ -537,6 +620,49 @@ fn inline_graph(
         values.push(outputs);
     }
     Ok(graph.outputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect())
+}
+
+/// Loop under construction.
+struct LoopFrame {
+    /// Inputs of the loop's body: parameters for the state, then the values that the loop only reads.
+    inputs: Vec<ExprId>,
+    initial: Vec<ExprId>,
+}
+
+impl LoopFrame {
+    fn new(
+        builder: &mut Builder,
+        body: &api::Graph,
+        args: &[ExprId],
+        states: usize,
+    ) -> Result<LoopFrame, Box<Diagnostic>> {
+        let (initial, read_only) = args.split_at(states);
+        let mut inputs = Vec::with_capacity(args.len());
+        for (i, input) in body.inputs[..states].iter().enumerate() {
+            inputs.push(builder.var(format!("state{i}"), type_from_api(&input.ty)?));
+        }
+        for (i, &value) in read_only.iter().enumerate() {
+            check_declared(builder, value, &body.inputs[states + i].ty, &format!("input {} of a loop", states + i))?;
+            inputs.push(value);
+        }
+        Ok(LoopFrame { inputs, initial: initial.to_vec() })
+    }
+
+    /// Adds the loop, given the values of the body's outputs. Returns the final state.
+    fn finish(self, builder: &mut Builder, outputs: &[ExprId]) -> Result<Vec<ExprId>, Box<Diagnostic>> {
+        let LoopFrame { inputs, initial } = self;
+        let (states, cond, next) = (&inputs[..initial.len()], outputs[0], &outputs[1..]);
+        let types: Vec<ir::Type> = states.iter().map(|&state| builder.module.ty(state).clone()).collect();
+        let result_type = ir::Type::tuple(types.clone());
+        let variable = builder.var("loop", ir::Type::func(FuncType::new(types, result_type.clone())));
+        let next_call = builder.call(variable, next)?;
+        let final_state = builder.tuple(states)?;
+        let body = builder.push(Expr::If { cond, then: next_call, otherwise: final_state })?;
+        let function = builder.function(states, body, result_type, Attrs::none())?;
+        let first_call = builder.call(variable, &initial)?;
+        let result = builder.push(Expr::Let { var: variable, value: function, body: first_call })?;
+        (0..states.len() as u32).map(|i| builder.project(result, i)).collect()
+    }
 }
 
 /// Adds an `if` with flattened operands: the condition, the results of one branch, the results of the other branch.

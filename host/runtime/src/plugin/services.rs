@@ -1,17 +1,20 @@
 //! Host services for plugins: threads, log, trace, counters, reference runs.
 
-use super::bridge::{dtype_from_api, dtype_to_api};
+use super::bridge::{dtype_from_api, dtype_to_api, flat_types, module_of};
 use crate::cancel::Cancel;
 use crate::exec::Pool;
 use byoc_ir::cancel;
-use byoc_ir::ir::{Expr, ExprId, Module, TensorType, Type};
-use byoc_ir::op::{self, Value};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::Module;
+use byoc_ir::op::interpret::{Tensors, Values, interpret};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::device::STREAM_SERVICE;
 use byoc_plugin_api::host::{device, run_options};
 use byoc_plugin_api::run_options::RUN_OPTIONS_SERVICE;
-use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
-use std::collections::{BTreeMap, HashMap};
+use byoc_plugin_api::{
+    Call, Constant, Error, Executable, Graph, HostServices, NodeKind, Prepared, Result, Services, TensorType,
+};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -138,8 +141,8 @@ impl HostServices for Host {
     }
 
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {
-        let module = super::bridge::module_of(graph, constants).map_err(|d| Error::new(d.to_string()))?;
-        Ok(Box::new(Reference { module }))
+        let module = module_of(graph, constants).map_err(|d| Error::new(d.to_string()))?;
+        Ok(Box::new(Reference { module, graph: graph.clone(), constants: constants.to_vec() }))
     }
 }
 
@@ -150,46 +153,35 @@ const MAX_VALUE_BYTES: usize = 4 << 30;
 /// are retained until the run ends.
 struct Reference {
     module: Module,
+    graph: Graph,
+    constants: Vec<Constant>,
 }
 
 impl Reference {
+    /// Returns the module with inputs of these dimensions, from which the dimensions of the results follow.
+    fn with_dims(&self, inputs: &[&[usize]]) -> std::result::Result<Module, Box<Diagnostic>> {
+        let mut graph = self.graph.clone();
+        for (input, dims) in graph.inputs.iter_mut().zip(inputs) {
+            input.ty = TensorType::new(input.ty.dtype, dims);
+        }
+        for node in &mut graph.nodes {
+            if let NodeKind::Input(index) = node.kind
+                && let Some(input) = graph.inputs.get(index as usize)
+            {
+                node.outputs = [input.ty.clone()].into_iter().collect();
+            }
+        }
+        module_of(&graph, &self.constants)
+    }
+
     fn evaluate(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let Some(main) = self.module.main() else {
             return Err(Error::new("expected a graph with outputs, found none"));
         };
-        let mut values: HashMap<ExprId, Vec<Tensor>> = HashMap::new();
-        for (&param, input) in main.params.iter().zip(inputs) {
-            values.insert(param, vec![input.clone()]);
-        }
-        for id in self.module.post_order(main.body, |id, _| !main.params.contains(&id)) {
-            if values.contains_key(&id) {
-                continue;
-            }
-            let values_of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
-            let value = match self.module.expr(id) {
-                Expr::Constant(tensor) => vec![(**tensor).clone()],
-                Expr::Tuple(fields) => fields.iter().flat_map(|&f| values_of(f)).collect(),
-                Expr::Project { tuple, index } => values_of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
-                // Both branches are evaluated, as they have no effects.
-                Expr::If { cond, then, otherwise } => {
-                    let is_true = values_of(*cond).first().is_some_and(|cond| cond.bytes().first() == Some(&1));
-                    values_of(if is_true { *then } else { *otherwise })
-                }
-                expr => {
-                    let Some((operator, call)) = expr.as_op_call() else { continue };
-                    let args: Vec<Value> = call
-                        .args
-                        .iter()
-                        .map(|&arg| match self.module.ty(arg) {
-                            Type::Tuple(_) => Value::Tuple(values_of(arg)),
-                            _ => values_of(arg).pop().map_or_else(|| Value::Tuple(Vec::new()), Value::Tensor),
-                        })
-                        .collect();
-                    op::evaluate(operator, &call.attrs, &args, MAX_VALUE_BYTES).map_err(Error::new)?
-                }
-            };
-            values.insert(id, value);
-        }
+        let inputs = inputs.iter().map(|input| vec![input.clone()]);
+        let mut values: Values<Tensor> = main.params.iter().copied().zip(inputs).collect();
+        let domain = Tensors { max_bytes: MAX_VALUE_BYTES };
+        interpret(&self.module, main.body, &domain, &mut values).map_err(Error::new)?;
         Ok(values.remove(&main.body).unwrap_or_default())
     }
 }
@@ -199,11 +191,8 @@ impl Executable for Reference {
         let Some(main) = self.module.main() else {
             return Err(Error::new("expected a graph with outputs, found none"));
         };
-        let mut sizes: HashMap<&str, usize> = HashMap::new();
         for (&param, dims) in main.params.iter().zip(inputs) {
             let ty = self.module.ty(param);
-            let named_dims = ty.as_tensor().into_iter().flat_map(|t| t.dims.iter().zip(*dims));
-            sizes.extend(named_dims.filter_map(|(dim, &size)| Some((&**dim.name()?, size))));
             let is_compatible = ty.as_tensor().is_some_and(|t| {
                 t.dims.len() == dims.len() && t.dims.iter().zip(*dims).all(|(d, n)| d.fixed().is_none_or(|d| d == *n))
             });
@@ -211,12 +200,13 @@ impl Executable for Reference {
                 return Err(Error::new(format!("expected an input of type {ty}, found dimensions {dims:?}")));
             }
         }
-        let output_types =
-            super::bridge::flat_types(self.module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?;
-        // Named dimensions of the inputs determine the dimensions of the results.
-        let size = |name: &str| sizes.get(name).copied();
-        let shape = |ty: &&TensorType| ty.dims.iter().map(|dim| dim.with_sizes(size).fixed()).collect();
-        let shapes: Option<Vec<Vec<usize>>> = output_types.iter().map(shape).collect();
+        let module = self.with_dims(inputs).map_err(|d| Error::new(d.to_string()))?;
+        let output_types = match module.main() {
+            Some(main) => flat_types(module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?,
+            None => Vec::new(),
+        };
+        let shapes: Option<Vec<Vec<usize>>> =
+            output_types.iter().map(|ty| ty.shape().map(|shape| shape.to_vec())).collect();
         match shapes {
             Some(shapes) => Ok(Prepared::exact(shapes)),
             None => Err(Error::new(

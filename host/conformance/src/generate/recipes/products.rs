@@ -148,6 +148,8 @@ fn convolution(
         _ if sampler.common_attrs || sampler.chance(2) => layout_pairs[0],
         _ => sampler.pick(layout_pairs),
     };
+    // Wider than the vectors and channel blocks of most devices.
+    let has_wide_output = sampler.theme.dims == DimRange::Wide && axes < 3 && sampler.chance(2);
     let (dtype, batch, channels, spatial_dims, given_shape) = match argument_type(constraints, 0) {
         Some((dtype, shape)) => {
             if shape.len() != axes + 2 {
@@ -165,9 +167,8 @@ fn convolution(
                 _ if sampler.chance(2) => channels.next_multiple_of(2),
                 _ => channels,
             };
-            let spatial_dims = (0..axes)
-                .map(|_| if axes == 3 { sampler.spatial_dim().min(7) } else { sampler.spatial_dim() })
-                .collect();
+            let max_dim = if axes == 3 || has_wide_output { 7 } else { usize::MAX };
+            let spatial_dims = (0..axes).map(|_| sampler.spatial_dim().min(max_dim)).collect();
             (sampler.theme.dtype, sampler.batch(), channels, spatial_dims, None)
         }
     };
@@ -175,6 +176,8 @@ fn convolution(
     let proper_divisors: Vec<usize> = divisors(channels).into_iter().filter(|d| (2..channels).contains(d)).collect();
     let groups = match sampler.below(3) {
         _ if variation == Some(Variation::Groups) && !proper_divisors.is_empty() => sampler.pick(&proper_divisors),
+        // For backends without groups, which also have to test dilation and padding.
+        _ if has_wide_output || (variation.is_some() && sampler.chance(2)) => 1,
         0 => 1,
         1 if sampler.common_attrs => sampler.pick(&divisors(channels)),
         1 => channels.max(1),
@@ -187,6 +190,8 @@ fn convolution(
     }
     if variation == Some(Variation::Groups) {
         channels_per_group = channels_per_group.max(2);
+    } else if has_wide_output && groups == 1 {
+        channels_per_group = sampler.pick(&[16, 17, 24, 33]);
     }
     let mut taps: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 2, 3, 3, 5])).collect();
     if sampler.chance(2) || variation == Some(Variation::Dilation) {
