@@ -122,9 +122,11 @@ typedef struct byoc_candidate {
     const char *check;      /* name after `where` in the pattern's entry, or "" */
     const char *graph;      /* JSON: the original operators with their types; for a region also composites, which have the
                              * operators of a match in their bodies, as in byoc_region */
-    const byoc_constant *const *constants; /* the constants of the graph's constant nodes */
+    const byoc_constant *const *constants; /* the constants of the graph's constant nodes, those in bodies included */
     size_t constant_count;
-    const char *attrs; /* a JSON object: reserved for further attributes */
+    const char *attrs; /* a JSON object: "options" is a text with the user's choices as a JSON object,
+                        * {"backend_options": {"half": "true"}, "device": "1"}, and missing if there are none: see
+                        * docs/boundary.md. Later hosts may add attributes */
 } byoc_candidate;
 
 /* Codes of a refusal. The set is closed; another code counts as BYOC_UNSUPPORTED_OP. */
@@ -154,9 +156,10 @@ typedef struct byoc_region {
     size_t struct_size;
     const char *symbol;
     const char *graph;                     /* JSON: operators and composites */
-    const byoc_constant *const *constants; /* the constants of the graph's constant nodes */
+    const byoc_constant *const *constants; /* the constants of the graph's constant nodes, those in bodies included */
     size_t constant_count;
-    const char *options; /* a JSON object: cache_dir (a path, or null for no cache), cpu_features, threads, ... */
+    const char *options; /* a JSON object: cache_dir (a path, or null for no cache), cpu_features, backend_options, device,
+                          * ...: docs/schema/options.json */
 } byoc_region;
 
 /* Compiled region: filled in by `compile`, copied by `compiled`. */
@@ -356,7 +359,8 @@ struct byoc_host {
     /* Services. */
 
     /* Number of threads that `parallel_for` uses, the calling thread included. Use it as the size of a library's own
-     * thread pool. */
+     * thread pool. It never changes for one host; a region keeps the host of its `load` in `prepare` and `run`, and other
+     * regions may be loaded with another host and another number. */
     size_t (*num_threads)(const byoc_host *host);
     /* Calls `task` with every index below `count`, on several threads, and returns when all calls have returned. Runs
      * inline when called from inside a task. If the run is cancelled or a task fails, it reports that to the host and

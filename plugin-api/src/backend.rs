@@ -109,7 +109,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the user's choices as a JSON object with `backend_options` and `device`; null if there are none.
+    /// Returns the user's choices as a JSON object with `backend_options` and `device`; null if there are none. The
+    /// chosen device is `options()["device"]`, null for the default device.
     pub fn options(&self) -> Value {
         match self.attrs.iter().find(|attr| attr.key == "options").map(|attr| &attr.value) {
             Some(AttrValue::Str(text)) => serde_json::from_str(text).unwrap_or_default(),
@@ -135,7 +136,8 @@ pub struct Region<'a> {
     /// Constants of the graph, in the order of its constant nodes.
     pub constants: &'a [Constant],
     /// JSON object. The host sets `cache_dir` (a path, or null for no cache), `source` (true if the user requests the
-    /// generated source), and the user's choices: `backend_options` and `device`. Later versions may add keys.
+    /// generated source), and the user's choices: `backend_options` and `device`, which is missing for the default
+    /// device. Later versions may add keys.
     pub options: &'a Value,
 }
 
@@ -314,7 +316,8 @@ pub struct LoadRequest<'a> {
     pub blob: &'a [u8],
     /// Constants that `compile` received, in the same order.
     pub constants: &'a [Constant],
-    /// JSON object, as for [`Region::options`].
+    /// JSON object, as for [`Region::options`]. `device` is the ID of a region that was compiled for `NAME@ID`,
+    /// otherwise that of this process: an artifact does not record the device of its compilation.
     pub options: &'a Value,
     /// Host services; clone them to retain them after `load` returns.
     pub services: &'a Services,

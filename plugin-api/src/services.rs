@@ -128,7 +128,8 @@ impl Services {
         Services { object: RArc::new(object) }
     }
 
-    /// Number of threads that [`parallel_for`](Services::parallel_for) uses, including the calling thread.
+    /// Number of threads that [`parallel_for`](Services::parallel_for) uses, including the calling thread. It never
+    /// changes for one handle; [`Context::services`](crate::Context::services) and the handles of two loads may differ.
     pub fn num_threads(&self) -> usize {
         self.object.num_threads()
     }

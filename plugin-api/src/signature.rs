@@ -24,7 +24,11 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Returns the signature of a graph that passed [`Graph::check`].
+    /// Returns the signature of a graph whose outputs exist, as in graphs from the host, from [`Graph::from_json`], and
+    /// after [`Graph::check`].
+    ///
+    /// # Panics
+    /// If an output of the graph does not exist.
     pub fn of(graph: &Graph) -> Signature {
         let output = |value: &crate::ValueRef| graph.nodes[value.node as usize].outputs[value.index as usize].clone();
         Signature {
