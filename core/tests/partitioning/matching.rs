@@ -248,6 +248,12 @@ fn mistakes_are_answered_with_forms_that_work() {
             "let p1 = nn.conv2d(*, const); let p0 = (p1 | add(p1, const)) ? nn.relu; p0 ? clip where small",
         ),
         ("a: nn.conv2d(*, const) ? nn.relu()", "let p0 = nn.conv2d(*, const); (p0 | nn.relu(p0))"),
+        ("a: nn.dense(*, const) ? nn.bias_add(const)", "let p0 = nn.dense(*, const); (p0 | nn.bias_add(p0, const))"),
+        ("a: nn.dense(*, const) ? add(..)", "let p0 = nn.dense(*, const); (p0 | add(p0, *))"),
+        (
+            "a: nn.conv2d(*, const) ? nn.bias_add{axis=1}(add(const, const))",
+            "let p0 = nn.conv2d(*, const); (p0 | nn.bias_add{axis=1}(p0, add(const, const)))",
+        ),
         ("nn.relu(nn.conv2d(*, *))", "relu_1: nn.relu(nn.conv2d(*, *))"),
         ("a: nn.relu(wildcard())", "*"),
         ("a: nn.dense(*, is_constant())", "const"),

@@ -149,19 +149,23 @@ impl Parser<'_> {
     }
 
     /// Returns help for `p ? op(..)`: the complete entry, with a name bound to `p` and the operator applied to that
-    /// name. `inner` is the byte range of `p`, `operator` the byte offset of the operator; the current token opens its
-    /// arguments.
-    pub(super) fn help_for_optional_arguments(&self, inner: Range<usize>, operator: usize) -> String {
+    /// name. `inner` is the byte range of `p`, `operator` the byte offset of the operator, which needs at least
+    /// `min_arity` arguments; the current token opens its arguments.
+    pub(super) fn help_for_optional_arguments(&self, inner: Range<usize>, operator: usize, min_arity: usize) -> String {
         let open = self.span().start as usize;
         let Some(close) = self.closing() else { return format!("write ? {}", self.text[operator..open].trim()) };
         let name = (0..).map(|i| format!("p{i}")).find(|name| !self.names.contains_key(&**name)).unwrap_or_default();
-        let arguments = self.text[open + 1..close].trim();
-        // The first argument is the pattern itself.
-        let other_arguments = match first_argument_end(arguments) {
-            Some(comma) => format!(", {}", arguments[comma + 1..].trim()),
-            None => String::new(),
+        let written_arguments = split_arguments(&self.text[open + 1..close]);
+        // The pattern itself is the first argument. With too few arguments, the list begins with the second one.
+        let other_arguments: &[&str] = match &written_arguments[..] {
+            [".."] => &[],
+            [_, other_arguments @ ..] if written_arguments.len() >= min_arity => other_arguments,
+            all => all,
         };
-        let call = format!("{}({name}{other_arguments})", self.text[operator..open].trim());
+        let mut arguments = vec![name.as_str()];
+        arguments.extend(other_arguments);
+        arguments.resize(arguments.len().max(min_arity), "*");
+        let call = format!("{}({})", self.text[operator..open].trim(), arguments.join(", "));
         let (before, after) = (&self.text[self.statement..inner.start], &self.text[close + 1..self.end]);
         let inner = self.text[inner].trim();
         let rewritten_text = format!("let {name} = {inner}; {before}({name} | {call}){after}");
@@ -185,17 +189,18 @@ impl Parser<'_> {
     }
 }
 
-/// Returns the byte offset of the comma after the first of several arguments.
-fn first_argument_end(arguments: &str) -> Option<usize> {
+/// Splits an argument list at the commas outside parentheses, braces and brackets.
+fn split_arguments(arguments: &str) -> Vec<&str> {
     let mut depth = 0i32;
-    arguments.char_indices().find_map(|(i, c)| {
+    let is_separator = |c: char| {
         depth += match c {
             '(' | '{' | '[' => 1,
             ')' | '}' | ']' => -1,
             _ => 0,
         };
-        (c == ',' && depth == 0).then_some(i)
-    })
+        c == ',' && depth == 0
+    };
+    arguments.split(is_separator).map(str::trim).filter(|argument| !argument.is_empty()).collect()
 }
 
 /// Returns the byte offset of the comma or the parenthesis that ends the first argument.

@@ -314,7 +314,8 @@ impl<'a> Parser<'a> {
             let op = self.operator(name, span);
             let attrs = self.attrs_of(op)?;
             if self.peek() == Token::Mark('(') {
-                let help = self.help_for_optional_arguments(range, span.start as usize);
+                let min_arity = op.map_or(1, |op| op::get(op).arity.min);
+                let help = self.help_for_optional_arguments(range, span.start as usize, min_arity);
                 return Err(self.unexpected_with("\"?\", \"|\" or the end of the pattern", Some(help)));
             }
             let Some(op) = op else { continue };
