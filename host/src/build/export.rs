@@ -177,10 +177,11 @@ fn runtime_graph(graph: &Graph) -> Value {
     let entry = |r: &ValueRef| json!([r.node, r.index, 0]);
     for node in &graph.nodes {
         let mut attrs = Map::new();
+        // A dimension that is known only at run time is written as -1.
         let shapes: Vec<Value> = node
             .outputs
             .iter()
-            .map(|ty| ty.shape().map_or_else(|| json!(ty.dims.iter().map(|_| -1).collect::<Vec<_>>()), |s| json!(s)))
+            .map(|ty| ty.dims.iter().map(|dim| dim.known().map_or(json!(-1), |n| json!(n))).collect())
             .collect();
         let dtypes: Vec<&str> = node.outputs.iter().map(|ty| ty.dtype.name().unwrap_or("")).collect();
         attrs.insert("shape".into(), json!([shapes]));

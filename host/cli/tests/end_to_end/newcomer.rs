@@ -84,6 +84,21 @@ fn graph_shows_region_around_operators() {
 }
 
 #[test]
+fn region_json_marks_open_dimensions_only() {
+    let plugins = plugin_dir(&["template"]);
+    let config = r#"{"name": "template", "patterns": [], "operators": ["nn.relu"], "dynamic_dims": true}"#;
+    std::fs::write(plugins.path().join("libbyoc_template.json"), config).unwrap();
+    let model = plugins.path().join("model.relay");
+    std::fs::write(&model, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(n, 8), float32]) { nn.relu(%x) }\n").unwrap();
+    let (dir, model) = (plugins.path().display().to_string(), model.display().to_string());
+    let build = ["--dim", "n=?", "--backend", "template", "--plugin-dir", &dir];
+    let text = byoc([&["compile", &model, "--emit", "region-json"], &build[..]].concat()).ok().out;
+    let graph: Value = serde_json::from_str(&text).unwrap();
+    let nodes = graph["nodes"].as_array().unwrap();
+    assert!(nodes.iter().all(|node| node["attrs"]["shape"] == json!([[[-1, 8]]])), "{text}");
+}
+
+#[test]
 fn verify_reports_share_and_reason_of_insufficient_offload() {
     let plugins = plugin_dir(&["template"]);
     let (dir, model) = (plugins.path().display().to_string(), data_text("models/resnet18_w16"));
