@@ -243,8 +243,7 @@ impl Description {
                 "loops" => reader.set(&mut description.loops, &key, value),
                 "per_device" => reader.set(&mut description.per_device, &key, value),
                 "options" => reader.fields(&key, value, |reader, name, value| {
-                    let mut option = BackendOption::default();
-                    reader.set(&mut option, name, value);
+                    let option = reader.option(name, value);
                     description.options.insert(name["options.".len()..].to_owned(), option);
                 }),
                 _ => {
@@ -315,6 +314,19 @@ impl FieldReader {
         }
     }
 
+    /// Reads the option with the qualified name `option_name`.
+    fn option(&mut self, option_name: &str, value: Value) -> BackendOption {
+        let mut option = BackendOption::default();
+        self.fields(option_name, value, |reader, name, value| match &name[option_name.len() + 1..] {
+            "about" => reader.set(&mut option.about, name, value),
+            "values" => reader.list(&mut option.values, name, value),
+            "load" => reader.set(&mut option.load, name, value),
+            "run" => reader.set(&mut option.run, name, value),
+            _ => reader.unknown(name),
+        });
+        option
+    }
+
     fn unknown(&mut self, name: &str) {
         self.problems.push(format!("unknown field \"{name}\" is ignored"));
     }
@@ -357,13 +369,17 @@ mod tests {
     fn uses_known_fields_and_reports_the_rest() {
         let text = r#"{"version": 7, "operators": ["add", 3, "tanh"], "dynamic_dims": "yes", "streams": 4,
             "cost": {"min_region_flops": -1, "min_region_operators": 2, "watts": 1}, "layouts": {"nn.conv2d": "NHWC"},
-            "patterns": ["a: nn.relu(*)", "b: add(*, *)"], "pre_passes": "fold_constant"}"#;
+            "patterns": ["a: nn.relu(*)", "b: add(*, *)"], "pre_passes": "fold_constant",
+            "options": {"half": {"about": "faster", "values": ["false", true], "runs": true, "load": 1}, "wide": []}}"#;
         let description = Description::from_json(text).unwrap();
         assert_eq!(description.operators, ["add", "tanh"]);
         assert_eq!(description.patterns, "a: nn.relu(*)\nb: add(*, *)");
         assert_eq!(description.cost, Cost { min_region_flops: 0, min_region_operators: 2 });
         assert!(!description.dynamic_dims && description.pre_passes.is_empty());
         assert_eq!(description.unknown["streams"], 4);
+        let half = BackendOption { about: "faster".into(), values: vec!["false".into()], ..Default::default() };
+        let options = [("half".to_owned(), half), ("wide".to_owned(), BackendOption::default())];
+        assert_eq!(description.options, BTreeMap::from(options));
         let expected = [
             "\"operators[1]\" is ignored: invalid type: integer `3`, expected a string",
             "\"dynamic_dims\" is ignored: invalid type: string \"yes\", expected a boolean",
@@ -372,6 +388,10 @@ mod tests {
             "unknown field \"cost.watts\" is ignored",
             "\"layouts.nn.conv2d\" is ignored: expected a list, found \"NHWC\"",
             "\"pre_passes\" is ignored: expected a list, found \"fold_constant\"",
+            "\"options.half.values[1]\" is ignored: invalid type: boolean `true`, expected a string",
+            "unknown field \"options.half.runs\" is ignored",
+            "\"options.half.load\" is ignored: invalid type: integer `1`, expected a boolean",
+            "\"options.wide\" is ignored: expected an object, found []",
             "expected version 1 or older, found 7",
         ];
         assert_eq!(description.problems, expected);
