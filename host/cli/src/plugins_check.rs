@@ -10,6 +10,7 @@ use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::{PluginFile, Registry, Status, rejection_diagnostic};
 use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity};
+use byoc_ir::op;
 use byoc_plugin_api::CODEGEN_PREFIX;
 use byoc_plugin_api::host::{FileFacts, LoadedPlugin, RegisteredObject, read_facts};
 use serde_json::{Value, json};
@@ -49,7 +50,9 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
 struct BackendCheck {
     name: String,
     about: String,
+    /// Number of valid patterns.
     patterns: usize,
+    /// Number of known single operators.
     operators: usize,
     problems: Vec<Diagnostic>,
 }
@@ -78,7 +81,7 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<BackendCheck> {
                 BackendCheck {
                     about: description.about.clone(),
                     patterns: backend.table.len(),
-                    operators: description.operators.len(),
+                    operators: description.operators.iter().filter(|name| op::lookup(name).is_some()).count(),
                     ..row(backend.warnings.into_iter().map(to_error).collect())
                 }
             }
