@@ -1,5 +1,6 @@
 //! Command line: the commands and their options.
 
+use super::architectures::ARCHITECTURES;
 use super::wrap::wrap;
 use byoc::runtime::limits::parse_size;
 use byoc_core::pass::manager::PASSES;
@@ -646,6 +647,7 @@ pub struct QuantizeArgs {
 
 /// Arguments of `byoc zoo`.
 #[derive(Args, Debug)]
+#[command(after_help = architecture_list())]
 pub struct ZooArgs {
     /// Name of the architecture.
     pub name: String,
@@ -719,13 +721,23 @@ fn parse_device(text: &str) -> Result<(String, String), String> {
 
 /// Returns the names and descriptions of all passes, for the help text.
 fn pass_list() -> String {
+    list("Passes", PASSES.iter().map(|pass| (pass.name, pass.doc)))
+}
+
+/// Returns the names and descriptions of all architectures, for the help text.
+fn architecture_list() -> String {
+    list("Architectures", ARCHITECTURES.iter().copied())
+}
+
+/// Formats names and descriptions as a list for the help text.
+fn list<'a>(title: &str, items: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     /// Maximum line length. Longer lines would be wrapped by clap, which drops the indentation.
     const WIDTH: usize = 90;
     const INDENT: usize = 6;
-    let mut text = "Passes:".to_owned();
-    for pass in PASSES {
-        text += &format!("\n  {}", pass.name);
-        for line in wrap(pass.doc, WIDTH - INDENT) {
+    let mut text = format!("{title}:");
+    for (name, description) in items {
+        text += &format!("\n  {name}");
+        for line in wrap(description, WIDTH - INDENT) {
             text += &format!("\n{:INDENT$}{line}", "");
         }
     }

@@ -110,6 +110,17 @@ fn usage_error_has_exit_code_2() {
 }
 
 #[test]
+fn help_of_zoo_lists_the_architectures_of_the_error() {
+    let help = byoc(["zoo", "--help"]).ok().out;
+    let error = byoc(["zoo", "unknown", "-o", "-"]).fails_with("E0515").err;
+    let names = error.lines().find_map(|line| line.split_once("known architectures: ")).unwrap().1;
+    assert!(names.contains("resnet50"), "{names}");
+    for name in names.split(", ") {
+        assert!(help.lines().any(|line| line.trim() == name), "expected {name} in\n{help}");
+    }
+}
+
+#[test]
 fn closed_pipe_is_not_an_error() {
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_byoc"))
         .args(["ops", "--json"])
