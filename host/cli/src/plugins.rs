@@ -8,6 +8,7 @@ use byoc::runtime::session::Session;
 use byoc_conformance::report::exclusions;
 use byoc_core::pattern::{Checks, parse_table};
 use byoc_ir::diag::Severity;
+use byoc_plugin_api::{BackendOption, Description};
 use std::process::ExitCode;
 
 /// Dispatches to the subcommand.
@@ -58,6 +59,12 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
             cost.min_region_flops, cost.min_region_operators
         );
     }
+    for (operator, layouts) in &backend.description.layouts {
+        println!("layouts of {operator}: {}", layouts.join(", "));
+    }
+    for note in declarations(&backend.description) {
+        println!("{note}");
+    }
     for note in exclusions(backend.description.finite_math, backend.description.flush_to_zero) {
         println!("{note}");
     }
@@ -69,7 +76,7 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
             [] => "any value".to_owned(),
             [default, ..] => format!("{}; {default} unless set", spec.values.join(" or ")),
         };
-        println!("  {option} ({values}): {}", spec.about);
+        println!("  {option} ({values}; set {}): {}", phases(spec), spec.about);
     }
     let devices = backend.devices()?;
     if !devices.is_empty() {
@@ -81,6 +88,28 @@ fn show(name: &str, plugins: &PluginDirArgs, diagnostics: &DiagnosticArgs) -> Re
         println!("  {}: {}{memory}{suffix}", device.id, device.name);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns notes on what a description declares besides patterns and operators.
+fn declarations(description: &Description) -> impl Iterator<Item = &'static str> {
+    let Description { dynamic_dims, device_memory, control_flow, per_device, .. } = description;
+    let notes = [
+        dynamic_dims.then_some("dynamic_dims: dimensions may be unknown until run time"),
+        device_memory.then_some("device_memory: tensors may be in device memory"),
+        control_flow.then_some("control_flow: regions may contain branches"),
+        per_device.then_some("per_device: each device is a separate backend"),
+    ];
+    notes.into_iter().flatten()
+}
+
+/// Returns the phases in which an option may be set.
+fn phases(option: &BackendOption) -> &'static str {
+    match (option.load, option.run) {
+        (false, false) => "at compilation",
+        (true, false) => "at compilation or at load",
+        (false, true) => "at compilation or per run",
+        (true, true) => "at compilation, at load or per run",
+    }
 }
 
 /// Prints a pattern table. Each line with a diagnostic is followed by the diagnostic and its remedy.

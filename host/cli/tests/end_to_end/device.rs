@@ -307,9 +307,14 @@ fn options_reach_every_entry_and_devices_can_be_chosen() {
     assert_eq!(region_operators(&[]), 1);
     assert_eq!(region_operators(&["--backend-option", "device.wide=true"]), 3);
     let text = byoc(["plugins", "show", "device", "--plugin-dir", &dir]).ok().out;
-    for line in
-        ["devices, selected with --device device=ID:", "0: first, 1024 MiB, float32", "1: second, without memory"]
-    {
+    for line in [
+        "devices, selected with --device device=ID:",
+        "0: first, 1024 MiB, float32",
+        "1: second, without memory",
+        "device_memory: tensors may be in device memory\n",
+        "fault (none or lost; none unless set; set at compilation or at load): ",
+        "level (low or high; low unless set; set at compilation or per run): ",
+    ] {
         assert!(text.contains(line), "expected {line} in\n{text}");
     }
     fixture.run(&["--device", "device=7"]).fails_with("E0427").stderr_contains(&[

@@ -160,7 +160,7 @@ fn reports_unknown_options() {
     }
     assert_eq!(explain("dnnl", "bf16").code, 2);
     let text = byoc(["plugins", "show", "dnnl", "--plugin-dir", &dir]).ok().out;
-    assert!(text.contains("bf16 (false or true; false unless set): "), "{text}");
+    assert!(text.contains("bf16 (false or true; false unless set; set at compilation): "), "{text}");
 }
 
 /// Tests that without oneDNN the plugin loads, refuses every operator, and reports how to install oneDNN.
