@@ -10,7 +10,7 @@ use byoc_conformance::fault::{Fault, Kind};
 use byoc_conformance::report::{BackendReport, FailedCase, exclusions};
 use byoc_conformance::run::{Options, Run};
 use byoc_conformance::worker::Worker;
-use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -67,20 +67,29 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
         }
     }
     bar.finish_and_clear();
-    if args.only.is_none() {
-        warn_of_unknown_waivers(&args.waive, &claim_names);
-    }
+    warn_of_unknown_waivers(args, &claim_names);
     if problems.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(problems.into()) }
 }
 
 /// Prints a warning for each waived name that belongs to neither a claim nor a check.
-fn warn_of_unknown_waivers(waivers: &[String], names: &BTreeSet<String>) {
-    for waiver in waivers.iter().filter(|waiver| !names.contains(*waiver)) {
+fn warn_of_unknown_waivers(args: &PluginsTestArgs, names: &BTreeSet<String>) {
+    // A filter may exclude claims that appear only under an option, such as "operator tanh, option half=true".
+    let is_excluded = |waiver: &str| {
+        args.only.is_some() && waiver.rsplit_once(", ").is_some_and(|(_, option)| names.contains(option))
+    };
+    for waiver in args.waive.iter().filter(|waiver| !names.contains(*waiver) && !is_excluded(waiver)) {
         let list: Vec<&str> = names.iter().map(String::as_str).collect();
         let message = format!("--waive: expected the name of a claim or a check, found \"{waiver}\"");
-        render::print_diagnostic(
-            &Diagnostic::warning(codes::plugins::NOT_CONFORMING, message).note(format!("names: {}", list.join(", "))),
-        );
+        let warning =
+            Diagnostic::warning(codes::plugins::NOT_CONFORMING, message).note(format!("names: {}", list.join(", ")));
+        render::print_diagnostic(&did_you_mean(warning, waiver, list));
+    }
+}
+
+fn did_you_mean<'a>(diagnostic: Diagnostic, value: &str, candidates: impl IntoIterator<Item = &'a str>) -> Diagnostic {
+    match nearest(value, candidates) {
+        Some(suggestion) => diagnostic.help(format!("did you mean \"{suggestion}\"?")),
+        None => diagnostic,
     }
 }
 

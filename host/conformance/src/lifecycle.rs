@@ -5,13 +5,14 @@ use super::case::{Case, Setting};
 use super::driver::Run;
 use super::fault::{Fault, Kind};
 use super::reply::fault_in;
-use super::report::{BackendReport, FailedCase};
+use super::report::{BackendReport, CHECKS, FailedCase};
 use std::time::Duration;
 
 impl Run<'_> {
     /// Runs the plugin-wide checks once, on a passing case.
     pub(super) fn check_lifecycle(&self, report: &mut BackendReport, case: &Case) {
         let backend = report.backend.clone();
+        let [cancelled, interrupted, unusable_cache, little_memory, calls_after_drop] = CHECKS;
         let mut check = |name: &str, fault: Option<Fault>, setting: Setting| {
             let is_waived = fault.is_some() && self.is_waived(name);
             report.checks.push((name.to_owned(), fault.is_none() || is_waived));
@@ -28,20 +29,20 @@ impl Run<'_> {
             request["do"] = "cancel".into();
             fault_in(&self.supervisor(None).send(&request))
         });
-        check("compiling after a cancelled compilation", cancel_fault, Setting::default());
+        check(cancelled, cancel_fault, Setting::default());
         (self.progress)("an interrupted compilation");
-        check("compiling after an interrupted compilation", self.check_interrupted(&backend, case), Setting::default());
+        check(interrupted, self.check_interrupted(&backend, case), Setting::default());
         (self.progress)("an unusable cache directory");
-        check("an unusable cache directory", self.check_unusable_cache(&backend, case), Setting::default());
+        check(unusable_cache, self.check_unusable_cache(&backend, case), Setting::default());
         (self.progress)("too little memory");
         let (fault, memory) = self.check_low_memory(&backend, case).unzip();
-        check("too little memory", fault, Setting { memory, ..case.setting.clone() });
+        check(little_memory, fault, Setting { memory, ..case.setting.clone() });
         (self.progress)("host calls after the last region was dropped");
         let unload_fault = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "unload".into();
             fault_in(&self.supervisor(None).send(&request))
         });
-        check("no host calls after the last region was dropped", unload_fault, Setting::default());
+        check(calls_after_drop, unload_fault, Setting::default());
     }
 
     /// Checks that cache entries of killed compilations do not break a later compilation.

@@ -10,6 +10,15 @@ pub fn exclusions(finite_math: bool, flush_to_zero: bool) -> impl Iterator<Item 
     [finite_math.then_some(FINITE_MATH), flush_to_zero.then_some(FLUSH_TO_ZERO)].into_iter().flatten()
 }
 
+/// Names of the plugin-wide checks.
+pub const CHECKS: [&str; 5] = [
+    "compiling after a cancelled compilation",
+    "compiling after an interrupted compilation",
+    "an unusable cache directory",
+    "too little memory",
+    "no host calls after the last region was dropped",
+];
+
 /// Note on a backend whose description has `flush_to_zero`.
 const FLUSH_TO_ZERO: &str = "flush_to_zero: subnormal numbers may be replaced by zero";
 /// Note on a backend whose description has `finite_math`.
@@ -133,6 +142,8 @@ pub struct BackendReport {
     pub flush_to_zero: bool,
     /// Faults that do not belong to a case.
     pub faults: Vec<Fault>,
+    /// Names of all patterns and operators, including those that the filter of the run excludes.
+    pub subject_names: Vec<String>,
     /// Outcomes by subject.
     pub subjects: Vec<SubjectReport>,
     /// Claims besides patterns and operators.
@@ -155,6 +166,7 @@ impl BackendReport {
             finite_math: false,
             flush_to_zero: false,
             faults: Vec::new(),
+            subject_names: Vec::new(),
             subjects: Vec::new(),
             claims: Vec::new(),
             checks: Vec::new(),
@@ -168,11 +180,11 @@ impl BackendReport {
         self.faults.is_empty() && self.failures.is_empty()
     }
 
-    /// Returns the names of the claims and checks.
+    /// Returns the names of the claims and checks, including those that the filter of the run excludes.
     pub fn claim_names(&self) -> impl Iterator<Item = String> {
         let subjects = self.subjects.iter().map(|subject| &subject.subject);
         let claims = self.claims.iter().map(|claim| &claim.claim);
-        subjects.chain(claims).chain(self.checks.iter().map(|(name, _)| name)).cloned()
+        subjects.chain(&self.subject_names).chain(claims).cloned().chain(CHECKS.map(String::from))
     }
 
     /// Returns the number of supported cases with correct results.

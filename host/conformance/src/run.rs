@@ -75,6 +75,7 @@ impl Run<'_> {
         let faults = warnings.filter_map(|w| w.as_str()).map(|w| Fault::new(Kind::BadDescription, "describe", w));
         report.faults.extend(faults);
         let (table, operators) = subjects_of(backend, &description);
+        report.subject_names = subject_names(&table, &operators);
         let layouts: Layouts = serde_json::from_value(description["layouts"].clone()).unwrap_or_default();
         let scheme = scheme_of(&description["quantization"]);
         let cases = Cases { seed: self.options.seed, scheme, layouts: layouts.into() };
@@ -290,6 +291,13 @@ fn subjects_of(backend: &str, description: &Value) -> (Vec<Entry>, Vec<&'static 
     let names = description["operators"].as_array().into_iter().flatten();
     let operators = names.filter_map(|name| Some(op::get(op::lookup(name.as_str()?)?))).collect();
     (qualified_pattern_table(backend, description["patterns"].as_str().unwrap_or_default()), operators)
+}
+
+/// Returns the names of all subjects of a run without a filter.
+fn subject_names(table: &[Entry], operators: &[&'static OpDef]) -> Vec<String> {
+    let claims = table.iter().map(Claim::Pattern).chain(operators.iter().map(|&def| Claim::Operator(def)));
+    let region = (operators.len() > 1).then_some(Subject::Region);
+    claims.map(|claim| claim.subject()).chain(region).map(|subject| subject.to_string()).collect()
 }
 
 /// Parses a pattern table, and prefixes its entry names with the backend name, as partitioning does.

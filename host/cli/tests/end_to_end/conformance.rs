@@ -121,6 +121,14 @@ fn correct_backends_pass() {
 fn reports_waivers_without_a_claim() {
     let (output, _) = run_conformance(&test_plugin("dense"), &["--cases", "4", "--waive", "layer"]);
     output.ok().stderr_contains(&["expected the name of a claim or a check, found \"layer\"", "pattern dense.layer"]);
+    // Claims that a filter excludes are known.
+    let dir = temporary_folder();
+    let waivers = ["operator nn.conv2d", "too little memory", "operator tanh, option loud=true", "option luod=true"];
+    let waive_args = waivers.iter().flat_map(|name| ["--waive", *name]);
+    let args: Vec<&str> = ["--cases", "4", "--only", "nn.relu"].into_iter().chain(waive_args).collect();
+    let (output, _) = run_conformance(&claims(dir.path(), "right"), &args);
+    assert_eq!(output.err.matches("--waive: expected").count(), 1, "{}", output.err);
+    output.ok().stderr_contains(&["found \"option luod=true\"", "did you mean \"option loud=true\"?"]);
 }
 
 /// oneDNN's relu maps NaN to 0, which the description, the report and `plugins show` declare.
