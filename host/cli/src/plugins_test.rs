@@ -51,7 +51,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.case {
         return run_case(&run, &backends, path, &args.diagnostics);
     }
-    let (mut problems, mut claim_names) = (Vec::new(), BTreeSet::new());
+    let (mut problems, mut unmatched, mut claim_names) = (Vec::new(), Vec::new(), BTreeSet::new());
     for backend in &backends {
         let report = run.test(backend);
         claim_names.extend(report.claim_names());
@@ -62,11 +62,17 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
         }
         if !report.has_passed() {
             problems.push(conformance_error(&file, &report, args));
+        } else if let Some(text) = args.only.as_deref().filter(|_| report.subjects.is_empty()) {
+            unmatched.push(no_claim_error(&report, text));
         } else if report.passed_count() == 0 {
             problems.push(nothing_supported_error(&report));
         }
     }
     bar.finish_and_clear();
+    // The filter may name a claim of only one of the plugin's backends.
+    if unmatched.len() == backends.len() {
+        problems.append(&mut unmatched);
+    }
     warn_of_unknown_waivers(args, &claim_names);
     if problems.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(problems.into()) }
 }
@@ -269,6 +275,22 @@ fn conformance_error(file: &Path, report: &BackendReport, args: &PluginsTestArgs
         ));
     }
     diagnostic
+}
+
+/// Maximum number of claims that an error lists.
+const MAX_LISTED_CLAIMS: usize = 10;
+
+/// Returns the error for a backend without a claim that contains `text`, the filter of the run.
+fn no_claim_error(report: &BackendReport, text: &str) -> Diagnostic {
+    let names: Vec<&str> = report.subject_names.iter().map(String::as_str).collect();
+    let list = match names.len().checked_sub(MAX_LISTED_CLAIMS) {
+        None | Some(0) => names.join(", "),
+        Some(others) => format!("{} and {others} more", names[..MAX_LISTED_CLAIMS].join(", ")),
+    };
+    let message = format!("{}: no claim contains \"{text}\"", report.backend);
+    let diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message).note(format!("claims: {list}"));
+    let short_names = names.iter().filter_map(|name| Some(name.split_once(' ')?.1));
+    did_you_mean(diagnostic, text, names.iter().copied().chain(short_names))
 }
 
 fn nothing_supported_error(report: &BackendReport) -> Diagnostic {

@@ -131,6 +131,17 @@ fn reports_waivers_without_a_claim() {
     output.ok().stderr_contains(&["found \"option luod=true\"", "did you mean \"option loud=true\"?"]);
 }
 
+#[test]
+fn filter_without_a_claim_is_an_error() {
+    for (only, fragments) in [
+        ("nn.relu", &["dense: no claim contains \"nn.relu\"", "claims: pattern dense.layer"][..]),
+        ("dense.lyer", &["did you mean \"dense.layer\"?"]),
+    ] {
+        let (output, _) = run_conformance(&test_plugin("dense"), &["--cases", "4", "--only", only]);
+        output.fails_with("E0404").stderr_contains(fragments);
+    }
+}
+
 /// oneDNN's relu maps NaN to 0, which the description, the report and `plugins show` declare.
 #[test]
 fn skips_and_reports_values_without_guarantee() {
