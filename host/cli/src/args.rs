@@ -547,8 +547,8 @@ pub struct PluginsTestArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub time_limit: u64,
     /// Maximum number of threads for the plugin, which is also tested with one thread.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub threads: usize,
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
     /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
@@ -563,8 +563,8 @@ pub struct TestWorkerArgs {
     /// Shared library.
     pub file: PathBuf,
     /// Maximum number of threads for the plugin.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub threads: usize,
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
     /// Directories searched for plugins.
     #[command(flatten)]
     pub plugins: PluginDirArgs,

@@ -126,7 +126,7 @@ fn worker_command(program: &[OsString], file: &Path, args: &PluginsTestArgs, mem
         }
     };
     command.args(&program[1..]);
-    command.args(["plugins", "test-worker"]).arg(file).args(["--threads", &args.threads.max(2).to_string()]);
+    command.args(["plugins", "test-worker"]).arg(file).args(["--threads", &args.threads.to_string()]);
     for dir in &args.plugins.plugin_dirs {
         command.arg("--plugin-dir").arg(dir);
     }
@@ -199,10 +199,10 @@ fn print_json(report: &BackendReport) {
 fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     println!("{} {} ({}), backend {}", report.plugin, report.version, file.display(), report.backend);
     println!(
-        "seed {}, {} for each operator and pattern, up to {} threads",
+        "seed {}, {} for each operator and pattern, up to {}",
         args.seed,
         render::plural(args.cases, "case"),
-        args.threads.max(2)
+        render::plural(args.threads.into(), "thread")
     );
     for note in exclusions(report.finite_math, report.flush_to_zero) {
         println!("{note}: skipped");
@@ -340,7 +340,7 @@ fn run_case(
 
 /// Runs the worker: requests on standard input, responses on standard output.
 pub fn run_worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
-    let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads)?;
+    let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads.into())?;
     let send = |value: &Value| {
         // Begins with a newline, as a plugin may have printed an unterminated line.
         println!("\n{value}");
