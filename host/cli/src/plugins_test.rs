@@ -250,6 +250,7 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
             println!("  reproduce: {command}");
         }
     }
+    println!("\n{}", report.summary());
 }
 
 /// Returns the error that the command ends with.

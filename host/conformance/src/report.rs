@@ -191,11 +191,36 @@ impl BackendReport {
     pub fn passed_count(&self) -> usize {
         self.subjects.iter().map(|s| s.passed).sum()
     }
+
+    /// Returns the outcome in one line: `no faults; 36 of 103 cases passed, 67 refused`.
+    pub fn summary(&self) -> String {
+        let count = |f: fn(&SubjectReport) -> usize| self.subjects.iter().map(f).sum::<usize>();
+        let mut summary = match self.faults.len() + self.failures.len() {
+            0 => "no faults".to_owned(),
+            1 => "1 fault".to_owned(),
+            n => format!("{n} faults"),
+        };
+        if !self.waived.is_empty() {
+            summary += &format!(", {} waived", self.waived.len());
+        }
+        summary += &format!(
+            "; {} of {} cases passed, {} refused",
+            self.passed_count(),
+            count(|s| s.cases),
+            count(|s| s.refused)
+        );
+        let failed_count = count(|s| s.failed);
+        if failed_count > 0 {
+            summary += &format!(", {failed_count} failed");
+        }
+        summary
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::Kind;
 
     #[test]
     fn most_frequent_reason_has_the_most_frequent_code() {
@@ -214,5 +239,19 @@ mod tests {
         assert_eq!(reason.as_deref(), Some("UnsupportedDtype: expected float32, found int8"));
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["reasons"]["UnsupportedAttr: expected dilation 1, found 2"], 3);
+    }
+
+    #[test]
+    fn summary_counts_faults_and_cases() {
+        let mut report = BackendReport::new("mine");
+        let subject = SubjectReport { cases: 103, passed: 36, refused: 67, ..SubjectReport::new("operator add") };
+        report.subjects.push(subject);
+        assert_eq!(report.summary(), "no faults; 36 of 103 cases passed, 67 refused");
+        report.subjects.push(SubjectReport { cases: 2, failed: 2, ..SubjectReport::new("operator exp") });
+        let fault = Fault::new(Kind::WrongResult, "run", "");
+        report.faults.push(fault.clone());
+        let subject = "operator exp".to_owned();
+        report.waived.push(FailedCase { subject, fault, case: String::new(), file: None, command: None });
+        assert_eq!(report.summary(), "1 fault, 1 waived; 36 of 105 cases passed, 67 refused, 2 failed");
     }
 }

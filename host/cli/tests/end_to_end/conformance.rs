@@ -257,6 +257,8 @@ fn finds_backend_by_name() {
     let args = ["plugins", "test", "template", "--plugin-dir", &dir, "--cases", "3", "--only", "nn.relu"];
     let output = byoc(args.into_iter().chain(["--threads", "1"])).ok();
     assert!(output.out.contains("operator nn.relu") && output.out.contains(", up to 1 thread\n"), "{}", output.out);
+    let summary = output.out.lines().last().unwrap();
+    assert!(summary.starts_with("no faults; ") && summary.contains(" cases passed, "), "{}", output.out);
 }
 
 /// Copies the `claims` plugin to a file name that selects a mistake in its declarations.
