@@ -15,7 +15,8 @@ pub(super) const SLOTS: usize = 2048;
 #[repr(align(64))]
 pub(super) struct Slot {
     claimed: AtomicBool,
-    /// Current call site of the thread. If the lowest bit is set, the thread has left the call site.
+    /// Current call site of the thread. If the lowest bit is set, the thread has left the call site. Null until the slot is
+    /// claimed, so that the table takes no space in the library.
     pub(super) pointer: AtomicPtr<CallSite>,
     /// Last observed floating-point environment of the thread outside plugins.
     pub(super) float: AtomicU64,
@@ -50,8 +51,8 @@ fn site_of(pointer: *mut CallSite) -> Option<&'static CallSite> {
 
 impl Slot {
     const fn new(is_claimed: bool) -> Slot {
-        let left_pointer = AtomicPtr::new(ptr::without_provenance_mut(LEFT_TAG));
-        Slot { claimed: AtomicBool::new(is_claimed), pointer: left_pointer, float: AtomicU64::new(0) }
+        let pointer = AtomicPtr::new(ptr::null_mut());
+        Slot { claimed: AtomicBool::new(is_claimed), pointer, float: AtomicU64::new(0) }
     }
 
     pub(super) fn is_inside(&self) -> bool {
@@ -95,6 +96,9 @@ pub(super) fn claim() -> &'static Slot {
         }
         None => &SHARED_SLOT,
     };
+    if slot.pointer.load(Ordering::Relaxed).is_null() {
+        slot.pointer.store(with_left_tag(ptr::null_mut()), Ordering::Relaxed);
+    }
     slot.float.store(FloatState::read().0, Ordering::Relaxed);
     CURRENT_SLOT.set(Some(slot));
     slot

@@ -54,6 +54,7 @@ fn descriptions_match_their_schema() {
         device_memory: true,
         per_device: true,
         control_flow: true,
+        loops: true,
         options: [("half".to_owned(), BackendOption { load: true, run: true, ..BackendOption::default() })].into(),
         ..Description::default()
     };

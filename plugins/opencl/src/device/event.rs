@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// Interval at which a wait checks for cancellation.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
+/// Bounds of the interval at which the status of a command is read. Some drivers call back up to 20 ms after the end of a
+/// command.
+const STATUS_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+
 /// Grace period for kernels that are already enqueued when a run is cancelled. A device that takes longer is considered
 /// lost. Less than one second, after which the host terminates a process whose plugin has not returned.
 const GRACE_PERIOD: Duration = Duration::from_millis(400);
@@ -67,7 +71,7 @@ impl UnfinishedEvent {
     /// # Errors
     /// If the command failed.
     pub fn wait(&self, time: Duration) -> Result<bool> {
-        match self.signal.wait(time) {
+        match self.last_event.wait_for(&self.signal, time) {
             Some(code) => self.last_event.device.check_status(code).map(|()| true),
             None => Ok(false),
         }
@@ -77,7 +81,7 @@ impl UnfinishedEvent {
 impl Drop for UnfinishedEvent {
     fn drop(&mut self) {
         // The host has stopped waiting for a command that has not ended.
-        if self.signal.wait(Duration::ZERO).is_none() {
+        if self.last_event.wait_for(&self.signal, Duration::ZERO).is_none() {
             self.last_event.device.mark_lost();
         }
     }
@@ -115,6 +119,26 @@ impl Event {
         Ok(shared_signal)
     }
 
+    /// Waits at most `time` for the signal, or for the end of the command if that is seen earlier. Returns the final status
+    /// of the command; `None` if it has not ended.
+    fn wait_for(&self, signal: &Signal, time: Duration) -> Option<i32> {
+        let [shortest, longest] = STATUS_INTERVALS;
+        let start = Instant::now();
+        loop {
+            let elapsed = start.elapsed();
+            let interval = (elapsed / 8).clamp(shortest, longest).min(time.saturating_sub(elapsed));
+            let status = signal.wait(interval).or_else(|| self.status().filter(|&status| status <= CL_COMPLETE));
+            if status.is_some() || start.elapsed() >= time {
+                return status;
+            }
+        }
+    }
+
+    /// Returns the status of the command: negative after a failure.
+    fn status(&self) -> Option<i32> {
+        get_event_info(self.handle, CL_EVENT_COMMAND_EXECUTION_STATUS).ok().map(i32::from)
+    }
+
     /// Waits for the command and all earlier commands to end. After a cancellation, they have `GRACE_PERIOD` to end;
     /// then the device is marked as lost.
     ///
@@ -124,7 +148,7 @@ impl Event {
         let signal = self.register_signal()?;
         let mut cancelled_at: Option<Instant> = None;
         loop {
-            if let Some(code) = signal.wait(INTERVAL) {
+            if let Some(code) = self.wait_for(&signal, INTERVAL) {
                 self.device.check_status(code)?;
                 return if cancelled_at.is_some() { Err(Error::cancelled()) } else { Ok(()) };
             }
@@ -148,7 +172,7 @@ impl Event {
 
     /// Returns the start and end times of the command in nanoseconds of the device clock; `None` if it has not ended.
     pub fn times(&self) -> Option<[u64; 2]> {
-        let status = i32::from(get_event_info(self.handle, CL_EVENT_COMMAND_EXECUTION_STATUS).ok()?);
+        let status = self.status()?;
         let time = |name| get_event_profiling_info(self.handle, name).ok().map(u64::from);
         (status == CL_COMPLETE).then_some(())?;
         Some([time(CL_PROFILING_COMMAND_START)?, time(CL_PROFILING_COMMAND_END)?])
