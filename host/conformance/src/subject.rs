@@ -152,12 +152,14 @@ impl Run<'_> {
         let mut tally = Tally::new(subject);
         // Regions differ in their operators, so a refusal of one says little about the next one.
         let is_region = matches!(subject, Subject::Region);
+        // A pattern has more code paths than an operator: its alternatives, with and without each optional part.
+        let enough = if matches!(subject, Subject::Pattern(_)) { self.options.cases } else { self.options.cases / 2 };
         for index in 0..self.options.cases * MAX_DRAW_FACTOR {
             let dtype = progress.cases.theme(index).dtype;
             let mut restrictions = Restrictions::default();
             if index >= self.options.cases {
                 // If few cases were supported, more cases of the supported element types are drawn.
-                if tally.tested_count() >= self.options.cases / 2 || (!is_region && tally.needs_neighbors()) {
+                if tally.tested_count() >= enough || (!is_region && tally.needs_neighbors()) {
                     break;
                 }
                 if !is_region && tally.dtypes.get(&dtype) == Some(&false) {

@@ -195,8 +195,10 @@ fn convolution(
     }
     let mut taps: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 2, 3, 3, 5])).collect();
     if sampler.chance(2) || variation == Some(Variation::Dilation) {
-        // Square kernels, as in most models; swapped axes then change only the values, not the shape.
-        taps = vec![sampler.pick(&[2, 3, 3]); axes];
+        // Square kernels, as in most models; swapped axes then change only the values, not the shape. Kernels of 1 are often
+        // computed by separate code.
+        let sizes: &[usize] = if variation == Some(Variation::Dilation) { &[2, 3, 3] } else { &[1, 1, 2, 3, 3] };
+        taps = vec![sampler.pick(sizes); axes];
     }
     let canonical_shape: Vec<usize> = match is_transposed {
         false => [channels_per_group * groups, channels / groups].into_iter().chain(taps.iter().copied()).collect(),
