@@ -222,7 +222,7 @@ pub const BOUNDARY_JSON: Target = Target {
                 }
                 // A graph that refers to more than four constants is not converted.
                 if graph.check(4).is_ok()
-                    && let Err(diagnostic) = byoc::runtime::plugin::bridge::module_of(&graph, &[])
+                    && let Err(diagnostic) = byoc::runtime::plugin::from_graph::module_of(&graph, &[])
                 {
                     check_diagnostics([&*diagnostic])?;
                 }

@@ -70,14 +70,14 @@ pub(super) fn group_control_flow(
                 Err(refusal) => record_refusal(root, refusal),
             }
         }
+        let mut accepted: HashSet<ExprId> = HashSet::new();
         for (kind, groups) in kinds.iter().zip(groups) {
             let candidates: Vec<Candidate> = groups.iter().map(|group| grouping.candidate(&group.composite)).collect();
             let verdicts = request_verdicts(judge, module, Question::Composite(&kind.name), &candidates);
             for (group, verdict) in groups.into_iter().zip(verdicts) {
                 match verdict {
                     Verdict::Supported | Verdict::Split(_) => {
-                        let nodes: HashSet<ExprId> = group.composite.nodes.iter().copied().collect();
-                        pending.remove(|root| nodes.contains(&root));
+                        accepted.extend(&group.composite.nodes);
                         grouping.accept(group);
                     }
                     Verdict::Refused(refusal) => {
@@ -86,6 +86,7 @@ pub(super) fn group_control_flow(
                 }
             }
         }
+        pending.remove(|root| accepted.contains(&root));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Values that cross the plugin boundary in either direction.
 
-use byoc::runtime::plugin::bridge::module_of;
+use byoc::runtime::plugin::from_graph::module_of;
 use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::infer_type;
 use byoc_ir::diag::codes;

@@ -5,6 +5,7 @@ pub mod bridge;
 pub mod cpu;
 pub mod devices;
 pub mod discover;
+pub mod from_graph;
 pub mod guard;
 pub mod region;
 pub mod registry;
