@@ -8,6 +8,10 @@
  *   lost     the device disappears when the first kernel is enqueued
  *   abort    kernels terminate abnormally
  *   memory   allocations of 64 KiB or more fail
+ *   silent   the end of a command calls nobody back
+ *
+ * In every mode, sub-buffers have to be released in the reverse order of their creation: with some drivers, any other order
+ * is fatal.
  *
  * Build: cc -shared -fPIC -o libstub.so stub.c
  */
@@ -20,6 +24,8 @@
 typedef struct object {
     int status; /* status of an event; 1 while the command runs */
     char *memory;
+    struct object *parent; /* of a sub-buffer */
+    int number;            /* of a sub-buffer, counted from 1; of a buffer, the number of its sub-buffers */
 } object;
 
 static object device, queue;
@@ -140,7 +146,9 @@ void *clCreateBuffer(void *c, uint64_t flags, size_t size, void *host, int32_t *
 void *clCreateSubBuffer(void *buffer, uint64_t flags, uint32_t kind, const void *info, int32_t *error) {
     object *made = calloc(1, sizeof *made);
     fails(error, 0);
-    made->memory = ((object *)buffer)->memory + *(const size_t *)info;
+    made->parent = buffer;
+    made->number = ++made->parent->number;
+    made->memory = made->parent->memory + *(const size_t *)info;
     return made;
 }
 
@@ -173,7 +181,7 @@ int32_t clEnqueueNDRangeKernel(void *q, void *k, uint32_t dims, const size_t *of
 int32_t clFlush(void *q) { return 0; }
 
 int32_t clSetEventCallback(object *e, int32_t kind, void (*call)(void *, int32_t, void *), void *data) {
-    if (e->status <= 0)
+    if (e->status <= 0 && !mode("silent"))
         call(e, e->status, data);
     return 0;
 }
@@ -197,4 +205,9 @@ static int32_t release(const char *name) {
 int32_t clReleaseEvent(void *e) { return release("clReleaseEvent"); }
 int32_t clReleaseKernel(void *k) { return release("clReleaseKernel"); }
 int32_t clReleaseProgram(void *p) { return 0; }
-int32_t clReleaseMemObject(void *b) { return release("clReleaseMemObject"); }
+
+int32_t clReleaseMemObject(object *b) {
+    if (b->parent && b->parent->number-- != b->number)
+        fprintf(stderr, "stub: clReleaseMemObject of a sub-buffer before a later one\n");
+    return release("clReleaseMemObject");
+}

@@ -7,14 +7,18 @@ use std::process::Command;
 
 /// Runs a network on the stub driver in the given failure mode. The command always ends within 20 seconds.
 fn run(mode: &str, extra_args: &[&str]) -> (Fixture, CommandOutput) {
+    let parameters = "%x: Tensor[(64, 512), float32], %w: Tensor[(40, 512), float32]";
+    run_model(mode, &program(parameters, &["nn.relu(nn.dense(%x, %w))"]), extra_args)
+}
+
+fn run_model(mode: &str, model: &str, extra_args: &[&str]) -> (Fixture, CommandOutput) {
     let fixture = Fixture::new();
     let library = fixture.path("libstub.so").display().to_string();
     let source = workspace().join("plugins/opencl/samples/stub.c");
     let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
     cc.args(["-std=gnu99", "-Wall", "-Werror", "-O1", "-shared", "-fPIC", "-o", &library]).arg(source);
     assert!(cc.status().unwrap().success());
-    let parameters = "%x: Tensor[(64, 512), float32], %w: Tensor[(40, 512), float32]";
-    let model = fixture.write("model.relay", &program(parameters, &["nn.relu(nn.dense(%x, %w))"]));
+    let model = fixture.write("model.relay", model);
     let args = ["run", &model, "--input=x=random:1", "--input=w=random:2"];
     let variables = [("OPENCL_DYLIB_PATH", library.as_str()), ("STUB_OPENCL", mode)];
     let output = fixture.byoc(&[&args, extra_args].concat(), &variables);
@@ -26,6 +30,19 @@ fn run(mode: &str, extra_args: &[&str]) -> (Fixture, CommandOutput) {
 fn works_without_failures() {
     let (_, output) = run("", &["--require-offload"]);
     assert!(output.ok().out.contains("max 0.0"), "expected zeros from the stub driver");
+}
+
+/// Tests that a run ends although the driver calls nobody back, and that sub-buffers, which share memory, are released in
+/// the reverse order of their creation.
+#[test]
+fn waits_without_callbacks_and_releases_sub_buffers_in_reverse_order() {
+    let parameters = "%x: Tensor[(64, 512), float32], %w: Tensor[(512, 512), float32]";
+    let layers = ["nn.relu(nn.dense(%x, %w))", "nn.softmax(nn.dense(%0, %w))", "nn.dense(nn.softmax(%1), %w)"];
+    for mode in ["", "silent"] {
+        let (_, output) = run_model(mode, &program(parameters, &layers), &["--require-offload"]);
+        assert!(!output.err.contains("stub:"), "{}", output.err);
+        assert!(output.ok().out.contains("max 0.0"), "expected zeros from the stub driver");
+    }
 }
 
 #[test]
