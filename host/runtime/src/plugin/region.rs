@@ -207,26 +207,30 @@ impl PluginRegion {
         if !call.in_place.is_empty() {
             return self.run_in_place(call);
         }
-        // `extend` writes in place, whereas the large result of `collect` would be moved.
+        // `push` writes in place and is inlined, whereas the large result of `collect` would be moved.
         let mut inputs: SmallVec<[TensorRef<'_>; 8]> = SmallVec::new();
         let device = call.device;
-        inputs.extend(call.inputs.iter().enumerate().map(
-            |(i, t)| match device.and_then(|device| device.inputs.get(i)) {
+        for (i, t) in call.inputs.iter().enumerate() {
+            inputs.push(match device.and_then(|device| device.inputs.get(i)) {
                 Some(Some(slice)) => slice.buffer.tensor(dtype_to_api(t.dtype), t.shape, slice.offset),
                 _ => TensorRef::new(dtype_to_api(t.dtype), t.shape, t.data),
-            },
-        ));
+            });
+        }
         // Outputs with exact dimensions have no buffer for their shapes.
         let mut exact_shapes: SmallVec<[Shape; 4]> = SmallVec::new();
         if call.shapes.is_empty() {
-            exact_shapes.extend(call.outputs.iter().map(|t| Shape::from_slice(t.shape)));
+            for t in call.outputs.iter() {
+                exact_shapes.push(Shape::from_slice(t.shape));
+            }
         }
         let mut outputs: SmallVec<[TensorMut<'_>; 4]> = SmallVec::new();
         let targets = call.outputs.iter_mut().zip(call.shapes.iter_mut().chain(&mut exact_shapes));
-        outputs.extend(targets.enumerate().map(|(i, (t, shape))| match device.and_then(|d| d.outputs.get(i)) {
-            Some(Some(slice)) => slice.buffer.tensor_mut(dtype_to_api(t.dtype), shape.as_mut_slice(), slice.offset),
-            _ => TensorMut::new(dtype_to_api(t.dtype), shape.as_mut_slice(), t.data),
-        }));
+        for (i, (t, shape)) in targets.enumerate() {
+            outputs.push(match device.and_then(|d| d.outputs.get(i)) {
+                Some(Some(slice)) => slice.buffer.tensor_mut(dtype_to_api(t.dtype), shape.as_mut_slice(), slice.offset),
+                _ => TensorMut::new(dtype_to_api(t.dtype), shape.as_mut_slice(), t.data),
+            });
+        }
         let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };
         self.executable.run(call).map_err(|e| fault(&e))
     }
