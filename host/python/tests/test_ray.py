@@ -26,6 +26,9 @@ import ray.data  # noqa: E402
 from ray import serve  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
+# Workers cannot import this module, so its classes are sent to them whole.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 STORE = 100_000_000
