@@ -20,7 +20,8 @@ class OnnxModel(kserve.Model):
             output = kserve.InferOutput(name, list(array.shape), "FP32")
             output.set_data_from_numpy(array, binary_data=True)
             outputs.append(output)
-        return kserve.InferResponse(payload.id, self.name, outputs)
+        # kserve rejects responses without an id.
+        return kserve.InferResponse(payload.id or "0", self.name, outputs)
 
 
 if __name__ == "__main__":
