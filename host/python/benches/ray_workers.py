@@ -3,9 +3,9 @@
 Run it on an idle machine: cargo xtask bench ray [--model NAME|FILE] [--backend NAME,...] [--pictures N] [--rounds N]
 
 A cluster of three nodes with one processor each runs on the loopback interface. In each round, the directory is
-classified by one worker, and then by two; each worker has one thread. The rate counts what was processed while all workers ran: a
-batch at either end of this time counts by the part inside it. Prints the rates and their ratio for each round, and
-the median of the ratios.
+classified by one worker, and then by two; each worker has one thread. The rate counts what was processed while all
+workers ran: a batch at either end of this time counts by the part inside it. Prints the rates and their ratio for each
+round, and the median of the ratios.
 """
 
 from __future__ import annotations
