@@ -78,8 +78,9 @@ fn compare_costs(model: &Model, rounds: usize, processors: &Processors) -> Resul
     let response = Connection::open(&server, &exchange)?.answer()?;
     // Not bit for bit: the server has run other batch sizes, and dnnl uses weights in the form that it packed first.
     let expected = expected.first().ok_or("expected a result of the in-process run, found none")?;
-    let served_result = Tensor::from_bytes(expected.dtype(), expected.shape(), &response)
-        .ok_or_else(|| format!("{}: expected {} bytes, found {}", model.name, expected.bytes().len(), response.len()))?;
+    let served_result = Tensor::from_bytes(expected.dtype(), expected.shape(), &response).ok_or_else(|| {
+        format!("{}: expected {} bytes, found {}", model.name, expected.bytes().len(), response.len())
+    })?;
     if let Some(difference) = compare(&served_result, expected, Tolerance::MaxRelative(5e-4)).difference {
         return Err(format!("{}: expected the result of the in-process run: {difference}", model.name));
     }
