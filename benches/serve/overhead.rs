@@ -139,7 +139,7 @@ pub fn run(options: &Options) -> Result<()> {
     for (model, object) in models.iter().zip(&objects) {
         object.register(&server, model.name, model.data().len())?;
     }
-    measure_at_load(&server, &echo, &cases)?;
+    measure_at_load(&server, &echo, &cases, rounds.min(5))?;
     drop(echo);
     println!("\nresident memory {:.1} MB (model and executable)", server.resident_bytes()? as f64 / 1e6);
     tritonclient(&server, &models)
@@ -190,9 +190,8 @@ fn print_table(cases: &[Case], rounds: usize) {
 
 /// Measures the p99 latency of the server and of the echo server at 70 % of the highest rate, with one client and with
 /// four.
-fn measure_at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()> {
-    const ROUNDS: usize = 5;
-    println!("\n70 % of the highest rate, median of {ROUNDS} rounds\n");
+fn measure_at_load(server: &Server, echo: &Server, cases: &[Case], rounds: usize) -> Result<()> {
+    println!("\n70 % of the highest rate, median of {rounds} rounds\n");
     println!(
         "| clients | | highest rate, 1/s | p50 µs | p99 µs | p99 over p50 | | echo p50 µs | p99 µs | p99 over p50 |"
     );
@@ -200,7 +199,7 @@ fn measure_at_load(server: &Server, echo: &Server, cases: &[Case]) -> Result<()>
     for count in [1, 4] {
         for case in cases {
             let (mut byoc_load, mut echo_load) = (LoadRounds::default(), LoadRounds::default());
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 byoc_load.run_round(server, &case.exchange, count)?;
                 if case.has_echo {
                     echo_load.run_round(echo, &case.exchange, count)?;
