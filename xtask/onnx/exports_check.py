@@ -1,6 +1,6 @@
 """Verifies the models that exports.py wrote, each compiled once with all its dimensions open.
 
-Usage: exports_check.py DIR BYOC [BACKEND]. Detections are compared as sets, because boxes of equal score are unordered.
+Usage: exports_check.py DIR BYOC [BACKEND].
 """
 
 import json
@@ -11,10 +11,8 @@ import tempfile
 
 import numpy as np
 import onnx
+from detections import DETECTORS, TOLERANCE, missing
 from onnx import numpy_helper
-
-TOLERANCE = 5e-4
-BOXES = ("fasterrcnn", "maskrcnn", "fcos", "retinanet", "ssdlite")
 
 
 def load(folder, number, kind):
@@ -22,31 +20,6 @@ def load(folder, number, kind):
     count = sum(name.startswith(kind) for name in os.listdir(path))
     tensors = [onnx.load_tensor(f"{path}/{kind}_{i}.pb") for i in range(count)]
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
-
-
-def detections(values):
-    """Returns the boxes, scores and labels among the outputs of a detector."""
-    boxes = next(v for v in values if v.ndim == 2)
-    scores = next(v for v in values if v.ndim == 1 and v.dtype == np.float32)
-    labels = next(v for v in values if v.ndim == 1 and v.dtype == np.int64)
-    return boxes, scores, labels
-
-
-def missing(found, expected):
-    """Counts the expected detections without a match: equal label, and box and score within the tolerance."""
-    (boxes, scores, labels), (own_boxes, own_scores, own_labels) = detections(expected), detections(found)
-    scale, free, lost = max(np.abs(boxes).max(initial=1.0), 1.0), set(range(len(own_scores))), 0
-    for box, score, label in zip(boxes, scores, labels):
-        def error(i):
-            return max(np.abs(own_boxes[i] - box).max() / scale, abs(own_scores[i] - score))
-
-        candidates = [i for i in free if own_labels[i] == label]
-        best = min(candidates, key=error, default=None)
-        if best is None or error(best) > TOLERANCE:
-            lost += 1
-        else:
-            free.discard(best)
-    return lost + len(free)
 
 
 def check_boxes(byoc, folder, options):
@@ -68,7 +41,7 @@ def check_boxes(byoc, folder, options):
 
 
 def check(byoc, folder, options):
-    if os.path.basename(folder).startswith(BOXES):
+    if os.path.basename(folder).startswith(DETECTORS):
         return check_boxes(byoc, folder, options)
     command = [*byoc, "verify", folder, "--json", "--max-rel-err", str(TOLERANCE), *options]
     done = subprocess.run(command, capture_output=True, text=True)
