@@ -508,8 +508,8 @@ impl Lowering<'_> {
             }
         }
         let mut targets = Vec::new();
-        if let Some(order) = self.preferred_order(links.last().map_or(op.output, |l| self.ir.ops[l.op()].output))
-            && links.iter().all(|link| !matches!(link, Link::View(_)))
+        let before_views = links.iter().take_while(|link| !matches!(link, Link::View(_)));
+        if let Some(order) = self.preferred_order(before_views.last().map_or(op.output, |l| self.ir.ops[l.op()].output))
             && shape == self.ir.shape(op.output)
             && order.last() == Some(&(rank - 1))
         {

@@ -202,6 +202,36 @@ fn guard_after_softmax_stays_in_region() {
     assert_eq!(host_nodes.count(), 0, "{explanation}");
 }
 
+/// Tests a product whose result is read in another order: the views between the product and the function that follows
+/// require a copy, unless the product writes its result in that order.
+#[test]
+fn function_after_views_of_product_stays_in_region() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    let file = plugins.path().join("heads.relay").display().to_string();
+    for axes in ["0, 2, 1, 3", "0, 3, 2, 1"] {
+        let program = format!(
+            "#[version = \"0.0.5\"]\n\
+            def @main(%a: Tensor[(1, 4, 16, 16), float32], %v: Tensor[(1, 4, 16, 8), float32], %w: Tensor[(64, 64), float32]) {{\n  \
+            %0 = nn.matmul(%a, %v);\n  %1 = transpose(%0, axes=[{axes}]);\n  %2 = nn.relu(reshape(%1, newshape=[8, 64]));\n  \
+            nn.dense(%2, %w)\n}}\n"
+        );
+        std::fs::write(&file, program).unwrap();
+        let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
+        let explanation = &byoc([&["explain", &file, "--json"], &backend[..]].concat()).ok().json()[0];
+        let mut nodes = explanation["nodes"].as_array().unwrap().iter();
+        assert!(nodes.all(|node| node["placement"]["kind"] != "host"), "{explanation}");
+        let run = |extra_args: &[&str]| {
+            let inputs = ["a", "v", "w"].map(|name| format!("{name}=random:1"));
+            let inputs: Vec<&str> = inputs.iter().flat_map(|input| ["--input", input]).skip(1).collect();
+            outputs(&file, inputs[0], &[&inputs[1..], extra_args].concat()).view().to_f64s()
+        };
+        for (actual, expected) in run(&backend).iter().zip(run(&[])) {
+            assert!((actual - expected).abs() <= 1e-4 * expected.abs().max(1.0), "expected {expected}, found {actual}");
+        }
+    }
+}
+
 /// Returns the first output of a run with the given input.
 fn outputs(model: &str, input: &str, extra_args: &[&str]) -> Tensor {
     let dir = tempfile::tempdir().unwrap();

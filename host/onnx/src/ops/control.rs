@@ -15,6 +15,9 @@ pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 8, s
 /// dimensions unknown.
 const MAX_ATTEMPTS: usize = 8;
 
+/// Maximum number of iterations of a loop that is unrolled.
+const MAX_UNROLLED: i64 = 1024;
+
 /// Maximum batch size of an opset-8 Scan.
 const MAX_BATCH: usize = 256;
 
@@ -100,6 +103,9 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
             graph.output.len()
         )));
     }
+    if carried_values.iter().any(|&value| n.value_type(value).as_tensor().is_none()) {
+        return unroll(n, graph, Limits { trips: trip_count, start }, carried_values);
+    }
     let has_no_condition = start.is_none();
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
         let true_value = n.scalar(DType::Bool, 1.0);
@@ -116,6 +122,62 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     let limits = Limits { trips: trip_count, start: start.filter(|&start| !is_true(n, start)) };
     run_loop(n, limits, carried_values, &mut body)
+}
+
+/// Unrolls a loop that carries sequences, because the length of a sequence is part of its type. The trip count and the
+/// condition of every iteration must be constants.
+fn unroll(
+    n: &mut Node<'_, '_>,
+    graph: &GraphProto,
+    limits: Limits,
+    mut carried_values: Vec<ExprId>,
+) -> Result<Outputs> {
+    let count = carried_values.len();
+    let trip_count = limits.trips.map(|trip_count| known(n, trip_count, "trip count")).transpose()?;
+    let mut continues = match limits.start {
+        Some(start) => known(n, start, "condition")? != 0,
+        None => true,
+    };
+    let mut scan_rows: Vec<Vec<ExprId>> = vec![Vec::new(); graph.output.len() - count - 1];
+    let mut iteration = 0;
+    while continues && trip_count.is_none_or(|trip_count| iteration < trip_count) {
+        if iteration == MAX_UNROLLED {
+            return Err(n.invalid_node(format!("a loop that carries a sequence has at most {MAX_UNROLLED} iterations")));
+        }
+        let mut inputs = vec![n.tensor(Tensor::scalar(iteration)), n.scalar(DType::Bool, 1.0)];
+        inputs.append(&mut carried_values);
+        let outputs = n.subgraph(graph, &inputs)?;
+        // Without an initial condition, the condition from the body has no effect.
+        if limits.start.is_some() {
+            let condition = condition(n, outputs[0])?;
+            continues = known(n, condition, "condition")? != 0;
+        }
+        carried_values = outputs[1..=count].to_vec();
+        scan_rows.iter_mut().zip(&outputs[count + 1..]).for_each(|(rows, &value)| rows.push(value));
+        iteration += 1;
+    }
+    for (i, rows) in scan_rows.iter().enumerate() {
+        if rows.is_empty() {
+            let name = &graph.output[count + 1 + i].name;
+            return Err(
+                n.invalid_node(format!("scan output \"{name}\": expected an iteration, found a loop without any"))
+            );
+        }
+        let rows = n.tuple(rows)?;
+        carried_values.push(n.op("stack", &[rows], attrs![axis: 0])?);
+    }
+    Ok(carried_values)
+}
+
+/// Returns the integer or Boolean constant that bounds a loop that carries a sequence.
+fn known(n: &mut Node<'_, '_>, value: ExprId, role: &str) -> Result<i64> {
+    let constant = n.constant_value(value).and_then(|constant| constant.view().to_i64s()?.first().copied());
+    constant.ok_or_else(|| {
+        let message = format!(
+            "{role}: expected a compile-time constant for a loop that carries a sequence, found a run-time value"
+        );
+        Box::new(n.error(codes::frontends::NOT_CONSTANT, message))
+    })
 }
 
 /// Returns the declared dimensions of a value; `None` for each non-numeric dimension.

@@ -428,8 +428,9 @@ impl Lowering<'_> {
     }
 
     /// Converts the longest expressible prefix of the links into post-ops, for a result of layout `dst`, which has the
-    /// shape that the primitive sees. `bias` is the index of the link that the primitive computes as its bias. `read`
-    /// lists the buffers that the item reads, from the anchor to the end of its chain.
+    /// shape that the primitive sees. The prefix ends before an operator whose input is not a view of the result.
+    /// `bias` is the index of the link that the primitive computes as its bias. `read` lists the buffers that the item
+    /// reads, from the anchor to the end of its chain.
     pub fn chain(
         &mut self,
         links: &[Link],
@@ -441,12 +442,16 @@ impl Lowering<'_> {
     ) -> Result<Chain> {
         let mut chain = Chain { post_ops: Vec::new(), links: 0, sum_into: None };
         let mut path: Vec<Link> = Vec::new();
+        let mut view = dim_map.to_value(dst);
         for (i, &link) in links.iter().enumerate() {
-            if chain.post_ops.len() == MAX_POST_OPS {
+            if chain.post_ops.len() == MAX_POST_OPS || view.is_none() {
                 break;
             }
             match link {
-                Link::View(_) => path.push(link),
+                Link::View(op) => {
+                    view = view.and_then(|view| self.view_after(&self.ir.ops[op], &view));
+                    path.push(link);
+                }
                 Link::Stage { .. } => break,
                 _ if bias == Some(i) => chain.links = i + 1,
                 Link::Eltwise(op) => {
@@ -537,6 +542,14 @@ impl Lowering<'_> {
         }
     }
 
+    /// Returns the view of the result of a transpose or reshape whose input is `view`, or `None` if it needs a copy.
+    fn view_after(&self, op: &Op, view: &View) -> Option<View> {
+        match &op.kind {
+            Kind::Transpose(axes) => Some(view.permute(axes)),
+            _ => view.reshape(self.ir.shape(op.output)),
+        }
+    }
+
     /// Sets the placement of the value that the first `count` links of a chain compute; `tensor` is the result in the
     /// primitive's dimensions, which `dim_map` maps back.
     pub fn put_after_chain(
@@ -552,11 +565,8 @@ impl Lowering<'_> {
         for link in &links[..count] {
             let op = &self.ir.ops[link.op()];
             value = op.output;
-            if let (Link::View(_), Some(previous_view)) = (link, &view) {
-                view = match &op.kind {
-                    Kind::Transpose(axes) => Some(previous_view.permute(axes)),
-                    _ => previous_view.reshape(self.ir.shape(op.output)),
-                };
+            if matches!(link, Link::View(_)) {
+                view = view.and_then(|view| self.view_after(op, &view));
             }
         }
         let view = view.ok_or_else(|| {
