@@ -235,8 +235,9 @@ def main():
     args = arguments()
     end = time.monotonic() + 60 * args.minutes
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if args.op and args.op not in MAKERS:
-        sys.exit(f"onnx-fuzz: expected a supported operator, found {args.op}")
+    args.op = args.op.split(",") if args.op else None
+    if unknown := [op for op in args.op or [] if op not in MAKERS]:
+        sys.exit(f"onnx-fuzz: expected supported operators, found {', '.join(unknown)}")
     known = read_known(pathlib.Path(__file__).with_name("fuzz-known.txt"))
     with tempfile.TemporaryDirectory(prefix="onnx-fuzz-") as work:
         plugins = ["--plugin-dir", args.plugin_dir] if args.plugin_dir else []
@@ -271,7 +272,7 @@ def arguments():
     parser.add_argument("--backend", help="Backends, separated by commas [default: the host]")
     parser.add_argument("--plugin-dir")
     parser.add_argument("--out", default="target/onnx-fuzz", help="Output directory for minimized cases")
-    parser.add_argument("--op", help="Operator for half of the nodes")
+    parser.add_argument("--op", help="Operators for most of the nodes, separated by commas")
     parser.add_argument("--large", action="store_true", help="Larger dimensions, for backends with a minimum region cost")
     parser.add_argument("--keep", type=int, default=2, help="Number of minimized cases per fault")
     parser.add_argument("--table", action="store_true", help="Table of the number of nodes by operator")

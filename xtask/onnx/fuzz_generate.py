@@ -43,9 +43,11 @@ SHARE = {op: sum(op in AVAILABLE[o] for o in OPSETS) / len(OPSETS) for op in MAK
 
 
 def generate(seed, index, only=None, large=False):
-    """Returns the graph for a seed and an index, or None if no node could be generated."""
+    """Returns the graph for a seed and an index, or None if no node could be generated. Most nodes have an operator of
+    the list `only`, if it is given.
+    """
     rng = np.random.default_rng([seed, index])
-    opsets = [o for o in OPSETS if only is None or only in AVAILABLE[o]]
+    opsets = [o for o in OPSETS if only is None or all(op in AVAILABLE[o] for op in only)]
     opset = int(opsets[rng.integers(len(opsets))])
     main = [F32, F16, F64, BF16][rng.choice(4, p=[0.7, 0.12, 0.1, 0.08])]
     if main == BF16 and opset < 13:
@@ -57,7 +59,8 @@ def generate(seed, index, only=None, large=False):
     ops = AVAILABLE[opset]
     weights = np.array([1 / SHARE[op] for op in ops])
     for _ in range(int(rng.integers(5, 26))):
-        op = only if only and rng.random() < 0.5 else ops[rng.choice(len(ops), p=weights / weights.sum())]
+        wanted = only and rng.random() < (0.5 if len(only) == 1 else 0.9)
+        op = only[rng.integers(len(only))] if wanted else ops[rng.choice(len(ops), p=weights / weights.sum())]
         for _ in range(ATTEMPTS):
             if grow(graph, op, rng, style):
                 break

@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import subprocess
+import tempfile
 
 from fuzz_graph import write_case
 
@@ -19,7 +20,7 @@ WITH_BACKENDS = 4
 
 @dataclasses.dataclass
 class Outcome:
-    # "pass", "wrong", "refused", "crash", "timeout"
+    # "pass", "wrong", "refused", "crash", "timeout", "uncompiled"
     kind: str
     code: str = ""
     message: str = ""
@@ -43,10 +44,13 @@ class Byoc:
     def __init__(self, program, options, folder):
         self.program, self.options, self.folder = program, options, pathlib.Path(folder)
         self.patience = PATIENCE * (WITH_BACKENDS if options else 1)
+        # Messages of regions that a backend accepted and could not compile, in the current batch.
+        self.uncompiled = []
 
     def verify(self, graphs):
         """Returns the outcomes of graphs, in order."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.uncompiled = []
         folders = []
         for i, graph in enumerate(graphs):
             folders.append(self.folder / f"{i}")
@@ -61,21 +65,35 @@ class Byoc:
             elif len(outcomes) < len(folders):
                 done, late = self.run([folders[len(outcomes)]], "--isolate-cases")
                 outcomes += done or [Outcome("crash", message="no verdict")]
+        if self.uncompiled:
+            outcomes = [self.with_compilation(*pair) for pair in zip(folders, outcomes)]
         return outcomes
+
+    def with_compilation(self, folder, outcome):
+        """Returns the outcome of a case, or that of its region that is not compiled."""
+        if outcome.kind != "pass":
+            return outcome
+        self.uncompiled = []
+        self.run([folder])
+        return Outcome("uncompiled", "E0423", self.uncompiled[0], outcome.offload) if self.uncompiled else outcome
 
     def run(self, folders, *options):
         """Returns the outcomes of cases until the process terminates, and true if the process timed out and was killed."""
         command = [self.program, "verify", "--json", *options, *self.options, *map(str, folders)]
         # In a separate session, so that the processes of isolated cases are killed along with it.
+        messages = tempfile.TemporaryFile()
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0
+            command, stdout=subprocess.PIPE, stderr=messages, start_new_session=True, bufsize=0
         )
         outcomes = []
-        with process.stdout:
+        with process.stdout, messages:
             while select.select([process.stdout], [], [], self.patience)[0]:
                 line = process.stdout.readline()
                 if not line:
                     process.wait()
+                    messages.seek(0)
+                    text = messages.read().decode(errors="replace")
+                    self.uncompiled += re.findall(r"warning\[E0423\]: (.*)", text)
                     return outcomes, False
                 if outcome := outcome_of(line.decode(errors="replace")):
                     outcomes.append(outcome)

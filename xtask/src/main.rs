@@ -65,7 +65,7 @@ usage: cargo xtask <task>
   onnx-suite [--backend NAME,...] [--every N] [--bless]
                           Run every n-th case of the ONNX backend suite on the given backends, and compare the
                           verdicts with the recorded ones; --bless records the verdicts of the host
-  onnx-fuzz --seed N --count M [--backend NAME,...] [--out DIR] [--op NAME] [--large] [--table]
+  onnx-fuzz --seed N --count M [--backend NAME,...] [--out DIR] [--op NAME,...] [--large] [--table]
                           Compare M random ONNX graphs on the given backends with ONNX Runtime; mismatches are
                           minimized and written to DIR [default: target/onnx-fuzz]
   exports [--backend NAME,...] [NAME..]

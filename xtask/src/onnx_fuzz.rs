@@ -8,7 +8,7 @@ use std::process::Command;
 /// Python packages for the generator and the references.
 const PACKAGES: &[&str] = &["onnx==1.23.2", "onnxruntime==1.32.*", "numpy", "ml_dtypes"];
 
-/// Runs `cargo xtask onnx-fuzz [--seed N] [--count M] [--backend NAME,...] [--out DIR] [--op NAME] ...`, which passes
+/// Runs `cargo xtask onnx-fuzz [--seed N] [--count M] [--backend NAME,...] [--out DIR] [--op NAME,...] ...`, which passes
 /// its arguments to the script.
 pub fn run(args: &[&str]) -> Result<(), String> {
     let packages = target_dir().join("python").join("onnx-fuzz");

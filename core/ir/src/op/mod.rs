@@ -13,7 +13,7 @@ mod create;
 mod def;
 pub mod dense;
 mod dynamic;
-mod einsum;
+pub mod einsum;
 mod elementwise;
 mod evaluate;
 pub mod facts;

@@ -10,6 +10,7 @@ mod control;
 mod conv;
 mod deform;
 mod early;
+mod einsum;
 mod elementwise;
 mod embedding;
 mod geometry;
@@ -60,6 +61,7 @@ const STANDARD: &[&[Row]] = &[
     conv::ROWS,
     deform::ROWS,
     early::ROWS,
+    einsum::ROWS,
     elementwise::ROWS,
     embedding::ROWS,
     geometry::ROWS,

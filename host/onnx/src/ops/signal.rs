@@ -1,4 +1,4 @@
-//! Fourier transforms, window functions and Einstein summation.
+//! Fourier transforms and window functions.
 
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::ExprId;
@@ -18,12 +18,6 @@ pub const ROWS: &[Row] = &[
             None => n.tensor(Tensor::scalar(-2i64)),
         };
         dft(n, axis)
-    }),
-    ("Einsum", 12, |n| {
-        let inputs = n.all_inputs()?;
-        let equation = n.str_attr("equation", "")?;
-        let operands = n.tuple(&inputs)?;
-        single_output(n.op("einsum", &[operands], attrs![equation: equation.as_str()])?)
     }),
     ("HammingWindow", 17, |n| window(n, [25.0 / 46.0, 21.0 / 46.0, 0.0])),
     ("HannWindow", 17, |n| window(n, [0.5, 0.5, 0.0])),
