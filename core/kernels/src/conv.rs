@@ -1,11 +1,13 @@
-//! Convolutions over one and two spatial axes, as matrix products.
+//! Convolutions as matrix products.
 //!
 //! * Channels first (NCHW): out = weight * columns. The columns are the data itself for a 1x1 kernel without stride or
 //!   padding; otherwise they are gathered (im2col) for a run of output elements at a time, as many as fit in the
 //!   L2 cache next to the product's own blocks. Runs are split over the threads; with fewer runs than
 //!   threads, the threads share the gathering and the product of each run.
 //! * Channels last (NHWC), one group: out = columns * weight, with the weight packed once if it is constant.
-//! * One input channel per group: see [`super::depthwise`].
+//! * Three spatial axes (NCDHW): as channels first, once for each depth of the result. A channel of the two-dimensional
+//!   convolution is a channel of the data at one tap of the depth.
+//! * One input channel per group over a plane: see [`super::depthwise`].
 
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm_at};
@@ -20,6 +22,7 @@ use std::ops::Range;
 
 inventory::submit! { Offer { op: "nn.conv1d", make } }
 inventory::submit! { Offer { op: "nn.conv2d", make } }
+inventory::submit! { Offer { op: "nn.conv3d", make: make_volume } }
 
 /// Target size in bytes of the gathered columns, so that they stay in the L2 cache while they are multiplied.
 const COLUMN_BYTES: usize = 384 << 10;
@@ -135,42 +138,50 @@ struct ChannelsFirst {
     packed: Option<Vec<f32>>,
 }
 
-impl ChannelsFirst {
-    /// Gathers the columns of `positions`: one row per channel and tap.
-    fn gather(&self, image: &[f32], positions: Range<usize>, threads: usize, columns: &mut [f32]) {
-        let p = &self.plane;
-        let (width, taps) = (positions.len(), p.kernel[0] * p.kernel[1]);
-        let rows = &mut columns[..p.terms() * width];
-        let row = |row: usize, row_out: &mut [f32]| {
-            let (channel, tap) = (row / taps, row % taps);
-            let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
-            let (inside_h, inside_w) = (p.valid_positions(0, kh), p.valid_positions(1, kw));
-            let image = &image[channel * p.size[0] * p.size[1]..][..p.size[0] * p.size[1]];
-            let mut position = positions.start;
-            while position < positions.end {
-                let (h, w) = (position / p.out[1], position % p.out[1]);
-                let end = (position - w + p.out[1]).min(positions.end);
-                let row_out = &mut row_out[position - positions.start..end - positions.start];
-                position = end;
-                let row_end = w + row_out.len();
-                let (first_in, last_in) = (inside_w.start.clamp(w, row_end), inside_w.end.clamp(w, row_end));
-                if !inside_h.contains(&h) || first_in >= last_in {
-                    row_out.fill(0.0);
-                    continue;
-                }
-                row_out[..first_in - w].fill(0.0);
-                row_out[last_in - w..].fill(0.0);
-                let line = (h * p.stride[0] + kh * p.dilation[0] - p.before[0]) * p.size[1];
-                let source = &image[line + first_in * p.stride[1] + kw * p.dilation[1] - p.before[1]..];
-                copy_every(&mut row_out[first_in - w..last_in - w], source, p.stride[1]);
-            }
-        };
-        if threads == 1 {
-            rows.chunks_mut(width).enumerate().for_each(|(i, row_out)| row(i, row_out));
-        } else {
-            let work = rows.len();
-            split::for_each_chunk(rows, width, work, row);
+/// Gathers the columns of `positions`: one row per channel and tap. `channel` returns the plane of a channel, `None` if
+/// it lies in the padding.
+fn gather<'x>(
+    p: &Plane,
+    channel: impl Fn(usize) -> Option<&'x [f32]> + Sync,
+    positions: Range<usize>,
+    threads: usize,
+    columns: &mut [f32],
+) {
+    let (width, taps) = (positions.len(), p.kernel[0] * p.kernel[1]);
+    let rows = &mut columns[..p.terms() * width];
+    let row = |row: usize, row_out: &mut [f32]| match channel(row / taps) {
+        Some(image) => gather_tap(p, image, row % taps, positions.clone(), row_out),
+        None => row_out.fill(0.0),
+    };
+    if threads == 1 {
+        rows.chunks_mut(width).enumerate().for_each(|(i, row_out)| row(i, row_out));
+    } else {
+        let work = rows.len();
+        split::for_each_chunk(rows, width, work, row);
+    }
+}
+
+/// Gathers the elements of a plane that a tap multiplies at `positions`.
+fn gather_tap(p: &Plane, image: &[f32], tap: usize, positions: Range<usize>, row_out: &mut [f32]) {
+    let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
+    let (inside_h, inside_w) = (p.valid_positions(0, kh), p.valid_positions(1, kw));
+    let mut position = positions.start;
+    while position < positions.end {
+        let (h, w) = (position / p.out[1], position % p.out[1]);
+        let end = (position - w + p.out[1]).min(positions.end);
+        let row_out = &mut row_out[position - positions.start..end - positions.start];
+        position = end;
+        let row_end = w + row_out.len();
+        let (first_in, last_in) = (inside_w.start.clamp(w, row_end), inside_w.end.clamp(w, row_end));
+        if !inside_h.contains(&h) || first_in >= last_in {
+            row_out.fill(0.0);
+            continue;
         }
+        row_out[..first_in - w].fill(0.0);
+        row_out[last_in - w..].fill(0.0);
+        let line = (h * p.stride[0] + kh * p.dilation[0] - p.before[0]) * p.size[1];
+        let source = &image[line + first_in * p.stride[1] + kw * p.dilation[1] - p.before[1]..];
+        copy_every(&mut row_out[first_in - w..last_in - w], source, p.stride[1]);
     }
 }
 
@@ -202,7 +213,8 @@ impl Kernel for ChannelsFirst {
             let columns = if p.is_direct() {
                 Matrix { data: &data[run.start..], row: positions, col: 1 }
             } else {
-                self.gather(data, run.clone(), threads, columns);
+                let plane_len = p.size[0] * p.size[1];
+                gather(p, |i| Some(&data[i * plane_len..][..plane_len]), run.clone(), threads, columns);
                 Matrix { data: columns, row: run.len(), col: 1 }
             };
             let first = index * group_output_len + run.start;
@@ -214,6 +226,97 @@ impl Kernel for ChannelsFirst {
             // SAFETY: the assertion keeps the rectangle inside the result, and `for_each_run` passes each run of
             // positions to one call, so no other thread accesses the rectangle.
             unsafe { gemm_at(threads, size, weight, columns, shared_out.get().add(first), positions) };
+        });
+        Ok(())
+    }
+}
+
+/// Depth axis of a convolution over a volume.
+struct Depth {
+    size: usize,
+    kernel: usize,
+    out: usize,
+    stride: usize,
+    dilation: usize,
+    before: usize,
+}
+
+/// Convolution over depth, height and width, channels first.
+struct Volume {
+    /// Convolution of a plane of the result: its images are the images and depths, its channels the channels and taps
+    /// of the depth.
+    plane: Plane,
+    depth: Depth,
+    tile: usize,
+    packed: Option<Vec<f32>>,
+}
+
+fn make_volume(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let ([data, weight], out) = f32_shapes(spec)?;
+    let shape = ConvShape::new(&spec.params(), &data, &weight, &out);
+    if !is_dense(&shape.data) || !is_dense(&shape.out) {
+        return None;
+    }
+    let packed = packed_weight(&shape, spec.constants.get(1).copied().flatten(), [0, 1, 2, 3, 4])?;
+    let depth = Depth {
+        size: shape.data.size[2],
+        kernel: shape.weight.size[2],
+        out: shape.out.size[2],
+        stride: shape.window.stride[0],
+        dilation: shape.window.dilation[0],
+        before: shape.window.before[0],
+    };
+    let mut plane = Plane::of_depth(&shape)?;
+    if shape.weight.spatial() == [1; 3] && shape.window.stride == [1; 3] && shape.data.spatial() == shape.out.spatial()
+    {
+        let size = [depth.size * plane.size[0], plane.size[1]];
+        let plane = Plane { size, out: size, is_slice: false, ..plane };
+        return Some(Box::new(ChannelsFirst { tile: tile(&plane), plane, packed }));
+    }
+    plane.batch *= depth.out;
+    plane.channels *= depth.kernel;
+    Some(Box::new(Volume { tile: tile(&plane), plane, depth, packed }))
+}
+
+impl Kernel for Volume {
+    fn workspace(&self) -> usize {
+        column_bytes(&self.plane, self.tile)
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let (p, depth) = (&self.plane, &self.depth);
+        let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
+        let w = self.packed.as_deref().unwrap_or(w);
+        let out = outputs[0].as_mut_slice::<f32>();
+        let (positions, terms, plane_len) = (p.positions(), p.terms(), p.size[0] * p.size[1]);
+        let group_input_len = p.channels / depth.kernel * depth.size * plane_len;
+        let out_row = depth.out * positions;
+        let out_len = out.len();
+        let shared_out = SharedPtr::new(out);
+        for_each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
+            let (image, d) = (image / depth.out, image % depth.out);
+            let index = image * p.groups + group;
+            let data = &x[index * group_input_len..][..group_input_len];
+            let weight =
+                Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
+            let channel = |i: usize| {
+                let (channel, tap) = (i / depth.kernel, i % depth.kernel);
+                let at = (d * depth.stride + tap * depth.dilation).checked_sub(depth.before)?;
+                (at < depth.size).then(|| &data[(channel * depth.size + at) * plane_len..][..plane_len])
+            };
+            gather(p, channel, run.clone(), threads, columns);
+            let columns = Matrix { data: columns, row: run.len(), col: 1 };
+            let first = index * p.out_channels * out_row + d * positions + run.start;
+            assert!(first + (p.out_channels - 1) * out_row + run.len() <= out_len, "every run lies within the result");
+            let size = (p.out_channels, run.len(), terms);
+            // SAFETY: the assertion keeps the rectangle inside the result, and `for_each_run` passes each run of
+            // positions to one call, so no other thread accesses the rectangle.
+            unsafe { gemm_at(threads, size, weight, columns, shared_out.get().add(first), out_row) };
         });
         Ok(())
     }

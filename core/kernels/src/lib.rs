@@ -27,6 +27,7 @@ mod reduce;
 pub(crate) mod simd;
 pub mod split;
 mod strided;
+mod widened;
 
 use byoc_ir::ir::{Attrs, OpId, TensorType};
 use byoc_ir::op::{self, OpDef, Params};
@@ -118,12 +119,13 @@ pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     if let Some(kernel) = blocked::layout_wrapped(op, spec) {
         return Some(kernel);
     }
-    let name = op::get(op).name;
-    inventory::iter::<Offer>
-        .into_iter()
-        .filter(|offer| offer.op == name)
-        .find_map(|offer| (offer.make)(spec))
-        .or_else(|| fallback::make(spec))
+    fast(spec).or_else(|| widened::make(spec, fast)).or_else(|| fallback::make(spec))
+}
+
+/// Creates the first fast kernel that covers a call.
+fn fast(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let offers = inventory::iter::<Offer>.into_iter().filter(|offer| offer.op == spec.def.name);
+    offers.map(|offer| offer.make).find_map(|make| make(spec))
 }
 
 /// Returns true if the host can run the operator.

@@ -19,13 +19,21 @@ pub struct Plane {
     pub stride: [usize; 2],
     pub dilation: [usize; 2],
     pub before: [usize; 2],
+    /// True if the plane is one depth of a volume, so that its channels are not adjacent in memory.
+    pub is_slice: bool,
 }
 
 impl Plane {
-    /// Creates the geometry; `None` for three spatial axes and for empty tensors, which the reference computes.
+    /// Creates the geometry; `None` for three spatial axes and for empty tensors.
     pub fn new(s: &ConvShape) -> Option<Plane> {
         let depth = [s.data.size[2], s.weight.size[2], s.out.size[2], s.window.stride[0]];
-        if depth != [1; 4] || s.data.size.contains(&0) || s.weight.size.contains(&0) || s.out.size.contains(&0) {
+        let plane = Plane::of_depth(s).filter(|_| depth == [1; 4])?;
+        Some(Plane { is_slice: false, ..plane })
+    }
+
+    /// Creates the geometry of one depth of a convolution; `None` for empty tensors.
+    pub fn of_depth(s: &ConvShape) -> Option<Plane> {
+        if s.data.size.contains(&0) || s.weight.size.contains(&0) || s.out.size.contains(&0) {
             return None;
         }
         let plane = |c: &CanonicalDims| [c.size[3], c.size[4]];
@@ -41,6 +49,7 @@ impl Plane {
             stride: last_two(s.window.stride),
             dilation: last_two(s.window.dilation),
             before: last_two(s.window.before),
+            is_slice: true,
         })
     }
 
@@ -56,7 +65,11 @@ impl Plane {
 
     /// Returns true if the columns are the data itself, so that nothing is gathered.
     pub fn is_direct(&self) -> bool {
-        self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
+        !self.is_slice
+            && self.kernel == [1, 1]
+            && self.stride == [1, 1]
+            && self.before == [0, 0]
+            && self.out == self.size
     }
 
     /// Returns the work of one group of one image in the unit of `split::threads`: a multiply-add of a blocked product

@@ -1,5 +1,5 @@
-//! Pooling over one and two spatial axes of dense planes (NCHW): planes are split over the threads, and within a
-//! plane each tap is applied to a whole row of results.
+//! Pooling over spatial axes of dense planes (NCHW): planes of the result are split over the threads, and within a plane
+//! each tap is applied to a whole row of results.
 
 use super::dense::f32_shapes;
 use super::plane::is_dense;
@@ -13,8 +13,10 @@ use std::ops::Range;
 
 inventory::submit! { Offer { op: "nn.max_pool1d", make: |s| make(s, Reduction::Max) } }
 inventory::submit! { Offer { op: "nn.max_pool2d", make: |s| make(s, Reduction::Max) } }
+inventory::submit! { Offer { op: "nn.max_pool3d", make: |s| make(s, Reduction::Max) } }
 inventory::submit! { Offer { op: "nn.avg_pool1d", make: |s| make(s, Reduction::Mean) } }
 inventory::submit! { Offer { op: "nn.avg_pool2d", make: |s| make(s, Reduction::Mean) } }
+inventory::submit! { Offer { op: "nn.avg_pool3d", make: |s| make(s, Reduction::Mean) } }
 inventory::submit! { Offer { op: "nn.contrib_lp_pool1d", make: |s| make(s, norm(s)?) } }
 inventory::submit! { Offer { op: "nn.contrib_lp_pool2d", make: |s| make(s, norm(s)?) } }
 inventory::submit! { Offer { op: "nn.global_max_pool2d", make: |s| make_global(s, true) } }
@@ -63,6 +65,11 @@ impl Axis {
         taps_inside(position * self.stride, self.before, self.dilation, self.taps, self.size)
     }
 
+    /// Returns the index of a tap that lies inside the data.
+    fn index(&self, position: usize, tap: usize) -> usize {
+        position * self.stride + tap * self.dilation - self.before
+    }
+
     /// Returns the positions whose tap `tap` lies inside the data.
     fn valid_positions(&self, tap: usize) -> Range<usize> {
         let offset = tap * self.dilation;
@@ -77,7 +84,8 @@ impl Axis {
 const MAX_POSITIONS: usize = 1 << 24;
 
 struct Pool {
-    axes: [Axis; 2],
+    /// Depth, height and width.
+    axes: [Axis; 3],
     reduction: Reduction,
 }
 
@@ -116,62 +124,79 @@ fn make(spec: &Spec<'_>, reduction: Reduction) -> Option<Box<dyn Kernel>> {
         let (stride, before, dilation) = (window.stride[i], window.before[i], window.dilation[i]);
         Axis { size, out, stride, before, dilation, taps: taps[i], ranges, counts: (0..out).map(count).collect() }
     };
-    Some(Box::new(Pool { axes: [axis(1), axis(2)], reduction }))
+    Some(Box::new(Pool { axes: [axis(0), axis(1), axis(2)], reduction }))
 }
 
 impl Pool {
-    fn plane(&self, x: &[f32], out: &mut [f32]) {
-        let [rows, cols] = &self.axes;
+    /// Computes the plane at depth `d` of the result of one channel.
+    fn plane(&self, x: &[f32], d: usize, out: &mut [f32]) {
+        let [depth, rows, cols] = &self.axes;
         let mut ticks = Ticks::every(cols.out);
         for (h, row) in out.chunks_mut(cols.out).enumerate() {
             row.fill(if self.reduction == Reduction::Max { f32::NEG_INFINITY } else { 0.0 });
-            for kh in rows.taps_of(h) {
-                if ticks.is_requested() {
-                    return;
-                }
-                let line = h * rows.stride + kh * rows.dilation - rows.before;
-                let line = &x[line * cols.size..][..cols.size];
-                for kw in cols.ranges.iter().flat_map(Range::clone) {
-                    let columns = cols.valid_positions(kw);
-                    if columns.is_empty() {
-                        continue;
+            for kd in depth.taps_of(d) {
+                for kh in rows.taps_of(h) {
+                    if ticks.is_requested() {
+                        return;
                     }
-                    let first = columns.start * cols.stride + kw * cols.dilation - cols.before;
-                    let row = &mut row[columns];
-                    match self.reduction {
-                        Reduction::Max => update_maxima(row, &line[first..], cols.stride),
-                        Reduction::Mean => add(row, &line[first..], cols.stride),
-                        Reduction::Norm1 => add_magnitudes(row, &line[first..], cols.stride),
-                        Reduction::Norm2 => add_squares(row, &line[first..], cols.stride),
-                    }
+                    self.add_line(self.line(x, [d, h], [kd, kh]), row);
                 }
             }
             match self.reduction {
                 Reduction::Max | Reduction::Norm1 => {}
                 Reduction::Mean => {
+                    let lines = depth.counts[d] * rows.counts[h];
                     for (value, count) in row.iter_mut().zip(&cols.counts) {
-                        *value /= (rows.counts[h] * count).max(1) as f32;
+                        *value /= (lines * count).max(1) as f32;
                     }
                 }
                 Reduction::Norm2 => {
                     for (w, value) in row.iter_mut().enumerate() {
                         // The squares may overflow or underflow even if the norm does not.
-                        *value = if SAFE_SQUARES.contains(value) { value.sqrt() } else { self.wide_norm(x, h, w) };
+                        *value = if SAFE_SQUARES.contains(value) { value.sqrt() } else { self.wide_norm(x, [d, h, w]) };
                     }
                 }
             }
         }
     }
 
+    /// Returns the line of the data at the taps `[kd, kh]` of the positions `[d, h]`.
+    fn line<'x>(&self, x: &'x [f32], [d, h]: [usize; 2], [kd, kh]: [usize; 2]) -> &'x [f32] {
+        let [depth, rows, cols] = &self.axes;
+        let (d, h) = (depth.index(d, kd), rows.index(h, kh));
+        &x[(d * rows.size + h) * cols.size..][..cols.size]
+    }
+
+    /// Applies the taps along a line to a row of results.
+    fn add_line(&self, line: &[f32], row: &mut [f32]) {
+        let cols = &self.axes[2];
+        for kw in cols.ranges.iter().flat_map(Range::clone) {
+            let columns = cols.valid_positions(kw);
+            if columns.is_empty() {
+                continue;
+            }
+            let first = cols.index(columns.start, kw);
+            let row = &mut row[columns];
+            match self.reduction {
+                Reduction::Max => update_maxima(row, &line[first..], cols.stride),
+                Reduction::Mean => add(row, &line[first..], cols.stride),
+                Reduction::Norm1 => add_magnitudes(row, &line[first..], cols.stride),
+                Reduction::Norm2 => add_squares(row, &line[first..], cols.stride),
+            }
+        }
+    }
+
     /// Computes the Euclidean norm of one window in binary64.
-    fn wide_norm(&self, x: &[f32], h: usize, w: usize) -> f32 {
-        let [rows, cols] = &self.axes;
+    fn wide_norm(&self, x: &[f32], [d, h, w]: [usize; 3]) -> f32 {
+        let [depth, rows, cols] = &self.axes;
         let mut sum = 0.0f64;
-        for kh in rows.taps_of(h) {
-            let line = h * rows.stride + kh * rows.dilation - rows.before;
-            for kw in cols.taps_of(w) {
-                let value = f64::from(x[line * cols.size + w * cols.stride + kw * cols.dilation - cols.before]);
-                sum += value * value;
+        for kd in depth.taps_of(d) {
+            for kh in rows.taps_of(h) {
+                let line = self.line(x, [d, h], [kd, kh]);
+                for kw in cols.taps_of(w) {
+                    let value = f64::from(line[cols.index(w, kw)]);
+                    sum += value * value;
+                }
             }
         }
         sum.sqrt() as f32
@@ -220,13 +245,15 @@ multiversion! {
 
 impl Kernel for Pool {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        let [rows, cols] = &self.axes;
+        let [depth, rows, cols] = &self.axes;
         let x = inputs[0].as_slice::<f32>();
         let out = outputs[0].as_mut_slice::<f32>();
-        let taps = rows.taps.min(rows.size) * cols.taps.min(cols.size);
+        let taps: usize = self.axes.iter().map(|axis| axis.taps.min(axis.size)).product();
         let work = out.len().saturating_mul(taps) / 4;
-        let size = rows.size * cols.size;
-        split::for_each_chunk(out, rows.out * cols.out, work, |i, out| self.plane(&x[i * size..][..size], out));
+        let size = depth.size * rows.size * cols.size;
+        split::for_each_chunk(out, rows.out * cols.out, work, |i, out| {
+            self.plane(&x[i / depth.out * size..][..size], i % depth.out, out);
+        });
         Ok(())
     }
 }

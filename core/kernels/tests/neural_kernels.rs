@@ -3,7 +3,7 @@
 
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op::{self, Value};
-use byoc_ir::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut};
+use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 use byoc_kernels::{Kernel, Offer, Spec};
 
 /// Returns pseudorandom numbers in [-1, 1).
@@ -155,6 +155,77 @@ fn depthwise_convolution() {
 }
 
 #[test]
+fn convolution_of_volumes() {
+    let strides = |v: [i64; 3]| ("strides", ints(v));
+    let padding = |v: [i64; 6]| ("padding", ints(v));
+    let dilation = |v: [i64; 3]| ("dilation", ints(v));
+    check("nn.conv3d", &[], &[&[1, 3, 4, 5, 6], &[2, 3, 1, 1, 1]]);
+    check("nn.conv3d", &[], &[&[2, 3, 4, 5, 6], &[2, 3, 3, 1, 1]]);
+    check("nn.conv3d", &[padding([1, 0, 0, 1, 0, 0])], &[&[2, 4, 5, 7, 6], &[6, 4, 3, 1, 1]]);
+    check("nn.conv3d", &[padding([0, 1, 1, 0, 1, 1])], &[&[1, 4, 5, 7, 6], &[6, 4, 1, 3, 3]]);
+    check("nn.conv3d", &[padding([1; 6]), strides([2, 1, 2])], &[&[2, 3, 8, 9, 10], &[5, 3, 3, 3, 3]]);
+    check("nn.conv3d", &[padding([1, 2, 3, 0, 1, 4]), dilation([2, 1, 3])], &[&[1, 2, 7, 6, 8], &[3, 2, 3, 2, 2]]);
+    check("nn.conv3d", &[("groups", AttrValue::Int(2)), padding([1; 6])], &[&[2, 4, 3, 6, 5], &[6, 2, 3, 3, 3]]);
+    check("nn.conv3d", &[padding([1; 6])], &[&[1, 16, 6, 20, 21], &[24, 16, 3, 3, 3]]);
+    check("nn.conv3d", &[padding([4; 6])], &[&[1, 1, 2, 2, 2], &[1, 1, 3, 3, 3]]);
+}
+
+/// Tests that 16-bit floats are computed by the kernels for `f32`, and rounded once.
+#[test]
+fn products_of_narrow_floats() {
+    let padding = [("padding", ints([1, 1, 1, 1]))];
+    let cases: [(&str, &[(&str, AttrValue)], &[&[usize]]); 6] = [
+        ("nn.dense", &[], &[&[37, 65], &[33, 65]]),
+        ("nn.batch_matmul", &[], &[&[3, 5, 8], &[3, 8, 7]]),
+        ("nn.conv2d", &padding, &[&[1, 8, 9, 10], &[6, 8, 3, 3]]),
+        ("nn.softmax", &[], &[&[5, 40]]),
+        ("add", &[], &[&[5, 40], &[40]]),
+        ("less", &[], &[&[5, 40], &[40]]),
+    ];
+    for (name, pairs, shapes) in cases {
+        for (dtype, unit) in [(DType::F16, 2f64.powi(-11)), (DType::BF16, 2f64.powi(-8))] {
+            let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
+            let args: Vec<Tensor> =
+                shapes.iter().zip(1..).map(|(shape, seed)| narrow(&random(shape, seed), dtype)).collect();
+            let values: Vec<Value> = args.iter().cloned().map(Value::Tensor).collect();
+            let op = op::lookup(name).unwrap();
+            let expected = op::evaluate(op, &attrs, &values, 1 << 26).unwrap();
+            for constants in [vec![None; args.len()], args.iter().map(Some).collect()] {
+                let type_of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
+                let (inputs, outputs): (Vec<_>, Vec<_>) =
+                    (args.iter().map(type_of).collect(), expected.iter().map(type_of).collect());
+                let spec =
+                    Spec { def: op::get(op), attrs: &attrs, inputs: &inputs, outputs: &outputs, constants: &constants };
+                let kernel = byoc_kernels::make(op, &spec).unwrap();
+                assert_eq!(kernel.scratch(), 0, "{name} {dtype}: expected a kernel, found the reference");
+                let mut workspace = AlignedBytes::zeroed(kernel.workspace()).unwrap();
+                workspace.as_mut().fill(0xff);
+                let mut result = AlignedBytes::zeroed(expected[0].bytes().len()).unwrap();
+                let output =
+                    TensorViewMut { dtype: expected[0].dtype(), shape: expected[0].shape(), data: result.as_mut() };
+                let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
+                kernel.run(&views, &mut [output], workspace.as_mut()).unwrap();
+                let actual = Tensor::from_bytes(expected[0].dtype(), expected[0].shape(), result.as_ref()).unwrap();
+                let (actual, expected) = (actual.view().to_f64s(), expected[0].view().to_f64s());
+                let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+                for (actual, expected) in actual.iter().zip(&expected) {
+                    assert!((actual - expected).abs() <= unit * largest, "{name} {dtype}: {actual} and {expected}");
+                }
+            }
+        }
+    }
+}
+
+/// Rounds elements to a 16-bit type.
+fn narrow(tensor: &Tensor, dtype: DType) -> Tensor {
+    let values = tensor.as_slice::<f32>().iter();
+    match dtype {
+        DType::F16 => Tensor::from_vec(tensor.shape(), values.map(|&x| half::f16::from_f32(x)).collect()),
+        _ => Tensor::from_vec(tensor.shape(), values.map(|&x| half::bf16::from_f32(x)).collect()),
+    }
+}
+
+#[test]
 fn convolution_in_other_layouts() {
     let channels_last =
         |kernel: &'static str| [("data_layout", AttrValue::from("NHWC")), ("kernel_layout", kernel.into())];
@@ -223,6 +294,13 @@ fn pooling() {
     let ceil_attrs = [pool([3, 3]), strides([2, 2]), ("ceil_mode", AttrValue::Bool(true)), include_padding];
     check("nn.avg_pool2d", &ceil_attrs, &[&[1, 2, 8, 6]]);
     check("nn.max_pool1d", &[("pool_size", ints([3])), ("strides", ints([2]))], &[&[2, 3, 31]]);
+    let includes_padding = ("count_include_pad", AttrValue::Bool(true));
+    let volume = [("pool_size", ints([3, 2, 3])), ("strides", ints([1, 2, 2])), ("padding", ints([1, 0, 1, 1, 1, 0]))];
+    for name in ["nn.max_pool3d", "nn.avg_pool3d"] {
+        check(name, &volume, &[&[2, 3, 5, 6, 9]]);
+        check(name, &[("pool_size", ints([2, 2, 2]))], &[&[1, 2, 4, 30, 31]]);
+    }
+    check("nn.avg_pool3d", &[&volume[..], &[includes_padding]].concat(), &[&[1, 2, 5, 6, 9]]);
     check("nn.avg_pool1d", &[("pool_size", ints([4]))], &[&[2, 3, 31]]);
     for p in [1, 2] {
         let norm_order = ("p", AttrValue::Int(p));
