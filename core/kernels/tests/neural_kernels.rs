@@ -155,6 +155,64 @@ fn depthwise_convolution() {
 }
 
 #[test]
+fn sorting() {
+    let flag = |name: &'static str, value: bool| (name, AttrValue::Bool(value));
+    let axis = |value: i64| ("axis", AttrValue::Int(value));
+    let k = |value: i64| ("k", AttrValue::Int(value));
+    let special = Tensor::from_slice(
+        &[2, 6],
+        &[0.0, -0.0, f32::NAN, 1.5, f32::INFINITY, -1.5, f32::NEG_INFINITY, 1.5, 0.0, f32::NAN, -0.0, 1.5f32],
+    );
+    let integers = Tensor::from_slice(&[2, 5], &[3, -1, i32::MIN, i32::MAX, 3, 0, 0, -7, 7, 0]);
+    for is_ascending in [false, true] {
+        let order = flag("is_ascend", is_ascending);
+        for dtype in ["int32", "int64"] {
+            let index = ("dtype", AttrValue::from(dtype));
+            check("argsort", &[order.clone(), index.clone()], &[&[5, 700]]);
+            check("topk", &[k(3), order.clone(), index], &[&[5, 700]]);
+        }
+        check("sort", &[order.clone(), axis(1)], &[&[3, 17, 4]]);
+        check("topk", &[k(5), order.clone(), axis(0)], &[&[17, 3, 4]]);
+        check("topk", &[k(0), order.clone()], &[&[3, 1]]);
+        check("topk", &[k(2), order.clone(), ("ret_type", "indices".into())], &[&[3, 9]]);
+        check("topk", &[k(2), order.clone(), ("ret_type", "values".into())], &[&[3, 9]]);
+        for values in [&special, &integers] {
+            check_values("argsort", &[order.clone()], std::slice::from_ref(values));
+            check_values("topk", &[k(4), order.clone(), ("ret_type", "indices".into())], std::slice::from_ref(values));
+        }
+    }
+}
+
+#[test]
+fn sampling_at_coordinates() {
+    let text = |name: &'static str, value: &'static str| (name, AttrValue::from(value));
+    for method in ["bilinear", "nearest"] {
+        for padding in ["zeros", "border", "reflection"] {
+            for is_aligned in [false, true] {
+                let attrs = [
+                    text("method", method),
+                    text("padding_mode", padding),
+                    ("align_corners", AttrValue::Bool(is_aligned)),
+                    text("layout", "NHWC"),
+                ];
+                let wide_grid = |shape: &[usize]| {
+                    let values = random(shape, 7).as_slice::<f32>().iter().map(|x| x * 1.7).collect();
+                    Tensor::from_vec(shape, values)
+                };
+                check_values("image.grid_sample", &attrs, &[random(&[2, 3, 7, 5], 1), wide_grid(&[2, 6, 9, 2])]);
+                check_values("image.grid_sample", &attrs, &[random(&[1, 2, 3, 4, 5], 1), wide_grid(&[1, 2, 6, 4, 3])]);
+                check_values("image.grid_sample", &attrs, &[random(&[1, 2, 1, 4], 1), wide_grid(&[1, 3, 3, 2])]);
+            }
+        }
+    }
+    check("image.grid_sample", &[], &[&[2, 3, 7, 5], &[2, 2, 6, 9]]);
+    // Taps outside the data and taps without weight do not contribute, even beside NaN; neither does a NaN coordinate.
+    let data = Tensor::from_slice(&[1, 1, 2, 2], &[f32::NAN, 1.0, 2.0, 3.0]);
+    let grid = Tensor::from_slice(&[1, 1, 3, 2], &[1.0, 1.0, 9.0, 9.0, f32::NAN, 1.0]);
+    check_values("image.grid_sample", &[text("layout", "NHWC")], &[data, grid]);
+}
+
+#[test]
 fn convolution_of_volumes() {
     let strides = |v: [i64; 3]| ("strides", ints(v));
     let padding = |v: [i64; 6]| ("padding", ints(v));
