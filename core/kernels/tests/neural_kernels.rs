@@ -177,7 +177,7 @@ fn sorting() {
         check("topk", &[k(2), order.clone(), ("ret_type", "indices".into())], &[&[3, 9]]);
         check("topk", &[k(2), order.clone(), ("ret_type", "values".into())], &[&[3, 9]]);
         for values in [&special, &integers] {
-            check_values("argsort", &[order.clone()], std::slice::from_ref(values));
+            check_values("argsort", std::slice::from_ref(&order), std::slice::from_ref(values));
             check_values("topk", &[k(4), order.clone(), ("ret_type", "indices".into())], std::slice::from_ref(values));
         }
     }
@@ -210,6 +210,61 @@ fn sampling_at_coordinates() {
     let data = Tensor::from_slice(&[1, 1, 2, 2], &[f32::NAN, 1.0, 2.0, 3.0]);
     let grid = Tensor::from_slice(&[1, 1, 3, 2], &[1.0, 1.0, 9.0, 9.0, f32::NAN, 1.0]);
     check_values("image.grid_sample", &[text("layout", "NHWC")], &[data, grid]);
+}
+
+/// Returns pseudorandom integers from `-bound` to `bound - 1`.
+fn indices(shape: &[usize], bound: i64) -> Tensor {
+    let values = random(shape, 5);
+    Tensor::from_vec(
+        shape,
+        values.as_slice::<f32>().iter().map(|x| (f64::from(*x) * bound as f64).floor() as i64).collect(),
+    )
+}
+
+fn as_type(tensor: &Tensor, dtype: &str) -> Tensor {
+    let attrs = Attrs::new([("dtype", AttrValue::from(dtype))]);
+    op::evaluate(op::lookup("cast").unwrap(), &attrs, &[Value::Tensor(tensor.clone())], 1 << 26).unwrap().remove(0)
+}
+
+#[test]
+fn gathering() {
+    let axis = |value: i64| [("axis", AttrValue::Int(value))];
+    for index_type in ["int32", "int64"] {
+        for (value, bound) in [(0, 7), (1, 5), (2, 9), (-1, 9)] {
+            let index = as_type(&indices(&[3, 4, 6], bound), index_type);
+            for element_type in ["float32", "float64", "float16", "uint8"] {
+                let data = as_type(&random(&[7, 5, 9], 1), element_type);
+                check_values("gather", &axis(value), &[data, index.clone()]);
+            }
+        }
+    }
+    check_values("gather", &axis(0), &[random(&[50], 1), indices(&[10_000], 50)]);
+    let def = op::get(op::lookup("gather").unwrap());
+    let (attrs, data, index) = (Attrs::new(axis(0)), random(&[3], 1), Tensor::from_slice(&[2], &[0i64, 3]));
+    let type_of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
+    let (inputs, outputs) = ([type_of(&data), type_of(&index)], [TensorType::fixed(DType::F32, &[2])]);
+    let spec = Spec { def, attrs: &attrs, inputs: &inputs, outputs: &outputs, constants: &[None, None] };
+    let kernel = byoc_kernels::make(op::lookup("gather").unwrap(), &spec).unwrap();
+    let mut result = [0f32; 2];
+    let message = kernel
+        .run(&[data.view(), index.view()], &mut [TensorViewMut::of(&[2], &mut result)], &mut [])
+        .expect_err("expected an error for an index outside the axis");
+    assert_eq!(message, "index 3 is out of range for an axis of length 3");
+}
+
+#[test]
+fn integer_and_boolean_relations() {
+    let shapes: [[&[usize]; 2]; 4] = [[&[3, 40], &[3, 40]], [&[3, 40], &[]], [&[1, 1], &[3, 40]], [&[3, 1], &[1, 40]]];
+    for [a, b] in shapes {
+        for name in ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"] {
+            for dtype in ["int32", "int64"] {
+                check_values(name, &[], &[as_type(&indices(a, 3), dtype), as_type(&indices(b, 2), dtype)]);
+            }
+        }
+        for name in ["logical_and", "logical_or", "logical_xor"] {
+            check_values(name, &[], &[as_type(&indices(a, 1), "bool"), as_type(&indices(b, 1), "bool")]);
+        }
+    }
 }
 
 #[test]
