@@ -268,6 +268,57 @@ fn integer_and_boolean_relations() {
 }
 
 #[test]
+fn regions_of_interest() {
+    let rois = Tensor::from_slice(
+        &[4, 5],
+        &[
+            0.0, 1.0, 2.0, 15.0, 18.0, 1.0, -3.5, -8.0, 4.0, 30.0, 0.0, 9.25, 3.0, 9.25, 3.0, 1.0, 20.0, 20.0, 4.0,
+            2.0f32,
+        ],
+    );
+    for is_aligned in [false, true] {
+        for ratio in [-1, 1, 2, 3] {
+            let attrs = [
+                ("pooled_size", ints([3, 2])),
+                ("spatial_scale", AttrValue::Float(0.5)),
+                ("sample_ratio", AttrValue::Int(ratio)),
+                ("aligned", AttrValue::Bool(is_aligned)),
+            ];
+            check_values("vision.roi_align", &attrs, &[random(&[2, 3, 11, 9], 1), rois.clone()]);
+        }
+    }
+}
+
+#[test]
+fn fourier_transforms() {
+    let flag = |name: &'static str, value: bool| (name, AttrValue::Bool(value));
+    let integer = |value: i64| Tensor::scalar(value);
+    for is_inverse in [false, true] {
+        for is_onesided in [false, true] {
+            let attrs = [flag("inverse", is_inverse), flag("onesided", is_onesided)];
+            let parts: &[usize] = if is_onesided { if is_inverse { &[2] } else { &[1] } } else { &[1, 2] };
+            for &parts in parts {
+                for size in [2, 3, 5, 8, 12, 16, 35, 64, 97, 100] {
+                    let data = random(&[3, size, parts], 1);
+                    check_values("signal.dft", &attrs, &[data, integer(0), integer(1)]);
+                }
+                for length in [4, 9, 20] {
+                    let data = random(&[2, 10, 3, parts], 1);
+                    check_values("signal.dft", &attrs, &[data, integer(length), integer(1)]);
+                }
+            }
+        }
+    }
+    for (parts, is_onesided) in [(1, true), (1, false), (2, false)] {
+        let attrs = [flag("onesided", is_onesided)];
+        for window in [7, 16, 24] {
+            let args = [random(&[2, 100, parts], 1), integer(5), random(&[window], 2)];
+            check_values("signal.stft", &attrs, &args);
+        }
+    }
+}
+
+#[test]
 fn convolution_of_volumes() {
     let strides = |v: [i64; 3]| ("strides", ints(v));
     let padding = |v: [i64; 6]| ("padding", ints(v));
