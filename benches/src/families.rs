@@ -118,4 +118,46 @@ pub const FAMILIES: &[Family] = &[
         body: "transpose(%x, axes=[0, 2, 1, 3])",
         work: Work::Bytes(2 * 4 * 128 * 768),
     },
+    Family {
+        name: "conv3d 3x3x3",
+        params: "%x: Tensor[(1, 64, 8, 28, 28), float32], %w: Tensor[(64, 64, 3, 3, 3), float32]",
+        body: "nn.conv3d(%x, %w, padding=[1, 1, 1, 1, 1, 1], channels=64, kernel_size=[3, 3, 3])",
+        work: conv(64, 8 * 28 * 28, 64 * 27),
+    },
+    Family {
+        name: "max_pool3d",
+        params: "%x: Tensor[(1, 64, 16, 56, 56), float32]",
+        body: "nn.max_pool3d(%x, pool_size=[2, 2, 2], strides=[2, 2, 2])",
+        work: Work::Bytes(4 * 64 * 16 * 56 * 56 * 9 / 8),
+    },
+    Family {
+        name: "dense, float16",
+        params: "%x: Tensor[(128, 768), float16], %w: Tensor[(3072, 768), float16]",
+        body: "nn.dense(%x, %w, units=3072)",
+        work: Work::Flops(2 * 128 * 768 * 3072),
+    },
+    Family {
+        name: "topk",
+        params: "%x: Tensor[(8, 32000), float32]",
+        body: "let %t = topk(%x, k=50);\n%t.0",
+        work: Work::Bytes(4 * 8 * 32000),
+    },
+    Family {
+        name: "argmax over channels",
+        params: "%x: Tensor[(1, 21, 256, 256), float32]",
+        body: "argmax(%x, axis=[1])",
+        work: Work::Bytes(4 * 22 * 256 * 256),
+    },
+    Family {
+        name: "grid_sample",
+        params: "%x: Tensor[(1, 64, 64, 64), float32], %g: Tensor[(1, 2, 64, 64), float32]",
+        body: "image.grid_sample(%x, %g)",
+        work: Work::Bytes(2 * 4 * 64 * 64 * 64),
+    },
+    Family {
+        name: "dft",
+        params: "%x: Tensor[(100, 400, 1), float32]",
+        body: "signal.dft(%x, 0, 1, onesided=True)",
+        work: Work::Bytes(4 * 100 * (400 + 402)),
+    },
 ];

@@ -22,6 +22,7 @@ mod gemm;
 mod grid;
 mod image;
 mod logic;
+mod lrn;
 mod math;
 mod norm;
 mod plane;

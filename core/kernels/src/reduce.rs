@@ -238,13 +238,77 @@ impl Kernel for ArgReduce {
     }
 }
 
-fn make_arg_reduce(spec: &Spec<'_>, best: fn(&[f32]) -> f32) -> Option<Box<dyn Kernel>> {
-    let row = whole_row_len(spec).filter(|&n| i32::try_from(n).is_ok() && !spec.params().bool("select_last_index"))?;
-    Some(Box::new(ArgReduce { row, best }))
+/// Index of the maximum or minimum along an axis that is not the last; NaN counts as the extreme.
+struct ArgReduceColumns {
+    size: usize,
+    inner: usize,
+    /// Replaces the best elements and their indices where a row has better ones.
+    keep_better: fn(&[f32], i32, &mut [f32], &mut [i32]),
 }
 
-inventory::submit! { Offer { op: "argmax", make: |spec| make_arg_reduce(spec, maximum::row) } }
-inventory::submit! { Offer { op: "argmin", make: |spec| make_arg_reduce(spec, minimum::row) } }
+/// Number of columns that are reduced at a time.
+const ARG_COLUMNS: usize = 256;
+
+impl Kernel for ArgReduceColumns {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let data = inputs[0].as_slice::<f32>();
+        let block = |block: usize, first: usize, out: &mut [i32]| {
+            let data = &data[block * self.size * self.inner + first..];
+            let best = &mut [0.0; ARG_COLUMNS][..out.len()];
+            best.copy_from_slice(&data[..out.len()]);
+            out.fill(0);
+            for i in 1..self.size {
+                (self.keep_better)(&data[i * self.inner..][..out.len()], i as i32, best, out);
+            }
+        };
+        split::for_each_chunk(outputs[0].as_mut_slice::<i32>(), self.inner, data.len(), |i, out| {
+            out.chunks_mut(ARG_COLUMNS).enumerate().for_each(|(tile, out)| block(i, tile * ARG_COLUMNS, out));
+        });
+        Ok(())
+    }
+}
+
+multiversion! {
+    fn keep_larger(row: &[f32], index: i32, best: &mut [f32], indices: &mut [i32]) {
+        for ((&x, best), at) in row.iter().zip(best).zip(indices) {
+            let is_better = x > *best || x.is_nan() && !best.is_nan();
+            *best = if is_better { x } else { *best };
+            *at = if is_better { index } else { *at };
+        }
+    }
+
+    fn keep_smaller(row: &[f32], index: i32, best: &mut [f32], indices: &mut [i32]) {
+        for ((&x, best), at) in row.iter().zip(best).zip(indices) {
+            let is_better = x < *best || x.is_nan() && !best.is_nan();
+            *best = if is_better { x } else { *best };
+            *at = if is_better { index } else { *at };
+        }
+    }
+}
+
+fn make_arg_reduce(
+    spec: &Spec<'_>,
+    best: fn(&[f32]) -> f32,
+    keep_better: fn(&[f32], i32, &mut [f32], &mut [i32]),
+) -> Option<Box<dyn Kernel>> {
+    if spec.params().bool("select_last_index") || spec.inputs[0].dtype != DType::F32 {
+        return None;
+    }
+    if let Some(row) = whole_row_len(spec) {
+        return i32::try_from(row).is_ok().then(|| Box::new(ArgReduce { row, best }) as Box<dyn Kernel>);
+    }
+    let shape = spec.inputs[0].shape()?;
+    let mask = reduced(&spec.params(), shape.len())?;
+    let axis = mask.iter().position(|&is_folded| is_folded)?;
+    let size = shape[axis];
+    if mask.iter().filter(|&&is_folded| is_folded).count() != 1 || size == 0 || i32::try_from(size).is_err() {
+        return None;
+    }
+    Some(Box::new(ArgReduceColumns { size, inner: shape[axis + 1..].iter().product(), keep_better }))
+}
+
+inventory::submit! { Offer { op: "argmax", make: |spec| make_arg_reduce(spec, maximum::row, keep_larger) } }
+inventory::submit! { Offer { op: "argmin", make: |spec| make_arg_reduce(spec, minimum::row, keep_smaller) } }
 
 multiversion! {
     /// Returns the sum of (x - mean)^2.

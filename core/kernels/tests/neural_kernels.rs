@@ -290,6 +290,25 @@ fn regions_of_interest() {
 }
 
 #[test]
+fn normalization_over_channels() {
+    for size in [1, 3, 5, 99] {
+        for beta in [0.75, 0.5] {
+            let attrs = [
+                ("size", AttrValue::Int(size)),
+                ("alpha", AttrValue::Float(0.3)),
+                ("beta", AttrValue::Float(beta)),
+                ("bias", AttrValue::Float(1.5)),
+            ];
+            check("nn.lrn", &attrs, &[&[2, 7, 5, 9]]);
+            check("nn.lrn", &attrs, &[&[1, 3, 300, 2]]);
+            let large = random(&[1, 4, 6, 6], 1).as_slice::<f32>().iter().map(|x| x * 3e25).collect();
+            check_values("nn.lrn", &attrs, &[Tensor::from_vec(&[1, 4, 6, 6], large)]);
+        }
+    }
+    check("nn.lrn", &[("axis", AttrValue::Int(0))], &[&[3, 40]]);
+}
+
+#[test]
 fn fourier_transforms() {
     let flag = |name: &'static str, value: bool| (name, AttrValue::Bool(value));
     let integer = |value: i64| Tensor::scalar(value);
