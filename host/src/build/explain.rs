@@ -72,10 +72,12 @@ pub fn explain(
     let region_of =
         |index: Option<usize>| index.map(|i| &report.regions[i]).filter(|r| !failures.contains_key(&*r.symbol));
     let mut flops_of: Vec<u64> = vec![0; module.origins.sources().len()];
-    let mut flops_sum = 0;
+    let mut host_flops = 0;
     for operator in &report.operators {
         let cost = flops(module, operator.expr);
-        flops_sum = cost.saturating_add(flops_sum);
+        if region_of(operator.region).is_none() {
+            host_flops = cost.saturating_add(host_flops);
+        }
         // The FLOPs of an expression with several origins are attributed to the first of its computing origins, which
         // avoids counting them twice.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
@@ -153,7 +155,7 @@ pub fn explain(
     }
     let is_open = |id: ExprId| matches!(module.ty(id), Type::Tensor(ty) if ty.shape().is_none());
     let has_open_dims = module.nodes.ids().any(|id| live_exprs[id] && is_open(id));
-    explanation.totals = Totals { open_dims: has_open_dims, ..totals(&explanation, flops_sum) };
+    explanation.totals = Totals { open_dims: has_open_dims, ..totals(&explanation, host_flops) };
     explanation
 }
 
@@ -179,9 +181,11 @@ fn main_part(placements: &[(u64, Placement)]) -> Option<&Placement> {
     placements.iter().enumerate().max_by_key(cost_key).map(|(_, (_, placement))| placement)
 }
 
-fn totals(explanation: &Explanation, flops: u64) -> Totals {
+/// Returns the totals of a run. An operator that several composites share is computed, and counted, in each of them.
+fn totals(explanation: &Explanation, host_flops: u64) -> Totals {
     let count = |kind: PlacementKind| explanation.nodes.iter().filter(|n| n.placement.kind == kind).count();
     let offload_flops = explanation.regions.iter().map(|r| r.flops).fold(0, u64::saturating_add);
+    let flops = offload_flops.saturating_add(host_flops);
     Totals {
         operators: explanation.nodes.len(),
         in_regions: count(PlacementKind::Region),

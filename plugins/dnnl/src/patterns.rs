@@ -119,7 +119,8 @@ pub fn table() -> String {
     let _ = writeln!(text, "qnn_concatenate: {}", concats.join("\n    | "));
     text.push_str("# Residuals, then biases and activations, then patterns without an anchor.\n");
     for (name, op) in ANCHORS {
-        let biased_pattern = with_bias(op);
+        // With any bias, the product of a residual sum would be computed once more for the next residual sum.
+        let biased_pattern = with_bias(op, "const | var");
         for (activation, pattern) in [("_relu", "nn.relu(c)"), ("", "c")] {
             write_pattern(
                 &mut text,
@@ -132,7 +133,7 @@ pub fn table() -> String {
     for bias in [true, false] {
         for (activation, pattern) in ACTIVATIONS.iter().map(|(n, p)| (*n, *p)).chain(bias.then_some(("", "c"))) {
             for (name, op) in ANCHORS {
-                let anchor = if bias { with_bias(op) } else { format!("{op}(*, *)") };
+                let anchor = if bias { with_bias(op, "*") } else { format!("{op}(*, *)") };
                 let name = [*name, if bias { "bias" } else { "" }, activation];
                 let name: Vec<&str> = name.into_iter().filter(|part| !part.is_empty()).collect();
                 write_pattern(&mut text, &name.join("_"), &anchor, pattern);
@@ -147,8 +148,9 @@ pub fn table() -> String {
     text
 }
 
-fn with_bias(op: &str) -> String {
-    format!("nn.bias_add({op}(*, *), *) | add({op}(*, *), *)")
+/// Returns the pattern of an operator with a bias; `addend` is the pattern of a bias that `add` adds.
+fn with_bias(op: &str, addend: &str) -> String {
+    format!("nn.bias_add({op}(*, *), *) | add({op}(*, *), {addend})")
 }
 
 fn write_pattern(text: &mut String, name: &str, anchor: &str, pattern: &str) {
