@@ -40,7 +40,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         let packed = packed_weight(&shape, constant, [0, 1, 2, 3, 4])?;
         return Some(match plane.channels {
             1 if plane.groups > 1 => Box::new(depthwise::DepthwiseConv::new(plane, packed)),
-            _ => Box::new(ChannelsFirst { tile: tile(&plane), plane, packed }),
+            _ => Box::new(ChannelsFirst { tile: tile(&plane), plane, depth: Depth::NONE, packed }),
         });
     }
     if is_channels_last(&shape.data) && is_channels_last(&shape.out) && plane.groups == 1 {
@@ -132,8 +132,53 @@ fn for_each_run(
     });
 }
 
+fn make_volume(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let ([data, weight], out) = f32_shapes(spec)?;
+    let shape = ConvShape::new(&spec.params(), &data, &weight, &out);
+    if !is_dense(&shape.data) || !is_dense(&shape.out) {
+        return None;
+    }
+    let packed = packed_weight(&shape, spec.constants.get(1).copied().flatten(), [0, 1, 2, 3, 4])?;
+    let mut depth = Depth {
+        size: shape.data.size[2],
+        kernel: shape.weight.size[2],
+        out: shape.out.size[2],
+        stride: shape.window.stride[0],
+        dilation: shape.window.dilation[0],
+        before: shape.window.before[0],
+    };
+    let mut plane = Plane::of_depth(&shape)?;
+    if shape.weight.spatial() == [1; 3] && shape.window.stride == [1; 3] && shape.data.spatial() == shape.out.spatial()
+    {
+        // Without taps along an axis, the depths are further rows of one plane.
+        let size = [depth.size * plane.size[0], plane.size[1]];
+        plane = Plane { size, out: size, is_slice: false, ..plane };
+        depth = Depth::NONE;
+    }
+    plane.batch *= depth.out;
+    plane.channels *= depth.kernel;
+    Some(Box::new(ChannelsFirst { tile: tile(&plane), plane, depth, packed }))
+}
+
+/// Depth axis of a convolution; a convolution over a plane has a single depth.
+struct Depth {
+    size: usize,
+    kernel: usize,
+    out: usize,
+    stride: usize,
+    dilation: usize,
+    before: usize,
+}
+
+impl Depth {
+    const NONE: Depth = Depth { size: 1, kernel: 1, out: 1, stride: 1, dilation: 1, before: 0 };
+}
+
 struct ChannelsFirst {
+    /// Convolution of a plane of the result: its images are the images and depths, its channels the channels and taps
+    /// of the depth.
     plane: Plane,
+    depth: Depth,
     tile: usize,
     packed: Option<Vec<f32>>,
 }
@@ -196,99 +241,6 @@ impl Kernel for ChannelsFirst {
         outputs: &mut [TensorViewMut<'_>],
         workspace: &mut [u8],
     ) -> Result<(), String> {
-        let p = &self.plane;
-        let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
-        let w = self.packed.as_deref().unwrap_or(w);
-        let out = outputs[0].as_mut_slice::<f32>();
-        let (positions, terms) = (p.positions(), p.terms());
-        let group_input_len = p.channels * p.size[0] * p.size[1];
-        let group_output_len = p.out_channels * positions;
-        let out_len = out.len();
-        let shared_out = SharedPtr::new(out);
-        for_each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
-            let index = image * p.groups + group;
-            let data = &x[index * group_input_len..][..group_input_len];
-            let weight =
-                Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
-            let columns = if p.is_direct() {
-                Matrix { data: &data[run.start..], row: positions, col: 1 }
-            } else {
-                let plane_len = p.size[0] * p.size[1];
-                gather(p, |i| Some(&data[i * plane_len..][..plane_len]), run.clone(), threads, columns);
-                Matrix { data: columns, row: run.len(), col: 1 }
-            };
-            let first = index * group_output_len + run.start;
-            assert!(
-                first + (p.out_channels - 1) * positions + run.len() <= out_len,
-                "every run lies within the result"
-            );
-            let size = (p.out_channels, run.len(), terms);
-            // SAFETY: the assertion keeps the rectangle inside the result, and `for_each_run` passes each run of
-            // positions to one call, so no other thread accesses the rectangle.
-            unsafe { gemm_at(threads, size, weight, columns, shared_out.get().add(first), positions) };
-        });
-        Ok(())
-    }
-}
-
-/// Depth axis of a convolution over a volume.
-struct Depth {
-    size: usize,
-    kernel: usize,
-    out: usize,
-    stride: usize,
-    dilation: usize,
-    before: usize,
-}
-
-/// Convolution over depth, height and width, channels first.
-struct Volume {
-    /// Convolution of a plane of the result: its images are the images and depths, its channels the channels and taps
-    /// of the depth.
-    plane: Plane,
-    depth: Depth,
-    tile: usize,
-    packed: Option<Vec<f32>>,
-}
-
-fn make_volume(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    let ([data, weight], out) = f32_shapes(spec)?;
-    let shape = ConvShape::new(&spec.params(), &data, &weight, &out);
-    if !is_dense(&shape.data) || !is_dense(&shape.out) {
-        return None;
-    }
-    let packed = packed_weight(&shape, spec.constants.get(1).copied().flatten(), [0, 1, 2, 3, 4])?;
-    let depth = Depth {
-        size: shape.data.size[2],
-        kernel: shape.weight.size[2],
-        out: shape.out.size[2],
-        stride: shape.window.stride[0],
-        dilation: shape.window.dilation[0],
-        before: shape.window.before[0],
-    };
-    let mut plane = Plane::of_depth(&shape)?;
-    if shape.weight.spatial() == [1; 3] && shape.window.stride == [1; 3] && shape.data.spatial() == shape.out.spatial()
-    {
-        let size = [depth.size * plane.size[0], plane.size[1]];
-        let plane = Plane { size, out: size, is_slice: false, ..plane };
-        return Some(Box::new(ChannelsFirst { tile: tile(&plane), plane, packed }));
-    }
-    plane.batch *= depth.out;
-    plane.channels *= depth.kernel;
-    Some(Box::new(Volume { tile: tile(&plane), plane, depth, packed }))
-}
-
-impl Kernel for Volume {
-    fn workspace(&self) -> usize {
-        column_bytes(&self.plane, self.tile)
-    }
-
-    fn run(
-        &self,
-        inputs: &[TensorView<'_>],
-        outputs: &mut [TensorViewMut<'_>],
-        workspace: &mut [u8],
-    ) -> Result<(), String> {
         let (p, depth) = (&self.plane, &self.depth);
         let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
         let w = self.packed.as_deref().unwrap_or(w);
@@ -304,13 +256,17 @@ impl Kernel for Volume {
             let data = &x[index * group_input_len..][..group_input_len];
             let weight =
                 Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
-            let channel = |i: usize| {
-                let (channel, tap) = (i / depth.kernel, i % depth.kernel);
-                let at = (d * depth.stride + tap * depth.dilation).checked_sub(depth.before)?;
-                (at < depth.size).then(|| &data[(channel * depth.size + at) * plane_len..][..plane_len])
+            let columns = if p.is_direct() {
+                Matrix { data: &data[run.start..], row: positions, col: 1 }
+            } else {
+                let channel = |i: usize| {
+                    let (channel, tap) = (i / depth.kernel, i % depth.kernel);
+                    let at = (d * depth.stride + tap * depth.dilation).checked_sub(depth.before)?;
+                    (at < depth.size).then(|| &data[(channel * depth.size + at) * plane_len..][..plane_len])
+                };
+                gather(p, channel, run.clone(), threads, columns);
+                Matrix { data: columns, row: run.len(), col: 1 }
             };
-            gather(p, channel, run.clone(), threads, columns);
-            let columns = Matrix { data: columns, row: run.len(), col: 1 };
             let first = index * p.out_channels * out_row + d * positions + run.start;
             assert!(first + (p.out_channels - 1) * out_row + run.len() <= out_len, "every run lies within the result");
             let size = (p.out_channels, run.len(), terms);
