@@ -28,7 +28,7 @@ import tempfile
 import time
 import warnings
 
-from fuzz_generate import MAKERS, generate
+from fuzz_generate import AVAILABLE, MAKERS, generate
 from fuzz_graph import write_case
 from fuzz_minimize import alone, arbitrate, cut, leaves, minimize
 from fuzz_verify import Byoc, Outcome
@@ -238,6 +238,8 @@ def main():
     args.op = args.op.split(",") if args.op else None
     if unknown := [op for op in args.op or [] if op not in MAKERS]:
         sys.exit(f"onnx-fuzz: expected supported operators, found {', '.join(unknown)}")
+    if args.op and not any(set(args.op) <= set(ops) for ops in AVAILABLE.values()):
+        sys.exit(f"onnx-fuzz: expected operators of one opset, found {', '.join(args.op)}")
     known = read_known(pathlib.Path(__file__).with_name("fuzz-known.txt"))
     with tempfile.TemporaryDirectory(prefix="onnx-fuzz-") as work:
         plugins = ["--plugin-dir", args.plugin_dir] if args.plugin_dir else []

@@ -1,4 +1,4 @@
-//! Binary operators on `f32` with broadcasting. Dimensions that both operands traverse in the same way are merged to
+//! Binary operators with broadcasting. Dimensions that both operands traverse in the same way are merged to
 //! make the innermost loop as long as possible; in that loop each operand is either contiguous or a scalar.
 
 use super::simd::multiversion;
@@ -81,36 +81,36 @@ impl<const N: usize> LoopNest<N> {
     }
 }
 
-/// Loops of an operator from `f32` to `O`: with two slices, with a scalar on the right, with a scalar on the left.
-struct Loops<O: 'static> {
-    slices: fn(&[f32], &[f32], &mut [O]),
-    right: fn(&[f32], f32, &mut [O]),
-    left: fn(f32, &[f32], &mut [O]),
+/// Loops of an operator from `I` to `O`: with two slices, with a scalar on the right, with a scalar on the left.
+pub(super) struct Loops<I: 'static, O: 'static> {
+    pub slices: fn(&[I], &[I], &mut [O]),
+    pub right: fn(&[I], I, &mut [O]),
+    pub left: fn(I, &[I], &mut [O]),
 }
 
 /// In-place loops: the output already holds the left operand, or the right operand.
-struct InPlace {
+pub(super) struct InPlace {
     left_slice: fn(&mut [f32], &[f32]),
     left_number: fn(&mut [f32], f32),
     right_slice: fn(&[f32], &mut [f32]),
     right_number: fn(f32, &mut [f32]),
 }
 
-struct Binary<O: 'static> {
+struct Binary<I: 'static, O: 'static> {
     walk: LoopNest<2>,
-    loops: &'static Loops<O>,
+    loops: &'static Loops<I, O>,
     in_place: Option<&'static InPlace>,
     /// Index of the operand with the output's shape, 0 if both have it.
     full_operand: Option<usize>,
 }
 
-impl<O: Element> Kernel for Binary<O> {
+impl<I: Element, O: Element> Kernel for Binary<I, O> {
     fn in_place(&self) -> Option<usize> {
         self.in_place.and(self.full_operand)
     }
 
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        let (a, b) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
+        let (a, b) = (inputs[0].as_slice::<I>(), inputs[1].as_slice::<I>());
         self.walk.for_each_row(outputs[0].as_mut_slice::<O>(), 1, |[i, j], out| match self.walk.inner.1 {
             [0, _] => (self.loops.left)(a[i], &b[j..j + out.len()], out),
             [_, 0] => (self.loops.right)(&a[i..i + out.len()], b[j], out),
@@ -137,13 +137,14 @@ impl<O: Element> Kernel for Binary<O> {
     }
 }
 
-/// Creates the kernel of a call whose operands are `f32`.
-fn make<O: Element>(
+/// Creates the kernel of a call whose operands have the type `dtype`, that of `I`.
+pub(super) fn make<I: Element, O: Element>(
     spec: &Spec<'_>,
-    loops: &'static Loops<O>,
+    dtype: DType,
+    loops: &'static Loops<I, O>,
     in_place: Option<&'static InPlace>,
 ) -> Option<Box<dyn Kernel>> {
-    if spec.inputs.iter().any(|i| i.dtype != DType::F32) {
+    if spec.inputs.iter().any(|input| input.dtype != dtype) {
         return None;
     }
     let (a, b, out) = (spec.inputs[0].shape()?, spec.inputs[1].shape()?, spec.outputs[0].shape()?);
@@ -172,7 +173,7 @@ macro_rules! loops {
                     }
                 }
             }
-            pub(super) static LOOPS: Loops<$out> = Loops { slices, right, left };
+            pub(super) static LOOPS: Loops<f32, $out> = Loops { slices, right, left };
         }
     };
 }
@@ -211,7 +212,7 @@ macro_rules! arithmetic {
             pub(super) static LOOPS: InPlace = InPlace { left_slice, left_number, right_slice, right_number };
         }
         inventory::submit! {
-            Offer { op: $name, make: |spec| make(spec, &$module::LOOPS, Some(&$in_place::LOOPS)) }
+            Offer { op: $name, make: |spec| make(spec, DType::F32, &$module::LOOPS, Some(&$in_place::LOOPS)) }
         }
     )*};
 }
@@ -229,7 +230,7 @@ arithmetic! {
 macro_rules! comparisons {
     ($($name:literal $module:ident |$a:ident, $b:ident| $formula:expr;)*) => {$(
         loops! { $module u8, |$a, $b| u8::from($formula) }
-        inventory::submit! { Offer { op: $name, make: |spec| make(spec, &$module::LOOPS, None) } }
+        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::F32, &$module::LOOPS, None) } }
     )*};
 }
 

@@ -1,5 +1,4 @@
-//! Fast kernels of convolution, products, pooling, normalization and resizing against the naive references, on one
-//! thread and on two: max|a - b| / max|b| within 1e-5.
+//! Fast kernels against the naive references, on one thread and on two: max|a - b| / max|b| within 1e-5.
 
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op::{self, Value};
