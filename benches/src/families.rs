@@ -149,6 +149,13 @@ pub const FAMILIES: &[Family] = &[
         work: Work::Bytes(4 * 22 * 256 * 256),
     },
     Family {
+        name: "scatter_elements",
+        params: "%x: Tensor[(200, 256, 49), float32], %i: Tensor[(100, 256, 49), int64], \
+                 %u: Tensor[(100, 256, 49), float32]",
+        body: "scatter_elements(%x, %i, %u)",
+        work: Work::Bytes((2 * 4 * 200 + (8 + 4) * 100) * 256 * 49),
+    },
+    Family {
         name: "grid_sample",
         params: "%x: Tensor[(1, 64, 64, 64), float32], %g: Tensor[(1, 2, 64, 64), float32]",
         body: "image.grid_sample(%x, %g)",

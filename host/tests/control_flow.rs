@@ -282,6 +282,70 @@ def @main(%n: int32, %x: Tensor[(1, 2), float32]) -> Tensor[(?, 2), float32] { @
     }
 }
 
+/// Returns an executor of `@collect(%i, %rows)`, which concatenates %rows and a row full of %i, then full of %i - 1, until
+/// 1. `step` is the rest of the loop, in which %next is the concatenation.
+fn collecting(row: &str, axis: i32, shape: &str, step: &str) -> Executor {
+    executor(&module(&format!(
+        r#"#[version = "0.0.5"]
+def @collect(%i: int32, %rows: Tensor[{shape}, float32], %last: Tensor[{shape}, float32]) {{
+  if (%i < 1) {{ (%rows, %last) }} else {{
+    let %row = full(cast(%i, dtype="float32"), shape={row}, dtype="float32");
+    let %next = concatenate((%rows, %row), axis={axis});
+    {step}
+  }}
+}}
+def @main(%n: int32, %x: Tensor[{shape}, float32]) {{ @collect(%n, %x, %x) }}"#
+    )))
+}
+
+#[test]
+fn appends_rows_to_the_memory_of_a_loop() {
+    let rows = |range: std::ops::RangeInclusive<i32>, len: usize| {
+        range.rev().flat_map(|i| vec![i as f32; len]).collect::<Vec<_>>()
+    };
+    // 40 kB a row, so that the memory comes from blocks that are used again.
+    let collect = collecting("[1, 10000]", 0, "(?, 10000)", "@collect(%i - 1, %next, %rows)");
+    let append = collecting("[1, 10000]", 0, "(?, 10000)", "@collect(%i - 1, %next, %last)");
+    let empty = Tensor::from_slice::<f32>(&[0, 10_000], &[]);
+    for n in [0, 1, 2, 50] {
+        let results = collect.run(&[Tensor::scalar(n), empty.clone()]).unwrap();
+        assert_eq!(results[0].as_slice::<f32>(), rows(1..=n, 10_000));
+        assert_eq!(results[1].as_slice::<f32>(), rows(2.min(n + 1)..=n, 10_000), "the rows before the last");
+        let first_result = append.run(&[Tensor::scalar(n), empty.clone()]).unwrap().swap_remove(0);
+        assert_eq!(first_result.as_slice::<f32>(), rows(1..=n, 10_000));
+        // The result of a run is the input of the next, and stays as it is.
+        let second_result = append.run(&[Tensor::scalar(3), first_result.clone()]).unwrap().swap_remove(0);
+        assert_eq!(first_result.as_slice::<f32>(), rows(1..=n, 10_000));
+        assert_eq!(second_result.as_slice::<f32>(), [rows(1..=n, 10_000), rows(1..=3, 10_000)].concat());
+    }
+}
+
+#[test]
+fn appends_only_what_is_adjacent_and_not_read_again() {
+    let columns = collecting("[1, 2]", 1, "(1, ?)", "@collect(%i - 1, %next, %last)");
+    let x = Tensor::from_slice(&[1, 1], &[9f32]);
+    let results = columns.run(&[Tensor::scalar(3), x.clone()]).unwrap();
+    assert_eq!(results[0], Tensor::from_slice(&[1, 7], &[9f32, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0]));
+    assert_eq!(results[1], x);
+    let columns = collecting("[2, 1]", 1, "(2, ?)", "@collect(%i - 1, %next, %last)");
+    let results = columns.run(&[Tensor::scalar(2), Tensor::from_slice(&[2, 1], &[8f32, 9.0])]).unwrap();
+    assert_eq!(results[0], Tensor::from_slice(&[2, 3], &[8f32, 2.0, 1.0, 9.0, 2.0, 1.0]));
+    // Twice the same tensor, and a cell that keeps the rows of the iteration before.
+    let doubled = collecting("[1]", 0, "(?)", "@collect(%i - 1, concatenate((%next, %next)), %last)");
+    let results = doubled.run(&[Tensor::scalar(2), Tensor::from_slice::<f32>(&[0], &[])]).unwrap();
+    assert_eq!(results[0], Tensor::from_slice(&[6], &[2f32, 2.0, 1.0, 2.0, 2.0, 1.0]));
+    let text = r#"#[version = "0.0.5"]
+def @collect(%i: int32, %rows: Tensor[(?), int32], %kept: ref(Tensor[(?), int32])) {
+  if (%i < 1) { (%rows, ref_read(%kept)) } else {
+    ref_write(%kept, %rows);
+    @collect(%i - 1, concatenate((%rows, full(%i, shape=[1], dtype="int32"))), %kept)
+  }
+}
+def @main(%n: int32, %x: Tensor[(?), int32]) { @collect(%n, %x, ref(%x)) }"#;
+    let results = executor(&module(text)).run(&[Tensor::scalar(4), Tensor::from_slice::<i32>(&[0], &[])]).unwrap();
+    assert_eq!(results, [Tensor::from_slice(&[4], &[4, 3, 2, 1]), Tensor::from_slice(&[3], &[4, 3, 2])]);
+}
+
 #[test]
 fn runs_deeply_nested_tuple() {
     const LEVELS: usize = 100_000;

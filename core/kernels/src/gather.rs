@@ -8,34 +8,77 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 inventory::submit! { Offer { op: "gather", make } }
 
-struct Gather {
-    /// Dimensions of the result before the last, each with the stride of the data; the stride of the axis is 0.
+/// Positions in a tensor to which a tensor of indices along an axis refers, row by row of the indices.
+pub(super) struct AlongAxis {
+    /// Dimensions of the indices before the last, each with the stride of the data; the stride of the axis is 0.
     outer: Vec<(usize, usize)>,
-    /// Last dimension of the result.
-    row: usize,
+    /// Last dimension of the indices.
+    pub row: usize,
     /// Stride of the data along the last dimension, 0 if it is the axis.
-    step: usize,
+    pub step: usize,
     /// Dimension of the axis, and its stride.
     axis: (usize, usize),
+}
+
+impl AlongAxis {
+    /// Creates the positions for data and indices of the given dimensions; `None` for data of rank 0.
+    pub fn new(shape: &[usize], indices: &[usize], axis: usize) -> Option<AlongAxis> {
+        let mut strides: Shape = smallvec::smallvec![1; shape.len()];
+        for i in (1..shape.len()).rev() {
+            strides[i - 1] = strides[i] * shape[i];
+        }
+        let along_axis = (*shape.get(axis)?, strides[axis]);
+        strides[axis] = 0;
+        let mut outer: Vec<(usize, usize)> = indices.iter().copied().zip(strides).collect();
+        let (row, step) = outer.pop()?;
+        Some(AlongAxis { outer, row, step, axis: along_axis })
+    }
+
+    /// Returns the position of the first element of a row if its index is 0.
+    pub fn row_start(&self, row: usize) -> usize {
+        let (mut start, mut rest) = (0, row);
+        for (dim, stride) in self.outer.iter().rev() {
+            start += rest % dim * stride;
+            rest /= dim;
+        }
+        start
+    }
+
+    /// Returns the distance of an index from index 0; `None` if the index is out of range.
+    #[inline(always)]
+    pub fn distance(&self, index: i64) -> Option<usize> {
+        let (size, stride) = self.axis;
+        let index = if index < 0 { index.wrapping_add(size as i64) } else { index };
+        usize::try_from(index).ok().filter(|&index| index < size).map(|index| index * stride)
+    }
+
+    /// Checks the first `count` indices.
+    ///
+    /// # Errors
+    /// If an index is out of range.
+    pub fn check(&self, index: impl Fn(usize) -> i64, count: usize) -> Result<(), String> {
+        (0..count).try_for_each(|i| in_bounds(index(i), self.axis.0).map(drop))
+    }
+}
+
+/// Returns true for element types of indices, and for elements whose bytes the kernels move.
+pub(super) fn covers(data: DType, indices: DType) -> bool {
+    matches!(indices, DType::I32 | DType::I64) && matches!(data.size(), 1 | 2 | 4 | 8)
+}
+
+struct Gather {
+    positions: AlongAxis,
     index_type: DType,
 }
 
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let index_type = spec.inputs[1].dtype;
-    let (shape, result) = (spec.inputs[0].shape()?, spec.outputs[0].shape()?);
-    if !matches!(index_type, DType::I32 | DType::I64) || !matches!(spec.inputs[0].dtype.size(), 1 | 2 | 4 | 8) {
+    if !covers(spec.inputs[0].dtype, index_type) {
         return None;
     }
+    let (shape, result) = (spec.inputs[0].shape()?, spec.outputs[0].shape()?);
     let axis = spec.params().int("axis").rem_euclid(shape.len().max(1) as i64) as usize;
-    let mut strides: Shape = smallvec::smallvec![1; shape.len()];
-    for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i] * shape[i];
-    }
-    let along_axis = (*shape.get(axis)?, strides[axis]);
-    strides[axis] = 0;
-    let mut dims: Vec<(usize, usize)> = result.iter().copied().zip(strides).collect();
-    let (row, step) = dims.pop()?;
-    Some(Box::new(Gather { outer: dims, row, step, axis: along_axis, index_type }))
+    Some(Box::new(Gather { positions: AlongAxis::new(&shape, &result, axis)?, index_type }))
 }
 
 impl Gather {
@@ -46,26 +89,20 @@ impl Gather {
         out: &mut [u8],
     ) -> Result<(), String> {
         let (data, out): (&[T], &mut [T]) = (bytemuck::cast_slice(data), bytemuck::cast_slice_mut(out));
-        let (size, stride) = self.axis;
+        let positions = &self.positions;
         let has_failed = AtomicBool::new(false);
         let (count, work) = (out.len(), out.len() * 2);
-        split::for_each_chunk(out, self.row, work, |row, out| {
-            let (mut base, mut rest) = (0, row);
-            for (dim, stride) in self.outer.iter().rev() {
-                base += rest % dim * stride;
-                rest /= dim;
-            }
+        split::for_each_chunk(out, positions.row, work, |row, out| {
+            let start = positions.row_start(row);
             for (i, out) in out.iter_mut().enumerate() {
-                let position = index(row * self.row + i);
-                let position = if position < 0 { position.wrapping_add(size as i64) } else { position };
-                match usize::try_from(position).ok().filter(|&position| position < size) {
-                    Some(position) => *out = data[base + i * self.step + position * stride],
+                match positions.distance(index(row * positions.row + i)) {
+                    Some(distance) => *out = data[start + i * positions.step + distance],
                     None => has_failed.store(true, Ordering::Relaxed),
                 }
             }
         });
         if has_failed.into_inner() {
-            return (0..count).try_for_each(|i| in_bounds(index(i), size).map(drop));
+            return positions.check(index, count);
         }
         Ok(())
     }

@@ -30,6 +30,7 @@ mod pool;
 mod qnn;
 mod reduce;
 mod roi;
+mod scatter;
 pub(crate) mod simd;
 mod sort;
 pub mod split;

@@ -252,6 +252,47 @@ fn gathering() {
 }
 
 #[test]
+fn scattering() {
+    let attrs =
+        |name: &'static str, axis: i64, mode: &str| [("axis", AttrValue::Int(axis)), (name, AttrValue::from(mode))];
+    for mode in ["update", "add", "mul", "min", "max"] {
+        for index_type in ["int32", "int64"] {
+            for (axis, bound) in [(0, 7), (1, 5), (2, 9), (-1, 9)] {
+                for sizes in [[7, 5, 9], [3, 4, 6], [7, 2, 9], [1, 5, 1]] {
+                    let index = as_type(&indices(&sizes, bound), index_type);
+                    let element_types = ["float32", "float64", "float16", "int64", "uint8"];
+                    for element_type in element_types.into_iter().take(if mode == "update" { 5 } else { 1 }) {
+                        let data = as_type(&random(&[7, 5, 9], 1), element_type);
+                        let updates = as_type(&random(&sizes, 2), element_type);
+                        check_values(
+                            "scatter_elements",
+                            &attrs("reduction", axis, mode),
+                            &[data, index.clone(), updates],
+                        );
+                    }
+                }
+            }
+            for (index_shape, update_shape) in
+                [(&[1, 4][..], &[4, 5, 9][..]), (&[2, 2, 3], &[2, 3, 9]), (&[3, 40], &[40]), (&[0, 2], &[2, 7, 5, 9])]
+            {
+                let index = as_type(&indices(index_shape, 5), index_type);
+                let pairs = [("mode", AttrValue::from(mode))];
+                check_values("scatter_nd", &pairs, &[random(&[7, 5, 9], 1), index, random(update_shape, 2)]);
+            }
+        }
+    }
+    // Several updates of an element are applied in order.
+    let index = indices(&[40_000], 50);
+    check_values("scatter_elements", &[], &[random(&[50], 1), index.clone(), random(&[40_000], 2)]);
+    check_values("scatter_elements", &attrs("reduction", 0, "min"), &[random(&[50], 1), index, random(&[40_000], 2)]);
+    check_values(
+        "scatter_elements",
+        &attrs("reduction", 1, "add"),
+        &[random(&[200, 30], 1), indices(&[200, 400], 30), random(&[200, 400], 2)],
+    );
+}
+
+#[test]
 fn integer_and_boolean_relations() {
     let shapes: [[&[usize]; 2]; 4] = [[&[3, 40], &[3, 40]], [&[3, 40], &[]], [&[1, 1], &[3, 40]], [&[3, 1], &[1, 40]]];
     for [a, b] in shapes {

@@ -4,7 +4,7 @@
 //! weight releases the pages earlier; the next access reads them from the file again, which only costs time. A byte
 //! slice does not reveal whether it belongs to a mapped file, so this module records the mappings.
 
-use byoc_ir::tensor::{AlignedBytes, OutOfMemory};
+use byoc_ir::tensor::{AlignedBytes, OutOfMemory, Storage};
 use bytes::Bytes;
 use memmap2::{Mmap, MmapMut, UncheckedAdvice};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ pub fn release_pages(bytes: &[u8]) {
 ///
 /// # Errors
 /// If the memory cannot be allocated.
-pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOfMemory> {
+pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn Storage>, OutOfMemory> {
     const MIN_MAPPED_BYTES: usize = 128 << 10;
     if bytes.len() >= MIN_MAPPED_BYTES
         && let Ok(mut pages) = MmapMut::map_anon(bytes.len())

@@ -3,7 +3,7 @@
 use super::external::ExternalFiles;
 use super::proto::{Bytes, LOCATION_EXTERNAL, SparseTensorProto, TensorProto};
 use byoc_files::mapped::{MappedRange, aligned};
-use byoc_ir::tensor::{DType, Tensor, element_count};
+use byoc_ir::tensor::{DType, Storage, Tensor, element_count};
 use byoc_ir::with_dtype;
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
             return Ok(Tensor::from_bools(&shape, &values));
         }
         let raw = MappedRange(raw);
-        let storage: Arc<dyn AsRef<[u8]> + Send + Sync> = match raw.as_ref().as_ptr().addr() % dtype.align() {
+        let storage: Arc<dyn Storage> = match raw.as_ref().as_ptr().addr() % dtype.align() {
             0 => Arc::new(raw),
             _ => aligned(raw.as_ref()).map_err(|e| e.to_string())?,
         };

@@ -4,7 +4,7 @@
 use crate::error::{Result, ServeError};
 use crate::mapping::WritableSpan;
 use byoc::{DType, Tensor, TensorViewMut};
-use byoc_ir::tensor::{AlignedBytes, Shape, byte_count};
+use byoc_ir::tensor::{self, AlignedBytes, Shape, byte_count};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl OutputMemory {
     /// Converts the memory to outputs after an execution has written it.
     pub fn into_parts(self) -> Vec<Part> {
         let part = |(dtype, shape, storage): (DType, Shape, Storage)| {
-            let (bytes, is_in_place): (Arc<dyn AsRef<[u8]> + Send + Sync>, bool) = match storage {
+            let (bytes, is_in_place): (Arc<dyn tensor::Storage>, bool) = match storage {
                 Storage::Shared(span) => (Arc::new(span), true),
                 Storage::Own(bytes) => (Arc::new(bytes), false),
             };

@@ -12,7 +12,7 @@ use crate::shared_memory::{Region, Regions, is_in_place};
 use crate::stats::{FailReason, Stats};
 use byoc::{DType, Model, Tensor};
 use byoc_ir::diag::codes::serving;
-use byoc_ir::tensor::{byte_count, element_count};
+use byoc_ir::tensor::{Storage, byte_count, element_count};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -326,7 +326,7 @@ impl ServedModel {
                 spec.name
             )))
         };
-        let storage: Arc<dyn AsRef<[u8]> + Send + Sync> = match data {
+        let storage: Arc<dyn Storage> = match data {
             InputData::Bytes(bytes) => {
                 check(bytes.len() as u64)?;
                 Arc::new(bytes)

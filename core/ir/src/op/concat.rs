@@ -5,7 +5,7 @@ use super::walk::split_at_axis;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, TensorType, Type};
-use crate::op::facts::{LayoutRule, Properties};
+use crate::op::facts::{LayoutRule, Properties, ResultMemory};
 use crate::tensor::{TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end");
@@ -88,7 +88,7 @@ inventory::submit! {
         relation: concatenate_type,
         reference: Some(concatenate),
         flops: no_flops,
-        properties: Properties::EXACT.layout(LayoutRule::Concatenation),
+        properties: Properties::EXACT.layout(LayoutRule::Concatenation).result(ResultMemory::Concatenation),
     }
 }
 

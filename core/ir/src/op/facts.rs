@@ -32,6 +32,8 @@ pub enum ResultMemory {
     View,
     /// Argument 0 itself, of any type.
     Argument,
+    /// New memory with the fields of argument 0, a tuple, concatenated along attribute `axis`.
+    Concatenation,
 }
 
 /// Behavior of an operator when the layout of argument 0 changes.
@@ -110,6 +112,11 @@ impl Properties {
     /// Marks every element of the result as an element of argument 0.
     pub const fn selects(self) -> Properties {
         Properties { selects: true, ..self }
+    }
+
+    /// Sets the relation of the result's memory to the memory of argument 0.
+    pub const fn result(self, result: ResultMemory) -> Properties {
+        Properties { result, ..self }
     }
 
     /// Sets the behavior when the layout changes.

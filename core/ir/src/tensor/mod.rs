@@ -19,7 +19,7 @@ pub use dtype::{DType, Element};
 pub use half::{bf16, f16};
 pub use memory::OutOfMemory;
 pub use small::{F4E2M1Fn, F8E4M3Fn, F8E4M3FnUz, F8E5M2, F8E5M2FnUz, F8E8M0Fnu, I2, I4, U2, U4};
-pub use storage::AlignedBytes;
+pub use storage::{AlignedBytes, Storage};
 pub use view::{TensorView, TensorViewMut};
 
 use std::sync::Arc;
@@ -44,13 +44,13 @@ pub fn byte_count(dtype: DType, shape: &[usize]) -> Option<usize> {
 pub struct Tensor {
     dtype: DType,
     shape: Shape,
-    bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    bytes: Arc<dyn Storage>,
 }
 
 impl Tensor {
     /// Creates a tensor over `bytes`, which may be a mapped file. Bytes that are not aligned for `dtype` are copied.
     /// `None` if the length does not match the shape, or if the system is out of memory for the copy.
-    pub fn from_storage(dtype: DType, shape: &[usize], bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Option<Tensor> {
+    pub fn from_storage(dtype: DType, shape: &[usize], bytes: Arc<dyn Storage>) -> Option<Tensor> {
         let slice: &[u8] = (*bytes).as_ref();
         if element_count(shape)?.checked_mul(dtype.size())? != slice.len() {
             return None;
@@ -158,6 +158,24 @@ impl Tensor {
     /// Returns true if this tensor is the only owner of its bytes.
     pub fn is_exclusive(&self) -> bool {
         Arc::strong_count(&self.bytes) == 1
+    }
+
+    /// Takes the storage out of the tensor.
+    ///
+    /// # Errors
+    /// If the storage is no `T`, or another tensor shares it: returns the tensor.
+    pub fn into_storage<T: Storage>(self) -> Result<T, Tensor> {
+        if !self.is_exclusive() {
+            return Err(self);
+        }
+        let Tensor { dtype, shape, bytes } = self;
+        match bytes.clone().into_any().downcast::<T>() {
+            Ok(storage) => {
+                drop(bytes);
+                Arc::try_unwrap(storage).map_err(|storage| Tensor { dtype, shape, bytes: storage })
+            }
+            Err(_) => Err(Tensor { dtype, shape, bytes }),
+        }
     }
 
     /// Returns the elements.

@@ -1,6 +1,21 @@
-//! Buffers aligned to 64 bytes, the size of a cache line and of the widest vector load.
+//! Owners of the bytes of tensors, and buffers aligned to 64 bytes, the size of a cache line and of the widest vector
+//! load.
 
 use super::memory::{Charge, OutOfMemory};
+use std::any::Any;
+use std::sync::Arc;
+
+/// Owner of the bytes of a tensor: memory of this process, a mapped file, memory of another library.
+pub trait Storage: AsRef<[u8]> + Send + Sync + 'static {
+    /// Returns the storage as a value of any type.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+impl<T: AsRef<[u8]> + Send + Sync + 'static> Storage for T {
+    fn into_any(self: Arc<T>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
 
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]

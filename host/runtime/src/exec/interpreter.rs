@@ -369,8 +369,8 @@ impl<'e> Interpreter<'e, '_> {
                 return Ok(Flow::Next);
             }
             Step::Dynamic(step) => {
-                let frame = &mut top.frame;
-                let result = exec.pool.install(|| cancel.within(|| step::run_dynamic(scope, frame, step)));
+                let (frame, recycler) = (&mut top.frame, &buffers.recycler);
+                let result = exec.pool.install(|| cancel.within(|| step::run_dynamic(scope, frame, step, recycler)));
                 result.map_err(|e| self.with_origins(instruction, e))?;
                 return Ok(Flow::Next);
             }
@@ -541,17 +541,18 @@ impl<'e> Interpreter<'e, '_> {
         results: &mut Results<'_, '_>,
     ) -> Result<Flow<'e>, Diagnostic> {
         let function = self.top().function as usize;
+        let program = &self.exec.program;
+        let (read, outputs_written) = program.functions[function].code[instruction].operands();
+        let inputs = self.shapes(&read);
         let start = Instant::now();
         let flow = self.step(instruction, results)?;
         let duration = start.elapsed();
-        let program = &self.exec.program;
-        let (read, outputs_written) = program.functions[function].code[instruction].operands();
         let is_call = matches!(flow, Flow::Call(..));
         let step = &self.exec.steps()[function][instruction];
         observer.step(&StepEvent {
             step,
             program,
-            inputs: self.shapes(&read),
+            inputs,
             outputs: if is_call { Vec::new() } else { self.shapes(&outputs_written) },
             on_host: is_call && step.backend.is_some(),
             start,

@@ -1,6 +1,7 @@
 //! Prepares a validated program for execution, once for all runs: creates the kernels, which may pack their constants,
 //! and lays out the operands of each step with known dimensions.
 
+use super::append::growing_operand;
 use super::device::{ALIGNMENT, DeviceSpace, Footprint, WorkspaceRange};
 use super::direct::direct_results;
 use super::frame::{Arenas, DirectResult, Operands, RegInfo, Slot};
@@ -99,6 +100,8 @@ pub(super) struct DynamicStep {
     pub attrs: Attrs,
     pub args: Vec<Arg>,
     pub outs: Vec<Reg>,
+    /// First operand of a concatenation, if no later step reads it: its memory may grow to hold the result.
+    pub grows: Option<Reg>,
     /// Recently used kernels, by the dimensions of inputs and results.
     pub kernels: Mutex<LruCache<Dims, Arc<SizedKernel>>>,
 }
@@ -154,8 +157,12 @@ pub(super) fn load(
     let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &arenas, &mut values)).collect();
     let regs = regs.ok_or(OutOfMemory::OVERFLOW)?;
     check_fits(function, &regs, arenas.host)?;
-    let mut steps: Vec<Step> =
-        function.code.iter().map(|instr| loader.step(function, &regs, instr)).collect::<Result<_, _>>()?;
+    let mut steps: Vec<Step> = function
+        .code
+        .iter()
+        .zip(1..)
+        .map(|(instr, next)| loader.step(function, &regs, instr, &function.code[next..]))
+        .collect::<Result<_, _>>()?;
     let direct = if index == program.entry as usize { direct_results(function, &regs) } else { Vec::new() };
     for step in &mut steps {
         match step {
@@ -224,9 +231,16 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    fn step(&mut self, function: &Function, regs: &[RegInfo], instr: &Instr) -> Result<Step, Diagnostic> {
+    /// Prepares an instruction; `later` are the instructions after it.
+    fn step(
+        &mut self,
+        function: &Function,
+        regs: &[RegInfo],
+        instr: &Instr,
+        later: &[Instr],
+    ) -> Result<Step, Diagnostic> {
         match instr {
-            Instr::Kernel(call) => self.kernel(function, regs, call),
+            Instr::Kernel(call) => self.kernel(function, regs, call, later),
             Instr::Alias(call) => self.alias(function, regs, call),
             Instr::Region { region, inputs, outs, in_place } => self.region(regs, *region, [inputs, outs], in_place),
             Instr::Copy { from, to } => Ok(copy(function, regs, *from, *to)),
@@ -234,12 +248,19 @@ impl Loader<'_> {
         }
     }
 
-    fn kernel(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {
+    fn kernel(
+        &mut self,
+        function: &Function,
+        regs: &[RegInfo],
+        call: &OpCall,
+        later: &[Instr],
+    ) -> Result<Step, Diagnostic> {
         let result_types = self.infer_types(function, regs, call)?;
         let is_sized = call.inputs().all(|reg| regs[reg.index()].shape.is_some())
             && result_types.outs.iter().all(|t| t.len().is_some());
         if !is_sized {
-            return Ok(Step::Dynamic(Box::new(result_types.dynamic_step(call))));
+            let grows = growing_operand(result_types.def, call, later, regs);
+            return Ok(Step::Dynamic(Box::new(result_types.dynamic_step(call, grows))));
         }
         let inputs: Vec<TensorType> = call.inputs().filter_map(|reg| regs[reg.index()].ty.clone()).collect();
         let constants: Vec<Option<&Tensor>> = call.inputs().map(|reg| self.constant(regs, reg)).collect();
@@ -290,7 +311,7 @@ impl Loader<'_> {
         if is_same_location && shape.is_some() && source.bytes == target.bytes {
             return Ok(Step::Nop);
         }
-        let call = shape.is_none().then(|| Box::new(result_types.dynamic_step(call)));
+        let call = shape.is_none().then(|| Box::new(result_types.dynamic_step(call, None)));
         Ok(Step::Alias { from: view_source, out, shape, call })
     }
 
@@ -430,12 +451,14 @@ struct TypedCall {
 }
 
 impl TypedCall {
-    fn dynamic_step(&self, call: &OpCall) -> DynamicStep {
+    /// Creates the step for a call; `grows` is the operand whose memory may grow to hold the result.
+    fn dynamic_step(&self, call: &OpCall, grows: Option<Reg>) -> DynamicStep {
         DynamicStep {
             op: self.op,
             attrs: self.attrs.clone(),
             args: call.args.clone(),
             outs: call.outs.clone(),
+            grows,
             kernels: Mutex::new(LruCache::new(MAX_KERNELS, usize::MAX)),
         }
     }

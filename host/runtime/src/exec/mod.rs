@@ -16,8 +16,10 @@
 //! | `interpreter` | loop over the instructions; `step` runs kernels, aliases and regions |
 //! | `plans` | plans of regions for the dimensions of a run; `lru_cache` is the bounded cache for them |
 //! | `frame` | memory of an activation; `value` is the contents of a register |
+//! | `recycler` | memory of tensors whose dimensions only a run determines; `append` lets it grow |
 //! | `direct` | results that a step writes to caller-provided memory |
 
+mod append;
 pub mod constants;
 pub mod device;
 mod direct;
@@ -33,6 +35,7 @@ mod plans;
 pub mod pool;
 mod prepared;
 pub mod program;
+mod recycler;
 pub mod region;
 pub mod signature;
 mod step;

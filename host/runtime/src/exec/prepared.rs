@@ -9,6 +9,7 @@ use super::lock::lock;
 use super::plans::RegionPlans;
 use super::pool::Pool;
 use super::program::{Instr, Program};
+use super::recycler::Recycler;
 use super::region::Region;
 use super::trace::{StepInfo, steps};
 use super::value::Value;
@@ -60,6 +61,7 @@ pub(super) struct RunBuffers {
     pub scratch: Scratch,
     pub workspace: AlignedBytes,
     pub args: Vec<Value>,
+    pub recycler: Arc<Recycler>,
 }
 
 impl PreparedProgram {
@@ -267,11 +269,14 @@ impl PreparedProgram {
     /// Returns working memory for a run, reused if possible.
     pub fn buffers(&self) -> RunBuffers {
         let free_buffers = lock(&self.free_buffers).pop();
-        free_buffers.unwrap_or_else(|| RunBuffers {
+        let buffers = free_buffers.unwrap_or_else(|| RunBuffers {
             scratch: Scratch::default(),
             workspace: AlignedBytes::empty(),
             args: Vec::new(),
-        })
+            recycler: Arc::default(),
+        });
+        buffers.recycler.begin_run();
+        buffers
     }
 
     /// Releases the memory that is retained between runs, except the memory of runs in progress.

@@ -1,19 +1,21 @@
 //! Runs the steps that compute: kernels, aliases, regions.
 
+use super::append::append;
 use super::device::{DeviceOperands, DeviceSlice, DeviceSpace, SharedTensor};
-use super::frame::{Frame, Operands, Scope, Slot, allocate};
+use super::frame::{Frame, Operands, Scope, Slot};
 use super::load::{CopyStep, DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flatten};
 use super::lock::lock;
 use super::lru_cache::Dims;
 use super::prepared::RunBuffers;
 use super::program::{Arg, Reg};
+use super::recycler::{RecycledBytes, Recycler};
 use super::region::{Region, RegionCall};
 use super::value::{Value, bad_program};
 use crate::error::fault;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{TensorType, Type};
 use byoc_ir::op;
-use byoc_ir::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut, memory};
+use byoc_ir::tensor::{Shape, Tensor, TensorView, TensorViewMut, memory};
 use byoc_kernels::{self, Spec};
 use byoc_plugin_api::host::device::Event;
 use std::sync::Arc;
@@ -77,15 +79,28 @@ pub(super) fn kernel(
 }
 
 /// Runs an operator on operands whose dimensions are known only at run time.
-pub(super) fn run_dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -> Result<(), Diagnostic> {
-    let operands = SizedOperands::new(scope, frame, step)?;
-    let kernel = operands.kernel(step)?;
-    let mut memory: Vec<(Shape, AlignedBytes)> = Vec::with_capacity(kernel.outs.len());
+pub(super) fn run_dynamic(
+    scope: Scope<'_>,
+    frame: &mut Frame,
+    step: &DynamicStep,
+    recycler: &Arc<Recycler>,
+) -> Result<(), Diagnostic> {
+    let mut operands = SizedOperands::new(scope, frame, step)?;
+    let outs = operands.results(step)?;
+    if let (Some(first), [ty], [out]) = (step.grows, &outs[..], &step.outs[..]) {
+        drop(operands.inputs.remove(0));
+        if append(scope, frame, step, [first, *out], &operands.inputs, ty, recycler)? {
+            return Ok(());
+        }
+        operands.inputs.insert(0, scope.read_tensor(frame, first)?);
+    }
+    let kernel = operands.kernel(step, outs)?;
+    let mut memory: Vec<(Shape, RecycledBytes)> = Vec::with_capacity(kernel.outs.len());
     for ty in &kernel.outs {
         let (shape, bytes) = size(ty)?;
-        memory.push((shape, allocate(bytes)?));
+        memory.push((shape, recycler.allocate(bytes)?));
     }
-    let mut workspace = allocate(kernel.kernel.workspace())?;
+    let mut workspace = recycler.allocate(kernel.kernel.workspace())?;
     let views: Vec<TensorView<'_>> = operands.inputs.iter().map(Tensor::view).collect();
     let mut outputs: Vec<TensorViewMut<'_>> = kernel
         .outs
@@ -148,9 +163,8 @@ impl SizedOperands {
         flatten(&ty).ok_or_else(|| bad_program(&format!("expected tensors as results, found {ty}")))
     }
 
-    /// Returns the kernel for the dimensions of this run, from the cache or newly created.
-    fn kernel(&self, step: &DynamicStep) -> Result<Arc<SizedKernel>, Diagnostic> {
-        let outs = self.results(step)?;
+    /// Returns the kernel for the dimensions of this run and results `outs`, from the cache or newly created.
+    fn kernel(&self, step: &DynamicStep, outs: Vec<TensorType>) -> Result<Arc<SizedKernel>, Diagnostic> {
         // Result dimensions may depend on values as well, so they are part of the key.
         let result_shapes = outs.iter().map(|ty| size(ty).map(|(shape, _)| shape));
         let key: Dims =
@@ -259,7 +273,7 @@ pub(super) fn region(
         })?;
         return Ok(start_time.map_or(RegionOutcome::Done, RegionOutcome::Started));
     }
-    dynamic_region(scope, frame, step, region.as_ref())
+    dynamic_region(scope, frame, step, region.as_ref(), &buffers.recycler)
 }
 
 /// Runs a region whose dimensions are known only at run time.
@@ -268,6 +282,7 @@ fn dynamic_region(
     frame: &mut Frame,
     step: &RegionStep,
     region: &dyn Region,
+    recycler: &Arc<Recycler>,
 ) -> Result<RegionOutcome, Diagnostic> {
     let inputs: Vec<Tensor> = step.inputs.iter().map(|&reg| scope.read_tensor(frame, reg)).collect::<Result<_, _>>()?;
     step.signature
@@ -287,9 +302,9 @@ fn dynamic_region(
             .ok_or_else(|| bad_program("expected tensors as region results, found a handle"))?
             .dtype;
         let (_, bytes) = size(&TensorType::fixed(dtype, &out.dims))?;
-        memory.push((dtype, allocate(bytes)?));
+        memory.push((dtype, recycler.allocate(bytes)?));
     }
-    let mut workspace = allocate(plan.workspace)?;
+    let mut workspace = recycler.allocate(plan.workspace)?;
     let views: Vec<TensorView<'_>> = inputs.iter().map(Tensor::view).collect();
     let mut outputs: Vec<TensorViewMut<'_>> = memory
         .iter_mut()

@@ -1,0 +1,81 @@
+//! Concatenations that append to their first operand, as loops do that collect their results: the memory of the operand
+//! grows, so that n appended parts cost n copies of a part and not of everything before it.
+
+use super::frame::{Frame, RegInfo, Scope, Slot};
+use super::load::DynamicStep;
+use super::program::{Arg, Instr, OpCall, Reg};
+use super::recycler::{RecycledBytes, Recycler};
+use super::value::Value;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::TensorType;
+use byoc_ir::op::facts::ResultMemory;
+use byoc_ir::op::{self, OpDef, Params};
+use byoc_ir::tensor::{Tensor, byte_count};
+use std::sync::Arc;
+
+/// Maximum number of instructions that are searched for a read.
+const MAX_LATER: usize = 256;
+
+/// Returns the first operand of a concatenation if it is a value that none of the instructions after it reads.
+pub(super) fn growing_operand(def: &OpDef, call: &OpCall, later: &[Instr], regs: &[RegInfo]) -> Option<Reg> {
+    let ([Arg::Tuple(fields)], ResultMemory::Concatenation) = (&call.args[..], def.properties.result) else {
+        return None;
+    };
+    let first = *fields.first()?;
+    let is_value = matches!(regs[first.index()].slot, Slot::Value(_));
+    (is_value && !fields[1..].contains(&first) && is_dead(first, later)).then_some(first)
+}
+
+/// Returns true if no instruction reads the register, as far as the instructions are certain to run in this order.
+fn is_dead(reg: Reg, later: &[Instr]) -> bool {
+    for instr in later.iter().take(MAX_LATER) {
+        match instr {
+            Instr::Free { regs } if regs.contains(&reg) => return true,
+            Instr::Jump { .. } | Instr::Branch { .. } | Instr::Test { .. } => return false,
+            _ if instr.operands().0.contains(&reg) => return false,
+            Instr::TailCall { .. } | Instr::TailCallClosure { .. } | Instr::Return { .. } => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Appends `tail` to the tensor in register `first`, and writes the result of type `ty` to the register of the result.
+/// Returns false if the memory of the tensor cannot grow, or its elements are not adjacent in the result.
+pub(super) fn append(
+    scope: Scope<'_>,
+    frame: &mut Frame,
+    step: &DynamicStep,
+    [first, out]: [Reg; 2],
+    tail: &[Tensor],
+    ty: &TensorType,
+    recycler: &Arc<Recycler>,
+) -> Result<bool, Diagnostic> {
+    let Some(shape) = ty.shape() else { return Ok(false) };
+    let Some(bytes) = byte_count(ty.dtype, &shape) else { return Ok(false) };
+    let axis = Params::new(op::get(step.op), &step.attrs).int("axis").rem_euclid(shape.len().max(1) as i64) as usize;
+    let Slot::Value(slot) = scope.reg(first).slot else { return Ok(false) };
+    if shape[..axis.min(shape.len())].iter().any(|&dim| dim != 1) {
+        return Ok(false);
+    }
+    let slot = &mut frame.values[slot as usize];
+    let Value::Tensor(tensor) = std::mem::take(slot) else { return Ok(false) };
+    let mut storage = match tensor.into_storage::<RecycledBytes>() {
+        Ok(storage) => storage,
+        Err(tensor) => {
+            *slot = Value::Tensor(tensor);
+            return Ok(false);
+        }
+    };
+    let mut end = storage.as_ref().len();
+    storage.grow(bytes, recycler)?;
+    for part in tail {
+        let target = &mut storage.as_mut()[end..end + part.bytes().len()];
+        target.copy_from_slice(part.bytes());
+        end += part.bytes().len();
+    }
+    let result =
+        Tensor::from_storage(ty.dtype, &shape, Arc::new(storage)).expect("the buffer has the size of the shape");
+    scope.write(frame, out, Value::Tensor(result))?;
+    Ok(true)
+}
