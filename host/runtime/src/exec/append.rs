@@ -2,28 +2,47 @@
 //! grows, so that n appended parts cost n copies of a part and not of everything before it.
 
 use super::frame::{Frame, RegInfo, Scope, Slot};
-use super::load::DynamicStep;
 use super::program::{Arg, Instr, OpCall, Reg};
 use super::recycler::{RecycledBytes, Recycler};
 use super::value::Value;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::TensorType;
 use byoc_ir::op::facts::ResultMemory;
-use byoc_ir::op::{self, OpDef, Params};
+use byoc_ir::op::{OpDef, Params};
 use byoc_ir::tensor::{Tensor, byte_count};
 use std::sync::Arc;
 
 /// Maximum number of instructions that are searched for a read.
 const MAX_LATER: usize = 256;
 
+/// First operand of a concatenation whose memory may grow to hold the result.
+pub(super) struct Growing {
+    first: Reg,
+    /// Axis of the concatenation; a negative axis counts from the end.
+    axis: i64,
+}
+
+impl Growing {
+    /// Returns the register of the operand.
+    pub(super) fn register(&self) -> Reg {
+        self.first
+    }
+}
+
 /// Returns the first operand of a concatenation if it is a value that none of the instructions after it reads.
-pub(super) fn growing_operand(def: &OpDef, call: &OpCall, later: &[Instr], regs: &[RegInfo]) -> Option<Reg> {
+pub(super) fn growing_operand(
+    def: &'static OpDef,
+    call: &OpCall,
+    later: &[Instr],
+    regs: &[RegInfo],
+) -> Option<Growing> {
     let ([Arg::Tuple(fields)], ResultMemory::Concatenation) = (&call.args[..], def.properties.result) else {
         return None;
     };
     let first = *fields.first()?;
     let is_value = matches!(regs[first.index()].slot, Slot::Value(_));
-    (is_value && !fields[1..].contains(&first) && is_dead(first, later)).then_some(first)
+    let is_appended = is_value && !fields[1..].contains(&first) && is_dead(first, later);
+    is_appended.then(|| Growing { first, axis: Params::new(def, &call.attrs).int("axis") })
 }
 
 /// Returns true if no instruction reads the register, as far as the instructions are certain to run in this order.
@@ -40,20 +59,20 @@ fn is_dead(reg: Reg, later: &[Instr]) -> bool {
     false
 }
 
-/// Appends `tail` to the tensor in register `first`, and writes the result of type `ty` to the register of the result.
+/// Appends `tail` to the tensor that may grow, and writes the result of type `ty` to register `out`.
 /// Returns false if the memory of the tensor cannot grow, or its elements are not adjacent in the result.
 pub(super) fn append(
     scope: Scope<'_>,
     frame: &mut Frame,
-    step: &DynamicStep,
-    [first, out]: [Reg; 2],
+    &Growing { first, axis }: &Growing,
+    out: Reg,
     tail: &[Tensor],
     ty: &TensorType,
     recycler: &Arc<Recycler>,
 ) -> Result<bool, Diagnostic> {
     let Some(shape) = ty.shape() else { return Ok(false) };
     let Some(bytes) = byte_count(ty.dtype, &shape) else { return Ok(false) };
-    let axis = Params::new(op::get(step.op), &step.attrs).int("axis").rem_euclid(shape.len().max(1) as i64) as usize;
+    let axis = axis.rem_euclid(shape.len().max(1) as i64) as usize;
     let Slot::Value(slot) = scope.reg(first).slot else { return Ok(false) };
     if shape[..axis.min(shape.len())].iter().any(|&dim| dim != 1) {
         return Ok(false);

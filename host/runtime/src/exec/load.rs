@@ -1,7 +1,7 @@
 //! Prepares a validated program for execution, once for all runs: creates the kernels, which may pack their constants,
 //! and lays out the operands of each step with known dimensions.
 
-use super::append::growing_operand;
+use super::append::{Growing, growing_operand};
 use super::device::{ALIGNMENT, DeviceSpace, Footprint, WorkspaceRange};
 use super::direct::direct_results;
 use super::frame::{Arenas, DirectResult, Operands, RegInfo, Slot};
@@ -100,8 +100,7 @@ pub(super) struct DynamicStep {
     pub attrs: Attrs,
     pub args: Vec<Arg>,
     pub outs: Vec<Reg>,
-    /// First operand of a concatenation, if no later step reads it: its memory may grow to hold the result.
-    pub grows: Option<Reg>,
+    pub grows: Option<Growing>,
     /// Recently used kernels, by the dimensions of inputs and results.
     pub kernels: Mutex<LruCache<Dims, Arc<SizedKernel>>>,
 }
@@ -452,7 +451,7 @@ struct TypedCall {
 
 impl TypedCall {
     /// Creates the step for a call; `grows` is the operand whose memory may grow to hold the result.
-    fn dynamic_step(&self, call: &OpCall, grows: Option<Reg>) -> DynamicStep {
+    fn dynamic_step(&self, call: &OpCall, grows: Option<Growing>) -> DynamicStep {
         DynamicStep {
             op: self.op,
             attrs: self.attrs.clone(),

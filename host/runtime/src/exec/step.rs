@@ -87,12 +87,12 @@ pub(super) fn run_dynamic(
 ) -> Result<(), Diagnostic> {
     let mut operands = SizedOperands::new(scope, frame, step)?;
     let outs = operands.results(step)?;
-    if let (Some(first), [ty], [out]) = (step.grows, &outs[..], &step.outs[..]) {
+    if let (Some(growing), [ty], [out]) = (&step.grows, &outs[..], &step.outs[..]) {
         drop(operands.inputs.remove(0));
-        if append(scope, frame, step, [first, *out], &operands.inputs, ty, recycler)? {
+        if append(scope, frame, growing, *out, &operands.inputs, ty, recycler)? {
             return Ok(());
         }
-        operands.inputs.insert(0, scope.read_tensor(frame, first)?);
+        operands.inputs.insert(0, scope.read_tensor(frame, growing.register())?);
     }
     let kernel = operands.kernel(step, outs)?;
     let mut memory: Vec<(Shape, RecycledBytes)> = Vec::with_capacity(kernel.outs.len());
