@@ -161,6 +161,75 @@ fn rejects_values_that_are_not_constant() {
 }
 
 #[test]
+fn rejects_malformed_trees() {
+    let ints = |name: &str, values: &[i64]| AttributeProto {
+        name: name.into(),
+        r#type: AttributeType::Ints as i32,
+        ints: values.to_vec(),
+        ..AttributeProto::default()
+    };
+    let floats = |name: &str, values: &[f32]| AttributeProto {
+        name: name.into(),
+        r#type: AttributeType::Floats as i32,
+        floats: values.to_vec(),
+        ..AttributeProto::default()
+    };
+    let modes = |values: &[&'static str]| AttributeProto {
+        name: "nodes_modes".into(),
+        r#type: AttributeType::Strings as i32,
+        strings: values.iter().map(|value| Bytes::from_static(value.as_bytes())).collect(),
+        ..AttributeProto::default()
+    };
+    let tree = |changed: Vec<AttributeProto>| {
+        let mut attribute = vec![
+            ints("nodes_treeids", &[0, 0, 0]),
+            ints("nodes_nodeids", &[0, 1, 2]),
+            modes(&["BRANCH_LEQ", "LEAF", "LEAF"]),
+            ints("nodes_featureids", &[1, 0, 0]),
+            floats("nodes_values", &[0.5, 0.0, 0.0]),
+            ints("nodes_truenodeids", &[1, 0, 0]),
+            ints("nodes_falsenodeids", &[2, 0, 0]),
+            ints("target_treeids", &[0, 0]),
+            ints("target_nodeids", &[1, 2]),
+            ints("target_ids", &[0, 0]),
+            floats("target_weights", &[1.0, 2.0]),
+        ];
+        for change in changed {
+            attribute.retain(|attribute| attribute.name != change.name);
+            attribute.push(change);
+        }
+        let trees = node("TreeEnsembleRegressor", &["x"], &["y"]);
+        let mut model = model(vec![NodeProto { domain: "ai.onnx.ml".into(), attribute, ..trees }], vec![]);
+        model.opset_import.push(OperatorSetIdProto { domain: "ai.onnx.ml".into(), version: 3 });
+        if let Some(graph) = &mut model.graph {
+            graph.output = vec![port("y", &[DimensionValue::DimValue(1), DimensionValue::DimValue(1)])];
+        }
+        model
+    };
+    assert!(convert_model(tree(vec![]), &LoadOptions::default(), None).is_ok());
+    let cycle = vec![
+        modes(&["BRANCH_LEQ", "BRANCH_LT", "LEAF"]),
+        ints("nodes_truenodeids", &[1, 1, 0]),
+        ints("nodes_falsenodeids", &[2, 2, 0]),
+    ];
+    for (changed, message) in [
+        (cycle, "expected trees, found a cycle of nodes"),
+        (vec![ints("nodes_truenodeids", &[7, 0, 0])], "node 7 of tree 0 is missing"),
+        (vec![ints("nodes_nodeids", &[0, 1, 1])], "two nodes have the same nodes_treeids and nodes_nodeids"),
+        (vec![ints("target_nodeids", &[1, 5])], "node 5 of tree 0 is missing"),
+        (vec![ints("target_ids", &[0, 1])], "n_targets: expected at least 2, found 1"),
+        (vec![ints("target_ids", &[0, -1])], "attribute target_ids: -1 is out of range"),
+        (vec![ints("nodes_featureids", &[2, 0, 0])], "expected data with more than 2 features, found 2"),
+        (vec![floats("nodes_values", &[0.5])], "attribute nodes_values: expected 3 values, found 1"),
+        (vec![modes(&["BRANCH_MOST", "LEAF", "LEAF"])], "nodes_modes: expected a known mode, found \"BRANCH_MOST\""),
+    ] {
+        let error = error(tree(changed));
+        assert_eq!(error.code, frontends::BAD_NODE);
+        assert!(error.message.ends_with(message), "{}", error.message);
+    }
+}
+
+#[test]
 fn does_not_fold_large_tensors() {
     // Folding would produce 2^38 bytes.
     let big_tensor = encode("big", &Tensor::from_slice(&[2], &[1i64 << 18, 1 << 18]));

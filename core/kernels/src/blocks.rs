@@ -3,9 +3,14 @@
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::op::index::{TakeMode, take_axes};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
+use bytemuck::Pod;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Number of bytes that can be copied at the cost of one simple operation on an element.
 const BYTES_PER_OPERATION: usize = 8;
+
+/// Number of elements that are looked up in one piece of work.
+const ELEMENTS: usize = 4096;
 
 inventory::submit! { Offer { op: "concatenate", make: make_concat } }
 inventory::submit! { Offer { op: "stack", make: make_concat } }
@@ -112,9 +117,7 @@ impl Take {
         out: &mut [u8],
     ) -> Result<(), String> {
         // Indices are checked before the work is split.
-        if !out.is_empty() {
-            (0..count).try_for_each(|i| self.mode.resolve(indices(i), self.size).map(|_| ()))?;
-        }
+        self.check(&indices, count, out)?;
         let work = out.len() / BYTES_PER_OPERATION;
         split::for_each_chunk(out, self.block, work, |i, out| {
             let (row, position) = (i / self.per_batch, i % self.per_batch);
@@ -126,16 +129,74 @@ impl Take {
     }
 }
 
+impl Take {
+    /// Checks the indices, unless there is no result.
+    fn check(&self, indices: impl Fn(usize) -> i64, count: usize, out: &[u8]) -> Result<(), String> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        (0..count).try_for_each(|i| self.mode.resolve(indices(i), self.size).map(|_| ()))
+    }
+
+    /// Same as [`Take::copy`], for blocks of one element.
+    fn copy_elements<T: Pod + Send + Sync>(
+        &self,
+        data: &[u8],
+        indices: impl Fn(usize) -> i64 + Sync,
+        count: usize,
+        out: &mut [u8],
+    ) -> Result<(), String> {
+        let data: &[T] = bytemuck::cast_slice(data);
+        let has_failed = AtomicBool::new(false);
+        let elements: &mut [T] = bytemuck::cast_slice_mut(out);
+        let work = elements.len() * 2;
+        split::for_each_chunk(elements, ELEMENTS, work, |chunk, mut out| {
+            let mut first = chunk * ELEMENTS;
+            while !out.is_empty() {
+                let (row, position) = (first / self.per_batch, first % self.per_batch);
+                let (part, tail) = out.split_at_mut((self.per_batch - position).min(out.len()));
+                let row_data = &data[row * self.size..][..self.size];
+                let first_index = row / self.outer_len * self.per_batch + position;
+                first += part.len();
+                out = tail;
+                for (i, out) in part.iter_mut().enumerate() {
+                    match self.mode.resolve(indices(first_index + i), self.size) {
+                        Ok(index) => *out = row_data[index],
+                        Err(_) => has_failed.store(true, Ordering::Relaxed),
+                    }
+                }
+            }
+        });
+        if has_failed.into_inner() { self.check(indices, count, out) } else { Ok(()) }
+    }
+
+    fn take(
+        &self,
+        data: &TensorView<'_>,
+        indices: impl Fn(usize) -> i64 + Sync,
+        count: usize,
+        out: &mut [u8],
+    ) -> Result<(), String> {
+        match self.block {
+            block if block != data.dtype.size() => self.copy(data.data, indices, count, out),
+            1 => self.copy_elements::<u8>(data.data, indices, count, out),
+            2 => self.copy_elements::<u16>(data.data, indices, count, out),
+            4 => self.copy_elements::<u32>(data.data, indices, count, out),
+            8 => self.copy_elements::<u64>(data.data, indices, count, out),
+            _ => self.copy(data.data, indices, count, out),
+        }
+    }
+}
+
 impl Kernel for Take {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        let (data, out) = (inputs[0].data, &mut *outputs[0].data);
-        let count = inputs[1].len();
+        let (data, out, count) = (&inputs[0], &mut *outputs[0].data, inputs[1].len());
         if inputs[1].dtype == DType::I32 {
             let indices = inputs[1].as_slice::<i32>();
-            self.copy(data, |i| i64::from(indices[i]), count, out)
+            self.take(data, |i| i64::from(indices[i]), count, out)
         } else {
             let indices = inputs[1].as_slice::<i64>();
-            self.copy(data, |i| indices[i], count, out)
+            self.take(data, |i| indices[i], count, out)
         }
     }
 }

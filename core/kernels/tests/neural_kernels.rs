@@ -252,6 +252,24 @@ fn gathering() {
 }
 
 #[test]
+fn taking() {
+    let attrs = |axis: i64, mode: &str| [("axis", AttrValue::Int(axis)), ("mode", AttrValue::from(mode))];
+    for index_type in ["int32", "int64"] {
+        for element_type in ["float32", "float64", "float16", "uint8"] {
+            let data = as_type(&random(&[7, 5, 9], 1), element_type);
+            for (axis, mode) in [(0, "clip"), (1, "wrap"), (2, "clip"), (-1, "wrap")] {
+                for sizes in [&[3, 40][..], &[], &[10_000]] {
+                    let index = as_type(&indices(sizes, 12), index_type);
+                    check_values("take", &attrs(axis, mode), &[data.clone(), index]);
+                }
+            }
+            let batches = [("axis", AttrValue::Int(2)), ("batch_dims", AttrValue::Int(1)), ("mode", "wrap".into())];
+            check_values("take", &batches, &[data, as_type(&indices(&[7, 3], 9), index_type)]);
+        }
+    }
+}
+
+#[test]
 fn scattering() {
     let attrs =
         |name: &'static str, axis: i64, mode: &str| [("axis", AttrValue::Int(axis)), (name, AttrValue::from(mode))];

@@ -420,6 +420,11 @@ impl<'a, 'm> Node<'a, 'm> {
         self.tensor(Tensor::from_slice(&[values.len()], values))
     }
 
+    /// Creates a constant vector of Booleans.
+    pub fn bools(&mut self, values: &[bool]) -> ExprId {
+        self.tensor(Tensor::from_bools(&[values.len()], values))
+    }
+
     /// Returns `value` with this node added to its origins; used by identity nodes.
     pub fn forward(&mut self, value: ExprId) -> ExprId {
         let origin = self.conversion.builder.module.nodes[value].origin;

@@ -55,6 +55,7 @@ impl TakeMode {
     }
 
     /// Resolves an index on an axis of `size` elements.
+    #[inline]
     pub fn resolve(self, index: i64, size: usize) -> Result<usize, ReferenceError> {
         match self {
             _ if size == 0 => Err(format!("index {index} is out of range for an axis without elements")),

@@ -1,6 +1,12 @@
-//! Feature preprocessing operators of the domain `ai.onnx.ml`.
+//! Features and linear models of the domain `ai.onnx.ml`, on numbers; trees and support vector machines are in
+//! [`trees`](super::trees) and [`svm`](super::svm).
 
-use super::{Node, Result, Row, attrs, single_output};
+use super::super::state::Error;
+use super::super::tensor::from_f64s;
+use super::{Node, Outputs, Result, Row, attrs, single_output};
+use byoc_ir::diag::codes;
+use byoc_ir::ir::ExprId;
+use byoc_ir::tensor::{DType, OutOfMemory, Tensor, element_count, memory};
 
 pub const ROWS: &[Row] = &[
     ("ArrayFeatureExtractor", 1, |n| {
@@ -20,9 +26,41 @@ pub const ROWS: &[Row] = &[
         let is_above = n.with_scalar("greater", data, threshold)?;
         single_output(n.cast(is_above, n.dtype(data)?)?)
     }),
+    ("FeatureVectorizer", 1, |n| {
+        let mut columns = Vec::with_capacity(n.input_count());
+        for input in n.all_inputs()? {
+            let input = n.cast(input, DType::F32)?;
+            columns.push(if n.rank(input)? == 1 { n.op("expand_dims", &[input], attrs![axis: 1])? } else { input });
+        }
+        single_output(n.concatenate(&columns, 1)?)
+    }),
+    ("Imputer", 1, imputer),
+    ("LabelEncoder", 2, label_encoder),
+    ("LinearClassifier", 1, linear_classifier),
+    ("LinearRegressor", 1, |n| {
+        let data = rows_of(n)?;
+        let targets = n.int_attr("targets", 1)?;
+        let targets = usize::try_from(targets).ok().filter(|&targets| targets > 0);
+        let targets = targets.ok_or_else(|| n.invalid_node("attribute targets: expected an integer > 0"))?;
+        let scores = linear_scores(n, data, targets)?;
+        let transform = n.str_attr("post_transform", "NONE")?;
+        single_output(post_transform(n, scores, &transform)?)
+    }),
+    ("Normalizer", 1, normalizer),
+    ("OneHotEncoder", 1, |n| {
+        let Some(categories) = n.ints_attr("cats_int64s")?.filter(|categories| !categories.is_empty()) else {
+            return Err(unsupported(n, "categories other than integers", "number the categories before training"));
+        };
+        let data = n.input(0)?;
+        let data = n.cast(data, DType::I64)?;
+        let data = n.op("expand_dims", &[data], attrs![axis: -1i64])?;
+        let categories = n.vector(&categories);
+        let is_category = n.op_without_attrs("equal", &[data, categories])?;
+        single_output(n.cast(is_category, DType::F32)?)
+    }),
     ("Scaler", 1, |n| {
         let data = n.input(0)?;
-        let data = n.cast(data, byoc_ir::tensor::DType::F32)?;
+        let data = n.cast(data, DType::F32)?;
         let parameters = |n: &mut Node<'_, '_>, name: &str| -> Result<_> {
             let values: Vec<f32> = n.floats_attr(name)?.unwrap_or_default().iter().map(|&value| value as f32).collect();
             Ok(n.vector(&values))
@@ -32,3 +70,242 @@ pub const ROWS: &[Row] = &[
         single_output(n.op_without_attrs("multiply", &[difference, scale])?)
     }),
 ];
+
+/// Creates the error for a form of the operator that is not supported.
+pub(super) fn unsupported(n: &Node<'_, '_>, form: &str, help: &str) -> Error {
+    let error = n.error(codes::frontends::UNSUPPORTED_OPERATOR, "unsupported form of the operator");
+    Box::new(error.note(form.to_owned()).help(help.to_owned()))
+}
+
+/// Returns input 0 as a matrix of floats, one row per observation; a vector is one row.
+pub(super) fn rows_of(n: &mut Node<'_, '_>) -> Result<ExprId> {
+    let data = n.input(0)?;
+    let data = match n.dtype(data)? {
+        DType::F64 => data,
+        _ => n.cast(data, DType::F32)?,
+    };
+    match n.rank(data)? {
+        1 => n.op("expand_dims", &[data], attrs![axis: 0]),
+        2 => Ok(data),
+        rank => Err(n.invalid_node(format!("expected data of rank 1 or 2, found rank {rank}"))),
+    }
+}
+
+/// Returns the labels of the classes, which are integers.
+pub(super) fn class_labels(n: &Node<'_, '_>, integers: &str, strings: &str) -> Result<Vec<i64>> {
+    match n.ints_attr(integers)?.filter(|labels| !labels.is_empty()) {
+        Some(labels) => Ok(labels),
+        None if n.has(strings) => {
+            Err(unsupported(n, "strings as labels of classes", "number the classes before training"))
+        }
+        None => Err(n.invalid_node(format!("attribute {integers} is missing"))),
+    }
+}
+
+/// Returns the label of each class.
+pub(super) fn labels_of(n: &mut Node<'_, '_>, labels: &[i64], class: ExprId) -> Result<ExprId> {
+    let labels = n.vector(labels);
+    n.op("take", &[labels, class], attrs![axis: 0, mode: "fast"])
+}
+
+/// Applies the attribute `post_transform` to a matrix of scores.
+pub(super) fn post_transform(n: &mut Node<'_, '_>, scores: ExprId, transform: &str) -> Result<ExprId> {
+    match transform {
+        "NONE" => Ok(scores),
+        "LOGISTIC" => n.op_without_attrs("sigmoid", &[scores]),
+        "SOFTMAX" => n.op("nn.softmax", &[scores], attrs![axis: 1]),
+        "SOFTMAX_ZERO" => softmax_zero(n, scores),
+        "PROBIT" => probit(n, scores),
+        other => Err(n.invalid_node(format!(
+            "post_transform: expected NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT, found \"{other}\""
+        ))),
+    }
+}
+
+/// Softmax in which a score of 0 keeps the probability 0.
+fn softmax_zero(n: &mut Node<'_, '_>, scores: ExprId) -> Result<ExprId> {
+    let largest = n.op("max", &[scores], attrs![axis: [1], keepdims: true])?;
+    let difference = n.op_without_attrs("subtract", &[scores, largest])?;
+    let power = n.op_without_attrs("exp", &[difference])?;
+    let magnitude = n.op_without_attrs("abs", &[scores])?;
+    let counts = n.with_scalar("greater", magnitude, 1e-7)?;
+    let zero = n.scalar(n.dtype(scores)?, 0.0);
+    let power = n.op_without_attrs("where", &[counts, power, zero])?;
+    let sum = n.op("sum", &[power], attrs![axis: [1], keepdims: true])?;
+    let is_empty = n.with_scalar("equal", sum, 0.0)?;
+    let quotient = n.op_without_attrs("divide", &[power, sum])?;
+    let half = n.scalar(n.dtype(scores)?, 0.5);
+    n.op_without_attrs("where", &[is_empty, half, quotient])
+}
+
+/// Inverse of the cumulative normal distribution, by Winitzki's approximation of the inverse error function.
+fn probit(n: &mut Node<'_, '_>, scores: ExprId) -> Result<ExprId> {
+    const A: f64 = 0.147;
+    let doubled = n.with_scalar("multiply", scores, 2.0)?;
+    let x = n.with_scalar("subtract", doubled, 1.0)?;
+    let square = n.op_without_attrs("multiply", &[x, x])?;
+    let negative_square = n.op_without_attrs("negative", &[square])?;
+    let complement = n.with_scalar("add", negative_square, 1.0)?;
+    let log = n.op_without_attrs("log", &[complement])?;
+    let half_log = n.with_scalar("multiply", log, 0.5)?;
+    let first = n.with_scalar("add", half_log, 2.0 / (std::f64::consts::PI * A))?;
+    let second = n.with_scalar("multiply", log, 1.0 / A)?;
+    let first_square = n.op_without_attrs("multiply", &[first, first])?;
+    let inner = n.op_without_attrs("subtract", &[first_square, second])?;
+    let inner = n.op_without_attrs("sqrt", &[inner])?;
+    let outer = n.op_without_attrs("subtract", &[inner, first])?;
+    let outer = n.op_without_attrs("sqrt", &[outer])?;
+    let sign = n.op_without_attrs("sign", &[x])?;
+    let inverse = n.op_without_attrs("multiply", &[sign, outer])?;
+    n.with_scalar("multiply", inverse, std::f64::consts::SQRT_2)
+}
+
+/// Returns a float-list attribute as a constant of the element type of `like`.
+pub(super) fn floats_like(n: &mut Node<'_, '_>, values: &[f64], shape: &[usize], like: ExprId) -> Result<ExprId> {
+    let dtype = n.dtype(like)?;
+    Ok(n.tensor(from_f64s(dtype, shape, values)))
+}
+
+/// Returns a table of `rows` x `cols` values, all `value`.
+///
+/// # Errors
+/// If the table exceeds the memory limit.
+pub(super) fn table(rows: usize, cols: usize, value: f64) -> Result<Vec<f64>> {
+    let count = element_count(&[rows, cols]).ok_or(OutOfMemory::OVERFLOW)?;
+    let _reservation = memory::reserve(count.checked_mul(size_of::<f64>()).ok_or(OutOfMemory::OVERFLOW)?)?;
+    Ok(vec![value; count])
+}
+
+/// Computes data x coefficients + intercepts for `targets` rows of coefficients.
+fn linear_scores(n: &mut Node<'_, '_>, data: ExprId, targets: usize) -> Result<ExprId> {
+    let coefficients = n.floats_attr("coefficients")?.unwrap_or_default();
+    if coefficients.is_empty() || !coefficients.len().is_multiple_of(targets) {
+        let message = format!("attribute coefficients: expected a multiple of {targets}, found {}", coefficients.len());
+        return Err(n.invalid_node(message));
+    }
+    let weight = floats_like(n, &coefficients, &[targets, coefficients.len() / targets], data)?;
+    let scores = n.op("nn.dense", &[data, weight], attrs![units: targets as i64])?;
+    let Some(intercepts) = n.floats_attr("intercepts")?.filter(|intercepts| !intercepts.is_empty()) else {
+        return Ok(scores);
+    };
+    if intercepts.len() != targets {
+        let message = format!("attribute intercepts: expected {targets} values, found {}", intercepts.len());
+        return Err(n.invalid_node(message));
+    }
+    let intercepts = floats_like(n, &intercepts, &[targets], data)?;
+    n.op_without_attrs("add", &[scores, intercepts])
+}
+
+fn linear_classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let labels = class_labels(n, "classlabels_ints", "classlabels_strings")?;
+    let data = rows_of(n)?;
+    let transform = n.str_attr("post_transform", "NONE")?;
+    let intercepts = n.floats_attr("intercepts")?.map_or(0, |intercepts| intercepts.len());
+    let columns = n.ty(data)?.dims[1].fixed();
+    let coefficients = n.floats_attr("coefficients")?.map_or(0, |coefficients| coefficients.len());
+    let targets = match (intercepts, columns) {
+        (0, Some(columns)) => coefficients / columns.max(1),
+        (0, None) => labels.len(),
+        (intercepts, _) => intercepts,
+    };
+    let mut scores = linear_scores(n, data, targets.max(1))?;
+    if targets == 1 && labels.len() == 2 {
+        let negative = n.op_without_attrs("negative", &[scores])?;
+        scores = n.concatenate(&[negative, scores], 1)?;
+    } else if targets != labels.len() {
+        return Err(n.invalid_node(format!("expected {targets} labels of classes, found {}", labels.len())));
+    }
+    let class = n.op("argmax", &[scores], attrs![axis: [1]])?;
+    let scores = post_transform(n, scores, &transform)?;
+    let scores = n.cast(scores, DType::F32)?;
+    Ok(vec![labels_of(n, &labels, class)?, scores])
+}
+
+fn normalizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let data = n.cast(data, DType::F32)?;
+    let axis = n.rank(data)? as i64 - 1;
+    let along_rows = || attrs![axis: [axis], keepdims: true];
+    let norm = match n.str_attr("norm", "MAX")?.as_str() {
+        "MAX" => n.op("max", &[data], along_rows())?,
+        "L1" => {
+            let magnitudes = n.op_without_attrs("abs", &[data])?;
+            n.op("sum", &[magnitudes], along_rows())?
+        }
+        "L2" => {
+            let squares = n.op_without_attrs("multiply", &[data, data])?;
+            let sum = n.op("sum", &[squares], along_rows())?;
+            n.op_without_attrs("sqrt", &[sum])?
+        }
+        other => return Err(n.invalid_node(format!("norm: expected MAX, L1 or L2, found \"{other}\""))),
+    };
+    // A row of zeros stays as it is.
+    let is_zero = n.with_scalar("equal", norm, 0.0)?;
+    let one = n.scalar(DType::F32, 1.0);
+    let norm = n.op_without_attrs("where", &[is_zero, one, norm])?;
+    single_output(n.op_without_attrs("divide", &[data, norm])?)
+}
+
+fn imputer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let dtype = n.dtype(data)?;
+    let (values, replaced) = if dtype.is_float() {
+        (n.floats_attr("imputed_value_floats")?, n.float_attr("replaced_value_float", 0.0)?)
+    } else {
+        let values = n.ints_attr("imputed_value_int64s")?;
+        (values.map(|values| values.iter().map(|&v| v as f64).collect()), n.int_attr("replaced_value_int64", 0)? as f64)
+    };
+    let Some(values) = values.filter(|values| !values.is_empty()) else {
+        return Err(n.invalid_node(format!("expected imputed values of type {dtype}, found none")));
+    };
+    let is_missing =
+        if replaced.is_nan() { n.op_without_attrs("isnan", &[data])? } else { n.with_scalar("equal", data, replaced)? };
+    let values = floats_like(n, &values, &[values.len()], data)?;
+    single_output(n.op_without_attrs("where", &[is_missing, values, data])?)
+}
+
+/// Maps keys to values by comparing each element with every key.
+fn label_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let numbers = |name: &str| -> Result<Option<Tensor>> {
+        if let Some(tensor) = n.tensor_attr(&format!("{name}_tensor"))? {
+            return Ok(Some(tensor));
+        }
+        if let Some(values) = n.floats_attr(&format!("{name}_floats"))?.filter(|values| !values.is_empty()) {
+            return Ok(Some(from_f64s(DType::F32, &[values.len()], &values)));
+        }
+        let values = n.ints_attr(&format!("{name}_int64s"))?.filter(|values| !values.is_empty());
+        Ok(values.map(|values| Tensor::from_vec(&[values.len()], values)))
+    };
+    let (Some(keys), Some(values)) = (numbers("keys")?, numbers("values")?) else {
+        return Err(unsupported(n, "keys or values that are strings", "encode strings before the model"));
+    };
+    if keys.len() != values.len() {
+        return Err(n.invalid_node(format!("expected {} values, one per key, found {}", keys.len(), values.len())));
+    }
+    let default = match n.tensor_attr("default_tensor")? {
+        Some(tensor) => tensor,
+        None if values.dtype().is_float() => Tensor::scalar(n.float_attr("default_float", 0.0)? as f32),
+        None => Tensor::scalar(n.int_attr("default_int64", -1)?),
+    };
+    let (dtype, is_nan_key) =
+        (values.dtype(), keys.view().to_f64s().iter().map(|key| key.is_nan()).collect::<Vec<_>>());
+    let data = n.input(0)?;
+    let data = n.cast(data, keys.dtype())?;
+    let data = n.op("expand_dims", &[data], attrs![axis: -1i64])?;
+    let keys = n.tensor(keys);
+    let mut is_key = n.op_without_attrs("equal", &[data, keys])?;
+    if is_nan_key.contains(&true) {
+        let (is_nan, is_nan_key) = (n.op_without_attrs("isnan", &[data])?, n.bools(&is_nan_key));
+        let both_nan = n.op_without_attrs("logical_and", &[is_nan, is_nan_key])?;
+        is_key = n.op_without_attrs("logical_or", &[is_key, both_nan])?;
+    }
+    let has_key = n.op("any", &[is_key], attrs![axis: [-1i64]])?;
+    let is_key = n.cast(is_key, DType::F32)?;
+    let position = n.op("argmax", &[is_key], attrs![axis: [-1i64]])?;
+    let values = n.tensor(values);
+    let value = n.op("take", &[values, position], attrs![axis: 0, mode: "fast"])?;
+    let default = n.tensor(default);
+    let default = n.op("reshape", &[default], attrs![newshape: Vec::<i64>::new()])?;
+    let default = n.cast(default, dtype)?;
+    single_output(n.op_without_attrs("where", &[has_key, value, default])?)
+}

@@ -30,7 +30,9 @@ mod sequence;
 mod shape;
 mod signal;
 mod slice;
+mod svm;
 mod training;
+mod trees;
 
 use super::node::{Node, Outputs, attrs};
 use super::proto::{STANDARD_DOMAIN, is_standard_domain};
@@ -50,7 +52,7 @@ struct Domain {
 
 const DOMAINS: &[Domain] = &[
     Domain { name: STANDARD_DOMAIN, tables: STANDARD },
-    Domain { name: "ai.onnx.ml", tables: &[ml::ROWS] },
+    Domain { name: "ai.onnx.ml", tables: &[ml::ROWS, svm::ROWS, trees::ROWS] },
     Domain { name: "ai.onnx.preview.training", tables: &[training::ROWS] },
     Domain { name: "com.microsoft", tables: contrib::TABLES },
 ];

@@ -1,0 +1,530 @@
+//! Ensembles of decision trees (`ai.onnx.ml`), as lookups: a matrix of node indices, one for each row of the data and each
+//! tree, goes down by one level in every step; leaves point to themselves.
+
+use super::super::tensor::from_f64s;
+use super::ml::{class_labels, labels_of, post_transform, rows_of, table};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
+use byoc_ir::ir::ExprId;
+use byoc_ir::tensor::{DType, Tensor};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub const ROWS: &[Row] = &[
+    ("TreeEnsemble", 5, tree_ensemble),
+    ("TreeEnsembleClassifier", 1, classifier),
+    ("TreeEnsembleRegressor", 1, regressor),
+];
+
+/// Comparison of a feature with the value of a node; a row goes to the first child if it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Mode {
+    LessEqual,
+    Less,
+    GreaterEqual,
+    Greater,
+    Equal,
+    NotEqual,
+    Leaf,
+}
+
+impl Mode {
+    fn parse(name: &str) -> Option<Mode> {
+        Some(match name {
+            "BRANCH_LEQ" => Mode::LessEqual,
+            "BRANCH_LT" => Mode::Less,
+            "BRANCH_GTE" => Mode::GreaterEqual,
+            "BRANCH_GT" => Mode::Greater,
+            "BRANCH_EQ" => Mode::Equal,
+            "BRANCH_NEQ" => Mode::NotEqual,
+            "LEAF" => Mode::Leaf,
+            _ => return None,
+        })
+    }
+
+    fn operator(self) -> &'static str {
+        match self {
+            Mode::LessEqual => "less_equal",
+            Mode::Less => "less",
+            Mode::GreaterEqual => "greater_equal",
+            Mode::Greater => "greater",
+            Mode::Equal | Mode::Leaf => "equal",
+            Mode::NotEqual => "not_equal",
+        }
+    }
+}
+
+/// Node of a tree. A leaf is its own child.
+#[derive(Clone, Copy)]
+struct TreeNode {
+    mode: Mode,
+    feature: usize,
+    value: f64,
+    /// Children for rows for which the comparison holds, and for which it does not.
+    children: [usize; 2],
+    /// True if a missing value (NaN) goes to the first child.
+    missing_is_true: bool,
+}
+
+impl TreeNode {
+    fn leaf(index: usize) -> TreeNode {
+        TreeNode { mode: Mode::Leaf, feature: 0, value: 0.0, children: [index; 2], missing_is_true: false }
+    }
+}
+
+/// Nodes of all trees.
+struct Forest {
+    nodes: Vec<TreeNode>,
+    roots: Vec<usize>,
+}
+
+/// Rule by which the weights of the leaves that a row reaches become its scores.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aggregate {
+    Average,
+    Sum,
+    Min,
+    Max,
+}
+
+/// Weights of leaves: node, target, weight.
+type Weights = Vec<(usize, usize, f64)>;
+
+/// Checks that a list of attributes has an entry for each of `count` items; an absent list has the default for each.
+fn entries<T: Clone>(n: &Node<'_, '_>, name: &str, values: Option<Vec<T>>, count: usize, default: T) -> Result<Vec<T>> {
+    match values {
+        Some(values) if values.len() == count => Ok(values),
+        Some(values) if !values.is_empty() => {
+            Err(n.invalid_node(format!("attribute {name}: expected {count} values, found {}", values.len())))
+        }
+        _ => Ok(vec![default; count]),
+    }
+}
+
+/// Returns a list of numbers, stored in attribute `name` or as a tensor in `name` with the suffix `_as_tensor`.
+fn numbers(n: &Node<'_, '_>, name: &str) -> Result<Option<Vec<f64>>> {
+    match n.tensor_attr(&format!("{name}_as_tensor"))? {
+        Some(tensor) => Ok(Some(tensor.view().to_f64s())),
+        None => n.floats_attr(name),
+    }
+}
+
+fn required<T>(n: &Node<'_, '_>, name: &str, values: Option<T>) -> Result<T> {
+    values.ok_or_else(|| n.invalid_node(format!("attribute {name} is missing")))
+}
+
+/// Reads integers >= 0 that index something.
+fn indices(n: &Node<'_, '_>, name: &str) -> Result<Vec<usize>> {
+    let values = required(n, name, n.ints_attr(name)?)?;
+    let index = |value: i64| usize::try_from(value).ok().filter(|&index| index <= i32::MAX as usize);
+    values
+        .into_iter()
+        .map(|value| index(value).ok_or_else(|| n.invalid_node(format!("attribute {name}: {value} is out of range"))))
+        .collect()
+}
+
+impl Forest {
+    /// Reads the trees of the operators before version 5, in which trees and nodes have numbers. Returns the index of
+    /// each node by tree and number as well.
+    fn read(n: &Node<'_, '_>) -> Result<(Forest, BTreeMap<[i64; 2], usize>)> {
+        let ints = |name: &str| required(n, name, n.ints_attr(name)?);
+        let (trees, numbers_in_tree) = (ints("nodes_treeids")?, ints("nodes_nodeids")?);
+        let count = trees.len();
+        let numbers_in_tree = entries(n, "nodes_nodeids", Some(numbers_in_tree), count, 0)?;
+        let ids: Vec<[i64; 2]> = trees.iter().zip(&numbers_in_tree).map(|(&tree, &node)| [tree, node]).collect();
+        let index: BTreeMap<[i64; 2], usize> = ids.iter().copied().zip(0..).collect();
+        if index.len() != count {
+            return Err(n.invalid_node("two nodes have the same nodes_treeids and nodes_nodeids"));
+        }
+        let modes = required(n, "nodes_modes", n.strings_attr("nodes_modes")?)?;
+        let modes = entries(n, "nodes_modes", Some(modes), count, String::new())?;
+        let features = entries(n, "nodes_featureids", n.ints_attr("nodes_featureids")?, count, 0)?;
+        let values = entries(n, "nodes_values", numbers(n, "nodes_values")?, count, 0.0)?;
+        let children = [ints("nodes_truenodeids")?, ints("nodes_falsenodeids")?];
+        let children = [
+            entries(n, "nodes_truenodeids", Some(children[0].clone()), count, 0)?,
+            entries(n, "nodes_falsenodeids", Some(children[1].clone()), count, 0)?,
+        ];
+        let tracks = n.ints_attr("nodes_missing_value_tracks_true")?;
+        let tracks = entries(n, "nodes_missing_value_tracks_true", tracks, count, 0)?;
+        let mut nodes = Vec::with_capacity(count);
+        let mut is_child = vec![false; count];
+        for i in 0..count {
+            let mode = Mode::parse(&modes[i])
+                .ok_or_else(|| n.invalid_node(format!("nodes_modes: expected a known mode, found \"{}\"", modes[i])))?;
+            if mode == Mode::Leaf {
+                nodes.push(TreeNode::leaf(i));
+                continue;
+            }
+            let mut child_indices = [0; 2];
+            for (child, numbers) in child_indices.iter_mut().zip(&children) {
+                let id = [trees[i], numbers[i]];
+                *child = *index
+                    .get(&id)
+                    .ok_or_else(|| n.invalid_node(format!("node {} of tree {} is missing", id[1], id[0])))?;
+                is_child[*child] = true;
+            }
+            nodes.push(TreeNode {
+                mode,
+                feature: feature(n, features[i])?,
+                value: values[i],
+                children: child_indices,
+                missing_is_true: tracks[i] != 0,
+            });
+        }
+        let mut seen = BTreeSet::new();
+        let roots = (0..count).filter(|&i| !is_child[i] && seen.insert(trees[i])).collect();
+        Ok((Forest { nodes, roots }, index))
+    }
+
+    /// Returns the largest number of nodes between a root and a leaf.
+    fn depth(&self, n: &mut Node<'_, '_>) -> Result<usize> {
+        let mut level: BTreeSet<usize> = self.roots.iter().copied().collect();
+        let mut depth = 0;
+        loop {
+            level = level
+                .into_iter()
+                .map(|node| &self.nodes[node])
+                .filter(|node| node.mode != Mode::Leaf)
+                .flat_map(|node| node.children)
+                .collect();
+            if level.is_empty() {
+                return Ok(depth);
+            }
+            depth += 1;
+            if depth > self.nodes.len() {
+                return Err(n.invalid_node("expected trees, found a cycle of nodes"));
+            }
+            n.reserve_steps(1)?;
+        }
+    }
+
+    /// Returns a constant with one value per node.
+    fn per_node<T: byoc_ir::tensor::Element>(&self, n: &mut Node<'_, '_>, f: impl Fn(&TreeNode) -> T) -> ExprId {
+        let values: Vec<T> = self.nodes.iter().map(f).collect();
+        n.vector(&values)
+    }
+
+    /// Returns the leaves that each row reaches: indices of shape (rows, trees).
+    fn leaves(&self, n: &mut Node<'_, '_>, data: ExprId) -> Result<ExprId> {
+        let depth = self.depth(n)?;
+        let dtype = n.dtype(data)?;
+        let values: Vec<f64> = self.nodes.iter().map(|node| node.value).collect();
+        let values = n.tensor(from_f64s(dtype, &[values.len()], &values));
+        let features = self.per_node(n, |node| node.feature as i32);
+        let children = [0, 1].map(|child| self.per_node(n, |node| node.children[child] as i32));
+        let modes: BTreeSet<Mode> =
+            self.nodes.iter().map(|node| node.mode).filter(|&mode| mode != Mode::Leaf).collect();
+        let flags = |n: &mut Node<'_, '_>, f: &dyn Fn(&TreeNode) -> bool| {
+            let values: Vec<bool> = self.nodes.iter().map(f).collect();
+            n.bools(&values)
+        };
+        let modes: Vec<(Mode, Option<ExprId>)> = match &modes.into_iter().collect::<Vec<_>>()[..] {
+            [mode] => vec![(*mode, None)],
+            modes => modes.iter().map(|&mode| (mode, Some(flags(n, &|node| node.mode == mode)))).collect(),
+        };
+        let tracks_missing = self.nodes.iter().any(|node| node.missing_is_true);
+        let missing = tracks_missing.then(|| flags(n, &|node| node.missing_is_true));
+        let roots: Vec<i32> = self.roots.iter().map(|&root| root as i32).collect();
+        let roots = n.vector(&roots);
+        let mut index = n.op("expand_dims", &[roots], attrs![axis: 0])?;
+        // The first step looks up the same columns for all rows, and so gives the indices one row per row of the data.
+        for level in 0..depth.max(1) {
+            let look_up = |n: &mut Node<'_, '_>, table| n.op("take", &[table, index], attrs![axis: 0, mode: "fast"]);
+            let node_features = look_up(n, features)?;
+            let row_values = if level == 0 {
+                let columns = n.op("reshape", &[node_features], attrs![newshape: [-1i64]])?;
+                n.op("take", &[data, columns], attrs![axis: 1])?
+            } else {
+                n.op("gather", &[data, node_features], attrs![axis: 1])?
+            };
+            let node_values = look_up(n, values)?;
+            let mut goes_first: Option<ExprId> = None;
+            let mut join = |n: &mut Node<'_, '_>, holds: ExprId| -> Result<()> {
+                goes_first = Some(match goes_first {
+                    None => holds,
+                    Some(before) => n.op_without_attrs("logical_or", &[before, holds])?,
+                });
+                Ok(())
+            };
+            for &(mode, is_mode) in &modes {
+                let mut holds = n.op_without_attrs(mode.operator(), &[row_values, node_values])?;
+                if let Some(is_mode) = is_mode {
+                    let is_mode = look_up(n, is_mode)?;
+                    holds = n.op_without_attrs("logical_and", &[holds, is_mode])?;
+                }
+                join(n, holds)?;
+            }
+            if let Some(missing) = missing {
+                let (is_nan, tracks) = (n.op_without_attrs("isnan", &[row_values])?, look_up(n, missing)?);
+                let holds = n.op_without_attrs("logical_and", &[is_nan, tracks])?;
+                join(n, holds)?;
+            }
+            let goes_first = match goes_first {
+                Some(goes_first) => goes_first,
+                // Every tree is a leaf.
+                None => n.op_without_attrs("equal", &[row_values, node_values])?,
+            };
+            let [first, second] = [look_up(n, children[0])?, look_up(n, children[1])?];
+            index = n.op_without_attrs("where", &[goes_first, first, second])?;
+        }
+        Ok(index)
+    }
+
+    /// Returns the scores of each row: shape (rows, `targets`).
+    fn scores(
+        &self,
+        n: &mut Node<'_, '_>,
+        data: ExprId,
+        weights: &Weights,
+        targets: usize,
+        aggregate: Aggregate,
+    ) -> Result<ExprId> {
+        if self.roots.is_empty() {
+            return Err(n.invalid_node("expected at least one tree, found none"));
+        }
+        let dtype = n.dtype(data)?;
+        // A leaf without a weight for a target does not take part in its minimum or maximum.
+        let absent = match aggregate {
+            Aggregate::Average | Aggregate::Sum => 0.0,
+            Aggregate::Min => f64::INFINITY,
+            Aggregate::Max => f64::NEG_INFINITY,
+        };
+        let mut table = table(self.nodes.len(), targets, absent)?;
+        for &(node, target, weight) in weights {
+            let entry = &mut table[node * targets + target];
+            *entry = if *entry == absent { weight } else { *entry + weight };
+        }
+        let table = n.tensor(from_f64s(dtype, &[self.nodes.len(), targets], &table));
+        let leaves = self.leaves(n, data)?;
+        let leaf_weights = n.op("take", &[table, leaves], attrs![axis: 0, mode: "fast"])?;
+        let reduction = match aggregate {
+            Aggregate::Average | Aggregate::Sum => "sum",
+            Aggregate::Min => "min",
+            Aggregate::Max => "max",
+        };
+        let scores = n.op(reduction, &[leaf_weights], attrs![axis: [1]])?;
+        match aggregate {
+            Aggregate::Sum => Ok(scores),
+            Aggregate::Average => n.with_scalar("divide", scores, self.roots.len() as f64),
+            Aggregate::Min | Aggregate::Max => {
+                let is_absent = n.with_scalar("equal", scores, absent)?;
+                let zero = n.scalar(dtype, 0.0);
+                n.op_without_attrs("where", &[is_absent, zero, scores])
+            }
+        }
+    }
+}
+
+fn feature(n: &Node<'_, '_>, feature: i64) -> Result<usize> {
+    let in_range = usize::try_from(feature).ok().filter(|&feature| feature <= i32::MAX as usize);
+    in_range.ok_or_else(|| n.invalid_node(format!("nodes_featureids: {feature} is out of range")))
+}
+
+/// Checks that the data has the features that the nodes name, and returns it as a matrix of floats.
+fn data(n: &mut Node<'_, '_>, forest: &Forest) -> Result<ExprId> {
+    let data = rows_of(n)?;
+    let last_feature = forest.nodes.iter().map(|node| node.feature).max().unwrap_or(0);
+    let columns = n.ty(data)?.dims[1].fixed();
+    match columns {
+        Some(columns) if columns <= last_feature => {
+            Err(n.invalid_node(format!("expected data with more than {last_feature} features, found {columns}")))
+        }
+        _ => Ok(data),
+    }
+}
+
+/// Reads the weights of leaves from the attributes with the prefix `class` or `target`.
+fn weights(n: &Node<'_, '_>, prefix: &str, index: &BTreeMap<[i64; 2], usize>) -> Result<Weights> {
+    let attr = |name: &str| format!("{prefix}_{name}");
+    let targets = indices(n, &attr("ids"))?;
+    let ints = |name: String| entries(n, &name, n.ints_attr(&name)?, targets.len(), 0);
+    let (trees, nodes) = (ints(attr("treeids"))?, ints(attr("nodeids"))?);
+    let values = entries(n, &attr("weights"), numbers(n, &attr("weights"))?, targets.len(), 0.0)?;
+    let mut weights = Vec::with_capacity(targets.len());
+    for (i, &target) in targets.iter().enumerate() {
+        let node = index
+            .get(&[trees[i], nodes[i]])
+            .ok_or_else(|| n.invalid_node(format!("node {} of tree {} is missing", nodes[i], trees[i])))?;
+        weights.push((*node, target, values[i]));
+    }
+    Ok(weights)
+}
+
+/// Adds the base values, one for all targets or one each.
+fn add_base(n: &mut Node<'_, '_>, scores: ExprId, targets: usize) -> Result<ExprId> {
+    let Some(base) = numbers(n, "base_values")?.filter(|base| !base.is_empty()) else { return Ok(scores) };
+    if base.len() != targets && base.len() != 1 {
+        return Err(n.invalid_node(format!("base_values: expected {targets} values, found {}", base.len())));
+    }
+    let base = n.tensor(from_f64s(n.dtype(scores)?, &[base.len()], &base));
+    n.op_without_attrs("add", &[scores, base])
+}
+
+fn aggregate(n: &Node<'_, '_>) -> Result<Aggregate> {
+    Ok(match n.str_attr("aggregate_function", "SUM")?.as_str() {
+        "AVERAGE" => Aggregate::Average,
+        "SUM" => Aggregate::Sum,
+        "MIN" => Aggregate::Min,
+        "MAX" => Aggregate::Max,
+        other => {
+            let message = format!("aggregate_function: expected AVERAGE, SUM, MIN or MAX, found \"{other}\"");
+            return Err(n.invalid_node(message));
+        }
+    })
+}
+
+/// Returns the number of targets, checked against the targets of the weights.
+fn checked_targets(n: &Node<'_, '_>, targets: i64, weights: &Weights) -> Result<usize> {
+    let last = weights.iter().map(|(_, target, _)| *target).max();
+    match usize::try_from(targets).ok().filter(|&targets| targets > 0 && last.is_none_or(|last| last < targets)) {
+        Some(targets) => Ok(targets),
+        None => {
+            let last = last.unwrap_or(0);
+            Err(n.invalid_node(format!("n_targets: expected at least {}, found {targets}", last + 1)))
+        }
+    }
+}
+
+fn regressor(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (forest, index) = Forest::read(n)?;
+    let weights = weights(n, "target", &index)?;
+    let targets = checked_targets(n, n.int_attr("n_targets", 1)?, &weights)?;
+    let (data, aggregate) = (data(n, &forest)?, aggregate(n)?);
+    let scores = forest.scores(n, data, &weights, targets, aggregate)?;
+    let scores = add_base(n, scores, targets)?;
+    let transform = n.str_attr("post_transform", "NONE")?;
+    let scores = post_transform(n, scores, &transform)?;
+    single_output(n.cast(scores, DType::F32)?)
+}
+
+fn classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (forest, index) = Forest::read(n)?;
+    let mut weights = weights(n, "class", &index)?;
+    let labels = class_labels(n, "classlabels_int64s", "classlabels_strings")?;
+    let ids: BTreeSet<usize> = weights.iter().map(|(_, class, _)| *class).collect();
+    let transform = n.str_attr("post_transform", "NONE")?;
+    let data = data(n, &forest)?;
+    if labels.len() == 2 && ids.len() == 1 {
+        // The scores are those of the second class; their sign or their half decides.
+        weights.iter_mut().for_each(|(_, class, _)| *class = 0);
+        let mut score = forest.scores(n, data, &weights, 1, Aggregate::Sum)?;
+        let base = numbers(n, "base_values")?.unwrap_or_default();
+        if let Some(&base) = base.get(if base.len() == 2 { 1 } else { 0 }) {
+            score = n.with_scalar("add", score, base)?;
+        }
+        let are_probabilities = base.len() != 2 && weights.iter().all(|(_, _, weight)| *weight >= 0.0);
+        let threshold = if are_probabilities { 0.5 } else { 0.0 };
+        let is_second = n.with_scalar("greater", score, threshold)?;
+        let class = n.cast(is_second, DType::I32)?;
+        let class = n.op("squeeze", &[class], attrs![axis: [1]])?;
+        let negative_score = n.op_without_attrs("negative", &[score])?;
+        let is_complement = transform == "PROBIT" || transform == "NONE" && are_probabilities;
+        let first = if is_complement { n.with_scalar("add", negative_score, 1.0)? } else { negative_score };
+        let scores = n.concatenate(&[first, score], 1)?;
+        let scores = post_transform(n, scores, &transform)?;
+        let scores = n.cast(scores, DType::F32)?;
+        return Ok(vec![labels_of(n, &labels, class)?, scores]);
+    }
+    let classes = checked_targets(n, labels.len() as i64, &weights)?;
+    let scores = forest.scores(n, data, &weights, classes, Aggregate::Sum)?;
+    let scores = add_base(n, scores, classes)?;
+    let class = n.op("argmax", &[scores], attrs![axis: [1]])?;
+    let scores = post_transform(n, scores, &transform)?;
+    let scores = n.cast(scores, DType::F32)?;
+    Ok(vec![labels_of(n, &labels, class)?, scores])
+}
+
+/// Reads a tensor attribute as numbers.
+fn tensor_numbers(n: &Node<'_, '_>, name: &str) -> Result<Option<Vec<f64>>> {
+    Ok(n.tensor_attr(name)?.map(|tensor: Tensor| tensor.view().to_f64s()))
+}
+
+/// Operator of version 5, in which inner nodes and leaves have lists of their own.
+fn tree_ensemble(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    const MEMBER: f64 = 6.0;
+    let modes = required(n, "nodes_modes", tensor_numbers(n, "nodes_modes")?)?;
+    let count = modes.len();
+    let features = entries(n, "nodes_featureids", n.ints_attr("nodes_featureids")?, count, 0)?;
+    let splits = entries(n, "nodes_splits", tensor_numbers(n, "nodes_splits")?, count, 0.0)?;
+    let tracks = n.ints_attr("nodes_missing_value_tracks_true")?;
+    let tracks = entries(n, "nodes_missing_value_tracks_true", tracks, count, 0)?;
+    let leaf_targets = indices(n, "leaf_targetids")?;
+    let leaf_weights = tensor_numbers(n, "leaf_weights")?;
+    let leaf_weights = entries(n, "leaf_weights", leaf_weights, leaf_targets.len(), 0.0)?;
+    let mut children = Vec::with_capacity(2);
+    for name in ["true", "false"] {
+        let numbers = indices(n, &format!("nodes_{name}nodeids"))?;
+        let is_leaf = n.ints_attr(&format!("nodes_{name}leafs"))?;
+        let is_leaf = entries(n, &format!("nodes_{name}leafs"), is_leaf, count, 0)?;
+        let numbers = entries(n, &format!("nodes_{name}nodeids"), Some(numbers), count, 0)?;
+        let child = |i: usize| {
+            let (limit, offset) = if is_leaf[i] != 0 { (leaf_targets.len(), count) } else { (count, 0) };
+            (numbers[i] < limit).then_some(numbers[i] + offset)
+        };
+        let indices: Option<Vec<usize>> = (0..count).map(child).collect();
+        children.push(indices.ok_or_else(|| n.invalid_node(format!("nodes_{name}nodeids: a node is out of range")))?);
+    }
+    // The sets of the nodes with mode 6, each ended by NaN.
+    let members = tensor_numbers(n, "membership_values")?.unwrap_or_default();
+    let mut sets = members.split(|value| value.is_nan());
+    let mut nodes: Vec<TreeNode> = Vec::with_capacity(count + leaf_targets.len());
+    for i in 0..count {
+        let mode = match modes[i] {
+            0.0 => Mode::LessEqual,
+            1.0 => Mode::Less,
+            2.0 => Mode::GreaterEqual,
+            3.0 => Mode::Greater,
+            4.0 | MEMBER => Mode::Equal,
+            5.0 => Mode::NotEqual,
+            other => return Err(n.invalid_node(format!("nodes_modes: expected 0 to 6, found {other}"))),
+        };
+        nodes.push(TreeNode {
+            mode,
+            feature: feature(n, features[i])?,
+            value: splits[i],
+            children: [children[0][i], children[1][i]],
+            missing_is_true: tracks[i] != 0,
+        });
+    }
+    nodes.extend((0..leaf_targets.len()).map(|leaf| TreeNode::leaf(count + leaf)));
+    for i in (0..count).filter(|&i| modes[i] == MEMBER) {
+        // A chain of comparisons, one for each member.
+        let set = sets.next().unwrap_or_default();
+        let node = nodes[i];
+        let Some((&first, others)) = set.split_first() else {
+            return Err(n.invalid_node("membership_values: expected a set for each node of mode 6"));
+        };
+        nodes[i].value = first;
+        let mut last = i;
+        for &value in others {
+            nodes[last].children[1] = nodes.len();
+            last = nodes.len();
+            nodes.push(TreeNode { value, ..node });
+        }
+    }
+    let roots = indices(n, "tree_roots")?;
+    if roots.iter().any(|&root| root >= count) {
+        return Err(n.invalid_node("tree_roots: a node is out of range"));
+    }
+    let forest = Forest { nodes, roots };
+    let weights: Weights =
+        leaf_targets.iter().zip(&leaf_weights).enumerate().map(|(i, (&target, &w))| (count + i, target, w)).collect();
+    let targets = checked_targets(n, n.int_attr("n_targets", 1)?, &weights)?;
+    let aggregate = match n.int_attr("aggregate_function", 1)? {
+        0 => Aggregate::Average,
+        1 => Aggregate::Sum,
+        2 => Aggregate::Min,
+        3 => Aggregate::Max,
+        other => return Err(n.invalid_node(format!("aggregate_function: expected 0 to 3, found {other}"))),
+    };
+    let transform = match n.int_attr("post_transform", 0)? {
+        0 => "NONE",
+        1 => "SOFTMAX",
+        2 => "LOGISTIC",
+        3 => "SOFTMAX_ZERO",
+        4 => "PROBIT",
+        other => return Err(n.invalid_node(format!("post_transform: expected 0 to 4, found {other}"))),
+    };
+    let data = data(n, &forest)?;
+    let scores = forest.scores(n, data, &weights, targets, aggregate)?;
+    single_output(post_transform(n, scores, transform)?)
+}
