@@ -9,6 +9,7 @@
 use crate::diag::{Diagnostic, codes};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -113,6 +114,13 @@ impl Charge {
     /// # Errors
     /// If the bytes in use would exceed the limit; nothing is counted in that case.
     pub fn new(bytes: usize) -> Result<Charge, OutOfMemory> {
+        Charge::within_limit(bytes).or_else(|_| {
+            reclaim();
+            Charge::within_limit(bytes)
+        })
+    }
+
+    fn within_limit(bytes: usize) -> Result<Charge, OutOfMemory> {
         let used = USED.fetch_add(bytes, Relaxed);
         let limit = LIMIT.load(Relaxed);
         if used.checked_add(bytes).is_none_or(|sum| sum > limit) {
@@ -133,6 +141,28 @@ impl Drop for Charge {
     fn drop(&mut self) {
         USED.fetch_sub(self.0, Relaxed);
     }
+}
+
+/// Holder of memory that is in use only to save later allocations.
+pub trait Cache: Send + Sync {
+    /// Releases the memory.
+    fn release(&self);
+}
+
+static CACHES: Mutex<Vec<Weak<dyn Cache>>> = Mutex::new(Vec::new());
+
+/// Registers a cache, which is released before an allocation fails.
+pub fn register(cache: Weak<dyn Cache>) {
+    let mut caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+    caches.retain(|cache| cache.strong_count() > 0);
+    caches.push(cache);
+}
+
+/// Releases the memory of all caches.
+pub(super) fn reclaim() {
+    let caches: Vec<Arc<dyn Cache>> =
+        CACHES.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    caches.iter().for_each(|cache| cache.release());
 }
 
 /// Size in bytes from which a reservation is probed; smaller reservations are assumed to succeed.
@@ -180,6 +210,22 @@ mod tests {
         assert!(diagnostic.message.contains("the limit is 1.0 TiB"), "{diagnostic}");
         assert!(diagnostic.help.unwrap().contains("--max-memory"));
         assert!(reserve(1 << 41).is_err());
+
+        // A cache gives way to an allocation.
+        struct Kept(Mutex<Option<Charge>>);
+        impl Cache for Kept {
+            fn release(&self) {
+                self.0.lock().unwrap().take();
+            }
+        }
+        let kept = Arc::new(Kept(Mutex::new(Some(Charge::new(3 << 38).unwrap()))));
+        assert!(reserve(1 << 39).is_err(), "nothing is released that is not registered");
+        let cache: Arc<dyn Cache> = kept.clone();
+        register(Arc::downgrade(&cache));
+        let charge = Charge::new(1 << 39).unwrap();
+        assert!(kept.0.lock().unwrap().is_none());
+        drop((charge, cache, kept));
+        reclaim();
         set_limit(usize::MAX);
 
         assert_eq!(Tensor::zeros(DType::F64, &[1 << 40, 1 << 40]), Err(OutOfMemory::OVERFLOW));

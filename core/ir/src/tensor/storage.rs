@@ -1,7 +1,7 @@
 //! Owners of the bytes of tensors, and buffers aligned to 64 bytes, the size of a cache line and of the widest vector
 //! load.
 
-use super::memory::{Charge, OutOfMemory};
+use super::memory::{self, Charge, OutOfMemory};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -57,7 +57,11 @@ impl AlignedBytes {
     }
 
     fn allocate(len: usize, charge: Charge) -> Result<AlignedBytes, OutOfMemory> {
-        let lines = bytemuck::allocation::try_zeroed_slice_box(len.div_ceil(64));
+        let zeroed = || bytemuck::allocation::try_zeroed_slice_box(len.div_ceil(64));
+        let lines = zeroed().or_else(|()| {
+            memory::reclaim();
+            zeroed()
+        });
         let lines = lines.map_err(|()| OutOfMemory { bytes: Some(len), limit: None })?;
         Ok(AlignedBytes { lines, len, _charge: Some(charge) })
     }

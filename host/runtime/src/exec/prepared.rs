@@ -273,7 +273,7 @@ impl PreparedProgram {
             scratch: Scratch::default(),
             workspace: AlignedBytes::empty(),
             args: Vec::new(),
-            recycler: Arc::default(),
+            recycler: Recycler::new(),
         });
         buffers.recycler.begin_run();
         buffers

@@ -2,7 +2,7 @@
 //! for every 4 KiB, which takes longer than most operators need to fill it.
 
 use super::lock::lock;
-use byoc_ir::tensor::{AlignedBytes, OutOfMemory};
+use byoc_ir::tensor::{AlignedBytes, OutOfMemory, memory};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -39,7 +39,25 @@ fn size(block: &AlignedBytes) -> usize {
     AsRef::<[u8]>::as_ref(block).len()
 }
 
+impl memory::Cache for Recycler {
+    fn release(&self) {
+        let mut free = lock(&self.0);
+        let blocks = std::mem::take(&mut free.blocks);
+        free.bytes = 0;
+        drop(free);
+        drop(blocks);
+    }
+}
+
 impl Recycler {
+    /// Creates a recycler whose free blocks give way to any allocation.
+    pub fn new() -> Arc<Recycler> {
+        let recycler = Arc::new(Recycler::default());
+        let cache: Weak<Recycler> = Arc::downgrade(&recycler);
+        memory::register(cache);
+        recycler
+    }
+
     /// Releases the blocks that the last run has not used.
     pub fn begin_run(&self) {
         let mut free = lock(&self.0);
@@ -69,24 +87,15 @@ impl Recycler {
         };
         let block = match recycled_block {
             Some(block) => block,
-            None => AlignedBytes::zeroed(bytes).or_else(|_| {
-                self.clear();
-                AlignedBytes::zeroed(bytes)
-            })?,
+            None => AlignedBytes::zeroed(bytes)?,
         };
         Ok(RecycledBytes { block, len: bytes, home })
     }
 
-    /// Releases all free blocks.
-    fn clear(&self) {
-        let mut free = lock(&self.0);
-        let blocks = std::mem::take(&mut free.blocks);
-        free.bytes = 0;
-        drop(free);
-        drop(blocks);
-    }
-
     fn retain(&self, block: AlignedBytes) {
+        if size(&block) > MAX_FREE_BYTES {
+            return;
+        }
         let mut free = lock(&self.0);
         let run = free.run;
         free.bytes += size(&block);
@@ -156,7 +165,7 @@ mod tests {
 
     #[test]
     fn reuses_the_smallest_block_that_fits() {
-        let recycler = Arc::new(Recycler::default());
+        let recycler = Recycler::new();
         let [small, large] = [MIN_BYTES, 2 * MIN_BYTES].map(|bytes| recycler.allocate(bytes).unwrap());
         let addresses = [address(&small), address(&large)];
         drop((large, small));
@@ -169,7 +178,7 @@ mod tests {
 
     #[test]
     fn keeps_large_blocks_for_large_tensors() {
-        let recycler = Arc::new(Recycler::default());
+        let recycler = Recycler::new();
         let large = recycler.allocate(3 * MIN_BYTES).unwrap();
         let large_address = address(&large);
         drop(large);
@@ -180,7 +189,7 @@ mod tests {
 
     #[test]
     fn releases_what_a_run_does_not_use() {
-        let recycler = Arc::new(Recycler::default());
+        let recycler = Recycler::new();
         let free_bytes = || lock(&recycler.0).bytes;
         recycler.begin_run();
         drop([1, 3].map(|blocks| recycler.allocate(blocks * MIN_BYTES).unwrap()));
@@ -190,7 +199,11 @@ mod tests {
         recycler.begin_run();
         assert_eq!(free_bytes(), MIN_BYTES);
         drop(recycler.allocate(MAX_FREE_BYTES + 1).unwrap());
-        assert_eq!(free_bytes(), 0, "expected nothing above the maximum");
+        assert_eq!(free_bytes(), MIN_BYTES, "expected no block above the maximum");
+        drop([1, 2].map(|_| recycler.allocate(MAX_FREE_BYTES / 2 + 1).unwrap()));
+        assert_eq!(free_bytes(), MAX_FREE_BYTES / 2 + 1, "expected the maximum for all blocks together");
+        memory::Cache::release(&*recycler);
+        assert_eq!(free_bytes(), 0);
         let outliving = recycler.allocate(MIN_BYTES).unwrap();
         drop(recycler);
         drop(outliving);
