@@ -43,9 +43,15 @@ impl DepthwiseConv {
         DepthwiseConv { packed, row, rows, taps, plane }
     }
 
-    /// Returns the number of scratch elements per channel.
-    fn slot(&self) -> usize {
+    /// Returns the number of elements of a split channel.
+    fn split_len(&self) -> usize {
         self.rows * self.plane.stride[1] * self.row
+    }
+
+    /// Returns the number of scratch elements per channel: the split channel, and the last rows of results.
+    fn slot(&self) -> usize {
+        let width = self.plane.out[1];
+        (self.split_len() + 2 * width.next_multiple_of(LANES) + width).next_multiple_of(LANES)
     }
 
     /// Copies a channel with padding and split columns. Row r of plane c is at (r * stride + c) * row.
@@ -101,7 +107,8 @@ impl Kernel for DepthwiseConv {
         split::for_each_part(parts, |part| {
             // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `for_each_part` runs each part
             // once, so no other thread accesses the slot.
-            let planes = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
+            let slot = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
+            let (planes, last_rows) = slot.split_at_mut(self.split_len());
             for channel in split::part(channels, 1, part, parts) {
                 let size = p.size[0] * p.size[1];
                 self.pad_and_deinterleave(&x[channel * size..][..size], planes);
@@ -114,7 +121,7 @@ impl Kernel for DepthwiseConv {
                 for (i, out) in out.chunks_mut(positions).enumerate() {
                     let weight = &w[(first + i) * taps..][..taps];
                     let phase_stride = self.row * p.stride[1] * p.stride[0];
-                    rows(planes, phase_stride, &self.taps, weight, out, p.out[1]);
+                    rows(planes, phase_stride, &self.taps, weight, out, p.out[1], last_rows);
                 }
             }
         });
@@ -122,22 +129,40 @@ impl Kernel for DepthwiseConv {
     }
 }
 
-multiversion! {
-    /// Computes every row of results; `phase_stride` is the stride in elements between the first taps of adjacent rows.
-    fn rows(x: &[f32], phase_stride: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
-        for (h, row) in out.chunks_mut(width).enumerate() {
-            for (i, results) in row.chunks_mut(LANES).enumerate() {
-                let x = &x[h * phase_stride + i * LANES..];
-                let mut accumulators = [0.0f32; LANES];
-                for (tap, w) in taps.iter().zip(weight) {
-                    if let Some(values) = x.get(*tap..).and_then(|x| x.first_chunk::<LANES>()) {
-                        for l in 0..LANES {
-                            accumulators[l] = mul_add::<FMA>(values[l], *w, accumulators[l]);
-                        }
-                    }
+/// Computes a row of results in whole vectors; `x` begins at the first tap of the row, and `out` has room for the last
+/// vector.
+#[inline(always)]
+fn row<const FMA: bool>(x: &[f32], taps: &[usize], weight: &[f32], out: &mut [f32]) {
+    let (vectors, _) = out.as_chunks_mut::<LANES>();
+    for (i, results) in vectors.iter_mut().enumerate() {
+        let x = &x[i * LANES..];
+        let mut accumulators = [0.0f32; LANES];
+        for (tap, w) in taps.iter().zip(weight) {
+            if let Some(values) = x.get(*tap..).and_then(|x| x.first_chunk::<LANES>()) {
+                for l in 0..LANES {
+                    accumulators[l] = mul_add::<FMA>(values[l], *w, accumulators[l]);
                 }
-                results.copy_from_slice(&accumulators[..results.len()]);
             }
         }
+        *results = accumulators;
+    }
+}
+
+multiversion! {
+    /// Computes every row of results; `phase_stride` is the stride in elements between the first taps of adjacent rows.
+    /// The last vector of a row reaches into the next rows, which are computed later. Rows without room for it are
+    /// computed in `last_rows`, and copied.
+    fn rows(x: &[f32], phase_stride: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize, last_rows: &mut [f32]) {
+        let padded = width.next_multiple_of(LANES);
+        let direct = if out.len() >= padded { (out.len() - padded) / width + 1 } else { 0 };
+        for h in 0..direct {
+            row::<FMA>(&x[h * phase_stride..], taps, weight, &mut out[h * width..][..padded]);
+        }
+        let last = &mut out[direct * width..];
+        for h in 0..last.len() / width {
+            let x = &x[(direct + h) * phase_stride..];
+            row::<FMA>(x, taps, weight, &mut last_rows[h * width..][..padded]);
+        }
+        last.copy_from_slice(&last_rows[..last.len()]);
     }
 }
