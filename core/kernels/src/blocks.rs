@@ -177,8 +177,10 @@ impl Take {
         count: usize,
         out: &mut [u8],
     ) -> Result<(), String> {
+        if self.block != data.dtype.size() {
+            return self.copy(data.data, indices, count, out);
+        }
         match self.block {
-            block if block != data.dtype.size() => self.copy(data.data, indices, count, out),
             1 => self.copy_elements::<u8>(data.data, indices, count, out),
             2 => self.copy_elements::<u16>(data.data, indices, count, out),
             4 => self.copy_elements::<u32>(data.data, indices, count, out),

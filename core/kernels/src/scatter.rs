@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 inventory::submit! { Offer { op: "scatter_elements", make } }
 inventory::submit! { Offer { op: "scatter_nd", make: make_blocks } }
 
-/// How an update and the element that it meets become the result.
+/// Rule by which an update and the element that it meets become the result.
 #[derive(Clone, Copy)]
 enum Mode {
     /// The update replaces the element.
@@ -34,14 +34,9 @@ impl Mode {
     }
 }
 
-/// Updates of a tensor, in order.
-trait Scatter: Send + Sync {
-    /// Returns the element type of the indices.
-    fn index_type(&self) -> DType;
-
-    fn mode(&self) -> Mode;
-
-    /// Combines the elements of `out` with the updates that refer to them.
+/// Places in a tensor to which indices refer.
+trait Places: Send + Sync {
+    /// Combines the elements of `out` with the updates that refer to them, in order.
     fn apply<T: Pod + Send + Sync>(
         &self,
         index: impl Fn(usize) -> i64 + Sync,
@@ -49,8 +44,16 @@ trait Scatter: Send + Sync {
         out: &mut [T],
         combine: impl Fn(T, T) -> T + Sync,
     ) -> Result<(), String>;
+}
 
-    /// Calls [`apply`](Scatter::apply) for the element types of the operands.
+struct Scatter<P> {
+    places: P,
+    index_type: DType,
+    mode: Mode,
+}
+
+impl<P: Places> Scatter<P> {
+    /// Calls [`apply`](Places::apply) for the element type of the updates.
     fn apply_elements(
         &self,
         index: impl Fn(usize) -> i64 + Sync,
@@ -63,39 +66,39 @@ trait Scatter: Send + Sync {
         fn cast<'a, T: Pod>(updates: &TensorView<'a>, out: &'a mut [u8]) -> (&'a [T], &'a mut [T]) {
             (bytemuck::cast_slice(updates.data), bytemuck::cast_slice_mut(out))
         }
-        if let Mode::Combine(combine) = self.mode() {
+        if let Mode::Combine(combine) = self.mode {
             let (updates, out) = cast::<f32>(updates, out);
-            return self.apply(index, updates, out, combine);
+            return self.places.apply(index, updates, out, combine);
         }
         match updates.dtype.size() {
             1 => {
                 let (updates, out) = cast::<u8>(updates, out);
-                self.apply(index, updates, out, replace)
+                self.places.apply(index, updates, out, replace)
             }
             2 => {
                 let (updates, out) = cast::<u16>(updates, out);
-                self.apply(index, updates, out, replace)
+                self.places.apply(index, updates, out, replace)
             }
             4 => {
                 let (updates, out) = cast::<u32>(updates, out);
-                self.apply(index, updates, out, replace)
+                self.places.apply(index, updates, out, replace)
             }
             _ => {
                 let (updates, out) = cast::<u64>(updates, out);
-                self.apply(index, updates, out, replace)
+                self.places.apply(index, updates, out, replace)
             }
         }
     }
 }
 
-impl<S: Scatter> Kernel for S {
+impl<P: Places> Kernel for Scatter<P> {
     fn in_place(&self) -> Option<usize> {
         Some(0)
     }
 
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         let (indices, updates, out) = (&inputs[0], &inputs[1], &mut *outputs[0].data);
-        match self.index_type() {
+        match self.index_type {
             DType::I32 => {
                 let indices = indices.as_slice::<i32>();
                 self.apply_elements(|i| i64::from(indices[i]), updates, out)
@@ -108,15 +111,13 @@ impl<S: Scatter> Kernel for S {
     }
 }
 
-struct ScatterElements {
+struct Elements {
     positions: AlongAxis,
     /// Number of elements of the result that the same rows of the updates refer to: those after a position in the
     /// dimensions before the axis.
     block: usize,
     /// Number of rows of the updates for a block.
     rows: usize,
-    index_type: DType,
-    mode: Mode,
 }
 
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -132,18 +133,10 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let first = if shape[..axis] == indices[..axis] { axis } else { 0 };
     let block = shape[first..].iter().product();
     let rows = indices[first..indices.len() - 1].iter().product();
-    Some(Box::new(ScatterElements { positions, block, rows, index_type, mode }))
+    Some(Box::new(Scatter { places: Elements { positions, block, rows }, index_type, mode }))
 }
 
-impl Scatter for ScatterElements {
-    fn index_type(&self) -> DType {
-        self.index_type
-    }
-
-    fn mode(&self) -> Mode {
-        self.mode
-    }
-
+impl Places for Elements {
     fn apply<T: Pod + Send + Sync>(
         &self,
         index: impl Fn(usize) -> i64 + Sync,
@@ -172,13 +165,11 @@ impl Scatter for ScatterElements {
     }
 }
 
-struct ScatterBlocks {
+struct Blocks {
     /// Dimensions that the components of an index vector refer to.
     shape: Shape,
     /// Number of elements of a block.
     block: usize,
-    index_type: DType,
-    mode: Mode,
 }
 
 fn make_blocks(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -191,18 +182,10 @@ fn make_blocks(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let depth = *indices.shape()?.first()?;
     let block = shape.get(depth..)?.iter().product();
     shape.truncate(depth);
-    Some(Box::new(ScatterBlocks { shape, block, index_type, mode }))
+    Some(Box::new(Scatter { places: Blocks { shape, block }, index_type, mode }))
 }
 
-impl Scatter for ScatterBlocks {
-    fn index_type(&self) -> DType {
-        self.index_type
-    }
-
-    fn mode(&self) -> Mode {
-        self.mode
-    }
-
+impl Places for Blocks {
     fn apply<T: Pod + Send + Sync>(
         &self,
         index: impl Fn(usize) -> i64 + Sync,

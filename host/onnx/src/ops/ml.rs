@@ -176,6 +176,14 @@ pub(super) fn table(rows: usize, cols: usize, value: f64) -> Result<Vec<f64>> {
     Ok(vec![value; count])
 }
 
+/// Checks the number of values in a list attribute.
+pub(super) fn check_count(n: &Node<'_, '_>, name: &str, found: usize, expected: usize) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(n.invalid_node(format!("attribute {name}: expected {expected} values, found {found}")))
+}
+
 /// Computes data x coefficients + intercepts for `targets` rows of coefficients.
 fn linear_scores(n: &mut Node<'_, '_>, data: ExprId, targets: usize) -> Result<ExprId> {
     let coefficients = n.floats_attr("coefficients")?.unwrap_or_default();
@@ -188,10 +196,7 @@ fn linear_scores(n: &mut Node<'_, '_>, data: ExprId, targets: usize) -> Result<E
     let Some(intercepts) = n.floats_attr("intercepts")?.filter(|intercepts| !intercepts.is_empty()) else {
         return Ok(scores);
     };
-    if intercepts.len() != targets {
-        let message = format!("attribute intercepts: expected {targets} values, found {}", intercepts.len());
-        return Err(n.invalid_node(message));
-    }
+    check_count(n, "intercepts", intercepts.len(), targets)?;
     let intercepts = floats_like(n, &intercepts, &[targets], data)?;
     n.op_without_attrs("add", &[scores, intercepts])
 }

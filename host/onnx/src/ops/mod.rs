@@ -13,6 +13,7 @@ mod early;
 mod einsum;
 mod elementwise;
 mod embedding;
+mod forest;
 mod geometry;
 mod index;
 mod loss;

@@ -1,18 +1,11 @@
 //! Support vector machines (`ai.onnx.ml`).
 
-use super::ml::{class_labels, floats_like, labels_of, post_transform, table, unsupported};
+use super::ml::{check_count, class_labels, floats_like, labels_of, post_transform, table, unsupported};
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[("SVMClassifier", 1, classifier), ("SVMRegressor", 1, regressor)];
-
-fn check_count(n: &Node<'_, '_>, name: &str, found: usize, expected: usize) -> Result<()> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(n.invalid_node(format!("attribute {name}: expected {expected} values, found {found}")))
-}
 
 /// Returns the kernel function of each row of the data and each support vector.
 fn kernel(n: &mut Node<'_, '_>, data: ExprId, supports: usize) -> Result<ExprId> {

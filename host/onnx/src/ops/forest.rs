@@ -1,0 +1,222 @@
+//! Evaluation of decision trees as lookups: a matrix of node indices, one for each row of the data and each tree, goes down
+//! by one level in every step; leaves point to themselves.
+
+use super::super::tensor::from_f64s;
+use super::ml::table;
+use super::{Node, Result, attrs};
+use byoc_ir::ir::ExprId;
+use std::collections::BTreeSet;
+
+/// Comparison of a feature with the value of a node; a row goes to the first child if it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mode {
+    LessEqual,
+    Less,
+    GreaterEqual,
+    Greater,
+    Equal,
+    NotEqual,
+    Leaf,
+}
+
+impl Mode {
+    pub(super) fn parse(name: &str) -> Option<Mode> {
+        Some(match name {
+            "BRANCH_LEQ" => Mode::LessEqual,
+            "BRANCH_LT" => Mode::Less,
+            "BRANCH_GTE" => Mode::GreaterEqual,
+            "BRANCH_GT" => Mode::Greater,
+            "BRANCH_EQ" => Mode::Equal,
+            "BRANCH_NEQ" => Mode::NotEqual,
+            "LEAF" => Mode::Leaf,
+            _ => return None,
+        })
+    }
+
+    fn operator(self) -> &'static str {
+        match self {
+            Mode::LessEqual => "less_equal",
+            Mode::Less => "less",
+            Mode::GreaterEqual => "greater_equal",
+            Mode::Greater => "greater",
+            Mode::Equal | Mode::Leaf => "equal",
+            Mode::NotEqual => "not_equal",
+        }
+    }
+}
+
+/// Node of a tree. A leaf is its own child.
+#[derive(Clone, Copy)]
+pub(super) struct TreeNode {
+    pub mode: Mode,
+    pub feature: usize,
+    pub value: f64,
+    /// Children for rows for which the comparison holds, and for which it does not.
+    pub children: [usize; 2],
+    /// True if a missing value (NaN) goes to the first child.
+    pub missing_is_true: bool,
+}
+
+impl TreeNode {
+    pub(super) fn leaf(index: usize) -> TreeNode {
+        TreeNode { mode: Mode::Leaf, feature: 0, value: 0.0, children: [index; 2], missing_is_true: false }
+    }
+}
+
+/// Nodes of all trees.
+pub(super) struct Forest {
+    pub nodes: Vec<TreeNode>,
+    pub roots: Vec<usize>,
+}
+
+/// Rule by which the weights of the leaves that a row reaches become its scores.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aggregate {
+    Average,
+    Sum,
+    Min,
+    Max,
+}
+
+/// Weights of leaves: node, target, weight.
+pub(super) type Weights = Vec<(usize, usize, f64)>;
+
+impl Forest {
+    /// Returns the largest number of nodes between a root and a leaf.
+    fn depth(&self, n: &mut Node<'_, '_>) -> Result<usize> {
+        let mut level: BTreeSet<usize> = self.roots.iter().copied().collect();
+        let mut depth = 0;
+        loop {
+            level = level
+                .into_iter()
+                .map(|node| &self.nodes[node])
+                .filter(|node| node.mode != Mode::Leaf)
+                .flat_map(|node| node.children)
+                .collect();
+            if level.is_empty() {
+                return Ok(depth);
+            }
+            depth += 1;
+            if depth > self.nodes.len() {
+                return Err(n.invalid_node("expected trees, found a cycle of nodes"));
+            }
+            n.reserve_steps(1)?;
+        }
+    }
+
+    /// Returns a constant with one value per node.
+    fn per_node<T: byoc_ir::tensor::Element>(&self, n: &mut Node<'_, '_>, f: impl Fn(&TreeNode) -> T) -> ExprId {
+        let values: Vec<T> = self.nodes.iter().map(f).collect();
+        n.vector(&values)
+    }
+
+    /// Returns the leaves that each row reaches: indices of shape (rows, trees).
+    fn leaves(&self, n: &mut Node<'_, '_>, data: ExprId) -> Result<ExprId> {
+        let depth = self.depth(n)?;
+        let dtype = n.dtype(data)?;
+        let values: Vec<f64> = self.nodes.iter().map(|node| node.value).collect();
+        let values = n.tensor(from_f64s(dtype, &[values.len()], &values));
+        let features = self.per_node(n, |node| node.feature as i32);
+        let children = [0, 1].map(|child| self.per_node(n, |node| node.children[child] as i32));
+        let modes: BTreeSet<Mode> =
+            self.nodes.iter().map(|node| node.mode).filter(|&mode| mode != Mode::Leaf).collect();
+        let flags = |n: &mut Node<'_, '_>, f: &dyn Fn(&TreeNode) -> bool| {
+            let values: Vec<bool> = self.nodes.iter().map(f).collect();
+            n.bools(&values)
+        };
+        let modes: Vec<(Mode, Option<ExprId>)> = match &modes.into_iter().collect::<Vec<_>>()[..] {
+            [mode] => vec![(*mode, None)],
+            modes => modes.iter().map(|&mode| (mode, Some(flags(n, &|node| node.mode == mode)))).collect(),
+        };
+        let tracks_missing = self.nodes.iter().any(|node| node.missing_is_true);
+        let missing = tracks_missing.then(|| flags(n, &|node| node.missing_is_true));
+        let roots: Vec<i32> = self.roots.iter().map(|&root| root as i32).collect();
+        let roots = n.vector(&roots);
+        let mut index = n.op("expand_dims", &[roots], attrs![axis: 0])?;
+        // The first step looks up the same columns for all rows, and so gives the indices one row per row of the data.
+        for level in 0..depth.max(1) {
+            let look_up = |n: &mut Node<'_, '_>, table| n.op("take", &[table, index], attrs![axis: 0, mode: "fast"]);
+            let node_features = look_up(n, features)?;
+            let row_values = if level == 0 {
+                let columns = n.op("reshape", &[node_features], attrs![newshape: [-1i64]])?;
+                n.op("take", &[data, columns], attrs![axis: 1])?
+            } else {
+                n.op("gather", &[data, node_features], attrs![axis: 1])?
+            };
+            let node_values = look_up(n, values)?;
+            let mut goes_first: Option<ExprId> = None;
+            let mut join = |n: &mut Node<'_, '_>, holds: ExprId| -> Result<()> {
+                goes_first = Some(match goes_first {
+                    None => holds,
+                    Some(before) => n.op_without_attrs("logical_or", &[before, holds])?,
+                });
+                Ok(())
+            };
+            for &(mode, is_mode) in &modes {
+                let mut holds = n.op_without_attrs(mode.operator(), &[row_values, node_values])?;
+                if let Some(is_mode) = is_mode {
+                    let is_mode = look_up(n, is_mode)?;
+                    holds = n.op_without_attrs("logical_and", &[holds, is_mode])?;
+                }
+                join(n, holds)?;
+            }
+            if let Some(missing) = missing {
+                let (is_nan, tracks) = (n.op_without_attrs("isnan", &[row_values])?, look_up(n, missing)?);
+                let holds = n.op_without_attrs("logical_and", &[is_nan, tracks])?;
+                join(n, holds)?;
+            }
+            let goes_first = match goes_first {
+                Some(goes_first) => goes_first,
+                // Every tree is a leaf.
+                None => n.op_without_attrs("equal", &[row_values, node_values])?,
+            };
+            let [first, second] = [look_up(n, children[0])?, look_up(n, children[1])?];
+            index = n.op_without_attrs("where", &[goes_first, first, second])?;
+        }
+        Ok(index)
+    }
+
+    /// Returns the scores of each row: shape (rows, `targets`).
+    pub(super) fn scores(
+        &self,
+        n: &mut Node<'_, '_>,
+        data: ExprId,
+        weights: &Weights,
+        targets: usize,
+        aggregate: Aggregate,
+    ) -> Result<ExprId> {
+        if self.roots.is_empty() {
+            return Err(n.invalid_node("expected at least one tree, found none"));
+        }
+        let dtype = n.dtype(data)?;
+        // A leaf without a weight for a target does not take part in its minimum or maximum.
+        let absent = match aggregate {
+            Aggregate::Average | Aggregate::Sum => 0.0,
+            Aggregate::Min => f64::INFINITY,
+            Aggregate::Max => f64::NEG_INFINITY,
+        };
+        let mut table = table(self.nodes.len(), targets, absent)?;
+        for &(node, target, weight) in weights {
+            let entry = &mut table[node * targets + target];
+            *entry = if *entry == absent { weight } else { *entry + weight };
+        }
+        let table = n.tensor(from_f64s(dtype, &[self.nodes.len(), targets], &table));
+        let leaves = self.leaves(n, data)?;
+        let leaf_weights = n.op("take", &[table, leaves], attrs![axis: 0, mode: "fast"])?;
+        let reduction = match aggregate {
+            Aggregate::Average | Aggregate::Sum => "sum",
+            Aggregate::Min => "min",
+            Aggregate::Max => "max",
+        };
+        let scores = n.op(reduction, &[leaf_weights], attrs![axis: [1]])?;
+        match aggregate {
+            Aggregate::Sum => Ok(scores),
+            Aggregate::Average => n.with_scalar("divide", scores, self.roots.len() as f64),
+            Aggregate::Min | Aggregate::Max => {
+                let is_absent = n.with_scalar("equal", scores, absent)?;
+                let zero = n.scalar(dtype, 0.0);
+                n.op_without_attrs("where", &[is_absent, zero, scores])
+            }
+        }
+    }
+}
