@@ -52,7 +52,7 @@ fn roi_align(n: &mut Node<'_, '_>, default: &str) -> Result<Outputs> {
     single_output(n.op("vision.roi_align", &[data, regions], attributes)?)
 }
 
-fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn grid_sample(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, grid) = (n.input(0)?, n.input(1)?);
     let method = match n.str_attr("mode", "linear")?.as_str() {
         "nearest" => "nearest",
@@ -153,7 +153,7 @@ fn affine_grid(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.op("stack", &[tuple], attrs![axis: -1])?)
 }
 
-/// Returns the positions of `count` elements in [-1, 1].
+/// Returns the positions of `count` elements along an axis, scaled to [-1, 1].
 fn position(n: &mut Node<'_, '_>, count: ExprId, dtype: DType, is_aligned: bool) -> Result<ExprId> {
     let compute_dtype = if dtype == DType::F64 { dtype } else { DType::F32 };
     let count = n.cast(count, compute_dtype)?;

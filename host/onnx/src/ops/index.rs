@@ -26,21 +26,21 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Converts negative indices, which count from the end of `size` elements, to non-negative indices. Also returns true
-/// if the indices are constant.
+/// Converts negative indices, which count from the end of `size` elements, to non-negative indices. The flag is true if
+/// the indices are constant.
 fn normalize_indices(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool)> {
     if let Some(tensor) = n.constant_value(indices)
         && let Some(values) = tensor.view().to_i64s()
     {
         let size = size as i64;
         if let Some(out_of_range) = values.iter().find(|v| !(-size..size).contains(v)) {
-            return Err(n.invalid_node(format!("index {out_of_range} is out of range for an axis of size {size}")));
+            return Err(n.invalid_node(format!("index {out_of_range} is out of range for a dimension of {size}")));
         }
         if values.iter().all(|v| *v >= 0) {
             return Ok((indices, true));
         }
-        let positive: Vec<i64> = values.iter().map(|&v| if v < 0 { v + size } else { v }).collect();
-        let tensor = Tensor::from_slice(tensor.shape(), &positive);
+        let non_negative: Vec<i64> = values.iter().map(|&v| if v < 0 { v + size } else { v }).collect();
+        let tensor = Tensor::from_slice(tensor.shape(), &non_negative);
         return Ok((n.tensor(tensor), true));
     }
     let size = n.scalar(n.dtype(indices)?, size as f64);
@@ -63,9 +63,9 @@ fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
         Some(size) => normalize_indices(n, indices, size)?,
         // On a symbolic axis, constant non-negative indices remain unchanged.
         None => {
-            let positive =
+            let are_non_negative =
                 |tensor: &Tensor| tensor.view().to_i64s().is_some_and(|values| values.iter().all(|v| *v >= 0));
-            if n.constant_value(indices).is_some_and(|tensor| positive(&tensor)) {
+            if n.constant_value(indices).is_some_and(|tensor| are_non_negative(&tensor)) {
                 (indices, false)
             } else {
                 let size = n.shape_vector(data, axis..axis + 1)?;
@@ -96,7 +96,7 @@ fn components_first(n: &mut Node<'_, '_>, indices: ExprId) -> Result<ExprId> {
     n.transpose(indices, &axes)
 }
 
-fn gather_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn gather_nd(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices) = (n.input(0)?, n.input(1)?);
     let batch = n.int_attr("batch_dims", 0)?;
     let indices = components_first(n, indices)?;
@@ -156,9 +156,9 @@ fn one_hot(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let integers = match n.constant_value(integers) {
         Some(tensor) => {
             let values = tensor.view().to_i64s().unwrap_or_default();
-            let positive: Vec<i64> =
+            let non_negative: Vec<i64> =
                 values.iter().map(|&v| if (-depth..0).contains(&v) { v + depth } else { v }).collect();
-            let tensor = Tensor::from_slice(tensor.shape(), &positive);
+            let tensor = Tensor::from_slice(tensor.shape(), &non_negative);
             n.tensor(tensor)
         }
         None => integers,

@@ -1,4 +1,4 @@
-//! Operators that create tensors or change their shapes, without computing on the elements.
+//! Operators that create tensors or change their shapes, without arithmetic on their elements.
 
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::size::Size;
@@ -15,7 +15,7 @@ pub const ROWS: &[Row] = &[
     ("Expand", 8, expand),
     ("EyeLike", 9, eye_like),
     ("Flatten", 1, flatten),
-    ("Range", 11, range),
+    ("Range", 11, |n| range(n, None)),
     ("Reshape", 5, reshape),
     ("Shape", 1, shape),
     ("Size", 1, size),
@@ -240,11 +240,16 @@ fn flatten(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.reshape_to(data, &matrix)?)
 }
 
-fn range(n: &mut Node<'_, '_>) -> Result<Outputs> {
+/// Converts Range. A missing `delta` has the default value, if there is one.
+pub(super) fn range(n: &mut Node<'_, '_>, default_delta: Option<f64>) -> Result<Outputs> {
     let mut args = Vec::with_capacity(3);
-    for (i, role) in ["start", "limit", "delta"].into_iter().enumerate() {
-        let scalar = n.optional_input(i).ok_or_else(|| n.invalid_node(format!("input {i} ({role}) is missing")))?;
-        args.push(n.reshape(scalar, &[])?);
+    for (i, (role, default)) in [("start", None), ("limit", None), ("delta", default_delta)].into_iter().enumerate() {
+        let scalar = match (n.optional_input(i), default) {
+            (Some(scalar), _) => n.reshape(scalar, &[])?,
+            (None, Some(default)) => n.scalar(n.dtype(args[0])?, default),
+            (None, None) => return Err(n.invalid_node(format!("input {i} ({role}) is missing"))),
+        };
+        args.push(scalar);
     }
     let dtype = n.dtype(args[0])?;
     let one_size =
@@ -399,7 +404,7 @@ fn transpose(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.transpose(data, &axes)?)
 }
 
-fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn trilu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let is_upper = n.int_attr("upper", 1)? != 0;
     let k = match n.optional_input(1) {

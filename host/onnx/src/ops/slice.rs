@@ -41,8 +41,7 @@ fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
         n.optional_input(i).and_then(|v| n.tracked_elements(v)).is_some_and(|s| !s.contains(&None))
     };
     if !constant_elements(n, 1) || !constant_elements(n, 2) {
-        let bounds = [n.input(1)?, n.input(2)?];
-        return slice_at_run_time(n, bounds, axes, steps);
+        return slice_at_run_time(n, axes, steps);
     }
     let starts = n.sizes(1, "starts")?.unwrap_or_default();
     let ends = n.sizes(2, "ends")?.unwrap_or_default();
@@ -51,8 +50,9 @@ fn slice_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Slices with axes or steps computed at run time.
 fn slice_along_computed_axes(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let [data, starts, ends] = [n.input(0)?, n.input(1)?, n.input(2)?];
-    let count = n.shape(starts)?.iter().product::<usize>();
+    let data = n.input(0)?;
+    let count = bound_count(n)?;
+    let [starts, ends] = [bound_vector(n, 1, count)?, bound_vector(n, 2, count)?];
     let steps = match n.optional_input(4) {
         Some(steps) => steps,
         None => n.vector(&vec![1i64; count]),
@@ -65,26 +65,44 @@ fn slice_along_computed_axes(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Slices with bounds computed at run time.
-fn slice_at_run_time(
-    n: &mut Node<'_, '_>,
-    bounds: [ExprId; 2],
-    axes: Option<Vec<i64>>,
-    steps: Option<Vec<i64>>,
-) -> Result<Outputs> {
+fn slice_at_run_time(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>, steps: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
-    let count = n.shape(bounds[0])?.iter().product::<usize>();
+    let count = bound_count(n)?;
+    let [starts, ends] = [bound_vector(n, 1, count)?, bound_vector(n, 2, count)?];
     let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
-    let steps = steps.unwrap_or_else(|| vec![1; count]);
-    let end_count = n.shape(bounds[1])?.iter().product::<usize>();
-    if [end_count, axes.len(), steps.len()] != [count; 3] {
+    let steps = n.vector(&steps.unwrap_or_else(|| vec![1; count]));
+    single_output(n.op("dyn.strided_slice", &[data, starts, ends, steps], attrs![axes: axes])?)
+}
+
+/// Returns the common length of the inputs `starts`, `ends`, `axes` and `steps`, at least one of which must have a
+/// known length.
+fn bound_count(n: &mut Node<'_, '_>) -> Result<usize> {
+    let mut counts = Vec::new();
+    for i in 1..5 {
+        if let Some(vector) = n.optional_input(i) {
+            counts.push(n.dims(vector)?.iter().map(Dim::fixed).product::<Option<usize>>());
+        }
+    }
+    let known_counts: Vec<usize> = counts.iter().copied().flatten().collect();
+    let Some(&count) = known_counts.first() else {
+        let ty = n.ty(n.input(1)?)?;
+        return Err(n.unknown_dims_error(&ty));
+    };
+    if known_counts.iter().any(|known_count| *known_count != count) {
         return Err(n.invalid_node(format!(
-            "expected starts, ends, axes and steps of equal length, found {count}, {end_count}, {} and {}",
-            axes.len(),
-            steps.len()
+            "expected starts, ends, axes and steps of equal length, found lengths {known_counts:?}"
         )));
     }
-    let steps = n.vector(&steps);
-    single_output(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
+    Ok(count)
+}
+
+/// Returns input `i`, a vector of `count` elements; if its length is unknown, it is checked at run time.
+fn bound_vector(n: &mut Node<'_, '_>, i: usize, count: usize) -> Result<ExprId> {
+    let vector = n.input(i)?;
+    if n.dims(vector)?.iter().all(|dim| dim.fixed().is_some()) {
+        return Ok(vector);
+    }
+    n.reshape(vector, &[count])
 }
 
 fn slice(
@@ -155,10 +173,7 @@ fn slice(
                 strides.push(step);
                 (start, stop)
             }
-            _ => {
-                let bounds = [n.input(1)?, n.input(2)?];
-                return slice_at_run_time(n, bounds, Some(axes), Some(steps));
-            }
+            _ => return slice_at_run_time(n, Some(axes), Some(steps)),
         };
         begin.push(start);
         end.push(stop);
@@ -175,7 +190,7 @@ fn slice(
 }
 
 /// Converts Split: parts with the given sizes, or equal parts with a smaller last part if the dimension is not
-/// divisible.
+/// divisible by the number of parts.
 fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
@@ -285,7 +300,7 @@ pub(super) fn pad_by_attribute(n: &mut Node<'_, '_>, name: &str) -> Result<Outpu
     pad(n, data, &pads, value, axes)
 }
 
-fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn pad_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
     let value = match n.optional_input(2) {
@@ -325,8 +340,8 @@ fn pad_at_run_time(n: &mut Node<'_, '_>, data: ExprId, value: ExprId) -> Result<
     single_output(n.op("dyn.nn.pad", &[data, width, value], attrs![pad_mode: mode.as_str()])?)
 }
 
-/// Pads periodically by widths computed at run time, with shape (rank, 2). Negative widths crop first; then result
-/// index i reads element (i - before) modulo the remaining size.
+/// Pads periodically by `width`, a tensor of shape (rank, 2) computed at run time. Negative widths crop first; the
+/// result element at index i is then the data element at (i - before) modulo the remaining size.
 fn wrap_at_run_time(n: &mut Node<'_, '_>, data: ExprId, width: ExprId) -> Result<ExprId> {
     let (zero, step) = (n.scalar(DType::I64, 0.0), n.scalar(DType::I64, 1.0));
     let mut value = data;
@@ -378,7 +393,7 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
                     )));
                 }
                 Some(size) => n.slice(cropped_data, axis, crop_before as usize, (size - crop_after) as usize)?,
-                // A negative end counts from the end.
+                // A negative end index counts from the end of the axis.
                 None => {
                     let end = if crop_after == 0 { i64::from(i32::MAX) } else { -crop_after };
                     let bounds = attrs![begin: [crop_before], end: [end], strides: [1], axes: [axis as i64]];
