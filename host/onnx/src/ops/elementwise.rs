@@ -340,7 +340,7 @@ fn celu(n: &mut Node<'_, '_>, x: ExprId, alpha: f64) -> Result<ExprId> {
     n.op_without_attrs("add", &[positive_part, negative_branch])
 }
 
-/// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
+/// Computes x / 2 * (1 + erf(x / sqrt(2))), or its tanh approximation. 16-bit floats are computed in float32.
 fn gelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let is_approximate = match n.str_attr("approximate", "none")?.as_str() {
         "none" => false,
@@ -352,7 +352,7 @@ fn gelu(n: &mut Node<'_, '_>) -> Result<Outputs> {
     float32_throughout(n, |n, x| gelu_of(n, x, is_approximate))
 }
 
-/// Computes x / 2 * (1 + erf(x / sqrt(2))), or its approximation by tanh.
+/// Computes x / 2 * (1 + erf(x / sqrt(2))), or its tanh approximation.
 pub(super) fn gelu_of(n: &mut Node<'_, '_>, x: ExprId, is_approximate: bool) -> Result<ExprId> {
     let inner = if is_approximate {
         let square = n.op_without_attrs("multiply", &[x, x])?;
@@ -370,7 +370,7 @@ pub(super) fn gelu_of(n: &mut Node<'_, '_>, x: ExprId, is_approximate: bool) -> 
     n.with_scalar("multiply", product, 0.5)
 }
 
-/// Computes max(0, min(1, alpha x + beta)).
+/// Computes max(0, min(1, alpha * x + beta)).
 pub(super) fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Result<ExprId> {
     let scaled_x = n.with_scalar("multiply", x, alpha)?;
     let shifted_x = n.with_scalar("add", scaled_x, beta)?;
@@ -429,8 +429,8 @@ fn pow(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let exponent = n.cast(exponent, dtype)?;
         return single_output(n.op_without_attrs("power", &[base, exponent])?);
     }
-    // The power is computed in float64, which represents integers that are not exactly representable in a narrower
-    // exponent type.
+    // The power is computed in float64, because an exponent type narrower than float64 may not represent the integer
+    // base exactly.
     let (wide_base, exponent) = (n.cast(base, DType::F64)?, n.cast(exponent, DType::F64)?);
     let power = n.op_without_attrs("power", &[wide_base, exponent])?;
     single_output(n.cast(power, dtype)?)
@@ -478,7 +478,8 @@ fn soft_threshold(n: &mut Node<'_, '_>, x: ExprId, bias: f64, lambda: f64) -> Re
     n.op_without_attrs("where", &[is_below, x_plus_bias, positive_branch])
 }
 
-/// Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
+/// Computes log(1 + exp(x)) as max(x, 0) + log(1 + u) with u = exp(-|x|), which does not overflow. What the sum 1 + u
+/// loses by rounding is added to the logarithm, so that small results keep their relative accuracy.
 pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     let positive_part = n.op_without_attrs("nn.relu", &[x])?;
     let size = n.op_without_attrs("abs", &[x])?;
@@ -486,5 +487,8 @@ pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId> {
     let power = n.op_without_attrs("exp", &[negated_size])?;
     let one_plus_power = n.with_scalar("add", power, 1.0)?;
     let log = n.op_without_attrs("log", &[one_plus_power])?;
-    n.op_without_attrs("add", &[positive_part, log])
+    let rounded_power = n.with_scalar("subtract", one_plus_power, 1.0)?;
+    let rounding_error = n.op_without_attrs("subtract", &[power, rounded_power])?;
+    let corrected_log = n.op_without_attrs("add", &[log, rounding_error])?;
+    n.op_without_attrs("add", &[positive_part, corrected_log])
 }
