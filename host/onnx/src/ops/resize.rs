@@ -34,8 +34,7 @@ fn upsample_7(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 fn resize_10(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.computed_input(1).is_some() || n.ty(n.input(0)?)?.shape().is_none() {
-        let (mode, scales) = (mode_before_11(n, "floor")?, n.input(1)?);
-        return resize_at_run_time(n, &mode, scales, None, None);
+        return resize_before_11_at_run_time(n);
     }
     let scales = n.constant(1, "scales")?.ok_or_else(|| n.invalid_node("input 1 (scales) is missing"))?;
     let scales = scales.view().to_f64s();
@@ -56,7 +55,8 @@ fn mode_before_11(n: &Node<'_, '_>, nearest: &str) -> Result<Mode> {
 }
 
 /// Converts Resize and Upsample before opset 11, whose specification defines no formula for the coordinates. As in ONNX
-/// Runtime, coordinates are asymmetric, and `nearest` rounds down along an enlarged axis and up along a reduced axis.
+/// Runtime, the coordinate transformation is asymmetric, and `nearest` rounds down along an enlarged axis and up along
+/// a reduced axis.
 pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result<Outputs> {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
@@ -70,6 +70,22 @@ pub(super) fn resize_before_11(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Result
     let (rounds_down, rounds_up) = (mode_before_11(n, "floor")?, mode_before_11(n, "ceil")?);
     let value = resize(n, data, &rounds_down, &grown_axes)?;
     single_output(resize(n, value, &rounds_up, &leading_axes)?)
+}
+
+/// Same as [`resize_before_11`], for scales or dimensions that are known only at run time.
+fn resize_before_11_at_run_time(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (data, scales) = (n.input(0)?, n.input(1)?);
+    let rounds_down = mode_before_11(n, "floor")?;
+    let constant_scales = n.constant_value(scales).map(|tensor| tensor.view().to_f64s());
+    let only_grows = constant_scales.is_some_and(|scales| scales.iter().all(|scale| *scale >= 1.0));
+    if rounds_down.method != "nearest" || only_grows {
+        return single_output(resize_at_run_time(n, data, &rounds_down, scales, None, None)?);
+    }
+    let rounds_up = mode_before_11(n, "ceil")?;
+    let growing_scales = n.with_scalar("maximum", scales, 1.0)?;
+    let shrinking_scales = n.with_scalar("minimum", scales, 1.0)?;
+    let value = resize_at_run_time(n, data, &rounds_down, growing_scales, None, None)?;
+    single_output(resize_at_run_time(n, value, &rounds_up, shrinking_scales, None, None)?)
 }
 
 fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
@@ -104,7 +120,7 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
             (None, None) => return Err(n.invalid_node("expected either scales or sizes, found neither")),
         };
         let roi = if is_cropped { n.optional_input(1) } else { None };
-        return resize_at_run_time(n, &mode, extent, roi, Some(&axis_list));
+        return single_output(resize_at_run_time(n, data, &mode, extent, roi, Some(&axis_list))?);
     }
     let shape = n.shape(data)?;
     let scales = n.constant(2, "scales")?.map(|t| t.view().to_f64s()).filter(|s| !s.is_empty());
@@ -134,12 +150,12 @@ fn resize_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
 /// Resizes arbitrary axes with `dyn.image.resize_nd`. `extent` is a vector of scales or sizes.
 fn resize_at_run_time(
     n: &mut Node<'_, '_>,
+    data: ExprId,
     mode: &Mode,
     extent: ExprId,
     roi: Option<ExprId>,
     axes: Option<&[usize]>,
-) -> Result<Outputs> {
-    let data = n.input(0)?;
+) -> Result<ExprId> {
     let roi = roi.unwrap_or_else(|| n.vector::<f32>(&[]));
     let mut attributes = attrs![
         method: method(n, mode)?,
@@ -155,7 +171,7 @@ fn resize_at_run_time(
     if let Some(axes) = axes.filter(|axes| !axes.iter().copied().eq(0..rank)) {
         attributes = attributes.with("axes", AttrValue::ints(axes.iter().map(|&axis| axis as i64)));
     }
-    single_output(n.op("dyn.image.resize_nd", &[data, extent, roi], attributes)?)
+    n.op("dyn.image.resize_nd", &[data, extent, roi], attributes)
 }
 
 /// Returns Relay's name for the interpolation method.
@@ -232,7 +248,8 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
     if is_planar && has_exact_mode && (is_exact || is_cropped) {
         return resize_images(n, data, mode, axes);
     }
-    // Spatial axes as in ONNX Runtime: two for two or four dimensions, three for three or five dimensions.
+    // First spatial axis. As in ONNX Runtime, data of rank 2 or 4 has two spatial axes, and data of rank 3 or 5 has
+    // three.
     let spatial = axes.len() - (if axes.len().is_multiple_of(2) { 2 } else { 3 }).min(axes.len());
     let dtype = n.dtype(data)?;
     if mode.method == "linear" && !dtype.is_float() && resized_axes.iter().all(|&axis| axis >= spatial) {
@@ -245,8 +262,9 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[ResizedAxis])
     Ok(value)
 }
 
-/// Interpolates integers linearly along axis `spatial` and all later axes in one step, in float32 and in ONNX Runtime's
-/// order: the result is truncated to an integer, so a difference in the last bit of the sum would be visible.
+/// Interpolates integers linearly along axis `spatial` and all later axes in one step, in float32. The order of the
+/// additions is ONNX Runtime's, because the result is truncated to an integer: a difference in the last bit of the sum
+/// would be visible.
 fn multilinear(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -335,7 +353,8 @@ fn resize_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, si
         let indices = n.vector(&indices);
         return n.op("take", &[value, indices], attrs![axis: axis as i64]);
     }
-    // Integers and 16-bit floats are interpolated in float32; only the result is converted, toward zero for integers.
+    // Integers and 16-bit floats are interpolated in float32; only the result is converted back, and truncated toward
+    // zero for integers.
     let dtype = n.dtype(value)?;
     let compute_dtype = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let value = n.cast(value, compute_dtype)?;
