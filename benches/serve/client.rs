@@ -16,7 +16,7 @@ pub struct Http {
     filled: usize,
 }
 
-/// Response status, with the positions of the head and the body in the buffer.
+/// Response status, and the ends of the head and of the body in the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
     pub status: u16,

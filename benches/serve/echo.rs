@@ -1,4 +1,4 @@
-//! Echo server with the libraries of the inference server: `axum` returns the body of a request, `tonic` its raw
+//! Echo server built on the libraries of the inference server: `axum` returns the body of a request, `tonic` its raw
 //! contents. Its latency is a lower bound on the latency of the inference server.
 
 use crate::Result;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Measurement request, which a connection sends repeatedly.
+/// Request that a connection sends repeatedly during a measurement.
 #[derive(Clone)]
 pub enum Exchange {
     Http { request: Bytes },
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// Returns the latencies of sequential requests in microseconds.
+    /// Returns the latencies, in microseconds, of `count` sequential requests.
     pub fn latencies(&mut self, count: usize) -> Result<Vec<f64>> {
         (0..count)
             .map(|_| {

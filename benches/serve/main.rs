@@ -1,6 +1,6 @@
-//! Measurements of the inference server: overhead over an echo server with the same libraries, CPU time per request,
-//! comparison with peer servers, start from the cache, and a long run. `cargo xtask bench serve` and `cargo xtask soak`
-//! build and start this executable.
+//! Measurements of the inference server: overhead relative to an echo server built on the same libraries, CPU time per
+//! request, comparison with peer servers, startup from the cache, and a soak test. This executable is built and started
+//! by `cargo xtask bench serve` and `cargo xtask soak`.
 //!
 //! The server runs in a separate process, as in production; this process is the client. Rounds alternate between the
 //! compared servers, so drift in machine speed affects all servers equally.
@@ -25,7 +25,7 @@ usage: byoc-bench-serve <measurement> [options]
 
   overhead [--rounds N]       Compare the latency with that of an echo server on the same libraries
   processor [--rounds N]      Measure the CPU time of a request, resident memory, and the start with a warm cache
-  peers [--rounds N] [--seconds S] --kserve PYTHON [--mlserver PYTHON]
+  peers [--rounds N] [--seconds S] [--model NAME] --kserve PYTHON [--mlserver PYTHON]
                               Compare throughput and p99 latency with other servers
   soak [--minutes N]          Run a mixed load, check the responses, and monitor the memory of the server
   echo                        Run the echo server

@@ -1,4 +1,4 @@
-//! Models for the measurements, with their files.
+//! Models used in the measurements, and the files that contain them.
 
 use crate::Result;
 use crate::processes::sibling;

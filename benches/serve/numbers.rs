@@ -20,13 +20,13 @@ pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Formats the median, minimum and maximum of values, one per round.
+/// Formats the median, minimum and maximum of `values`, which contains one value per round.
 pub fn format_range(values: &[f64], digits: usize) -> String {
     let (low, high) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
     format!("{:.digits$} ({low:.digits$} to {high:.digits$})", median(values))
 }
 
-/// Returns the table entry for a limit that is met or missed.
+/// Returns the table entry for a limit: `met` or `missed`.
 pub fn verdict(is_met: bool) -> &'static str {
     if is_met { "met" } else { "missed" }
 }

@@ -1,4 +1,4 @@
-//! Server latency compared with an echo server: a model with a single ReLU, one client, persistent connections.
+//! Server latency compared with that of an echo server: a model with a single ReLU, one client, persistent connections.
 
 use crate::client::{Http, binary_request, frame, request};
 use crate::load::{Connection, Exchange, clients};
@@ -14,12 +14,13 @@ use std::time::Duration;
 /// Limits on the latency in excess of the echo server's latency, in microseconds.
 const MAX_HTTP: f64 = 60.0;
 const MAX_GRPC: f64 = 100.0;
-/// Limit on the ratio to the latency of the echo server, for image-sized data.
+/// Limit on the ratio of the server's latency to that of the echo server, for image-sized data.
 const MAX_RATIO: f64 = 1.3;
-/// Limit on the additional latency of an image in shared memory compared with 16 bytes, in microseconds.
+/// Limit on the latency of a request with an image in shared memory, in excess of that of a 16-byte request, in
+/// microseconds.
 const MAX_SHARED: f64 = 50.0;
 
-/// Kind of exchange with one model, and its measured latencies.
+/// Exchange with one model, and its measured latencies.
 struct Case {
     label: &'static str,
     exchange: Exchange,
@@ -188,8 +189,8 @@ fn print_table(cases: &[Case], rounds: usize) {
     }
 }
 
-/// Measures the p99 latency of the server and of the echo server at 70 % of the highest rate, with one client and with
-/// four.
+/// Measures the p99 latency of the server and of the echo server, each at 70 % of its highest rate, with one client and
+/// with four.
 fn measure_at_load(server: &Server, echo: &Server, cases: &[Case], rounds: usize) -> Result<()> {
     println!("\n70 % of the highest rate, median of {rounds} rounds\n");
     println!(
@@ -218,7 +219,7 @@ fn measure_at_load(server: &Server, echo: &Server, cases: &[Case], rounds: usize
     Ok(())
 }
 
-/// Measurements of a server under load, one per round.
+/// Measurements of a server under load, with one value per round in each field.
 #[derive(Default)]
 struct LoadRounds {
     rates: Vec<f64>,
@@ -245,7 +246,7 @@ impl LoadRounds {
     }
 }
 
-/// Prints the measurements of tritonclient, which the tests install.
+/// Prints the latencies that tritonclient measures, if the tests of byoc-serve have installed it.
 fn tritonclient(server: &Server, models: &[Model]) -> Result<()> {
     let packages = work_dir()?.join("../python/tritonclient");
     if !packages.join("ready").is_file() {

@@ -11,10 +11,11 @@ use byoc::compare::{Tolerance, compare};
 use byoc::{CompileOptions, Session, Tensor};
 use std::time::{Duration, Instant};
 
-/// Limits relative to the sum of the in-process run and the echo: a ratio for ResNet-50, microseconds for digits.
+/// Limits on the CPU time relative to the sum of those of the in-process run and the echo server: a ratio for
+/// ResNet-50, a difference in microseconds for digits.
 const MAX_RATIO: f64 = 1.05;
 const MAX_ABOVE: f64 = 60.0;
-/// Limit on the resident memory in excess of an in-process run of the model, in MB.
+/// Limit on the resident memory in excess of that of an in-process run of the model, in MB.
 const MAX_MEMORY: f64 = 10.0;
 /// Limit on the time to first response, in seconds.
 const MAX_START: f64 = 0.5;
@@ -76,7 +77,8 @@ fn compare_costs(model: &Model, rounds: usize, processors: &Processors) -> Resul
     processors.restrict(&processors.first())?;
     let expected = model_in_process.run(vec![input.clone()]).map_err(|e| e.to_string())?.into_tensors();
     let response = Connection::open(&server, &exchange)?.answer()?;
-    // Not bit for bit: the server has run other batch sizes, and dnnl uses weights in the form that it packed first.
+    // The results need not be bitwise equal: the server has run other batch sizes, and dnnl uses weights in the form
+    // that it packed first.
     let expected = expected.first().ok_or("expected a result of the in-process run, found none")?;
     let served_result = Tensor::from_bytes(expected.dtype(), expected.shape(), &response).ok_or_else(|| {
         format!("{}: expected {} bytes, found {}", model.name, expected.bytes().len(), response.len())
@@ -120,7 +122,7 @@ fn compare_costs(model: &Model, rounds: usize, processors: &Processors) -> Resul
     Ok((standalone_resident(model)?, server.resident_bytes()? as f64 / 1e6))
 }
 
-/// Returns the resident memory of a process that has loaded the model and run it once, in MB.
+/// Returns the resident memory, in MB, of a new process that has loaded the model and run it.
 fn standalone_resident(model: &Model) -> Result<f64> {
     let executable = std::env::current_exe().map_err(|e| e.to_string())?;
     let output = std::process::Command::new(executable)
@@ -132,7 +134,7 @@ fn standalone_resident(model: &Model) -> Result<f64> {
     Ok(bytes / 1e6)
 }
 
-/// Prints the resident memory of this process after one run of a model from its artifact.
+/// Compiles a model to an artifact, and prints the resident memory of a new process after runs of the artifact's model.
 pub fn print_resident_after_run(options: &Options) -> Result<()> {
     let name = options.text("model").ok_or("expected `--model NAME`, found none")?;
     let models = networks()?;
@@ -157,7 +159,7 @@ pub fn print_resident_after_run(options: &Options) -> Result<()> {
     if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err("the run failed".into()) }
 }
 
-/// Prints the resident memory of this process after one run of an artifact.
+/// Prints the resident memory of this process in bytes, after three runs of the model in an artifact.
 pub fn print_artifact_resident(options: &Options) -> Result<()> {
     let artifact = options.text("artifact").ok_or("expected `--artifact FILE`, found none")?;
     let plugins = backend()?;

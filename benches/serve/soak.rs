@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Limit on the relative growth of resident memory from the second quarter to the last.
 const MAX_GROWTH: f64 = 0.01;
 
-/// Number of checked responses by client kind, and the end flag.
+/// Number of checked responses per client kind, and a flag that ends the run.
 struct Counts {
     ended: AtomicBool,
     answers: [(&'static str, AtomicU64); 6],

@@ -55,7 +55,7 @@ usage: cargo xtask <task>
                           no MODEL is given]
   bench calls             Compare a call through the C interface with one through the Rust interface, on a program of
                           one nn.relu
-  bench serve [overhead|processor|peers] [--rounds N] [--seconds S]
+  bench serve [overhead|processor|peers] [--rounds N] [--seconds S] [--model NAME]
                           Compare the inference server with an echo server on the same libraries, measure the CPU
                           time of a request, and compare with KServe and MLServer on ONNX Runtime (fetched)
                           [default: overhead and processor]
