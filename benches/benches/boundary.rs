@@ -1,5 +1,5 @@
-//! Costs of the boundary between host and plugin, through the Rust entry and through the C entry: loading a library,
-//! judging a candidate, preparing and running a trivial region. Also measures a parallel loop on the host's threads.
+//! Benches of the boundary between host and plugin, through the Rust entry and through the C entry: loading a library,
+//! judging candidates, preparing and running a trivial region, and a parallel loop on the host's threads.
 //!
 //! Targets: 2 ms per load, 10 ms for 10,000 candidates, 1 µs of overhead per region call.
 
@@ -73,7 +73,7 @@ fn conv2d(number: usize) -> Graph {
     graph
 }
 
-/// Benches plugin loading, from a fresh copy of the library in each iteration, because a process maps a library only
+/// Measures plugin loading. Each iteration loads a fresh copy of the library, because a process maps a library only
 /// once.
 fn bench_loading(criterion: &mut Criterion) {
     let session = Session::without_plugins(1).expect("cannot start threads");
@@ -104,13 +104,13 @@ fn bench_loading(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Benches the same calls to a Rust plugin and to a C plugin, both of which support `nn.relu`.
+/// Measures identical calls to a Rust plugin and to a C plugin, both of which support `nn.relu`.
 fn regions(criterion: &mut Criterion) {
     bench_region_calls(criterion, "rust", "minimal", &byoc_test_support::test_plugin("minimal"));
     bench_region_calls(criterion, "c", "elementwise", &byoc_test_support::sample("elementwise"));
 }
 
-/// Benches `judge` only with supported candidates, since the cost of a refusal depends on the plugin's message.
+/// Measures `judge` with supported candidates only, since the cost of a refusal depends on the plugin's message.
 fn bench_judging(
     group: &mut BenchmarkGroup<'_, WallTime>,
     codegen: &dyn Codegen,
@@ -130,7 +130,8 @@ fn bench_judging(
     group.throughput(Throughput::Elements(1));
 }
 
-/// Benches `judge` of the C++ sample, with candidates of twice the JSON size. Batches are judged on the host's threads.
+/// Measures `judge` of the C++ sample on convolutions, whose candidates are larger than those of `nn.relu`. Batches are
+/// judged on the host's threads.
 fn bench_convolutions(criterion: &mut Criterion) {
     for threads in [1, 2] {
         let session = Session::without_plugins(threads).expect("cannot start threads");

@@ -1,5 +1,5 @@
 //! Benches of the ccompiler backend by operator family, and of entire models on the backend and on the host. Throughput
-//! elements are floating-point operations; families that the backend refuses are marked.
+//! counts floating-point operations; families that the backend refuses are marked.
 
 use byoc::runtime::session::Session;
 use byoc_benches::models::{PreparedModel, bench_families, prepare};

@@ -1,5 +1,5 @@
-//! Benches of the dnnl backend by operator family, by pattern and by model, of memory growth over many runs, and of the
-//! time until worker threads sleep. Throughput elements are floating-point operations; families that the backend
+//! Benches of the dnnl backend by operator family, by pattern and by model. Also measures memory growth over many runs,
+//! and the time until worker threads sleep. Throughput counts floating-point operations; families that the backend
 //! refuses are marked.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
@@ -68,9 +68,9 @@ fn check_memory_growth(session: &Session) {
     );
 }
 
-/// Measures how long the workers of the library's thread pool spin after a run. The kernel updates the CPU time of a
-/// running thread only occasionally, so CPU times are read while the workers sleep. The result is the CPU time of a
-/// single run and the pause after it, minus the CPU time per run in a series of runs.
+/// Measures how long the workers of the library's thread pool spin after a run. Linux updates the CPU time of a running
+/// thread only occasionally, so CPU times are read while the workers sleep. The result is the CPU time of a single run
+/// and the pause after it, minus the CPU time per run in a series of runs.
 fn measure_spin(session: &Session) {
     const SERIES: u32 = 10;
     let PreparedModel { model, inputs } = prepare(session, &file("resnet18_w16"), &["dnnl"]);
@@ -92,7 +92,8 @@ fn measure_spin(session: &Session) {
     assert!(median < MAX_SPIN, "expected workers to go to sleep within {MAX_SPIN:?} of a run, found {median:?}");
 }
 
-/// Returns the CPU time of the workers: the threads that inherited their name from the current thread, their creator.
+/// Returns the total CPU time of the workers, identified by the name that they inherit from the current thread, their
+/// creator.
 fn worker_time() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let this_task = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Benches of the host kernels by operator family, on one thread and on two threads. Throughput elements are
-//! floating-point operations.
+//! Benches of the host kernels by operator family, on one thread and on two threads. Throughput counts floating-point
+//! operations.
 
 use byoc::runtime::session::Session;
 use byoc_benches::models::bench_families;

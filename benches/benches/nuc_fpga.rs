@@ -1,6 +1,5 @@
-//! Benches of the software device of nuc_fpga on each layer of ResNet-18 and on the entire network in int8, with the
-//! wall-clock time and the metrics of the hardware model (cycles, utilization, bytes). Throughput elements are
-//! multiply-adds.
+//! Benches of nuc_fpga's software device on each layer of ResNet-18 and on the entire network, in int8. They report the
+//! wall-clock time and the metrics of the hardware model (cycles, utilization, bytes). Throughput counts multiply-adds.
 
 use byoc::runtime::session::Session;
 use byoc_benches::models::{PreparedModel, prepare};

@@ -61,7 +61,7 @@ fn infer_types(mut module: Module) -> Module {
     module
 }
 
-/// Benches each stage separately.
+/// Measures each stage separately.
 fn bench_stages(criterion: &mut Criterion) {
     let table = backends::table();
     for program in programs::PROGRAMS {

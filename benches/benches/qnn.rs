@@ -1,7 +1,7 @@
 //! Benches of the host's quantized kernels and their float32 counterparts on the layers of ResNet-50, on one thread and
 //! on two threads: convolutions with `int32` output, convolutions fused with bias, requantization and clipping, float
-//! convolutions, matrix products, and the operators between them. Throughput elements are operations; a multiply-add
-//! counts as two.
+//! convolutions, matrix products, and the operators between them. Throughput counts operations; a multiply-add counts
+//! as two.
 
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op;

@@ -57,7 +57,8 @@ const FIRST_OPERATORS: &[&str] = &["nn.relu", "tanh", "nn.conv2d", "nn.dense", "
 const SECOND_OPERATORS: &[&str] = &["sigmoid", "add", "multiply", "nn.relu"];
 const THIRD_OPERATORS: &[&str] = &["sqrt", "concatenate", "sum"];
 
-/// Returns the single operators that each backend supports, in priority order: the rules of `annotate_target`.
+/// Returns the rules of `annotate_target`: the single operators that each backend supports, with the backends in
+/// priority order.
 pub fn rules() -> Vec<TargetRule> {
     let rule = |target: &str, operators: &[&str]| TargetRule {
         target: target.into(),
@@ -66,7 +67,7 @@ pub fn rules() -> Vec<TargetRule> {
     vec![rule("first", FIRST_OPERATORS), rule("second", SECOND_OPERATORS), rule("third", THIRD_OPERATORS)]
 }
 
-/// Judge that refuses every seventh single operator, so reports contain refusals.
+/// Judge that refuses every seventh single operator, so that reports contain refusals.
 struct RefusingJudge;
 
 impl Judge for RefusingJudge {
@@ -79,8 +80,8 @@ impl Judge for RefusingJudge {
     }
 }
 
-/// Partitions for the three backends: one with a table of 95 entries, one that refuses some operators, and one that
-/// supports the remaining operators.
+/// Partitions `module` for the three backends: one with a table of 95 entries, one that refuses some operators, and one
+/// that supports the remaining operators.
 pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
     let names = |operators: &[&str]| operators.iter().map(|&op| op.to_owned()).collect::<Vec<String>>();
     let (first, second, third) = (names(FIRST_OPERATORS), names(SECOND_OPERATORS), names(THIRD_OPERATORS));

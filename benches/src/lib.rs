@@ -13,7 +13,8 @@ pub mod programs;
 use criterion::Criterion;
 use std::time::Duration;
 
-/// Returns the Criterion settings of all benches. The sample count is low, to limit each file to a minute or two.
+/// Returns the Criterion settings of all benches. The sample count is low, so that each file runs for no more than a
+/// minute or two.
 pub fn criterion() -> Criterion {
     Criterion::default()
         .sample_size(10)

@@ -18,7 +18,7 @@ pub struct PreparedModel {
     pub inputs: Vec<Tensor>,
 }
 
-/// Builds and loads the model of a file for `backends`.
+/// Builds and loads the model in `file` for `backends`.
 ///
 /// # Panics
 /// If the model does not build.
@@ -38,7 +38,7 @@ pub fn prepare(session: &Session, file: &Path, backends: &[&str]) -> PreparedMod
     PreparedModel { model, inputs }
 }
 
-/// Benches every pattern on `backend`. Patterns that do not become a single region are marked.
+/// Measures every pattern on `backend`. Patterns that do not become a single region are marked.
 ///
 /// # Panics
 /// If a program does not build or run.
@@ -57,7 +57,7 @@ pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session,
     group.finish();
 }
 
-/// Benches every family on `backends`.
+/// Measures every family on `backends`.
 ///
 /// # Panics
 /// If a program does not build or run.

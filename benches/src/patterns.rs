@@ -231,7 +231,7 @@ pub fn all() -> Vec<(String, Module)> {
     cases
 }
 
-/// Returns a convolution; `parts` selects bias (1), ReLU (2) and residual (3).
+/// Returns a convolution. `parts` selects no epilogue (0), bias (1), bias and ReLU (2), or bias, residual and ReLU (3).
 fn convolution(layer: &Layer, parts: usize) -> Module {
     let mut n = NetBuilder::default();
     let x = n.input(&[1, layer.input, layer.size, layer.size]);
@@ -256,7 +256,7 @@ fn dense(n: &mut NetBuilder, [rows, inner, columns]: [usize; 3]) -> ExprId {
     n.biased(y, columns, 1)
 }
 
-/// Adds attention scores; `parts` selects scale and mask (1), and softmax (3).
+/// Adds attention scores. `parts` selects the product alone (0), scale and mask as well (1), or also softmax (3).
 fn scores(n: &mut NetBuilder, parts: usize) -> ExprId {
     let (q, k) = (n.input(&[12, 128, 64]), n.input(&[12, 128, 64]));
     let mut y = n.op("nn.batch_matmul", &[q, k], &[("transpose_b", true.into())]);
@@ -328,8 +328,8 @@ fn lstm_step(n: &mut NetBuilder, projected: ExprId, weights: &[ExprId], state: O
     [n.op("multiply", &[o, tanh], &[]), cell]
 }
 
-/// Adds the operators of a GRU's state update (ONNX, operator GRU): `(1 - z) n + z h`, where `z` is the update gate, `n`
-/// the candidate and `h` the previous state.
+/// Adds the operators of the state update of a GRU (operator GRU of ONNX): `(1 - z) * n + z * h`, where `z` is the
+/// update gate, `n` the candidate and `h` the previous state.
 fn blend_states(n: &mut NetBuilder, update: ExprId, candidate: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let unit = n.number(1.0);
     let complement = n.op("subtract", &[unit, update], &[]);

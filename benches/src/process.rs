@@ -1,14 +1,14 @@
-//! Resource usage of the current process and thread, as reported by the kernel.
+//! Resource usage of the current process and thread, as reported by Linux.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Returns the peak resident memory of this process in bytes; 0 if the kernel does not report it.
+/// Returns the peak resident memory of this process in bytes; 0 if the system does not report it.
 pub fn peak_resident_bytes() -> u64 {
     status("VmHWM:")
 }
 
-/// Returns the current resident memory of this process in bytes; 0 if the kernel does not report it.
+/// Returns the current resident memory of this process in bytes; 0 if the system does not report it.
 pub fn resident_bytes() -> u64 {
     status("VmRSS:")
 }
@@ -20,8 +20,8 @@ fn status(field: &str) -> u64 {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// Returns the CPU time of the current thread, which, unlike wall-clock time, does not advance while the thread is
-/// preempted. Falls back to wall-clock time if the kernel does not report CPU time.
+/// Returns the CPU time of the current thread. Unlike wall-clock time, it does not advance while the thread is
+/// preempted. Falls back to wall-clock time if the system does not report CPU time.
 pub fn thread_time() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = START.get_or_init(Instant::now);

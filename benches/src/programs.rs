@@ -1,4 +1,4 @@
-//! Synthetic modules, generated as text. The structure of each module stresses the complexity of a pass.
+//! Synthetic modules, generated as text. Each is structured to expose high complexity in a pass.
 
 use std::fmt::Write;
 
@@ -98,7 +98,7 @@ fn wide(operators: usize) -> (String, usize) {
     body.end(&last_value)
 }
 
-/// Returns operators that alternate between three backends and the host, which form many small regions.
+/// Returns operators that alternate between three backends and the host, and thus form many small regions.
 fn alternating(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last_value = "%x".to_owned();
@@ -110,7 +110,7 @@ fn alternating(operators: usize) -> (String, usize) {
     body.end(&last_value)
 }
 
-/// Returns blocks that match the long patterns, which form one huge region of composites.
+/// Returns blocks that match the long patterns, and thus form one huge region of composites.
 fn convolutions(operators: usize) -> (String, usize) {
     let mut body = Body::new(
         "def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32], \

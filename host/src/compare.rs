@@ -45,7 +45,8 @@ pub fn compare(actual: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Comp
     if !actual.dtype().is_float() && !actual.dtype().is_small_float() {
         return integers(actual, expected);
     }
-    // Floats of at most 8 bits are compared exactly, because one unit in the last place exceeds every tolerance.
+    // Floats of at most 8 bits are compared exactly, because one unit in the last place exceeds any reasonable
+    // tolerance.
     let tolerance = if actual.dtype().is_small_float() { Tolerance::MaxRelative(0.0) } else { tolerance };
     let (a, b) = (actual.view(), expected.view());
     let scale = b.f64s().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));

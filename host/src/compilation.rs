@@ -117,8 +117,8 @@ impl CompileOptions {
         self
     }
 
-    /// Leaves every dimension symbolic that neither [`CompileOptions::dim`] nor [`CompileOptions::input_shape`] binds;
-    /// without this call such a dimension is an error.
+    /// Leaves symbolic every dimension that neither [`CompileOptions::dim`] nor [`CompileOptions::input_shape`] binds;
+    /// without this call, such a dimension is an error.
     #[must_use]
     pub fn open_unbound_dims(mut self) -> CompileOptions {
         self.load.open_unbound = true;

@@ -27,8 +27,8 @@ pub enum Error {
     TimedOut(ErrorInfo),
 }
 
-/// Contents of an [`Error`], worded in terms of this library's functions. [`Error::in_interface`] rewords them in terms of
-/// command-line options or of the functions of another interface.
+/// Contents of an [`Error`], worded in terms of this library's functions. [`Error::in_interface`] rewords them in terms
+/// of command-line options or of the functions of another interface.
 #[derive(Clone, Debug)]
 pub struct ErrorInfo {
     /// Stable code, documented on a separate page.
@@ -74,11 +74,11 @@ impl Error {
         Error::of(ErrorInfo::of(self.info().diagnostics.clone(), interface))
     }
 
-    /// Returns the error of the kind to which the code belongs.
+    /// Returns an error whose kind is determined by the code.
     fn of(info: ErrorInfo) -> Error {
         use codes::{plugins, runtime};
         match info.code {
-            runtime::CANCELLED | plugins::CALLED_OFF => Error::Cancelled(info),
+            runtime::CANCELLED | plugins::BUILD_CANCELLED => Error::Cancelled(info),
             runtime::TIMED_OUT => Error::TimedOut(info),
             runtime::OUT_OF_MEMORY => Error::OutOfMemory(info),
             runtime::UNKNOWN_INPUT

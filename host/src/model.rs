@@ -68,7 +68,7 @@ impl RunOptions {
         Ok(self)
     }
 
-    /// Applies the backend options to the runs of this thread.
+    /// Applies the backend options to the runs of this thread, until the returned scope is dropped.
     fn enter(&self) -> Option<Scope> {
         (!self.backend_options.is_empty()).then(|| self.backend_options.clone().enter())
     }
@@ -144,7 +144,7 @@ impl Model {
         &self.0.warnings
     }
 
-    /// Resets regions with state that persists between runs to their state after loading. Each loaded model has
+    /// Resets stateful regions, whose state persists between runs, to their state after loading. Each loaded model has
     /// separate state, which its clones share.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Execution plan of a loaded model.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// Steps of each function, in code order; the entry is [`Plan::entry`].
+    /// Steps of each function, in code order; the entry function has the index [`Plan::entry`].
     pub functions: &'a [Vec<StepInfo>],
     /// Index of the function with which a run begins.
     pub entry: usize,

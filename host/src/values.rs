@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Value of one input.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
-    /// Tensor whose bytes the run shares.
+    /// Tensor whose bytes are shared with the run, not copied.
     Tensor(Tensor),
     /// Borrowed elements, which are copied to memory that later runs reuse.
     View(TensorView<'a>),

@@ -85,7 +85,7 @@ fn is_refusal(result: &Result<Artifact, Diagnostic>) -> bool {
     result.as_ref().is_err_and(|error| (701..800).contains(&error.code.0))
 }
 
-/// Updates the digest at the end of an artifact, so parsing continues past the digest check.
+/// Updates the digest at the end of an artifact, so that parsing continues past the digest check.
 fn rewrite_digest(bytes: &mut [u8]) {
     if let Some(digested_len) = bytes.len().checked_sub(DIGITS) {
         let digest = blake3::hash(&bytes[..digested_len]).to_hex();

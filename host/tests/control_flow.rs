@@ -282,8 +282,8 @@ def @main(%n: int32, %x: Tensor[(1, 2), float32]) -> Tensor[(?, 2), float32] { @
     }
 }
 
-/// Returns an executor of `@collect(%i, %rows)`, which concatenates %rows and a row full of %i, then full of %i - 1, until
-/// 1. `step` is the rest of the loop, in which %next is the concatenation.
+/// Returns an executor for `@collect`, which appends to `%rows` a row filled with `%i`, then a row filled with `%i -
+/// 1`, and so on down to 1. `step` is the rest of the loop body, in which `%next` is the concatenation.
 fn collecting(row: &str, axis: i32, shape: &str, step: &str) -> Executor {
     executor(&module(&format!(
         r#"#[version = "0.0.5"]
@@ -303,7 +303,7 @@ fn appends_rows_to_the_memory_of_a_loop() {
     let rows = |range: std::ops::RangeInclusive<i32>, len: usize| {
         range.rev().flat_map(|i| vec![i as f32; len]).collect::<Vec<_>>()
     };
-    // 40 kB a row, so that the memory comes from blocks that are used again.
+    // A row has 40 kB, so that its memory comes from reusable blocks.
     let collect = collecting("[1, 10000]", 0, "(?, 10000)", "@collect(%i - 1, %next, %rows)");
     let append = collecting("[1, 10000]", 0, "(?, 10000)", "@collect(%i - 1, %next, %last)");
     let empty = Tensor::from_slice::<f32>(&[0, 10_000], &[]);
@@ -313,7 +313,7 @@ fn appends_rows_to_the_memory_of_a_loop() {
         assert_eq!(results[1].as_slice::<f32>(), rows(2.min(n + 1)..=n, 10_000), "the rows before the last");
         let first_result = append.run(&[Tensor::scalar(n), empty.clone()]).unwrap().swap_remove(0);
         assert_eq!(first_result.as_slice::<f32>(), rows(1..=n, 10_000));
-        // The result of a run is the input of the next, and stays as it is.
+        // The result of the first run is an input of the second run, which must not modify it.
         let second_result = append.run(&[Tensor::scalar(3), first_result.clone()]).unwrap().swap_remove(0);
         assert_eq!(first_result.as_slice::<f32>(), rows(1..=n, 10_000));
         assert_eq!(second_result.as_slice::<f32>(), [rows(1..=n, 10_000), rows(1..=3, 10_000)].concat());
@@ -330,7 +330,7 @@ fn appends_only_what_is_adjacent_and_not_read_again() {
     let columns = collecting("[2, 1]", 1, "(2, ?)", "@collect(%i - 1, %next, %last)");
     let results = columns.run(&[Tensor::scalar(2), Tensor::from_slice(&[2, 1], &[8f32, 9.0])]).unwrap();
     assert_eq!(results[0], Tensor::from_slice(&[2, 3], &[8f32, 2.0, 1.0, 9.0, 2.0, 1.0]));
-    // Twice the same tensor, and a cell that keeps the rows of the iteration before.
+    // A concatenation of a tensor with itself, and a reference cell that retains the rows of the previous iteration.
     let doubled = collecting("[1]", 0, "(?)", "@collect(%i - 1, concatenate((%next, %next)), %last)");
     let results = doubled.run(&[Tensor::scalar(2), Tensor::from_slice::<f32>(&[0], &[])]).unwrap();
     assert_eq!(results[0], Tensor::from_slice(&[6], &[2f32, 2.0, 1.0, 2.0, 2.0, 1.0]));

@@ -352,7 +352,7 @@ fn handles_deep_ifs_lets_and_tuples_without_recursion() {
         let sum = op(&mut b, "add", &[y, one]);
         y = push(&mut b, Expr::If { cond: c, then: sum, otherwise: y });
     }
-    // Each `if` is in a branch of the next, in addition to the sequence above.
+    // In addition to the sequence above, each `if` is nested in a branch of the next.
     let mut nested_tuple = y;
     for _ in 0..10_000 {
         nested_tuple = push(&mut b, Expr::If { cond: c, then: nested_tuple, otherwise: x });
@@ -412,7 +412,7 @@ fn concurrent_runs_are_independent() {
     });
 }
 
-/// Region that adds 1, or fails every preparation.
+/// Region that adds 1, or whose preparation always fails.
 struct AddOne {
     calls: AtomicUsize,
     takes: bool,
@@ -626,7 +626,7 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
     }
 }
 
-/// Creates an executor of a loop that counts down from its input, with one call per iteration.
+/// Creates an executor for a loop that counts down from its input, with one call per iteration.
 fn count_down() -> Executor {
     let text = "#[version = \"0.0.5\"]
         def @count(%n: int64) -> int64 { if (greater(%n, 0i64)) { @count(subtract(%n, 1i64)) } else { %n } }
@@ -654,7 +654,7 @@ fn cancels_one_run_only() {
     let deadline_cancel = Cancel::default().part(Some(std::time::Duration::from_millis(50)));
     assert_eq!(executor.run_under(&large_inputs, None, &deadline_cancel).unwrap_err().code, codes::runtime::TIMED_OUT);
     assert_eq!(executor.run(&small_inputs).unwrap(), [Tensor::scalar(0i64)]);
-    // An executor inherits the cancellation of the scope in which it is created.
+    // The cancellation of an executor applies to each of its runs.
     let executor = count_down().with_cancel(cancel);
     assert_eq!(executor.run(&small_inputs).unwrap_err().code, codes::runtime::CANCELLED);
 }

@@ -153,7 +153,7 @@ fn digits_allocate_nothing_after_the_first_runs() {
 #[test]
 fn results_are_written_to_aligned_memory_as_to_any_other() {
     // The outputs: a result that another step reads, a result that is two outputs at once, a plain result, a field of a
-    // tuple, an alias, and an input.
+    // tuple, a view, and an input.
     let text = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 16), float32]) {\n  let %y = nn.relu(%x);\n  \
                 let %z = exp(%y);\n  let %s = split(%x, indices_or_sections=2, axis=0);\n  \
                 (%y, %z, negative(%x), %s.0, reshape(%x, newshape=[64]), %x, %z)\n}\n";
@@ -358,7 +358,7 @@ fn wakers_may_wait_for_a_poll() {
     assert!(future.as_mut().poll(&mut context).is_pending());
     wake_receiver.recv_timeout(Duration::from_secs(30)).unwrap();
     let poll = future.as_mut().poll(&mut context);
-    // A poll that waits for the waker returns once the waker times out.
+    // If the poll had waited for the waker, the waker would have timed out.
     assert!(!waiting_waker.has_timed_out.load(SeqCst));
     poll_sender.send(()).unwrap();
     assert!(matches!(poll, Poll::Ready(Err(Error::TimedOut(_)))));

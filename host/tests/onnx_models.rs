@@ -115,8 +115,8 @@ fn classifies_digits_like_pytorch() {
     assert_eq!(correct_count, 357, "expected 357 correct predictions for {} images", images.shape()[0]);
 }
 
-/// A GRU that resets its state before the matrix product reads two parts of the recurrent weights. If every step sliced
-/// the weights, folding would create separate constants for every step.
+/// If a GRU resets its state before the matrix product, each step reads two parts of the recurrent weights. If every
+/// step sliced the weights, folding would create separate constants for every step.
 #[test]
 fn slices_recurrent_weights_once() {
     let dir = TestFolder::open(&test_data("operators/gru")).unwrap();

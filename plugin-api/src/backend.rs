@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// Compile-time half of a backend: `relay.ext.<name>`.
 pub trait Codegen: Send + Sync + 'static {
-    /// Describes the patterns and operators that the backend supports and its requirements.
+    /// Describes the backend: its requirements, and the patterns and operators that it supports.
     ///
     /// # Errors
     /// If the backend cannot work on this machine; the message is shown to the user.
@@ -26,9 +26,9 @@ pub trait Codegen: Send + Sync + 'static {
         Verdict::Supported
     }
 
-    /// Returns the verdict on a whole region after partitioning, a candidate of kind [`CandidateKind::Region`]. A
+    /// Returns the verdict on a whole region, a candidate of kind [`CandidateKind::Region`], after partitioning. A
     /// region of supported candidates may still be too small to be profitable, or need more buffers than the device
-    /// has. The default calls [`judge`](Codegen::judge).
+    /// has. The default implementation calls [`judge`](Codegen::judge).
     fn accept_region(&self, region: &Candidate) -> Verdict {
         self.judge(region)
     }
@@ -316,8 +316,9 @@ pub struct LoadRequest<'a> {
     pub blob: &'a [u8],
     /// Constants that `compile` received, in the same order.
     pub constants: &'a [Constant],
-    /// JSON object, as for [`Region::options`]. `device` is the ID of a region that was compiled for `NAME@ID`,
-    /// otherwise that of this process: an artifact does not record the device of its compilation.
+    /// JSON object, as for [`Region::options`]. If the region was compiled for `NAME@ID`, `device` is that ID;
+    /// otherwise it is the device chosen in this process, because an artifact does not record the device that it was
+    /// compiled for.
     pub options: &'a Value,
     /// Host services; clone them to retain them after `load` returns.
     pub services: &'a Services,

@@ -19,11 +19,12 @@ static SERVICES: RwLock<Option<Services>> = RwLock::new(None);
 pub(crate) fn install(services: &Services) {
     *SERVICES.write().unwrap_or_else(PoisonError::into_inner) = Some(services.clone());
     // Fails if a subscriber is already installed: by an earlier `init`, or by the host if the plugin is linked into the
-    // host's binary. Both are fine.
+    // host's binary. Neither case is an error.
     let _ = tracing::subscriber::set_global_default(Bridge);
 }
 
-/// Returns a clone of the services, to release the lock before the call to the host, which may reload this plugin.
+/// Returns a clone of the services, so that the lock is not held during a call to the host, which may reload this
+/// plugin.
 fn services() -> Option<Services> {
     SERVICES.read().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -43,19 +43,19 @@ pub struct Description {
     /// turn NaN into 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub finite_math: bool,
-    /// True if subnormal numbers, those of inputs and intermediate values included, may be replaced by zero.
+    /// True if subnormal inputs and intermediate values may be replaced by zero.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flush_to_zero: bool,
     /// True if the backend's devices have dedicated memory, in which tensors passed between its regions remain. The
     /// loader then responds to [`MEMORY_KEY`](crate::device::MEMORY_KEY) queries.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub device_memory: bool,
-    /// True if regions may contain branches. An `if` whose branches the backend supports is then judged and compiled as a
-    /// composite `NAME.if`, whose body has a node of the operator [`IF`](crate::IF).
+    /// True if regions may contain branches. An `if` whose branches the backend supports is then judged and compiled as
+    /// a composite `NAME.if`, whose body has a node of the operator [`IF`](crate::IF).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub control_flow: bool,
-    /// True if regions may contain while loops. A loop whose function the backend supports is then judged and compiled as a
-    /// composite `NAME.while`, whose body has a composite named [`WHILE`](crate::WHILE).
+    /// True if regions may contain while loops. A loop whose function the backend supports is then judged and compiled
+    /// as a composite `NAME.while`, whose body has a composite named [`WHILE`](crate::WHILE).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub loops: bool,
     /// True if each device of the backend is a separate backend, `NAME@ID`, with its own description, verdicts and
@@ -285,7 +285,7 @@ impl FieldReader {
         }
     }
 
-    /// Reads a list item by item.
+    /// Reads a list, one item at a time.
     fn list<T: DeserializeOwned>(&mut self, field: &mut Vec<T>, name: &str, value: Value) {
         let Value::Array(items) = value else {
             self.problems.push(format!("\"{name}\" is ignored: expected a list, found {value}"));
@@ -301,7 +301,7 @@ impl FieldReader {
         }
     }
 
-    /// Reads an object field by field, passing each field's qualified name to `read`.
+    /// Reads an object, one field at a time, passing each field's qualified name to `read`.
     fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut FieldReader, &str, Value)) {
         match value {
             Value::Object(fields) => {

@@ -91,7 +91,7 @@ impl fmt::Debug for DType {
 pub struct Device {
     /// DLPack's device type: 1 for host memory, 2 for CUDA, 12 for an extension device, ...
     pub kind: i32,
-    /// Index among devices of this kind.
+    /// Index among the devices of this type.
     pub id: i32,
 }
 

@@ -31,7 +31,7 @@ pub struct ErrorData {
     pub entry: RString,
     /// Source location of a panic: `src/lib.rs:10:5`.
     pub location: RString,
-    /// True if the entry panicked, which is a defect of the plugin or, in a host service, of the host.
+    /// True if the entry panicked: a defect in the plugin or, if a host service panicked, in the host.
     pub panicked: bool,
 }
 

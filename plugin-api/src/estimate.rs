@@ -25,8 +25,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Returns the sum of two estimates. A field missing from either operand is missing from the sum; `further` is
-    /// dropped.
+    /// Returns the sum of two estimates. A field missing from either operand is missing from the sum; the sum never has
+    /// `further` metrics.
     pub fn plus(&self, other: &Estimate) -> Estimate {
         let sum = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         Estimate {

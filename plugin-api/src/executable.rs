@@ -8,7 +8,7 @@ use abi_stable::std_types::RVec;
 
 /// Loaded region. Several threads may run it concurrently.
 pub trait Executable: Send + Sync + 'static {
-    /// Creates a plan for the input dimensions `inputs`. The host caches the plans of recently used dimensions, and
+    /// Creates a plan for the input dimensions `inputs`. The host caches the plans for recently used dimensions, and
     /// announces each evicted plan with `query("plan.release", {"plan": 7})`.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ pub struct Node {
 #[repr(u8)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub enum NodeKind {
-    /// Input of the graph with this index.
+    /// Graph input with this index.
     Input(u32),
     /// Constant with this index in the graph's constant table. A composite's body uses the same table.
     Constant(u32),
@@ -66,15 +66,16 @@ pub enum NodeKind {
     Composite(Composite),
 }
 
-/// Name of the operator that selects one of two branches: its inputs are a boolean scalar, then the results of the branch
-/// taken if it is true, then the results of the other branch; its outputs are the results. A backend may evaluate both
-/// branches, or only the nodes that the selected results depend on.
+/// Name of the operator that selects one of two branches. Its inputs are a boolean scalar, the results of the branch
+/// for `true`, and those of the branch for `false`; its outputs are the results of the selected branch. A backend may
+/// evaluate both branches, or only the nodes that the selected results depend on.
 pub const IF: &str = "if";
 
-/// Name of the composite that is a while loop: its inputs are the initial state, then the values that the loop only reads;
-/// its outputs are the final state. The inputs of its body are the state at the start of an iteration and the values that
-/// are only read; the outputs of the body are the condition, a boolean scalar, and the next state. While the condition is
-/// true, the next state becomes the state. A backend may compute the next state even if the condition is false.
+/// Name of the composite that represents a while loop. Its inputs are the initial state, followed by the values that
+/// the loop only reads; its outputs are the final state. The inputs of its body are the state at the start of an
+/// iteration and the read-only values; the outputs of the body are the condition, a boolean scalar, and the next state.
+/// While the condition is true, the next state becomes the current state. A backend may compute the next state even if
+/// the condition is false.
 pub const WHILE: &str = "while";
 
 /// Match of a pattern. The node's inputs are the body's inputs.

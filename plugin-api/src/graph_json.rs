@@ -245,7 +245,8 @@ fn is_escaped(text: &[u8]) -> bool {
     let has_escape = |letters: u64| {
         let difference = |letter: u8| letters ^ (ONES * u64::from(letter));
         let (quote, slash) = (difference(b'"'), difference(b'\\'));
-        // In each term, the highest bit of a byte is set if the byte has to be escaped; bytes above 127 are excluded.
+        // In each term, the highest bit of a byte is set if the byte has to be escaped. Bytes above 127 are never
+        // escaped.
         let control = letters.wrapping_sub(ONES * u64::from(b' ')) & !letters;
         let escapes = control | (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash);
         escapes & (ONES << 7) != 0

@@ -28,7 +28,7 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         } else {
             "panic without a message".to_owned()
         };
-        // Leaked, because a panic in the destructor of the payload would not be caught.
+        // The payload is leaked, because a panic in its destructor would not be caught.
         std::mem::forget(payload);
         Err(Error::panic(message, LOCATION.try_with(RefCell::take).unwrap_or_default()))
     })
@@ -45,7 +45,7 @@ fn install_hook() {
             let location = info
                 .location()
                 .map(|location| format!("{}:{}:{}", location.file(), location.line(), location.column()));
-            // A thread that is exiting may have destroyed the thread-local.
+            // A thread that is exiting may have destroyed its thread-local variables.
             let _ = LOCATION.try_with(|cell| cell.replace(location.unwrap_or_default()));
         }));
     });

@@ -1,8 +1,8 @@
 //! Link step: a single request to a code generator, with all regions that it compiled for a model. The code generator
 //! may move data common to the regions into shared data of the model, and change the blobs.
 //!
-//! Request and response have the same format: the size of a JSON text as 8 bytes, little-endian, the text, and data. A
-//! blob is a pair of offset and size in the data.
+//! The request and the response have the same format: the size of a JSON text (8 bytes, little-endian), the text, and
+//! the data. A blob is given by its offset and size in the data.
 //!
 //! ```text
 //! request  {"options": {...}, "regions": [{"symbol": "r0", "loader": "mine", "metadata": {...}, "blob": [0, 64]}]}

@@ -25,7 +25,7 @@ use tracing::Level;
 /// Services that the host implements.
 pub trait HostServices: Send + Sync + 'static {
     /// Number of threads that `parallel_for` uses, including the calling thread. A library with its own thread pool
-    /// should use this size.
+    /// should use this number of threads.
     fn num_threads(&self) -> usize;
 
     /// Calls `task` with every index below `count`, on several threads, and returns when all calls have returned. Runs
@@ -129,14 +129,15 @@ impl Services {
     }
 
     /// Number of threads that [`parallel_for`](Services::parallel_for) uses, including the calling thread. It never
-    /// changes for one handle; [`Context::services`](crate::Context::services) and the handles of two loads may differ.
+    /// changes for one handle, but may differ between [`Context::services`](crate::Context::services) and the handles
+    /// of different loads.
     pub fn num_threads(&self) -> usize {
         self.object.num_threads()
     }
 
     /// Calls `task` with every index below `count`, on the host's threads, and returns when all calls have returned.
-    /// Runs inline when called from inside a task. A large `count` of small tasks is correct but slow: split the work
-    /// into a few chunks per thread.
+    /// Runs inline when called from inside a task. A large number of small tasks works but is slow: split the work into
+    /// a few chunks per thread.
     ///
     /// # Errors
     /// If a task panics; the error has the message and the location. Tasks that have not started by then are skipped.
@@ -162,8 +163,8 @@ impl Services {
     }
 
     /// Variant of [`parallel_for`](Services::parallel_for) whose task also receives the index of the calling worker,
-    /// below [`num_threads`](Services::num_threads). Calls of one loop with the same worker index never overlap, so
-    /// that a worker may own a part of the workspace.
+    /// below [`num_threads`](Services::num_threads). Within one loop, calls with the same worker index never overlap,
+    /// so each worker may own a part of the workspace.
     ///
     /// # Errors
     /// As for [`parallel_for`](Services::parallel_for).

@@ -24,8 +24,8 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Returns the signature of a graph whose outputs exist, as in graphs from the host, from [`Graph::from_json`], and
-    /// after [`Graph::check`].
+    /// Returns the signature of a graph. Its outputs must exist; this holds for graphs from the host, from
+    /// [`Graph::from_json`], or checked with [`Graph::check`].
     ///
     /// # Panics
     /// If an output of the graph does not exist.

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 // A dimension crosses the boundary as DLPack's 64-bit integer, and is a `usize` on both sides.
 const _: () = assert!(size_of::<usize>() == 8, "byoc plugins require a 64-bit target");
 
-/// Plain copy of DLPack's `DLTensor`, field by field, with raw pointers: prefer [`TensorRef`] and [`TensorMut`].
+/// Mirror of DLPack's `DLTensor`, field by field, with raw pointers. Prefer [`TensorRef`] and [`TensorMut`].
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct Tensor {

@@ -1,8 +1,8 @@
 //! Stable-ABI traits of the code-generator and loader objects that cross the boundary. Only `adapt` implements them.
 //! The objects of loaded regions, constants and services are in `executable_object`, `constant` and `services`.
 //!
-//! Method names, their order and every type in them are checked when a plugin is loaded. Adding a method makes the host
-//! reject every plugin built earlier: extensions go through `query` and `get_service`.
+//! The names, the order and the types of the methods are checked when a plugin is loaded. Adding a method makes the
+//! host reject every plugin built earlier, so extensions use `query` and `get_service`.
 #![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
 use crate::backend::{Candidate, CompiledRegion, Verdict};

@@ -1,4 +1,4 @@
-//! Overhead of a call through the C interface, compared with the Rust interface.
+//! Overhead of a call through the C interface, compared with a call through the Rust interface.
 
 use crate::process::{self, cargo, output, root, target_dir};
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::process::Command;
 
 const ROUNDS: usize = 9;
 
-/// Program whose execution takes less time than its call.
+/// Program whose execution takes less time than the call overhead.
 const RELU: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(16), float32]) { nn.relu(%x) }\n";
 
-/// Runs `cargo xtask bench calls`, which prints the duration of a call in microseconds: the median and the range of
+/// Runs `cargo xtask bench calls`, which prints the duration of a call in microseconds: the median and the range over
 /// alternating rounds.
 pub fn bench() -> Result<(), String> {
     process::run(&mut cargo(&["build", "--release", "--package", "byoc-capi", "--lib", "--example", "calls"]))?;

@@ -14,7 +14,8 @@ pub fn install(prefix: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies headers and libraries below `prefix`, and writes the pkg-config file, in which the prefix is `prefix_text`.
+/// Copies headers and libraries below `prefix`, and writes the pkg-config file, which gives the prefix as
+/// `prefix_text`.
 pub fn place(build_dir: &Path, prefix: &Path, prefix_text: &str) -> Result<Vec<PathBuf>, String> {
     let sources = root().join("host/capi");
     let mut files = Vec::new();

@@ -21,7 +21,7 @@ const INT8_CLAIMS: [&str; 8] = [
     "operator qnn.dense",
 ];
 
-/// Returns the claims of a plugin that this machine cannot test.
+/// Returns those claims of a plugin that this machine cannot test.
 fn unreachable_claims(plugin: &str) -> &'static [&'static str] {
     #[cfg(target_arch = "x86_64")]
     let has_int8 = std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni");

@@ -20,8 +20,8 @@ const TARGET: (&str, &str) = if cfg!(target_arch = "aarch64") {
 /// Maximum size in bytes of the archive of the command-line tool.
 const MAX_SIZE: u64 = 12_000_000;
 
-/// Script that packs directories. Its arguments are the archive directory, then the directories to pack. All times are
-/// 1980-01-01, as in artifacts. Digest lists are written to each directory and to the archive directory.
+/// Script that packs directories. Its arguments are the archive directory, then the directories to pack. All timestamps
+/// are 1980-01-01, as in artifacts. The script lists digests in each directory and in the archive directory.
 const PACK: &str = r#"
 import hashlib, io, lzma, os, sys, tarfile
 def sums(folder, names):

@@ -1,11 +1,11 @@
-//! Latency of exported programs compared with the backend `ccompiler`.
+//! Latency of exported programs, compared with that of the backend `ccompiler`.
 
 use crate::process::{self, cargo, output, root, target_dir};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Number of rounds. The smallest median counts, because interference only adds time.
+/// Number of rounds. The smallest median is used, because interference only adds time.
 const ROUNDS: usize = 3;
 
 /// Runs `cargo xtask export --times [MODEL..]`, which prints a table of medians in milliseconds on one thread.
@@ -50,7 +50,7 @@ fn machine() -> &'static str {
 /// Model name, path, and options that bind the model's dimensions.
 type Row = (String, PathBuf, Vec<&'static str>);
 
-/// Returns the models of `tests/models` and digits, limited to `names` if any.
+/// Returns the models in `tests/models` and the digits model, limited to `names` unless `names` is empty.
 fn models(names: &[&str]) -> Result<Vec<Row>, String> {
     let dir = root().join("tests").join("models");
     let entries = std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -84,7 +84,8 @@ fn ccompiler(model: &Path, dims: &[&str]) -> Result<f64, String> {
     json["median_ms"].as_f64().ok_or_else(|| "byoc bench: expected a number median_ms, found none".into())
 }
 
-/// Exports a model and compiles it with the flags of its Makefile and `tests/export/bench.c`; returns the executable.
+/// Exports a model, and compiles it together with `tests/export/bench.c`, using the flags of its Makefile. Returns the
+/// executable.
 fn program(name: &str, model: &Path, dims: &[&str], target: &str) -> Result<PathBuf, String> {
     let dir = target_dir().join("export-times").join(format!("{name}-{target}"));
     let text = dir.display().to_string();

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Upper-case prefixes of license file names.
 const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
 
-/// Returns the license report of workspace packages: a list of their third-party crates, followed by each distinct
+/// Returns the license report for workspace packages: a list of their third-party crates, followed by each distinct
 /// license text with its crates.
 pub fn third_party(packages: &[&str], target: &str) -> Result<String, String> {
     let text = output(&mut cargo(&["metadata", "--format-version", "1", "--locked", "--filter-platform", target]))?;

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 /// Version of the package `onnx` from which the recorded cases originate.
 const ONNX: &str = "onnx==1.23.2";
 
-/// Stride of the cases that CI runs on `ccompiler`, which invokes the C compiler for each case.
+/// Stride between the cases that CI runs on `ccompiler`, which invokes the C compiler for each case.
 const CCOMPILER_SHARE: usize = 10;
 
 /// Verdicts by case name: `pass`, or the status with its reason.

@@ -1,4 +1,4 @@
-//! OpenCL device of the tests: PoCL, from the system package.
+//! OpenCL device for the tests: PoCL, from the system package.
 
 use crate::process::run;
 use std::path::Path;

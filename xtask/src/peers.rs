@@ -76,7 +76,7 @@ struct Measurements {
 }
 
 impl Measurements {
-    /// Prints the row of the runtime in the table and returns the median of its ratios.
+    /// Prints the runtime's row of the table, and returns the median of its ratios.
     fn print_row(&self, model: &str, peers: &[Measurements]) -> f64 {
         if let Some(Err(error)) = self.times.iter().find(|time| time.is_err()) {
             println!("{model:<24} {:<24} {:>11} {FAILURE_RATIO:>8.2}  {error}", self.label, "failed");

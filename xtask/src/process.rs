@@ -20,8 +20,8 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Returns compiler flags that strip the executables and keep local paths out of them. (Cargo does not apply `strip` of a
-/// profile to packages for which the profile has a section.)
+/// Returns compiler flags that strip the executables and keep local paths out of them. (Cargo does not apply `strip` of
+/// a profile to packages that have their own section in the profile.)
 pub fn release_flags() -> Result<String, String> {
     let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let cargo_home =

@@ -27,8 +27,8 @@ const RAY: [&str; 2] = ["ray[data,serve]==2.60.0", "kserve==0.21.0"];
 /// Command that installs the requirements of the tests.
 pub const INSTALL: &str = "apt-get install python3 python3-pip";
 
-/// Runs the tests of the package, whose extension and plugins have been built. Returns false if Python or the packages
-/// are unavailable.
+/// Runs the tests of the package, whose extension and plugins must already be built. Returns false if Python or the
+/// packages are unavailable.
 pub fn test(library: Option<&Path>) -> Result<bool, String> {
     if !has_python() {
         return Ok(false);
@@ -52,7 +52,7 @@ pub fn test_alone(library: Option<&Path>) -> Result<(), String> {
     }
 }
 
-/// Runs `cargo xtask test-torch`: the tests with PyTorch, which is fetched.
+/// Runs `cargo xtask test-torch`: downloads PyTorch, and runs the tests that need it.
 pub fn test_torch(library: Option<&Path>) -> Result<(), String> {
     build()?;
     let (packages, torch) = (target_dir().join("python-packages"), target_dir().join("python-torch"));
@@ -94,7 +94,7 @@ fn build() -> Result<(), String> {
     process::run(&mut build)
 }
 
-/// Returns true if a Python version that the package supports is installed, with pip.
+/// Returns true if pip and a Python version that the package supports are installed.
 fn has_python() -> bool {
     let mut version = Command::new("python3");
     version.args(["-c", "import sys, pip; sys.exit(sys.version_info < (3, 10))"]);
@@ -120,7 +120,7 @@ fn with_library<'a>(command: &'a mut Command, library: Option<&Path>) -> &'a mut
     }
 }
 
-/// Assembles the package with the layout of the wheel, from the build of a cargo profile.
+/// Assembles the package in the layout of the wheel, from the build of a cargo profile.
 fn assemble(dir: &Path, profile: &str) -> Result<(), String> {
     let package = dir.join("byoc");
     let _ = fs::remove_dir_all(&package);

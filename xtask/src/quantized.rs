@@ -1,4 +1,4 @@
-//! Second half of the demo: the classifier quantized to int8, on the software models of two accelerators.
+//! Second half of the demo: runs the classifier, quantized to int8, on the software models of two accelerators.
 
 use crate::process::output;
 use serde_json::Value;

@@ -23,7 +23,7 @@ pub struct Texts {
     pub names: Vec<Piece>,
 }
 
-/// Minimum number of words of a literal that counts as a message.
+/// Minimum number of words in a literal that counts as a message.
 const MIN_MESSAGE_WORDS: usize = 3;
 
 /// Keywords before a declared name.
@@ -52,7 +52,7 @@ struct Scanner<'a> {
     offset: usize,
     line: usize,
     texts: Texts,
-    /// Marker and last line of the comment that an adjacent line continues.
+    /// Marker and last line of the open comment, which a comment on the next line continues.
     open_comment: Option<(Mark, usize)>,
     /// True after a declaring keyword.
     declaring: bool,
@@ -215,8 +215,7 @@ fn character_len(text: &str) -> Option<usize> {
     chars.next().filter(|(_, c)| *c == '\'').map(|(i, _)| i + 1)
 }
 
-/// Returns true for a sentence: several words, at least two of them alphabetic, without signs of generated code at
-/// either end.
+/// Returns true for a sentence: several words, at least two of them purely alphabetic, and no signs of generated code.
 fn is_message(text: &str) -> bool {
     let letters = |word: &&str| word.chars().filter(|c| c.is_alphabetic()).count() >= 2;
     let is_plain = |word: &&str| word.trim_end_matches([',', ':', '.']).chars().all(char::is_alphabetic);

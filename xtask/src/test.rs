@@ -7,7 +7,7 @@ use crate::{onednn, onnx_suite, opencl, package, python};
 fn run_all(args: &[&str], is_blessing: bool) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
     let device = opencl::install_if_possible();
-    // Plugins and binaries are built first: tests load the plugins and start the binary, but link neither.
+    // Plugins and binaries are built first: tests load the plugins and start the binaries, but link neither.
     process::run(&mut cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"]))?;
     let mut test = cargo(&["test", "--workspace"]);
     test.args(args).env("BYOC_TEST_BUILT", process::target_dir().join("debug"));
@@ -60,13 +60,13 @@ pub fn bench(args: &[&str]) -> Result<(), String> {
     process::run(&mut bench)
 }
 
-/// Runs `cargo xtask export`: every model as a C program.
+/// Runs `cargo xtask export`, which tests the export of every model as a C program.
 pub fn export() -> Result<(), String> {
     let test_args = ["test", "--package", "byoc-cli", "--test", "end_to_end", "export::"];
     process::run(&mut cargo(&[&test_args[..], &["--", "--include-ignored", "--nocapture"]].concat()))
 }
 
-/// Runs `cargo xtask export --random FIRST,COUNT`: random graphs as C programs under sanitizers.
+/// Runs `cargo xtask export --random FIRST,COUNT`, which tests random graphs as C programs under sanitizers.
 pub fn export_random(seeds: &str) -> Result<(), String> {
     let test_args = ["test", "--package", "byoc-cli", "--test", "end_to_end", "random_graphs_match_the_host"];
     let mut command = cargo(&[&test_args[..], &["--", "--include-ignored", "--nocapture"]].concat());

@@ -204,11 +204,11 @@ fn target(module: &ModulePath, path: &str, files: &BTreeMap<ModulePath, PathBuf>
     (!absolute_path.is_empty()).then_some(absolute_path)
 }
 
-/// Dependencies between sibling modules by parent, each with a path in the code that causes it.
+/// Dependencies between sibling modules, grouped by parent module, each with a path in the code that causes it.
 type Arrows = BTreeMap<ModulePath, BTreeMap<(String, String), String>>;
 
-/// Returns the dependencies between siblings by parent. A dependency between two modules is attributed to their topmost
-/// ancestors that differ.
+/// Returns the dependencies between sibling modules, grouped by parent module. A dependency between two modules is
+/// attributed to their topmost ancestors that differ.
 fn arrows(files: &BTreeMap<ModulePath, PathBuf>) -> Arrows {
     let mut arrows = Arrows::new();
     for (module, file) in files {

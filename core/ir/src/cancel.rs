@@ -1,4 +1,4 @@
-//! Cancellation tokens: a flag that is set from outside, and a deadline.
+//! Cancellation tokens, each with a flag that is set from outside and a deadline.
 //!
 //! Long-running work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between
 //! blocks of work, the pass manager between passes. Kernels and references have no parameter for a token, so a thread
@@ -173,7 +173,8 @@ pub fn check(at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
     CURRENT.with_borrow(|slot| slot.as_ref().map_or(Ok(()), |cancel| cancel.check(at)))
 }
 
-/// Polls [`is_requested`] every few iterations, for loops whose iterations are too short to poll in each.
+/// Poll counter for loops whose iterations are too short for one poll each. It polls [`is_requested`] every few
+/// iterations.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
     countdown: u32,

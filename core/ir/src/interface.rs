@@ -17,7 +17,7 @@ pub struct LoadOptions {
     pub dims: BTreeMap<String, usize>,
     /// Names of dimensions that stay symbolic, regardless of `dims` and `input_shapes`.
     pub open: BTreeSet<String>,
-    /// True to keep every dimension symbolic that neither `dims` nor `input_shapes` binds.
+    /// True to keep symbolic every dimension that neither `dims` nor `input_shapes` binds.
     pub open_unbound: bool,
     /// Input shapes, by input name.
     pub input_shapes: BTreeMap<String, Vec<usize>>,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Number of bytes that can be copied at the cost of one simple operation on an element.
 const BYTES_PER_OPERATION: usize = 8;
 
-/// Number of elements that are looked up in one piece of work.
+/// Number of elements looked up per chunk of work.
 const ELEMENTS: usize = 4096;
 
 inventory::submit! { Offer { op: "concatenate", make: make_concat } }
@@ -85,7 +85,7 @@ struct Take {
     block: usize,
     /// Product of the dimensions between the batch dimensions and the axis.
     outer_len: usize,
-    /// Number of indices per batch.
+    /// Number of indices per batch item.
     per_batch: usize,
 }
 
@@ -130,7 +130,7 @@ impl Take {
 }
 
 impl Take {
-    /// Checks the indices, unless there is no result.
+    /// Checks the indices, unless the result is empty.
     fn check(&self, indices: impl Fn(usize) -> i64, count: usize, out: &[u8]) -> Result<(), String> {
         if out.is_empty() {
             return Ok(());

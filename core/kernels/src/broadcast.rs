@@ -137,7 +137,7 @@ impl<I: Element, O: Element> Kernel for Binary<I, O> {
     }
 }
 
-/// Creates the kernel of a call whose operands have the type `dtype`, that of `I`.
+/// Creates the kernel of a call whose operands have the element type `dtype`, represented by `I`.
 pub(super) fn make<I: Element, O: Element>(
     spec: &Spec<'_>,
     dtype: DType,

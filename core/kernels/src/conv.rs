@@ -5,8 +5,8 @@
 //!   L2 cache next to the product's own blocks. Runs are split over the threads; with fewer runs than
 //!   threads, the threads share the gathering and the product of each run.
 //! * Channels last (NHWC), one group: out = columns * weight, with the weight packed once if it is constant.
-//! * Three spatial axes (NCDHW): as channels first, once for each depth of the result. A channel of the two-dimensional
-//!   convolution is a channel of the data at one tap of the depth.
+//! * Three spatial axes (NCDHW): same as channels first, once for each depth of the result. A channel of the
+//!   two-dimensional convolution is a channel of the data at one tap of the depth.
 //! * One input channel per group over a plane: see [`super::depthwise`].
 
 use super::dense::f32_shapes;
@@ -27,8 +27,8 @@ inventory::submit! { Offer { op: "nn.conv3d", make: make_volume } }
 /// Target size in bytes of the gathered columns, so that they stay in the L2 cache while they are multiplied.
 const COLUMN_BYTES: usize = 384 << 10;
 
-/// Maximum number of threads that gather concurrently, each into its own scratch memory. Independent of the number of
-/// threads of the machine: a plan must not depend on the machine that prepares it.
+/// Maximum number of threads that gather concurrently, each into its own scratch memory. Independent of the machine's
+/// number of threads, because a plan must not depend on the machine that prepares it.
 const SLOTS: usize = 16;
 
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -51,7 +51,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     None
 }
 
-/// Returns the number of positions whose columns are gathered at a time.
+/// Returns the number of output positions whose columns are gathered at a time.
 fn tile(plane: &Plane) -> usize {
     if plane.is_direct() {
         return plane.positions();
@@ -150,7 +150,7 @@ fn make_volume(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let mut plane = Plane::of_depth(&shape)?;
     if shape.weight.spatial() == [1; 3] && shape.window.stride == [1; 3] && shape.data.spatial() == shape.out.spatial()
     {
-        // Without taps along an axis, the depths are further rows of one plane.
+        // For a pointwise convolution, the depths are further rows of one plane.
         let size = [depth.size * plane.size[0], plane.size[1]];
         plane = Plane { size, out: size, is_slice: false, ..plane };
         depth = Depth::NONE;
@@ -175,8 +175,8 @@ impl Depth {
 }
 
 struct ChannelsFirst {
-    /// Convolution of a plane of the result: its images are the images and depths, its channels the channels and taps
-    /// of the depth.
+    /// Convolution of one plane of the result. Its images are the pairs of an image and an output depth, its input
+    /// channels the pairs of an input channel and a depth tap.
     plane: Plane,
     depth: Depth,
     tile: usize,
@@ -206,7 +206,7 @@ fn gather<'x>(
     }
 }
 
-/// Gathers the elements of a plane that a tap multiplies at `positions`.
+/// Gathers the element of a plane under tap `tap` at each of `positions`; 0 in the padding.
 fn gather_tap(p: &Plane, image: &[f32], tap: usize, positions: Range<usize>, row_out: &mut [f32]) {
     let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
     let (inside_h, inside_w) = (p.valid_positions(0, kh), p.valid_positions(1, kw));

@@ -8,7 +8,7 @@ use super::simd::{copy_every, mul_add, multiversion};
 use super::split::{self, SharedPtr};
 use byoc_ir::tensor::{TensorView, TensorViewMut};
 
-/// Number of results computed at a time: two vectors of 16.
+/// Number of results computed at a time: two vectors of 16 elements.
 const LANES: usize = 32;
 
 /// Maximum number of threads, each with its own scratch memory.
@@ -43,7 +43,7 @@ impl DepthwiseConv {
         DepthwiseConv { packed, row, rows, taps, plane }
     }
 
-    /// Returns the number of elements of a split channel.
+    /// Returns the number of elements in a split channel.
     fn split_len(&self) -> usize {
         self.rows * self.plane.stride[1] * self.row
     }
@@ -150,8 +150,8 @@ fn row<const FMA: bool>(x: &[f32], taps: &[usize], weight: &[f32], out: &mut [f3
 
 multiversion! {
     /// Computes every row of results; `phase_stride` is the stride in elements between the first taps of adjacent rows.
-    /// The last vector of a row reaches into the next rows, which are computed later. Rows without room for it are
-    /// computed in `last_rows`, and copied.
+    /// The last vector of a row reaches into the next rows, which are computed later. Rows whose last vector would
+    /// exceed the output are computed in `last_rows` and copied.
     fn rows(x: &[f32], phase_stride: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize, last_rows: &mut [f32]) {
         let padded = width.next_multiple_of(LANES);
         let direct = if out.len() >= padded { (out.len() - padded) / width + 1 } else { 0 };

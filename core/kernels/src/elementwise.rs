@@ -9,7 +9,7 @@ use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 /// Number of elements per call to a loop: 16 KiB in, 16 KiB out.
 const CHUNK: usize = 4096;
 
-/// Loop of an operator, out of place and in place, and its cost per element in units of an addition.
+/// Loops of an operator, out of place and in place, and its cost per element, in units of an addition.
 struct Map {
     out_of_place: fn(&[f32], &mut [f32]),
     in_place: fn(&mut [f32]),

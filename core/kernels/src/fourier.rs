@@ -1,5 +1,5 @@
-//! Fourier transforms by the algorithm of Cooley and Tukey, for lengths of any factors (a length that is prime takes the
-//! time of the definition), in binary64.
+//! Fourier transforms in binary64 by the Cooley-Tukey algorithm, for lengths with any prime factors. A transform of
+//! prime length takes as long as evaluating the definition.
 
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::cancel::Ticks;
@@ -8,7 +8,7 @@ use byoc_ir::tensor::{DType, Tensor, TensorView, TensorViewMut};
 inventory::submit! { Offer { op: "signal.dft", make: make_dft } }
 inventory::submit! { Offer { op: "signal.stft", make: make_stft } }
 
-/// Maximum size of the workspace in bytes, beyond which the reference computes.
+/// Maximum size of the workspace in bytes; larger transforms are left to the reference.
 const MAX_WORKSPACE: usize = 1 << 28;
 
 type Complex = [f64; 2];
@@ -21,11 +21,11 @@ fn add(a: Complex, b: Complex) -> Complex {
     [a[0] + b[0], a[1] + b[1]]
 }
 
-/// Transform of one length.
+/// Plan for transforms of one length.
 struct Plan {
     /// Prime factors of the length.
     factors: Vec<usize>,
-    /// Powers of the root of unity.
+    /// Powers of the primitive root of unity.
     roots: Vec<Complex>,
 }
 
@@ -59,7 +59,7 @@ impl Plan {
     fn run<'m>(&self, memory: &'m mut [Complex]) -> &'m [Complex] {
         let length = self.len();
         let (mut from, mut to) = memory.split_at_mut(length);
-        // `from` holds transforms of `done` elements each: transform i is that of the elements i, i + length / done, ...
+        // `from` holds transforms of `done` elements each: transform i covers the elements i, i + length / done, ...
         let mut done = 1;
         for &factor in &self.factors {
             let count = length / (done * factor);
@@ -94,18 +94,19 @@ impl Plan {
         from
     }
 
-    /// Returns the operations of a transform.
+    /// Returns the number of operations in a transform.
     fn work(&self) -> usize {
         self.len() * self.factors.iter().sum::<usize>()
     }
 
-    /// Returns the size in bytes of the memory for `rows` transforms and their results of `count` numbers.
+    /// Returns the size in bytes of the memory for `rows` transforms with results of `count` numbers each; `None` if it
+    /// exceeds the maximum.
     fn workspace(&self, rows: usize, count: usize) -> Option<usize> {
         let row = 2 * self.len() + count;
         rows.checked_mul(row)?.checked_mul(size_of::<Complex>()).filter(|&size| size <= MAX_WORKSPACE)
     }
 
-    /// Transforms each row of the workspace, which `fill` fills; the result of a row is its last `count` numbers.
+    /// Fills each row of the workspace with `fill`, and transforms it; the result of a row is its last `count` numbers.
     fn run_rows(&self, memory: &mut [Complex], count: usize, fill: impl Fn(usize, &mut [Complex]) + Sync) {
         let row_len = 2 * self.len() + count;
         let work = memory.len() / row_len.max(1) * self.work();
@@ -125,13 +126,15 @@ fn integer(constant: Option<&Tensor>) -> Option<i64> {
 /// Transform along an axis.
 struct Dft {
     plan: Plan,
-    /// Number of blocks of rows, dimension of the axis, and number of rows per block.
+    /// Number of blocks of rows.
     outer: usize,
+    /// Dimension of the axis.
     size: usize,
+    /// Number of rows per block.
     inner: usize,
-    /// Number of numbers in a row of the result.
+    /// Length of a row of the result, in numbers.
     count: usize,
-    /// Elements per number, in the data and in the result: 1 for real numbers, 2 for complex ones.
+    /// Elements per number, in the data and in the result: 1 for real numbers, 2 for complex numbers.
     parts: [usize; 2],
     scale: f64,
 }
@@ -213,12 +216,13 @@ impl Kernel for Dft {
     }
 }
 
-/// Transforms of the windows of signals.
+/// Short-time Fourier transform: transforms of the windows of each signal.
 struct Stft {
     plan: Plan,
     signals: usize,
-    /// Number of numbers in a signal, and of elements per number.
+    /// Length of a signal, in numbers.
     length: usize,
+    /// Elements per number: 1 for real numbers, 2 for complex numbers.
     parts: usize,
     frames: usize,
     /// Number of frequencies in the result.

@@ -8,20 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 inventory::submit! { Offer { op: "gather", make } }
 
-/// Positions in a tensor to which a tensor of indices along an axis refers, row by row of the indices.
+/// Mapping from indices along one axis to positions in the data, computed for one row of the index tensor at a time.
 pub(super) struct AlongAxis {
-    /// Dimensions of the indices before the last, each with the stride of the data; the stride of the axis is 0.
+    /// Dimensions of the index tensor except the last, each with the corresponding stride of the data, which is 0 for
+    /// the axis.
     outer: Vec<(usize, usize)>,
-    /// Last dimension of the indices.
+    /// Last dimension of the index tensor.
     pub row: usize,
-    /// Stride of the data along the last dimension, 0 if it is the axis.
+    /// Stride of the data along the last dimension; 0 if that is the axis.
     pub step: usize,
     /// Dimension of the axis, and its stride.
     axis: (usize, usize),
 }
 
 impl AlongAxis {
-    /// Creates the positions for data and indices of the given dimensions; `None` for data of rank 0.
+    /// Creates the mapping for data and indices of the given dimensions; `None` for data of rank 0.
     pub fn new(shape: &[usize], indices: &[usize], axis: usize) -> Option<AlongAxis> {
         let mut strides: Shape = smallvec::smallvec![1; shape.len()];
         for i in (1..shape.len()).rev() {
@@ -34,7 +35,7 @@ impl AlongAxis {
         Some(AlongAxis { outer, row, step, axis: along_axis })
     }
 
-    /// Returns the position of the first element of a row if its index is 0.
+    /// Returns the position in the data that the first entry of a row selects if that entry is 0.
     pub fn row_start(&self, row: usize) -> usize {
         let (mut start, mut rest) = (0, row);
         for (dim, stride) in self.outer.iter().rev() {
@@ -44,7 +45,7 @@ impl AlongAxis {
         start
     }
 
-    /// Returns the distance of an index from index 0; `None` if the index is out of range.
+    /// Returns the distance in elements from index 0 to an index along the axis; `None` if the index is out of range.
     #[inline(always)]
     pub fn distance(&self, index: i64) -> Option<usize> {
         let (size, stride) = self.axis;
@@ -61,7 +62,7 @@ impl AlongAxis {
     }
 }
 
-/// Returns true for element types of indices, and for elements whose bytes the kernels move.
+/// Returns true if the kernels support the type of the indices and the size of the data's elements.
 pub(super) fn covers(data: DType, indices: DType) -> bool {
     matches!(indices, DType::I32 | DType::I64) && matches!(data.size(), 1 | 2 | 4 | 8)
 }

@@ -24,11 +24,11 @@ impl Matrix<'_> {
     }
 }
 
-/// Maximum number of multiply-adds of a product that is computed without packing its operands, and thus without scratch
+/// Maximum number of multiply-adds in a product that is computed without packing its operands, and thus without scratch
 /// memory. Up to this size both methods take the same time.
 const MAX_UNPACKED_PRODUCTS: usize = 1 << 20;
 
-/// Maximum number of rows of a result for which dot products beat the blocked product.
+/// Maximum number of rows in a result for which dot products beat the blocked product.
 const MAX_DOT_ROWS: usize = 4;
 
 /// Computes `out[i * out_row + j] = sum over p of a[i, p] * b[p, j]` for an m x n result, on up to `threads` threads;
@@ -100,7 +100,7 @@ pub(super) unsafe fn gemm_at(
     });
 }
 
-/// Splits the rows of a product into chunks of about one second each. Cancellation is polled between chunks.
+/// Splits the rows of a product into chunks that take about one second each. Cancellation is polled between chunks.
 fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     const PIECE_PRODUCTS: usize = 1 << 35;
     let rows = (PIECE_PRODUCTS / n.saturating_mul(k).max(1)).next_multiple_of(256).max(256);

@@ -54,13 +54,13 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     }))
 }
 
-/// Offset and weight of a tap, in one word.
+/// Offset and weight of a tap, packed into one word.
 fn entry(offset: usize, weight: f64) -> u64 {
     (offset as u64) << 32 | u64::from((weight as f32).to_bits())
 }
 
 impl GridSample {
-    /// Returns the number of taps of each coordinate.
+    /// Returns the number of taps per coordinate.
     fn taps(&self) -> usize {
         if self.is_nearest { 1 } else { 1 << self.size.len() }
     }
@@ -88,7 +88,7 @@ impl GridSample {
         }
     }
 
-    /// Writes the taps of a coordinate; `coordinate` returns the coordinate of a spatial axis of the data.
+    /// Writes the taps of a sampling point; `coordinate` returns its coordinate along a spatial axis of the data.
     fn fill(&self, coordinate: impl Fn(usize) -> f64, entries: &mut [u64]) {
         let mut corners: SmallVec<[(usize, f64); 8]> = smallvec::smallvec![(0, 1.0)];
         for (axis, &size) in self.size.iter().enumerate() {
@@ -98,7 +98,7 @@ impl GridSample {
                 if self.is_nearest { (index.round_ties_even(), 0.0) } else { (index.floor(), index - index.floor()) };
             let tap = |index: f64, weight: f64| {
                 let index = self.wrap(index, extent);
-                // A tap outside the data, or with a coordinate that is not a number, has no weight.
+                // A tap outside the data, or with a NaN coordinate, has weight zero.
                 if (0.0..extent).contains(&index) { (index as usize, weight) } else { (0, 0.0) }
             };
             let taps = [tap(first, 1.0 - part), tap(first + 1.0, part)];
@@ -148,7 +148,7 @@ impl Kernel for GridSample {
                 let mut sum = 0.0;
                 for &entry in entries {
                     let weight = f32::from_bits(entry as u32);
-                    // A tap without weight contributes nothing, even if the element is not finite.
+                    // A tap with weight zero contributes nothing, even if the element is not finite.
                     if weight != 0.0 {
                         sum += data[(entry >> 32) as usize] * weight;
                     }

@@ -10,10 +10,10 @@ use std::ops::Range;
 
 inventory::submit! { Offer { op: "nn.lrn", make } }
 
-/// Number of elements of a channel whose sums are accumulated at a time.
+/// Number of elements in a channel whose sums are accumulated at a time.
 const TILE: usize = 256;
 
-/// Largest sum of squares in binary32; above it, the sum is computed in binary64.
+/// Largest sum of squares that is computed in binary32; larger sums are computed in binary64.
 const MAX_SUM: f32 = 1e37;
 
 struct Lrn {
@@ -47,7 +47,8 @@ impl Lrn {
         (f64::from(x) / (self.bias + self.factor * sum).powf(self.beta)) as f32
     }
 
-    /// Computes elements `first..` of the channel `channel` of a block of channels.
+    /// Computes the results for channel `channel` of `block`, from element `first` on. The squares are summed over
+    /// `channels`.
     fn tile(&self, block: &[f32], channels: Range<usize>, channel: usize, first: usize, out: &mut [f32]) {
         let inner = self.view.inner;
         let line = |channel: usize| &block[channel * inner + first..][..out.len()];

@@ -20,7 +20,8 @@ pub(super) fn sigmoid<const FMA: bool>(x: f32) -> f32 {
     (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
 }
 
-/// Computes the hyperbolic tangent: x + x^3 p(x^2) below 0.65, 1 - 2 / (e^2x + 1) above.
+/// Computes the hyperbolic tangent: x + x^3 * p(x^2) for |x| < 0.65, otherwise 1 - 2 / (e^(2 * |x|) + 1) with the sign
+/// of x.
 #[inline(always)]
 pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let (t, z) = (x.abs(), x * x);
@@ -31,7 +32,8 @@ pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     if t < 0.65 { small_result } else { large_result }
 }
 
-/// Computes the error function: x + x p(x^2) below 0.92, 1 - e^(-t - t q(t)) with t = |x| above; 1 from 4 on.
+/// Computes the error function: with t = |x|, x + x * p(x^2) for t < 0.92, otherwise 1 - e^(t * q(t) - t) with the sign
+/// of x. `t` is clamped to 4, where the result rounds to 1.
 #[inline(always)]
 pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
     let z = x * x;
@@ -58,11 +60,11 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
     if t < 0.92 { small_result } else { large_result }
 }
 
-/// Splits x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); returns n, f and log(1 + f) - f. `x` must be positive,
-/// normal or denormal.
+/// Splits x = 2^n * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); returns n, f and log(1 + f) - f. `x` must be positive,
+/// normal or subnormal.
 #[inline(always)]
 fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
-    // A denormal is scaled into the normal range first.
+    // A subnormal number is scaled into the normal range first.
     let is_tiny = x < f32::MIN_POSITIVE;
     let normal_value = if is_tiny { x * 8_388_608.0 } else { x };
     let bits = normal_value.to_bits() as i32;

@@ -15,7 +15,7 @@ inventory::submit! { Offer { op: "nn.softmax", make: |s| make_softmax(s, false) 
 inventory::submit! { Offer { op: "nn.log_softmax", make: |s| make_softmax(s, true) } }
 inventory::submit! { Offer { op: "nn.prelu", make: make_prelu } }
 
-/// Common part of batch, layer, instance and group normalization.
+/// Parameters common to batch, layer, instance and group normalization.
 #[derive(Clone, Copy)]
 struct Affine {
     epsilon: f32,
@@ -189,10 +189,10 @@ impl Kernel for LayerNorm {
 
 /// Group normalization; instance normalization has one channel per group.
 struct GroupNorm {
-    /// Number of channels in total, and per group.
+    /// Number of channels in all groups together.
     channels: usize,
     channels_per_group: usize,
-    /// Number of elements of a channel.
+    /// Number of elements in a channel.
     inner: usize,
     affine: Affine,
 }
@@ -315,7 +315,7 @@ multiversion! {
         }
     }
 
-    /// Computes the softmax down the columns of a block of rows of `inner` elements.
+    /// Computes the softmax of each column of `block` in place. A row has `inner` elements.
     fn softmax_block(block: &mut [f32], inner: usize, is_log: bool) {
         for first in (0..inner).step_by(BLOCK_WIDTH) {
             let width = BLOCK_WIDTH.min(inner - first);

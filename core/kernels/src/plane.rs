@@ -53,7 +53,7 @@ impl Plane {
         })
     }
 
-    /// Returns the number of elements of a channel of the result.
+    /// Returns the number of output positions per image.
     pub fn positions(&self) -> usize {
         self.out[0] * self.out[1]
     }

@@ -1,4 +1,4 @@
-//! Pooling over spatial axes of dense planes (NCHW): planes of the result are split over the threads, and within a plane
+//! Pooling over spatial axes of dense planes (NCHW): planes of the result are split over the threads; within a plane,
 //! each tap is applied to a whole row of results.
 
 use super::dense::f32_shapes;
@@ -53,9 +53,10 @@ struct Axis {
     before: usize,
     dilation: usize,
     taps: usize,
-    /// Taps that lie inside the data at some position, in order: a large window may lie mostly in the padding.
+    /// Ranges of the taps that lie inside the data at some position, in ascending order. A large window may lie mostly
+    /// in the padding.
     ranges: Vec<Range<usize>>,
-    /// Divisor of the mean of each position.
+    /// Divisor of the mean at each position.
     counts: Vec<usize>,
 }
 

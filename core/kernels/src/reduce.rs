@@ -1,6 +1,5 @@
-//! Reductions of `f32` along any axes. Adjacent axes that are both kept or both reduced are merged. Then either the
-//! innermost axis is reduced, and each row is folded to a scalar, or it is kept, and rows are combined element by
-//! element.
+//! Reductions of `f32` along any axes. Adjacent axes that are both kept or both reduced are merged. If the innermost
+//! axis is reduced, each row is folded to a scalar; otherwise, rows are combined element by element.
 
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
@@ -13,11 +12,11 @@ type Axis = (usize, usize);
 
 /// Axes of the input after merging.
 struct Shape {
-    /// Kept axes without the innermost axis, outermost first.
+    /// Kept axes except for the innermost axis, outermost first.
     kept_axes: SmallVec<[Axis; 4]>,
-    /// Reduced axes without the innermost axis, outermost first.
+    /// Reduced axes except for the innermost axis, outermost first.
     folded_axes: SmallVec<[Axis; 4]>,
-    /// Dimension of the innermost axis, and true if that axis is reduced.
+    /// Dimension of the innermost axis, and whether that axis is reduced.
     inner: (usize, bool),
 }
 
@@ -52,7 +51,7 @@ fn count(axes: &[Axis]) -> usize {
     axes.iter().map(|a| a.0).product()
 }
 
-/// Returns the offset of a row-major index.
+/// Converts a row-major index to an offset in elements.
 fn offset(axes: &[Axis], mut index: usize) -> usize {
     let mut result = 0;
     for &(size, stride) in axes.iter().rev() {
@@ -89,11 +88,11 @@ macro_rules! fold_row {
     }};
 }
 
-/// Number of elements that are added in `f32` before the sum is added in binary64.
+/// Number of elements that are summed in `f32`; the partial sums are added in binary64.
 const BLOCK: usize = 2048;
 
-/// Maximum number of adjacent results that are accumulated together. At most `FEW_COLUMNS` results use a smaller
-/// buffer.
+/// Maximum number of adjacent results that are accumulated together. For at most `FEW_COLUMNS` results, the buffer is
+/// smaller.
 const COLUMNS: usize = 1024;
 const FEW_COLUMNS: usize = 64;
 
@@ -211,8 +210,8 @@ inventory::submit! { Offer { op: "prod", make: |spec| make(spec, &product::FOLD,
 inventory::submit! { Offer { op: "max", make: |spec| make(spec, &maximum::FOLD, false) } }
 inventory::submit! { Offer { op: "min", make: |spec| make(spec, &minimum::FOLD, false) } }
 
-/// Returns the number of elements per row, at least 1, if whole rows are reduced: every kept axis is outside every
-/// reduced axis.
+/// Returns the number of elements per row (at least 1) if whole rows are reduced, which requires every kept axis to be
+/// outside every reduced axis.
 fn whole_row_len(spec: &Spec<'_>) -> Option<usize> {
     let shape = Shape::new(spec)?;
     (spec.inputs[0].dtype == DType::F32 && shape.folded_axes.is_empty() && shape.inner.1 && shape.inner.0 > 0)
@@ -242,7 +241,7 @@ impl Kernel for ArgReduce {
 struct ArgReduceColumns {
     size: usize,
     inner: usize,
-    /// Replaces the best elements and their indices where a row has better ones.
+    /// Replaces the best elements and their indices in the columns where the given row has a better element.
     keep_better: fn(&[f32], i32, &mut [f32], &mut [i32]),
 }
 

@@ -1,4 +1,4 @@
-//! Averages of regions of interest. The elements and weights of all samples along each axis of a region are computed
+//! `vision.roi_align` with averaging. The elements and weights of all samples along each axis of a region are computed
 //! once, and then applied to each channel.
 
 use super::dense::f32_shapes;
@@ -65,7 +65,7 @@ fn sample(coordinate: f64, size: usize) -> Sample {
 }
 
 impl RoiAlign {
-    /// Returns the samples along an axis of a region from `first` to `last`.
+    /// Returns the samples along one axis of a region that extends from `first` to `last` on this axis.
     fn samples(&self, first: f32, last: f32, axis: usize) -> Samples {
         let offset = if self.is_aligned { 0.5 } else { 0.0 };
         let (first, last) = (f64::from(first) * self.scale - offset, f64::from(last) * self.scale - offset);

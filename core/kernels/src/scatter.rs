@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 inventory::submit! { Offer { op: "scatter_elements", make } }
 inventory::submit! { Offer { op: "scatter_nd", make: make_blocks } }
 
-/// Rule by which an update and the element that it meets become the result.
+/// Rule for combining an update with the element that it refers to.
 #[derive(Clone, Copy)]
 enum Mode {
     /// The update replaces the element.
     Update,
-    /// Both are combined.
+    /// The function combines the element with the update.
     Combine(fn(f32, f32) -> f32),
 }
 
 impl Mode {
-    /// Returns the mode of an attribute; `None` if the kernels do not cover it for this element type.
+    /// Returns the mode named by an attribute; `None` if the kernels do not cover the mode for this element type.
     fn new(name: &str, dtype: DType) -> Option<Mode> {
         let combine = match name {
             "update" => return Some(Mode::Update),
@@ -34,9 +34,9 @@ impl Mode {
     }
 }
 
-/// Places in a tensor to which indices refer.
+/// Mapping from indices to the elements of a tensor.
 trait Places: Send + Sync {
-    /// Combines the elements of `out` with the updates that refer to them, in order.
+    /// Combines each element of `out` with the updates that refer to it, in the order of the updates.
     fn apply<T: Pod + Send + Sync>(
         &self,
         index: impl Fn(usize) -> i64 + Sync,
@@ -113,10 +113,9 @@ impl<P: Places> Kernel for Scatter<P> {
 
 struct Elements {
     positions: AlongAxis,
-    /// Number of elements of the result that the same rows of the updates refer to: those after a position in the
-    /// dimensions before the axis.
+    /// Number of elements in a block of the result. Each row of the updates refers to elements of one block.
     block: usize,
-    /// Number of rows of the updates for a block.
+    /// Number of rows of the updates that refer to one block.
     rows: usize,
 }
 
@@ -129,7 +128,8 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let (shape, indices) = (data.shape()?, indices.shape()?);
     let axis = spec.params().int("axis").rem_euclid(shape.len().max(1) as i64) as usize;
     let positions = AlongAxis::new(&shape, &indices, axis)?;
-    // Blocks are independent of each other; updates of a part of the blocks are applied as one.
+    // Blocks are independent of each other. If the updates cover only some of the blocks, the entire result is treated
+    // as one block.
     let first = if shape[..axis] == indices[..axis] { axis } else { 0 };
     let block = shape[first..].iter().product();
     let rows = indices[first..indices.len() - 1].iter().product();
@@ -168,7 +168,7 @@ impl Places for Elements {
 struct Blocks {
     /// Dimensions that the components of an index vector refer to.
     shape: Shape,
-    /// Number of elements of a block.
+    /// Number of elements in a block.
     block: usize,
 }
 

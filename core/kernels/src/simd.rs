@@ -1,9 +1,9 @@
-//! Loops compiled for AVX-512, for AVX2 with fused multiply-add, and for the baseline, and selected at run time: the
-//! crate is built for baseline x86-64, so that one binary runs on every x86-64 processor.
+//! Loops that are compiled three times (for AVX-512, for AVX2 with fused multiply-add, and for baseline x86-64) and
+//! selected at run time. The crate is built for baseline x86-64, so that one binary runs on every x86-64 processor.
 
 use std::sync::LazyLock;
 
-/// Vector instructions of the processor.
+/// Vector instruction set of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// Instructions of the compilation target.
@@ -16,7 +16,7 @@ pub(crate) enum Level {
     Avx512,
 }
 
-/// Returns the best level of this processor.
+/// Returns the highest level that this processor supports.
 pub(crate) fn level() -> Level {
     static LEVEL: LazyLock<Level> = LazyLock::new(|| {
         #[cfg(target_arch = "x86_64")]
@@ -39,15 +39,15 @@ pub(crate) fn level() -> Level {
     *LEVEL
 }
 
-/// Computes `a * b + c`, fused if `FMA`. Fusing requires hardware support; without it, the standard function is a slow
-/// call.
+/// Computes `a * b + c`, fused if `FMA` is true. Fusing requires hardware support; without it, the standard function is
+/// a slow library call.
 #[inline(always)]
 pub(crate) fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Declares functions whose bodies are compiled once per [`Level`]. In a body the constant `FMA` is true if fused
-/// multiply-add is available, for [`mul_add`]. Helpers called from a body must be `#[inline(always)]`.
+/// Declares functions whose bodies are compiled once per [`Level`]. In a body, the constant `FMA` is true if fused
+/// multiply-add is available; bodies pass it to [`mul_add`]. Helpers called from a body must be `#[inline(always)]`.
 macro_rules! multiversion {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$meta])*
@@ -65,9 +65,9 @@ macro_rules! multiversion {
                     body::<true>($($arg),*)
                 }
                 match $crate::simd::level() {
-                    // SAFETY: `level` detected every feature for which `avx512` is compiled.
+                    // SAFETY: `level` detected every feature that `avx512` enables.
                     $crate::simd::Level::Avx512 => return unsafe { avx512($($arg),*) },
-                    // SAFETY: `level` detected every feature for which `avx2` is compiled.
+                    // SAFETY: `level` detected every feature that `avx2` enables.
                     $crate::simd::Level::Avx2 => return unsafe { avx2($($arg),*) },
                     $crate::simd::Level::Baseline => {}
                 }
@@ -95,7 +95,8 @@ multiversion! {
     }
 }
 
-/// Computes e^x within 2 units in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf). NaN propagates.
+/// Computes e^x within 2 units in the last place: x = n * ln 2 + r, with a polynomial for e^r (Cephes' expf). NaN
+/// propagates.
 #[inline(always)]
 pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;

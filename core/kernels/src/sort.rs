@@ -1,5 +1,6 @@
-//! Sorting along an axis. Each element becomes a key that holds its order and its index, so that an unstable sort of the
-//! keys is a stable sort of the elements; of the largest elements alone, only those are sorted.
+//! Sorting along an axis. Each element becomes a key that holds its order and its index, so that an unstable sort of
+//! the keys is a stable sort of the elements. If the result contains only the first elements of each row (`topk`), the
+//! remaining keys are not sorted.
 
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::tensor::{DType, Element, TensorView, TensorViewMut};
@@ -17,15 +18,17 @@ fn make_topk(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     }
 }
 
-/// Rows along an axis: `outer` blocks of `size` elements that are `inner` apart.
+/// Sort of the rows along an axis. There are `outer` blocks of `inner` rows; the `size` elements of a row are `inner`
+/// elements apart.
 struct Sort {
     outer: usize,
     size: usize,
     inner: usize,
-    /// Number of elements of each row in the result.
+    /// Number of elements per row of the result.
     count: usize,
     is_ascending: bool,
-    /// Outputs of the elements and of their indices.
+    /// Index of the output for the sorted elements, and of the output for their indices; `None` if there is no such
+    /// output.
     values: Option<usize>,
     indices: Option<usize>,
 }
@@ -50,7 +53,7 @@ fn make(spec: &Spec<'_>, values: Option<usize>, indices: Option<usize>) -> Optio
     }))
 }
 
-/// Element that has an order as an unsigned number.
+/// Element whose order can be expressed as an unsigned integer.
 trait Ordered: Element {
     fn order(self) -> u32;
 }
@@ -62,7 +65,7 @@ impl Ordered for i32 {
 }
 
 impl Ordered for f32 {
-    /// Returns the order of the number: zeros are equal, and NaN is the largest.
+    /// Returns an integer that preserves the order of the numbers: both zeros are equal, and NaN is the largest.
     fn order(self) -> u32 {
         let bits = (self + 0.0).to_bits();
         match bits >> 31 {
@@ -74,7 +77,7 @@ impl Ordered for f32 {
 }
 
 impl Sort {
-    /// Writes the keys of each row to `keys`, its first `count` keys in order.
+    /// Writes the keys of each row to `keys`, and moves the `count` smallest keys of the row to the front, sorted.
     fn sort<T: Ordered>(&self, x: &[T], keys: &mut [u64]) {
         let steps = self.size.ilog2() as usize + 1;
         split::for_each_chunk(keys, self.size, x.len() * steps, |row, keys| {

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 thread_local! {
     /// True while kernels called on this thread must not use other threads.
     static INLINE: Cell<bool> = const { Cell::new(false) };
-    /// True if a kernel of this thread has split its work.
+    /// True if a kernel on this thread has split its work.
     static HAS_SPLIT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -72,7 +72,7 @@ pub(super) fn for_each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
     }
 }
 
-/// Calls `f(i, chunk)` for every chunk of `size` elements; adjacent chunks go to one thread.
+/// Calls `f(i, chunk)` for every chunk of `size` elements; adjacent chunks are processed by one thread.
 pub(super) fn for_each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if size == 0 {
         return;
@@ -145,7 +145,7 @@ impl<T> SharedPtr<T> {
     }
 }
 
-/// Returns scratch memory as `f32`; the bytes are 64-byte aligned.
+/// Returns a workspace as `f32` elements; workspaces are 64-byte aligned.
 pub(super) fn scratch(workspace: &mut [u8]) -> &mut [f32] {
     let float_bytes = workspace.len() / 4 * 4;
     bytemuck::cast_slice_mut(&mut workspace[..float_bytes])

@@ -18,10 +18,10 @@ struct Step {
 /// Minimum number of elements that a thread handles at a time.
 const MIN_CHUNK: usize = 4096;
 
-/// Side of a square block of a transpose, in elements: 16 elements of 4 bytes fill a cache line.
+/// Side length of a square block in a transpose, in elements: 16 elements of 4 bytes fill a cache line.
 const BLOCK: usize = 16;
 
-/// Strided copy.
+/// Copy in which each output dimension traverses the input with a fixed stride.
 #[derive(Clone, Debug)]
 struct StridedCopy {
     /// Index of the input element for the first output element.
@@ -101,8 +101,7 @@ impl StridedCopy {
             }
             offset
         };
-        // A band of BLOCK indices of `transposed_axis` is contiguous in the output, and is the unit of work of a
-        // thread.
+        // A band of BLOCK indices along `transposed_axis` is contiguous in the output, and is a thread's unit of work.
         let band_len = BLOCK * row_step;
         let work = 4 * output.len();
         let copy_band = |slab_start: isize, first: usize, out: &mut [T]| {
@@ -122,7 +121,7 @@ impl StridedCopy {
             }
         };
         if self.dims[transposed_axis].size <= BLOCK {
-            // One band per slab: adjacent slabs go to one thread.
+            // One band per slab: adjacent slabs are processed by one thread.
             return split::for_each_chunk(output, slab_len, work, |s, out| {
                 copy_band(self.slab_start(s, transposed_axis), 0, out)
             });
@@ -139,7 +138,7 @@ impl StridedCopy {
     }
 }
 
-/// Copies a row of the output: a run, a fill, or single elements.
+/// Writes a row of the output: as a run, as a fill, or element by element.
 fn copy_row<T: bytemuck::Pod>(input: &[T], start: isize, stride: isize, out: &mut [T]) {
     match stride {
         1 => out.copy_from_slice(&input[start as usize..start as usize + out.len()]),

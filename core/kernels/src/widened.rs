@@ -1,5 +1,5 @@
-//! Kernels for 16-bit floats: the operands are converted to `f32`, the kernel for `f32` computes, and its results are
-//! rounded once.
+//! Kernels for 16-bit floats: the operands are converted to `f32`, the `f32` kernel runs, and its results are rounded
+//! once.
 
 use super::{Kernel, Spec, split};
 use byoc_ir::ir::TensorType;
@@ -15,7 +15,7 @@ const CHUNK: usize = 4096;
 const ALIGNMENT: usize = 64;
 
 /// Creates the kernel for a call with 16-bit floats, from the kernel that `fast` creates for the same call with `f32`.
-/// `None` if there is no such kernel, or if an attribute names another element type.
+/// Returns `None` if there is no such kernel, or if an attribute names another element type.
 pub(super) fn make(
     spec: &Spec<'_>,
     fast: impl FnOnce(&Spec<'_>) -> Option<Box<dyn Kernel>>,
@@ -60,7 +60,7 @@ fn widened(dtype: DType) -> DType {
     if is_narrow(dtype) { DType::F32 } else { dtype }
 }
 
-/// Returns a constant as `f32`; `None` if it has no 16-bit floats.
+/// Returns a constant as `f32`; `None` if its elements are not 16-bit floats.
 fn wide_constant(constant: &Tensor) -> Option<Tensor> {
     if !is_narrow(constant.dtype()) {
         return None;
@@ -137,7 +137,7 @@ fn padded(size: usize) -> usize {
     size.next_multiple_of(ALIGNMENT)
 }
 
-/// Divides memory into a piece of `size` bytes and the aligned rest.
+/// Splits off `size` bytes of memory; the remainder is aligned.
 fn take(memory: &mut [u8], size: usize) -> (&mut [u8], &mut [u8]) {
     let (piece, rest) = memory.split_at_mut(padded(size).min(memory.len()));
     (&mut piece[..size], rest)
@@ -151,7 +151,7 @@ fn widen(input: &TensorView<'_>, output: &mut [f32]) {
     }
 }
 
-/// Rounds `f32` results to 16-bit floats; results of other types are in place already.
+/// Rounds `f32` results to 16-bit floats; results of other types are already in place.
 fn narrow(result: &[u8], output: &mut TensorViewMut<'_>) {
     match output.dtype {
         DType::BF16 => {

@@ -1,4 +1,5 @@
-//! Fast kernels against the naive references, on one thread and on two: max|a - b| / max|b| within 1e-5.
+//! Tests the fast kernels against the naive references, on one thread and on two: max|a - b| / max|b| must not exceed
+//! 1e-5.
 
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op::{self, Value};
@@ -110,7 +111,7 @@ fn convolution() {
     let padding = |v: [i64; 4]| ("padding", ints(v));
     let dilation = |v: [i64; 2]| ("dilation", ints(v));
     let groups = |v: i64| ("groups", AttrValue::Int(v));
-    // For a 1x1 kernel the columns are the data itself, except with a stride or padding.
+    // The columns of a 1x1 kernel are the data themselves, unless there is a stride or padding.
     check("nn.conv2d", &[], &[&[1, 16, 7, 7], &[24, 16, 1, 1]]);
     check("nn.conv2d", &[], &[&[3, 5, 9, 11], &[7, 5, 1, 1]]);
     check("nn.conv2d", &[], &[&[1, 64, 40, 40], &[96, 64, 1, 1]]);
@@ -123,7 +124,7 @@ fn convolution() {
     check("nn.conv2d", &[dilation([2, 3]), padding([2, 3, 2, 3])], &[&[1, 3, 12, 12], &[4, 3, 3, 3]]);
     check("nn.conv2d", &[padding([5, 5, 5, 5])], &[&[1, 2, 3, 3], &[3, 2, 3, 3]]);
     check("nn.conv2d", &[padding([2, 2, 2, 2]), dilation([4, 4]), strides([2, 3])], &[&[1, 2, 8, 9], &[3, 2, 3, 3]]);
-    // Many runs of columns, and one run of many terms.
+    // Columns gathered in many blocks, and in one block with many terms.
     check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 64, 56, 56], &[32, 64, 3, 3]]);
     check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 256, 7, 7], &[64, 256, 3, 3]]);
     check("nn.conv2d", &[padding([1, 1, 1, 1]), strides([2, 2])], &[&[3, 32, 28, 28], &[40, 32, 3, 3]]);
@@ -205,7 +206,8 @@ fn sampling_at_coordinates() {
         }
     }
     check("image.grid_sample", &[], &[&[2, 3, 7, 5], &[2, 2, 6, 9]]);
-    // Taps outside the data and taps without weight do not contribute, even beside NaN; neither does a NaN coordinate.
+    // Taps outside the data and taps with zero weight do not contribute, even if the data contain NaN; neither do
+    // samples with a NaN coordinate.
     let data = Tensor::from_slice(&[1, 1, 2, 2], &[f32::NAN, 1.0, 2.0, 3.0]);
     let grid = Tensor::from_slice(&[1, 1, 3, 2], &[1.0, 1.0, 9.0, 9.0, f32::NAN, 1.0]);
     check_values("image.grid_sample", &[text("layout", "NHWC")], &[data, grid]);
@@ -299,7 +301,7 @@ fn scattering() {
             }
         }
     }
-    // Several updates of an element are applied in order.
+    // Several updates of the same element are applied in order.
     let index = indices(&[40_000], 50);
     check_values("scatter_elements", &[], &[random(&[50], 1), index.clone(), random(&[40_000], 2)]);
     check_values("scatter_elements", &attrs("reduction", 0, "min"), &[random(&[50], 1), index, random(&[40_000], 2)]);

@@ -25,7 +25,7 @@ pub struct Difference {
     pub left: Option<ExprId>,
     /// Expression on the right side.
     pub right: Option<ExprId>,
-    /// Description, left side first.
+    /// Description of the difference, left side first.
     pub message: String,
 }
 
@@ -106,7 +106,7 @@ struct Comparison<'a> {
     left: IndexVec<ExprId, Option<ExprId>>,
     /// Maps each expression of `b` to its counterpart in `a`.
     right: IndexVec<ExprId, Option<ExprId>>,
-    /// Pairs of constants found equal; large constants are thus compared only once.
+    /// Pairs of constants already found equal, so that large constants are compared only once.
     constants: HashSet<(*const Tensor, *const Tensor)>,
     function: Option<Name>,
     stack: Vec<(ExprId, ExprId)>,

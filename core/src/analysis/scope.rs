@@ -36,7 +36,7 @@ pub(crate) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, S
     let mut functions: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(scopes.tree.len());
     for (id, scope) in scopes.tree.iter() {
         let is_function = scope.opener.is_none_or(|opener| matches!(module.expr(opener), Expr::Function(_)));
-        // A scope is opened after its parent.
+        // The parent of a scope has a smaller id.
         functions.push(if is_function { id } else { functions[scope.parent] });
     }
     functions

@@ -28,7 +28,7 @@
 //!     let with the variable, and the clauses of a match with the scrutinee and with each other.
 //! 14. A `match` covers every value of its scrutinee; a `match?` need not.
 //!
-//! Checking all rules takes O(n log n) time; only the scope checks contribute the logarithm.
+//! Checking all rules takes O(n log n) time; the logarithmic factor is due to the scope checks alone.
 
 use super::equal::describe;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
@@ -270,7 +270,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Returns the number of fields of a constructor. Reports a fault if the constructor is undefined.
+    /// Returns the number of fields of a constructor. Reports a violation if the constructor is undefined.
     fn constructor_fields(&mut self, id: ExprId, name: &str) -> Option<usize> {
         if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(name) {
             return Some(signature.params.len());

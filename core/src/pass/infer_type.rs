@@ -129,8 +129,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Initializes the type of every expression: variables with the annotation, functions with the signature, all other
-    /// expressions with an unknown type.
+    /// Initializes the type of every expression: variables with their annotations, functions with their signatures, and
+    /// all other expressions with the unknown type.
     fn declare(&mut self) {
         for id in self.module.nodes.ids() {
             if !self.live[id] {

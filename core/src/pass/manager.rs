@@ -155,7 +155,7 @@ pub const PASSES: &[Pass] = &[
     },
 ];
 
-/// Reduces the faults of a pass to the diagnostic of the first fault, with a note that counts the remaining faults.
+/// Returns the diagnostic of the first fault, with a note that counts the remaining faults.
 fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
     let remaining = faults.len().saturating_sub(1);
     let first = faults.into_iter().next().map(|fault| fault.diagnostic);

@@ -70,7 +70,7 @@ pub struct Callback<'a> {
     pub require_type: bool,
     /// True if the callback is not applied again after the first round in which it changed the module.
     pub rewrite_once: bool,
-    /// Returns the replacement of the match in the builder's module; returning [`Site::after`] keeps the match.
+    /// Returns the replacement for the match, in the builder's module; returning [`Site::after`] keeps the match.
     pub function: &'a mut dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<Diagnostic>>,
 }
 

@@ -77,17 +77,17 @@ enum State {
     Condition,
     /// Waiting for the left side of a choice.
     Left,
-    /// Waiting for the part before the part with the given number.
+    /// Waiting for a part. The number is the index of the next part.
     Part(u32),
     /// Waiting for the callee of a call.
     Called,
-    /// Waiting for the argument before `next`, in the order of the pattern or swapped.
+    /// Waiting for an argument, with the arguments in the order of the pattern or swapped. `next` is the next argument.
     Args {
         next: u32,
         is_swapped: bool,
         checkpoint: u32,
     },
-    /// Waiting for the form before the form with the given number.
+    /// Waiting for a form. The number is the index of the next form.
     Form(u32),
     /// Waiting for the child of a `dominates` pattern.
     Child,
@@ -207,8 +207,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         None
     }
 
-    /// Returns true if `a` and `b` are the same object. All references to a global function or a constructor are the
-    /// same object.
+    /// Returns true if `a` and `b` denote the same object. All references to one global function or constructor denote
+    /// the same object.
     fn is_same(&self, a: Callee, b: Callee) -> bool {
         a == b
             || match (self.expr(a), self.expr(b)) {

@@ -62,11 +62,11 @@ pub fn verifier_case(case: &str) -> Outcome {
 fn damage(module: &mut Module, line: &str) -> Option<()> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     match *fields.as_slice() {
-        // Removes the global of this name.
+        // Removes the named global.
         ["drop", name] => {
             module.globals.remove(name.strip_prefix('@')?)?;
         }
-        // Makes one global refer to another global's function, or to an expression inside that function.
+        // Makes a global refer to the function of another global, or to a named expression.
         ["let", name, "be", target] => {
             let id = match target.strip_prefix('@') {
                 Some(target) => *module.globals.get(target)?,
@@ -74,7 +74,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
             };
             module.globals.insert(name.strip_prefix('@')?.into(), id);
         }
-        // Replaces an operand of an expression. A name denotes the variable or the global, an operator its last call.
+        // Replaces an operand of an expression. The name of an operator denotes its last call.
         ["give", user, "operand", index, operand] => {
             let (user, operand) = (find_variable(module, user)?, find_variable(module, operand)?);
             let (target_index, mut operand_index) = (index.parse::<usize>().ok()?, 0);
@@ -128,7 +128,8 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
     Some(())
 }
 
-/// Finds `%x`, `@f` (the function), or an operator, constructor or `tuple`: the last expression of that name.
+/// Returns the last expression with the given name: `%x`, the name of an operator or a constructor, or `tuple`. For
+/// `@f`, returns the function.
 fn find_variable(module: &Module, name: &str) -> Option<ExprId> {
     let is_named = |expr: &Expr| match expr {
         Expr::Var(var) => name.strip_prefix('%') == Some(&*var.name),

@@ -11,16 +11,16 @@
 //! * `verifier`: the program parses without errors, and verification produces exactly the violations in the comments,
 //!   written as in `error`. Where no text can break the rule, `// break: ...` changes the module as a faulty pass would
 //!   (see `errors::damage`); with `// typed:`, the module is typed first, and the rules about types are checked, too.
-//! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and
-//!   compared by structure. The module is verified after each pass. For an expected failure, `// error: E0330 message`
-//!   replaces the expected program, and `// unchanged` if the program should stay as it is. Options, one per line: `//
-//!   pattern: name: notation`, `// check: name: notation` (requirement of a backend on the original root, in addition
-//!   to the pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`, `// bind-constants: false`, `//
-//!   module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`, `// inline-bound-to: f, g`. The line `//
-//!   type: T = Tensor[(2), float32]` defines `T` as an abbreviation of the type; `B[t](e)` and `E[t](e)` are
+//! * `pass`: `// pass: a, b` precedes the program, and the expected program follows a line `// ----`. Both are typed,
+//!   and compared by structure. The module is verified after each pass. In place of the expected program, `// error:
+//!   E0330 message` states that the passes fail, and `// unchanged` that the program stays as it is. Options, one per
+//!   line: `// pattern: name: notation`, `// check: name: notation` (requirement of a backend on the original root, in
+//!   addition to the pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`, `// bind-constants:
+//!   false`, `// module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`, `// inline-bound-to: f, g`. The
+//!   line `// type: T = Tensor[(2), float32]` defines `T` as an abbreviation of the type; `B[t](e)` and `E[t](e)` are
 //!   `compiler_begin` and `compiler_end` of the target `t`.
-//! * `match`: an expression; lines `// yes: pattern` list patterns that match the expression, lines `// no: pattern`
-//!   patterns that do not.
+//! * `match`: an expression; lines `// yes: pattern` list patterns that match the expression, and lines `// no:
+//!   pattern` list patterns that do not.
 //! * `patterns`: a pattern file; its diagnostics with line and column follow a line `# ----`.
 //!
 //! `// constant: float32 (2, 2): 1 2 3 4` defines `meta[relay.Constant][0]`, and the next such line
@@ -70,7 +70,8 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// Checks that each code of the text format and of types has a page in `docs/errors` and a case that expects it.
+/// Checks that each diagnostic code of the text format and of types has a page in `docs/errors` and a case that expects
+/// it.
 fn check_codes(root: &Path) -> Result<(), Failed> {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors");
     let texts: String = ["error", "verifier"]

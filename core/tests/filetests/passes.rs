@@ -93,7 +93,7 @@ fn run(
     Ok(current)
 }
 
-/// Judge that accepts a match if the pattern in `checks` with the match's name also matches its root.
+/// Judge that accepts a match if the pattern of the same name in `checks` also matches the root of the match.
 struct CheckingJudge<'a> {
     checks: &'a BTreeMap<Name, Pattern>,
 }

@@ -100,7 +100,7 @@ fn reports_reasons_for_operators_on_the_host() {
     assert_eq!(details[3], "p has no pattern with add and does not support it alone");
 }
 
-/// Judge whose verdicts a closure determines.
+/// Judge that refuses the candidates for which a function returns a refusal.
 struct RefusingJudge(fn(&Module, Question<'_>, &Candidate) -> Option<Refusal>);
 
 impl Judge for RefusingJudge {
@@ -155,7 +155,7 @@ fn a_tuple_of_constants_is_no_input_of_a_single_operator() {
     assert_eq!(places(&before, &report), ["qnn.concatenate p0"]);
 }
 
-/// Judge that supports regions of at most this number of operators.
+/// Judge that accepts regions of at most the given number of operators.
 struct AtMost(usize);
 
 impl Judge for AtMost {

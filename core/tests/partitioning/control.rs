@@ -79,7 +79,7 @@ impl Generator<'_> {
         body
     }
 
-    /// Generates some statements and a tensor.
+    /// Generates a block: some statements, and a tensor as its result.
     fn block(&mut self, depth: usize) -> ExprId {
         self.scope(|g| {
             for _ in 0..g.choose(5) {
@@ -384,7 +384,7 @@ proptest! {
                 .zip(&mut judges)
                 .map(|((rule, operators), judge)| {
                     let table = if *rule.target == *"a" { &table[..] } else { &[] };
-                    // One backend gets control flow as part of regions.
+                    // Only one backend executes control flow as part of regions.
                     let control_flow = match *rule.target == *"b" {
                         true => ControlFlow { branches: true, loops: true },
                         false => ControlFlow::default(),

@@ -58,7 +58,7 @@ fn print_module(module: &Module) -> String {
     print(module, &PrintOptions::default()).text
 }
 
-/// Runs passes on a module, verifying after each.
+/// Runs passes on a module, and verifies the module after each pass.
 fn passes(module: &Module, names: &[&str], options: &PassOptions) -> Module {
     let mut run_options = RunOptions { verify_each: true, ..RunOptions::default() };
     match run(module.clone(), names, options, &mut run_options) {

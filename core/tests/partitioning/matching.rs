@@ -188,7 +188,7 @@ fn dominators() {
         ("%0 = abs(%a); add(%0, exp(%0))", true),
         // One path ends in a different parent.
         ("add(nn.relu(abs(%a)), exp(abs(%b)))", false),
-        // One path runs into an input.
+        // One path ends at an input.
         ("%0 = abs(%a); add(nn.relu(%0), exp(%b))", false),
         // An intermediate value has a user after the child.
         ("%0 = abs(%a); add(nn.relu(%0), subtract(%0, %0))", false),
@@ -366,7 +366,7 @@ fn parser_survives_malformed_input() {
     ] {
         assert!(parse_table(&malformed, Checks::Allowed).has_errors(), "{}", &malformed[..30]);
     }
-    // Alternatives do not nest.
+    // Alternatives of one choice do not count as nesting.
     let alternatives = parse_table(&format!("x: exp(*){}", " | nn.relu(*)".repeat(10_000)), Checks::Allowed);
     assert!(!alternatives.has_errors() && !alternatives.entries[0].pattern.looks_into_functions());
     let vocabulary = [

@@ -114,7 +114,7 @@ fn m6_table_order_decides() {
     );
 }
 
-/// Judge that supports what a closure accepts, and counts its calls.
+/// Judge that accepts the candidates for which a closure returns true, and counts the batches of candidates.
 struct Check<F>(F, usize);
 
 impl<F: FnMut(&byoc_ir::ir::Module, &Candidate) -> bool> Judge for Check<F> {

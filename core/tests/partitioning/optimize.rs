@@ -1,4 +1,4 @@
-//! Tests of the hook by which a backend rewrites its functions, and of the inlining limits.
+//! Tests of the hook through which a backend rewrites its functions, and of the inlining limits.
 
 use super::{assert_equal, module};
 use byoc_core::pass::{fold_constant, inline, partition_graph_with};

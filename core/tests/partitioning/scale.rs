@@ -1,5 +1,5 @@
-//! Large synthetic graphs through the passes: results must be correct, without deep recursion. `--nocapture` prints the
-//! times; no assertion depends on them.
+//! Runs large synthetic graphs through the passes. The results must be correct, and no pass may recurse deeply.
+//! `--nocapture` prints the times; no assertion depends on them.
 
 #![expect(clippy::print_stdout, reason = "the times are printed for manual runs")]
 
@@ -28,7 +28,7 @@ fn op(builder: &mut Builder, name: &str, args: &[ExprId]) -> ExprId {
     builder.op(name, args, Attrs::none()).unwrap()
 }
 
-/// Generates relu, abs, exp, relu, ...
+/// Generates the chain relu, abs, exp, relu, ...
 fn chain() -> Module {
     build(|b, x| (0..SIZE).fold(x, |value, i| op(b, ["nn.relu", "abs", "exp"][i % 3], &[value])))
 }
@@ -53,7 +53,7 @@ fn wide_module() -> Module {
     })
 }
 
-/// Generates a chain of one backend's operators; an operator on the host also reads the result of each.
+/// Generates a chain of one backend's operators. The result of each is also read by an operator on the host.
 fn leaking_module() -> Module {
     build(|b, x| {
         let mut value = x;
@@ -203,7 +203,7 @@ fn a_hundred_thousand_lets_are_as_many_regions() {
 
 #[test]
 fn refuses_region_with_too_many_outputs() {
-    // All later relus read the first relu, and each is used by an add on the host.
+    // Every later relu reads the first relu, and is read by an add on the host.
     let text = |outputs: usize| {
         let mut text = format!("{HEAD}  %0 = nn.relu(%x);\n");
         for i in 0..outputs {

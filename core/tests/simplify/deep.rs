@@ -1,4 +1,4 @@
-//! Programs so long or so deep that a naive pass would take quadratic time or overflow the stack.
+//! Tests of programs so long or so deep that a naive pass would take quadratic time or overflow the stack.
 
 use byoc_core::analysis::verify;
 use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type};
@@ -42,7 +42,7 @@ fn nested_lets(
     variables.into_iter().rev().fold(x, |body, (var, value)| builder.push(Expr::Let { var, value, body }).unwrap())
 }
 
-/// Passes whose results are counted, in the order of the counts.
+/// Passes after which the live expressions are counted, in the order of the counts.
 const PASSES: [&str; 6] = [
     "canonicalize_ops",
     "dead_code_elimination",
@@ -178,7 +178,7 @@ fn a_chain_after_a_convolution() {
     let conv = builder.op("nn.conv2d", &[x, weight], Attrs::none()).unwrap();
     let body = (0..LENGTH).fold(conv, |value, _| relu(&mut builder, value));
     builder.define("main", &[x], body).unwrap();
-    // One transform before the convolution, one of the weights, one at the end of the chain.
+    // One transform before the convolution, one for the weights, and one at the end of the chain.
     let converted = super::run(&builder.module, "convert_layout");
     assert_eq!(count(&converted), count(&builder.module) + 3);
 }

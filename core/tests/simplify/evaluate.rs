@@ -186,7 +186,7 @@ fn matches_value(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<Expr
     }
 }
 
-/// Returns the scope at an offset from `first`: an if opens one scope per branch.
+/// Returns the scope `offset` scopes after `first`; an if opens one scope per branch.
 fn offset_scope(first: ScopeId, offset: u32) -> ScopeId {
     use byoc_ir::ir::Id;
     ScopeId::new(first.index() + offset as usize)

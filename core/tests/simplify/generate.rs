@@ -1,4 +1,4 @@
-//! Random programs of the constructs that the simplification passes rewrite: constants, convolutions and dense layers
+//! Random programs with the constructs that the simplification passes rewrite: constants, convolutions and dense layers
 //! with scales and biases, batch norms, equal expressions, lets, branches, functions, tuples, and references.
 //!
 //! References are only accessed in the values of lets, where their order is defined: a branch or a function that

@@ -1,4 +1,4 @@
-//! Simplifying passes preserve semantics: random programs are evaluated before and after.
+//! Tests that the simplification passes preserve semantics: random programs are evaluated before and after each pass.
 
 mod deep;
 mod evaluate;

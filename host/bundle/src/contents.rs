@@ -8,7 +8,7 @@ pub const FORMAT: u32 = 1;
 
 /// Name of the description file, which contains [`Description`] as JSON.
 pub const DESCRIPTION: &str = "bundle.json";
-/// Name of the list with the digests of all files except itself, in the format of `b3sum`.
+/// Name of the list with the digests of all files except the list itself, in the format of `b3sum`.
 pub const CHECKSUMS: &str = "checksums.b3";
 /// Name of the artifact.
 pub const MODEL: &str = "model.byoc";

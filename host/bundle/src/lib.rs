@@ -1,10 +1,10 @@
 //! Bundles: directories with an artifact and everything needed to run it. `docs/bundle.md` describes the layout.
 //!
-//! A bundle is assembled on a machine where the artifact runs: every region is loaded once during assembly, so assembly
-//! of a bundle that could not run fails with an error that names the missing component. The assembly ([`write()`])
-//! reads ELF files and queries plugins for the files that they open at run time; it does not depend on specific
-//! backends. The runner ([`runner`]) checks every file against the digest list, opens regions in place, and writes only
-//! the outputs.
+//! A bundle is assembled on a machine where the artifact runs: every region is loaded once during assembly. If the
+//! bundle could not run, the assembly therefore fails, with an error that names the missing component. The assembly
+//! ([`write()`]) reads ELF files and queries plugins for the files that they open at run time; it does not depend on
+//! specific backends. The runner ([`runner`]) checks every file against the digest list, opens regions in place, and
+//! writes only the outputs.
 //!
 //! | module | contents |
 //! |---|---|

@@ -11,7 +11,7 @@ use byoc_ir::ir::Type;
 use byoc_ir::tensor::{Tensor, random};
 use byoc_runtime::exec::check_type;
 use byoc_runtime::exec::program::Port;
-use byoc_runtime::program::{self, Program};
+use byoc_runtime::invocation::{self, Invocation};
 use byoc_runtime::summary::Summary;
 use byoc_runtime::{Failure, Model, Session, artifact, limits};
 use serde_json::json;
@@ -28,7 +28,7 @@ const STREAM: &str = "-";
 /// If the bundle is corrupt, an input is unsuitable, the run fails, or an output cannot be written.
 pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diagnostic)) -> Result<(), Failure> {
     let root = root(options)?;
-    program::set(Program { command: Vec::new(), arguments: Vec::new(), folder: root.clone() });
+    invocation::set(Invocation { command: Vec::new(), arguments: Vec::new(), directory: root.clone() });
     let bundle = Bundle::open(&root)?;
     let mut compiled = artifact::open(&bundle.file(contents::MODEL)?)?.into_compiled();
     if options.describe {

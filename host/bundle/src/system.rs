@@ -20,7 +20,7 @@ pub struct Search {
 impl Search {
     /// Returns the search path of this machine: `LD_LIBRARY_PATH`, the dynamic loader's configuration, and its default
     /// directories.
-    pub fn of_system() -> Search {
+    pub fn from_system() -> Search {
         let mut dirs = Vec::new();
         if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
             dirs.extend(std::env::split_paths(&path).filter(|dir| dir.is_absolute()));
@@ -33,8 +33,8 @@ impl Search {
         Search { dirs }
     }
 
-    /// Finds a library required by the file `user`, whose ELF properties are `requester`: the first file of this name
-    /// for the same processor architecture.
+    /// Finds the library `name` required by the file `user`, whose ELF properties are `requester`. Returns the first
+    /// file of this name for the same processor architecture.
     pub fn find(&self, name: &str, user: &Path, requester: &Elf) -> Option<PathBuf> {
         let is_compatible =
             |path: &PathBuf| matches!(elf::read(path), Ok(Some(found)) if found.machine == requester.machine);
@@ -98,7 +98,7 @@ pub struct Package {
     pub copyright: PathBuf,
 }
 
-/// Installed packages by the files that they contain; empty on systems without `dpkg`.
+/// Installed packages, indexed by the files that they contain; empty on systems without `dpkg`.
 #[derive(Debug, Default)]
 pub struct Packages {
     /// Listed paths and their packages, by file name.
@@ -106,8 +106,8 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Reads the package lists of this machine for libraries with the given file names.
-    pub fn of_system<'a>(names: impl IntoIterator<Item = &'a str>) -> Packages {
+    /// Searches the package lists of this machine for libraries with the given file names.
+    pub fn from_system<'a>(names: impl IntoIterator<Item = &'a str>) -> Packages {
         let mut by_name: BTreeMap<String, Vec<(String, String)>> =
             names.into_iter().map(|name| (name.to_owned(), Vec::new())).collect();
         let entries = std::fs::read_dir("/var/lib/dpkg/info").into_iter().flatten().flatten().map(|entry| entry.path());
@@ -164,7 +164,7 @@ mod tests {
     fn finds_the_c_library_of_this_program() {
         let program = std::env::current_exe().unwrap();
         let elf = elf::read(&program).unwrap().unwrap();
-        let search = Search::of_system();
+        let search = Search::from_system();
         let library = search.find("libc.so.6", &program, &elf).unwrap();
         assert!(elf::read(&library).unwrap().unwrap().needed.iter().any(|name| name.starts_with("ld-linux")));
         assert_eq!(search.find("libbyoc_there_is_none.so.9", &program, &elf), None);
@@ -182,6 +182,6 @@ mod tests {
         let user = dir.path().join("program");
         std::fs::copy(&program, &user).unwrap();
         let elf = Elf { search_path: vec!["$ORIGIN/below".into()], ..elf::read(&user).unwrap().unwrap() };
-        assert_eq!(Search::of_system().find("libc.so.6", &user, &elf), Some(subdir.join("libc.so.6")));
+        assert_eq!(Search::from_system().find("libc.so.6", &user, &elf), Some(subdir.join("libc.so.6")));
     }
 }

@@ -1,5 +1,5 @@
-//! Assembly of a bundle: all files are collected in a temporary directory next to the output directory, which it then
-//! replaces.
+//! Assembly of a bundle: all files are collected in a temporary directory next to the output directory. The temporary
+//! directory then replaces the output directory.
 
 use crate::contents::{self, Description, FORMAT, Library, Plugin};
 use crate::elf::{self, Elf};
@@ -17,7 +17,7 @@ use std::io::{Error, Write};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Names and texts of byoc's licenses.
+/// File names and texts of byoc's own licenses.
 const OWN_LICENSES: [(&str, &[u8]); 2] = [
     ("LICENSE-APACHE", include_bytes!("../../../LICENSE-APACHE")),
     ("LICENSE-MIT", include_bytes!("../../../LICENSE-MIT")),
@@ -32,7 +32,7 @@ pub struct Request<'a> {
     pub artifact: &'a Path,
     /// Path of the executable `byoc-run`.
     pub runner: &'a Path,
-    /// Directory with the licenses of the components of the runner and the plugins, if any.
+    /// Directory with the licenses of the components in the runner and in the plugins, if any.
     pub licenses: Option<&'a Path>,
     /// Directory to write: new, empty, or an earlier bundle.
     pub output: &'a Path,
@@ -264,7 +264,7 @@ impl Staging {
         requirements: &Requirements,
         regions: &[Option<String>],
     ) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
-        let search = Search::of_system();
+        let search = Search::from_system();
         let mut libraries = BTreeMap::new();
         let mut pending: Vec<PathBuf> = vec![self.root.join(contents::RUNNER)];
         // Search paths may be relative to the location of a file (`$ORIGIN`), so the original files are read.
@@ -340,7 +340,7 @@ impl Staging {
             }
         }
         let mut libraries = Vec::new();
-        let packages = Packages::of_system(library_files.values().map(|path| file_name(path)));
+        let packages = Packages::from_system(library_files.values().map(|path| file_name(path)));
         for (name, path) in library_files {
             let mut license = None;
             if let Some(package) = packages.package(path) {

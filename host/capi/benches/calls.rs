@@ -1,6 +1,6 @@
-//! Prints the average duration of a call to `Model::run_into` in microseconds: `calls MODEL`, one input and one output
-//! of 16 floats, on one thread. `calls.c` measures the same call through the C interface; `cargo xtask bench calls`
-//! runs both.
+//! Prints the average duration of a call to `Model::run_into` in microseconds, on one thread. Usage: `calls MODEL`,
+//! with a model that has one input and one output of 16 floats. `calls.c` measures the same call through the C
+//! interface; `cargo xtask bench calls` runs both.
 
 #![expect(clippy::print_stdout, reason = "the output of a command-line tool")]
 

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Release};
 
-/// `DLManagedTensor`.
+/// C structure `DLManagedTensor`.
 #[repr(C)]
 pub struct DlManagedTensor {
     view: View,
@@ -19,7 +19,7 @@ pub struct DlManagedTensor {
     deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
-/// `DLManagedTensorVersioned`.
+/// C structure `DLManagedTensorVersioned`.
 #[repr(C)]
 pub struct DlManagedTensorVersioned {
     major: u32,
@@ -33,7 +33,7 @@ pub struct DlManagedTensorVersioned {
 /// DLPack version of the structures.
 const MAJOR: u32 = 1;
 const MINOR: u32 = 1;
-/// Flag of a read-only tensor.
+/// Flag that marks a tensor as read-only.
 const READ_ONLY: u64 = 1;
 
 /// Managed tensor together with the shape and the elements to which it points.
@@ -46,16 +46,15 @@ struct ExportedTensor<M> {
 /// Frees an exported tensor.
 ///
 /// # Safety
-/// `managed` is NULL, or was returned by [`export`] and has not been freed.
+/// `object` is NULL, or was returned by [`export`] and has not been freed.
 unsafe extern "C" fn delete<M: ManagedTensor>(object: *mut M) {
     if !object.is_null() {
-        // SAFETY: `export` stored a pointer from `Box::into_raw` in the context, and the caller has not freed
-        // `managed`.
+        // SAFETY: `export` stored a pointer from `Box::into_raw` in the context, and the caller has not freed `object`.
         drop(unsafe { Box::from_raw((*object).context().cast::<ExportedTensor<M>>()) });
     }
 }
 
-/// `DLManagedTensor` or `DLManagedTensorVersioned`.
+/// Common interface of `DLManagedTensor` and `DLManagedTensorVersioned`.
 trait ManagedTensor: Sized + 'static {
     fn new(view: View, read_only: bool) -> Self;
     fn context(&self) -> *mut c_void;
@@ -151,7 +150,7 @@ fn export<M: ManagedTensor>(results: &Results, index: usize, can_mark: bool) -> 
     }
 }
 
-/// Memory of an external library, released when the last tensor over it is dropped.
+/// Memory of an external library, released when the last tensor that uses it is dropped.
 struct ImportedTensor<M: ManagedTensor> {
     managed: *mut M,
     data: *const u8,
@@ -227,7 +226,7 @@ unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[i64], size: 
     let mut index = vec![0usize; shape.len()];
     let mut offset = 0isize;
     for element in destination.chunks_exact_mut(size) {
-        // SAFETY: `index` is within `shape` and at the distance `offset`, where the caller guarantees an element.
+        // SAFETY: `index` is within `shape`, so the caller guarantees an element at `offset`.
         unsafe {
             let source = data.wrapping_offset(offset * size as isize);
             std::ptr::copy_nonoverlapping(source, element.as_mut_ptr(), size);

@@ -1,4 +1,4 @@
-//! C interface of byoc: the functions of `include/byoc.h`, implemented on the crate `byoc`.
+//! C interface of byoc: the functions of `include/byoc.h`, implemented on top of the crate `byoc`.
 //!
 //! No panic unwinds into C: it becomes an error of the kind `BYOC_ERROR_INTERNAL`. Pointers are checked for NULL; the
 //! header states all other requirements on pointers.

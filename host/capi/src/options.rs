@@ -1,17 +1,17 @@
-//! Conversion of arguments from C: structures that may be shorter than the current version, strings, and arrays.
+//! Conversion of arguments from C: strings, arrays, and structures that may be shorter than the current version.
 
 use crate::error::Error;
 use std::ffi::{CStr, c_char};
 use std::fmt::Display;
 use std::mem::MaybeUninit;
 
-/// Structure whose first field is its size, and for which zero bytes are valid.
+/// Structure whose first field is its size, and for which all-zero bytes are a valid value.
 ///
 /// # Safety
-/// Implemented by `repr(C)` structures that begin with a `usize`, and whose fields may all be zero.
+/// Only `repr(C)` structures that begin with a `usize`, and whose fields may all be zero, may implement this trait.
 pub unsafe trait ExtensibleStruct {}
 
-/// Reads a structure that may be NULL or shorter than `T`; missing fields are zero.
+/// Reads a structure that may be shorter than `T`, from a pointer that may be NULL; missing fields are zero.
 ///
 /// # Errors
 /// If the size in the first field is smaller than that field.
@@ -70,7 +70,7 @@ pub unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Error
     text.to_str().map_err(|_| Error::argument(format!("{name}: expected UTF-8, found {text:?}")))
 }
 
-/// Returns the object to which a pointer points.
+/// Converts a pointer to a reference.
 ///
 /// # Errors
 /// If `object` is NULL.

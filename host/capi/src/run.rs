@@ -31,8 +31,7 @@ impl Options {
     /// Converts the options to the library's run options.
     ///
     /// # Safety
-    /// `cancel` is NULL or has not been freed; `backend_options` points to as many pairs of strings as the count
-    /// states.
+    /// `cancel` is NULL or has not been freed; `backend_options` points to `backend_option_count` pairs of strings.
     unsafe fn run_options(&self, session: &Session) -> Result<RunOptions, Error> {
         let seconds = self.timeout_seconds;
         let timeout = match Duration::try_from_secs_f64(seconds) {

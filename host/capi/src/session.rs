@@ -19,7 +19,7 @@ impl Pair {
     /// Returns the name and the value.
     ///
     /// # Safety
-    /// Both pointers are NULL, or point to NUL-terminated text that outlives the result.
+    /// Each pointer is NULL, or points to NUL-terminated text that outlives the result.
     pub unsafe fn strings<'a>(&self, name: &str) -> Result<(&'a str, &'a str), Error> {
         // SAFETY: the caller guarantees that both texts are NUL-terminated and outlive the result.
         Ok(unsafe { (text(self.name, name)?, text(self.value, name)?) })

@@ -51,14 +51,14 @@ const DTYPES: [(DType, u8); 13] = [
     (DType::Bool, 6),
 ];
 
-/// Designation of a tensor in error messages.
+/// Role of a tensor, as named in error messages.
 #[derive(Clone, Copy)]
 pub enum Operand {
     /// Input of a run, by index.
     Input(usize),
     /// Output of a run, by index.
     Output(usize),
-    /// Tensor of an external library.
+    /// Tensor imported from an external library.
     Tensor,
 }
 
@@ -78,7 +78,7 @@ pub struct Layout {
     pub dims: Dims,
     /// Address of the first element.
     pub data: *mut u8,
-    /// Distance between adjacent elements per axis, in elements; `None` for dense row-major elements.
+    /// Stride of each axis, in elements; `None` for dense row-major elements.
     pub strides: Option<SmallVec<[i64; 6]>>,
 }
 
@@ -200,7 +200,7 @@ impl Output<'_> {
     }
 }
 
-/// Caller-provided bytes, valid during one call; afterwards the slot is empty.
+/// Reference to caller-provided bytes for the duration of one call; afterwards the slot is empty.
 #[derive(Default)]
 struct Slot {
     data: AtomicPtr<u8>,
@@ -301,7 +301,7 @@ impl BorrowedTensors<'_> {
         Ok(())
     }
 
-    /// Returns the tensor, copied if it refers to caller-provided memory.
+    /// Returns the tensor, or a copy if the tensor refers to caller-provided memory.
     pub fn detach(&self, tensor: Tensor) -> Result<Tensor, Error> {
         let address = tensor.bytes().as_ptr();
         let contains = |slot: &Arc<Slot>| (**slot).as_ref().as_ptr_range().contains(&address);
@@ -322,9 +322,9 @@ pub struct Results {
     tensors: Vec<(Tensor, bool)>,
 }
 
-// SAFETY: the views point to heap memory owned by `tensors` and `_shapes`, which are never modified.
+// SAFETY: the views point to heap memory that `tensors` and `_shapes` own and that no method modifies.
 unsafe impl Send for Results {}
-// SAFETY: shared access only reads the views, the shapes and the tensors.
+// SAFETY: the methods of a shared `Results` only read the views, the shapes and the tensors.
 unsafe impl Sync for Results {}
 
 impl Results {

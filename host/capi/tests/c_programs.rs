@@ -1,4 +1,5 @@
-//! C and C++ programs that use the installed library: examples, invalid calls, allocations.
+//! Tests of C and C++ programs that use the installed library: examples, invalid calls, allocations per run, and
+//! exchange of DLPack tensors.
 
 use byoc::runtime::tensor::Tensor;
 use byoc::{CompileOptions, Model, Session, io};

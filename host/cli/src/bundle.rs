@@ -3,7 +3,7 @@
 use super::args::BundleArgs;
 use super::{escape, ready};
 use byoc::runtime::error::Failure;
-use byoc::runtime::program;
+use byoc::runtime::invocation;
 use byoc::runtime::session::Session;
 use byoc_bundle::Request;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -25,7 +25,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
     let runner = runner(args)?;
     crate::log::log_to_stderr(args.diagnostics.verbose);
     let session = Session::new(&args.plugins.plugin_dirs, 0)?;
-    let licenses = program::folder().map(|dir| dir.join("licenses"));
+    let licenses = invocation::directory().map(|dir| dir.join("licenses"));
     let report = byoc_bundle::write(&Request {
         session: &session,
         artifact: &args.artifact,
@@ -58,7 +58,7 @@ fn runner(args: &BundleArgs) -> Result<PathBuf, Failure> {
     if let Some(runner_path) = &args.runner {
         return Ok(runner_path.clone());
     }
-    let installed_runner = program::folder().map(|dir| dir.join(RUNNER));
+    let installed_runner = invocation::directory().map(|dir| dir.join(RUNNER));
     installed_runner.filter(|path| path.is_file()).ok_or_else(|| {
         let message = format!("expected the executable {RUNNER} in the directory of byoc, found none");
         let help = "copy the runner from a release archive, build it in a checkout with \"cargo build --package \

@@ -62,13 +62,12 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the number of regions of a program and their share of its FLOPs.
+/// Describes the regions of a program: their number and their share of its FLOPs.
 fn summary(totals: &Totals) -> String {
     format!("{} with {:.1} % of the FLOPs", render::plural(totals.regions, "region"), 100.0 * totals.offload_share)
 }
 
-/// Warns if an artifact cannot run without its plugins because some constants are stored only in packed form in their
-/// blobs.
+/// Warns if an artifact cannot run without its plugins because some constants are stored only in blobs, in packed form.
 fn report_packed_constants(compiled: &Compiled) {
     let constants = compiled.only_in_blobs();
     if constants.is_empty() {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 macro_rules! pages {
     ($($number:literal)*) => {
-        /// Pages of the error reference by code number.
+        /// Pages of the error reference, keyed by code number.
         const PAGES: &[(u16, &str)] =
             &[$(($number, include_str!(concat!("../../../docs/errors/E0", stringify!($number), ".md")))),*];
     };
@@ -21,7 +21,7 @@ pages! {
     607 608 609 610 611 612 613 614 615 616 617 618 619 620 621 622 623 624 701 702 703 704 705 706 707 708 709 710 711 712 801 802 803 804 805 806 807 808 809 810
 }
 
-/// Reference of the refusal reasons in `byoc explain`, with one section per code.
+/// Reference for the refusal reasons in `byoc explain`, with one section per code.
 const REASONS: &str = include_str!("../../../docs/reasons.md");
 
 /// Returns the reference section of a refusal code, matched case-insensitively.

@@ -47,8 +47,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the totals, a row per operator that refers to its reasons by number, and the numbered reasons. With
-/// `is_full`, each row contains the complete reasons.
+/// Prints the totals, one row per operator, and the numbered reasons, to which the rows refer. With `is_full`, each row
+/// contains its complete reasons instead.
 pub(crate) fn print(explanation: &Explanation, is_full: bool) {
     print_totals(explanation);
     print_operator_types(explanation);
@@ -69,8 +69,8 @@ pub(crate) fn print(explanation: &Explanation, is_full: bool) {
         let location = match &placement_names(node)[..] {
             [only] => only.clone(),
             [first_place, second_place] => format!("{first_place}, {second_place}"),
-            // The host is always listed, as it is the most important placement for the user; the others are only
-            // counted.
+            // The host is always named, as it is the most important placement for the user; of the other placements,
+            // only the first is named.
             [first_place, other_places @ ..] if other_places.iter().any(|location| location == "host") => {
                 format!("{first_place}, host and {} more", other_places.len() - 1)
             }

@@ -33,7 +33,7 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
         },
         half_weights: args.half_weights,
     };
-    // Rejects an unsupported model before it is run; recorded values are not needed for this.
+    // Rejects an unsupported model before running it. Recorded values are not needed for this.
     project(&build_output, &options, &RecordedValues::default())?;
     let signature = build_output.signature.clone();
     let cache_dir = ready::build_options(&build).cache_dir;
@@ -87,8 +87,8 @@ fn machine(target: Option<&str>) -> Result<Machine, Failure> {
     })
 }
 
-/// Returns the recorded outputs of the first data set of a test-data directory; `None` for a model file or with
-/// user-supplied inputs.
+/// Returns the recorded outputs of the first data set of a test-data directory; `None` for a model file, or if the user
+/// supplies inputs.
 fn recorded_outputs(
     args: &ExportArgs,
     signature: &byoc::frontend::Signature,
@@ -127,7 +127,7 @@ fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files.iter().filter_map(Value::as_str).filter(|name| is_plain_name(name)).map(|name| dir.join(name)).collect())
 }
 
-/// Writes all files of a project or none, then removes the stale files of an earlier export.
+/// Writes either all files of a project or none, then removes the stale files of an earlier export.
 fn write(dir: &Path, project: &Project, old_files: &[PathBuf]) -> Result<(), Failure> {
     let is_new = !dir.exists();
     let write_error = |error: std::io::Error| {

@@ -29,7 +29,7 @@ pub struct InputSources {
 }
 
 impl InputSources {
-    /// Reads the files named by the options; of a `.npy` or `.npz` file only the header.
+    /// Reads the files named by the options. Of a `.npy` or `.npz` file, only the header is read.
     pub fn read(args: &InputArgs) -> Result<InputSources, Failure> {
         let mut values = BTreeMap::new();
         for (name, spec) in &args.inputs {
@@ -55,7 +55,7 @@ impl InputSources {
         Ok(InputSources { values, image })
     }
 
-    /// Adds recorded values for the inputs without a value.
+    /// Adds recorded values for the inputs without a value, unless an image is given.
     pub fn with_recorded(mut self, recorded_inputs: impl IntoIterator<Item = (String, Tensor)>) -> InputSources {
         if self.image.is_none() {
             for (name, tensor) in recorded_inputs {
@@ -80,8 +80,8 @@ impl InputSources {
         self.image.is_some()
     }
 
-    /// Returns the symbolic dimension that an image binds, and its value: an image is a single sample, so a symbolic
-    /// first dimension of the input is 1.
+    /// Returns the symbolic dimension that an image binds, and its value. An image is a single sample, so a symbolic
+    /// first dimension of the input is bound to 1.
     pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
         let mut missing_ports = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
         let image_port =

@@ -1,6 +1,6 @@
 //! Handling of Ctrl-C while a model is built or run. The first Ctrl-C cancels the work, so that backends stop cleanly
-//! (terminate a compiler that they started, release a lock); the second terminates the process immediately, as does the
-//! first outside a build or run.
+//! (terminate a compiler that they started, release a lock). The second terminates the process immediately; so does the
+//! first if no model is being built or run.
 
 use byoc::runtime::cancel::Cancel;
 use byoc_plugin_api::host::entries;
@@ -9,7 +9,7 @@ use signal_hook::{SigId, flag, low_level};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Guard during whose lifetime Ctrl-C cancels the work.
+/// Guard that, while alive, makes Ctrl-C cancel the work.
 pub struct Interruptible {
     handlers: Vec<SigId>,
     /// True if this guard is nested in another guard, which outlives it.

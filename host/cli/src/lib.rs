@@ -42,7 +42,7 @@ use args::{Cli, Command, LimitArgs, ServeArgs};
 use byoc::escape;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::error::Failure;
-use byoc::runtime::program;
+use byoc::runtime::invocation;
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_plugin_api::host::entries::{self, Limits, Watchdog};
 use clap::Parser;
@@ -50,7 +50,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Runs the command of the process.
+/// Runs the command that the process arguments specify.
 ///
 /// Exit codes: 0 success, 1 user error (a diagnostic with a code), 2 usage error, 101 bug in byoc.
 pub fn main() -> ExitCode {
@@ -69,7 +69,7 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
         eprintln!("byoc has a bug: {info}");
         eprintln!("please report it with the command and the model that reproduce it");
     }));
-    let arguments = std::iter::once("byoc".into()).chain(program::arguments());
+    let arguments = std::iter::once("byoc".into()).chain(invocation::arguments());
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {

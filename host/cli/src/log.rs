@@ -2,8 +2,8 @@
 
 use tracing_subscriber::EnvFilter;
 
-/// Sends log messages to standard error: warnings, with `-v` each region call, with `-vv` everything. `BYOC_LOG` sets a
-/// detailed filter (`byoc::plugin=debug`).
+/// Sends log messages to standard error: by default warnings, with `-v` also region calls, and with `-vv` everything.
+/// `BYOC_LOG` sets a detailed filter (`byoc::plugin=debug`).
 pub fn log_to_stderr(verbose: u8) {
     let level = match verbose {
         0 => "warn",
@@ -12,7 +12,7 @@ pub fn log_to_stderr(verbose: u8) {
     };
     let filter = EnvFilter::builder().with_env_var("BYOC_LOG").try_from_env().unwrap_or_else(|_| EnvFilter::new(level));
     let has_no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    // A second command in one process keeps the subscriber of the first command.
+    // A second command in the same process keeps the subscriber of the first command.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -47,7 +47,8 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::out::write_stderr(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Failed write to standard output; the payload with which [`OutputError::end`] unwinds to the start of the command.
+/// Failed write to standard output. [`OutputError::end`] uses it as the payload when unwinding to the start of the
+/// command.
 pub struct OutputError(io::Error);
 
 impl From<io::Error> for OutputError {
@@ -100,14 +101,14 @@ thread_local! {
     static CAPTURE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Captures the standard output of `body`, in the form printed to a file.
+/// Captures the standard output of `body`, formatted as for a file, not for a terminal.
 pub fn captured_text(body: impl FnOnce()) -> String {
     let outer_capture = CAPTURE.replace(Some(String::new()));
     body();
     CAPTURE.replace(outer_capture).unwrap_or_default()
 }
 
-/// Appends text to the capture of this thread; returns false if there is none.
+/// Appends text to the capture of this thread; returns false if no capture is active.
 fn capture(text: Arguments<'_>) -> bool {
     CAPTURE.with_borrow_mut(|buffer| match buffer {
         Some(buffer) => {
@@ -118,7 +119,7 @@ fn capture(text: Arguments<'_>) -> bool {
     })
 }
 
-/// Writes to standard output, or to standard error while a file has reserved standard output.
+/// Writes to standard output, or to standard error if standard output is reserved for an output file.
 pub fn write(text: Arguments<'_>) {
     if capture(text) {
         return;

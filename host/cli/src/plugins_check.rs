@@ -16,7 +16,7 @@ use byoc_plugin_api::host::{FileFacts, LoadedPlugin, RegisteredObject, read_fact
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Checks a plugin file and prints the errors found without a model.
+/// Checks a plugin file and prints the errors that can be detected without a model.
 pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
     crate::log::log_to_stderr(args.diagnostics.verbose);
     let registry = Registry::of_file(&args.file, &Session::without_plugins(1)?.services);

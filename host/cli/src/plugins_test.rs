@@ -3,7 +3,7 @@
 use super::args::{DiagnosticArgs, PluginsTestArgs, TestWorkerArgs};
 use super::{render, table};
 use byoc::runtime::error::Failure;
-use byoc::runtime::program;
+use byoc::runtime::invocation;
 use byoc::runtime::session::Session;
 use byoc_conformance::case::Case;
 use byoc_conformance::fault::{Fault, Kind};
@@ -24,7 +24,7 @@ use std::time::Duration;
 pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     crate::log::log_to_stderr(args.diagnostics.verbose);
     let file = plugin_file(args)?;
-    let program = program::words().map_err(|e| start_error(&e))?;
+    let program = invocation::words().map_err(|e| start_error(&e))?;
     let command = |memory: Option<u64>| worker_command(&program, &file, args, memory);
     let scratch_dir = tempfile::tempdir().map_err(|e| start_error(&e))?;
     let dirs: Vec<String> = args.plugins.plugin_dirs.iter().map(|d| format!(" --plugin-dir {}", d.display())).collect();
@@ -77,9 +77,9 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     if problems.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(problems.into()) }
 }
 
-/// Prints a warning for each waived name that belongs to neither a claim nor a check.
+/// Prints a warning for each waived name that matches neither a claim nor a check.
 fn warn_of_unknown_waivers(args: &PluginsTestArgs, names: &BTreeSet<String>) {
-    // A filter may exclude claims that appear only under an option, such as "operator tanh, option half=true".
+    // A filter may exclude claims that appear only with an option set, such as "operator tanh, option half=true".
     let is_excluded = |waiver: &str| {
         args.only.is_some() && waiver.rsplit_once(", ").is_some_and(|(_, option)| names.contains(option))
     };
@@ -281,7 +281,7 @@ fn conformance_error(file: &Path, report: &BackendReport, args: &PluginsTestArgs
 /// Maximum number of claims that an error lists.
 const MAX_LISTED_CLAIMS: usize = 10;
 
-/// Returns the error for a backend without a claim that contains `text`, the filter of the run.
+/// Returns the error for a backend with no claim whose name contains `text`, the filter of the run.
 fn no_claim_error(report: &BackendReport, text: &str) -> Diagnostic {
     let names: Vec<&str> = report.subject_names.iter().map(String::as_str).collect();
     let list = match names.len().checked_sub(MAX_LISTED_CLAIMS) {
@@ -343,7 +343,7 @@ fn run_case(
 pub fn run_worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
     let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads.into())?;
     let send = |value: &Value| {
-        // Begins with a newline, as a plugin may have printed an unterminated line.
+        // The newline ends a line that a plugin may have left unterminated.
         println!("\n{value}");
     };
     worker.serve(std::io::stdin().lock(), &send);

@@ -198,7 +198,7 @@ pub fn check_load_offload(args: &BuildArgs, share: f64, load_warnings: &[Diagnos
     check_offload(args, share, || (String::new(), load_warnings.iter().map(|w| w.message.clone()).collect()))
 }
 
-/// Shows a spinner, on a terminal only.
+/// Starts a spinner, which is shown only on a terminal.
 pub fn spinner(message: String) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(escape::line(&message).into_owned());
     spinner.enable_steady_tick(Duration::from_millis(120));

@@ -3,7 +3,7 @@
 
 use super::args::ServeArgs;
 use byoc::runtime::error::Failure;
-use byoc::runtime::program;
+use byoc::runtime::invocation;
 use byoc_ir::diag::{Diagnostic, codes};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 
 /// Returns the path of the server executable.
 fn server() -> Result<PathBuf, Failure> {
-    let installed_server = program::folder().map(|dir| dir.join(PROGRAM));
+    let installed_server = invocation::directory().map(|dir| dir.join(PROGRAM));
     installed_server.filter(|path| path.is_file()).ok_or_else(|| {
         let message = format!("expected the executable {PROGRAM} in the directory of byoc, found none");
         let help = "build the server with \"cargo build --package byoc-serve\"";

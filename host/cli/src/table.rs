@@ -55,8 +55,7 @@ pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
     }
 }
 
-/// Reduces the widths of the columns in `shorten`, the widest first, until all columns, two spaces apart, fit into
-/// `width`.
+/// Narrows the columns in `shorten`, the widest first, until all columns, separated by two spaces, fit into `width`.
 fn fit(widths: &mut [usize], width: usize, shorten: &[usize]) {
     let mut excess = (widths.iter().sum::<usize>() + 2 * (widths.len() - 1)).saturating_sub(width);
     while excess > 0 {

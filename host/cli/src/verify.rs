@@ -73,7 +73,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::from(pass != set_count)))
 }
 
-/// Verifies the model of one directory. A model that cannot be built or run is a result, too.
+/// Verifies the model in one directory. A model that cannot be built or run also yields a result.
 fn verify_directory(dir: &Path, args: &VerifyArgs, session: &Session) -> FolderResult {
     let offload = Cell::new(0.0);
     verify(dir, args, session, &offload)
@@ -84,7 +84,7 @@ fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
     diagnostic.code == codes::runtime::INPUT_SHAPE
 }
 
-/// Verifies the model of one directory. Sets `offload` to the share of the FLOPs on backends as soon as it is known.
+/// Verifies the model in one directory. Sets `offload` to the share of the FLOPs on backends as soon as it is known.
 fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>) -> Result<FolderResult, Failure> {
     let test_dir = TestFolder::open(dir)?;
     let Some(first_set) = test_dir.sets.first() else {

@@ -3,7 +3,7 @@
 use super::verify_result::FolderResult;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::error::Failure;
-use byoc::runtime::program;
+use byoc::runtime::invocation;
 use byoc_conformance::supervise::Termination;
 use byoc_ir::diag::codes;
 use std::io::Read;
@@ -11,11 +11,11 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Polling interval for the exit of a process.
+/// Polling interval while waiting for a process to exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Verifies the directory with the given index in a new process of this command, and returns the result. A process that
-/// prints no result counts as an error.
+/// Verifies the directory with the given index in a new process that runs this command, and returns the result. A
+/// process that prints no result counts as an error.
 ///
 /// # Errors
 /// If the process cannot be started, or the command is cancelled.
@@ -57,8 +57,8 @@ struct Case {
 
 impl Case {
     fn start(index: usize) -> std::io::Result<Case> {
-        let mut process = program::command()?
-            .args(program::arguments())
+        let mut process = invocation::command()?
+            .args(invocation::arguments())
             .arg(format!("--only-case={index}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,10 +1,10 @@
-//! Result of one directory of `byoc verify`.
+//! Result of `byoc verify` for one directory.
 
 use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use serde::{Deserialize, Serialize};
 
-/// Status of a directory, in the order of the summary.
+/// Status of a directory. The summary lists the variants in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -40,21 +40,21 @@ const UNSUPPORTED_CODES: [Code; 4] = [
 #[derive(Serialize, Deserialize)]
 pub struct FolderResult {
     pub status: Status,
-    /// Largest |a - b|; `None` without outputs to compare.
+    /// Largest |a - b| of a computed and a recorded element; `None` if the status is `Unsupported` or `Error`.
     pub max_abs_err: Option<f64>,
-    /// Largest |a - b| over the largest |b|.
+    /// Maximum, over the outputs, of the largest |a - b| divided by the largest finite |b|.
     pub max_rel_err: Option<f64>,
     /// Share of the FLOPs on backends.
     #[serde(rename = "offload_flops")]
     pub offload: f64,
     /// Code of the first error.
     pub code: Option<String>,
-    /// Difference or errors; empty for a pass.
+    /// Description of the difference or the errors; empty if the status is `Pass`.
     pub message: String,
 }
 
 impl FolderResult {
-    /// Creates the result of a directory whose model could not be built or run.
+    /// Creates the result for a directory whose model could not be built or run.
     pub fn from_failure(failure: &Failure) -> FolderResult {
         let code = failure.diagnostics.first().map(|d| d.code);
         // A model that the frontend does not support counts as unsupported, not as an error.
@@ -69,7 +69,7 @@ impl FolderResult {
         if is_unsupported { FolderResult { status: Status::Unsupported, ..result } } else { result }
     }
 
-    /// Creates the result of a directory whose verification ended in an error.
+    /// Creates the result for a directory whose verification ended in an error.
     pub fn with_error(code: Option<String>, message: String) -> FolderResult {
         FolderResult { status: Status::Error, max_abs_err: None, max_rel_err: None, offload: 0.0, code, message }
     }

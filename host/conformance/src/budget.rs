@@ -5,21 +5,23 @@
 //!
 //! * **Exact**: data movement, comparisons, selections, and all integer operations. Results match bit for bit, except
 //!   that NaN equals NaN and 0 equals -0. Subnormal numbers must be preserved: flushing them to zero is an error.
-//! * **Ulps**: elementwise functions, with a bound in units in the last place. IEEE 754 rounds `+ - * /` and the square
-//!   root correctly; for every other function, the operator's definition states the bound.
-//! * **Sum**: `gamma(n) * sum |terms|` with `gamma(n) = n u / (1 - n u)`, which holds for every order of summation
-//!   (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002, sections 3.1 and 4.2), plus the
-//!   smallest subnormal number per term, because each product may underflow (ibid., equation 2.8).
+//! * **Ulps**: elementwise functions, with a bound in units in the last place. IEEE 754 requires `+ - * /` and the
+//!   square root to be correctly rounded; for every other function, the operator's definition states the bound.
+//! * **Sum**: `gamma(n) * sum |terms|` with `gamma(n) = n * u / (1 - n * u)`, where `u` is the unit roundoff. The bound
+//!   holds for every order of summation (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM
+//!   2002, sections 3.1 and 4.2). The smallest subnormal number is added per term, because each product may underflow
+//!   (ibid., equation 2.8).
 //! * **Stable**: normalizations and other compositions: the error of a backward stable computation, that is, the change
 //!   of the result under a relative change of every input by `gamma(n + 8)` (ibid., section 1.5), estimated by
 //!   perturbing the inputs.
-//! * **Moments**: normalizations by the mean of the same elements: the bound of **Stable**, plus `gamma(n + 2)` times the
-//!   change of the result per relative error of the mean. For example, the elements of a pair are equally far from
-//!   their exact mean, so perturbing the inputs does not change the result, whereas rounding the mean does.
+//! * **Moments**: normalizations by the mean of the same elements: the bound of **Stable**, plus `gamma(n + 2)` times
+//!   the change of the result per relative error in the mean. For example, two elements are equally far from their
+//!   exact mean, so perturbing them does not change the result, whereas rounding the mean does.
 //! * **Logarithm**: `nn.log_softmax`, whose logarithm is near 0 if the sum is near 1: the bound of **Stable** plus
-//!   `gamma(n + 8) (1 + |y|)` (P. Blanchard, D. J. Higham and N. J. Higham, Accurately computing the log-sum-exp and
+//!   `gamma(n + 8) * (1 + |y|)` (P. Blanchard, D. J. Higham and N. J. Higham, Accurately computing the log-sum-exp and
 //!   softmax functions, IMA J. Numer. Anal. 41, 2021).
-//! * **Interpolation**: weighted sums whose weights are computed from rounded coordinates: `16 u * size * max |x|`.
+//! * **Interpolation**: weighted sums whose weights are computed from rounded coordinates: `16 * u * size * max |x|`,
+//!   where `size` is the largest dimension.
 //!
 //! Errors propagate from one operator to the next: see [`super::reference`].
 
@@ -51,7 +53,7 @@ pub fn roundoff(dtype: DType) -> f64 {
     if dtype == DType::F64 { f64::powi(2.0, -53) } else { f64::powi(2.0, -24) }
 }
 
-/// Computes `n u / (1 - n u)`.
+/// Computes `n * u / (1 - n * u)`, where `u` is the unit roundoff.
 pub fn gamma(n: usize, dtype: DType) -> f64 {
     let nu = n as f64 * roundoff(dtype);
     nu / (1.0 - nu).max(f64::EPSILON)

@@ -1,4 +1,4 @@
-//! Host services that count the calls by a plugin.
+//! Host services that count the calls made by a plugin.
 
 use byoc_plugin_api::{Constant, Executable, Graph, HostServices, Result, Services};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::Level;
 
-/// Counter of service calls by plugins.
+/// Counter of the service calls made by a plugin.
 #[derive(Debug, Default)]
 pub struct CallCounter {
     calls: AtomicU64,
@@ -56,7 +56,7 @@ impl HostServices for CountingServices {
         self.count_call().counter(name, increment);
     }
 
-    // Not counted, because the `tracing` bridge queries the level before every message.
+    // This call is not counted, because the `tracing` bridge makes it before every message.
     fn log_level(&self) -> Option<Level> {
         self.inner.log_level()
     }

@@ -55,8 +55,8 @@ pub enum Open {
 }
 
 impl Open {
-    /// Returns the type of a parameter with its open dimensions as symbols. Equal sizes share a symbol, because the
-    /// operators of the case may require equal dimensions; a size of 1 stays fixed, because it broadcasts.
+    /// Returns the type of a parameter with its open dimensions as symbols. Equal dimensions share a symbol, because
+    /// the operators of the case may require equality; a dimension of 1 stays fixed, because it broadcasts.
     pub fn parameter_type(self, dtype: DType, shape: &[usize]) -> Type {
         let dims = shape.iter().enumerate().map(|(axis, &size)| match (self, axis) {
             _ if size == 1 => Dim::Fixed(size),
@@ -89,12 +89,12 @@ pub struct Setting {
 /// Entries that receive the option of a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OptionScope {
-    /// All entries that can receive it.
+    /// All entries that can receive the option.
     #[default]
     All,
-    /// The entry `load`, of a region that was compiled without the option.
+    /// Entry `load` of a region that was compiled without the option.
     Load,
-    /// The runs of a region that was compiled and loaded without the option.
+    /// Runs of a region that was compiled and loaded without the option.
     Run,
 }
 
@@ -232,7 +232,7 @@ impl Case {
         Ok(case)
     }
 
-    /// Returns true if each parameter has an input of its type; an open dimension accepts any size.
+    /// Returns true if each parameter has an input of its type; an open dimension matches any number.
     fn has_matching_inputs(&self) -> bool {
         let params = self.module.main().map(|main| main.params.clone()).unwrap_or_default();
         params.len() == self.inputs.len()

@@ -113,7 +113,7 @@ impl Claims {
         self.reports.iter().find(|report| report.claim == claim).map_or(0, |report| report.tested)
     }
 
-    /// Counts a case outcome for each operator of the case in its declared layout.
+    /// Counts a case outcome for each operator in the case that uses its first declared data layout.
     pub fn count_layouts(&mut self, case: &Case, outcome: &CaseReply) {
         if self.layouts.is_empty() {
             return;

@@ -1,5 +1,5 @@
 //! Runs of a region with its tensors in device memory: runs with one host tensor, runs that return before their work is
-//! complete, dependent runs, concurrent runs.
+//! complete, dependent runs, and concurrent runs.
 
 use super::execute::check_outputs;
 use super::fault::{CaseResult, Fault, Kind};
@@ -52,15 +52,15 @@ struct StartedRun {
     event: Option<Event>,
 }
 
-/// Tensors in one buffer: inputs of one or more runs, then outputs, then a workspace, at aligned offsets separated by guard
-/// bytes.
+/// Tensors in one buffer: inputs of one or more runs, then outputs, then a workspace, at aligned offsets, separated by
+/// guard bytes.
 struct Tensors<'t> {
     buffer: Buffer,
     bytes: usize,
     inputs: Vec<(&'t Tensor, usize)>,
     outputs: Vec<usize>,
     workspace: usize,
-    /// Buffer that shares the memory of the first input, in place of its copy.
+    /// Buffer that shares the memory of the first input and replaces its copy.
     shared: Option<Buffer>,
 }
 
@@ -142,7 +142,7 @@ impl Device<'_> {
         self.run_concurrently(second_set.as_ref())
     }
 
-    /// Copies to the device and back with page-locked memory, if the device offers it.
+    /// Copies page-locked memory to the device and back, if the device offers such memory.
     fn copy_page_locked(&self) -> Result<(), Fault> {
         const BYTES: usize = 1000;
         let error = |entry: &'static str| move |error: Error| Fault::of_error(Kind::RunFailed, entry, &error);

@@ -39,8 +39,8 @@ const MEMORY_ATTEMPTS: usize = 4;
 
 /// Conformance run of a plugin, in a process that is isolated from crashes of the plugin.
 pub struct Run<'a> {
-    /// Creates the command that starts a worker for the plugin file. The argument limits the worker's address space, in
-    /// KiB.
+    /// Callback that creates the command to start a worker for the plugin file. The argument limits the worker's
+    /// address space, in KiB.
     pub command: &'a dyn Fn(Option<u64>) -> Command,
     /// Options of the run.
     pub options: &'a Options,
@@ -67,7 +67,7 @@ impl Run<'_> {
         self.options.waived.iter().any(|waived_name| waived_name == name)
     }
 
-    /// Adds a failure of a claim or a check to the failures, or to the waived failures if its subject is waived.
+    /// Adds a failed case to the report, among the waived failures if its subject is waived.
     pub(super) fn report_failure(&self, report: &mut BackendReport, failure: FailedCase) {
         match self.is_waived(&failure.subject) {
             true => report.waived.push(failure),

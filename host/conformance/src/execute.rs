@@ -44,7 +44,7 @@ fn no_memory(error: &OutOfMemory) -> Fault {
     Fault::new(Kind::Memory, "run", error.to_string())
 }
 
-/// Runs a region once with input `i` in `memory[of[i]]`; inputs may share memory.
+/// Runs a region once with input `i` in `memory[buffer_indices[i]]`; inputs may share memory.
 pub fn run_on(
     test_region: &TestRegion,
     executable: &dyn Executable,
@@ -113,7 +113,8 @@ pub fn judge_outputs(outputs: &[Tensor], expected: &[BoundedTensor]) -> Result<f
     Ok(share)
 }
 
-/// Checks all outputs against the reference. The message of a fault names the output, and the run by its `description`.
+/// Checks all outputs against the reference. The message of a fault names the output, and identifies the run by
+/// `description`.
 ///
 /// # Errors
 /// If an output is outside its bounds. The fault has the given kind and entry.

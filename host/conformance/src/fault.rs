@@ -33,7 +33,7 @@ kinds! {
     WrongResult "wrong-result";
     /// `prepare` returned outputs that do not match the region's outputs.
     WrongShape "wrong-shape";
-    /// The backend supported the region, and `compile` failed.
+    /// The backend supported the region, but `compile` failed.
     ClaimNotKept "claim-not-kept";
     /// `load` or `prepare` failed on the output of `compile`.
     LoadFailed "load-failed";
@@ -49,7 +49,7 @@ kinds! {
     JudgeFailed "judge-failed";
     /// The description is invalid or contradicts itself.
     BadDescription "bad-description";
-    /// The same region compiled to different bytes.
+    /// Two compilations of the same region produced different bytes.
     NotDeterministic "not-deterministic";
     /// The blob lacks the region's symbol.
     MissingSymbol "missing-symbol";
@@ -85,9 +85,9 @@ kinds! {
     Memory "memory";
     /// With too little memory, an entry did not return.
     MemoryHang "memory-hang";
-    /// A claim of the description was not tested: every case of it was refused, or none could be generated.
+    /// A claim of the description was not tested: every case was refused, or none could be generated.
     NotTested "not-tested";
-    /// The plugin calls the host after all of the plugin's objects were dropped.
+    /// The plugin called the host after all of the plugin's objects were dropped.
     WorksAfterUnload "works-after-unload";
 }
 

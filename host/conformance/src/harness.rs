@@ -52,7 +52,7 @@ impl Harness<'_, '_> {
         let has_pattern = |entry: &&Entry| has_subject(Subject::Pattern(entry.name.to_string()));
         let table: Vec<Entry> = self.backend.table.iter().filter(has_pattern).cloned().collect();
         let operators: Vec<String> = match &case.subject {
-            // The description under an option may omit the operator.
+            // With an option set, the description may omit the operator.
             Subject::Operator(name) if subjects.len() == 1 => vec![name.clone()],
             _ => {
                 let has_operator = |name: &&String| has_subject(Subject::Operator(name.to_string()));
@@ -185,7 +185,7 @@ impl Harness<'_, '_> {
         Ok(plan)
     }
 
-    /// Returns the option of the case, if it is an option of runs.
+    /// Returns the option of the case, if it applies to runs.
     pub fn run_options(&self) -> BackendOptions {
         let mut options = BackendOptions::default();
         let described = &self.backend.description.options;
@@ -229,7 +229,7 @@ impl Harness<'_, '_> {
 /// Returns true if a region contains the subject: a match of the pattern, or the operator outside any composite.
 fn is_taken(module: &Module, region: &RegionReport, subject: &Subject) -> bool {
     let is_branch = |id: ExprId| matches!(module.expr(id), Expr::If { .. });
-    // In a case with control flow, the backend must take the branch or the loop, with the operators inside. A loop
+    // In a case with control flow, the region must contain the branch or the loop, with the operators inside. A loop
     // contains a branch.
     if module.nodes.ids().any(is_branch) {
         return region.nodes.iter().copied().any(is_branch);

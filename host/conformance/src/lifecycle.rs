@@ -1,5 +1,5 @@
-//! Plugin-wide checks on one passing case: cancelled and killed compilations, an unusable cache, low memory, no calls
-//! to services after the last region is dropped.
+//! Plugin-wide checks on one passing case: cancelled and killed compilations, an unusable cache, low memory, and no
+//! calls to services after the last region is dropped.
 
 use super::case::{Case, Setting};
 use super::driver::Run;

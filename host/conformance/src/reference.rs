@@ -33,14 +33,14 @@ impl BoundedTensor {
     }
 }
 
-/// All values of a module by expression, with tuples flattened.
+/// All values of a module, keyed by expression, with tuples flattened.
 pub type Values = interpret::Values<BoundedTensor>;
 
 /// Computes every value of `@main`.
 ///
 /// # Errors
 /// If there is no `@main`, the number of inputs is wrong, the reference rejects a value (for example, an out-of-bounds
-/// index), or an expression is not data flow.
+/// index), or an expression is neither data flow nor an `if` nor a while loop.
 pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     let main = module.main().ok_or("the module has no @main")?;
     if main.params.len() != inputs.len() {
@@ -248,8 +248,8 @@ fn operator_error(
     }
 }
 
-/// Returns, per result element, twice the largest change when the operands are perturbed by their error bounds plus a
-/// relative `gamma(backward_terms)`.
+/// Returns, for each result element, twice its largest change when the operands are perturbed by their error bounds
+/// plus a relative error of `gamma(backward_terms)`.
 fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backward_terms: usize) -> Vec<Vec<f64>> {
     const PERTURBATIONS: u64 = 10;
     let Ok(baseline) = apply(operator, attrs, args, |_, b| map_binary64(&b.value, |_, v| v)) else { return Vec::new() };
@@ -273,8 +273,8 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
                 let error = b.error.get(i).copied().unwrap_or(0.0);
                 let step = error + relative_error * v.abs();
                 match v.is_finite() {
-                    // An unbounded operand makes everything that depends on it unbounded, also if its own value is
-                    // infinite.
+                    // An operand with an infinite error bound makes every dependent result unbounded, even if its own
+                    // value is infinite.
                     _ if error == f64::INFINITY => f64::NAN,
                     true if step == f64::INFINITY => f64::NAN,
                     true => v + signs[i] * step,
@@ -286,7 +286,7 @@ fn perturbation_changes(operator: OpId, attrs: &Attrs, args: &Arguments, backwar
         for ((max_changes, baseline), result) in max_changes.iter_mut().zip(&baseline).zip(&perturbed_results) {
             for ((max_change, baseline), result) in max_changes.iter_mut().zip(baseline).zip(result.view().to_f64s()) {
                 let is_equal = *baseline == result || (baseline.is_nan() && result.is_nan());
-                // If a small step leaves the domain of the operator, the result is unbounded.
+                // If a small step leaves the domain of the operator, the error is unbounded.
                 let change = if is_equal { 0.0 } else { (baseline - result).abs() };
                 *max_change = if change.is_nan() { f64::INFINITY } else { max_change.max(2.0 * change) };
             }
@@ -347,7 +347,7 @@ pub fn compare(actual: &Tensor, expected: &BoundedTensor) -> Result<f64, Mismatc
             continue;
         }
         let deviation = if bound > 0.0 && (a.is_infinite() || b.is_infinite()) {
-            // A result that close to the largest number may round to infinity, depending on the order of a summation.
+            // A result this close to the largest number may round to infinity, depending on the summation order.
             let limit = largest_finite(actual.dtype());
             (a.clamp(-limit, limit) - b.clamp(-limit, limit)).abs()
         } else {
@@ -412,7 +412,7 @@ mod tests {
         let scale = 1.0 / (variance + 1e-5).sqrt();
         let computed: Vec<f32> = (0..2).map(|i| (pair[i] - mean) * scale * gamma[i] + beta[i]).collect();
         let share = compare(&Tensor::from_slice(&[1, 2], &computed), &values[&norm][0]).unwrap();
-        // Nor is the bound many times larger than the error.
+        // The bound must not be many times larger than the error either.
         assert!(share > 0.1, "expected more than 0.1 of the bound to be used, found {share}");
     }
 

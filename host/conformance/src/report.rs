@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Notes on what a description excludes from its guarantees.
+/// Returns notes on what a description excludes from its guarantees.
 pub fn exclusions(finite_math: bool, flush_to_zero: bool) -> impl Iterator<Item = &'static str> {
     [finite_math.then_some(FINITE_MATH), flush_to_zero.then_some(FLUSH_TO_ZERO)].into_iter().flatten()
 }
@@ -136,15 +136,15 @@ pub struct BackendReport {
     pub plugin: String,
     /// Version of the plugin.
     pub version: String,
-    /// True if the backend makes no guarantee for non-finite values, which were therefore not tested.
+    /// True if the backend makes no guarantee for non-finite values; such values were therefore not tested.
     pub finite_math: bool,
-    /// True if the backend may replace subnormal numbers, which were therefore not tested, with zero.
+    /// True if the backend may flush subnormal numbers to zero; such numbers were therefore not tested.
     pub flush_to_zero: bool,
     /// Faults that do not belong to a case.
     pub faults: Vec<Fault>,
     /// Names of all patterns and operators, including those that the filter of the run excludes.
     pub subject_names: Vec<String>,
-    /// Outcomes by subject.
+    /// Outcomes of the cases, one report per subject.
     pub subjects: Vec<SubjectReport>,
     /// Claims besides patterns and operators.
     pub claims: Vec<ClaimReport>,

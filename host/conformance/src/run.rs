@@ -93,8 +93,8 @@ impl Run<'_> {
         report
     }
 
-    /// Tests every pattern and operator, and regions with several operators. Returns passed cases: the first one of each
-    /// subject, then the second one of each, and so on.
+    /// Tests every pattern and operator, and regions with several operators. Returns passed cases: the first one of
+    /// each subject, then the second one of each, and so on.
     fn try_subjects(&self, progress: &mut Progress, table: &[Entry], operators: &[&'static OpDef]) -> Vec<Case> {
         let claims = table.iter().map(Claim::Pattern).chain(operators.iter().map(|&def| Claim::Operator(def)));
         let claims: Vec<Claim<'_>> = claims.filter(|claim| self.is_selected(&claim.subject())).collect();
@@ -183,7 +183,7 @@ impl Run<'_> {
                         break;
                     }
                 }
-                // The value may admit further element types.
+                // The option value may admit further element types.
                 for case in progress.refused_dtypes.clone() {
                     let setting = Setting { option: option_setting.clone(), ..case.setting.clone() };
                     if !self.try_variant(progress, Case { setting, ..case }, &name) {
@@ -195,7 +195,7 @@ impl Run<'_> {
         }
     }
 
-    /// Tests the claims that need an option: claims that appear only in the description under the option, and claims
+    /// Tests the claims that need an option: claims that appear in the description only with the option set, and claims
     /// without a supported case in the default configuration.
     fn try_claims_under(
         &self,

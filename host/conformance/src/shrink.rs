@@ -9,7 +9,7 @@ use byoc_ir::typing::Builder;
 use byoc_ir::with_dtype;
 use std::collections::{BTreeSet, HashMap};
 
-/// Returns the smallest case for which `is_failing` returns true, found with at most `attempts` attempts.
+/// Returns the smallest case found in at most `attempts` attempts for which `is_failing` returns true.
 pub fn shrink(case: &Case, attempts: usize, mut is_failing: impl FnMut(&Case) -> bool) -> Case {
     let mut smallest_case = case.clone();
     let mut attempts_left = attempts;

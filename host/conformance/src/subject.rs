@@ -52,7 +52,7 @@ pub(super) struct Progress {
     pub claims: Claims,
     /// Case generator.
     pub cases: Cases,
-    /// First refused case of each element type that a claim does not support.
+    /// First refused case of each element type that no claim covers.
     pub refused_dtypes: Vec<Case>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Tally {
     pub report: SubjectReport,
     /// Passed cases.
     pub samples: Vec<Case>,
-    /// Number of attempts with open dimensions, and of those that were supported.
+    /// Number of attempts with open dimensions, and number of supported ones among them.
     open_attempts: usize,
     open_case_count: usize,
     device_case_count: usize,
@@ -73,7 +73,7 @@ pub(super) struct Tally {
     dtypes: BTreeMap<DType, bool>,
     /// Number of refusals per code.
     codes: BTreeMap<String, usize>,
-    /// Restrictions of supported cases.
+    /// Restrictions under which cases were supported.
     helpful: Vec<Restrictions>,
 }
 
@@ -126,8 +126,8 @@ impl Tally {
         }
     }
 
-    /// Returns true if no case was supported, mostly because a region with only this operator is not profitable.
-    /// Different operands or attributes do not change this verdict.
+    /// Returns true if no case was supported, and the most frequent reason is that a region with only this operator is
+    /// not profitable. Different operands or attributes do not change this verdict.
     fn needs_neighbors(&self) -> bool {
         let frequent_code =
             self.codes.iter().filter(|(code, _)| *code != "UnsupportedDtype").max_by_key(|(_, count)| **count);
@@ -150,7 +150,7 @@ impl Run<'_> {
     ) -> Tally {
         (self.progress)(&subject.to_string());
         let mut tally = Tally::new(subject);
-        // Regions differ in their operators, so a refusal of one says little about the next one.
+        // Regions differ in their operators, so the refusal of one says little about the next.
         let is_region = matches!(subject, Subject::Region);
         // A pattern has more code paths than an operator: its alternatives, with and without each optional part.
         let enough = if matches!(subject, Subject::Pattern(_)) { self.options.cases } else { self.options.cases / 2 };
@@ -248,7 +248,7 @@ impl Run<'_> {
                     tally.branch_case_count = if is_good { tally.branch_case_count + 1 } else { MAX_BRANCH_CASES };
                 }
                 if progress.claims.loops && tally.loop_case_count < MAX_LOOP_CASES {
-                    // Two iterations, none, and one.
+                    // The number of iterations cycles through 2, 0 and 1.
                     let is_good = self.try_in_loop(progress, &case, [2, 0, 1][tally.loop_case_count % 3]);
                     tally.loop_case_count = if is_good { tally.loop_case_count + 1 } else { MAX_LOOP_CASES };
                 }

@@ -46,7 +46,7 @@ pub enum Termination {
 }
 
 impl Termination {
-    /// Abort, for example after a failed allocation.
+    /// Termination by SIGABRT, for example after a failed allocation.
     pub const ABORTED: Termination = Termination::Killed(6);
 
     /// Converts the exit status of a process.
@@ -103,7 +103,8 @@ impl Supervisor {
         self.send_until(request, None)
     }
 
-    /// Sends a request to the worker, and kills the worker after at most `patience`, regardless of its current entry.
+    /// Sends a request to the worker, waits for at most `patience`, and kills the worker, regardless of its current
+    /// entry.
     pub fn interrupt(&mut self, request: &Value, patience: Duration) {
         self.send_until(request, Some(Instant::now() + patience));
         self.stop();

@@ -82,8 +82,9 @@ impl TestRegion {
         }
     }
 
-    /// Returns the region with inputs whose symbolic dimensions are larger by 1, and the reference results. `None` if a
-    /// symbolic dimension is an expression, no dimension is symbolic, or the reference rejects the dimensions.
+    /// Returns the region with inputs whose symbolic dimensions are larger by 1, and with the reference results for
+    /// these inputs; `None` if a symbolic dimension is an expression, no dimension is symbolic, or the reference
+    /// rejects the dimensions.
     pub fn with_other_dims(&self) -> Option<TestRegion> {
         let mut inputs = Vec::with_capacity(self.inputs.len());
         for (declaration, tensor) in self.graph.inputs.iter().zip(&self.inputs) {

@@ -11,7 +11,7 @@ use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{Executable, Prepared};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
-/// Number of concurrent threads, and of runs per thread.
+/// Number of concurrent threads, and number of runs per thread.
 const THREADS: usize = 4;
 const RUNS_PER_THREAD: usize = 24;
 

@@ -74,8 +74,8 @@ impl Worker {
         }
     }
 
-    /// Calls `describe` twice, and compares the results. For a request with an option, returns the description under
-    /// that option.
+    /// Calls `describe` twice, and compares the results. For a request with an option, returns the description with
+    /// that option set.
     fn describe(&self, request: &Value, progress: &dyn Fn(&str, &str)) -> Value {
         let name = request["backend"].as_str().unwrap_or_default();
         progress("describe", "");

@@ -64,8 +64,8 @@ pub fn cmake(e: &ExportedModel<'_>, sources: &[String]) -> String {
     )
 }
 
-/// Returns the compiler flags for the processor. With vector instructions, multiply-adds are contracted, and errno and
-/// floating-point exceptions are ignored.
+/// Returns the compiler flags for the processor. If it has vector instructions, the flags permit contracted
+/// multiply-adds, and ignore errno and floating-point exceptions.
 fn flags(e: &ExportedModel<'_>) -> String {
     let machine = e.options.machine;
     let extra_flags = if machine.vectors { " -ffp-contract=fast -fno-math-errno -fno-trapping-math" } else { "" };

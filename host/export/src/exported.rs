@@ -62,7 +62,7 @@ impl ExportedModel<'_> {
         self.options.weights == Weights::File
     }
 
-    /// Returns true if a backend region reports failures.
+    /// Returns true if a backend region can report a failure.
     pub fn has_status(&self) -> bool {
         self.regions.iter().any(|region| region.call.status)
     }
@@ -98,7 +98,7 @@ pub struct ExportedModel<'a> {
 pub struct Extern {
     /// Relay name of the operator.
     pub operator: String,
-    /// Layout of constant weights; empty for the layout in the model.
+    /// Layout of constant weights; empty to keep the layout in the model.
     pub kernel_layout: String,
     /// Name of the function.
     pub function: String,

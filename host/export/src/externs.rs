@@ -84,7 +84,7 @@ pub fn regions(compiled: &Compiled, prefix: &str) -> Result<Vec<RegionCode>, Fai
     Ok(externs)
 }
 
-/// Returns true if the C code of a region may read constant `i`: by a literal or a computed index.
+/// Returns true if the C code of a region may read constant `i`, with a literal or a computed index.
 fn reads_constant(text: &str, i: usize) -> bool {
     text.match_indices("constants[").any(|(start, name)| {
         let tail = &text[start + name.len()..];

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// Words reserved in the interface: keywords of C and, because C++ code may include the header, of C++, and macros of
-/// the included headers.
+/// Words reserved in the interface: keywords of C and C++, and macros of the included headers. C++ code may include the
+/// header of the interface.
 const RESERVED: &str = "
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast consteval
 constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit export extern false float for

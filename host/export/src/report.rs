@@ -1,4 +1,4 @@
-//! Report of a project: flash, RAM per step, operations and stack.
+//! Report on an exported project: flash, RAM per step, operations and stack.
 
 use crate::exported::{ExportedModel, Port};
 use serde_json::{Value, json};

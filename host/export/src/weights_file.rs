@@ -1,7 +1,7 @@
 //! Constants as a file, which is passed to the program at run time.
 //!
-//! The file begins with [`HEADER`] bytes: a magic number, and a hash of the remaining bytes, by which the program
-//! rejects the weights of a different model. The arrays follow, little-endian, each at a multiple of [`ALIGN`].
+//! The file begins with [`HEADER`] bytes: a magic number, and a hash of the remaining bytes. The program uses the hash
+//! to reject the weights of a different model. The arrays follow, little-endian, each at a multiple of [`ALIGN`].
 
 use byoc_emit_c::program::Array;
 

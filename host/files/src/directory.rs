@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Names of the subdirectories for the new and the old files in the temporary directory.
+/// Names of the subdirectories of the temporary directory that hold the new and the old files.
 const NEW_NAME: &str = "new";
 const OLD_NAME: &str = "old";
 

@@ -78,8 +78,8 @@ pub fn release_pages(bytes: &[u8]) {
         // If the system ignores the advice, the pages stay resident, which only costs memory.
         let end = (offset + bytes.len() + FAULT_AROUND).min(map.len());
         let offset = offset.saturating_sub(FAULT_AROUND);
-        // SAFETY: `MAPPINGS` contains only read-only file mappings, so the next access to a released page reads the
-        // same bytes from the file.
+        // SAFETY: `MappedFile::of` adds only read-only file mappings to `MAPPINGS`, so the next access to a released
+        // page reads the same bytes from the file.
         let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, end - offset) };
     }
 }

@@ -107,7 +107,7 @@ impl Header {
     }
 }
 
-/// Reason why an array cannot be read.
+/// Error in reading an array.
 #[derive(Debug)]
 pub enum ReadError {
     /// Invalid or unreadable file, with a description.
@@ -184,7 +184,8 @@ pub fn encode(tensor: &Tensor) -> Vec<u8> {
     [header(tensor).as_slice(), &data(tensor)].concat()
 }
 
-/// Returns the data of a tensor in the element type of the file: small floats, which NumPy lacks, become float32.
+/// Returns the data of a tensor in the element type of the file: floats of fewer than 16 bits, which NumPy lacks,
+/// become float32.
 fn data(tensor: &Tensor) -> Cow<'_, [u8]> {
     if !tensor.dtype().is_small_float() {
         return tensor.bytes().into();
@@ -201,7 +202,8 @@ fn header(tensor: &Tensor) -> Vec<u8> {
     let dims = dims.trim_end();
     let descr = descr(tensor.dtype());
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
-    // Magic, version and length are ten bytes; the data is aligned to 64 bytes, the header ends with a newline.
+    // The magic number, the version and the length occupy ten bytes. The header ends with a newline, and the data is
+    // aligned to 64 bytes.
     let padded_len = (10 + text.len() + 1).next_multiple_of(64);
     text.extend(std::iter::repeat_n(' ', padded_len - 11 - text.len()));
     text.push('\n');

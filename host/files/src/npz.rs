@@ -74,7 +74,7 @@ impl<'p> Npz<'p> {
         self.entry(index, read)
     }
 
-    /// Reads an array. The size is known before decompression from the directory of the archive, and bounds the read.
+    /// Reads an array. The directory of the archive states the uncompressed size, which bounds the read.
     ///
     /// # Errors
     /// If the entry is not an array, or the allocation fails.

@@ -61,8 +61,8 @@ pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagn
     Ok(())
 }
 
-/// Lets `write` write to an unnamed temporary file, and copies the content to `out`, so that content that requires
-/// seeking, such as an archive, can be written to a pipe.
+/// Lets `write` write to an unnamed temporary file, then copies the content to `out`. Content that requires seeking,
+/// such as an archive, can thus be written to a pipe.
 ///
 /// # Errors
 /// If `write` fails, in which case nothing has been written to `out`, or `out` cannot be written.
@@ -72,7 +72,7 @@ pub fn write_through(out: &mut dyn Write, write: impl FnOnce(&mut File) -> Resul
     copy(&mut buffer, out)
 }
 
-/// Checks in advance whether [`write_atomically`] is likely to succeed, before long work starts.
+/// Checks whether [`write_atomically`] is likely to succeed, so that an error is reported before long computations.
 ///
 /// # Errors
 /// E0513 if the directory is missing or not writable, or `path` is a directory.
@@ -178,9 +178,9 @@ fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
     out.flush()
 }
 
-/// Kind of the file at a path, which determines the method of writing.
+/// Kind of the file at a path, which determines how the file is written.
 enum Target {
-    /// Path with all symlinks resolved: a regular file, or nonexistent.
+    /// Regular file, or no file; all symlinks in the path are resolved.
     Regular { path: PathBuf, replaced: Option<FileOwnership> },
     /// Device, FIFO, socket or descriptor: opened and written.
     Special { socket: bool },

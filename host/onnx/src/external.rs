@@ -2,8 +2,8 @@
 //!
 //! The file names come from the model and are untrusted: only files below the model's directory are read, after
 //! resolving symlinks, and every range is checked against the file size. If the model itself is a symlink, the
-//! directory of the symlink target is permitted as well, because model caches store files under their digests, together
-//! with directories of symlinks to these files.
+//! directory of the symlink target is permitted as well: model caches store each file under its digest, and provide
+//! directories of symlinks to these files.
 
 use super::proto::{Bytes, TensorProto, external_entries};
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ pub struct ExternalFiles {
 }
 
 impl ExternalFiles {
-    /// Creates the file set for the directory of the model, without mapping any file.
+    /// Creates the set of files in the directory of the model, without mapping any file.
     pub fn beside(model: &Path) -> ExternalFiles {
         let dir = match model.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
@@ -33,8 +33,8 @@ impl ExternalFiles {
     /// Reads the external data of a tensor of `size` bytes.
     ///
     /// # Errors
-    /// If the path is outside the permitted directories, the file cannot be read, or the range exceeds the file or
-    /// differs from `size`.
+    /// If the path is outside the permitted directories, the file cannot be read, the range extends beyond the end of
+    /// the file, or its length is not `size`.
     pub fn read(&self, tensor: &TensorProto, size: usize) -> Result<Bytes, String> {
         let entries = external_entries(tensor);
         let location = *entries.get("location").ok_or("expected a location in external_data, found none")?;

@@ -88,10 +88,10 @@ impl TestFolder {
         pairs.map(|(port, file)| Ok((port.name.clone(), pb::read(file).map_err(|e| vec![e])?))).collect()
     }
 
-    /// Imports the model. An input without a shape in `options` takes the shape recorded in the first data set.
+    /// Imports the model. An input without a shape in `options` is given the shape recorded in the first data set.
     ///
     /// # Errors
-    /// Same as [`crate::load`], or if a data file cannot be read.
+    /// See [`crate::load`]. Also fails if a data file cannot be read.
     pub fn load(&self, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
         let mut options = options.clone();
         for (name, tensor) in self.recorded_inputs()? {

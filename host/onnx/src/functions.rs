@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// Node with the opset version of its domain.
+/// Node after the expansion of function calls, with the opset version of its domain.
 pub struct FlatNode {
     /// Node with unique names in the graph.
     pub proto: NodeProto,

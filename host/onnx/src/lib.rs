@@ -1,4 +1,4 @@
-//! ONNX frontend: translates opsets 1 to 28 to Relay's operators.
+//! ONNX frontend: translates the operators of opsets 1 to 28 into Relay's operators.
 //!
 //! | file | contents |
 //! |---|---|

@@ -410,7 +410,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("full", &[value], attrs![shape: dims, dtype: dtype])
     }
 
-    /// Creates a zero tensor, as [`Node::constant_tensor`] does.
+    /// Creates a zero tensor with [`Node::constant_tensor`].
     pub fn zeros(&mut self, dtype: DType, shape: &[usize]) -> Result<ExprId> {
         self.constant_tensor(dtype, shape, 0.0)
     }

@@ -15,7 +15,7 @@ impl Node<'_, '_> {
     /// Returns the elements of input `i`, a vector or a scalar, if the input is present.
     ///
     /// # Errors
-    /// If an element is unknown or non-integer.
+    /// If an element is unknown or not an integer.
     pub fn sizes(&mut self, i: usize, role: &str) -> Result<Option<Vec<Size>>> {
         let Some(value) = self.optional_input(i) else { return Ok(None) };
         match self.tracked_elements(value).and_then(|sizes| sizes.into_iter().collect::<Option<Vec<Size>>>()) {
@@ -163,7 +163,8 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Builds a tensor with the dimensions `target_dims`; `None` if a dimension is neither fixed nor an input symbol.
+    /// Builds a tensor with the dimensions `target_dims`; `None` if a dimension is neither fixed nor a symbolic input
+    /// dimension.
     fn tensor_with_dims(&mut self, target_dims: &[Dim]) -> Result<Option<ExprId>> {
         let is_symbol = |dim: &Dim| dim.name().is_some_and(|name| !self.is_computed_dim(name));
         if !target_dims.iter().all(|dim| dim.fixed().is_some() || is_symbol(dim)) {
@@ -182,8 +183,8 @@ impl Node<'_, '_> {
         Ok(Some(template))
     }
 
-    /// Returns a zero vector whose length is the symbolic dimension `name`. For an input dimension of the model, the
-    /// vector is derived from an input with this dimension.
+    /// Returns a zero vector whose length is the symbolic dimension `name`. For a dimension of a model input, the
+    /// vector is derived from that input.
     pub fn zeros_of_dim(&mut self, name: &str) -> Result<ExprId> {
         if let Some(lane) = self.cached_zeros(name) {
             return Ok(lane);
@@ -248,8 +249,8 @@ impl DimOps<ExprId, Error> for Node<'_, '_> {
     }
 }
 
-/// Returns the codes for Relay's `reshape` from `dims` to `target_dims`, and true if 0 denotes an empty dimension
-/// (`allowzero`) rather than a copied dimension; `None` if no codes express the reshape.
+/// Returns the `newshape` codes that make Relay's `reshape` convert `dims` to `target_dims`; `None` if no codes express
+/// the reshape. The flag is true if 0 denotes an empty dimension (`allowzero`) instead of a copied dimension.
 fn reshape_codes(dims: &[Dim], target_dims: &[Dim]) -> Option<(Vec<i64>, bool)> {
     let index_codes = codes_by_index(dims, target_dims).map(|codes| (codes, target_dims.contains(&Dim::Fixed(0))));
     index_codes.or_else(|| codes_by_factors(dims, target_dims).map(|codes| (codes, false)))

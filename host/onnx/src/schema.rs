@@ -2,7 +2,7 @@
 
 use byoc_ir::tensor::DType;
 
-/// Accepted element type classes per input: `f` for floating-point types, `i` for integers, `b` for Booleans. `..`
+/// Accepted classes of element types, per input: `f` for floating-point types, `i` for integers, `b` for Booleans. `..`
 /// repeats the preceding entry for all remaining inputs; otherwise, inputs without an entry accept any type. 8-bit
 /// floats and types of fewer than 8 bits are not restricted here: converters accept them where the operator defines
 /// them.

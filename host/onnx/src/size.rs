@@ -9,7 +9,8 @@ use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{Shape, Tensor};
 use std::collections::HashMap;
 
-/// Maximum number of elements of a tracked tensor; a larger tensor is neither a shape nor a part of a shape.
+/// Maximum number of elements of a tracked tensor. Larger tensors are not tracked, because they cannot be shapes or
+/// parts of shapes.
 const MAX_ELEMENTS: usize = 64;
 
 /// Integer expression over dimensions; a Boolean is 0 or 1.
@@ -68,7 +69,7 @@ impl Sizes {
         }
     }
 
-    /// Evaluates an element-moving operator by running it on the indices of the elements.
+    /// Evaluates an operator that only moves elements, by running it on the indices of the elements.
     fn move_elements(&self, module: &Module, op: OpId, attrs: &Attrs, args: &[ExprId]) -> Option<Vec<Option<Size>>> {
         let mut all_sizes = Vec::new();
         let mut positions_of = |value: ExprId| -> Option<Tensor> {

@@ -28,11 +28,11 @@ const MAX_FOLD_FLOPS: u64 = 50_000_000;
 /// Maximum size of an origin set; without a limit, a long chain of constants would have quadratic cost.
 const MAX_ORIGINS: usize = 2048;
 
-/// Maximum total number of unrolled steps of all recurrent layers in a model. Each step has about a dozen operators, so
-/// a backend would take minutes to compile many more steps.
+/// Maximum total number of unrolled steps over all recurrent layers in a model. Each step has about a dozen operators,
+/// so a backend would take minutes to compile many more steps.
 pub const MAX_STEPS: usize = 10_000;
 
-/// Function that converts the node at the given position of its graph.
+/// Function that converts the node at the given position in its graph.
 pub type ConvertNode = fn(&mut ConversionState<'_>, &FlatNode, usize) -> Result<()>;
 
 /// Value bound to a name.
@@ -63,18 +63,18 @@ pub struct ConversionState<'m> {
     pub sizes: Sizes,
     /// Named dimensions of values whose types have unknown dimensions.
     pub names: Names,
-    /// Input and axis of each symbolic dimension.
+    /// Input and axis that provide each symbolic dimension.
     pub symbolic_dims: BTreeMap<Name, (ExprId, usize)>,
     /// Zero vectors, by the symbolic dimension that is their length.
     pub dim_zeros: BTreeMap<Name, ExprId>,
-    /// Remaining unrolling budget of recurrent layers, in steps.
+    /// Remaining unrolling budget for recurrent layers, in steps.
     pub steps_left: usize,
     values: HashMap<String, Binding>,
     /// Previous bindings of the names that the innermost subgraph has bound.
     shadowed: Vec<(String, Option<Binding>)>,
     /// Functions under construction, innermost last.
     functions: Vec<Captures>,
-    /// Nesting depth of the current node in subgraphs.
+    /// Subgraph nesting depth of the current node.
     nesting: usize,
     convert: ConvertNode,
     initializers: HashMap<&'m str, Initializer<'m>>,
@@ -150,8 +150,8 @@ impl<'m> ConversionState<'m> {
     }
 
     /// Returns the expression that represents an outer value in a function under construction: the value itself if it
-    /// is a constant or a variable, otherwise a captured variable, so that the value is computed once instead of in
-    /// every call.
+    /// is a constant or a variable, otherwise a variable that captures it. A captured value is computed once instead of
+    /// in every call.
     fn capture(&mut self, value: ExprId, function: usize) -> ExprId {
         if matches!(self.builder.module.expr(value), Expr::Constant(_) | Expr::Var(_)) {
             return value;
@@ -186,12 +186,13 @@ impl<'m> ConversionState<'m> {
         self.names.set(&self.builder.module, value, dims);
     }
 
-    /// Derives the dimensions of a result field of a call from the named dimensions of the arguments.
+    /// Derives the dimensions of a field of a call's result from the named dimensions of the arguments.
     pub fn name_field(&mut self, field: ExprId) {
         self.names.derive(&self.builder.module, field, self.functions.len());
     }
 
-    /// Returns the value, as an expression in the innermost function, and the axis that provide a named dimension.
+    /// Returns the value and the axis that provide a named dimension. The value is an expression in the innermost
+    /// function.
     pub fn source_of_dim(&mut self, name: &str) -> Option<(ExprId, usize)> {
         let Source { value, axis, depth } = self.names.source(name)?;
         Some((self.capture_from(value, depth), axis))
@@ -275,9 +276,9 @@ impl<'m> ConversionState<'m> {
         graph.output.iter().map(output).collect()
     }
 
-    /// Releases large initializers that a node has folded into new constants (usually a transposed matrix), so that
-    /// only one copy is in memory. Expressions with ids >= `first_id` belong to the node. If a later node uses a
-    /// released initializer, it is decoded again.
+    /// Releases large initializers that a node has folded into new constants (usually transposed matrices), so that
+    /// only one copy is in memory. Expressions with ids >= `first_id` belong to the node. A released initializer is
+    /// decoded again if a later node uses it.
     pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first_id: usize) {
         const MIN_LARGE_BYTES: usize = 64 << 10;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {

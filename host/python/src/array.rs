@@ -1,4 +1,4 @@
-//! Conversion between tensors and NumPy arrays, without a copy where the memory layout allows.
+//! Conversion between tensors and NumPy arrays, without a copy where the memory layout allows it.
 
 use crate::foreign::{Foreign, Layout};
 use crate::{dlpack, error};
@@ -106,7 +106,7 @@ fn of_memory(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> PyResult<Tensor
     }
 }
 
-/// Tensor as an owner of bytes.
+/// Tensor that owns the memory of a [`Bytes`].
 struct TensorBytes(Tensor);
 
 impl AsRef<[u8]> for TensorBytes {
@@ -159,7 +159,7 @@ fn dtype_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     })
 }
 
-/// Converts an element type to NumPy's.
+/// Returns NumPy's descriptor of an element type.
 fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     let num = BUILT_IN.iter().find(|(_, entry)| *entry == dtype).map(|(num, _)| *num);
     if let Some(num) = num.or((dtype == DType::F16).then_some(HALF_TYPE_NUM)) {
@@ -176,14 +176,14 @@ fn descr_of(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     PyArrayDescr::new(py, types.getattr(dtype.name())?)
 }
 
-/// Owner of the memory of a result, referenced by the arrays over that memory.
+/// Owner of the memory of a result; every array over this memory holds a reference to it.
 #[pyclass(frozen, module = "byoc._byoc")]
 pub struct Memory {
     _tensor: Tensor,
 }
 
 /// Returns an array over the memory of a result. A result whose memory is shared, for example with an input or a
-/// constant, is copied, as the array is writable.
+/// constant, is copied, because the array is writable.
 pub fn array_of<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     import_numpy_once(py)?;
     let tensor = if tensor.is_exclusive() {

@@ -1,4 +1,4 @@
-//! Tensors of external libraries through DLPack, version 1.
+//! Import of tensors from external libraries through DLPack, version 1.
 
 use crate::error;
 use crate::foreign::{Foreign, Layout};
@@ -54,7 +54,7 @@ struct DlManagedTensorVersioned {
 
 const CAPSULE_NAME: &CStr = c"dltensor";
 const VERSIONED_CAPSULE_NAME: &CStr = c"dltensor_versioned";
-/// Version of the structures above.
+/// DLPack major version that defines the structures above.
 const MAJOR: u32 = 1;
 /// DLPack device types whose memory the CPU can read: the CPU itself, and pinned memory of CUDA and ROCm.
 const HOST_DEVICES: [i32; 3] = [1, 3, 11];
@@ -80,8 +80,8 @@ pub fn tensor(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Tensor>> 
     };
     let capsule = capsule.cast::<PyCapsule>()?;
     let capsule_pointer = capsule.as_ptr();
-    // SAFETY: `capsule` is alive, and by the DLPack protocol its name determines the type of its content. Under these
-    // two names the capsule has not been consumed, so it owns its content, which is valid as long as the capsule.
+    // SAFETY: `capsule` is alive, and by the DLPack protocol its name determines the type of its content. A capsule
+    // with one of these two names has not been consumed, so it owns its content, which is valid as long as the capsule.
     unsafe {
         let view = if pyo3::ffi::PyCapsule_IsValid(capsule_pointer, VERSIONED_CAPSULE_NAME.as_ptr()) != 0 {
             let managed_tensor = pyo3::ffi::PyCapsule_GetPointer(capsule_pointer, VERSIONED_CAPSULE_NAME.as_ptr())
@@ -128,7 +128,7 @@ fn read_error(py: Python<'_>, message: String) -> PyErr {
 /// Converts a view of memory that `owner` keeps alive.
 ///
 /// # Safety
-/// The view is valid as long as `owner` lives.
+/// `view` must be valid as long as `owner` lives.
 unsafe fn read(py: Python<'_>, name: &str, view: &View, owner: &Bound<'_, PyCapsule>) -> PyResult<Tensor> {
     check_device(py, name, view.device.kind, view.device.id)?;
     let DataType { code, bits, lanes } = view.dtype;

@@ -58,7 +58,7 @@ impl Foreign {
     /// Returns a tensor over memory of `owner`, or over a copy if the elements are not dense.
     ///
     /// # Safety
-    /// `data` points to elements of the given shape and layout that are readable as long as `owner` lives.
+    /// `data` must point to elements of the given shape and layout that are readable as long as `owner` lives.
     pub unsafe fn tensor(
         py: Python<'_>,
         dtype: DType,
@@ -90,12 +90,13 @@ impl Foreign {
 /// Copies strided elements to dense memory.
 ///
 /// # Safety
-/// `data` points to elements of `size` bytes with the given shape, and with `strides` in bytes.
+/// `data` must point to readable elements of `size` bytes with the given shape, and with `strides` in bytes.
 unsafe fn copy_strided(data: *const u8, shape: &[usize], strides: &[isize], size: usize, destination: &mut [u8]) {
     let mut index: Shape = shape.iter().map(|_| 0).collect();
     let mut offset = 0isize;
     for element in destination.chunks_exact_mut(size) {
-        // SAFETY: `index` is within `shape` and at the distance `offset`, where the caller guarantees an element.
+        // SAFETY: the loop keeps `index` within `shape`, and `offset` is its distance from `data`. The caller
+        // guarantees a readable element of `size` bytes there.
         unsafe { std::ptr::copy_nonoverlapping(data.wrapping_offset(offset), element.as_mut_ptr(), size) };
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;

@@ -18,7 +18,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// ONNX type code of strings.
+/// ONNX type code for strings.
 const STRING: i32 = 8;
 
 /// Graph of a model or of an attribute. `Constant` nodes are converted to initializers.
@@ -46,7 +46,7 @@ impl Graph {
 /// Node: operator, domain, name, inputs, outputs, attributes, and all names read only by its subgraphs.
 type Node<'py, 'a> = (&'a str, &'a str, &'a str, &'a [String], &'a [String], Bound<'py, PyDict>, Vec<String>);
 
-/// Input of a part: name, ONNX type code, and dimensions, each a number, a name, or `None`.
+/// Input of a partial model: name, ONNX type code, and dimensions, each a number, a name, or `None`.
 type InputPort = (String, i32, Option<Vec<Option<Size>>>);
 
 /// Dimension passed from Python.
@@ -84,13 +84,13 @@ impl Graph {
         ports(py, &self.graph.output)
     }
 
-    /// Returns the declarations of intermediate values that the file contains.
+    /// Returns the declarations of intermediate values, as far as the graph contains them.
     #[getter]
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Vec<DeclaredPort<'py, '_>>> {
         ports(py, &self.graph.value_info)
     }
 
-    /// Returns the names of the initializers, each with `true` for a string tensor.
+    /// Returns the names of the initializers, each with a flag that is true for a string tensor.
     #[getter]
     fn initializers(&self) -> Vec<(&str, bool)> {
         let sparse_tensors = self.graph.sparse_initializer.iter().filter_map(|tensor| tensor.values.as_ref());

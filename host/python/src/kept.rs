@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Minimum total size of the region constants in bytes for which a compilation is stored in a file.
+/// Minimum total size, in bytes, of the region constants for a compilation to be stored in a file.
 const MIN_BYTES: usize = 16 << 20;
 
 /// Retained compilation of a model.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Compiled model that is ready to run. Any number of threads may run it at the same time.
 #[pyclass(frozen, subclass, weakref, module = "byoc._byoc")]
 pub struct Model {
-    /// `None` once the model is closed.
+    /// Loaded model; `None` after `close`.
     model: Mutex<Option<byoc::Model>>,
     stored_compilation: StoredCompilation,
     explanation: Explanation,
@@ -33,17 +33,17 @@ pub struct Model {
     generation: Generation,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
-    /// Duration of the last run in nanoseconds. Ctrl-C can interrupt a run if the last run was long.
+    /// Duration of the last run in nanoseconds. Ctrl-C can interrupt a run only if the previous run was long.
     last_run: AtomicU64,
 }
 
-/// Minimum duration of the last run in nanoseconds for which the next run can be interrupted.
+/// Minimum duration of a run, in nanoseconds, after which Ctrl-C can interrupt the next run.
 const INTERRUPTIBLE: u64 = 20_000_000;
 
 type AnyObject<'py> = Bound<'py, PyAny>;
 type Tensors = SmallVec<[Tensor; 4]>;
 
-/// Model or artifact passed from Python: a path, or bytes with the directory of external files.
+/// Model or artifact passed from Python: a path, or the bytes of the file.
 #[derive(FromPyObject)]
 enum ModelArgument<'py> {
     Bytes(Bound<'py, PyBytes>),
@@ -67,10 +67,10 @@ impl ModelArgument<'_> {
 #[pyo3(from_item_all)]
 struct Choices {
     backends: Vec<String>,
-    /// Backend, option, value.
+    /// Backend options, as (backend, option, value).
     options: Vec<(String, String, String)>,
     fixed_dims: Vec<(String, usize)>,
-    /// Names, each with the sizes for which specialized programs are compiled.
+    /// Names of symbolic dimensions, each with the sizes for which specialized programs are compiled.
     open_dims: Vec<(String, Vec<usize>)>,
     input_shapes: Vec<(String, Vec<usize>)>,
     /// Python function called with a description of each stage.
@@ -188,8 +188,9 @@ impl Model {
         outputs.into_tensors().into_iter().map(|tensor| array_of(py, tensor)).collect()
     }
 
-    /// Variant of `run_list` that also returns an event per step: name of the operator or region, backend or `None`,
-    /// operators of the model as pairs of name and type, start and duration in seconds.
+    /// Variant of `run_list` that also returns one event per step. An event holds the name of the operator or region,
+    /// the backend or `None`, the operators of the model as pairs of name and type, and the start and the duration in
+    /// seconds.
     fn run_traced<'py>(
         &self,
         py: Python<'py>,
@@ -204,7 +205,8 @@ impl Model {
         Ok((arrays, events.into_list()))
     }
 
-    /// Same as `run_list`, and returns a dictionary by name.
+    /// Variant of `run_list` that returns the results as a dictionary by output name. `options` are backend options for
+    /// this run.
     #[pyo3(signature = (feeds, timeout=None, options=None))]
     fn run_dict<'py>(
         &self,

@@ -55,7 +55,7 @@ pub fn onnx_metadata<'py>(py: Python<'py>, bytes: &Bound<'py, PyBytes>) -> PyRes
     Ok(dict)
 }
 
-/// Declaration of a value: name, type as nested tuples, dimensions or `None`.
+/// Declaration of a value: the name, the type as nested tuples, and the dimensions or `None`.
 pub type DeclaredPort<'py, 'a> = (&'a str, Bound<'py, PyTuple>, Option<Bound<'py, PyList>>);
 
 /// Converts declarations of values.
@@ -85,8 +85,8 @@ pub fn ports<'py, 'a>(
     values.into_iter().map(port).collect()
 }
 
-/// Converts a type: ("tensor", type code), ("seq", type), ("map", type code of the keys, type), ("optional", type),
-/// ("sparse_tensor", type code).
+/// Converts a type to nested tuples: ("tensor", type code), ("seq", type), ("map", type code of the keys, type),
+/// ("optional", type), ("sparse_tensor", type code).
 fn declared_type<'py>(py: Python<'py>, ty: &TypeProto) -> PyResult<Bound<'py, PyTuple>> {
     // Wrappers, outermost first. The decoder bounds the nesting depth.
     let mut wrappers: Vec<(&str, Option<i32>)> = Vec::new();

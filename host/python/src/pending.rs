@@ -57,7 +57,7 @@ struct Notify(Py<PyAny>);
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
-        // During interpreter shutdown, nothing awaits the run.
+        // During interpreter shutdown, the call is skipped: nothing awaits the run.
         let _ = Python::try_attach(|py| {
             if let Err(error) = self.0.call0(py) {
                 error.write_unraisable(py, None);
@@ -67,8 +67,8 @@ impl Wake for Notify {
 }
 
 impl Pending {
-    /// Polls a run for the first time. Returns true with the object if the run has already ended, in which case `done`
-    /// is never called.
+    /// Polls a run for the first time. The flag is true if the run has already ended, in which case `done` is never
+    /// called.
     pub fn new(mut future: RunFuture, done: Py<PyAny>) -> (Pending, bool) {
         let waker = Waker::from(Arc::new(Notify(done)));
         let (state, is_ready) = match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {

@@ -2,15 +2,15 @@
 
 use crate::error;
 use crate::fork::Generation;
-use byoc::runtime::program::{self, Program};
+use byoc::runtime::invocation::{self, Invocation};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Sets the package directory, which is searched for plugins, and the command that starts the command line.
+/// Sets the package directory, which is searched for plugins, and the command that starts the `byoc` command line.
 #[pyfunction]
-pub fn set_folder(folder: PathBuf, command: Vec<std::ffi::OsString>) {
-    program::set(Program { command, arguments: Vec::new(), folder });
+pub fn set_folder(directory: PathBuf, command: Vec<std::ffi::OsString>) {
+    invocation::set(Invocation { command, arguments: Vec::new(), directory });
 }
 
 /// Threads, plugins and limits that models share.
@@ -21,7 +21,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Returns the directories for files with the lifetime of a model: the cache, and the system's temporary directory.
+    /// Returns the directories for files that live as long as a model: the cache, and the system's temporary directory.
     pub fn spare_folders(&self) -> Vec<PathBuf> {
         let cache = self.session.cache_dir.as_deref().map(PathBuf::from);
         cache.into_iter().chain([std::env::temp_dir()]).collect()

@@ -5,8 +5,8 @@ use byoc::runtime::exec::trace::StepEvent;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Executed step: name of the operator or region, backend, operators of the model as pairs of name and type, start and
-/// duration in seconds.
+/// Executed step: the name of the operator or region, the backend, the operators of the model as pairs of name and
+/// type, and the start and the duration in seconds.
 pub type Event = (String, Option<String>, Vec<(String, String)>, f64, f64);
 
 /// Observer that collects the steps of a run.
@@ -16,7 +16,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Creates an empty collection; start times are relative to its creation.
+    /// Creates an observer without events. The start times of events are relative to its creation.
     pub fn new() -> Events {
         Events { start: Instant::now(), list: Mutex::default() }
     }

@@ -137,7 +137,7 @@ fn read_arrays(
     let mut entries = Vec::with_capacity(names.len());
     let mut mismatches = Vec::new();
     for (index, name) in names.iter().enumerate() {
-        // Mismatched entries are rejected by their header, without decompression.
+        // Mismatched entries are rejected based on their headers, without decompression.
         let header = file.header(index)?;
         let port = ports.iter().find(|port| port.name == *name);
         let location = format!("{}: entry \"{name}\"", path.display());
@@ -193,8 +193,8 @@ fn read_arrays(
     Ok(samples)
 }
 
-/// Checks the element type of an array, and all its dimensions but the first, against an input. A fixed batch size is
-/// the minimum of the first dimension.
+/// Checks the element type of an array, and all its dimensions but the first, against an input. If the batch size of
+/// the input is fixed, a non-empty array must have at least that many samples.
 fn check_port(location: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     let actual_type = Type::tensor(dtype, shape);
     if dtype != port.dtype {

@@ -5,8 +5,8 @@ use super::range::Range;
 /// Number of bins on either side of 0.
 pub const HALF_BINS: usize = 4096;
 
-/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. For a value outside the bins, pairs of bins are
-/// merged, which doubles the width, until the bins cover it. The largest magnitude in the first call to
+/// Counts of values in `2 * HALF_BINS` bins of equal width around 0. If a value is outside the bins, pairs of bins are
+/// merged, which doubles their width, until the bins cover the value. The largest magnitude in the first call to
 /// [`add`](Self::add) determines the initial width; the order of the values has no other effect. Zeros are counted
 /// separately, since every scheme represents them exactly.
 #[derive(Clone, Debug, PartialEq)]

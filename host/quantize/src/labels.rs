@@ -8,7 +8,7 @@ use byoc_ir::ir::Type;
 use byoc_ir::tensor::Tensor;
 use std::path::Path;
 
-/// Accepted names of the label entry in an `.npz` of samples.
+/// Accepted names of the label entry in an `.npz` file of samples.
 const NAMES: &[&str] = &["label", "labels", "y"];
 
 /// Removes the label entry from the entries of a file and returns the labels. An entry that is a model input is never
@@ -23,8 +23,8 @@ pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Op
     entries.swap_remove(index).1.view().to_i64s()
 }
 
-/// Reads labels from an integer array (`.npy`, `.pb`, or the entry `label` or the only entry of an `.npz`), or from a
-/// text file with one integer per line.
+/// Reads labels from an integer array (`.npy`, `.pb`, or the entry `label` or the only entry of an `.npz` file), or
+/// from a text file with one integer per line.
 ///
 /// # Errors
 /// E0512 if the file cannot be read or contains a value that is not an integer.

@@ -26,11 +26,11 @@ pub struct Layer {
     pub input: ExprId,
     /// Channel axis of `input`.
     pub input_channel_axis: usize,
-    /// Axis of the weight for the input channels of a group.
+    /// Input channel axis of the weight, whose extent is the number of input channels per group.
     pub weight_input_axis: usize,
     /// Number of channel groups.
     pub groups: usize,
-    /// Reason why the layer cannot be executed in int8; `None` if it can.
+    /// Obstacle to executing the layer in int8; `None` if there is none.
     pub obstacle: Option<String>,
 }
 

@@ -248,7 +248,7 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Returns the range of each group, and the scale and zero point of each group.
+    /// Returns the range of each group, and its scale and zero point.
     fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
         let mut ranges = BTreeMap::new();
         for (&group, values) in &roles.range_exprs {
@@ -327,7 +327,7 @@ fn rows(
     rows.into_values().collect()
 }
 
-/// Returns the layers that stay in float, because of an obstacle or a user option, with the reasons.
+/// Returns the layers that stay in float because of an obstacle or a user option, each with the reason.
 fn float_layers(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>, Failure> {
     let mut float_layers = BTreeMap::new();
     let mut errors = Vec::new();

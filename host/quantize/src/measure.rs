@@ -37,7 +37,7 @@ impl Power {
         }
     }
 
-    /// Returns 10 log10(signal / noise); infinite without noise, `None` for a zero signal with noise.
+    /// Returns 10 * log10(signal / noise); infinite without noise, `None` for a zero signal with noise.
     fn decibels(self) -> Option<f64> {
         match (self.signal > 0.0, self.noise > 0.0) {
             (_, false) => Some(f64::INFINITY),

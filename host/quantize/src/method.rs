@@ -14,7 +14,7 @@ pub enum Method {
     MinMax,
     /// Range from the quantile `1 - p` to the quantile `p` of the values, for a fraction `p`.
     Percentile(f64),
-    /// Range with the smallest Kullback-Leibler divergence of the quantized from the float distribution.
+    /// Range with the smallest Kullback-Leibler divergence between the float and the quantized distribution.
     Entropy,
     /// Range with the smallest expected squared error of rounding and clipping.
     MeanSquaredError,
@@ -72,7 +72,7 @@ impl fmt::Display for Method {
 }
 
 /// Finds the range by the method of S. Migacz, "8-bit inference with TensorRT" (GTC 2017): clips at the distance from 0
-/// that minimizes the Kullback-Leibler divergence of Q from P, where P is the distribution of the clipped values, and Q
+/// that minimizes the Kullback-Leibler divergence D(P || Q), where P is the distribution of the clipped values, and Q
 /// the distribution of the values that are not clipped, merged into one level per integer. Zeros are excluded, as the
 /// original excludes its first bin.
 fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
@@ -91,8 +91,8 @@ fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
     full_range.within(best_error.1 as f64 * values.width())
 }
 
-/// Returns the divergence of the distribution that merges the first `kept_bins` bins into `levels` levels from the
-/// distribution that clips the values of all later bins to the last of the `kept_bins` bins.
+/// Returns the Kullback-Leibler divergence D(P || Q). P clips the values of all bins after the first `kept_bins` bins
+/// to the last of these bins. Q merges the first `kept_bins` bins into `levels` levels.
 pub(super) fn divergence(counts: &[u64], kept_bins: usize, levels: usize) -> f64 {
     let clipped_count: u64 = counts[kept_bins..].iter().sum();
     let inside_count: u64 = counts[..kept_bins].iter().sum();
@@ -104,15 +104,15 @@ pub(super) fn divergence(counts: &[u64], kept_bins: usize, levels: usize) -> f64
     for level in 0..levels {
         let bins = level * kept_bins / levels..(level + 1) * kept_bins / levels;
         let level_counts = &counts[bins.clone()];
-        let non_empty_levels = level_counts.iter().filter(|&&c| c > 0).count();
+        let non_empty_bins = level_counts.iter().filter(|&&c| c > 0).count();
         let count: u64 = level_counts.iter().sum();
-        let q = count as f64 / (non_empty_levels.max(1) as f64 * inside_count as f64);
+        let q = count as f64 / (non_empty_bins.max(1) as f64 * inside_count as f64);
         for (i, &c) in bins.zip(level_counts) {
             let is_last = i + 1 == kept_bins;
             let p = (c + if is_last { clipped_count } else { 0 }) as f64 / total_count;
             if p > 0.0 {
-                // The probability in Q of a last bin with only clipped values is 0; the probability of a single value
-                // is assumed instead.
+                // If the last bin has only clipped values, its probability in Q is 0; the probability of a single value
+                // is used instead.
                 let q = if c > 0 { q } else { 1.0 / total_count };
                 sum += p * (p / q).ln();
             }
@@ -121,9 +121,9 @@ pub(super) fn divergence(counts: &[u64], kept_bins: usize, levels: usize) -> f64
     sum
 }
 
-/// Scales the observed range by the factor, from 1/128 to 1 in steps of 1/128, with the smallest expected squared
-/// error: step² / 12 for values within the range (rounding errors are uniform), and the squared distance to the nearer
-/// bound for values outside it. (R. Banner et al., "Post training 4-bit quantization of convolutional networks",
+/// Scales the observed range by the factor with the smallest expected squared error, among 1/128, 2/128, ..., 1. The
+/// error is step² / 12 for values within the range (rounding errors are uniform), and the squared distance to the
+/// nearer bound for values outside it. (R. Banner et al., "Post training 4-bit quantization of convolutional networks",
 /// NeurIPS 2019, with counts in place of a density.)
 fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
     const FACTORS: u32 = 128;
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn divergence_matches_the_definition() {
-        // The divergence of four bins in two levels, with P = (1, 3, 2, 2) / 8 and Q = (2, 2, 2, 2) / 8, is 1/8 ln(1/2)
-        // + 3/8 ln(3/2) = 0.065405...
+        // The divergence for four bins in two levels, with P = (1, 3, 2, 2) / 8 and Q = (2, 2, 2, 2) / 8, is 1/8
+        // ln(1/2) + 3/8 ln(3/2) = 0.065405...
         let expected = (1.0 / 8.0) * 0.5f64.ln() + (3.0 / 8.0) * 1.5f64.ln();
         assert!((divergence(&[1, 3, 2, 2], 4, 2) - expected).abs() < 1e-12);
         // With the last two bins clipped, P = (1, 7) / 8 and Q = (1, 3) / 4 (two levels of one bin), so the divergence
@@ -264,12 +264,12 @@ mod tests {
 
     #[test]
     fn the_best_clipping_of_a_normal_distribution_at_eight_bits() {
-        // The minimum of step²/12 + 2 E[(x - c)² ; x > c] with step = c / 127, found numerically, is at c = 3.92
+        // The minimum of step² / 12 + 2 * E[(x - c)²; x > c] with step = c / 127, found numerically, is at c = 3.92
         // standard deviations.
         let h = histogram(normal_values(400_000));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);
         assert!((range.hi - 3.92).abs() < 0.25, "expected an upper bound near 3.92, found {range:?}");
-        // One outlier at 50 among N values moves the bound to the solution c of N c / (12 * 127²) = 50 - c, which is
+        // One outlier at 50 among N values moves the bound to the solution c of N * c / (12 * 127²) = 50 - c, which is
         // 16.3 for N = 400,000.
         let h = histogram(normal_values(400_000).into_iter().chain([50.0]));
         let range = Method::MeanSquaredError.range(&h, &Scheme::SYMMETRIC);

@@ -72,7 +72,7 @@ pub fn read(
             return Ok(FloatModel { module: open_module, fixed_batch: None, warnings });
         }
     }
-    // The module depends on the batch size, so run one sample at a time.
+    // The module depends on the batch size, so each run has one sample.
     let shapes = samples.shapes(1);
     let (module, _) = simplify_with(&shapes)?;
     let message =

@@ -12,7 +12,7 @@ pub struct Row {
     pub layer: String,
     /// Relay operator in the float model.
     pub operator: &'static str,
-    /// Reason why the layer stays in float; `None` for a quantized layer.
+    /// Reason for keeping the layer in float; `None` for a quantized layer.
     pub kept: Option<String>,
     /// Range of the result after bias and activation, as represented by the integers.
     pub range: Option<Range>,

@@ -127,25 +127,25 @@ struct Accumulator {
 struct Rewriter<'p> {
     plan: &'p Plan<'p>,
     forms: BTreeMap<ExprId, IntegerForms>,
-    /// First bias of each layer.
+    /// First bias added to the accumulators of each layer, by layer index.
     biases: BTreeMap<usize, &'p Bias>,
-    /// Per-channel corrections of each bias, by the call of the layer that it follows.
+    /// Per-channel corrections of the layer biases, by the call of the layer.
     corrections: BTreeMap<ExprId, Vec<f32>>,
     weight_scales: Vec<Option<Vec<f32>>>,
 }
 
 impl Rewriter<'_> {
-    /// Creates the integer form of an operator's result, and returns its float form.
+    /// Creates the integer form of an operator's result, and returns the result's float form.
     fn operator(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, role: &Role) -> Result<ExprId, Box<Diagnostic>> {
         let Some((operator, call)) = self.plan.module.expr(id).as_op_call() else { return rebuild.copy(id) };
         let result = match role {
             Role::Layer(layer_index) => {
                 let accumulator = self.layer(rebuild, *layer_index, call)?;
-                return self.requantized_accumulator(rebuild, id, accumulator);
+                return self.dequantized_accumulator(rebuild, id, accumulator);
             }
             Role::Bias(bias) => {
                 let accumulator = self.bias(rebuild, bias, op::get(operator).name, call)?;
-                return self.requantized_accumulator(rebuild, id, accumulator);
+                return self.dequantized_accumulator(rebuild, id, accumulator);
             }
             Role::RectifiedAccumulator => {
                 let Some(accumulator) =
@@ -154,7 +154,7 @@ impl Rewriter<'_> {
                     return rebuild.copy(id);
                 };
                 let relu = rebuild.new.op("nn.relu", &[accumulator.id], Attrs::none())?;
-                return self.requantized_accumulator(rebuild, id, Accumulator { id: relu, ..accumulator });
+                return self.dequantized_accumulator(rebuild, id, Accumulator { id: relu, ..accumulator });
             }
             Role::Activation { lo, hi } => self.activation(rebuild, call.args[0], *lo, *hi)?,
             Role::Mean(size) => self.mean(rebuild, id, call, *size)?,
@@ -172,7 +172,7 @@ impl Rewriter<'_> {
     }
 
     /// Records the accumulators of an expression, and returns their float form.
-    fn requantized_accumulator(
+    fn dequantized_accumulator(
         &mut self,
         rebuild: &mut Rebuild<'_>,
         id: ExprId,
@@ -381,7 +381,8 @@ impl Rewriter<'_> {
         self.plan.parameters.get(&self.plan.roles.group(id)).copied().unwrap_or(unknown)
     }
 
-    /// Returns the 8-bit form of a value, which is created by requantizing accumulators or by quantizing a float value.
+    /// Returns the 8-bit form of a value. At its first use, it is created by requantizing accumulators or by quantizing
+    /// the float form.
     fn quantized_form(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
         let integer_forms = self.forms.entry(id).or_default();
         if let Some(existing) = integer_forms.quantized {
@@ -545,7 +546,7 @@ mod tests {
     }
 
     /// Checks that bias correction restores the mean of each output channel of a single layer, and that the means are
-    /// wrong without the correction. Every kernel position must read values of the same mean.
+    /// wrong without the correction. All filter taps must read values with the same mean.
     fn check(body: &str, x: &Tensor, axis: usize, weight: &[usize], channels: usize) {
         let module = module(body, x, weight, channels);
         let float_result = run(&module, x);
@@ -589,7 +590,7 @@ mod tests {
 
     #[test]
     fn kernel_positions_add_up() {
-        // If every channel of an image is constant, all kernel positions read values of the same mean.
+        // If every channel of an image is constant, all filter taps read values with the same mean.
         let values: Vec<f32> = (0..2 * 4 * 9).map(|i| [10.0, 40.0, 90.0, 127.0][i / 9 % 4] * STEP).collect();
         let image = Tensor::from_slice(&[2, 4, 3, 3], &values);
         check("nn.bias_add(nn.conv2d(%x, WEIGHT), BIAS)", &image, 1, &[5, 4, 3, 3], 5);

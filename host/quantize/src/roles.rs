@@ -31,9 +31,9 @@ pub enum Role {
         /// Upper bound.
         hi: f64,
     },
-    /// Operator that selects or moves elements, applied to integers of the same scale.
+    /// Operator that selects or moves elements, applied to integers with the same scale.
     Passthrough,
-    /// Average pooling, with the height and width of the input for global pooling.
+    /// Average pooling; for global pooling, with the height and width of the input.
     Mean(Option<[usize; 2]>),
     /// Addition of two values.
     Add,
@@ -61,7 +61,7 @@ pub struct Roles {
     users: IndexVec<ExprId, Vec<ExprId>>,
     /// Group of each expression that has an integer form, represented by one member of the group.
     group: BTreeMap<ExprId, ExprId>,
-    /// Values whose ranges must be covered by the range of each group.
+    /// For each group, the values whose ranges the range of the group must cover.
     pub range_exprs: BTreeMap<ExprId, Vec<ExprId>>,
 }
 

@@ -124,8 +124,8 @@ impl Scheme {
         if self.symmetric { 127.0 } else { 255.0 }
     }
 
-    /// Returns the extent that [`steps`](Self::steps) divides: the distance from 0 to the farther bound of a symmetric
-    /// range, or the width of an asymmetric range that is widened to contain 0.
+    /// Returns the extent that is divided into [`steps`](Self::steps) steps: the distance from 0 to the farther bound
+    /// of a symmetric range, or the width of an asymmetric range that is widened to contain 0.
     pub fn reach(&self, range: Range) -> f64 {
         let (min, max) = (range.lo.min(0.0), range.hi.max(0.0));
         if self.symmetric { max.max(-min) } else { max - min }
@@ -139,9 +139,9 @@ impl Scheme {
         if self.symmetric {
             return Parameters { scale, zero_point: 0 };
         }
-        let (min_scale, max) = self.limits();
-        let zero_point = (f64::from(min_scale) - min / f64::from(scale)).round();
-        Parameters { scale, zero_point: (zero_point as i32).clamp(min_scale, max) }
+        let (lowest, highest) = self.limits();
+        let zero_point = (f64::from(lowest) - min / f64::from(scale)).round();
+        Parameters { scale, zero_point: (zero_point as i32).clamp(lowest, highest) }
     }
 
     /// Returns the difference between `value` and the real value of its integer, after rounding and clipping.
@@ -165,7 +165,7 @@ impl Scheme {
 }
 
 /// Returns the power of two with the smallest `error` among `max_scale` and its successive halves down to `min_scale`;
-/// the greatest in case of a tie. The scale `max_scale` clips no value.
+/// the greatest in case of a tie. At the scale `max_scale`, no value is clipped.
 pub fn best_power_of_two(max_scale: f32, min_scale: f64, error: impl Fn(f32) -> f64) -> f32 {
     let min_scale = min_scale.max(MIN_SCALE);
     let mut best_scale = (f64::INFINITY, max_scale);

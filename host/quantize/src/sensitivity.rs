@@ -24,7 +24,7 @@ fn loss(accuracy: &Accuracy) -> f64 {
 /// result is empty if `float_layers` already meets the limit.
 ///
 /// The number of layers to keep is found by bisection, assuming that keeping more layers never increases the loss. The
-/// loss at the number found has been measured, unless all layers are kept.
+/// loss with the resulting number of layers has been measured, unless all layers are kept.
 pub(super) fn keep_within(
     quantizer: &mut Quantizer<'_>,
     float_layers: &mut BTreeMap<usize, String>,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Source of calibration data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
-    /// `.npz` with an entry for each input, whose first dimension is the number of samples.
+    /// `.npz` file with an entry for each input. The first dimension of an entry is the number of samples.
     Arrays(PathBuf),
     /// Directory of images, for a model with one input.
     Images(PathBuf, image::Normalization),

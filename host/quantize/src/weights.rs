@@ -24,8 +24,8 @@ pub struct QuantizedWeight {
 /// 127; a power-of-two scale instead minimizes the squared error of rounding and clipping.
 ///
 /// `axis` is the output channel axis. `bias` (per-channel values, a single value, or none) must fit into int32 when
-/// divided by the product of `input_scale` and the weight scale; the scale of a channel whose weights are too small for
-/// that is increased. A channel of zeros receives the smallest scale of the non-zero channels.
+/// divided by the product of `input_scale` and the weight scale; if the weights of a channel are too small for that,
+/// its scale is increased. A channel of zeros receives the smallest scale of the non-zero channels.
 pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, scheme: &Scheme) -> QuantizedWeight {
     let shape = weight.shape();
     let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
@@ -40,17 +40,17 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     let mut min_scales = vec![0f64; count];
     for channel in 0..channels {
         let bias = bias.get(channel).or(bias.first()).map_or(0.0, |b| f64::from(b.abs()));
-        let min_scales = &mut min_scales[scale_index(channel)];
-        *min_scales = min_scales.max(bias / (f64::from(input_scale) * MAX_BIAS));
+        let min_scale = &mut min_scales[scale_index(channel)];
+        *min_scale = min_scale.max(bias / (f64::from(input_scale) * MAX_BIAS));
     }
     let fitted_scales: Vec<_> =
-        channel_groups.iter().zip(&min_scales).map(|(values, &min_scales)| fit(values, min_scales, scheme)).collect();
+        channel_groups.iter().zip(&min_scales).map(|(values, &min_scale)| fit(values, min_scale, scheme)).collect();
     let min_fit = fitted_scales.iter().flatten().copied().reduce(f32::min).unwrap_or(1.0);
-    let scale_of_zeros = |min_scales: f64| scheme.scale(min_scales.max(f64::from(min_fit)));
+    let scale_of_zeros = |min_scale: f64| scheme.scale(min_scale.max(f64::from(min_fit)));
     let scales: Vec<f32> = fitted_scales
         .iter()
         .zip(&min_scales)
-        .map(|(fit, &min_scales)| fit.unwrap_or(scale_of_zeros(min_scales)))
+        .map(|(fit, &min_scale)| fit.unwrap_or(scale_of_zeros(min_scale)))
         .collect();
     let integers: Vec<i8> = values
         .iter()
@@ -87,7 +87,7 @@ fn squared_error(values: &[f32], scale: f32) -> f64 {
 /// of the channel, where `E[x]` is the mean of the input channel; `None` if an input channel has no mean.
 ///
 /// Subtracting it from the bias restores the mean (M. Nagel et al., "Data-free quantization through weight equalization
-/// and bias correction", ICCV 2019, section 4.2). Each position of a kernel is assumed to read values of the same mean;
+/// and bias correction", ICCV 2019, section 4.2). All taps of a filter are assumed to read values with the same mean;
 /// padding, which reads zeros at the border, is ignored.
 pub fn mean_errors(
     layer: &Layer,
@@ -182,7 +182,7 @@ mod tests {
         };
         let (mut clipped, mut unclipped) = (0, 0);
         for n in [9, 64, 1000] {
-            // The cube of a normal distribution has heavy tails.
+            // The cubes of normally distributed values have a heavy-tailed distribution.
             for power in [1, 3] {
                 let rows: Vec<Vec<f32>> = (0..12).map(|i| random_rows(n, power, 0.01 * 1.2f64.powi(i))).collect();
                 let weight = Tensor::from_slice(&[12, n], &rows.concat());

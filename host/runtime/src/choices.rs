@@ -30,8 +30,9 @@ impl Choices {
         }
     }
 
-    /// Sets `device` and `backend_options` in an entry's options to the choices for a backend. `backend_options` are
-    /// the options `compiled`, with which a region was or is being compiled, overridden by the load options.
+    /// Sets `device` and `backend_options` in an entry's options to the choices for a backend. `backend_options`
+    /// contains the load options and, unless they override them, the options `compiled`, with which a region was or is
+    /// being compiled.
     pub fn add_to(&self, options: &mut Value, backend: &str, compiled: &Value) {
         let Some(fields) = options.as_object_mut() else { return };
         fields.remove("device");
@@ -49,7 +50,8 @@ impl Choices {
         }
     }
 
-    /// Returns the choices for a backend as an object: `device`, and the options that a build chose.
+    /// Returns the choices for a backend as an object with the fields `device` and `backend_options`. The load options
+    /// override `device_options`.
     pub fn of(&self, backend: &str, device_options: &BTreeMap<String, String>) -> Value {
         let mut options = json!({});
         self.add_to(&mut options, backend, &json!(device_options));

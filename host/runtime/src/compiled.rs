@@ -30,7 +30,7 @@ pub struct Compiled {
     pub model_digest: String,
     /// Build options that affect the result (backends, bound dimensions), by name.
     pub options: Value,
-    /// True if the regions were read from a file, so that this process did not compile them.
+    /// True if the regions were read from a file rather than compiled by this process.
     pub from_file: bool,
     /// Programs for fixed values of symbolic dimensions, used for inputs of these dimensions.
     pub variants: Vec<Variant>,
@@ -258,7 +258,7 @@ impl CompiledRegion {
         self.metadata.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Returns true if the host may run the region as a fallback. False if the backend declared that it needs none.
+    /// Returns true unless the backend declared that the region needs no host fallback.
     pub fn has_fallback(&self) -> bool {
         self.metadata(HOST_FALLBACK) != Some(&Value::Bool(false))
     }

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`error`] | errors for the caller: diagnostics, with the text that they refer to |
 //! | [`cancel`], [`limits`] | cancellation and deadlines; the memory limit |
-//! | [`program`] | the running program: its restart command, and the directory of its files |
+//! | [`invocation`] | command line of the current process, and the directory of its files |
 //! | [`exec`] | programs and the executor |
 //! | [`compiled`] | compiled models as data |
 //! | [`artifact`] | compiled models as files |
@@ -23,13 +23,13 @@ pub mod choices;
 pub mod compiled;
 pub mod error;
 pub mod exec;
+pub mod invocation;
 pub mod limits;
 pub mod linking;
 mod loading;
 pub mod model;
 mod native;
 pub mod plugin;
-pub mod program;
 pub mod session;
 pub mod summary;
 

@@ -17,7 +17,7 @@ pub const LINK: &str = "link";
 pub struct LinkedRegions {
     /// Data that the regions share.
     pub shared: Option<Tensor>,
-    /// New blobs by symbol.
+    /// New blobs, by region symbol.
     pub blobs: BTreeMap<String, Vec<u8>>,
     /// Notes of the backend, one line each.
     pub notes: Vec<String>,

@@ -21,10 +21,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Metadata key of a region that computes on its own threads instead of `parallel_for`.
+/// Metadata key that marks a region that computes on its own threads instead of through `parallel_for`.
 const OWN_THREADS: &str = "own_threads";
 
-/// Metadata key of a region whose backend serves one run at a time.
+/// Metadata key that marks a region whose backend serves one run at a time.
 const ONE_AT_A_TIME: &str = "one_at_a_time";
 
 /// Metadata key for the maximum number of concurrent runs that the backend of a region supports.
@@ -34,7 +34,7 @@ const CONCURRENCY: &str = "concurrency";
 const STATE: &str = "state";
 
 /// `query` key by which the host asks whether a loader can load a blob. The data is the host's description of the
-/// region, the response `yes`, `recompile` or `no`. If a loader does not know the key, its `load` decides.
+/// region, and the response is `yes`, `recompile` or `no`. If a loader does not know the key, its `load` decides.
 const COMPATIBLE: &str = "blob.compatible";
 
 /// Loaded regions of a program.
@@ -136,7 +136,7 @@ struct Loading<'a> {
     shared: BTreeMap<String, Option<Constant>>,
     /// Results that the program expects in the memory of an input, by region symbol.
     in_place: BTreeMap<&'a str, Vec<[u32; 2]>>,
-    /// Regions that were recompiled together, by symbol.
+    /// Blobs of regions that were recompiled together, by region symbol.
     loaded_blobs: BTreeMap<String, Result<LoadedBlob, Diagnostic>>,
     warnings: Vec<Diagnostic>,
     /// Reasons why regions run on the host, by region symbol.

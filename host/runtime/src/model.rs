@@ -36,8 +36,8 @@ pub struct Model {
     variants: Vec<Executor>,
     /// Share of the FLOPs per run that backends execute, excluding regions that fell back to the host.
     pub offload_share: f64,
-    /// Smallest such share among the programs for fixed values of symbolic dimensions; `offload_share` without such
-    /// programs.
+    /// Smallest such share among the programs for fixed values of symbolic dimensions; `offload_share` if there are
+    /// none.
     pub min_offload_share: f64,
     /// FLOPs per run that backends execute.
     pub offload_flops: u64,
@@ -120,8 +120,8 @@ impl Model {
         memory::trim_heap();
     }
 
-    /// Returns the executor for the given inputs: of the first specialized program with the dimensions of the inputs,
-    /// otherwise of the program with symbolic dimensions.
+    /// Returns the executor for the given inputs: that of the first specialized program whose dimensions match the
+    /// inputs, or else that of the program with symbolic dimensions.
     pub fn executor_for(&self, inputs: &[Tensor]) -> &Executor {
         let takes = |port: &Port, input: &Tensor| port.ty.shape().is_some_and(|shape| *shape == *input.shape());
         let accepts_inputs =

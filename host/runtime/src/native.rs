@@ -9,8 +9,8 @@ use byoc_ir::tensor::Tensor;
 /// `query` key by which the host asks whether a loader's blobs hold native code. The response is a JSON boolean.
 const QUERY: &str = "blob.native";
 
-/// Rejects a model read from a file if any of its regions may hold native code. The check precedes the loading of all
-/// regions.
+/// Rejects a model read from a file if any of its regions may hold native code. The check runs before any region is
+/// loaded.
 ///
 /// # Errors
 /// E0707 if a region may hold native code; the message names the first such region and the evidence.

@@ -1,4 +1,4 @@
-//! State shared by a whole process: threads, services for plugins, and the plugins found.
+//! Session: the threads, the plugins found, and the services for plugins, shared by all builds and models.
 
 use crate::cancel::Cancel;
 use crate::choices::{Choices, base_name};
@@ -13,7 +13,7 @@ use byoc_plugin_api::Services;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// State of a process: threads, plugins and the services for plugins.
+/// State shared by all builds and models: threads, plugins, and the services for plugins.
 pub struct Session {
     /// Thread pool.
     pub pool: Arc<Pool>,
@@ -56,9 +56,9 @@ impl SessionBuilder {
         self
     }
 
-    /// Also searches the default directories of the command line: `BYOC_PLUGIN_PATH`, the program's directories, and
-    /// the user's data directory. Without this call, only directories added with [`SessionBuilder::plugin_dir`] are
-    /// searched.
+    /// Also searches the default directories of the command line: `BYOC_PLUGIN_PATH`, the executable's directory and
+    /// its `plugins/` subdirectory, and the user's data directory. Without this call, only directories added with
+    /// [`SessionBuilder::plugin_dir`] are searched.
     #[must_use]
     pub fn search_default_dirs(mut self) -> SessionBuilder {
         self.search_default_dirs = true;
@@ -161,8 +161,8 @@ impl Session {
         Cancel::current().unwrap_or_else(|| self.cancel.clone())
     }
 
-    /// Starts `threads` threads (0: one per CPU core) and determines the plugin directories. Plugins are loaded on
-    /// demand.
+    /// Starts `threads` threads (0 stands for the number of processors) and determines the plugin directories. Plugins
+    /// are loaded on demand.
     ///
     /// # Errors
     /// If the system cannot start the threads.

@@ -9,16 +9,16 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Subdirectory of the cache directory.
+/// Subdirectory of the cache directory for compiled models.
 const FOLDER: &str = "serve";
-/// Key of the ONNX entries that reference external tensor data.
+/// ONNX key of the entry that names the file of external tensor data.
 const EXTERNAL_DATA_KEY: &[u8] = b"location";
 
 /// Cache slot of a compiled model.
 #[derive(Debug)]
 pub struct Slot {
     folder: PathBuf,
-    /// File name prefix shared by all files compiled from the same path.
+    /// File name prefix shared by all cache files of models at the same path.
     origin: String,
     key: String,
 }
@@ -58,7 +58,7 @@ impl Slot {
         self.folder.join(format!("{}-{}.byoc", self.origin, self.key))
     }
 
-    /// Loads the model from the cache; `None` if it is absent, corrupt, or loads with warnings.
+    /// Loads the model from the cache; `None` if the cache file is absent or corrupt, or the model loads with warnings.
     pub fn load(&self, session: &Session) -> Option<Model> {
         let file = self.file();
         if !file.is_file() {
@@ -96,7 +96,8 @@ impl Slot {
     }
 }
 
-/// Returns the identity of this executable, because builds may compile a model differently.
+/// Returns the identity of this executable. It is part of the key, because different builds may compile a model
+/// differently.
 fn program_stamp() -> Vec<u8> {
     std::env::current_exe().ok().map(|path| stamp(&path)).unwrap_or_default()
 }

@@ -47,7 +47,7 @@ pub struct Settings {
     pub levels: u64,
     /// Priority of requests that do not specify one.
     pub default_level: u64,
-    /// Default policy of a priority level.
+    /// Policy of the priority levels without an individual policy.
     pub policy: Policy,
     /// Policies of individual priority levels.
     pub policies: BTreeMap<u64, Policy>,
@@ -99,7 +99,7 @@ struct SharedQueue {
     settings: Settings,
     stats: Arc<Stats>,
     cancel: Cancel,
-    /// Like [`Settings::joins`], but false once a batch has produced an output without a batch dimension.
+    /// Initially [`Settings::joins`]; false once a batch has produced an output without a batch dimension.
     joins: AtomicBool,
     /// Number of consecutive executions longer than [`MAX_SHORT_RUN`], at most [`LONG_STREAK`].
     long_streak: AtomicU32,
@@ -301,7 +301,7 @@ impl Drop for WithdrawalGuard<'_> {
 }
 
 impl Queue {
-    /// Inserts a request after all requests of the same level.
+    /// Inserts a request after all requests at the same or a lower level.
     fn insert(&mut self, pending: PendingRequest) {
         let index =
             self.pending.iter().rposition(|other| other.level <= pending.level).map_or(0, |last_index| last_index + 1);
@@ -344,10 +344,11 @@ impl Queue {
     }
 }
 
-/// Maximum duration of an execution that runs on the connection's thread, because waking an instance takes longer.
+/// Maximum duration of a short execution. Short executions run on the connection's thread, because waking an instance
+/// would take longer.
 const MAX_SHORT_RUN: Duration = Duration::from_micros(200);
-/// Number of consecutive long executions after which requests are no longer executed on the connection's thread. A single
-/// one may be due to the operating system.
+/// Number of consecutive long executions after which requests are no longer executed on the connection's thread. A
+/// single long execution may be caused by the operating system.
 const LONG_STREAK: u32 = 2;
 /// Time limit of an execution on the connection's thread; at the limit, the request is queued for an instance.
 const MAX_INLINE_DURATION: Duration = Duration::from_millis(5);
@@ -472,13 +473,14 @@ impl SharedQueue {
         }
     }
 
-    /// Returns true for every 32nd execution, whose regions are timed; timing every execution would slow down serving.
+    /// Returns true for every 32nd execution. Only the regions of these executions are timed, because timing every
+    /// execution would slow down serving.
     fn is_observed(&self) -> bool {
         const OBSERVATION_INTERVAL: u64 = 32;
         self.executions.fetch_add(1, Ordering::Relaxed).is_multiple_of(OBSERVATION_INTERVAL)
     }
 
-    /// Executes requests as one batch. If possible, the results are written to `memory`, which is then taken.
+    /// Executes requests as one batch. If possible, the results are written to `memory`, which then becomes `None`.
     fn run(
         &self,
         requests: &[&[Tensor]],
@@ -550,7 +552,7 @@ impl SharedQueue {
     }
 }
 
-/// Durations of the regions of an execution, and the total duration of its host operators.
+/// Durations of the regions in an execution, and the total duration of its host operators.
 #[derive(Default)]
 struct RegionTimes(Mutex<BTreeMap<String, Duration>>);
 

@@ -37,7 +37,7 @@ impl Datatype {
         TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
-    /// Returns the datatype with a number in `ModelConfig`.
+    /// Returns the datatype with the given number in `ModelConfig`.
     pub fn from_number(number: i32) -> Option<Datatype> {
         TABLE.iter().find(|row| row.2 == number).map(|row| row.0)
     }

@@ -42,7 +42,7 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new().fallback(dispatch).with_state(app)
 }
 
-/// Method call: the server state, the arrival time and the deadline.
+/// Context of a method call: the server state, the arrival time and the deadline.
 #[derive(Clone)]
 struct Call {
     app: Arc<App>,
@@ -147,7 +147,7 @@ where
     let mut encodings = EnabledCompressionEncodings::default();
     encodings.enable(CompressionEncoding::Gzip);
     encodings.enable(CompressionEncoding::Deflate);
-    // Responses are not compressed: clients accept compression by default, and it takes longer than sending.
+    // Responses are not compressed: clients accept compression by default, and compression takes longer than sending.
     let mut grpc = Grpc::new(codec)
         .apply_compression_config(encodings, EnabledCompressionEncodings::default())
         .apply_max_message_size_config(Some(call.app.max_request_size), Some(i32::MAX as usize));
@@ -552,8 +552,8 @@ fn contents(datatype: Datatype, bytes: &[u8]) -> Option<InferTensorContents> {
     Some(contents)
 }
 
-/// Converts an inference response. Outputs are raw, because some clients read only raw outputs, unless the request
-/// selects typed contents for all outputs.
+/// Converts an inference response. Outputs are raw unless the request selects typed contents for all outputs, because
+/// some clients read only raw outputs.
 fn infer_response(response: InferResponse) -> ModelInferResponse {
     let typed_responses: Option<Vec<InferTensorContents>> = response
         .outputs

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Header with the size of the JSON before binary data.
+/// Header with the size of the JSON that precedes the binary data.
 pub const JSON_LENGTH: &str = "inference-header-content-length";
 /// Maximum body size of requests other than inference and load, in bytes.
 const MAX_SMALL_BODY: usize = 1 << 20;

@@ -110,7 +110,7 @@ struct JsonData {
 }
 
 impl JsonData {
-    /// Tests for a flat array, or for nested arrays that match the shape.
+    /// Returns true if the data is a flat array, or nested arrays that match the shape.
     fn has_shape(&self, shape: &[i64]) -> bool {
         let lengths: Option<Vec<i64>> = self.lengths.iter().map(|length| Some((*length)? as i64)).collect();
         let Some(lengths) = lengths else { return false };

@@ -10,7 +10,7 @@
 //! * `served` validates a request against its model; `batch` batches requests, runs them, and splits the results.
 //!
 //! Invariants: every request receives a response with a status, and an error response also has a code and a message;
-//! every queue, body, table and wait has a bound; no client input terminates the process.
+//! every queue, body, table and wait is bounded; no client input terminates the process.
 
 mod app;
 mod artifact_cache;

@@ -99,7 +99,7 @@ pub async fn serve(
         }
         let _ = stream.set_nodelay(true);
         let open_connection = OpenConnection(limits.clone());
-        // The stream is converted, because the connection's thread registers it with another runtime.
+        // The stream is detached from this runtime, because the connection's thread registers it with its own runtime.
         let (Ok(stream), Some(place)) = (stream.into_std(), threads.place()) else { continue };
         let service = TowerToHyperService::new(router.clone());
         let (connection_builder, watcher, limits) = (connection_builder.clone(), graceful.watcher(), limits.clone());
@@ -124,7 +124,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Stream that fails after too long a time without progress.
+/// Stream that fails if it makes no progress within a time limit.
 struct TimedStream {
     stream: TcpStream,
     idle_timeout: Duration,
@@ -149,7 +149,7 @@ impl TimedStream {
         }
     }
 
-    /// Fails once `end` has passed; until then, wakes the task at `end`.
+    /// Fails if `end` has passed; otherwise, schedules a wakeup of the task at `end`.
     fn check(&mut self, context: &mut Context<'_>, end: Instant) -> Poll<io::Result<()>> {
         if Instant::now() >= end {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

@@ -108,7 +108,7 @@ pub fn load(
         );
         settings.joins = false;
     }
-    // Frees the memory of the two-item run above, which the model would otherwise retain.
+    // Frees the memory of the two-item run in `keeps_items_apart`, which the model would otherwise retain.
     model.release_memory();
     let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
     stats.record_load(start.elapsed(), memory(&model));

@@ -32,7 +32,7 @@ static ENTRIES: [Entry; MAX_MAPPINGS] =
     [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), is_lost: AtomicBool::new(false) } };
         MAX_MAPPINGS];
 
-/// Action for SIGBUS before the handler of this module was installed; `None` if it could not be installed.
+/// Previous action for SIGBUS; `None` if the handler of this module could not be installed.
 static PREVIOUS_ACTION: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
 /// Mapped part of a shared-memory object.
@@ -42,7 +42,7 @@ pub struct Mapping {
     start: usize,
     /// Size in bytes.
     size: usize,
-    /// Offset of the requested part.
+    /// Offset of the requested part from `start`.
     page_offset: usize,
     /// Index into [`ENTRIES`].
     entry: usize,
@@ -71,7 +71,8 @@ impl Mapping {
         let file_offset =
             libc::off_t::try_from(offset - page_offset as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping at an address that the system chooses; `file` is open.
+        // SAFETY: the system chooses the address, so the mapping replaces no other mapping; `file` keeps the descriptor
+        // open.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, file.as_raw_fd(), file_offset) };
         if address == libc::MAP_FAILED {
@@ -146,8 +147,8 @@ pub struct Span {
 impl AsRef<[u8]> for Span {
     fn as_ref(&self) -> &[u8] {
         let start = self.mapping.start + self.range.start;
-        // SAFETY: the range is mapped as long as the mapping exists, and nothing in this process writes to it, because
-        // it is borrowed. Writes by the client are limited to values without invalid bit patterns.
+        // SAFETY: `self.mapping` keeps the range mapped, and `Mapping::borrow` excludes other writers in this process.
+        // The client may write at any time, but every bit pattern is a valid byte.
         unsafe { std::slice::from_raw_parts(start as *const u8, self.range.len()) }
     }
 }
@@ -175,19 +176,21 @@ impl AsRef<[u8]> for WritableSpan {
 impl AsMut<[u8]> for WritableSpan {
     fn as_mut(&mut self) -> &mut [u8] {
         let start = self.0.mapping.start + self.0.range.start;
-        // SAFETY: as for reading, and nothing else in this process has borrowed the range.
+        // SAFETY: same as in `Span::as_ref`; `Mapping::borrow` also excludes readers in this process.
         unsafe { std::slice::from_raw_parts_mut(start as *mut u8, self.0.range.len()) }
     }
 }
 
 fn unmap(start: usize, size: usize) {
-    // SAFETY: the mapping was created with this address and size, and nothing refers to it any more.
+    // SAFETY: the callers pass the address and size of a mapping that `Mapping::new` created. No span refers to it,
+    // because every span owns a reference to its `Mapping`.
     unsafe { libc::munmap(start as *mut libc::c_void, size) };
 }
 
 /// Installs the handler, and returns the previous action for SIGBUS.
 fn install() -> Option<libc::sigaction> {
-    // SAFETY: both structures are valid when zeroed; the handler calls only functions that a signal handler may call.
+    // SAFETY: a zeroed `sigaction` structure is valid. `on_sigbus` has the signature that `SA_SIGINFO` requires, and
+    // makes only system calls that are safe in a signal handler.
     unsafe {
         let mut previous_action: libc::sigaction = std::mem::zeroed();
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -198,7 +201,7 @@ fn install() -> Option<libc::sigaction> {
 }
 
 extern "C" fn on_sigbus(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the system passes a valid structure, which has an address for this signal.
+    // SAFETY: with `SA_SIGINFO`, the system passes a valid `siginfo_t`, which contains an address for SIGBUS.
     let address = unsafe { (*info).si_addr() } as usize;
     for entry in &ENTRIES {
         let (start, end) = (entry.start.load(Ordering::Acquire), entry.end.load(Ordering::Acquire));
@@ -215,9 +218,10 @@ extern "C" fn on_sigbus(_signal: libc::c_int, info: *mut libc::siginfo_t, _conte
             return;
         }
     }
-    // The signal has a different cause: the access is repeated under the previous action.
+    // The signal has a different cause. The previous action is restored, and handles the signal when the access is
+    // repeated.
     if let Some(Some(previous_action)) = PREVIOUS_ACTION.get() {
-        // SAFETY: the structure was returned by the system.
+        // SAFETY: `install` obtained this action from the system.
         unsafe { libc::sigaction(libc::SIGBUS, previous_action, std::ptr::null_mut()) };
     }
 }
@@ -250,7 +254,7 @@ mod tests {
         let mut contents = [0; 64];
         file.read_exact_at(&mut contents, 4096 + 64).unwrap();
         assert_eq!(contents, [9; 64]);
-        // Misaligned, empty and out-of-range borrows.
+        // Misaligned, empty and out-of-range borrows fail.
         assert!(mapping.read(4, 64).is_none() && mapping.read(0, 0).is_none() && mapping.read(4032, 65).is_none());
         assert!(mapping.read(usize::MAX, 64).is_none());
     }
@@ -269,7 +273,7 @@ mod tests {
         assert!(!other_mapping.is_lost());
         assert_eq!(other_mapping.read(0, 4096).unwrap().as_ref(), [1; 4096]);
         drop((span, mapping));
-        // The entry is reused.
+        // The new mapping reuses the entry of the dropped mapping.
         let mapping = Arc::new(Mapping::new(&file, 0, 4096).unwrap());
         assert!(!mapping.is_lost());
     }

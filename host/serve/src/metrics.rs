@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Counter of a model version: name, help text, value.
+/// Counter of a model version: name, help text, and a function that reads the value.
 type Counter = (&'static str, &'static str, fn(&Counters) -> u64);
 
 const COUNTERS: [Counter; 8] = [
@@ -32,7 +32,7 @@ const COUNTERS: [Counter; 8] = [
     }),
 ];
 
-/// Histogram of a model version: name, help text, value.
+/// Histogram of a model version: name, help text, and a function that returns it.
 type Distribution = (&'static str, &'static str, fn(&Counters) -> &Histogram);
 
 const HISTOGRAMS: [Distribution; 4] = [

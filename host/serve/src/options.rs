@@ -159,7 +159,7 @@ fn dim(text: &str) -> std::result::Result<(String, Sizes), String> {
 }
 
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
-    /// One year; longer durations could overflow the system clocks.
+    /// Maximum duration: one year. Longer durations could overflow the system clocks.
     const MAX_SECONDS: f64 = 31_536_000.0;
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= MAX_SECONDS => Ok(Duration::from_secs_f64(seconds)),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct OutputMemory(Vec<(DType, Shape, Storage)>);
 
 enum Storage {
-    /// Memory of the client.
+    /// Shared memory of the client.
     Shared(WritableSpan),
     Own(AlignedBytes),
 }
@@ -81,7 +81,7 @@ pub struct Part {
     pub tensor: Tensor,
     /// First row and number of rows; `None` for all.
     pub rows: Option<(usize, usize)>,
-    /// True if the elements are already in the memory of the request.
+    /// True if the elements are already in the shared memory that the request provides.
     pub is_in_place: bool,
 }
 

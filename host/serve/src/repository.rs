@@ -64,7 +64,7 @@ pub struct Repository {
 pub struct Overrides {
     /// Configuration in JSON.
     pub config: Option<String>,
-    /// Files by `VERSION/NAME`.
+    /// Contents of files, by `VERSION/NAME`.
     pub files: BTreeMap<String, Bytes>,
 }
 
@@ -91,7 +91,7 @@ impl Repository {
         Ok(Repository { engine, folder: dir, entries: RwLock::new(entries), change_lock: Mutex::default() })
     }
 
-    /// Returns the engine with the threads and backends of the models.
+    /// Returns the engine, which holds the threads and backends shared by all models.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -219,8 +219,8 @@ impl Repository {
         })
     }
 
-    /// Checks a repository name: the directory from the command line or its last component. An empty name is always
-    /// accepted.
+    /// Checks a repository name, which must be the directory from the command line or its last component. An empty name
+    /// is always accepted.
     ///
     /// # Errors
     /// If the name differs, or the server has no repository directory.

@@ -273,7 +273,7 @@ impl ServedModel {
         )))
     }
 
-    /// Checks an input shape against the model, and returns it as sizes.
+    /// Checks an input shape against the model, and converts it to unsigned dimensions.
     fn check_shape(&self, spec: &Spec, shape: &[i64]) -> Result<Vec<usize>> {
         let is_batched = self.config.max_batch_size > 0;
         let matches_spec = shape.len() == spec.shape.len()
@@ -449,7 +449,7 @@ struct OutputRequest {
     region_span: Option<(Arc<Region>, u64)>,
 }
 
-/// Guard that counts a request as failed unless it is done.
+/// Guard that records a request as failed on drop, unless `is_done` is set.
 struct OutcomeRecorder<'a> {
     stats: &'a Stats,
     arrival: Instant,
@@ -465,7 +465,8 @@ impl Drop for OutcomeRecorder<'_> {
     }
 }
 
-/// Returns a shape with a batch dimension and one unknown dimension resolved.
+/// Returns the shape `batch` followed by `dims`, with an unknown dimension inferred from the element count `count`;
+/// `None` if no such shape exists.
 pub fn resolve(dims: &[i64], batch: &[usize], count: usize) -> Option<Vec<usize>> {
     let known_sizes = dims.iter().filter(|&&size| size >= 0).map(|&size| size as usize).chain(batch.iter().copied());
     let inferred_size = known_sizes

@@ -58,7 +58,7 @@ impl Server {
         let repository = Repository::new(options.engine()?, &models, options.repository.clone())?;
         let connections = Arc::new(Connections {
             max_open: options.max_connections as usize,
-            // A connection has no traffic while it waits for a response, which must not count as idle time.
+            // A connection has no traffic while it waits for a response, and this wait must not count as idle time.
             idle_timeout: options.idle_timeout.max(options.timeout + Duration::from_secs(1)),
             write_timeout: options.timeout,
             shutdown_timeout: options.shutdown_timeout,

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 /// Maximum number of registered regions.
 const MAX_REGIONS: usize = 1024;
 /// Minimum size in bytes of a tensor that is used in place. A smaller tensor is copied: it may be a parameter of an
-/// operator, and copying it takes less time than a request.
+/// operator, which must not change during a run, and the copy takes little time compared with the request.
 const MIN_IN_PLACE: usize = 1 << 16;
 
 /// Shared-memory region.
@@ -34,7 +34,7 @@ pub struct Region {
     /// Size of the region in bytes.
     pub byte_size: u64,
     file: File,
-    /// The mapped region; `None` if it cannot be mapped.
+    /// Mapping of the region; `None` if the region cannot be mapped.
     mapping: OnceLock<Option<Arc<Mapping>>>,
 }
 
@@ -121,7 +121,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns the region with a name, or all regions if `name` is `None`.
+    /// Returns the region named `name`, or all regions if `name` is `None`.
     ///
     /// # Errors
     /// If the name is unknown, or shared memory is not allowed.

@@ -90,7 +90,7 @@ pub struct Times {
 #[derive(Debug, Default)]
 pub struct Stats(Mutex<Counters>);
 
-/// Values of [`Stats`].
+/// Counters and histograms of a model version.
 #[derive(Clone, Debug)]
 pub struct Counters {
     pub last_inference_ms: u64,

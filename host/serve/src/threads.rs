@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// Maximum number of threads that serve connections; models run on separate threads.
+/// Maximum number of threads that serve connections; long executions run on separate threads.
 pub const MAX_THREADS: usize = 4;
 
 /// Threads that serve connections.

@@ -161,8 +161,8 @@ impl<'r> Backend<'r> {
         })
     }
 
-    /// Returns one backend name per device if the backend requests it and neither the name nor the user selects a
-    /// device, otherwise only the backend's name.
+    /// Returns one backend name per device if the backend requests one instance per device and neither its name nor the
+    /// user selects a device. Otherwise, returns only the backend's name.
     ///
     /// # Errors
     /// E0406 if the backend cannot list its devices.
@@ -200,7 +200,7 @@ impl Backend<'_> {
         }
     }
 
-    /// Returns the control flow that the backend executes.
+    /// Returns the control flow constructs that the backend executes.
     pub fn control_flow(&self) -> ControlFlow {
         ControlFlow { branches: self.description.control_flow, loops: self.description.loops }
     }
@@ -326,8 +326,8 @@ pub struct PluginJudge<'b, 'r> {
     backend: &'b Backend<'r>,
     /// Errors that the backend returned instead of a verdict.
     pub faults: Vec<api::Error>,
-    /// Estimates by kind and results of a candidate; the flag is true for regions, and false for patterns and
-    /// operators.
+    /// Estimates by candidate. The key consists of a flag, which is true for a region and false for a pattern or an
+    /// operator, and the candidate's results.
     estimates: HashMap<(bool, Vec<ExprId>), api::Estimate>,
 }
 
@@ -362,7 +362,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         }
     }
 
-    /// Returns the refusal implied by the description, if any, without a request to the backend.
+    /// Returns the refusal that follows from the description alone, if any.
     fn refusal_from_description(&self, module: &Module, query: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
         let description = &self.backend.description;
         if !description.dynamic_dims {
@@ -505,7 +505,7 @@ pub fn flops(module: &Module, id: ExprId) -> u64 {
 mod tests {
     use super::*;
 
-    /// Backends and host share the refusal codes of the boundary; host-only codes follow the shared codes.
+    /// The host's refusal codes begin with the codes of the plugin boundary; host-only codes follow.
     #[test]
     fn refusal_codes_of_backends_are_those_of_the_boundary() {
         let api_codes: Vec<&str> = api::RefusalCode::ALL.iter().map(|code| code.as_str()).collect();

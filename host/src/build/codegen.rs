@@ -16,7 +16,7 @@ use byoc_runtime::plugin::fault;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Reason why a region was not compiled: a diagnostic for the user, and a refusal for the explanation.
+/// Failure to compile a region: a diagnostic for the user, and a refusal for the explanation.
 #[derive(Debug)]
 pub struct CompileError {
     /// Complete diagnostic.
@@ -47,7 +47,8 @@ impl<'a> RegionCompiler<'a> {
         RegionCompiler { module: module.module(), indices, options }
     }
 
-    /// Compiles the region `symbol`, and appends constants that the program does not contain yet to `constants`.
+    /// Compiles the region `symbol`, and appends to `constants` those of its constants that the program does not
+    /// contain yet.
     ///
     /// # Errors
     /// E0406 if the backend fails, E0405 if the compiled library does not define `symbol`.
@@ -132,8 +133,8 @@ impl<'a> RegionCompiler<'a> {
         options
     }
 
-    /// Links the regions of a backend whose metadata requests linking, and returns their shared data, if any. The outer
-    /// `Option` is `None` if no region requests linking.
+    /// Links those regions of a backend whose metadata requests linking, and returns their shared data, if any. The
+    /// outer `Option` is `None` if no region requests linking.
     ///
     /// # Errors
     /// If the backend fails or returns an invalid result. None of the linked regions can be loaded in that case.
@@ -168,16 +169,16 @@ impl<'a> RegionCompiler<'a> {
     }
 }
 
-/// Metadata key of a region with a C99 program as source: workspace size in bytes.
+/// Metadata key for a region whose source is a C99 program: workspace size in bytes.
 pub const PROGRAM_WORKSPACE: &str = "program_workspace";
 
-/// Metadata key of a region with a C99 program: true if the function of the region returns a status.
+/// Metadata key for a region whose source is a C99 program: true if the region's function returns a status.
 pub const PROGRAM_STATUS: &str = "program_status";
 
-/// Metadata key of a region with a C99 program: total size in bytes of the constant arrays in the source.
+/// Metadata key for a region whose source is a C99 program: total size in bytes of the constant arrays in the source.
 pub const PROGRAM_CONSTANT_BYTES: &str = "program_constant_bytes";
 
-/// Metadata key of a region without a C99 program: the reason, and the remedy if any.
+/// Metadata key for a region without a C99 program: reason for the refusal, and remedy if any.
 pub const PROGRAM_REFUSED: &str = "program_refused";
 
 /// Requests a region as C99 from a code generator ([`program::KEY`]), and records the result.

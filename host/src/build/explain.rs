@@ -1,4 +1,4 @@
-//! Conversion of the partitioning report on expressions to an explanation of the model's operators.
+//! Conversion of the partitioning report, which covers expressions, to an explanation of the model's operators.
 
 use super::explanation::{CopyRow, Explanation, NodeRow, Placement, PlacementKind, RefusalRow, RegionRow, Totals};
 use crate::build::backend::flops;
@@ -10,15 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Operators of a model, from the module as read by the frontend.
 pub struct Operators {
-    /// Operators with a computing expression. The frontend has folded all others (constants, arithmetic on shapes) into
-    /// these. The origins of an expression include the folded operators; the operator itself is last.
+    /// Operators for which the module contains an operator call. The frontend has folded all other operators
+    /// (constants, arithmetic on shapes) into these. The last origin of an expression is its operator; the preceding
+    /// origins are the folded operators.
     computing_sources: BTreeSet<SourceId>,
     /// Predecessors of each operator.
     edges: Vec<BTreeSet<usize>>,
 }
 
 impl Operators {
-    /// Reads the operators of a module that no pass has changed yet, as passes merge the origins of constants.
+    /// Collects the operators of a module. No pass may have changed the module, because passes merge the origins of
+    /// constants.
     pub fn of(module: &Module) -> Operators {
         let live_exprs = module.live();
         let calls = module.nodes.iter().filter(|(id, node)| live_exprs[*id] && node.expr.as_op_call().is_some());
@@ -52,9 +54,9 @@ pub fn copies(program: &Program) -> Vec<CopyRow> {
     rows
 }
 
-/// Explains the placement of each operator of the model. `module` is the simplified module, `operators` those of
-/// the module as read, `report` the partitioning report, and `failures` the regions, by symbol,
-/// that fell back to the host at code generation; `estimates` returns the backend's estimate of a region.
+/// Explains the placement of each operator of the model. `module` is the simplified module, `operators` contains the
+/// operators of the module as read, and `report` is the partitioning report. `failures` contains, by symbol, the
+/// regions that fell back to the host at code generation. `estimates` returns the backend's estimate of a region.
 pub fn explain(
     module: &Module,
     operators: &Operators,
@@ -78,8 +80,8 @@ pub fn explain(
         if region_of(operator.region).is_none() {
             host_flops = cost.saturating_add(host_flops);
         }
-        // The FLOPs of an expression with several origins are attributed to the first of its computing origins, which
-        // avoids counting them twice.
+        // The FLOPs of an expression with several origins are attributed only to the first of its computing origins, so
+        // that they are not counted twice.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
         if let Some(first_origin) = origins.iter().find(|s| computing_sources.contains(s)) {
             flops_of[first_origin.index()] = cost.saturating_add(flops_of[first_origin.index()]);
@@ -159,7 +161,7 @@ pub fn explain(
     explanation
 }
 
-/// Sums the FLOPs of an operator by placement, in the order of the first expression of each placement.
+/// Sums the FLOPs of an operator by placement; the placements are ordered by their first expressions.
 fn merge_placements(placements: Vec<(u64, Placement)>) -> Vec<(u64, Placement)> {
     let mut merged_placements: Vec<(u64, Placement)> = Vec::new();
     let mut index: BTreeMap<Option<String>, usize> = BTreeMap::new();
@@ -269,8 +271,8 @@ fn folded_placement(
 }
 
 /// Returns the predecessors of each operator of the model. Tuples, projections and `let` move no data, so an edge leads
-/// from the operator that computes a value to the operator that reads it, regardless of how many of them are in
-/// between. Operators that the frontend folded lead to the operator that they were folded into.
+/// directly from the operator that computes a value to the operator that reads it. An operator that the frontend folded
+/// has an edge to the operator that it was folded into.
 fn edges(module: &Module, live_exprs: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
     let forwarding = Forwarding::new(module, live_exprs);
     let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];

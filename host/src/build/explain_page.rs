@@ -63,8 +63,8 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
 }
 
 /// Returns the SVG path of an edge between two boxes. Between neighboring layers, the edge runs from the bottom of the
-/// upper box to the top of the lower box. An edge that skips layers leaves and enters at the right side, where the
-/// boxes in between do not hide it.
+/// upper box to the top of the lower box. An edge that skips layers leaves and enters the boxes at their right sides,
+/// where the boxes in between do not hide it.
 fn edge((x0, y0): (usize, usize), (x1, y1): (usize, usize)) -> String {
     if y1 > y0 + BOX.1 + GAP.1 {
         let (x0, y0, x1, y1) = (x0 + BOX.0, y0 + BOX.1 / 2, x1 + BOX.0, y1 + BOX.1 / 2);

@@ -50,9 +50,9 @@ pub struct BuildOptions {
     pub print_after: Option<String>,
     /// True to print the time of each pass.
     pub time_passes: bool,
-    /// Requests the source of every region from code generators, regardless of its size.
+    /// True to request the source of every region from code generators, regardless of its size.
     pub source: bool,
-    /// Requests regions as self-contained C99 programs from code generators; see `docs/boundary.md`.
+    /// True to request regions as self-contained C99 programs from code generators; see `docs/boundary.md`.
     pub program: bool,
     /// Callback for the stages of the build.
     pub progress: Option<Progress>,
@@ -92,13 +92,13 @@ pub struct BuildOutput {
 pub struct UnusedBackend {
     /// Name of the backend.
     pub name: String,
-    /// Warning with the most frequent reasons.
+    /// Warning that lists the most frequent refusal reasons.
     pub warning: Diagnostic,
 }
 
 impl BuildOutput {
-    /// Returns the share of the FLOPs on backends: the smallest among the programs for fixed values of symbolic
-    /// dimensions, or that of the program itself if there are none.
+    /// Returns the share of the model's FLOPs that backends execute. If there are programs for fixed values of symbolic
+    /// dimensions, returns the smallest of their shares.
     pub fn min_offload_share(&self) -> f64 {
         let shares = self.variant_totals.iter().map(|totals| totals.offload_share);
         shares.reduce(f64::min).unwrap_or(self.explanation.totals.offload_share)
@@ -212,7 +212,7 @@ pub fn build(
         .map(|region_output| (region_output.symbol.clone(), region_output.in_place()))
         .collect();
     if in_place.values().any(|pairs| !pairs.is_empty()) {
-        // The second plan has the same regions, constants and instructions as the first plan.
+        // The second plan differs from the first only in storage locations, so only the functions are replaced.
         let lowering = plan::plan_in_place(&lowered_module, &outputs, &device_backends, &in_place)?;
         program.functions = lowering.program.functions;
     }
@@ -304,7 +304,7 @@ fn as_cancelled_build(diagnostic: Diagnostic) -> Diagnostic {
         return diagnostic;
     }
     let message = "the build was cancelled, and nothing was written".to_owned();
-    Diagnostic { code: codes::plugins::CALLED_OFF, message, ..diagnostic }
+    Diagnostic { code: codes::plugins::BUILD_CANCELLED, message, ..diagnostic }
 }
 
 /// Returns the selected backends with their descriptions.
@@ -399,7 +399,7 @@ impl PassLog<'_> {
         Ok(output.module)
     }
 
-    /// Records the time of a non-pass stage.
+    /// Records the duration of a stage that is not a pass.
     fn record(&mut self, stage: &'static str, start: Instant) {
         self.timings.push((stage, start.elapsed()));
     }
@@ -442,7 +442,7 @@ fn simplify(
 struct Partition {
     module: Module,
     report: Report,
-    /// Region estimates by the backends, by region symbol.
+    /// Region estimates of the backends, by region symbol.
     estimates: BTreeMap<Name, Estimate>,
 }
 
@@ -506,8 +506,8 @@ impl fmt::Display for RefusalSummary {
     }
 }
 
-/// Returns the given backends, which have no region, each with a warning that lists its reasons. A backend is omitted
-/// if preceding backends compute all of its operators.
+/// Returns the given backends, none of which has a region, each with a warning that lists its refusal reasons. A
+/// backend is omitted if it refused operators only because backends of higher priority accepted them.
 fn unused_backends<'b>(
     backends: impl Iterator<Item = &'b Backend<'b>>,
     explanation: &Explanation,

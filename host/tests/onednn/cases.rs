@@ -12,13 +12,13 @@ pub fn is_supported() -> bool {
 
 /// Module under construction, with the values of its inputs.
 pub struct Case {
-    /// Name of the case's family.
+    /// Name of the family to which the case belongs.
     pub name: String,
     /// Seed of the random number generator.
     pub seed: u64,
     /// Values of the inputs.
     pub inputs: Vec<Tensor>,
-    /// Tolerance of an element, relative to the largest element.
+    /// Tolerance for each element, relative to the largest element of the output.
     pub tolerance: f64,
     /// Builder of the module.
     pub builder: Builder,
@@ -286,8 +286,8 @@ pub fn convolution_2d(c: &mut Case) {
     generate_convolution(c, 2, false);
 }
 
-/// Ungrouped 3 x 3 convolutions with enough channels and positions for Winograd to pay off, in every data layout and
-/// kernel layout that occurs in models.
+/// Ungrouped 3 x 3 convolutions with enough channels and positions for the Winograd algorithm to pay off, in every data
+/// layout and kernel layout that occurs in models.
 pub fn convolution_3x3(c: &mut Case) {
     let (images, channels, filters) = (c.int(1, 3), c.int(16, 70), c.int(16, 70));
     let padding: Vec<usize> = (0..4).map(|_| c.pick(&[0, 1, 1, 2])).collect();
@@ -514,7 +514,8 @@ pub fn binary(c: &mut Case) {
     c.set_result(z);
 }
 
-/// Values with later reads, combined with broadcast operands. No in-place operator may overwrite such a value.
+/// Chains of elementwise operators with broadcast operands, whose values may be read again later. No in-place operator
+/// may overwrite such a value.
 pub fn diamonds(c: &mut Case) {
     let shape = any_shape(c, 2..=5);
     let x = c.input(&shape);
@@ -806,7 +807,7 @@ pub fn gru(c: &mut Case) {
     c.set_result(hidden_sequence);
 }
 
-/// Adds `(1 - z) n + z h`, sometimes in the form `n + z (h - n)`.
+/// Adds `(1 - z) * n + z * h`, sometimes in the form `n + z * (h - n)`.
 fn blend_states(c: &mut Case, update: ExprId, candidate: ExprId, previous: Option<ExprId>) -> ExprId {
     if let Some(previous) = previous.filter(|_| c.chance(2)) {
         let state_difference = c.op("subtract", &[previous, candidate], &[]);

@@ -37,7 +37,7 @@ impl Bench {
         Some(Bench { session, codegen, loader, _temp_dir: dir })
     }
 
-    /// Builds the graph of a module and returns it if the backend supports it, otherwise the refusal.
+    /// Builds the graph of a module. Returns the graph if the backend supports it, otherwise the refusal.
     pub fn graph(&self, module: &Module) -> Result<(Graph, ConstantTable), String> {
         let mut constants = ConstantTable::default();
         let main = module.main().expect("expected `@main`");
@@ -50,7 +50,7 @@ impl Bench {
         }
     }
 
-    /// Compiles and loads a supported graph. A failure is a panic, because a positive verdict is binding.
+    /// Compiles and loads a supported graph. Panics on failure, because a positive verdict is binding.
     pub fn load(&self, graph: &Graph, constants: &ConstantTable) -> Box<dyn Executable> {
         let options = json!({});
         let region = Region { graph, constants: &constants.handles, options: &options };
@@ -88,7 +88,7 @@ impl Bench {
     }
 }
 
-/// Calls [`compare_within`] with a tolerance for the rounding error of sums.
+/// Calls [`compare_within`] with a tolerance for the rounding errors in sums.
 pub fn compare(context: &str, actual: &[Tensor], expected: &[Tensor]) {
     compare_within(context, 2e-5, actual, expected);
 }
@@ -135,8 +135,8 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
         shapes.iter().map(|shape| vec![Line([0xff; 64]); (shape.iter().product::<usize>() * 4).div_ceil(64)]).collect();
     let mut workspace = vec![Line([0xff; 64]); plan.workspace.div_ceil(64)];
     let bytes = |lines: &mut [Line], len: usize| {
-        // SAFETY: `lines` borrows plain bytes without padding exclusively, and every caller below allocated at least
-        // `len` of them.
+        // SAFETY: `lines` is an exclusive borrow of plain bytes without padding, and every caller below passes the
+        // lines of an allocation of at least `len` bytes.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), len) }
     };
     let mut outputs: Vec<TensorMut<'_>> = shapes

@@ -67,11 +67,11 @@ fn dtype_attr(dtype: DType) -> AttrValue {
     str_attr(dtype.name())
 }
 
-/// Adds a per-channel requantization, along `axis`, of integers of magnitude `magnitude`.
+/// Adds a per-channel requantization along `axis` for integers of magnitude `magnitude`.
 fn requantize(c: &mut Case, x: ExprId, magnitude: f64, axis: usize, input_zero: i32, output_dtype: DType) -> ExprId {
     let channels = c.shape(x)[axis];
     let out = scale(c, 0.05);
-    // The scales range from rounding every value to 0 to saturating every value.
+    // The smallest output range leaves few distinct values; the largest makes most values saturate.
     let output_range = c.pick(&[1.0, 40.0, 60.0, 60.0, 120.0, 3e4]);
     let input_scales = scales(c, f64::from(out) * output_range / magnitude, channels);
     let (input_zero, out) = (integer(c, input_zero), scalar(c, out));
@@ -106,7 +106,7 @@ fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     }
 }
 
-/// Adds a quantized addition of an input of the same shape, followed by [`bounds`].
+/// Adds a quantized addition with a new input of the same shape, followed by [`bounds`].
 fn add_residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     let shape = c.shape(x);
     let other = bytes(c, dtype, &shape);
@@ -169,7 +169,7 @@ fn post_ops(c: &mut Case, accumulator: ExprId, terms: usize, axis: usize) -> Exp
     x
 }
 
-/// Draws the zero points and scales of the operands of a convolution or matrix product with data of type `dtype`.
+/// Draws the operand zero points and scales for a convolution or matrix product whose data has the type `dtype`.
 fn parameters(c: &mut Case, dtype: DType) -> [ExprId; 4] {
     let zero = zero_point(c, dtype);
     [integer(c, zero), integer(c, 0), scalar(c, 0.05), scalar(c, 0.01)]
@@ -278,7 +278,7 @@ pub fn quantized_dense(c: &mut Case) {
     c.set_result(result);
 }
 
-/// Accumulators of at least 2^24, which are not exactly representable in float32 in general.
+/// Accumulators of at least 2^24, not all of which float32 can represent exactly.
 pub fn quantized_large_accumulators(c: &mut Case) {
     c.tolerance = 0.0;
     let dtype = byte_type(c);
@@ -462,7 +462,7 @@ fn scalar_or_per_channel(c: &mut Case, x: ExprId, axis: usize, magnitude: f64) -
     c.builder.constant(Tensor::from_slice(&broadcast_shape, &values))
 }
 
-/// Post-ops written out in floating point, with a truncating conversion at the end.
+/// Post-ops expressed in floating point, with a truncating conversion at the end.
 pub fn quantized_float_post_ops(c: &mut Case) {
     c.tolerance = 0.0;
     let (accumulator, terms, axis) = if c.chance(3) {

@@ -71,14 +71,14 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     })
 }
 
-/// Value of an expression with control flow.
+/// Value of an expression in a module with control flow: data or a closure.
 #[derive(Clone)]
 enum Data {
     Plain(Value),
     Function(ExprId, Rc<Scope>),
 }
 
-/// Expression values of a function call, nested in the scope of the function's definition.
+/// Values of the expressions in one function call, nested in the scope in which the function was defined.
 #[derive(Default)]
 struct Scope {
     values: RefCell<BTreeMap<ExprId, Data>>,

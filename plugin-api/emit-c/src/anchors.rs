@@ -55,7 +55,7 @@ pub const ANCHORS: &[(&str, Anchor)] = &[
     ("concatenate", Anchor::Concatenate),
 ];
 
-/// Additional anchor operators in programs.
+/// Operators that are anchors only in programs, by name.
 const PROGRAM_ANCHORS: &[(&str, Anchor)] = &[
     ("qnn.conv2d", Anchor::Convolution),
     ("qnn.conv2d_transpose", Anchor::Convolution),

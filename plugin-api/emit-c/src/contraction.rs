@@ -1,10 +1,10 @@
 //! Common form of convolutions and matrix products: a sum of products over taps and channels.
 //!
-//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix, columns `c` are
-//! output channels and fill the vector lanes. `a` is read in place, with each element broadcast to all lanes; `b` is
-//! packed into panels as wide as a tile: a constant at load time, a non-constant operand in a preceding phase. A tile
-//! of rows and columns is accumulated in registers, stored on the stack, and finished by the elementwise operators of
-//! the group.
+//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix; columns `c` are
+//! output channels, over which the code is vectorized. `a` is read in place, with each element broadcast to all lanes;
+//! `b` is packed into panels as wide as a tile, at load time if it is constant and otherwise in a preceding phase. A
+//! tile of rows and columns is accumulated in registers, stored on the stack, and then passed through the elementwise
+//! operators of the group.
 
 use crate::loop_body::{Place, address};
 use crate::lowering::{Lowering, PackedConstant, Phase};
@@ -154,7 +154,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Packs `b` into panels: a constant at load time, a non-constant operand in a separate phase. Returns the packed
+    /// Packs `b` into panels, at load time if it is constant and otherwise in a separate phase. Returns the packed
     /// memory and the code of the packing function, which is empty for a constant.
     fn pack(
         &mut self,

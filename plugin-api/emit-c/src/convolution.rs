@@ -46,7 +46,7 @@ impl Lowering<'_, '_> {
         // In a program, the data has no zero border, so taps that may read the padding need a guard.
         let guard = |i: usize, taps: i64, scale: i64, base: i64, step: i64| {
             let size = data_shape[l.spatial[i]];
-            // A single tap has no step.
+            // The step of a single tap may be 0, but the guard divides by the step.
             let step = if step == 0 { 1 } else { step };
             let guard = TapGuard { row: 1 + i, scale, base, step, size };
             Some(guard).filter(|g| has_program && !g.is_idle(taps, out[l.spatial[i]]))

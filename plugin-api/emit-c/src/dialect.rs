@@ -36,7 +36,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Formats the statement that marks the task number as used, for a single-task phase.
+    /// Formats the statement that marks the task number as used in a single-task phase; empty for other phases.
     pub fn unused_task(&self, tasks: i64) -> &'static str {
         if tasks == 1 && self.form == Form::Tasks { "    (void)task;\n" } else { "" }
     }

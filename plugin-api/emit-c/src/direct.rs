@@ -24,15 +24,15 @@ struct Operand {
     offset: String,
     /// True if the columns are stored in panels.
     panels: bool,
-    /// Strides of the two tap axes and of the channels; for panels in units of the panel's width.
+    /// Strides of the two tap axes and of the channels; for panels, in units of the panel width.
     strides: [i64; 3],
     /// Stride from one column to the next.
     column: i64,
 }
 
-/// Sum over taps and channels, outermost first: the number of terms and the stride in `a` of each level.
+/// Sum over the two tap axes and the channels, outermost first.
 pub(crate) struct Sums {
-    /// Number of terms, and stride in `a`, of each level.
+    /// Number of terms and stride in `a` for each level.
     pub levels: [(i64, i64); 3],
     /// Guards of the two tap axes.
     pub guards: [Option<TapGuard>; 2],
@@ -93,7 +93,7 @@ impl Lowering<'_, '_> {
             .zip(levels)
             .find_map(|(guard, (taps, _))| guard.filter(|g| g.row == rows - 1).map(|g| g.inside(taps, len)));
         let (low, high) = bounds.unwrap_or((0, len));
-        // Vectors read whole panels, which are padded with zeros; plain code needs no padding.
+        // Vector code reads whole panels, which are padded with zeros; plain code needs no padding.
         let is_float = c.types == Types::FLOAT;
         let panel_bytes = levels.iter().map(|l| l.0).product::<i64>() * 4 * machine.lanes;
         let is_product = levels[0].0 == 1 && levels[1].0 == 1;
@@ -365,7 +365,7 @@ impl Lowering<'_, '_> {
         self.arrays.len() - 1
     }
 
-    /// Formats the pointer declarations of a loop body and of the additional tensors `read`.
+    /// Formats the pointer declarations for a loop body and for the additional tensors `read`.
     pub fn pointers_of(&self, body: &LoopBody, read: &[(Place, DType)]) -> String {
         let mut text = self.pointers(body);
         for &(place, dtype) in read {
@@ -402,7 +402,7 @@ impl TapGuard {
         output * self.scale + self.base + tap * self.step
     }
 
-    /// Returns the range of output indices, out of `len`, at which each of `taps` taps reads an element.
+    /// Returns the range of output indices below `len` at which all `taps` taps read elements rather than padding.
     pub fn inside(&self, taps: i64, len: i64) -> (i64, i64) {
         let reads = |output: i64| (0..taps).all(|tap| (0..self.size).contains(&self.input_index(output, tap)));
         let Some(low) = (0..len).find(|&output| reads(output)) else { return (0, 0) };

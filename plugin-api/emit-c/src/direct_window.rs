@@ -1,5 +1,5 @@
-//! Depthwise convolutions in programs: channels fill the lanes, operands are read in place, and taps in the padding are
-//! skipped.
+//! Depthwise convolutions in programs: the code is vectorized over channels, operands are read in place, and taps in
+//! the padding are skipped.
 
 use crate::direct::Sums;
 use crate::literals::{c_type, loaded, storage_type};
@@ -11,8 +11,8 @@ use byoc_plugin_api::DType;
 use std::fmt::Write;
 
 impl Lowering<'_, '_> {
-    /// Emits a depthwise convolution as part of a program. The index space is `[n, pixels.., channel]`; the last stride of
-    /// `a_view` is the channel stride.
+    /// Emits a depthwise convolution as part of a program. The index space is `[n, pixels.., channel]`; the last stride
+    /// of `a_view` is the channel stride.
     pub fn direct_depthwise(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
         let Sums { levels, guards } = Sums::new(c)?;
         let body = &c.body;
@@ -56,9 +56,9 @@ impl Lowering<'_, '_> {
         if vector_channels > 0 {
             self.vector_depthwise(w, c, weights, vector_channels)?;
         }
-        let rest_channels = channels - vector_channels;
-        let block = rest_channels.min(block).max(1);
-        if rest_channels > 0 {
+        let tail_channels = channels - vector_channels;
+        let block = tail_channels.min(block).max(1);
+        if tail_channels > 0 {
             let _ = writeln!(w, "    {sum_type} u[{block}];");
         }
         let mut depth = 1;
@@ -79,7 +79,7 @@ impl Lowering<'_, '_> {
             if guards[i].is_some() { (format!("from{i}"), format!("to{i}")) } else { ("0".to_owned(), n.to_string()) }
         };
         let _ = writeln!(w, "{pad}for (int64_t first = {vector_channels}; first < {channels}; first += {block}) {{");
-        let remaining_channels = rest_channels % block;
+        let remaining_channels = tail_channels % block;
         let width = if remaining_channels == 0 {
             block.to_string()
         } else {
@@ -120,7 +120,7 @@ impl Lowering<'_, '_> {
         for level in (1..depth).rev() {
             let _ = writeln!(w, "{}}}", "    ".repeat(level));
         }
-        if rest_channels > 0 {
+        if tail_channels > 0 {
             scalar_code = std::mem::take(w);
         }
         code = format!("{vector_code}{scalar_code}}}\n\n");
@@ -132,7 +132,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Returns the number of channels that full vectors cover in a depthwise convolution.
+    /// Returns the number of channels that a depthwise convolution computes in full vectors.
     fn vector_channels(&self, c: &Contraction) -> i64 {
         let channels = c.columns();
         let is_contiguous = c.a_view.strides.last() == Some(&1) && c.types == Types::FLOAT;
@@ -142,7 +142,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Emits the loops over the channels that full vectors cover, in pixel tiles.
+    /// Emits the loops over the channels that are computed in full vectors, in tiles of pixels.
     fn vector_depthwise(
         &self,
         w: &mut String,

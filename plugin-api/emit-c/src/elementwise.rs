@@ -33,7 +33,7 @@ const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("atanh", "atanhf", "atanh"),
 ];
 
-/// Rounding functions, in the format of `FUNCTIONS`; the identity for integers.
+/// Rounding functions, in the format of `FUNCTIONS`. For integers, they are the identity.
 const ROUNDINGS: &[(&str, &str, &str)] = &[
     ("floor", "floorf", "floor"),
     ("ceil", "ceilf", "ceil"),

@@ -255,14 +255,14 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Replaces characters that must not appear in a C string literal with underscores.
+/// Returns `text` with an underscore in place of each character that must not appear in a C string literal.
 fn quote(text: &str) -> String {
     text.chars()
         .map(|c| if c == '"' || c == '\\' || c == '?' || !c.is_ascii() || c.is_control() { '_' } else { c })
         .collect()
 }
 
-/// Returns the reason why a user-supplied function cannot compute an operator of these types; `None` if it can.
+/// Returns the reason that a user-supplied function cannot compute an operator of these types; `None` if it can.
 pub fn unsupported(ir: &byoc_plugin_support::region::RegionIr<'_>, op: &Op<'_>) -> Option<String> {
     let unsupported_dtype =
         op.inputs.iter().chain(&op.outputs).map(|&v| ir.val(v).dtype).find(|dtype| storage_type(*dtype).is_none())?;

@@ -1,4 +1,4 @@
-//! Forms of the generated code, and the text that depends on the form.
+//! Forms of the generated code, and the processors that programs are generated for.
 //!
 //! A backend region runs as thread-pool tasks, with GNU C vectors and a host-provided workspace. A program is
 //! self-contained: one thread, an arena that is planned in advance, constants that are laid out at code generation, and
@@ -38,7 +38,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Arbitrary processor, in plain C99.
+    /// Generic processor, for which the code is plain C99.
     pub const GENERIC: Machine = Machine { lanes: 4, registers: 16, vectors: false, flags: "-O2" };
 
     /// Machines by target name.

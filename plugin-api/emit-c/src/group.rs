@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// Maximum number of elementwise operators in a loop body.
 const MAX_MEMBERS: usize = 48;
-/// Maximum number of groups visited by a search for a cycle; beyond this number the operator is not fused.
+/// Maximum number of groups visited in the search for a cycle; beyond this number, the operator is not fused.
 const MAX_SEARCH: usize = 4096;
 
 /// Operators that share a loop nest.
@@ -145,7 +145,7 @@ impl Grouping {
         })
     }
 
-    /// Returns the group that computes `value`, looking through view operators; empty for inputs and constants.
+    /// Returns the group that computes `value`, if any, looking through view operators; inputs and constants have none.
     fn sources(&self, ir: &RegionIr<'_>, mut value: Val) -> Vec<usize> {
         while let Some(op) = ir.producer(value) {
             if let Some(group) = self.of[op.index()] {

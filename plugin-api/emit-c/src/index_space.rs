@@ -10,8 +10,8 @@ pub fn memory_order(view: &View) -> Vec<usize> {
     order
 }
 
-/// Returns `operand`, which is indexed like `index`, as a view of shape `domain`; `None` if no such view exists.
-/// `index` maps each index of a tensor to a position in the row-major order of `domain`, and must be bijective.
+/// Converts `operand`, a view with the shape of `index`, to a view with the shape `domain`; `None` if no such view
+/// exists. `index` maps each index of a tensor to a position in the row-major order of `domain`, and must be bijective.
 pub fn pull_back(index: &View, operand: &View, domain: &[i64]) -> Option<View> {
     operand.permute(&memory_order(index)).reshape(domain)
 }

@@ -139,9 +139,9 @@ impl LoopBody {
         loads.chain(self.stores.iter().map(|s| &s.view.strides[..])).collect()
     }
 
-    /// Merges adjacent dimensions of the index space that are contiguous in all tensors and in `other_strides`, given
-    /// as strides. `run_lengths` divides the dimensions into runs of these lengths; dimensions of different runs are
-    /// not merged, and an empty run becomes one dimension of size 1. Returns the merged body, the merged strides of
+    /// Merges adjacent dimensions of the index space that are contiguous in all tensors and under each of
+    /// `other_strides`. `run_lengths` divides the dimensions into runs of these lengths; dimensions of different runs
+    /// are not merged, and an empty run becomes one dimension of size 1. Returns the merged body, the merged strides of
     /// `other_strides`, and the number of dimensions in each run.
     pub fn collapse(&self, other_strides: &[&[i64]], run_lengths: &[usize]) -> (LoopBody, Vec<Vec<i64>>, Vec<usize>) {
         let mut all_strides = self.strides();

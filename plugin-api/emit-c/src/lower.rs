@@ -78,8 +78,8 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// Returns the storage of the result of a program's concatenation if its operands are adjacent in memory, in order,
-    /// for example as operands of a longer concatenation.
+    /// Returns the storage for the result of a concatenation in a program if the operands are already adjacent in
+    /// memory, in order, for example as operands of a longer concatenation.
     fn adjacent_storage(&mut self, id: OpId, axis: usize) -> Result<Option<Storage>, String> {
         let op = self.ir.get(id);
         let is_stored = self.ir.outputs.contains(&op.outputs[0]) || self.storage.contains_key(&op.outputs[0]);

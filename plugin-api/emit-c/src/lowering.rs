@@ -1,7 +1,7 @@
 //! Storage of every tensor, and the loop body of each group over that storage.
 //!
-//! Activations of convolutions and pooling are stored with the channels innermost, so that channels fill the vector
-//! lanes. The input of a convolution has a zero border as wide as the padding, so that taps need no bounds checks.
+//! Activations of convolutions and pooling are stored with the channels innermost, so that the code is vectorized over
+//! channels. The input of a convolution has a zero border as wide as the padding, so that taps need no bounds checks.
 
 use crate::elementwise::{expression, operand_view};
 use crate::externals::Externals;
@@ -30,7 +30,7 @@ pub struct Phase {
     pub call: String,
     /// Workspace buffers that the phase accesses.
     pub buffers: BTreeSet<usize>,
-    /// Buffers whose access order differs from the order of the phase's points.
+    /// Buffers that the phase does not access in the order of its points.
     pub unordered: BTreeSet<usize>,
     /// Pairs of a result buffer and an operand buffer that are accessed at the same positions.
     pub in_place: BTreeSet<(usize, usize)>,
@@ -39,7 +39,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Records an access of the phase to `place`, in arbitrary order.
+    /// Records that the phase accesses `place` in an arbitrary order.
     pub fn touch(&mut self, place: Place) {
         if let Place::Work(buffer) = place {
             self.buffers.insert(buffer);
@@ -107,7 +107,7 @@ pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize, String> {
     op.attrs().axis("axis", default, rank).ok_or_else(invalid)
 }
 
-/// Returns the bytes of the weight at `index` of a constant; `size` is the size of an element in bytes.
+/// Returns the bytes of the element at `index` in a constant; `size` is the size of an element in bytes.
 ///
 /// # Errors
 /// If the index is out of range.
@@ -382,7 +382,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Ok(destination)
     }
 
-    /// Returns the widest zero border that the users of a value need, per dimension.
+    /// Returns the widest zero border that any user of a value needs, for each dimension.
     fn required_border(&self, value: Val) -> Vec<(i64, i64)> {
         let rank = self.ir.shape(value).len();
         let mut border = vec![(0, 0); rank];
@@ -438,8 +438,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
         false
     }
 
-    /// Chooses the storage of a value that is about to be computed: the output of the region, a slice of the result of
-    /// a concatenation, or a new buffer with the dimensions in `order`; `None` if no candidate satisfies `fits`.
+    /// Chooses the storage of a value that is about to be computed: the output of the region, a slice of a
+    /// concatenation's result, or a new buffer with the dimensions in `order`; `None` if no candidate satisfies `fits`.
     pub fn place_for(
         &mut self,
         value: Val,
@@ -539,8 +539,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 
     /// Builds the loop body of a group, resolves its operands and chooses the storage of its results. `order` is the
-    /// memory order of the dimensions of the results; the default is the order of the operand that is broadcast along
-    /// the fewest dimensions. Returns the body and the order.
+    /// memory order of the results' dimensions; the default is the order of the operand that is broadcast along the
+    /// fewest dimensions. Returns the body and the order.
     pub fn loop_body(&mut self, group_index: usize, order: Option<&[usize]>) -> Result<(LoopBody, Vec<usize>), String> {
         let grouping: &'p Grouping = self.grouping;
         let group = &grouping.groups[group_index];
@@ -618,7 +618,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let dtype = self.ir.val(op.outputs[0]).dtype;
             let ty = value_type(dtype)
                 .ok_or_else(|| format!("{}: unsupported element type {dtype} of the result", op.name))?;
-            // C computes with integers of at least 32 bits; plain C99 marks the conversion to a narrower type.
+            // C computes with integers of at least 32 bits; programs convert the result to a narrower type explicitly.
             let is_narrow = dtype.size() < 4 && self.form != Form::Tasks;
             let text = match dtype {
                 DType::F16 => format!("byoc_round_half({text})"),
@@ -639,7 +639,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 continue;
             }
             let index = &group.index[value];
-            // Order of the value's dimensions that corresponds to `order` of the domain.
+            // Order of the value's dimensions that corresponds to the order `order` of the domain's dimensions.
             let value_order = self.domain_order(index, &group.domain, &order);
             let comment = format!("{} of {}", name, self.symbol);
             let comment = self.ir.producer(*value).map_or(comment, |op| self.describe(op));

@@ -1,4 +1,4 @@
-//! Operators that read elements at computed indices: `take`, `gather`, `nn.pad`, resizing.
+//! Operators that read elements at computed indices: `take`, `gather`, `nn.pad`, and resizing.
 
 use crate::index_space::memory_order;
 use crate::literals::{computed, literal, loaded, value_type};
@@ -19,7 +19,7 @@ impl Lowering<'_, '_> {
         tensors: &[(&Storage, DType)],
         first_element: impl Fn(&[String]) -> String,
     ) {
-        // A load of the first element of each tensor into an unused variable adds its pointer declaration; the C
+        // Loading the first element of each tensor into an unused variable adds the tensor's pointer declaration; the C
         // compiler removes the load.
         let mut body = body;
         for (i, (storage, dtype)) in tensors.iter().enumerate() {

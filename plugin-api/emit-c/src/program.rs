@@ -135,7 +135,7 @@ pub fn program(
     best_program.ok_or_else(|| whole_graph("expected a graph with operators, found an empty graph".into()))
 }
 
-/// Plans the arena of a lowered program and collects its parts.
+/// Plans the arena of a lowered program, and collects the parts of the program.
 fn assemble(
     ir: &RegionIr<'_>,
     grouping: &Grouping,
@@ -269,7 +269,7 @@ fn assemble(
     Program { steps, arrays, buffers, arena, inputs: tensors(&ir.inputs), outputs: tensors(&ir.outputs), kernels }
 }
 
-/// Returns the size in bytes of the local arrays of a function.
+/// Returns the size in bytes of a function's local arrays.
 fn local_bytes(code: &str) -> i64 {
     let size = |line: &str| -> Option<i64> {
         let (head, suffix) = line.trim().strip_suffix("];")?.split_once('[')?;
@@ -292,7 +292,7 @@ fn has_name(text: &str, name: &str) -> bool {
     })
 }
 
-/// Returns the reason why a program cannot contain an operator; `None` if it can.
+/// Returns the reason that a program cannot contain an operator; `None` if it can.
 fn check(ir: &RegionIr<'_>, op: &Op<'_>, externals: &Externals) -> Option<Unsupported> {
     let refuse = |reason: String| {
         let sources = op.node.sources.iter().map(|s| s.to_string()).collect();

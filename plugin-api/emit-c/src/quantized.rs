@@ -1,14 +1,15 @@
-//! Quantized operators as C: contractions of integers minus their zero points, and conversions between scales.
+//! Quantized operators as C: integer contractions with the zero points subtracted, and conversions to, from and between
+//! quantized types.
 //!
-//! The results match the operator reference bit for bit: requantization in 64-bit fixed point with the multiplier of
-//! `fixed_point`, quantization in float32.
+//! The results match the operator reference bit for bit: requantization uses 64-bit fixed point with the multiplier
+//! from `fixed_point`, or float32 if the operator requests it; quantization uses float32.
 
 use crate::literals::{c_type, cast, literal};
 use crate::schedule::contraction::Types;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr, Val};
 
-/// Conversions between scales. Their scales and zero points may be vectors along an axis.
+/// Conversions to, from and between quantized types. Their scales and zero points may be vectors along an axis.
 const CONVERSIONS: &[&str] = &["qnn.quantize", "qnn.dequantize", "qnn.requantize"];
 
 /// Binary operators on quantized tensors.
@@ -19,7 +20,7 @@ pub fn is_elementwise(name: &str) -> bool {
     is_conversion(name) || BINARY_OPERATORS.contains(&name)
 }
 
-/// Returns true for a conversion between scales.
+/// Returns true for a quantization, a dequantization or a requantization.
 pub fn is_conversion(name: &str) -> bool {
     CONVERSIONS.contains(&name)
 }
@@ -67,7 +68,7 @@ fn range(dtype: DType) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Formats `x - zero point`, saturated to int32.
+/// Formats `x - zero`, saturated to int32.
 fn difference(dtype: DType, x: &str, zero: &str) -> String {
     match zero {
         "0" => format!("(int32_t){x}"),
@@ -76,8 +77,8 @@ fn difference(dtype: DType, x: &str, zero: &str) -> String {
     }
 }
 
-/// Returns a C expression for an elementwise quantized operator; for `qnn.requantize` the arguments are the data, the
-/// multiplier, the shift and the two zero points, as [`multipliers`] computes them.
+/// Returns a C expression for an elementwise quantized operator. For `qnn.requantize`, the arguments are the data, the
+/// parameters of the [`Rescale`], and the two zero points.
 pub fn expression(ir: &RegionIr<'_>, op: &Op<'_>, args: &[String]) -> Option<String> {
     let (from, to) = (ir.val(op.inputs[0]).dtype, ir.val(op.outputs[0]).dtype);
     let rounding = op.attrs().text("rounding");
@@ -182,7 +183,7 @@ fn binary(ir: &RegionIr<'_>, op: &Op<'_>, x: &str, y: &str) -> Option<String> {
     Some(format!("({ty}){function}({a}, {b}, {out_zero}, {low}, {high})"))
 }
 
-/// Returns the rescaling from one scale to another.
+/// Returns the requantization from scale `input` to scale `output`.
 fn single_rescale(input: f32, output: f32) -> Result<Rescale, String> {
     if input == output { Ok(Rescale::Same) } else { fixed_point(input, output) }
 }
@@ -202,12 +203,12 @@ fn cast_once(to: DType, x: &str) -> String {
     format!("({ty})byoc_saturate({x}, {}, {})", literal(DType::F32, low), literal(DType::F32, high))
 }
 
-/// Rescaling of one channel.
+/// Requantization of one channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rescale {
-    /// Equal scales.
+    /// Equal scales: values are unchanged.
     Same,
-    /// Multiplication by `multiplier`, then a right shift by `shift` bits with rounding.
+    /// Multiplication by `multiplier`, then a rounding right shift by `shift` bits.
     Fixed {
         /// Fraction with 31 bits after the binary point.
         multiplier: i32,
@@ -218,7 +219,7 @@ pub enum Rescale {
     Float(f32),
 }
 
-/// Returns the rescaling of a `qnn.requantize`: per-channel factors, or a single per-tensor factor.
+/// Returns one requantization per channel for a `qnn.requantize`, or a single one for the whole tensor.
 ///
 /// # Errors
 /// If a scale is missing or non-constant, or a ratio of scales is out of range.
@@ -249,7 +250,8 @@ fn fixed_point(input: f32, output: f32) -> Result<Rescale, String> {
     if !ratio.is_finite() || ratio <= 0.0 {
         return Err(format!("expected finite scales > 0, found {input} and {output}"));
     }
-    // Fraction as returned by `frexp`, in [0.5, 1): ratios of float32 scales are normal in float64.
+    // Fraction in [0.5, 1), as returned by `frexp`. The bit manipulation requires a normal float64, which every ratio
+    // of float32 scales is.
     let bits = ratio.to_bits();
     let mut exponent = (bits >> 52) as i32 - 1022;
     let fraction = f64::from_bits((bits & !(0x7ff << 52)) | (1022 << 52));

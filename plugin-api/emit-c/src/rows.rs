@@ -110,7 +110,7 @@ impl Lowering<'_, '_> {
         self.phases.push(phase);
     }
 
-    /// Returns a tensor with `axis` innermost, copied if necessary.
+    /// Returns a tensor with `axis` innermost, as a copy if necessary.
     fn with_innermost_axis(
         &mut self,
         storage: Storage,
@@ -335,7 +335,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Formats the pointer declarations of a loop body and of one additional tensor that is read.
+    /// Formats the pointer declarations of a loop body and of one additional source tensor.
     pub fn pointers_and(&self, body: &LoopBody, place: Place, dtype: DType) -> String {
         let mut pointers = self.pointers(body);
         if !pointers.contains(&format!("{place} =")) {

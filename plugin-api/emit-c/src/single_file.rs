@@ -101,7 +101,7 @@ pub fn definition(qualifiers: &str, name: &str, dtype: DType, bytes: &[u8]) -> S
         }
         let _ = write!(line, " {value},");
     }
-    // An initializer has at least one element.
+    // A C99 initializer list must not be empty.
     text.push_str(if count == 0 { "    0," } else { &line });
     text.push_str("\n};\n");
     text

@@ -21,10 +21,11 @@ const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_softmax", "byoc_log_softmax"], include_str!("prelude/softmax.c")),
 ];
 
-/// Prelude functions whose branches the C compiler converts to selections in loops.
+/// Prelude functions with conditional expressions, which the C compiler converts to selects in vectorized loops.
 const BRANCHING_FUNCTIONS: &[&str] = &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf"];
 
-/// Returns true if the loops of a phase have branches.
+/// Returns true if a phase contains conditional expressions. The compiler must not merge the functions of such phases;
+/// see `BYOC_UNMERGED` in the prelude.
 fn has_branches(code: &str) -> bool {
     code.contains(" ? ") || BRANCHING_FUNCTIONS.iter().any(|name| code.contains(name))
 }

@@ -3,7 +3,7 @@
 use byoc_plugin_support::view::dense_strides;
 use std::fmt::Write;
 
-/// Formats the bounds of part `index` when `0..n` is divided into `parts` equal parts.
+/// Formats the bounds of part `index` of the range `0..n`, divided into `parts` parts as evenly as possible.
 pub fn bounds_of_part(n: &str, index: &str, parts: i64) -> (String, String) {
     if parts == 1 {
         return ("0".to_owned(), n.to_owned());
@@ -11,7 +11,7 @@ pub fn bounds_of_part(n: &str, index: &str, parts: i64) -> (String, String) {
     (format!("{n} * {index} / {parts}"), format!("{n} * ({index} + 1) / {parts}"))
 }
 
-/// Formats the head of a loop over part `index` when `0..n` is divided into `parts` equal parts.
+/// Formats the head of a loop over part `index` of the range `0..n`, divided into `parts` parts as evenly as possible.
 pub fn share_loop(var: &str, n: &str, index: &str, parts: i64) -> String {
     let (start, end) = bounds_of_part(n, index, parts);
     format!("for (int64_t {var} = {start}; {var} < {end}; ++{var}) {{")
@@ -32,7 +32,8 @@ pub fn digit(index: &str, divisor: i64, modulus: i64) -> String {
     text
 }
 
-/// Formats declarations of `vars`, the indices into the shape `dims` at the row-major position `number`.
+/// Formats declarations of `vars`, the indices of the element at row-major position `number` in a tensor of shape
+/// `dims`.
 pub fn decode(vars: &[String], dims: &[i64], number: &str, indent: usize) -> String {
     let pad = "    ".repeat(indent);
     let mut text = String::new();
@@ -57,7 +58,7 @@ pub fn tidy(code: &str) -> String {
     for function in code.split_inclusive("\n}\n") {
         let lines: Vec<&str> = function.lines().collect();
         let mut is_kept = vec![true; lines.len()];
-        // Backwards, so that variables used only by unused variables are removed as well.
+        // In reverse order, so that variables used only by unused variables are removed as well.
         for index in (0..lines.len()).rev() {
             let Some(name) = lines[index].trim().strip_prefix("(void)").and_then(|l| l.strip_suffix(';')) else {
                 continue;

@@ -49,7 +49,7 @@ pub fn view_through(ir: &RegionIr<'_>, op: &Op<'_>, k: usize, input: &View) -> O
     }
 }
 
-/// Returns the first index and the step of a `strided_slice` per axis.
+/// Returns the first index and the step of a `strided_slice` along each axis.
 fn slice_starts(op: &Op<'_>, shape: &[i64]) -> Vec<(i64, i64)> {
     let rank = shape.len();
     let begin = op.attrs().ints("begin").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Depthwise convolutions and pooling: windows over pixels, with the channels in the vector lanes.
+//! Sliding-window operators: depthwise convolution and pooling, vectorized over channels.
 
 use crate::literals::{computed, literal, loaded, storage_type, value_type};
 use crate::loop_body::{LoopBody, Place, address};
@@ -15,11 +15,11 @@ use std::fmt::Write;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pool {
     Max,
-    /// Mean; if the flag is true, the padding counts as elements.
+    /// Mean. If the flag is true, the divisor counts padding elements.
     Average(bool),
 }
 
-/// Range of one axis that a window covers.
+/// Range that a window covers along one axis.
 enum Range {
     /// Window of `size` elements every `stride` elements, with dilation and padding (before, after).
     Window { size: i64, stride: i64, dilation: i64, pad: (i64, i64) },
@@ -27,7 +27,7 @@ enum Range {
     Adaptive(i64),
 }
 
-/// Returns the scale and zero point of the data, then of the result, of `qnn.avg_pool2d`.
+/// Returns the scale and zero point of the data of a `qnn.avg_pool2d`, then those of its result.
 fn pool_scales(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(f32, i64, f32, i64), String> {
     let scale = |i: usize| quantized::scale(ir, op.inputs[i]);
     let zero = |i: usize| quantized::zero_point(ir, op.inputs[i]);
@@ -227,7 +227,7 @@ impl Lowering<'_, '_> {
         let ty = value_type(dtype).ok_or_else(unsupported_dtype)?;
         let stored_type = storage_type(dtype).ok_or_else(unsupported_dtype)?;
         let accumulator_type = computed(dtype);
-        // Scale and zero point of the data, then of the result.
+        // Scale and zero point of the data, then those of the result.
         let scales = if op.name == "qnn.avg_pool2d" { Some(pool_scales(ir, op)?) } else { None };
         if accumulator_type != DType::F32 && pool != Pool::Max && scales.is_none() {
             return Err(format!("{}: expected float32, found {dtype}", op.name));
@@ -341,7 +341,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "                const int64_t c = first + j;\n                (void)c;");
         let result = match scales {
             Some((in_scale, _, out_scale, zero)) => {
-                // The mean is rounded to float32 once.
+                // The quotient is computed in float64, so that the mean is rounded to float32 only once.
                 let mean =
                     format!("(float)((double)t[j] / (double)count) * {}", literal(DType::F32, f64::from(in_scale)));
                 quantized::quantized(dtype, &mean, out_scale, zero)

@@ -20,7 +20,7 @@ pub struct Transfer {
     pub offset: usize,
 }
 
-/// Host memory that a device reads in place: valid and unchanged until the host releases the buffer made of it.
+/// Host memory that a device reads in place: valid and unchanged until the host releases the buffer created from it.
 #[derive(Clone, Copy, Debug)]
 pub struct HostBytes {
     /// Address of the first byte.
@@ -37,7 +37,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Device of the tensors in this memory, as defined by DLPack.
     fn device(&self) -> Device;
 
-    /// Alignment of offsets within a buffer in bytes: a power of two, at most 4096.
+    /// Alignment in bytes of offsets within a buffer: a power of two, at most 4096.
     fn alignment(&self) -> usize {
         64
     }
@@ -53,7 +53,8 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// If the device is out of memory.
     fn allocate(&self, bytes: usize) -> Result<BufferHandle>;
 
-    /// Releases a buffer that [`allocate`](DeviceMemory::allocate) returned. No unfinished work uses the buffer.
+    /// Releases a buffer that [`allocate`](DeviceMemory::allocate) returned. The host guarantees that no unfinished
+    /// work uses the buffer.
     fn release(&self, buffer: BufferHandle);
 
     /// Copies from host memory; `from` may be modified once the function returns.
@@ -69,7 +70,8 @@ pub trait DeviceMemory: Send + Sync + 'static {
     fn copy_out(&self, from: Transfer, to: &mut [u8]) -> Result<()>;
 
     /// Allocates page-locked host memory, aligned to 64 bytes, so that copies need no intermediate buffer. Returns
-    /// `None` if ordinary memory serves as well. The host keeps tensors that it copies to and from the device there.
+    /// `None` if ordinary memory serves equally well. The host uses this memory for tensors that it copies to and from
+    /// the device.
     ///
     /// # Errors
     /// If the memory cannot be allocated; the host then uses ordinary memory.
@@ -83,7 +85,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
         let _ = memory;
     }
 
-    /// Creates a buffer from host memory, which runs only read, and which is released with
+    /// Creates a buffer from host memory. Runs only read the buffer, and the host releases it with
     /// [`release`](DeviceMemory::release). Returns `None` if the host has to copy this memory instead.
     ///
     /// # Errors

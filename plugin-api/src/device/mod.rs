@@ -21,12 +21,12 @@ pub use table::{EventTable, FAILED, MemoryTable, OK, ONE_RUN, PENDING, Report, S
 /// byte order. The data is a JSON object: `{"device": "0"}`.
 pub const MEMORY_KEY: &str = "byoc.memory.1";
 
-/// Name of the host service that accepts unfinished work, a [`StreamTable`].
+/// Name of the host service that accepts unfinished work; its type is [`StreamTable`].
 pub const STREAM_SERVICE: &str = "byoc.stream.1";
 
-/// Key of an executable's `query` for the workspace that the runs of a plan need in device memory. The response is a
-/// number of bytes in decimal. The data is a JSON object: `{"plan": 3, "inputs": [[1, 64]]}`. Runs whose operands are all in
-/// the memory of one device obtain the workspace with [`workspace`].
+/// Key of an executable's `query` for the size of the workspace that runs of a plan need in device memory. The response
+/// is a number of bytes in decimal. The data is a JSON object: `{"plan": 3, "inputs": [[1, 64]]}`. Runs whose operands
+/// are all in the memory of one device obtain the workspace with [`workspace`].
 pub const WORKSPACE_KEY: &str = "plan.device_workspace";
 
 /// [`code`](crate::ErrorData::code) of an error that makes a device unusable for the rest of the process. The host

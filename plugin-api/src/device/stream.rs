@@ -15,7 +15,7 @@ type WaitFn = unsafe extern "C" fn(*mut c_void, *const Report, u32) -> i32;
 /// Unfinished work of a run. If the host drops it before completion, the host has stopped waiting: the device counts as
 /// lost, and the memory that the work uses is never released.
 pub trait Completion: Send + Sync + 'static {
-    /// Waits until the work is done or `time` has passed. Returns true if the work is done.
+    /// Waits until the work is complete or `time` has passed. Returns true if the work is complete.
     ///
     /// # Errors
     /// If the work failed. An error with the code [`DEVICE_LOST`](super::DEVICE_LOST) makes the host repeat the run of
@@ -23,7 +23,7 @@ pub trait Completion: Send + Sync + 'static {
     fn wait(&self, time: Duration) -> Result<bool>;
 }
 
-/// Returns the service's table, whose fields after `submit` an older host may lack.
+/// Returns the service's table. An older host may lack the fields after `submit`.
 fn service(services: &Services) -> Option<*const StreamTable> {
     services.get_service(STREAM_SERVICE).map(|table| table.as_ptr().cast_const().cast())
 }
@@ -89,15 +89,15 @@ pub fn dependencies(services: &Services) -> Dependencies<'_> {
 pub struct DeviceWorkspace {
     /// Buffer that contains the workspace.
     pub buffer: BufferHandle,
-    /// Offset of the first byte, aligned as the offsets of tensors.
+    /// Offset of the first byte, aligned like the offset of a tensor.
     pub offset: usize,
     /// Size in bytes, at least the response to [`WORKSPACE_KEY`](super::WORKSPACE_KEY).
     pub bytes: usize,
 }
 
-/// Returns the workspace of the current run in device memory. Returns `None` if the plan requires none, if its
-/// operands are not all in the memory of one device, or if the host lacks the service. Runs that the host does not order
-/// have disjoint workspaces.
+/// Returns the workspace of the current run in device memory. Returns `None` if the plan requires none, if its operands
+/// are not all in the memory of one device, or if the host lacks the service. Runs that may execute concurrently have
+/// disjoint workspaces.
 pub fn workspace(services: &Services) -> Option<DeviceWorkspace> {
     let service = service(services)?;
     // SAFETY: the service lives as long as the process, and begins with its size.
@@ -111,8 +111,8 @@ pub fn workspace(services: &Services) -> Option<DeviceWorkspace> {
 }
 
 impl Dependencies<'_> {
-    /// Returns the dependencies of type `C`, which this plugin has passed to [`submit`]. If the device waits for them,
-    /// the current run need not.
+    /// Returns the dependencies whose work has type `C`, which this plugin passed to [`submit`]. The current run need
+    /// not wait for them if the device does.
     pub fn own<C: Completion>(&self) -> impl Iterator<Item = &C> {
         let is_same = |event: &&EventTable| std::ptr::fn_addr_eq(event.wait, wait::<C> as WaitFn);
         // SAFETY: `submit` created every event with this function from a `C`, and the host keeps it until `run`
@@ -125,14 +125,14 @@ impl Dependencies<'_> {
         self.0.is_empty()
     }
 
-    /// Waits for one run after the other, at most `time` each. Returns true if all runs are done.
+    /// Waits for the runs one after another, for at most `time` each. Returns true if all runs are complete.
     ///
     /// # Errors
     /// If a run failed.
     pub fn wait(&self, time: Duration) -> Result<bool> {
         let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         for event in self.0 {
-            // SAFETY: the host releases the events after `run` has returned.
+            // SAFETY: the host releases the events only after `run` has returned.
             if Failure::of(|report| unsafe { (event.wait)(event.this, report, milliseconds) })? == PENDING {
                 return Ok(false);
             }

@@ -22,7 +22,7 @@ pub struct Report {
     pub fail: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char, *const c_char),
 }
 
-/// Function table for the memory of one device. A table that ends before an optional function lacks it.
+/// Function table for the memory of one device. Optional functions beyond the end of a shorter table are absent.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct MemoryTable {
@@ -32,7 +32,7 @@ pub struct MemoryTable {
     pub this: *mut c_void,
     /// Device of the tensors in this memory, as defined by DLPack.
     pub device: Device,
-    /// Alignment of offsets within a buffer in bytes: a power of two, at most 4096.
+    /// Alignment in bytes of offsets within a buffer: a power of two, at most 4096.
     pub alignment: usize,
     /// [`ONE_RUN`], or 0.
     pub flags: u64,
@@ -58,9 +58,9 @@ pub struct MemoryTable {
 /// Flag of a device that serves one run at a time: the host waits for the end of a run before it starts the next run.
 pub const ONE_RUN: u64 = 1;
 
-// SAFETY: the contract of the table allows concurrent calls to its functions from several threads.
+// SAFETY: by the contract of the table, the plugin supports concurrent calls to its functions from several threads.
 unsafe impl Send for MemoryTable {}
-// SAFETY: the contract of the table allows concurrent calls to its functions from several threads.
+// SAFETY: by the contract of the table, the plugin supports concurrent calls to its functions from several threads.
 unsafe impl Sync for MemoryTable {}
 
 /// Function table for the unfinished work of a run.
@@ -71,7 +71,7 @@ pub struct EventTable {
     pub struct_size: usize,
     /// First argument of the functions.
     pub this: *mut c_void,
-    /// Waits until the work is done or the given number of milliseconds has passed. Returns [`OK`], [`PENDING`] or
+    /// Waits until the work is complete or the given number of milliseconds has passed. Returns [`OK`], [`PENDING`] or
     /// [`FAILED`].
     pub wait: unsafe extern "C" fn(*mut c_void, *const Report, u32) -> i32,
     /// Releases the event. If its work is unfinished, the host counts the device as lost, and keeps the memory that the

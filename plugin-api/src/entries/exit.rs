@@ -13,10 +13,10 @@ pub(super) static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 /// Process id of the host.
 pub(super) static HOST_PID: AtomicU32 = AtomicU32::new(0);
 
-/// Variant of `Once` for signal handlers: the first thread to arrive does the work.
+/// Variant of `Once` for signal handlers: only the first call runs its closure.
 struct SignalSafeOnce(AtomicU8);
 
-/// Guard of the last message of the process.
+/// Guard that lets the process print its last message only once.
 static LAST_MESSAGE: SignalSafeOnce = SignalSafeOnce::new();
 
 impl SignalSafeOnce {
@@ -28,8 +28,8 @@ impl SignalSafeOnce {
         SignalSafeOnce(AtomicU8::new(SignalSafeOnce::NEW))
     }
 
-    /// Runs `work`, unless it has already been done. If another thread is running it, waits for at most 200 ms, because
-    /// the caller may have interrupted that thread. Async-signal-safe if `work` is.
+    /// Runs `work` on the first call only. A later call waits for the first call to finish, but for at most 200 ms,
+    /// because it may have interrupted the thread of the first call. Async-signal-safe if `work` is.
     fn run(&self, work: impl FnOnce()) {
         if self
             .0

@@ -9,7 +9,7 @@ pub(crate) struct FloatState(pub(super) u64);
 /// MXCSR, with the x87 control word in the upper half.
 #[cfg(target_arch = "x86_64")]
 impl FloatState {
-    /// Mask of the control bits: excludes the sticky exception flags of MXCSR, includes all of the control word.
+    /// Mask of the control bits: all bits except the sticky exception flags of MXCSR.
     const CONTROL: u64 = !0x3f;
 
     /// Reads the environment. Takes a few nanoseconds, because reading MXCSR waits for all earlier computations.

@@ -1,9 +1,9 @@
 //! Bookkeeping and protection of the process while plugins run.
 //!
-//! Every entry into a Rust or C plugin, including the mapping of its library, goes through `enter`, `prepare` or `run`.
-//! These functions record the thread's plugin, region and entry in a fixed-size table, so that signal handlers, the
-//! watchdog and exit handlers can name the responsible plugin. After the entry, they restore process-wide state that
-//! the plugin changed.
+//! Every entry into a Rust or C plugin, including the mapping of its library, is wrapped in `enter`, `prepare` or
+//! `run`. These functions record the thread's plugin, region and entry in a fixed-size table, so that signal handlers,
+//! the watchdog and exit handlers can name the responsible plugin. After the entry, they restore process-wide state
+//! that the plugin changed.
 //!
 //! | file | contents |
 //! |---|---|

@@ -11,10 +11,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Change to process-wide state made by a plugin.
+/// Change that a plugin made to process-wide state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Entry after which the change was detected; a recent entry for runs, which are not checked individually.
+    /// Entry after which the change was detected. Runs are not checked individually; for them, this is a recent entry.
     pub site: CallSite,
     /// State that changed, such as "the working directory".
     pub state: &'static str,
@@ -37,10 +37,10 @@ pub fn set_change_reporter(report: fn(&Change)) {
     let _ = REPORTER.set(report);
 }
 
-/// States that could not be restored, each reported once rather than for every later plugin.
+/// Names of the states that could not be restored. Each is reported once, not after every later entry.
 static UNRESTORED_STATES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Reports a change, once per plugin and entry.
+/// Reports a change, once per plugin, entry and state.
 #[cold]
 fn report_change(site: &CallSite, state: &'static str, is_restored: bool) {
     static REPORTED_CHANGES: Mutex<BTreeSet<(&'static str, &'static str, &'static str)>> = Mutex::new(BTreeSet::new());
@@ -118,7 +118,7 @@ fn locale() -> Option<CString> {
     // SAFETY: with a null locale, the call is a query. The returned pointer is valid until the next call that sets a
     // locale.
     let name = unsafe { libc::setlocale(libc::LC_ALL, std::ptr::null()) };
-    // SAFETY: a non-null `name` points to a C string.
+    // SAFETY: `setlocale` returns null or a C string.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
@@ -182,8 +182,7 @@ pub(super) fn restore_changes(site: &CallSite) {
     }
     for ((descriptor, name), initial_identity) in STREAMS.into_iter().zip(&initial_state.streams) {
         let Some((initial_identity, duplicate)) = initial_identity else { continue };
-        // The number of a closed descriptor may have been reused for another file, including the number of the
-        // duplicate.
+        // The numbers of closed descriptors, including that of the duplicate, may have been reused for other files.
         if identity(descriptor) != Some(*initial_identity) {
             let is_restored = identity(duplicate.as_raw_fd()) == Some(*initial_identity)
                 // SAFETY: `dup2` fails on a closed duplicate, and replaces only a descriptor that a plugin has changed.

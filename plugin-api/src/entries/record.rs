@@ -37,7 +37,8 @@ pub fn prepare_thread() {
     CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
 }
 
-/// Runs `body` as a region run, or as a task of an entry on another thread. Costs a nanosecond or two.
+/// Runs `body` as the `run` entry of a region, or as a task that an entry started on another thread. Costs a nanosecond
+/// or two.
 ///
 /// Uses the recorded floating-point environment, because reading the current one would wait for all earlier
 /// computations. Does not check other process-wide state, because the checks need system calls.
@@ -46,8 +47,8 @@ pub(crate) fn run<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
     run_outermost::<false, R>(site, body)
 }
 
-/// Runs `body` as `prepare` of a region: like [`enter`], but with the recorded floating-point environment, as in
-/// [`run`].
+/// Runs `body` as the `prepare` entry of a region: like [`enter`], but with the recorded floating-point environment, as
+/// in [`run`].
 #[inline(always)]
 pub(crate) fn prepare<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
     run_outermost::<true, R>(site, body)
@@ -124,7 +125,7 @@ pub(crate) fn enter(site: &'static CallSite) -> EntryGuard {
 pub(crate) struct EntryGuard {
     slot: &'static Slot,
     site: &'static CallSite,
-    /// Value of the slot after the entry.
+    /// Pointer that the slot holds after the entry.
     restored_pointer: *mut CallSite,
     /// True for an outermost entry, after which the state of the process is checked.
     is_outermost: bool,

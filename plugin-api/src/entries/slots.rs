@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// host. Additional threads share one slot, which is never read.
 pub(super) const SLOTS: usize = 2048;
 
-/// Entry of one thread. Aligned to a cache line, because threads write to their slots at every entry.
+/// Record of the entry that one thread executes. Aligned to a cache line, because threads write to their slots at every
+/// entry.
 #[repr(align(64))]
 pub(super) struct Slot {
     claimed: AtomicBool,
-    /// Current call site of the thread. If the lowest bit is set, the thread has left the call site. Null until the slot is
-    /// claimed, so that the table takes no space in the library.
+    /// Current call site of the thread. If the lowest bit is set, the thread has left the call site. Null until the
+    /// slot is claimed, so that the table occupies no space in the library file.
     pub(super) pointer: AtomicPtr<CallSite>,
     /// Last observed floating-point environment of the thread outside plugins.
     pub(super) float: AtomicU64,
@@ -28,7 +29,7 @@ static SHARED_SLOT: Slot = Slot::new(true);
 /// One past the index of the highest slot ever used.
 static USED_SLOTS: AtomicU32 = AtomicU32::new(0);
 
-/// Most recently started outermost entry of any thread, except runs, which are recorded in slots only.
+/// Most recently started outermost entry of any thread, except runs, which are recorded only in slots.
 pub(super) static LATEST_SITE: AtomicPtr<CallSite> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {

@@ -14,7 +14,8 @@ struct Thread {
     stack: *mut c_void,
 }
 
-/// Size of an alternate signal stack: handlers need a page or two, and the kernel saves all vector registers there.
+/// Size of an alternate signal stack: handlers need a page or two, in addition to the vector registers, which the
+/// kernel saves on this stack.
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 
 /// Installs an alternate signal stack, because the normal stack may have overflowed, and a destructor that runs when

@@ -1,7 +1,7 @@
 //! Watchdog that ends the process if a plugin does not return, or uses too much memory.
 //!
 //! Cancellation is cooperative, and a plugin that never polls `cancelled` ignores it. A thread cannot be terminated
-//! externally, so the process exits, with a message that names plugin, region and entry.
+//! externally, so the process exits, with a message that names the plugin, the region and the entry.
 
 use super::call_site::CallSite;
 use super::{exit, slots};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Error code of messages about a plugin that did not return or used too much memory.
 const LIMIT_EXCEEDED: &str = "E0451";
 
-/// Grace period for the host's own work after the deadline, as a multiple of the grace period of an entry.
+/// Grace period for the host's own work after the deadline, as a multiple of an entry's grace period.
 const HOST_GRACE: u32 = 5;
 
 /// Limits on plugins.
@@ -63,7 +63,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         *self.stop_signal.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop_signal.1.notify_all();
-        // The thread returns immediately, or ends the process.
+        // The watchdog thread either returns immediately or ends the process.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -85,7 +85,7 @@ fn watch(limits: Limits, (stop_signal, changed): &(Mutex<bool>, Condvar)) {
                 {
                     exit_host_stuck(site);
                 }
-                // After the deadline, every new entry is too late, so polling is frequent.
+                // Every entry that starts from now on exceeds the deadline, so polling is frequent.
                 timeout = Duration::from_millis(10);
             }
             timeout = timeout.min(remaining.max(Duration::from_millis(10)));

@@ -58,8 +58,8 @@ impl Memory {
         }
         let mut copy = MaybeUninit::<MemoryTable>::zeroed();
         let bytes = size.min(size_of::<MemoryTable>());
-        // SAFETY: by the contract of the key, `size` bytes of the table are readable. They cover all fields that zero
-        // bytes do not represent: the remaining functions are optional.
+        // SAFETY: by the contract of the key, `size` bytes of the table are readable. They cover all required fields;
+        // the remaining fields are optional functions, for which zero bytes are valid.
         let table = unsafe {
             table.cast::<u8>().copy_to_nonoverlapping(NonNull::from(&mut copy).cast(), bytes);
             Arc::new(copy.assume_init())
@@ -175,7 +175,7 @@ pub struct HostMemory {
 
 // SAFETY: the memory is ordinary host memory with a single owner; the table's functions may be called from any thread.
 unsafe impl Send for HostMemory {}
-// SAFETY: shared access only reads.
+// SAFETY: a shared reference permits only reads of the memory.
 unsafe impl Sync for HostMemory {}
 
 impl AsRef<[u8]> for HostMemory {
@@ -225,7 +225,7 @@ unsafe impl Sync for Allocation {}
 impl Drop for Allocation {
     fn drop(&mut self) {
         let _guard = crate::entries::enter(self.memory.sites.at(Entry::Release));
-        // SAFETY: `allocate` returned the buffer, and this allocation is its only owner.
+        // SAFETY: the plugin returned the handle for a new buffer, and this allocation is its only owner.
         unsafe { (self.memory.table.release)(self.memory.table.this, self.handle.as_ptr()) };
     }
 }
@@ -311,7 +311,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Waits until the work is done or `time` has passed. Returns true if the work is done.
+    /// Waits until the work is complete or `time` has passed. Returns true if the work is complete.
     ///
     /// # Errors
     /// If the work failed.
@@ -350,7 +350,7 @@ pub fn workspace_bytes(executable: &dyn Executable, plan: u64, inputs: &[&[usize
 /// Run in progress.
 struct Pending {
     dependencies: Vec<EventTable>,
-    /// True if the run may return before its work is done.
+    /// True if the run may return before its work is complete.
     is_asynchronous: bool,
     submitted: Option<EventTable>,
     workspace: Option<DeviceWorkspace>,
@@ -360,9 +360,9 @@ thread_local! {
     static CURRENT: RefCell<Option<Pending>> = const { RefCell::new(None) };
 }
 
-/// Calls `run` with access to a workspace in device memory. If there are `dependencies`, the plugin may submit
-/// unfinished work and query the runs that it depends on; `None` requires that the work is done when `run` returns.
-/// Returns the event of the unfinished work.
+/// Calls `run` with access to a workspace in device memory. If `dependencies` is `Some`, the plugin may submit
+/// unfinished work and query the runs that it depends on; otherwise, all work must be complete when `run` returns.
+/// Returns the event of the unfinished work, if any.
 pub fn submitting<R>(
     plugin: &str,
     dependencies: Option<&[&Event]>,

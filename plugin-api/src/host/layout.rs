@@ -24,7 +24,7 @@ pub(super) fn differences(report: &str) -> Vec<String> {
 /// Section of the report on one difference.
 #[derive(Default, PartialEq)]
 enum Section {
-    /// Both layouts in full, between the other sections.
+    /// Both layouts in full, which are skipped.
     #[default]
     Layouts,
     /// Path to the differing field.
@@ -87,7 +87,7 @@ impl ReportParser {
     }
 }
 
-/// Appends a line, truncated to 100 characters, unless `text` already exceeds 80 bytes. A difference then fits on one
+/// Appends the first 100 characters of a line, unless `text` already exceeds 80 bytes, so that a difference fits on one
 /// or two screen lines.
 fn append(text: &mut String, line: &str) {
     if line.is_empty() || text.len() > 80 {

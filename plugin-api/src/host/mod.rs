@@ -27,7 +27,7 @@ pub use sources::plugin_api_sources;
 
 use std::fmt;
 
-/// Reason why a file cannot be used as a plugin.
+/// Rejection of a file that cannot be used as a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// Error code, such as `E0403`.

@@ -21,8 +21,8 @@ impl BackendOptions {
         self.0.is_none()
     }
 
-    /// Sets an option of a backend. Names and values with a NUL character are ignored, because no plugin can describe
-    /// them.
+    /// Sets an option of a backend. Names and values with a NUL character are ignored, because no plugin can declare
+    /// such an option.
     pub fn set(&mut self, backend: &str, option: &str, value: &str) {
         let Ok(backend) = CString::new(backend) else { return };
         let (options, text) = Arc::make_mut(self.0.get_or_insert_default()).entry(backend).or_default();

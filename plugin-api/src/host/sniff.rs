@@ -1,5 +1,5 @@
 //! Inspection of a file before it is mapped. Mapping a truncated library kills the process, and mapping any library
-//! runs its constructors: files other than plugins are recognized by reading them.
+//! runs its constructors. Other files are therefore recognized by reading them.
 
 use super::c::ENTRY as C_ENTRY;
 use super::{Rejection, code};
@@ -70,7 +70,7 @@ pub(super) fn needed_libraries(path: &Path) -> Vec<String> {
 }
 
 /// Returns true if the loadable segments of the file contain `text`; false if they cannot be read. A plugin usually
-/// contains the names that it registers, so a search for a name can defer files without the name.
+/// contains the names that it registers, so a search for a name can try the files that lack it last.
 pub fn contains_text(path: &Path, text: &str) -> bool {
     const CHUNK: u64 = 1 << 20;
     let Ok(file) = File::open(path) else { return false };
@@ -213,7 +213,7 @@ fn other_system(prefix: &[u8]) -> Option<&'static str> {
     const MACH_O: [[u8; 4]; 4] =
         [[0xfe, 0xed, 0xfa, 0xce], [0xce, 0xfa, 0xed, 0xfe], [0xfe, 0xed, 0xfa, 0xcf], [0xcf, 0xfa, 0xed, 0xfe]];
     const UNIVERSAL: [[u8; 4]; 2] = [[0xca, 0xfe, 0xba, 0xbe], [0xca, 0xfe, 0xba, 0xbf]];
-    // A Java class file has the same magic number as a universal binary. At the offset of the binary's number of
+    // A Java class file has the same magic number as a universal binary. Where a universal binary has the number of
     // architectures, a class file has its version, whose major number is at least 45.
     const MAX_ARCHITECTURES: u8 = 44;
     let (magic, rest) = prefix.split_first_chunk::<4>()?;

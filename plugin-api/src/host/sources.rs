@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(source_names, SOURCES.map(|(name, _)| name));
     }
 
-    /// Tests that the copied manifest has the crate's dependencies, in the versions of the workspace.
+    /// Tests that the copied manifest lists the crate's dependencies with the workspace's versions.
     #[test]
     fn copied_manifest_matches_the_crate() {
         let section = |text: &str, name: &str| -> Vec<String> {

@@ -1,5 +1,5 @@
 //! Operator attributes under Relay's conventions: a number stands for a one-element list, a negative axis counts from
-//! the end, and padding is specified once, per axis, or before and after each axis.
+//! the end, and padding is one value, one value per axis, or one value before and one after each axis.
 
 use byoc_plugin_api::{AttrValue, Node};
 
@@ -57,7 +57,7 @@ impl<'a> Attributes<'a> {
         normalize_axis(self.int(key, default), rank)
     }
 
-    /// Tests each axis for reduction, as specified by `axis` and `exclude`; `None` if an axis is out of range.
+    /// Marks the axes that `axis` and `exclude` select for reduction; `None` if an axis is out of range.
     pub fn reduced(self, rank: usize) -> Option<Vec<bool>> {
         let mut is_reduced = vec![false; rank];
         match self.ints("axis") {
@@ -74,7 +74,7 @@ impl<'a> Attributes<'a> {
         Some(is_reduced)
     }
 
-    /// Returns the `axes` of a transpose, which reverses the dimensions by default; `None` if they are not a
+    /// Returns the `axes` of a transpose, or all axes in reverse order by default; `None` if `axes` is not a
     /// permutation.
     pub fn permutation(self, rank: usize) -> Option<Vec<usize>> {
         let Some(listed_axes) = self.ints("axes").filter(|axes| !axes.is_empty()) else {
@@ -87,7 +87,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Normalizes an axis, which counts from the end if negative; `None` if the axis is out of range.
+/// Converts an axis, counted from the end if negative, to an index; `None` if the axis is out of range.
 pub fn normalize_axis(axis: i64, rank: usize) -> Option<usize> {
     let from_start = if axis < 0 { axis.checked_add(rank as i64)? } else { axis };
     usize::try_from(from_start).ok().filter(|&axis| axis < rank)

@@ -42,7 +42,7 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// Location and limit of the cache.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Host-specified cache directory.
+    /// Cache directory that the host specifies; contains one subdirectory per plugin.
     pub dir: PathBuf,
     /// Name of the plugin's subdirectory in the cache directory.
     pub folder: &'static str,
@@ -217,7 +217,7 @@ impl Cache {
     /// Evicts objects if the directory may exceed the limit. The size of the directory is measured on first use and
     /// tracked afterwards.
     fn enforce_limit(&self, added_bytes: u64) -> Result<()> {
-        /// Total size of the objects in each directory in bytes, by device and inode.
+        /// Total size in bytes of the objects in each directory, keyed by its device and inode.
         static SIZES: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
         let dir = self.dir.metadata()?;
         let mut dir_sizes = SIZES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     proptest! {
-        /// Tests that the compiler's normal form, printed and evaluated here, has the size that the compiler computes.
+        /// Tests that evaluating the printed normal form of a dimension yields the size that the compiler computes.
         #[test]
         fn agrees_with_the_compiler(text in text(), n in 1..20usize, m in 1..20usize) {
             if let Ok(dim) = parse_dim(&text) {

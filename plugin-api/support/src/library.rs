@@ -1,5 +1,5 @@
-//! User-specified shared libraries, such as drivers: checks of completeness, machine and required functions, and
-//! loading.
+//! Loading of user-specified shared libraries, such as drivers. Checks that a library is complete, is for this machine,
+//! and has the required functions.
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -23,8 +23,8 @@ pub fn open<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Symbol; N]
     // machine.
     let library = unsafe { Library::open(Some(&absolute_path), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| format!("cannot be loaded: {error}"))?;
-    // All symbols are resolved before reporting, so that one message names all missing symbols.
-    // SAFETY: the symbols are only read as addresses; the caller casts them before any call.
+    // All symbols are resolved before an error is returned, so that one message names all missing symbols.
+    // SAFETY: only the addresses are used here; the caller casts each symbol to its type before any call.
     let addresses = names.map(|name| unsafe { library.get::<Symbol>(name) }.ok().map(|symbol| *symbol));
     let missing_symbols: Vec<&str> =
         names.iter().zip(&addresses).filter(|(_, symbol)| symbol.is_none()).map(|(name, _)| *name).collect();

@@ -12,8 +12,8 @@ use byoc_plugin_api::{Constant, DType, Graph, Node, NodeKind, RefusalCode, Tenso
 const MAX_DEPTH: usize = 64;
 
 /// Evaluates a graph over values of an arbitrary type, with its composites expanded. `visit` receives each constant,
-/// operator and while loop in evaluation order, with its operand values, and returns its output values. Returns the values
-/// of the graph's outputs.
+/// operator and while loop in evaluation order, with its operand values, and returns its output values. Returns the
+/// values of the graph's outputs.
 ///
 /// # Errors
 /// If `visit` fails, the graph is invalid for this number of constants, the number of inputs differs, or composites are
@@ -196,7 +196,7 @@ impl<'a> RegionIr<'a> {
         let name = node.op().or(node.as_composite().map(|(name, _)| name)).unwrap_or_default();
         let mut results = outputs.clone();
         if let ("nn.batch_norm", [_, _, _, mean, variance], [_, _, _]) = (name, inputs, &outputs[..]) {
-            // In inference the moving mean and variance are returned unchanged.
+            // In inference, the moving mean and variance are returned unchanged.
             results[1..].copy_from_slice(&[*mean, *variance]);
         }
         self.ops.push(Op { name, node, inputs: inputs.to_vec(), outputs });

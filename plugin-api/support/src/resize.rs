@@ -1,4 +1,4 @@
-//! Attributes of `image.resize2d` and `nn.upsampling`, and coordinates in the data as C expressions.
+//! Attributes of `image.resize2d` and `nn.upsampling`, and C expressions for coordinates in the data.
 
 use crate::region::Op;
 
@@ -18,7 +18,7 @@ enum Transformation {
     AlignCorners,
 }
 
-/// Rounding of a coordinate to the nearest element.
+/// Rounding of a coordinate to the index of an element.
 #[derive(Clone, Copy, Debug)]
 enum Rounding {
     Floor,
@@ -31,7 +31,7 @@ impl Resize {
     /// Reads the attributes of an operator.
     ///
     /// # Errors
-    /// If an attribute has a value without an implementation here; the text names the attribute.
+    /// If the value of an attribute is unsupported; the text names the attribute.
     pub fn new(op: &Op<'_>) -> Result<Resize, String> {
         let method = op.attrs().text("method");
         let is_nearest = match method {
@@ -57,7 +57,7 @@ impl Resize {
             "round" | "round_prefer_ceil" if !is_upsampling => Rounding::HalfUp,
             "round_prefer_floor" if !is_upsampling => Rounding::HalfDown,
             "ceil" if !is_upsampling => Rounding::Ceil,
-            // Default: round to the nearest for `align_corners`, otherwise round down.
+            // Default: round to nearest for `align_corners`, otherwise round down.
             "" if transformation == Transformation::AlignCorners => Rounding::HalfUp,
             _ if is_upsampling && transformation == Transformation::AlignCorners => Rounding::HalfUp,
             _ => Rounding::Floor,
@@ -65,7 +65,8 @@ impl Resize {
         Ok(Resize { is_nearest, transformation, rounding })
     }
 
-    /// Returns the coordinate in the data for index `index` of the result, along an axis of the given sizes.
+    /// Returns the coordinate in the data for index `index` of the result, along an axis with `source_size` elements in
+    /// the data and `target_size` in the result.
     pub fn coordinate(&self, index: &str, source_size: i64, target_size: i64) -> Coordinate {
         let (numerator, denominator) = match self.transformation {
             Transformation::AlignCorners if target_size > 1 => {
@@ -81,7 +82,8 @@ impl Resize {
         Coordinate { numerator, denominator }
     }
 
-    /// Returns the index of the nearest element. `numerator` is the value of [`Coordinate::numerator`].
+    /// Returns the index of the nearest element, as a C expression. `numerator` is an expression with the value of
+    /// [`Coordinate::numerator`].
     pub fn nearest(&self, numerator: &str, denominator: i64) -> String {
         let d = denominator;
         match self.rounding {
@@ -93,7 +95,7 @@ impl Resize {
     }
 }
 
-/// Coordinate in the data: a quotient of integers, so that it is exact. It is greater than -1.
+/// Coordinate in the data, represented exactly as a quotient of integers. Greater than -1.
 pub struct Coordinate {
     /// Numerator, as a C expression.
     pub numerator: String,
@@ -102,7 +104,8 @@ pub struct Coordinate {
 }
 
 impl Coordinate {
-    /// Returns the largest integer that is not above the coordinate. `numerator` is the value of the numerator.
+    /// Returns the coordinate rounded down, as a C expression. `numerator` is an expression with the value of
+    /// [`Coordinate::numerator`].
     pub fn floor(&self, numerator: &str) -> String {
         floor_quotient(numerator, self.denominator)
     }
@@ -114,7 +117,8 @@ impl Coordinate {
     }
 }
 
-/// Returns the quotient rounded toward negative infinity. The quotient must be at least -1, because C rounds toward 0.
+/// Returns the quotient rounded toward negative infinity. The quotient must be at least -1: adding 1 makes it
+/// nonnegative, since C division rounds toward 0.
 fn floor_quotient(numerator: &str, denominator: i64) -> String {
     format!("({numerator} + {denominator}) / {denominator} - 1")
 }

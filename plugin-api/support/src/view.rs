@@ -78,8 +78,8 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// Reshapes the view in row-major order; `None` if a copy is needed. Dimensions of size 1 receive the stride that
-    /// they have in a dense tensor.
+    /// Reshapes the view in row-major order; `None` if a copy is needed. Unit dimensions receive the stride that they
+    /// have in a dense tensor.
     pub fn reshape(&self, shape: &[i64]) -> Option<View> {
         if count(&self.shape) != count(shape) {
             return None;
@@ -87,7 +87,7 @@ impl View {
         if count(shape) == 0 {
             return Some(View { offset: self.offset, ..View::dense(shape) });
         }
-        // Skips dimensions of size 1, and merges adjacent dimensions that are contiguous.
+        // Unit dimensions are skipped, and adjacent dimensions that are contiguous are merged.
         let mut runs: Vec<(i64, i64)> = Vec::new();
         for (&size, &stride) in self.shape.iter().zip(&self.strides).filter(|(size, _)| **size != 1) {
             match runs.last_mut() {
@@ -115,8 +115,8 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// Sets the stride of each dimension of size 1 to the extent in memory of the next inner dimension in the memory
-    /// order `order`, or to 1 if there is none. Such strides have no effect on addressing.
+    /// Sets the stride of each unit dimension to the extent in memory of the next inner dimension in the order `order`,
+    /// or to 1 for the innermost dimension. Such strides have no effect on addressing.
     pub fn normalize_unit_strides(&self, order: &[usize]) -> View {
         let mut view = self.clone();
         let mut step = 1;
@@ -147,7 +147,7 @@ impl View {
         self.same_layout(&View::dense(&self.shape))
     }
 
-    /// Returns true if two views have the same shape and strides, except for the strides of dimensions of size 1; the
+    /// Returns true if two views have the same shape and strides, except for the strides of unit dimensions; the
     /// offsets may differ.
     pub fn same_layout(&self, other: &View) -> bool {
         self.shape == other.shape

@@ -171,7 +171,7 @@ fn minimal_runs_relu_and_refuses_int8() {
     };
     let executable = plugin.loader("minimal").unwrap().load(&request).unwrap();
     assert_eq!(run(&*executable, &[3], &[-1.0, 0.0, 4.0]), [0.0, 0.0, 4.0]);
-    // An empty region is valid as well.
+    // An empty tensor is valid as well.
     assert_eq!(run(&*executable, &[0, 3], &[]), [0.0; 0]);
 }
 
@@ -208,7 +208,7 @@ fn guide_quotes_c_json_and_build_commands() {
             byoc_test_support::schema::check(&description, &value).unwrap();
         }
     }
-    // The commands that build the samples are quoted from the README, whose commands are run by a test.
+    // The commands that build the samples are quoted from the README; another test runs the commands in the README.
     for line in blocks("sh").iter().flat_map(|block| block.lines()).filter(|line| line.contains("plugins/samples/")) {
         assert!(readme.lines().any(|text| text == line), "expected the README to contain: {line}");
     }

@@ -347,7 +347,7 @@ fn rejects_unusable_c_plugins() {
             code::INIT,
             arguments,
             "call->host->register_loader(call, \"mine\", NULL, NULL); return 0;",
-            "plugin mine: init: register_loader: expected a table with a struct_size, found NULL or an invalid size",
+            "plugin mine: init: register_loader: expected a table with a valid struct_size, found NULL or an invalid struct_size",
         ),
         (
             code::BAD_REGISTRATION,
@@ -377,7 +377,7 @@ fn fills_in_what_a_table_lacks() {
     }
 }
 
-/// Tests that header, guide and loader state the same promise, word for word.
+/// Tests that the header, the guide and the loader state the same promise, word for word.
 #[test]
 fn promise_is_the_same_everywhere() {
     let promise = |path: &str| -> String {
@@ -524,7 +524,7 @@ proptest! {
                 prop_assert_eq!(read(key, &text.as_bytes()[..end]), "");
             }
         }
-        // On truncated or corrupt text without prior validation, the reader returns the objects before the corruption
+        // Given truncated or corrupt text that was not validated, the reader returns the objects before the corruption
         // and terminates.
         for end in (0..text.len()).step_by(7) {
             let prefix = &text.as_bytes()[..end];

@@ -1,4 +1,4 @@
-//! Small host for the tests: records plugin messages, and executes `nn.relu` and `add` on float32.
+//! Minimal host for the tests: records plugin messages, and executes `nn.relu` and `add` on float32.
 
 use byoc_plugin_api::{
     Call, Constant, ConstantSource, DType, Error, Executable, Graph, HostServices, NodeKind, Prepared, Result,

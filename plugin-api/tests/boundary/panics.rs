@@ -1,5 +1,5 @@
-//! Tests of a plugin that panics in each entry: the error names plugin, entry, file and message, and the process
-//! continues.
+//! Tests of a plugin that panics in each entry: the error contains the plugin, the entry, the file and the message, and
+//! the process continues.
 
 use crate::common::{TestHost, single_op_graph};
 use byoc_plugin_api::{

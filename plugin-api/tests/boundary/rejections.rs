@@ -104,11 +104,11 @@ fn inspecting_a_damaged_library_does_not_crash() {
     for _ in 0..500 {
         let mut bytes = library_bytes.clone();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Restricted to the headers and the symbol tables that follow them.
+        // Only bits of the headers and of the symbol tables that follow them are flipped.
         let index = (state >> 33) as usize % bytes.len().min(4096);
         bytes[index] ^= 1 << ((state >> 20) & 7);
         std::fs::write(&path, &bytes).unwrap();
-        // Inspection only: a library with a flipped bit may crash when it is loaded.
+        // The library is only inspected: with a flipped bit, it may crash when it is loaded.
         let rejection = host::sniff(&path).expect_err("expected a rejection");
         assert!(!rejection.reason.contains('\n'));
     }

@@ -22,7 +22,7 @@ fn graphs_match_their_schema() {
         graph.nodes[0].outputs[0] = graph.inputs[0].ty.clone();
         check(&schema, &value(&graph.to_json())).unwrap();
     }
-    // The schema rejects everything that the reader rejects.
+    // The schema and the reader reject the same invalid documents.
     let document = value(&graph.to_json());
     for (pointer, invalid) in [
         ("/version", json!(2)),
@@ -61,7 +61,7 @@ fn descriptions_match_their_schema() {
     let complete_document = value(&description.to_json());
     check(&schema, &complete_document).unwrap();
     check(&schema, &value(&Description::default().to_json())).unwrap();
-    // The serialized document and the schema have the same fields.
+    // The serialized description and the schema have the same fields.
     let field_names: Vec<&String> = complete_document.as_object().unwrap().keys().collect();
     let mut schema_fields: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
     schema_fields.retain(|key| !field_names.contains(key));

@@ -6,14 +6,14 @@
 //! |---|---|
 //! | `backend` | entries of the code generator |
 //! | `support` | supported operators, and refusal reasons for all other operators |
-//! | [`byoc_emit_c`] | the C: fusion, schedules, code generation per operator kind |
+//! | [`byoc_emit_c`] | the generated C: fusion, schedules, code generation per operator kind |
 //! | `process` | kills compilers that exceed the time limit or are cancelled |
 //! | `toolchain` | runs the compiler; objects are cached by content |
 //! | `blob`, `loader` | blob format; loads and runs blobs |
 //! | `scratch` | private temporary directories to compile in and to load from |
 //!
-//! The C is meant to be read: one function per phase, a comment per operator with the operator's nodes in the model,
-//! shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same file
+//! The generated C is meant to be read: one function per phase, a comment per operator with the operator's nodes in the
+//! model, shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same file
 //! compiles for any machine; the object in the blob is built for one set of CPU features.
 
 mod backend;

@@ -39,7 +39,7 @@ pub struct Object {
     pack: Pack,
     workspace: usize,
     packed_size: usize,
-    // Keeps the entry points valid; the last field, so it is dropped last.
+    // Keeps the entry points valid. Declared last, so that it is dropped last.
     _library: Library,
 }
 
@@ -70,7 +70,8 @@ impl Object {
     }
 
     fn open_file(path: &Path, symbol: &str) -> Result<Object> {
-        // SAFETY: the object is generated C without constructors; whoever loads an artifact trusts the code in it.
+        // SAFETY: the object is compiled from generated C without constructors; whoever loads an artifact trusts its
+        // code.
         let library = unsafe { Library::open(Some(path.as_os_str()), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| Error::new(format!("cannot load the object of {symbol}: {error}")))?;
         let missing_symbol = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));

@@ -91,7 +91,7 @@ mod tests {
         let pid = std::fs::read_to_string(file).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         let has_ended = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
-        // Signals are delivered asynchronously, and only the leader of the group is waited for.
+        // Signals are delivered asynchronously, and `run_limited` waits only for the leader of the process group.
         let start = Instant::now();
         while !has_ended() {
             assert!(start.elapsed() < Duration::from_secs(10), "{stat}: expected the process to have ended");

@@ -48,8 +48,8 @@ impl Scratch {
     }
 
     /// Writes a library to a file and returns its path, which no other library of the process has used: the dynamic
-    /// loader identifies libraries by path and would otherwise return one that is already loaded. The path goes through
-    /// the file descriptor of this directory, so it refers to this file even if a parent directory is replaced.
+    /// loader identifies libraries by path and would otherwise return one that is already loaded. The path names this
+    /// directory by its file descriptor, so it refers to this file even if a parent directory is replaced.
     ///
     /// # Errors
     /// If the file cannot be written.

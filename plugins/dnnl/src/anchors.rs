@@ -136,7 +136,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the first alternative that the library implements: longer chain prefixes are tried before shorter
+    /// Returns the first alternative that the library implements. Longer chain prefixes are tried before shorter
     /// prefixes, and oneDNN's reference implementations last.
     fn select(
         &mut self,
@@ -184,7 +184,7 @@ impl Lowering<'_> {
                         }
                     }
                 }
-                // No attempt included links beyond the longest expressible prefix, so limits above it are skipped.
+                // No attempt fused more than `fused_count` links, so only shorter prefixes are tried next.
                 limit = limit.min(fused_count.max(1));
             }
         }
@@ -411,8 +411,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the index and the operand of the first non-view link, if that link is a bias addition: one
-    /// value per index of `axis` of the result.
+    /// Returns the index and the operand of the first non-view link, if that link adds a bias: one value per index
+    /// along `axis` of the result.
     fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec_shape: &[i64]) -> Option<(usize, BufferView)> {
         let index = links.iter().position(|link| !matches!(link, Link::View(_)))?;
         let Link::Binary { op: op_index, operand: other } = links[index] else { return None };
@@ -804,8 +804,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns a convolution kernel in oneDNN's order: (G, O / G, I / G, spatial...), or (O, I, spatial...) if `groups` is
-/// 1.
+/// Returns a view of convolution weights with the axes in oneDNN's order: (G, O / G, I / G, spatial...), or (O, I,
+/// spatial...) if `groups` is 1.
 fn kernel(w: &BufferView, groups: i64, is_transposed: bool) -> Option<BufferView> {
     let mut view = w.view.clone();
     let rank = view.shape.len();

@@ -40,7 +40,7 @@ fn value_text(value: &AttrValue) -> String {
     }
 }
 
-/// Exclusive upper bound of attributes from which dimensions are computed.
+/// Exclusive upper bound on attributes from which dimensions are computed.
 const EXTENT_LIMIT: i64 = 1 << 31;
 
 impl<'a> Attributes<'a> {
@@ -49,7 +49,8 @@ impl<'a> Attributes<'a> {
         Attributes(support::Attributes(node))
     }
 
-    /// Returns strides, dilation and padding over `axes` spatial axes, together with the given kernel size.
+    /// Returns the window with the given kernel size, and with the strides, dilation and padding of `axes` spatial
+    /// axes.
     pub fn window(self, axes: usize, kernel: &[i64]) -> Result<Window> {
         let (pad_before, pad_after) = self.padding(axes).into_iter().unzip();
         let window = Window {
@@ -99,7 +100,7 @@ impl<'a> Attributes<'a> {
         Ok((0..rank).filter(|&d| is_reduced[d]).collect())
     }
 
-    /// Returns the shape that the codes in `newshape` produce from `shape`.
+    /// Returns the result of reshaping `shape` according to the codes in `newshape`.
     pub fn reshaped_dims(self, shape: &[i64]) -> Result<Vec<i64>> {
         let shape_codes = self.ints("newshape").ok_or_else(|| attr_error("missing attribute newshape"))?;
         let invalid = || {
@@ -167,7 +168,7 @@ impl<'a> Attributes<'a> {
         Ok(result)
     }
 
-    /// Returns `shape` without the listed axes, which must have dimension 1, or without all axes of dimension 1 if none
+    /// Returns `shape` without the listed axes, whose dimensions must be 1, or without all unit dimensions if no axes
     /// are listed.
     pub fn squeezed_shape(self, shape: &[i64]) -> Result<Vec<i64>> {
         let listed_axes: Option<Vec<usize>> = match self.ints("axis") {
@@ -184,7 +185,7 @@ impl<'a> Attributes<'a> {
         Ok((0..shape.len()).filter(|&d| !is_removed(d)).map(|d| shape[d]).collect())
     }
 
-    /// Returns the first index, the step and the resulting dimension of a slice, for each axis.
+    /// Returns the first index, the step and the resulting dimension of a slice along each axis.
     pub fn slice(self, shape: &[i64]) -> Result<(Vec<i64>, Vec<i64>, Vec<i64>)> {
         let (begin, end) = (self.ints("begin").unwrap_or_default(), self.ints("end").unwrap_or_default());
         let strides = self.ints("strides").unwrap_or_default();
@@ -265,7 +266,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the oneDNN algorithm equivalent to a resize. Linear interpolation must sample at half-pixel centers, and
-    /// nearest neighbor must have integer factors.
+    /// nearest-neighbor interpolation must have integer factors.
     pub fn resampling(self, name: &str, in_size: [i64; 2], out_size: [i64; 2]) -> Result<i32> {
         if out_size.iter().any(|size| !(1..EXTENT_LIMIT).contains(size)) {
             return Err(attr_error(format!("size: expected dimensions in 1..2^31, found {out_size:?}")));
@@ -279,8 +280,8 @@ impl<'a> Attributes<'a> {
         let rounding = self.0.0.text("rounding_method").unwrap_or_default();
         let is_integer = (0..2).all(|i| out_size[i] % in_size[i] == 0);
         match (method, mode, rounding) {
-            // For integer factors, all these rounding modes select the same neighbor: floor(x / factor). Without a mode,
-            // `image.resize2d` rounds down, which selects another one at half-pixel centers.
+            // For integer factors, all these rounding modes select the same neighbor: floor(x / factor). Without a
+            // mode, `image.resize2d` rounds down, which selects a different neighbor at half-pixel centers.
             ("nearest_neighbor", "asymmetric", "" | "floor") if is_integer => Ok(ffi::RESAMPLING_NEAREST),
             ("nearest_neighbor", "half_pixel", "round" | "round_prefer_floor" | "round_prefer_ceil") if is_integer => {
                 Ok(ffi::RESAMPLING_NEAREST)

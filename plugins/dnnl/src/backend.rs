@@ -74,7 +74,7 @@ impl Codegen for Dnnl {
         let is_dynamic_graph = is_dynamic(&candidate.graph);
         let ir = match RegionIr::of(&candidate.graph, &candidate.constants, &sample_shapes(&candidate.graph)) {
             Ok(ir) => ir,
-            // Substituted dimensions need not be consistent.
+            // The substituted dimensions may be inconsistent with each other.
             Err(reason) if is_dynamic_graph && reason.code == RefusalCode::UnsupportedShape => {
                 return Verdict::Supported;
             }
@@ -104,7 +104,8 @@ impl Codegen for Dnnl {
         let mut compiled_region = CompiledRegion::new(&region.graph.symbol, LOADER, text.as_bytes());
         compiled_region.source = Some(Source { language: "json".into(), text: text.into() }).into();
         compiled_region.notes = notes.into();
-        // OpenMP creates a thread team per calling thread, so this attribute requests calls from a single thread.
+        // OpenMP creates a thread team per calling thread, so this attribute requests that all calls come from a single
+        // thread.
         compiled_region.metadata.push(Attr::new("own_threads", true));
         compiled_region.metadata.push(Attr::new("library", format!("oneDNN {}", library.version)));
         Ok(compiled_region)

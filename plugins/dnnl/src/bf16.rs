@@ -1,7 +1,7 @@
 //! Optional bfloat16: matrix products and convolutions with constant weights read bfloat16 operands and accumulate in
 //! `float32`; all other operators are unaffected.
 //!
-//! oneDNN's own mode for this (`fpmath`) has no effect on CPUs without matrix tiles. So weights are packed as bfloat16
+//! oneDNN's own bfloat16 mode (`fpmath`) has no effect on CPUs without matrix tiles. So weights are packed as bfloat16
 //! at load time, which halves their size, and activations are converted by a copy before each use; results are
 //! `float32`. Because of the copy, convolutions with little work per element are excluded: depthwise convolutions, and
 //! convolutions with few output channels.
@@ -13,7 +13,7 @@ use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
 
 /// Minimum number of multiplications, in total and per data element, for which the copy to bfloat16 pays off. On
-/// MobileNetV2, converting the data of every operator cost more than the multiplications gained.
+/// MobileNetV2, converting the data of every operator took more time than the faster multiplications saved.
 const MIN_MULTIPLICATIONS: i64 = 500_000;
 const MIN_MULTIPLICATIONS_PER_ELEMENT: i64 = 48;
 

@@ -1,8 +1,9 @@
 //! Concatenation along the innermost dimension: each row of the result consists of one row of every part.
 //!
 //! This covers every channel concatenation in a channels-last network. oneDNN's primitive took 1.5 to 2.2 times as long
-//! (sizes from networks, two threads). Parts cannot be computed directly into the result: for a destination with gaps
-//! between its rows oneDNN has only reference implementations of the convolution, pooling and elementwise primitives.
+//! (with sizes that occur in networks, on two threads). Parts cannot be computed directly into the result: for a
+//! destination with gaps between its rows, oneDNN has only reference implementations of the convolution, pooling and
+//! elementwise primitives.
 
 use crate::argument::Arguments;
 use crate::library::{OneDnn, ffi};
@@ -10,7 +11,7 @@ use crate::library::{OneDnn, ffi};
 /// Row-wise concatenation. The parts are the arguments `ARG_MULTIPLE_SRC + i`, the result is `ARG_DST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowConcat {
-    /// Number of rows of every part and of the result.
+    /// Number of rows in each part and in the result.
     pub rows: usize,
     pub parts: Vec<Part>,
 }
@@ -19,12 +20,12 @@ pub struct RowConcat {
 pub struct Part {
     /// Size of a row in bytes.
     pub bytes: usize,
-    /// Stride of rows in bytes.
+    /// Row stride in bytes.
     pub stride: usize,
 }
 
-/// Maximum size in bytes of a result for which only the calling thread copies, because waking another thread takes
-/// longer.
+/// Maximum size in bytes of a result that the calling thread copies alone, because waking another thread would take
+/// longer than the copy.
 const MAX_SERIAL_BYTES: usize = 16 << 10;
 
 pub const MAX_PARTS: usize = 64;
@@ -71,8 +72,7 @@ impl RowConcat {
     }
 }
 
-/// Copies a row. Most rows have a few hundred bytes, for which the overhead of calling `memcpy` exceeds the copy
-/// itself.
+/// Copies a row. Most rows have a few hundred bytes, so calling `memcpy` would cost more than the copy itself.
 #[inline(always)]
 unsafe fn copy(mut source: *const u8, mut destination: *mut u8, mut bytes: usize) {
     macro_rules! blocks {

@@ -2,7 +2,7 @@
 //!
 //! An elementwise primitive does not depend on the meaning of dimensions. oneDNN is fast for row-major tensors of low
 //! rank, and falls back to its reference implementation for many other shapes, even if they describe the same memory.
-//! So dimensions are passed in memory order, dimensions of 1 are omitted, and two adjacent dimensions are merged if
+//! So dimensions are passed in memory order, unit dimensions are omitted, and two adjacent dimensions are merged if
 //! every operand is broadcast over both or over neither.
 
 use crate::shape::regroup;
@@ -28,8 +28,8 @@ impl DimMap {
         }
     }
 
-    /// Creates the map with the fewest dimensions for a value in memory order `order` and operands of the shapes
-    /// `operands`, which broadcast to the value.
+    /// Creates the map with the fewest dimensions for a value in memory order `order`, given the shapes of the operands
+    /// that broadcast to the value.
     pub fn collapsed(value_shape: &[i64], order: &[usize], operands: &[Vec<i64>]) -> DimMap {
         let broadcasts_of = |d: usize| -> Vec<bool> {
             let is_broadcast_dim = |shape: &Vec<i64>| {
@@ -61,7 +61,7 @@ impl DimMap {
         Some(view.reshape(&full)?.permute(&self.order))
     }
 
-    /// Maps a tensor that broadcasts to the value into the primitive's dimensions. Returns `None` if the mapping
+    /// Maps a tensor that broadcasts to the value onto the primitive's dimensions. Returns `None` if the mapping
     /// requires a copy.
     pub fn to_exec(&self, view: &View) -> Option<View> {
         let view = self.permute_view(view)?;

@@ -11,7 +11,7 @@ use crate::math::{LANES, ln, load, mish, store};
 pub enum MathFn {
     /// Natural logarithm.
     Log,
-    /// x tanh(ln(1 + e^x)).
+    /// Mish: `x * tanh(ln(1 + e^x))`.
     Mish,
 }
 
@@ -49,14 +49,15 @@ impl Elementwise {
     /// Applies the function.
     ///
     /// # Safety
-    /// The pointers in `args` must be valid for this number of elements, and the two tensors identical or disjoint.
+    /// The pointers in `args` must be valid for `self.elements` elements, and the two tensors must be identical or
+    /// disjoint.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let (Some(source), Some(destination)) = (args.floats(ffi::ARG_SRC), args.floats(ffi::ARG_DST)) else { return };
         let (pointers, code) = (Pointers { source, destination }, code());
         let line_count = self.elements.div_ceil(LANES);
         let run_part = |thread: usize, threads: usize| {
             let begin = |thread: usize| (line_count * thread / threads * LANES).min(self.elements);
-            // SAFETY: the caller guarantees both tensors, and only this thread accesses these elements.
+            // SAFETY: the caller guarantees that both tensors are valid, and only this thread accesses these elements.
             unsafe { code(self, &pointers, begin(thread), begin(thread + 1)) };
         };
         library.run_on_threads(self.elements > MIN_PARALLEL_ELEMENTS, &run_part);
@@ -74,7 +75,7 @@ fastest! {
 /// The elements must be within both tensors, and no other thread may write them.
 #[inline(always)]
 unsafe fn compute(kernel: &Elementwise, pointers: &Pointers, first: usize, last: usize) {
-    // SAFETY: the caller guarantees elements within both tensors that no other thread writes.
+    // SAFETY: the caller guarantees that the elements are within both tensors and that no other thread writes them.
     unsafe {
         match kernel.function {
             MathFn::Log => for_each_element(pointers, first, last, ln),
@@ -91,7 +92,7 @@ unsafe fn compute(kernel: &Elementwise, pointers: &Pointers, first: usize, last:
 unsafe fn for_each_element(pointers: &Pointers, first: usize, last: usize, function: impl Fn(f32) -> f32) {
     for offset in (first..last).step_by(LANES) {
         let count = LANES.min(last - offset);
-        // SAFETY: the caller guarantees elements within both tensors that no other thread writes.
+        // SAFETY: the caller guarantees that the elements are within both tensors and that no other thread writes them.
         unsafe {
             store(&load(Some(pointers.source), offset, count).map(&function), pointers.destination, offset, count)
         };

@@ -1,7 +1,7 @@
-//! Fusion of operators into primitives: an anchor and the chain of elementwise operators that follows.
+//! Fusion of operators into primitives: an anchor and the chain of elementwise operators that follows it.
 //!
-//! A chain extends as long as its value has a single user. Reshapes and transposes may be part of a chain, because an
-//! elementwise operator does not depend on the order of elements. An item is executed at the position of its last
+//! A chain is extended as long as its value has a single user. Reshapes and transposes may be part of a chain, because
+//! an elementwise operator does not depend on the order of elements. An item is executed at the position of its last
 //! operator, when all other operands of the chain have been computed.
 
 use crate::ir::{Kind, RegionIr, Val};
@@ -60,7 +60,7 @@ fn supports_chain(kind: &Kind) -> bool {
     )
 }
 
-/// Returns true if the chain consists of integer stages, which the library cannot fuse.
+/// Returns true if the anchor's chain consists of integer stages, which the library cannot fuse.
 fn has_stage_chain(ir: &RegionIr, anchor: usize) -> bool {
     let op = &ir.ops[anchor];
     match op.kind {

@@ -1,8 +1,8 @@
 //! GEMV with a constant matrix that several matrix products of a region read, as in the steps of a recurrent layer.
 //!
-//! Such a GEMV is bound by memory bandwidth. A matrix of 512 by 2048 elements is twice as large as the L2 caches of two
+//! Such a GEMV is bound by memory bandwidth. A matrix of 512 x 2048 elements is twice as large as the L2 caches of two
 //! cores. If every GEMV read the matrix from its start, it would always miss the cache, because the end of the matrix
-//! has evicted the start. So every second GEMV traverses the matrix backwards, beginning with the part that the
+//! would have evicted the start. So every second GEMV traverses the matrix backwards, beginning with the part that the
 //! previous GEMV left in the cache. Each thread processes the same columns in every GEMV.
 
 use crate::argument::Arguments;
@@ -17,14 +17,14 @@ const PANEL: usize = 64;
 /// Maximum number of tensors added to the result.
 pub const MAX_ADDENDS: usize = 2;
 
-/// Maximum number of matrix elements for which only the calling thread multiplies, because waking another thread takes
+/// Maximum number of matrix elements that the calling thread multiplies alone, because waking another thread would take
 /// longer.
 const MAX_SERIAL_ELEMENTS: usize = 16 << 10;
 
 /// Layout of a matrix that is packed into column panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panels {
-    /// Number of rows and columns.
+    /// Number of rows and number of columns.
     pub size: [usize; 2],
     /// Strides of rows and columns in the constant, in elements.
     pub strides: [usize; 2],
@@ -79,8 +79,8 @@ impl Gemv {
     /// Computes the GEMV.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address with the stated sizes, and the result must not overlap any other
-    /// tensor.
+    /// Each tensor must be at its argument's address with the sizes stated in `self`, and the result must not overlap
+    /// any other tensor.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let addresses = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| args.floats(arg));
         let [Some(row), Some(panels), Some(result)] = addresses else { return };
@@ -101,7 +101,7 @@ fastest! {
     code: unsafe fn(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) = panels
 }
 
-/// Computes the panels `first..last`.
+/// Computes the result columns of the panels `first..last`.
 ///
 /// # Safety
 /// The panels must be within the tensors, and no other thread may write their columns.
@@ -139,7 +139,7 @@ unsafe fn panels(gemv: &Gemv, pointers: &Pointers, first: usize, last: usize) {
     }
 }
 
-/// Uses of a region's constant matrices by its matrix products.
+/// Uses of constant matrices in the matrix products of a region.
 #[derive(Default)]
 pub struct MatrixUses {
     /// Number of matrix products that read each constant.
@@ -168,7 +168,7 @@ impl MatrixUses {
     }
 
     /// Returns true if the next GEMV should traverse the matrix `value` backwards; the direction alternates.
-    pub fn goes_backwards(&mut self, ir: &RegionIr, value: Val) -> bool {
+    pub fn next_direction(&mut self, ir: &RegionIr, value: Val) -> bool {
         let direction = root(ir, value).map(|constant| self.is_backwards_next.entry(constant).or_default());
         direction.is_some_and(|direction| std::mem::replace(direction, !*direction))
     }

@@ -22,8 +22,8 @@ use byoc_plugin_support::view::{View, count};
 const MAX_CACHED_BYTES: usize = 1 << 20;
 
 /// Minimum number of tiles for which Winograd pays off, depending on whether the transformed weights fit in the cache.
-/// Transformed weights are 16 / 9 of their original size; if they do not fit, they are streamed from memory, which
-/// costs more than the saved multiplications if there are few tiles.
+/// Transformed weights are 16/9 times as large as the original weights. If they do not fit, they are streamed from
+/// memory, and with few tiles, that costs more than the saved multiplications.
 const MIN_TILES_CACHED: usize = 32;
 const MIN_TILES_STREAMED: usize = 96;
 
@@ -35,8 +35,8 @@ struct WinogradEpilogue {
 }
 
 impl WinogradEpilogue {
-    /// Extracts the addend and the clamp range of a chain, for a result of layout `result`. Returns `None` if the chain
-    /// contains other operators.
+    /// Extracts the addend and the clamp range of a chain for a result with layout `result`. Returns `None` if the
+    /// chain contains other operators.
     fn of(chain: &Chain, result: &View) -> Option<WinogradEpilogue> {
         let mut epilogue =
             WinogradEpilogue { addend: chain.sum_into.clone(), range: [f32::NEG_INFINITY, f32::INFINITY] };
@@ -59,7 +59,7 @@ impl WinogradEpilogue {
     }
 }
 
-/// Returns the tensors that a chain adds to a result of layout `result`. Returns `None` if the chain contains other
+/// Returns the tensors that a chain adds to a result with layout `result`. Returns `None` if the chain contains other
 /// operators or too many additions.
 fn addends(chain: &Chain, result: &View) -> Option<Vec<BufferView>> {
     let addend = |post_op: &PostOp| match post_op {
@@ -70,8 +70,8 @@ fn addends(chain: &Chain, result: &View) -> Option<Vec<BufferView>> {
 }
 
 impl Lowering<'_> {
-    /// Adds the step that convolves `x` with `w` and computes the whole chain. Returns `None` if Winograd is not
-    /// faster, or if the chain has operators that only the library can fuse.
+    /// Adds a step that convolves `x` with `w` and computes the whole chain. Returns `None` if Winograd is not faster,
+    /// or if the chain has operators that only the library can fuse.
     pub fn winograd(
         &mut self,
         op: &Op,
@@ -133,7 +133,7 @@ impl Lowering<'_> {
             range: [0.0; 2],
             slots: self.library.threads(),
         };
-        // A tile begins at most two elements before the image.
+        // A tile may begin at most two elements before the image.
         let is_bounded = layer.padding.iter().all(|&padding| padding <= 2);
         let fills_registers = weights.size.iter().all(|&channels| channels >= LANES);
         let is_cached = weights.elements() * size_of::<f32>() <= MAX_CACHED_BYTES;
@@ -177,7 +177,7 @@ impl Lowering<'_> {
         let Some(addends) = addends(&chain, &view).filter(|_| chain.links == links.len()) else { return Ok(None) };
         let Some(packed_buffer) = self.pack_as(b, Packing::Panels(panels))? else { return Ok(None) };
         let packed_buffer = BufferView { buffer: packed_buffer, view: View::dense(&[panels.elements() as i64]) };
-        let step = Gemv { panels, is_backwards: self.matrices.goes_backwards(self.ir, op.inputs[1]) };
+        let step = Gemv { panels, is_backwards: self.matrices.next_direction(self.ir, op.inputs[1]) };
         let target = self.scratch(view);
         let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed_buffer)];
         let indexed_argument = |(indexed_argument, addend)| (ffi::ARG_MULTIPLE_SRC + indexed_argument, addend);
@@ -188,7 +188,7 @@ impl Lowering<'_> {
         Ok(Some(chain.links))
     }
 
-    /// Adds the step of an elementwise function.
+    /// Adds a step that computes an elementwise function.
     pub fn elementwise(&mut self, op: &Op, function: MathFn) -> Result<usize> {
         let mut x = self.placement(op.inputs[0]);
         if !x.view.is_packed() {
@@ -205,7 +205,7 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// Adds the step of a recurrent cell.
+    /// Adds a step that computes a recurrent cell.
     pub fn cell(&mut self, op: &Op, kind: CellKind) -> Result<usize> {
         let shape = self.ir.shape(op.output).to_vec();
         let hidden_size = shape.last().copied().unwrap_or(1);
@@ -244,8 +244,8 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// Adds the step that replaces every NaN with `replacement`, in place if nothing else reads the tensor, otherwise
-    /// in a copy.
+    /// Adds a step that replaces every NaN with `replacement`: in place if nothing else reads the tensor, otherwise in
+    /// a copy.
     pub fn without_nan(&mut self, op: &Op, replacement: f32) -> Result<usize> {
         let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();

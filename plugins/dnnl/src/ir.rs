@@ -2,7 +2,7 @@
 //! reduced to a small set of kinds.
 //!
 //! Operators are created in topological order and simplified on creation (`simplify`), so that a GELU that a model
-//! expresses by seven operators becomes one operator here. Dead operators are removed at the end.
+//! expresses as seven operators becomes one operator here. Dead operators are removed at the end.
 
 use crate::library::OneDnnError;
 use crate::options::Options;
@@ -41,7 +41,7 @@ impl From<CompileError> for Error {
 }
 
 impl CompileError {
-    /// Creates an error from its code and description.
+    /// Creates an error from a code and a description.
     pub fn new(code: RefusalCode, detail: impl Into<String>) -> CompileError {
         CompileError { code, detail: detail.into() }
     }
@@ -68,7 +68,7 @@ pub struct Value {
     pub def: Def,
 }
 
-/// Elementwise function with oneDNN's parameters.
+/// Elementwise function with its oneDNN parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EltwiseParams {
     /// Algorithm: `ffi::ELTWISE_*`.
@@ -89,8 +89,8 @@ impl EltwiseParams {
     }
 }
 
-/// Operator kind. Shapes are stored in the operator's values; images are (N, C, spatial...), kernels (O, I / groups,
-/// spatial...), kernels of transposed convolutions (I, O / groups, spatial...).
+/// Operator kind. Shapes are stored in the operator's values. The order of dimensions is (N, C, spatial...) for images,
+/// (O, I / groups, spatial...) for kernels, and (I, O / groups, spatial...) for kernels of transposed convolutions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// Convolution of data with a kernel.
@@ -98,7 +98,7 @@ pub enum Kind {
     /// Matrix product; each flag is set if its operand is transposed. The right operand may be a single matrix that all
     /// batches share.
     MatMul { transpose_a: bool, transpose_b: bool },
-    /// Pooling; `alg` is oneDNN's algorithm.
+    /// Pooling; `alg` is the oneDNN algorithm.
     Pool { alg: i32, window: crate::library::Window },
     /// Softmax or log-softmax.
     Softmax { alg: i32, axis: usize },
@@ -115,17 +115,17 @@ pub enum Kind {
     Erf,
     /// Elementwise function with a hand-written kernel.
     MathFn(crate::elementwise::MathFn),
-    /// Elementwise function of two tensors that broadcast; the field is the oneDNN algorithm.
+    /// Elementwise function of two tensors, with broadcasting; the field is the oneDNN algorithm.
     Binary(i32),
-    /// PReLU: x, or slope times x where x is negative; the slope broadcasts.
+    /// PReLU: `x`, or `slope * x` where `x` is negative; the slope is broadcast.
     Prelu,
     /// Step of a recurrent layer after its matrix product; `cell` defines the operands.
     Cell(crate::cell::CellKind),
-    /// Concatenation of the operands.
+    /// Concatenation of the operands along `axis`.
     Concat { axis: usize },
     /// Reduction over `axes`, which are kept with dimension 1.
     Reduce { alg: i32, axes: Vec<usize> },
-    /// Resize of the spatial axes, at half-pixel centers.
+    /// Resize along the spatial axes, with half-pixel centers.
     Resample { alg: i32 },
     /// Padding with zeros.
     Pad { pad_before: Vec<i64> },
@@ -169,9 +169,9 @@ pub struct RegionIr {
     pub outputs: Vec<Val>,
     /// Constants, indexed by [`Def::Constant`].
     pub constants: Vec<Constant>,
-    /// `int32` accumulators whose magnitude may exceed 2^24.
+    /// `int32` accumulators whose magnitude may reach 2^24.
     pub wide_sums: BTreeSet<Val>,
-    /// Cell states computed by LSTM cells, keyed by the value of the model that each state replaces.
+    /// Cell states computed by LSTM cells, keyed by the model's value that each state replaces.
     pub cells: HashMap<Val, Val>,
     pub options: Options,
     /// Operators by kind, operands and type, for deduplication while the IR is built.
@@ -190,8 +190,9 @@ impl RegionIr {
         Val::new(self.values.len() - 1)
     }
 
-    /// Adds an operator without simplification; its element type is the first operand's. Identical operators on
-    /// the same operands are added once, because composites may contain copies of the same computation.
+    /// Adds an operator without simplification. Its result has the element type of the first operand. Identical
+    /// operators on the same operands are added only once, because composites may contain copies of the same
+    /// computation.
     pub fn push(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>) -> Val {
         self.push_as(kind, inputs, shape, self.get(inputs[0]).dtype)
     }
@@ -236,7 +237,7 @@ impl RegionIr {
     /// Removes the operators that no output depends on.
     pub fn eliminate_dead_ops(&mut self) {
         self.value_by_key = HashMap::new();
-        // Operators after an LSTM cell read the cell state that the cell computes, so that it is not computed twice.
+        // Later operators read the cell state that the LSTM cell computes, so that the state is not computed twice.
         let cells = std::mem::take(&mut self.cells);
         for index in 0..self.ops.len() {
             for input in 0..self.ops[index].inputs.len() {

@@ -6,7 +6,8 @@ pub const LANES: usize = 16;
 /// Vector of `float32` elements.
 pub type Lanes = [f32; LANES];
 
-/// Loads `count` elements at offset `offset` of `source`, followed by zeros; only zeros if `source` is `None`.
+/// Loads `count` elements at offset `offset` of `source`, and sets the other lanes to zero. If `source` is `None`, sets
+/// all lanes to zero.
 ///
 /// # Safety
 /// `source` must hold `count` elements, at most `LANES`, starting at offset `offset`.
@@ -42,7 +43,7 @@ pub unsafe fn store(lanes: &Lanes, destination: *mut f32, offset: usize, count: 
     }
 }
 
-/// Computes the sigmoid: 1 / (1 + e^-x).
+/// Computes the sigmoid: `1 / (1 + e^-x)`.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
@@ -54,7 +55,7 @@ pub fn tanh(x: f32) -> f32 {
     1.0 - 2.0 / (exp(2.0 * x) + 1.0)
 }
 
-/// Computes e^x = 2^n e^r with |r| <= ln 2 / 2, by the polynomial of Cephes' `expf`. Propagates NaN.
+/// Computes `e^x = 2^n * e^r` with `|r| <= ln(2) / 2`, using the polynomial of Cephes' `expf`. Propagates NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     /// Rounding constant 1.5 * 2^23: adding it leaves the rounded integer in the lowest bits of the sum.
@@ -71,8 +72,8 @@ pub fn exp(x: f32) -> f32 {
     (p * r * r + r + 1.0) * scale
 }
 
-/// Computes x tanh(ln(1 + e^x)): with n = e^x (e^x + 2) it equals x n / (n + 2), which needs no logarithm (D. Misra,
-/// "Mish: A Self Regularized Non-Monotonic Activation Function", 2019).
+/// Computes `x * tanh(ln(1 + e^x))`. With `n = e^x * (e^x + 2)`, this equals `x * n / (n + 2)`, which needs no
+/// logarithm (D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", 2019).
 #[inline(always)]
 pub fn mish(x: f32) -> f32 {
     // For x > 30, n / (n + 2) rounds to 1.
@@ -81,14 +82,15 @@ pub fn mish(x: f32) -> f32 {
     x * (n / (n + 2.0))
 }
 
-/// Computes ln x = k ln 2 + ln(1 + f) with 1 + f between sqrt(1/2) and sqrt(2), by the polynomial of Cephes' `logf`.
+/// Computes `ln(x) = k * ln(2) + ln(1 + f)` with `1 + f` between `sqrt(1/2)` and `sqrt(2)`, using the polynomial of
+/// Cephes' `logf`.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
     /// Scale factor 2^23, which makes subnormal numbers normal.
     const SUBNORMAL_SCALE: f32 = 8_388_608.0;
     let is_subnormal = x < f32::MIN_POSITIVE;
     let x_bits = (if is_subnormal { x * SUBNORMAL_SCALE } else { x }).to_bits();
-    // Subtracting the bits of sqrt(1/2) leaves the exponent of x for a mantissa in [sqrt(1/2), sqrt(2)).
+    // Subtracting the bits of sqrt(1/2) leaves the exponent that belongs to a mantissa in [sqrt(1/2), sqrt(2)).
     let mantissa_offset = x_bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
     let k = (mantissa_offset as i32 >> 23) as f32 - if is_subnormal { 23.0 } else { 0.0 };
     let f =

@@ -61,8 +61,7 @@ impl PackSpec {
         let zeroed_floats = |elements| unsafe { zeros(destination, elements) };
         match &self.packing {
             // SAFETY: the check above ensures `self.source.size()` bytes in `source`; the caller guarantees the bytes
-            // at
-            // `destination`.
+            // at `destination`.
             Packing::Layout(layout) => unsafe { reorder(library, (&self.source, source), (layout, destination)) },
             Packing::Winograd(weights) => {
                 weights.transform(source, zeroed_floats(weights.elements())).ok_or_else(size_error)
@@ -126,7 +125,7 @@ pub struct PackedMemory {
 // SAFETY: `address` points into `memory`, which `LoadedRegion::pack` writes before sharing it and which is only read
 // afterwards.
 unsafe impl Send for PackedMemory {}
-// SAFETY: `address` points into `memory`, which is not written after it is shared.
+// SAFETY: `address` points into `memory`, which `LoadedRegion::pack` does not write after sharing it.
 unsafe impl Sync for PackedMemory {}
 
 /// Weak reference to a packed constant.
@@ -160,7 +159,7 @@ pub struct AlignedMemory {
 
 // SAFETY: the struct owns the allocation, which is not bound to a thread.
 unsafe impl Send for AlignedMemory {}
-// SAFETY: the functions that fill an allocation finish before sharing it, and it is only read afterwards.
+// SAFETY: this crate fills an allocation before sharing it, and only reads it afterwards.
 unsafe impl Sync for AlignedMemory {}
 
 impl AlignedMemory {
@@ -200,7 +199,7 @@ fn out_of_memory(bytes: usize) -> Error {
 
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        // SAFETY: `aligned` allocated the memory with this layout.
+        // SAFETY: `with_alignment` allocated the memory with this layout.
         unsafe { std::alloc::dealloc(self.address, self.layout) };
     }
 }

@@ -1,7 +1,7 @@
 //! Pattern table, with the most specific patterns first.
 //!
 //! Names list the fused operators: `conv2d_bias_sum_relu` is a convolution with a bias, a residual and an activation.
-//! The final fusion is decided over a whole region, with more context than a pattern has; the table serves to claim a
+//! The final fusion is decided for a whole region, with more context than a pattern has; the table serves to claim a
 //! model's operators when several backends compete for them, and to claim operators that are supported only in
 //! combination, such as the seven operators of a GELU.
 
@@ -33,7 +33,8 @@ const ACTIVATIONS: &[(&str, &str)] = &[
     ("clip", "clip(c)"),
 ];
 
-/// Constants of a GELU. The numbers are those of test cases; other values are compared within a tolerance.
+/// Parts of the GELU patterns. A constant may have any value: `simplify` checks it within a tolerance. The numbers
+/// written here are the values that test cases use.
 macro_rules! gelu_part {
     (half) => {
         "const(0.5) | const"
@@ -80,8 +81,8 @@ fn requantize_pattern(op: &str) -> String {
 /// Maximum number of tensors in a `qnn.concatenate` pattern.
 const MAX_CONCAT_INPUTS: usize = 6;
 
-/// Returns the pattern that concatenates `count` tensors, each with its own scale. The scales are in a tuple, which is
-/// accessible only as part of a claimed composite.
+/// Returns the pattern of a concatenation of `count` tensors, each with its own scale. The scales are in a tuple, which
+/// is accessible only as part of a claimed composite.
 fn concat_pattern(count: usize) -> String {
     let repeat = |text: &str| vec![text; count].join(", ");
     format!("qnn.concatenate(({}), ({}), ({}), const, const)", repeat("*"), repeat("const"), repeat("const"))
@@ -119,7 +120,8 @@ pub fn table() -> String {
     let _ = writeln!(text, "qnn_concatenate: {}", concats.join("\n    | "));
     text.push_str("# Residuals, then biases and activations, then patterns without an anchor.\n");
     for (name, op) in ANCHORS {
-        // With any bias, the product of a residual sum would be computed once more for the next residual sum.
+        // If a bias could be any expression, a residual sum would match as a biased product, and be computed again as
+        // part of the next residual sum.
         let biased_pattern = with_bias(op, "const | var");
         for (activation, pattern) in [("_relu", "nn.relu(c)"), ("", "c")] {
             write_pattern(

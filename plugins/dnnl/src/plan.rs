@@ -85,7 +85,7 @@ impl Plan {
         is_touched
     }
 
-    /// Returns the indices of the packed constants that steps read, ascending.
+    /// Returns the indices of the packed constants that steps read, in ascending order.
     pub fn packed_constants(&self) -> BTreeSet<usize> {
         let is_touched = self.touched_buffers();
         let buffers = self.buffers.iter().zip(is_touched).filter(|(_, is_touched)| *is_touched);
@@ -137,7 +137,7 @@ pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
 
 #[derive(Default)]
 struct Arena {
-    /// Free gaps: offset to size.
+    /// Sizes of the free gaps, keyed by offset.
     gaps: BTreeMap<usize, usize>,
     size: usize,
 }

@@ -2,7 +2,7 @@
 //!
 //! Each rule starts from the last operator of a step, whose operands already exist. A match becomes one operator
 //! (`cell`) that computes exactly the matched formula. The rules require that gates are columns of one matrix, because
-//! the fused loop pays off only then, and because models also use gates elsewhere.
+//! the fused loop pays off only then, and because models also use gates outside recurrent layers.
 
 use crate::cell::gru::{Gru, Part};
 use crate::cell::lstm::Gates;
@@ -11,8 +11,8 @@ use crate::ir::{Kind, RegionIr, Val};
 use crate::library::ffi;
 
 impl RegionIr {
-    /// Recognizes a step of an LSTM: `sigmoid(o) tanh(C)` with `C = sigmoid(f) C' + sigmoid(i) tanh(g)`, where the
-    /// gates are the four column quarters of one matrix. The first step has no previous state `C'`.
+    /// Recognizes a step of an LSTM: `sigmoid(o) * tanh(C)` with `C = sigmoid(f) * C' + sigmoid(i) * tanh(g)`, where
+    /// the gates are the four column quarters of one matrix. The first step has no previous state `C'`.
     pub fn lstm_cell(&mut self, gate: Val, activation: Val) -> Option<Val> {
         let (_, output) = self.function_of(gate, ffi::ELTWISE_LOGISTIC)?;
         let (_, cell) = self.function_of(activation, ffi::ELTWISE_TANH)?;
@@ -73,15 +73,15 @@ impl RegionIr {
         Some((op.inputs[0], (begin[1] / slice_shape[1]) as usize))
     }
 
-    /// Recognizes `(1 - z) n` with `z = sigmoid(..)` and `n = tanh(..)`: the first step of a GRU, or the start of a
-    /// later step.
+    /// Recognizes `(1 - z) * n` with `z = sigmoid(..)` and `n = tanh(..)`: the first step of a GRU, or the first
+    /// summand of a later step.
     pub fn gru_first(&mut self, complement: Val, candidate: Val) -> Option<Val> {
         let (-1.0, 1.0, update) = self.linear_form(complement) else { return None };
         let pre_activations = self.activated_gate(update, ffi::ELTWISE_LOGISTIC)?;
         self.gru(pre_activations, candidate, None)
     }
 
-    /// Recognizes `(1 - z) n + z h`, where the first summand is already a cell.
+    /// Recognizes `(1 - z) * n + z * h`, where the first summand is already a cell.
     pub fn gru_next(&mut self, first_summand: Val, second_summand: Val) -> Option<Val> {
         let op = self.producer(first_summand)?;
         let Kind::Cell(CellKind::Gru(Gru { part, mut present })) = op.kind else { return None };
@@ -105,7 +105,7 @@ impl RegionIr {
         Some(self.push(Kind::Cell(CellKind::Gru(Gru { part, present })), &inputs, shape))
     }
 
-    /// Recognizes `n + z (h - n)`, an equivalent form of a GRU step.
+    /// Recognizes `n + z * (h - n)`, an equivalent form of a GRU step.
     pub fn gru_from(&mut self, candidate: Val, gated_difference: Val) -> Option<Val> {
         self.gate_decompositions(gated_difference).into_iter().find_map(|(pre_activations, difference)| {
             let op = self.producer(difference).filter(|op| op.kind == Kind::Binary(ffi::BINARY_SUB))?;
@@ -117,7 +117,7 @@ impl RegionIr {
         })
     }
 
-    /// Returns the decompositions of a value as `sigmoid(a + b) c`: the summands, and `c`.
+    /// Returns the decompositions of a value as `sigmoid(a + b) * c`: the summands `a` and `b`, and `c`.
     fn gate_decompositions(&mut self, value: Val) -> Vec<([Option<Val>; 2], Val)> {
         if let Some((a, b)) = self.factors(value) {
             let orders = [(a, b), (b, a)];
@@ -136,15 +136,15 @@ impl RegionIr {
         }
     }
 
-    /// Recognizes `r h`, where `r` is a slice of a sigmoid's columns: the reset state, an operand of the step's second
-    /// matrix product.
+    /// Recognizes `r * h`, where `r` is a slice of a sigmoid's columns: the reset state, an operand of the step's
+    /// second matrix product.
     pub fn gru_reset(&mut self, reset: Val, state: Val) -> Option<Val> {
         self.columns(reset)?;
         let [left, right] = self.activated_gate(reset, ffi::ELTWISE_LOGISTIC)?;
         self.gru_cell(Part::Reset, &[left, right, Some(state)], self.shape(reset).to_vec())
     }
 
-    /// Adds a GRU step with these summands of the update gate, this candidate and this state.
+    /// Adds a GRU step, given the summands of the update gate, the candidate and the state.
     fn gru(&mut self, update: [Option<Val>; 2], candidate: Val, state: Option<Val>) -> Option<Val> {
         let [left, right] = update;
         let matrix = update.into_iter().flatten().find_map(|sum| self.columns(sum))?;
@@ -160,7 +160,7 @@ impl RegionIr {
         self.gru_cell(Part::Mix, &[left, right, x, h, state], shape)
     }
 
-    /// Decomposes `x + r h` into `x`, the summands of `r`, and `h`.
+    /// Decomposes `x + r * h` into `x`, the summands of `r`, and `h`.
     fn reset_after_product(&mut self, sum: Val) -> Option<(Val, [Option<Val>; 2], Val)> {
         let (a, b) = self.summands(sum)?;
         [(a, b), (b, a)].into_iter().find_map(|(x, product)| {
@@ -169,8 +169,8 @@ impl RegionIr {
         })
     }
 
-    /// Returns the two summands in the operand of the function `alg` that defines `value`, or only the operand if it is
-    /// not a sum. `value` may be a column slice of the function's result.
+    /// Decomposes the operand of the function `alg` that computes `value`. Returns the two summands, or only the
+    /// operand if it is not a sum. `value` may be a column slice of the function's result.
     fn activated_gate(&mut self, value: Val, alg: i32) -> Option<[Option<Val>; 2]> {
         let argument = match self.function_of(value, alg) {
             Some((_, argument)) => argument,

@@ -39,8 +39,9 @@ struct State {
     next: u64,
     /// Number of plans released so far.
     released: u64,
-    /// Plan of a region with known dimensions until the region is prepared. Weights are packed during preparation, when
-    /// the host has dropped its own references to the constants, so each constant is freed as soon as it is packed.
+    /// Plan of a region with known dimensions, kept until the region is prepared. Weights are packed during
+    /// preparation, when the host has dropped its own references to the constants, so each constant is freed as soon as
+    /// it is packed.
     pending: Option<Plan>,
 }
 
@@ -226,10 +227,10 @@ impl LoadedRegion {
         Ok(plan)
     }
 
-    /// Packs the constants that a new plan reads and that no other plan has packed. Unless additional plans are
-    /// possible (`is_dynamic`), drops each constant that is not read in place after its last packing. Returns the
-    /// plan's packed constants, by index, and the size in bytes of the constants packed here. The first packed form of
-    /// each constant is not counted but attributed to the region, because some plan always uses it.
+    /// Packs the constants that a new plan reads and that no other plan has packed. If no further plans are possible
+    /// (`is_dynamic` is false), drops each constant after its last packing, unless the plan reads it in place. Returns
+    /// the plan's packed constants, by index, and the size in bytes of the constants packed here. The first packed form
+    /// of each constant is not counted but attributed to the region, because some plan always uses it.
     fn pack(&self, state: &mut State, plan: &Plan, is_dynamic: bool) -> Result<(Vec<Option<PackedMemory>>, usize)> {
         state.packed_constants.resize_with(state.packs.packs.len(), || None);
         let mut packed_constants: Vec<Option<PackedMemory>> = vec![None; state.packed_constants.len()];

@@ -1,12 +1,12 @@
 //! Simplification of operators on creation: an idiom that one oneDNN function computes is replaced by that function.
 //!
-//! * Arithmetic with a constant scalar is `alpha x + beta`; two consecutive such operators are merged, and `1 x + 0` is
-//!   removed.
-//! * `clip(a x + b, 0, 1)` is a hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
+//! * Arithmetic with a constant scalar becomes `alpha * x + beta`; two consecutive operators of this kind are merged,
+//!   and `1 * x + 0` is removed.
+//! * `clip(a * x + b, 0, 1)` is a hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
 //! * The gates of an LSTM or a GRU become one operator (`recurrent`).
 //! * The erf and tanh forms of GELU, and mish, are recognized in the operand orders that occur in models.
 //!
-//! Matched operators with additional users are retained; all others are removed.
+//! Matched operators with additional users are retained; the other matched operators are removed.
 
 use crate::elementwise::MathFn;
 use crate::ir::{EltwiseParams, Kind, RegionIr, Val};
@@ -30,12 +30,12 @@ impl RegionIr {
         }
     }
 
-    /// Returns the function that defines `value`, and the function's operand, if its algorithm is `alg`.
+    /// Returns the function that defines `value`, and the function's operand, if the function's algorithm is `alg`.
     pub fn function_of(&self, value: Val, alg: i32) -> Option<(EltwiseParams, Val)> {
         self.function(value).filter(|(function, _)| function.alg == alg)
     }
 
-    /// Decomposes a value into `factor x + summand`.
+    /// Decomposes a value into `factor * x + summand`.
     pub fn linear_form(&self, value: Val) -> (f32, f32, Val) {
         match self.function_of(value, ffi::ELTWISE_LINEAR) {
             Some((f, x)) => (f.alpha, f.beta, x),
@@ -43,7 +43,7 @@ impl RegionIr {
         }
     }
 
-    /// Decomposes a value into `factor x`.
+    /// Decomposes a value into `factor * x`.
     fn factor_and_value(&self, value: Val) -> (f32, Val) {
         match self.linear_form(value) {
             (factor, 0.0, x) => (factor, x),
@@ -234,7 +234,7 @@ impl RegionIr {
         is_batch_merge.then_some(unmerged_value)
     }
 
-    /// Adds `factor x + summand`.
+    /// Adds `factor * x + summand`.
     pub fn affine(&mut self, factor: f32, summand: f32, x: Val) -> Val {
         self.eltwise(EltwiseParams::new(ffi::ELTWISE_LINEAR, factor, summand), x)
     }
@@ -298,7 +298,7 @@ impl RegionIr {
         None
     }
 
-    /// Recognizes `x g(x)`, where `g` is a sigmoid, a hard sigmoid, or the tanh factor of mish.
+    /// Recognizes `x * g(x)`, where `g` is a sigmoid, a hard sigmoid, or the tanh factor of mish.
     fn gate_product(&mut self, x: Val, gate: Val) -> Option<Val> {
         let (function, argument) = self.function(gate)?;
         let (factor, core) = self.factor_and_value(argument);
@@ -323,7 +323,7 @@ impl RegionIr {
         Some(self.eltwise(params, x))
     }
 
-    /// Recognizes `(k x) (s + s erf(x / sqrt 2)) = 2 k s gelu(x)`.
+    /// Recognizes `(k * x) * (s + s * erf(x / sqrt(2))) = 2 * k * s * gelu(x)`.
     fn gelu_erf(&mut self, outer: Val, gate: Val) -> Option<Val> {
         let (s, t, erf) = self.linear_form(gate);
         let argument = self.producer(erf).filter(|op| op.kind == Kind::Erf)?.inputs[0];
@@ -336,7 +336,7 @@ impl RegionIr {
         Some(self.affine(2.0 * factor * s, 0.0, gelu))
     }
 
-    /// Recognizes `(k x) (s + s tanh(sqrt(2 / pi) (x + 0.044715 x^3))) = 2 k s gelu(x)`.
+    /// Recognizes `(k * x) * (s + s * tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) = 2 * k * s * gelu(x)`.
     fn gelu_tanh(&mut self, outer: Val, gate: Val) -> Option<Val> {
         let (s, t, tanh) = self.linear_form(gate);
         let (_, argument) = self.function_of(tanh, ffi::ELTWISE_TANH)?;
@@ -354,7 +354,7 @@ impl RegionIr {
         Some(self.affine(2.0 * factor * s, 0.0, gelu))
     }
 
-    /// Returns `k` if `value` is `k x`.
+    /// Returns `k` if `value` is `k * x`.
     fn multiple_of(&self, value: Val, x: Val) -> Option<f32> {
         if value == x {
             return Some(1.0);

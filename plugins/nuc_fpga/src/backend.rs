@@ -6,7 +6,7 @@ use byoc_plugin_api::{Attr, Candidate, Codegen, CompiledRegion, Description, Err
 
 /// Code generator registered as `relay.ext.nuc_fpga`.
 pub struct NucFpga {
-    /// Device parameters. Layers must fit into the buffers.
+    /// Device parameters, against which layers are checked.
     pub config: Config,
 }
 
@@ -43,7 +43,7 @@ impl Codegen for NucFpga {
         let calls = list.commands.len();
         compiled_region.notes.push(format!("device calls: {calls}, multiply-accumulate operations: {macs}").into());
         compiled_region.metadata.push(Attr::new("device_calls", calls as i64));
-        // Declares the source to be a C program, which an exported model can contain.
+        // Declares that the source is a C program, which an exported model can contain.
         compiled_region.metadata.push(Attr::new("program_workspace", list.workspace as i64));
         Ok(compiled_region.with_source("c", source::source(&list)))
     }

@@ -48,7 +48,7 @@ pub enum Place {
     Output(usize),
     /// Constant, by index.
     Constant(usize),
-    /// Workspace, from a byte offset.
+    /// Workspace, at a byte offset.
     Work(u64),
 }
 

@@ -8,7 +8,7 @@ use std::ffi::{OsString, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Environment variable with the path of the library.
+/// Environment variable that contains the path of the library.
 pub const VARIABLE: &str = "NUC_FPGA_DRIVER";
 
 type Conv2d = unsafe extern "C" fn(
@@ -52,11 +52,11 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     }
 }
 
-/// Returns, as JSON, the files that regions need at run time: none, because a driver belongs to the machine that
+/// Returns the files that regions need at run time, as JSON: none, because a driver belongs to the machine that
 /// contains its device.
 ///
 /// # Errors
-/// If the environment names a driver, which a bundle for a different machine would lack.
+/// If the environment names a driver, which is specific to this machine.
 pub fn files() -> Result<Vec<u8>> {
     match from_environment()? {
         None => Ok(b"[]".to_vec()),
@@ -106,7 +106,7 @@ impl Driver {
         let (feature, kernel) = (feature.cast_mut(), kernel.cast_mut());
         // `Layer::check` ensures that every size fits into an `int`.
         match layer {
-            // SAFETY: the caller guarantees valid pointers; `nuc_fpga.h` only allows the driver to read the operands.
+            // SAFETY: the caller guarantees valid pointers; `nuc_fpga.h` allows the driver only to read the operands.
             Layer::Conv2d(c) => unsafe {
                 (self.conv2d)(
                     feature,
@@ -126,7 +126,7 @@ impl Driver {
                     c.stride_width as c_int,
                 );
             },
-            // SAFETY: the caller guarantees valid pointers; `nuc_fpga.h` only allows the driver to read the operands.
+            // SAFETY: the caller guarantees valid pointers; `nuc_fpga.h` allows the driver only to read the operands.
             Layer::Dense(d) => unsafe {
                 (self.dense)(feature, kernel, out, d.batch as c_int, d.in_features as c_int, d.out_features as c_int);
             },

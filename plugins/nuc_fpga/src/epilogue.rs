@@ -1,4 +1,4 @@
-//! Epilogue of a device call: computes the operators after a layer, bit-exact with the model.
+//! Epilogue of a device call: computes the operators that follow a layer, bit-exact with the model.
 //!
 //! Intermediate values are 32-bit integers. Additions and casts wrap, as in the model. Scaling is in fixed point: a
 //! factor consists of a 31-bit `multiplier` and a right `shift`, and the product has 64 bits,
@@ -164,7 +164,7 @@ impl EpilogueOp {
                 let factor = factors.get(channel).or(factors.first()).copied().unwrap_or(Factor(0, 1));
                 let (zero, [low, high]) = (i64::from(*zero), range.map(i64::from));
                 let end = |v: i64| (v.clamp(i32::MIN.into(), i32::MAX.into()) + zero).clamp(low, high) as i32;
-                // One loop per rounding keeps the branch out of the loops.
+                // A separate loop for each rounding keeps the branch out of the loops.
                 match rounding {
                     Rounding::Upward => values.iter_mut().for_each(|v| *v = end(scale(*v, factor, Rounding::Upward))),
                     Rounding::Tonearest => {
@@ -185,7 +185,7 @@ impl EpilogueOp {
     }
 }
 
-/// Result memory, which tasks write in disjoint parts.
+/// Memory of a result, in which tasks write disjoint parts.
 #[derive(Clone, Copy)]
 pub struct Target(pub *mut u8);
 
@@ -195,8 +195,8 @@ unsafe impl Send for Target {}
 unsafe impl Sync for Target {}
 
 impl Target {
-    /// Returns a pointer to the elements of an int32 result. Because this is a method, closures capture the `Target`,
-    /// which is `Send`, not its raw pointer.
+    /// Returns a pointer to the elements of an int32 result. Because this is a method, a closure captures the `Target`,
+    /// which is `Send`, and not the raw pointer in it, which is not.
     pub fn sums(self) -> *mut i32 {
         self.0.cast()
     }

@@ -7,13 +7,13 @@
 //! | file | purpose |
 //! |---|---|
 //! | `support` | pattern table and quantization scheme |
-//! | `layer` | the two device calls and their sizes; `layer::Conv` documents the reference |
+//! | `layer` | the two device calls and their sizes; `layer::Conv` documents the formula |
 //! | `lower` | lowers operators to commands: one device call each, with its epilogue |
 //! | `epilogue` | epilogue operators: bias, relu, clip, requantize, cast |
 //! | `command_list`, `blob` | command list, its validation, its serialized form |
 //! | `source` | command list as C |
 //! | `driver` | driver library that `NUC_FPGA_DRIVER` names |
-//! | `device/` | software device: `product` computes, `cycles` estimates cycles, `config` has the device parameters |
+//! | `device/` | software device: `product` executes calls, `cycles` estimates cycles, `config` reads parameters |
 //! | `loader` | runs a command list on the driver or on the software device |
 
 mod backend;

@@ -53,7 +53,7 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Lowers the command that begins with operator `index`, and fuses the operators of its epilogue.
+    /// Lowers the layer at operator `index` to a command, and fuses the operators of its epilogue.
     fn lower_command(&mut self, index: usize) -> Result<(), CompileError> {
         let ir = self.ir;
         let op = &ir.ops[index];

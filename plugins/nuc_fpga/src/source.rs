@@ -1,5 +1,5 @@
 //! Emits a command list as C: the driver calls and their epilogues. The file is self-contained, and its results are
-//! bit-exact with the plugin.
+//! bit-exact with those of the plugin.
 
 use crate::command_list::{Command, CommandList, Epilogue, Place};
 use crate::epilogue::{Element, EpilogueOp, Factor, Rounding};

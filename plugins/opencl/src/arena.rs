@@ -2,7 +2,7 @@
 
 use crate::program::{ALIGNMENT, Buffer, Launch, Place};
 
-/// Assigns an arena offset to a buffer of each size. Returns the buffers, and the arena size in bytes.
+/// Creates one buffer per size, at an arena offset. Returns the buffers and the arena size in bytes.
 pub fn plan(sizes: &[u64], launches: &[Launch]) -> (Vec<Buffer>, u64) {
     // Lifetimes: the first and the last launch that accesses a buffer.
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];

@@ -27,8 +27,8 @@ pub fn vector(width: i64) -> String {
     if width == 1 { "float".to_owned() } else { format!("float{width}") }
 }
 
-/// Unary float32 operators: Relay name and OpenCL C function. The functions also accept vectors. For each vector width,
-/// the source defines the functions with the prefix `byoc_`; the width is appended to their names.
+/// Unary float32 operators: Relay name and OpenCL C function. The functions also accept vectors. Functions with the
+/// prefix `byoc_` are defined in the source, once per vector width, which is appended to the name.
 const FUNCTIONS: &[(&str, &str)] = &[
     ("erf", "byoc_erf"),
     ("sigmoid", "byoc_sigmoid"),

@@ -169,7 +169,7 @@ fn polynomial(coefficients: &[f64], x: &str, width: i64) -> String {
     terms.fold(first_term, |sum, term| format!("({sum} * {x} + {term})"))
 }
 
-/// Formats the helper functions for vectors of `width` elements. Returns name and definition of each.
+/// Formats the helper functions for vectors of `width` elements. Returns the name and the definition of each.
 pub fn functions(width: i64) -> Vec<(String, String)> {
     let ty = vector(width);
     let (zero, one) = (literal(0.0, width), literal(1.0, width));

@@ -60,7 +60,7 @@ pub struct Axis {
     pub size: i64,
     /// Number of windows.
     pub outputs: i64,
-    /// Stride of the data in memory.
+    /// Stride of the data along the axis in memory.
     pub step: i64,
 }
 

@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Loader registered as `loadbinary_opencl`.
 #[derive(Default)]
 pub struct OpenClLoader {
-    /// Memory of each device, for each value of the option `zero_copy`, with the response to the host's memory query. The
-    /// last entry belongs to the most recently loaded region.
+    /// Memory of each device, for each value of the option `zero_copy`, with the response to the host's memory query.
+    /// The last entry belongs to the most recently loaded region.
     spaces: Mutex<Vec<KnownSpace>>,
 }
 
@@ -68,7 +68,7 @@ impl Loader for OpenClLoader {
         if symbol != request.symbol {
             return Err(Error::new(format!("expected the program of {}, found that of {symbol}", request.symbol)));
         }
-        // A program has float32 in place of float16 constants; an open region has the element types of its graph.
+        // A program lists float16 constants as float32; an open region lists the element types of its graph.
         let widened_constants = widen::constants(request.constants);
         check_constants(constants, if let Blob::Fixed(_) = &blob { &widened_constants } else { request.constants })?;
         request.check_signature(&signature)?;
@@ -191,7 +191,7 @@ struct DynamicRegion {
 /// Region for one set of dimensions.
 enum SizedRegion {
     Device(Box<Plan>),
-    /// Region that has an empty tensor, and that the host's reference executes.
+    /// Region with an empty tensor, which the host's reference executes.
     Host(Box<dyn Executable>, Prepared),
 }
 

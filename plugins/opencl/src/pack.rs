@@ -10,8 +10,8 @@ const MAX_ELEMENTS: u64 = 1 << 31;
 
 /// Element order of a constant: panels of `width` columns, with one row of a panel per step of `inner`.
 ///
-/// The elements are `[outer][panel][inner][column in panel]`. Columns of the last panel that the source lacks are zero.
-/// A tensor that is copied unchanged is a single panel with one column per element.
+/// The elements are `[outer][panel][inner][column in panel]`. In the last panel, columns that the source lacks are
+/// zero. A tensor that is copied unchanged is a single panel with one column per element.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Packing {
@@ -55,7 +55,7 @@ impl Packing {
         last_offset.checked_add(1)
     }
 
-    /// Packs elements of `element` bytes. The caller must have checked [`elements`](Packing::elements) and
+    /// Packs elements of `element` bytes each. The caller must have checked [`elements`](Packing::elements) and
     /// [`source_elements`](Packing::source_elements).
     pub fn pack(&self, source: &[u8], element: usize) -> Vec<u8> {
         let mut packed_bytes = Vec::with_capacity(self.elements().unwrap_or(0) as usize * element);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Device copies of constants, which plans of a region share if their packing is equal.
+/// Device copies of constants. Plans of a region share a copy if the packing is the same.
 #[derive(Default)]
 pub struct ConstantPool(Mutex<Vec<(PackedConstant, Arc<Buffer>)>>);
 
@@ -27,7 +27,6 @@ pub struct Setup<'a> {
     pub pool: &'a ConstantPool,
     /// Settings of the program cache; `None` if caching is disabled.
     pub cache: Option<Settings>,
-    /// Host services.
     pub services: &'a Services,
 }
 
@@ -55,7 +54,7 @@ struct State {
 /// Intermediate results, in the workspace of a run or in a buffer of the plan.
 #[derive(Default)]
 struct BoundArena {
-    /// Launch index and argument index of each kernel argument that refers to an intermediate result, by result.
+    /// For each intermediate result, the launch index and argument index of each kernel argument that refers to it.
     arguments: Vec<Vec<[usize; 2]>>,
     /// Buffer for runs without a workspace, allocated on first use.
     own_buffer: Option<Buffer>,
@@ -118,7 +117,7 @@ struct BoundEdge {
     binding: Binding,
 }
 
-/// Memory to which kernel arguments are set.
+/// Memory that kernel arguments refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Binding {
     #[default]
@@ -228,7 +227,7 @@ impl State {
             .iter()
             .map(|packed_constant| setup.pool.get(device, packed_constant, setup))
             .collect::<Result<_>>()?;
-        // A region whose intermediate results do not fit is refused when it is loaded, not when it runs.
+        // If the intermediate results do not fit in device memory, loading fails instead of a run.
         drop(Buffer::new(device, program.arena)?);
         let mut arena = BoundArena { arguments: vec![Vec::new(); program.buffers.len()], ..BoundArena::default() };
         let mut launches = Vec::new();

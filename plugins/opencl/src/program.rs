@@ -6,7 +6,7 @@ use crate::pack::Packing;
 use byoc_plugin_api::{DType, Signature};
 use serde::{Deserialize, Serialize};
 
-/// Alignment of arena buffers in bytes. Devices that require a larger sub-buffer alignment are refused.
+/// Alignment of arena buffers in bytes. Devices that require a larger sub-buffer alignment are not supported.
 pub const ALIGNMENT: u64 = 4096;
 
 /// Memory that a kernel accesses.

@@ -22,7 +22,7 @@ pub fn is_view(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Tests for a view operator whose result has each element of its operand exactly once.
+/// Tests for a view operator whose result contains each element of its operand exactly once.
 pub fn is_bijective(name: &str) -> bool {
     is_view(name) && !matches!(name, "strided_slice" | "split" | "broadcast_to")
 }

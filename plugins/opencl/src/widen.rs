@@ -1,8 +1,8 @@
 //! float16 support: tensors in memory are float16, kernels compute in float32.
 //!
 //! A region's float16 inputs are converted when they are read, its float16 outputs when they are written, and float16
-//! constants when the region is loaded. Intermediate results are float32, more precise than float16 operators require.
-//! A cast to float16 rounds. No device support for float16 arithmetic is needed: every device can convert
+//! constants when the region is loaded. Intermediate results are float32, which is more precise than float16 operators
+//! require. A cast to float16 rounds. No device support for float16 arithmetic is needed: every device can convert
 //! (`vload_half`, `vstore_half`).
 
 use crate::expression::ROUND_TO_HALF;

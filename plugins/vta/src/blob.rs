@@ -12,8 +12,8 @@
 //! | accessed buffers | 32 bits per instruction, all ones for none |
 //! | header checksum | 32 bits, CRC-32 |
 //!
-//! Integers are little-endian. Reading validates sizes and references, and the stream with the checker of
-//! `byoc-vta-machine`.
+//! Integers are little-endian. Reading validates sizes and references, and applies the checker of `byoc-vta-machine` to
+//! the stream.
 
 use crate::image::{Buffer, Content, Edge, Image, LayerInfo, PAGE, Simulator};
 use crate::pack::Weights;
@@ -33,7 +33,7 @@ pub const VERSION: u32 = 1;
 /// Maximum number of instructions per region.
 const MAX_INSTRUCTIONS: usize = 1 << 24;
 
-/// Maximum number of steps of all units: about 200 times the number for ResNet-18.
+/// Maximum total number of steps of all units: about 200 times the number for ResNet-18.
 const MAX_STEPS: u64 = 1 << 31;
 
 /// Maximum total size of the buffers in bytes.
@@ -58,13 +58,13 @@ struct Header {
     vector_bytes: usize,
     uops: usize,
     instructions: usize,
-    /// CRC-32 of the vectors and of the micro-operations.
+    /// CRC-32 of the vectors, and CRC-32 of the micro-operations.
     checksums: [u32; 2],
-    /// CRC-32 of the instructions of each layer, with the buffers that they access.
+    /// CRC-32 per layer, over its instructions and the indices of the buffers that they access.
     layer_checksums: Vec<u32>,
 }
 
-/// Returns the CRC-32 of a layer's instructions and of the indices of the buffers that they access.
+/// Returns the CRC-32 over a layer's instructions and the indices of the buffers that they access.
 fn checksum(words: &[u8], accessed_buffers: &[u8], layer: &Range<usize>) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(words.get(layer.start * 16..layer.end * 16).unwrap_or_default());
@@ -293,7 +293,7 @@ fn check_header(header: &Header) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Returns the buffer size in bytes of an input or output.
+/// Returns the size in bytes of the buffer for an input or output.
 fn edge_bytes(header: &Header, edge: Option<&Edge>, index: usize) -> std::result::Result<usize, String> {
     let edge = edge.ok_or_else(|| format!("buffer {index}: the header lists no such input or output"))?;
     let count = edge.shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));

@@ -37,7 +37,7 @@ fn relocate_stream(image: &Image, addresses: &[u64]) -> Result<Vec<Insn>> {
 /// Clock frequency of the boards in hertz.
 const CLOCK_HZ: u64 = 100_000_000;
 
-/// Time that each run may take in addition to its predicted cycles.
+/// Time that each run may take in addition to 100 times its predicted duration.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Number of random schedules to simulate per region.

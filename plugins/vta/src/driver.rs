@@ -40,7 +40,7 @@ struct Functions {
     invalidate: Cache,
 }
 
-/// Opaque pointer to a device or its memory, for driver functions.
+/// Opaque pointer to a device or to its memory, obtained from the driver.
 #[derive(Clone, Copy)]
 struct Handle(*mut c_void);
 
@@ -73,8 +73,8 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     }
 }
 
-/// Returns, as JSON, the files that regions need at run time: none, because a driver belongs to the machine of its
-/// device.
+/// Returns, as JSON, the files that regions need at run time: none, because a driver is specific to the machine with
+/// its device.
 ///
 /// # Errors
 /// If the environment names a driver, which a bundle for a different machine would lack.
@@ -89,7 +89,7 @@ pub fn files() -> Result<Vec<u8>> {
     }
 }
 
-/// Returns the driver from a file; loads it on the first call.
+/// Returns the driver in a file, which is loaded on the first call.
 ///
 /// # Errors
 /// If the file is not a usable driver, as in [`from_environment`].
@@ -128,7 +128,8 @@ fn load(path: &Path) -> Result<Driver> {
     };
     let symbols = library::open(path, NAMES).map_err(invalid)?;
     let [device_alloc, _, run, alloc, free, address, from_host, to_host, flush, invalidate] = symbols;
-    // SAFETY: the library exports these functions of `driver.h`, which declares them with these types.
+    // SAFETY: `library::open` has found all functions. The user who names the library guarantees that they have the
+    // types that `driver.h` declares.
     let (device_alloc, functions) = unsafe {
         let functions = Functions {
             run: std::mem::transmute::<Symbol, DeviceRun>(run),
@@ -142,7 +143,7 @@ fn load(path: &Path) -> Result<Driver> {
         };
         (std::mem::transmute::<Symbol, DeviceAlloc>(device_alloc), functions)
     };
-    // SAFETY: `VTADeviceAlloc` has no parameters and no preconditions.
+    // SAFETY: `driver.h` declares `VTADeviceAlloc` without parameters and without preconditions.
     let device = unsafe { device_alloc() };
     if device.is_null() {
         return Err(invalid("VTADeviceAlloc returned no device".into()));
@@ -171,13 +172,13 @@ impl DeviceMemory {
     /// If the driver has no memory left, or the device is lost.
     pub fn new(driver: &Arc<Driver>, size: usize) -> Result<DeviceMemory> {
         let _one_at_a_time = driver.lock()?;
-        // SAFETY: `VTAMemAlloc` accepts any size and returns null on failure. Memory is cached (1), because copies
-        // flush it.
+        // SAFETY: by the contract of the driver, `VTAMemAlloc` accepts any size and returns null on failure. The memory
+        // may be cached (1), because `write` flushes the cache and `read` invalidates it.
         let pointer = unsafe { (driver.functions.alloc)(size.max(1), 1) };
         if pointer.is_null() {
             return Err(driver.error(&format!("VTAMemAlloc returned no memory for {size} bytes")));
         }
-        // SAFETY: `pointer` is the allocation from above, which is non-null.
+        // SAFETY: `VTAMemAlloc` returned `pointer`, which is non-null.
         let address = unsafe { (driver.functions.address)(pointer) };
         Ok(DeviceMemory { driver: driver.clone(), pointer: Handle(pointer), address, size })
     }
@@ -242,7 +243,7 @@ impl Driver {
         Error::new(format!("driver {} ({VARIABLE}): {problem}", self.path.display()))
     }
 
-    /// Returns an error with the code of a lost device, after which the host computes.
+    /// Returns an error with the code of a lost device, which makes the host compute the region itself.
     fn lost_error(&self, problem: &str) -> Error {
         self.error(problem).code(DEVICE_LOST)
     }
@@ -254,10 +255,10 @@ impl Driver {
         Ok(self.busy.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs `count` instructions at a device address, and waits for their end.
+    /// Runs `count` instructions at a device address, and waits for their completion.
     ///
     /// # Errors
-    /// If the driver reports an error, or misses the deadline; the device is then lost.
+    /// If the driver reports an error or misses the deadline. After a missed deadline, the device is not used again.
     pub fn run(self: &Arc<Driver>, address: u64, count: usize, deadline: Duration) -> Result<()> {
         let _one_at_a_time = self.lock()?;
         let (Ok(address), Ok(count)) = (u32::try_from(address), u32::try_from(count)) else {

@@ -267,7 +267,7 @@ impl Image {
         }
     }
 
-    /// Returns the predicted cycles per region run.
+    /// Returns the predicted cycles per run of the region.
     pub fn cycles(&self) -> u64 {
         self.layers.iter().map(|layer| layer.cycles).sum()
     }

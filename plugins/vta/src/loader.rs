@@ -90,7 +90,7 @@ impl Loader for VtaLoader {
     }
 }
 
-/// Compares tensor types with the types that a region expects.
+/// Checks the shapes and element types of tensors against those that a region expects.
 fn check_tensors<'s>(
     name: &str,
     actual: impl ExactSizeIterator<Item = (&'s [usize], Option<DType>)>,

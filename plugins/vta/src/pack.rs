@@ -17,7 +17,7 @@ pub enum Layout {
         /// Number of pixels, H * W.
         positions: usize,
     },
-    /// (N, C), packed as (C/c, N/b, b, c): rows of a dense layer are positions of one image.
+    /// (N, C), packed as (C/c, N/b, b, c): the rows of a dense layer are treated as positions in one image.
     Rows {
         /// Number of rows, N.
         rows: usize,
@@ -27,7 +27,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Returns the layout of a tensor: images for rank 4, otherwise rows of the last dimension.
+    /// Returns the layout of a tensor: images for rank 4, otherwise rows along the last dimension.
     pub fn of(shape: &[usize]) -> Layout {
         match *shape {
             [batch, channels, height, width] => Layout::Images { batch, channels, positions: height * width },
@@ -89,7 +89,7 @@ impl Layout {
     }
 }
 
-/// Memory that tasks write in disjoint slabs.
+/// Memory in which tasks write disjoint elements.
 #[derive(Clone, Copy)]
 struct Target<T>(*mut T);
 

@@ -1,4 +1,4 @@
-//! Plans a region: translates nodes to buffers, layers, tilings and an instruction stream.
+//! Plans a region: translates nodes into buffers, layers, tilings and an instruction stream.
 
 use crate::image::{Buffer, Content, Edge, Image, LayerInfo, Simulator};
 use crate::lower::range::ChannelStep;
@@ -235,7 +235,7 @@ impl<'a> Planner<'a> {
         let groups = weights.merged_groups();
         let weight = Place { buffer: self.buffer(weights.bytes(block), Content::Weights(weights))?, offset: 0 };
         let batch = shape.batch.div_ceil(self.config.batch());
-        // Rows of a dense layer are positions of one image.
+        // The rows of a dense layer are treated as positions in one image.
         let (batch, size) = if shape.dense { (1, [batch, 1]) } else { (batch, shape.size) };
         let ConvShape { kernel, strides, pads, .. } = *shape;
         Ok(Conv { batch, groups, inputs, outputs, size, kernel, strides, pads, data, weight, steps, result, form })

@@ -1,9 +1,9 @@
 //! Mutated artifacts with recomputed digests, so that a mutation passes the digest checks and reaches later checks.
 //!
-//! Mutations do not change native code, as loading an object means running it. Each input is opened, loaded on the
-//! plugin that it was compiled for and run, and its program is also run without backends on the host. Each run is
-//! either rejected with a message, or produces outputs of the declared types; if the mutation changed only types,
-//! shapes, offsets or the code of the entry function, both runs produce the same outputs.
+//! Mutations do not change native code, as loading an object means running it. Each input is opened, loaded by the
+//! plugin that it was compiled for, and run. Its program is also run on the host without backends. Each run is either
+//! rejected with a message, or produces outputs of the declared types; if the mutation changed only types, shapes,
+//! offsets or the code of the entry function, both runs produce the same outputs.
 
 use crate::{Target, check_diagnostics, corpus, count_accepted, files, json, mutate, random_below, random_item};
 use byoc::build::Compiled;
@@ -51,10 +51,10 @@ blob_targets! {
 
 const BACKENDS: [&str; 6] = ["dnnl", "nuc_fpga", "vta", "template", "ccompiler", "elementwise"];
 
-/// Maximum number of elements of a register; models with larger registers are not run, because a run would be too slow.
+/// Maximum number of elements in a register. Models with larger registers are not run, because that would be too slow.
 const MAX_ELEMENTS: usize = 1 << 16;
 
-/// Returns the session of all artifact targets, with the plugins of this checkout.
+/// Returns the session shared by all artifact fuzz targets, with the plugins of this checkout loaded.
 fn session() -> &'static Session {
     static SESSION: OnceLock<Session> = OnceLock::new();
     SESSION.get_or_init(|| {
@@ -173,7 +173,7 @@ fn header_of(weights: &[u8]) -> Option<(Value, &[u8])> {
     Some((serde_json::from_slice(header).ok()?, data))
 }
 
-/// Mutates an artifact and seals it again. Input that cannot be unpacked is returned unchanged.
+/// Mutates an artifact and recomputes its digests. Input that cannot be unpacked is returned unchanged.
 fn mutate_and_seal(
     bytes: &[u8],
     random: &mut Random,
@@ -285,7 +285,7 @@ fn mutate_blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
 }
 
 /// Returns a ccompiler blob with a mutated header, given the bytes after the magic. The source, the object and their
-/// sizes stay unchanged, as they are native code.
+/// sizes stay unchanged, because mutated native code must not run.
 fn mutate_ccompiler_header(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let rest = rest.get(32..)?;
     let (length, rest) = rest.split_first_chunk::<8>()?;
@@ -372,7 +372,8 @@ fn load_and_run(compiled_program: Compiled, inputs: Option<&[Tensor]>) -> Result
     Ok(Some(outputs))
 }
 
-/// Checks that two runs produced equal outputs: integers bit for bit, floats up to a thousandth of the largest value.
+/// Checks that two runs produced equal outputs: integers bit for bit, floats to within a thousandth of the largest
+/// value.
 fn compare_outputs(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
     for (output_index, (expected, found)) in reference.iter().zip(result).enumerate() {
         if expected.dtype() != found.dtype() || expected.shape() != found.shape() {

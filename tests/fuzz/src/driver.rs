@@ -20,9 +20,9 @@ pub struct Options {
     pub time: Duration,
     /// Random seed.
     pub seed: u64,
-    /// Number of the first execution.
+    /// Index of the first execution.
     pub first: u64,
-    /// File that receives the number of the current execution (8 bytes), to be read after a crash.
+    /// File that receives the index of the current execution (8 bytes), to be read after a crash.
     pub progress: Option<PathBuf>,
     /// Time limit of one execution, after which the process aborts.
     pub execution_timeout: Duration,
@@ -35,13 +35,13 @@ pub struct Summary {
     pub executions: u64,
     /// Number of accepted inputs: read completely and, for models, run.
     pub accepted_count: u64,
-    /// Numbers of the failed executions, up to a maximum, with the reasons.
+    /// Index of each failed execution, with the reason. The run ends after `MAX_FAILURES` failures.
     pub failures: Vec<(u64, String)>,
-    /// Number and duration of the longest execution.
+    /// Index and duration of the longest execution.
     pub longest_execution: (u64, Duration),
 }
 
-/// Maximum number of failures of a run.
+/// Number of failures after which a run ends.
 const MAX_FAILURES: usize = 20;
 
 /// Returns the input of an execution: the unchanged seeds come first, then seeds with up to five successive mutations.
@@ -108,7 +108,7 @@ pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
     Ok(summary)
 }
 
-/// Aborts the process if one execution takes too long, because a thread cannot be stopped externally.
+/// Aborts the process if one execution takes too long, because a thread cannot be stopped from outside.
 #[expect(clippy::print_stderr, reason = "the process aborts")]
 fn watchdog(current_execution: Arc<AtomicU64>, execution_timeout: Duration, name: &'static str, seed: u64) {
     std::thread::spawn(move || {

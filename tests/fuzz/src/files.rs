@@ -309,7 +309,7 @@ fn build_and_run(path: &Path, options: &LoadOptions) -> Result<(), String> {
         Err(failure) => return check_diagnostics(&failure.diagnostics),
     };
     let Some(inputs) = inputs.filter(|_| flops <= MAX_FLOPS) else { return Ok(()) };
-    // The model determines the duration of its loops, so the caller must limit the time.
+    // The model determines how long its loops run, so the run has a time limit.
     match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN_TIME))) {
         Ok(outputs) => {
             count_accepted();

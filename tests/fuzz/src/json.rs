@@ -1,5 +1,5 @@
 //! Mutations that keep JSON well-formed. They change one value, or all equal values in the same way, so that checks
-//! that compare parts of the document still pass.
+//! that compare parts of the document can still pass.
 
 use crate::mutate::EDGE_VALUES;
 use crate::{random_below, random_item};
@@ -126,7 +126,7 @@ fn mutate_value(value: &Value, root: &Value, paths: &[Path], random: &mut Random
     }
 }
 
-/// Returns a value from elsewhere in the document, of the same kind if a few attempts find one.
+/// Returns a different value of the same kind from elsewhere in the document, or `value` if a few attempts find none.
 fn value_from_elsewhere(value: &Value, root: &Value, paths: &[Path], random: &mut Random) -> Value {
     for _ in 0..16 {
         if let Some(other_value) = root.pointer(&pointer(random_item::<Path>(random, paths)))

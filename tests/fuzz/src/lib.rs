@@ -2,7 +2,7 @@
 //! keeps enough of a seed intact to pass the first checks.
 //!
 //! The bodies run in two ways: guided by coverage under `cargo-fuzz`, whose targets in `fuzz/` are one line each; and
-//! under [`driver`], with any toolchain, where an execution depends only on the target, the seed and the number of the
+//! under [`driver`], with any toolchain, where an execution depends only on the target, the seed and the index of the
 //! execution, so findings can be reproduced from these three values.
 //!
 //! A body returns an error for a violation that is not a panic: a result that differs from the reference, or an

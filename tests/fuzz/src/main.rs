@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Allocator whose limit far exceeds the needs of inputs of a few kilobytes and of small models.
+/// Allocator with a limit far above what small models and inputs of a few kilobytes need.
 #[global_allocator]
 static MEMORY: LimitedAllocator = LimitedAllocator::new(2 << 30);
 

@@ -1,4 +1,4 @@
-//! Memory limit: an input that requires disproportionately more memory than its size is a finding.
+//! Memory limit: an input that requires memory out of proportion to its size is a finding.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for LimitedAllocator {
         if !self.reserve(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller guarantees the layout.
+        // SAFETY: the caller guarantees that the size of the layout is not zero.
         unsafe { System.alloc(layout) }
     }
 
@@ -50,14 +50,14 @@ unsafe impl GlobalAlloc for LimitedAllocator {
         if !self.reserve(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller guarantees the layout.
+        // SAFETY: the caller guarantees that the size of the layout is not zero.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         self.used_bytes.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller guarantees that the memory was allocated here with this layout, that is, by the system
-        // allocator.
+        // SAFETY: the caller guarantees that this allocator, and thus the system allocator, allocated the memory with
+        // this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

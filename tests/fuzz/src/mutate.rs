@@ -72,7 +72,7 @@ fn mutate_once(bytes: &mut Vec<u8>, random: &mut Random, tokens: &[&str]) {
     }
 }
 
-/// Replaces the next decimal number with a mutated number.
+/// Replaces the next decimal number with one of [`EDGE_VALUES`].
 fn mutate_number(bytes: &mut Vec<u8>, search_start: usize, random: &mut Random) {
     let Some(start) = bytes[search_start..].iter().position(u8::is_ascii_digit).map(|position| search_start + position)
     else {

@@ -168,10 +168,10 @@ const TEXTS: &[&str] = &[
 /// Dimensions: mostly small, some odd or prime, and a few negative or huge.
 const SIZES: [i64; 20] = [0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33, 64, -1, 1 << 20, 1 << 31, 1 << 36, i64::MAX];
 
-/// ONNX element type codes, mostly float32; 99 is invalid.
+/// ONNX element type codes. The most frequent is 1, float32; 99 is invalid.
 const TYPES: [i32; 16] = [1, 1, 1, 1, 1, 7, 7, 6, 3, 2, 9, 11, 10, 16, 8, 99];
 
-/// Random choices, derived from the bytes of an input, and from zeros after its end.
+/// Random choices, derived from the bytes of an input, followed by zeros.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -313,7 +313,7 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
     tensor
 }
 
-/// Returns an attribute, usually of the kind that most operators use for its name.
+/// Returns an attribute, usually of the kind that most operators give an attribute of this name.
 fn attribute(c: &mut Choices<'_>, name: &str) -> AttributeProto {
     let mut attribute = AttributeProto { name: name.into(), ..AttributeProto::default() };
     let default_kind = match name {

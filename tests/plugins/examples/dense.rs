@@ -96,7 +96,7 @@ impl Executable for Layers {
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let ir = RegionIr::new(&self.graph, &self.constants)?;
-        // Values are numbered in the order of their computation. A real backend computes in `call.workspace`.
+        // Values are numbered in the order of computation. A real backend would keep them in `call.workspace`.
         let mut values: Vec<Vec<f32>> = Vec::new();
         for value in &ir.values {
             let data = match value.def {

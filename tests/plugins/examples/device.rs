@@ -58,15 +58,16 @@ struct Config {
     in_place: bool,
     /// True if the device offers page-locked memory and reads host memory in place.
     shares_memory: bool,
-    /// Size of the workspace of a run in device memory, in bytes.
+    /// Size in bytes of each run's workspace in device memory.
     workspace: usize,
     /// Verdicts that contain estimates: `region` for verdicts on regions, `parts` for verdicts on operators.
     estimates: String,
     /// Simulated fault. `lost`: a run reports that the device is gone; `hang`: a run never ends; `full`: memory is
-    /// exhausted; `early`: a run is reported as done prematurely; `unordered`: a run does not wait for the runs that it
-    /// depends on; `past_end`: a run writes a byte past the end of an output; `host_only`: there is no device memory;
-    /// `workspace`: a run writes a byte past the end of its workspace; `shared`: memory in place has other contents;
-    /// `branch`: the other branch of an `if` is taken; `state`: a loop does not change the last value of its state.
+    /// exhausted; `early`: a run is reported as complete too early; `unordered`: a run does not wait for the runs that
+    /// it depends on; `past_end`: a run writes a byte past the end of an output; `host_only`: there is no device
+    /// memory; `workspace`: a run writes a byte past the end of its workspace; `shared`: a buffer that should share
+    /// host memory has its own, zeroed memory; `branch`: an `if` takes the wrong branch; `state`: a loop does not
+    /// change the last value of its state.
     fault: String,
 }
 
@@ -145,7 +146,7 @@ impl Codegen for Backend {
         }
         if matches!(&*candidate.name, "device.if" | "device.while") {
             let description = self.description(&options);
-            // A loop may also count.
+            // Nested branches and the operators of loop conditions are also supported in control flow.
             let is_supported = |name: &str| {
                 matches!(name, IF | "less" | "logical_and") || description.operators.iter().any(|known| known == name)
             };
@@ -190,7 +191,7 @@ impl Codegen for Backend {
 struct DeviceLoader {
     config: Config,
     lost: Arc<AtomicBool>,
-    /// Memory of each device.
+    /// Encoded reply to the memory query for each device.
     first: OnceLock<Vec<u8>>,
     second: OnceLock<Vec<u8>>,
 }
@@ -239,7 +240,7 @@ impl Loader for DeviceLoader {
     }
 }
 
-/// Simulates the faults of control flow.
+/// Injects a control flow fault into a graph.
 fn corrupt_control_flow(graph: &mut Graph, fault: &str) {
     for node in &mut graph.nodes {
         match &mut node.kind {
@@ -298,7 +299,7 @@ static PAGE_LOCKED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 impl OwnMemory {
     fn bytes(transfer: Transfer) -> *mut u8 {
-        // SAFETY: the host passes only handles from `allocate` that it has not released.
+        // SAFETY: the host passes only handles from `allocate` and `import_host` that it has not released.
         let buffer = unsafe { &*transfer.buffer.as_ptr().cast::<Buffer>() };
         buffer.data.wrapping_add(transfer.offset)
     }
@@ -330,7 +331,7 @@ impl DeviceMemory for OwnMemory {
         if self.config.fault == "early" {
             return;
         }
-        // SAFETY: `allocate` leaked the buffer, and the host releases it once.
+        // SAFETY: `Buffer::into_handle` leaked the buffer, and the host releases it once.
         drop(unsafe { Box::from_raw(buffer.as_ptr().cast::<Buffer>()) });
     }
 
@@ -346,7 +347,7 @@ impl DeviceMemory for OwnMemory {
     }
 
     fn copy_out(&self, source: Transfer, destination: &mut [u8]) -> Result<()> {
-        // SAFETY: the host checks the range, and orders the copy after the runs that write it.
+        // SAFETY: the host checks the range, and orders the copy after the runs that write the buffer.
         unsafe { destination.as_mut_ptr().copy_from_nonoverlapping(OwnMemory::bytes(source), destination.len()) };
         Ok(())
     }
@@ -407,7 +408,7 @@ struct Operand {
     data: *mut c_void,
 }
 
-// SAFETY: the host keeps the memory until the work is done.
+// SAFETY: the host keeps the memory valid until the work is complete.
 unsafe impl Send for Operand {}
 
 impl Operand {
@@ -438,10 +439,11 @@ impl LoadedRegion {
     ) -> impl FnOnce() -> Result<()> + Send + 'static {
         let (config, reference, lost) = (self.config.clone(), self.reference.clone(), self.lost.clone());
         move || {
-            // SAFETY: the host keeps the operands until the work is done, and nothing else writes them.
+            // SAFETY: the host keeps the operands valid until the work is complete, and lets nothing else write to
+            // them.
             let bytes =
                 |operand: &Operand| unsafe { std::slice::from_raw_parts_mut(operand.data.cast::<u8>(), operand.len()) };
-            // Another run that uses the workspace at the same time changes its contents.
+            // The mark reveals another run that uses the workspace at the same time.
             static MARKS: AtomicU64 = AtomicU64::new(0);
             let mark = MARKS.fetch_add(1, Ordering::Relaxed) as u8;
             scratch.iter().for_each(|scratch| bytes(scratch).fill(mark));
@@ -489,7 +491,7 @@ impl Executable for LoadedRegion {
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let inputs: Vec<Operand> = call.inputs.iter().map(|t| Operand::new(t.raw(), t.shape())).collect();
         let outputs: Vec<Operand> = call.outputs.iter().map(|t| Operand::new(t.raw(), t.shape())).collect();
-        // Run options belong to the thread on which the host makes the call.
+        // Run options are only available on the thread on which the host makes the call.
         let level =
             run_options(&self.services, "device").and_then(|options| Some(options.get("level")?.as_str()?.to_owned()));
         self.services.counter(&format!("device.runs.{}", level.as_deref().unwrap_or("none")), 1);

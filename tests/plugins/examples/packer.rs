@@ -1,5 +1,5 @@
 //! Backend for tests of the host. Its blobs contain the constants, and its link step moves the constants of all regions
-//! of a model to shared data without duplicates. It computes with the host's reference kernels.
+//! of a model into shared data, without duplicates. It computes with the host's reference kernels.
 //!
 //! A blob consists of a checksum, the size of a JSON text in 8 bytes, the text (graph and constant locations), and
 //! data. In a linked blob, the locations refer to the shared data.
@@ -30,7 +30,7 @@ byoc_plugin_api::register!(|context, registry| {
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
-    /// True if the blobs contain the constants, and the host drops the constants and the fallback.
+    /// True if the blobs contain the constants. The host then drops its copies and the fallback.
     packed: bool,
     /// True if the regions of a model share their constants.
     link: bool,
@@ -180,7 +180,7 @@ impl Codegen for Backend {
     }
 }
 
-/// Shared data of all regions of a model; simulates a hardware engine.
+/// Data shared by all regions of a model. Stands in for a hardware engine.
 struct Engine(Vec<u8>);
 
 /// Constant in an engine.
@@ -348,7 +348,7 @@ impl Executable for WatchedRegion {
     }
 }
 
-/// Region that refuses all dimensions.
+/// Region that cannot be prepared for any dimensions.
 struct UnpreparedRegion;
 
 impl Executable for UnpreparedRegion {

@@ -64,7 +64,7 @@ impl Executable for TalkingRegion {
         Ok(Prepared { plan: inputs[0][0] as u64, ..Prepared::exact([[1usize]]) }.with_workspace(100))
     }
 
-    /// Returns the sum of the integers below the first dimension of the input as an int64, computed by tasks.
+    /// Sums the integers below the first dimension of the input in parallel tasks. The result is an int64.
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.workspace.len() != 100 || self.services.num_threads() != 4 {
             let (bytes, threads) = (call.workspace.len(), self.services.num_threads());

@@ -1,7 +1,7 @@
 //! Support for tests and benches: builds plugins.
 //!
 //! A plugin is a `cdylib`, which cargo does not build as a dependency of a test. A separate cargo process, with the
-//! profile of the test, builds each plugin on first use; when nothing has changed, that takes about 35 ms per test
+//! profile of the test, builds each plugin on first use; if nothing has changed, this takes about 35 ms per test
 //! process. `cargo xtask test`, which builds the whole workspace first, sets `BYOC_TEST_BUILT` to its output directory
 //! instead: a package built separately enables different dependency features, so the package and its dependencies would
 //! be compiled again. Every function panics on failure, as tests do.
@@ -119,10 +119,10 @@ pub fn release_plugins() -> [PathBuf; 2] {
     [c_plugin_path, frozen_crate("abi_0_1", "frozen")]
 }
 
-/// Returns the library of the crate `byoc-<name>` in `tests/<folder>`, a separate workspace with its own lock file.
+/// Returns the library of the crate `byoc-<name>` in `tests/<dir>`, a separate workspace with its own lock file.
 fn frozen_crate(dir: &str, name: &str) -> PathBuf {
     build_once(dir, || {
-        // Both workspaces lock the same versions, and share their build output.
+        // The frozen workspaces lock the same dependency versions, so they can share their build output.
         let target = workspace().join("target/abi_first");
         let output = cargo(&workspace().join("tests").join(dir))
             .args(["build", "--quiet", "--locked", "--package", &format!("byoc-{name}"), "--target-dir"])
@@ -213,7 +213,7 @@ fn build_once(key: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
     path
 }
 
-/// Crate output that tests load or start.
+/// Crate build product that tests load or start.
 #[derive(Clone, Copy)]
 enum Product<'a> {
     Library,
@@ -267,7 +267,7 @@ fn build(package: &str, product: Product<'_>) -> PathBuf {
     })
 }
 
-/// Returns a `cargo` command that runs in a directory, without the lints of a caller that compiles with clippy's driver.
+/// Returns a `cargo` command that runs in a directory. It compiles with rustc even if the caller was started by clippy.
 fn cargo(dir: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(dir).env_remove("RUSTC_WORKSPACE_WRAPPER");

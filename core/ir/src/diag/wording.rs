@@ -109,7 +109,7 @@ const ROWS: &[Row] = &[
     ),
     row("byoc explain", "Model::explanation", "byoc_model_explanation", "model.explain()"),
     row("--emit {}", "`byoc compile --emit {}`", "`byoc compile --emit {}`", "`byoc compile --emit {}`"),
-    // Rust and C have no function for these commands, so the replacements name the command.
+    // Rust and C have no functions for these commands, so the replacements repeat the commands.
     row(
         "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",
         "byoc quantize MODEL --calibrate DATA --backend {} -o FILE.relay",

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct TypeDef {
     /// Type parameters.
     pub params: Box<[Name]>,
-    /// Constructors in source order; empty for an `extern type`, whose values are created elsewhere.
+    /// Constructors in source order; empty for an `extern type`, whose values are created outside the module.
     pub constructors: Box<[Constructor]>,
     /// True for an `extern type`.
     pub is_extern: bool,

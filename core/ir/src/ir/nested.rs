@@ -11,7 +11,8 @@ use std::ops::Deref;
 
 /// Access to the types that a value contains.
 pub trait TypeParts {
-    /// Appends the kind, the names and the arity, which identify the value together with the contained types.
+    /// Appends the kind, the names and the arity of the value to `into`. Together with the contained types, they
+    /// identify the value.
     #[doc(hidden)]
     fn append_key(&self, into: &mut Vec<u8>);
     /// Calls `visit` with each contained type, in order.

@@ -15,7 +15,7 @@ pub struct Scope {
     /// Function, let, if or match that opens the scope; `None` for the root.
     pub opener: Option<ExprId>,
     depth: u32,
-    /// Distant ancestor, so that walks up the tree take logarithmic time.
+    /// Distant ancestor, which makes walks up the tree logarithmic.
     jump: ScopeId,
 }
 
@@ -84,7 +84,7 @@ impl Scopes {
     }
 
     /// Calls `visit` with each operand of a reachable expression and the scope in which the operand is used: the body
-    /// of a function is used in the function's scope.
+    /// of a function is used in the scope that the function opens.
     pub fn for_each_operand(&self, id: ExprId, expr: &Expr, visit: impl FnMut(ExprId, ScopeId)) {
         if let Some(scope) = self.scope_of[id] {
             for_each_place(expr, scope, self.opened[id], visit);

@@ -152,7 +152,7 @@ impl Type {
         }
     }
 
-    /// Maximum number of parts of a type. A shared part counts once per occurrence, because each occurrence is printed.
+    /// Maximum number of parts in a type. A shared part counts once per occurrence, because each occurrence is printed.
     pub const MAX_PARTS: usize = 1 << 20;
 
     /// Returns true if the text format reserves `name` (an element type, `Tensor`, a keyword), so that no type, type

@@ -1,15 +1,16 @@
-//! While loops: Relay expresses a loop as a recursive function, and this is the form that the ONNX importer produces.
+//! While loops. Relay expresses a loop as a recursive function; this module recognizes the form that the ONNX frontend
+//! produces.
 
 use super::{Callee, Expr, ExprId, Module};
 
 /// While loop: `let %loop = fn (params) { if (cond) { %loop(next) } else { result } }; %loop(initial)`.
 ///
-/// The variable may have further uses, which make the expression no loop; a caller that converts loops must check that.
+/// If the variable has further uses, the expression is not a loop; a caller that converts loops must check for them.
 #[derive(Clone, Copy, Debug)]
 pub struct WhileLoop<'m> {
     /// Variable that the function is bound to.
     pub variable: ExprId,
-    /// Function of an iteration.
+    /// Function whose call executes one iteration.
     pub function: ExprId,
     /// State at the start of an iteration: the parameters of the function.
     pub params: &'m [ExprId],

@@ -54,7 +54,7 @@ pub fn plain_shape(layout: &str, shape: &[usize]) -> Option<Shape> {
     layout.0.iter().zip(shape).filter_map(|(dim, n)| size(dim, n)).collect()
 }
 
-/// Infers the type of a call with blocked layouts from `plain`, the type relation for plain layouts; `None` if no
+/// Infers the type of a call with blocked layouts, using `plain`, the type relation for plain layouts; `None` if no
 /// layout has blocks.
 pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> TypeResult) -> Option<TypeResult> {
     let blocked = BlockedCall::of(&relation.params)?;
@@ -88,7 +88,8 @@ pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> Type
     Some(infer())
 }
 
-/// Evaluates a call with blocked layouts by `plain`, the reference for plain layouts; `None` if no layout has blocks.
+/// Evaluates a call with blocked layouts, using `plain`, the reference for plain layouts; `None` if no layout has
+/// blocks.
 pub(super) fn reference(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],

@@ -1,4 +1,4 @@
-//! Elementwise binary operators with numpy's broadcasting, and `where`.
+//! Elementwise binary operators with NumPy's broadcasting, and `where`.
 //!
 //! Integer results are exact and wrap to their type; integer division by zero and a shift by a negative number are
 //! errors. Floats follow IEEE 754; `maximum` and `minimum` return NaN if either operand is NaN.
@@ -150,7 +150,8 @@ fn floor_mod(a: f64, b: f64) -> f64 {
     if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
 }
 
-/// Computes a power by squaring, with wrapping; the result of a negative exponent is rounded toward zero.
+/// Computes a power by repeated squaring, with wrapping multiplication; the result for a negative exponent is rounded
+/// toward zero.
 fn int_power(base: i128, exponent: i128) -> IntResult {
     if exponent < 0 {
         return match base {
@@ -216,7 +217,7 @@ binary! { integer_relation:
         |a, b, dtype| shift(b, dtype, |n| a >> n);
 }
 
-/// Applies `test` to the order of each pair, which is `None` if either element is NaN.
+/// Applies `test` to the ordering of each pair of elements, which is `None` if either element is NaN.
 fn compare(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], test: fn(Option<Ordering>) -> bool) {
     let (a, b) = (Reader::new(&inputs[0]), Reader::new(&inputs[1]));
     let mut out = outputs[0].data.iter_mut();

@@ -199,7 +199,7 @@ struct Operands {
     dtype: DType,
     out_layout: Vec<usize>,
     data: Vec<Dim>,
-    /// The two channel dimensions, then the taps.
+    /// The two channel dimensions, then the spatial dimensions.
     weight: Vec<Dim>,
     groups: usize,
     windows: Vec<Window>,
@@ -261,8 +261,8 @@ pub(super) fn product_dtype(relation: &Relation<'_>, a: DType, b: DType) -> Resu
     Ok(relation.params.dtype("out_dtype").unwrap_or(a))
 }
 
-/// Returns the type of the result, with the dimensions in the result's layout, after checking `channels` against the
-/// attribute.
+/// Returns the type of the result, with the dimensions in the result's layout. `channels` must equal the attribute of
+/// that name, if that is given.
 fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: Vec<Dim>) -> TypeResult {
     let mut channels = channels;
     if let Some(channel_count) = relation.params.opt_int("channels") {
@@ -329,7 +329,7 @@ fn check_divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Re
     }
 }
 
-/// Returns the number of taps of the kernel times the channels on its second axis; 0 if unknown.
+/// Returns the product of all kernel dimensions except the first in canonical order; 0 if unknown.
 fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, is_transposed: bool) -> u64 {
     let weight_volume = || {
         let mut shape = cost.args.get(1)?.as_tensor()?.shape()?;

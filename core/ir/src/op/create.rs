@@ -144,7 +144,7 @@ inventory::submit! {
     }
 }
 
-/// Returns the number of elements of the arithmetic progression from `start` up to but excluding `stop`.
+/// Returns the number of elements in the arithmetic progression from `start` up to but excluding `stop`.
 fn steps(start: &TensorView<'_>, stop: &TensorView<'_>, step: &TensorView<'_>) -> Result<usize, String> {
     let count = if start.dtype.is_float() {
         let (start, stop, step) = (start.to_f64s()[0], stop.to_f64s()[0], step.to_f64s()[0]);

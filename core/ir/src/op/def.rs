@@ -229,18 +229,18 @@ pub struct Cost<'a> {
 }
 
 impl Cost<'_> {
-    /// Returns the number of elements of argument `i`; 0 if the argument is missing.
+    /// Returns the number of elements in argument `i`; 0 if the argument is missing.
     pub fn arg_len(&self, i: usize) -> u64 {
         self.args.get(i).map_or(0, elements)
     }
 
-    /// Returns the number of elements of the result.
+    /// Returns the number of elements in the result.
     pub fn ret_len(&self) -> u64 {
         elements(self.ret)
     }
 }
 
-/// Returns the number of elements of a type, summed over the fields of tuples.
+/// Returns the number of elements in a value of type `ty`, summed over the fields of tuples.
 fn elements(ty: &Type) -> u64 {
     let tensor =
         |t: &TensorType| t.dims.iter().map(Dim::number).fold(1u64, |product, n| product.saturating_mul(n as u64));
@@ -251,7 +251,7 @@ fn elements(ty: &Type) -> u64 {
     }
 }
 
-/// Failure reason of a reference (a negative size, an index out of bounds); shown with the operator's name.
+/// Reason for the failure of a reference (a negative size, an index out of bounds); shown with the operator's name.
 pub type ReferenceError = String;
 
 /// Naive implementation: plain loops with sums in binary64, written for clarity. Tuple arguments and results are

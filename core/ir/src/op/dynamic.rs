@@ -1,5 +1,5 @@
 //! Operators whose axes are computed at run time: `dyn.NAME(data, axis)` is `NAME(data, axis=...)`. Type relations and
-//! references are those of the static operator `NAME`, with the axes as its attribute.
+//! references are those of the static operator `NAME`, with the axes passed as its attribute `axis`.
 
 use super::facts::{Properties, elements_along_axis, reduced_elements};
 use super::reshape::unknown_dims;

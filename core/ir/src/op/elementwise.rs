@@ -223,7 +223,8 @@ fn clip(
             x
         }
     };
-    // An integer within the bounds is unchanged; an integer outside is clamped to the nearer bound, truncated.
+    // An integer within the bounds is unchanged; an integer outside is clamped to the nearer bound, which is truncated
+    // to an integer.
     map_exact(inputs, outputs, &clamp, &|x| {
         let (real, bound) = (x as f64, clamp(x as f64));
         if bound == real { x } else { bound as i128 }

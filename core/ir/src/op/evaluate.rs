@@ -1,4 +1,4 @@
-//! Evaluation of one call on tensors by the naive reference, for constant folding, shape arithmetic, and tests.
+//! Evaluation of one call on tensors with the naive reference, for constant folding, shape arithmetic, and tests.
 
 use super::Params;
 use crate::cancel;
@@ -14,7 +14,7 @@ pub enum Value {
     Tuple(Vec<Tensor>),
 }
 
-/// Evaluates `op(args)` by the naive reference of `op`; a tuple result is flattened. `limit` bounds the size of each
+/// Evaluates `op(args)` with the naive reference of `op`; a tuple result is flattened. `limit` bounds the size of each
 /// output in bytes, so that a small module cannot request a large result.
 ///
 /// # Errors

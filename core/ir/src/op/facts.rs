@@ -57,8 +57,8 @@ pub enum LayoutRule {
 /// the shape of the result.
 pub type Terms = fn(&Params<'_>, &[&[usize]], &[usize]) -> usize;
 
-/// Returns the change in each element of the result per unit of relative error in the mean, computed from the
-/// attributes and the arguments.
+/// Sensitivity to the mean: change in each element of the result per unit of relative error in the mean, computed from
+/// the attributes and the arguments.
 pub type MeanSensitivity = fn(&Params<'_>, &[TensorView<'_>]) -> Vec<f64>;
 
 /// Error bound of an operator's floating-point results, relative to the reference. On integers all operators are exact.
@@ -76,7 +76,7 @@ pub enum ErrorModel {
     /// Same as `Stable`, plus the change in the result when the mean is rounded, for elements normalized by their own
     /// mean: no perturbation of the inputs accounts for that change, because every element contributes to the mean.
     Moments(Terms, MeanSensitivity),
-    /// Same as `Stable`, plus a term proportional to 1 plus the result, for the logarithm of a sum near 1.
+    /// Same as `Stable`, with an additional term proportional to `1 + result`, for the logarithm of a sum near 1.
     Logarithm(Terms),
     /// Proportional to the largest input and the largest dimension, because the weights depend on rounded coordinates.
     /// Exact if attribute `method` is `nearest_neighbor`.
@@ -145,7 +145,7 @@ impl Properties {
     }
 }
 
-/// Returns the number of elements of argument 0 per element of the result: the terms of a reduction.
+/// Returns the number of elements in argument 0 per element of the result: the terms of a reduction.
 pub fn reduced_elements(_: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     let input: usize = shapes.first().map_or(0, |shape| shape.iter().product());
     input / result.iter().product::<usize>().max(1)
@@ -162,7 +162,7 @@ pub fn size_along(shapes: &[&[usize]], axis: i64) -> usize {
     data.get(axis.rem_euclid(data.len().max(1) as i64) as usize).copied().unwrap_or(1)
 }
 
-/// Returns the number of elements of argument `I`.
+/// Returns the number of elements in argument `I`.
 pub fn elements_of<const I: usize>(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
     shapes.get(I).map_or(1, |shape| shape.iter().product())
 }

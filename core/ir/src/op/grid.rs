@@ -74,7 +74,7 @@ fn sample_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims.collect::<Vec<_>>()))
 }
 
-/// Counts a multiply-add for every tap of two axes.
+/// Counts a multiply-add for every combination of taps along two axes.
 fn flops(cost: &Cost<'_>) -> u64 {
     let flops_per_element = match cost.params.string("method").as_str() {
         "nearest" => 0,

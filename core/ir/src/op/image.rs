@@ -1,4 +1,5 @@
-//! Resizing: each element of the result is interpolated around the corresponding coordinate in the data.
+//! Resizing: each element of the result is interpolated from the elements around the corresponding coordinate in the
+//! data.
 
 use super::scalar::Writer;
 use super::spatial::{self, CanonicalDims};
@@ -155,7 +156,7 @@ fn method(name: &str) -> Option<Method> {
     }
 }
 
-/// Resizing with known dimensions: for each element of the result, the taps on the data and their weights.
+/// Resizing with known dimensions: for each element of the result, the taps in the data and their weights.
 pub struct ResizeShape {
     /// Dimensions of the data: batch, channels, 1, height, width.
     pub data: CanonicalDims,
@@ -302,7 +303,7 @@ fn cubic(t: f64, a: f64) -> Vec<f64> {
     vec![outer_piece(1.0 + t), inner_piece(t), inner_piece(1.0 - t), outer_piece(2.0 - t)]
 }
 
-/// Returns the type of data with height and width replaced.
+/// Returns the type of the data, with height and width replaced.
 fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<Diagnostic>>) -> TypeResult {
     let data = relation.tensor(0)?;
     let positions = spatial::layout(relation, "layout", "NCHW", "NCHW")?;

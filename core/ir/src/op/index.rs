@@ -171,7 +171,8 @@ inventory::submit! {
     }
 }
 
-/// Checks that `indices` has the rank of data and is no larger except along the axis. Returns the axis.
+/// Checks that `indices` has the rank of the data and is no larger than the data except along the axis in attribute
+/// `axis`. Returns that axis.
 fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
     let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
@@ -190,7 +191,7 @@ fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
     }
 }
 
-/// Returns the offset into data, in elements, for every element of `indices`.
+/// Returns the offset into the data, in elements, for every element of `indices`.
 fn offsets_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let (values, strides) = (integers(indices, "indices")?, strides(shape));
     let mut result: Vec<Result<usize, ReferenceError>> = Vec::with_capacity(values.len());
@@ -231,8 +232,8 @@ fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, positions
     }
 }
 
-/// Returns the positions that the index vectors `indices[:, ..]` refer to, one per vector, in blocks of the remaining
-/// dimensions. The first `batch` dimensions of data are indexed by the position of the vector itself.
+/// Returns the position that each index vector `indices[:, ..]` refers to, in units of blocks of the remaining
+/// dimensions. The first `batch` dimensions of the data are indexed by the position of the vector itself.
 fn index_vector_offsets(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let values = integers(indices, "indices")?;
     let (depth, index_shape) = (indices.shape[0], &indices.shape[1..]);
@@ -253,7 +254,7 @@ fn index_vector_offsets(shape: &[usize], batch: usize, indices: &TensorView<'_>)
     error.map_or(Ok(result), Err)
 }
 
-/// Returns the number of components of an index vector: the first dimension of indices, at most `max_depth`.
+/// Returns the number of components in an index vector: the first dimension of `indices`, at most `max_depth`.
 fn index_depth(relation: &Relation<'_>, max_depth: usize) -> Result<usize, Box<Diagnostic>> {
     let indices = integer_argument(relation, 1)?;
     match indices.dims.first().and_then(Dim::fixed).filter(|&m| m <= max_depth) {

@@ -1,5 +1,6 @@
-//! Interpreter of data flow, branches and while loops, over tensors or over another domain of values, such as tensors with
-//! error bounds. Values are retained until the end, because it serves references, not production runs.
+//! Interpreter of data flow, branches and while loops, over tensors or over another domain of values, such as tensors
+//! with error bounds. Values are retained until the end, because the interpreter serves references, not production
+//! runs.
 
 use super::Value;
 use crate::cancel;
@@ -8,7 +9,7 @@ use crate::tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Maximum number of iterations of a loop.
+/// Maximum number of iterations per loop.
 const MAX_ITERATIONS: usize = 1_000_000;
 
 /// Domain of values.
@@ -22,7 +23,8 @@ pub trait Domain {
     /// Returns true if the value of a condition is true.
     fn is_true(&self, value: &Self::Value) -> bool;
 
-    /// Calls an operator. Each argument has its fields, and is a tuple if the flag is set. A tuple result is flattened.
+    /// Calls an operator. Each argument consists of a flag, true for a tuple, and its fields. A tuple result is
+    /// flattened.
     ///
     /// # Errors
     /// If the operator rejects the arguments.
@@ -37,12 +39,12 @@ pub trait Domain {
 /// Values of expressions, with tuples flattened.
 pub type Values<V> = HashMap<ExprId, Vec<V>>;
 
-/// Computes the value of an expression, and of everything that it depends on, except what is inside loops. Both branches of
-/// an `if` are computed, as operators have no effects.
+/// Computes the values of an expression and of its dependencies, and stores them in `values`; values inside loops are
+/// not stored. Both branches of an `if` are computed, as operators have no side effects.
 ///
 /// # Errors
-/// If an operator rejects its arguments, a loop does not end, an expression is neither data flow nor control flow of the
-/// forms `if` and while loop, or the work of this thread is [cancelled](crate::cancel).
+/// If an operator rejects its arguments, a loop exceeds the maximum number of iterations, an expression is neither data
+/// flow nor an `if` nor a while loop, or the work of this thread is [cancelled](crate::cancel).
 pub fn interpret<D: Domain>(
     module: &Module,
     root: ExprId,
@@ -78,7 +80,7 @@ pub fn interpret<D: Domain>(
     Ok(())
 }
 
-// The recursion is as deep as loops are nested, which the callers bound.
+// The recursion depth is the nesting depth of loops, which the callers bound.
 fn run_loop<D: Domain>(
     module: &Module,
     while_loop: WhileLoop<'_>,

@@ -144,7 +144,7 @@ fn layout_transform_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Converts the dimensions `dims` from layout `from`, written as `text`, to layout `to`.
+/// Converts the dimensions `dims` from layout `from` to layout `to`; `text` is the notation of `from`, for messages.
 pub(super) fn relayout_dims(
     relation: &Relation<'_>,
     dims: &[Dim],

@@ -196,7 +196,7 @@ softmax! {
     "nn.log_softmax" "x - max - log(sum of exp(x - max)) along one axis." true Logarithm;
 }
 
-/// Returns the number of elements of one batch item, an upper bound on the size of a group.
+/// Returns the number of elements in one batch item, an upper bound on the size of a group.
 fn elements_of_group(_: &Params<'_>, shapes: &[&[usize]], _: &[usize]) -> usize {
     shapes.first().map_or(0, |data| data.iter().skip(1).product())
 }
@@ -213,8 +213,8 @@ fn flops_per_element<const N: u64>(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(N)
 }
 
-/// Returns the element type of the data, its dimensions, and the dimension on attribute `axis`, after checking that
-/// each other argument is a vector of that dimension.
+/// Checks that each argument but the data is a vector along the axis in attribute `axis`. Returns the element type of
+/// the data, its dimensions, and the dimension of that axis.
 fn channels(relation: &Relation<'_>) -> Result<(DType, Vec<Dim>, Dim), Box<Diagnostic>> {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
@@ -342,7 +342,7 @@ fn moments(x: &[f64], set: &[usize]) -> (f64, f64) {
     (mean, set.iter().map(|&i| (x[i] - mean) * (x[i] - mean)).sum::<f64>() / n)
 }
 
-/// Normalizes each set of elements by its own mean and variance, then applies gamma and beta by channel.
+/// Normalizes each set of elements by its own mean and variance, then applies gamma and beta per channel.
 fn normalize(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],

@@ -55,7 +55,7 @@ pub(super) const fn avg_attrs_2d() -> [AttrDef; 8] {
     avg_attrs(&[1, 1], &[0, 0], "NCHW")
 }
 
-/// Returns the number of elements of a window, including padding.
+/// Returns the number of elements in a window, including padding.
 fn window_elements(params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     let window: i64 = params.ints("pool_size").iter().product();
     reduced_elements(params, shapes, result).max(window as usize)
@@ -362,7 +362,8 @@ fn lp_reference(
     Ok(())
 }
 
-/// Returns the range on an axis of `size` elements that index `i` of a result of `out` elements covers.
+/// Returns the range of input elements that are pooled into output element `i`, on an axis of `size` input elements and
+/// `out` output elements.
 pub fn adaptive_range(i: usize, size: usize, out: usize) -> Range<usize> {
     i * size / out..((i + 1) * size).div_ceil(out)
 }

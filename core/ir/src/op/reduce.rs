@@ -192,7 +192,7 @@ fn arg_reduce(
     let selects_last = params.bool("select_last_index");
     let mut positions = Vec::with_capacity(outputs[0].len());
     let data = Reader::new(&inputs[0]);
-    // NaN takes precedence over every other value, as in numpy.
+    // NaN takes precedence over every other value, as in NumPy.
     let is_preferred = |x: usize, best: usize| match data.compare(x, &data, best) {
         Some(std::cmp::Ordering::Equal) => selects_last,
         Some(order) => order == better,

@@ -304,7 +304,7 @@ inventory::submit! {
     }
 }
 
-/// Returns the type of `data` with `count` dimensions of 1 inserted at `axis`.
+/// Returns the type of `data` with `count` unit dimensions inserted at `axis`.
 fn expanded_type(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -> TypeResult {
     if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
         return Err(relation.error(
@@ -321,7 +321,7 @@ fn expanded_type(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Returns the type of `data` with dimensions of 1 inserted at axes `axes` of the result.
+/// Returns the type of `data` with unit dimensions inserted, which become the axes `axes` of the result.
 fn expanded_type_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
     let rank = data.dims.len().saturating_add(axes.len());
     if rank > MAX_RANK {
@@ -345,7 +345,7 @@ fn expanded_type_at(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) ->
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Returns the tensor type with all dimensions unknown.
+/// Replaces all dimensions of a tensor type by unknown dimensions; other types are unchanged.
 fn open_dims(ty: &Type) -> Type {
     match ty {
         Type::Tensor(ty) => Type::tensor_of(ty.dtype, vec![Dim::Any; ty.dims.len()]),

@@ -17,9 +17,9 @@ use crate::tensor::{TensorView, TensorViewMut, memory};
 /// Resize of one axis.
 #[derive(Clone, Copy, Debug)]
 pub struct ResizedAxis {
-    /// Number of elements of the data.
+    /// Number of elements in the data.
     pub from: usize,
-    /// Number of elements of the result.
+    /// Number of elements in the result.
     pub to: usize,
     /// Ratio of result to data, before `to` is rounded.
     pub scale: f64,

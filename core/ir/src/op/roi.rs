@@ -33,7 +33,7 @@ inventory::submit! {
     }
 }
 
-/// Counts a multiply-add for the four elements around one sample of each bin.
+/// Counts one sample per element of the result, with a multiply-add for each of the four elements around the sample.
 fn flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(8)
 }

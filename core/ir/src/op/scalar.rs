@@ -55,8 +55,8 @@ pub(super) fn bits(dtype: DType) -> i128 {
     dtype.bits() as i128
 }
 
-/// Reader of the elements of a tensor of any type, without rounding. Only the conversions are monomorphized per element
-/// type; the references that use a reader are compiled once.
+/// Reader of tensor elements of any type, without rounding. Only the conversions are monomorphized per element type;
+/// the references that use a reader are compiled once.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     data: &'a [u8],
@@ -98,13 +98,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writer of the elements of a tensor of any type: each value is rounded once, Booleans are normalized to 0 or 1.
+/// Writer of tensor elements of any type: each value is rounded once, Booleans are normalized to 0 or 1.
 pub(super) struct Writer<'a> {
     data: &'a mut [u8],
     len: usize,
     is_float: bool,
     is_bool: bool,
-    /// True for integers of fewer than 8 bits, to which floats wrap.
+    /// True for integers of fewer than 8 bits, for which the conversion from a float wraps instead of saturating.
     wraps: bool,
     set_float: fn(&mut [u8], usize, f64),
     set_int: fn(&mut [u8], usize, i128),

@@ -74,7 +74,8 @@ struct DistinctSlices {
     counts: Vec<i64>,
 }
 
-/// Splits a shape at attribute `axis` into (outer, slices, inner). Without the attribute, each element is a slice.
+/// Splits a shape at the axis in attribute `axis` into (outer, slices, inner). Without the attribute, each element is a
+/// slice.
 fn slices(params: &Params<'_>, shape: &[usize]) -> (usize, usize, usize) {
     match params.opt_int("axis") {
         Some(axis) => split_at_axis(shape, axis.rem_euclid(shape.len().max(1) as i64) as usize),

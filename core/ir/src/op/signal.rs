@@ -1,4 +1,5 @@
-//! Discrete Fourier transforms. Complex numbers are the two elements of the last axis: real part, imaginary part.
+//! Discrete Fourier transforms. A complex number is stored as the two elements of the last axis: real part, imaginary
+//! part.
 
 use super::scalar::Writer;
 use super::walk::split_at_axis;
@@ -47,8 +48,8 @@ inventory::submit! {
     }
 }
 
-/// Estimates the cost as a complex multiply-add (8 operations) for each element of the result and each element of the
-/// input, with at most 1024 input elements.
+/// Estimates the cost as a complex multiply-add (8 operations) for each pair of a result element and an input element,
+/// counting at most 1024 input elements.
 fn flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(8 * 1024.min(cost.arg_len(0)))
 }

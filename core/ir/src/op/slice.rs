@@ -29,7 +29,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Creates the slice of a call to `strided_slice`.
+    /// Returns the slice that the attributes of a call to `strided_slice` specify.
     pub fn from_attrs(params: &Params<'_>) -> Slice {
         Slice {
             begin: params.ints("begin"),
@@ -40,7 +40,7 @@ impl Slice {
         }
     }
 
-    /// Creates the slice of a call to `dyn.strided_slice` from the values of its inputs.
+    /// Returns the slice that the inputs of a call to `dyn.strided_slice` specify; `None` if a value is unknown.
     fn from_values(params: &Params<'_>, values: [Option<Vec<i64>>; 3], axes: Option<Vec<i64>>) -> Option<Slice> {
         let ([begin, end, strides], attrs) = (values, Slice::from_attrs(params));
         let axes = axes.or_else(|| attrs.axes.clone());
@@ -142,8 +142,8 @@ impl Slice {
         for (i, axis) in self.axes(dims.len()).map_err(attribute_error)?.into_iter().enumerate() {
             result[axis] = match dims[axis].fixed() {
                 Some(n) => Dim::Fixed(self.range(i, n).map_err(attribute_error)?.len),
-                // A slice that selects all elements of two very different dimensions selects all elements of every
-                // dimension.
+                // A slice that selects all elements for both the smallest and the largest dimension selects all
+                // elements for every dimension.
                 None => {
                     let is_full =
                         |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(attribute_error)?.len == n);

@@ -236,7 +236,8 @@ impl WindowParams {
         taps_inside(position * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
     }
 
-    /// Returns the coordinates of tap `tap` of window `position`; `None` if they lie outside `size`.
+    /// Returns the coordinates of tap `tap` of window `position`; `None` if they lie outside the data, whose dimensions
+    /// are `size`.
     #[inline(always)]
     pub fn tap(&self, position: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
         let mut index = [0; 3];

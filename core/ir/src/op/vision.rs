@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Fill value for entries without a box.
 const NO_BOX: f64 = -1.0;
 
-/// Returns the type of argument `i`, a tensor of `rank` dimensions.
+/// Returns the type of argument `i`, which must be a tensor of `rank` dimensions.
 fn tensor_of_rank<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
     let ty = relation.tensor(i)?;
     if ty.dims.len() == rank {
@@ -22,7 +22,7 @@ fn tensor_of_rank<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<
     Err(relation.mismatch(format!("{name}: expected a tensor with {rank} dimensions, found {}", relation.args[i])))
 }
 
-/// Returns the type of argument `i`, a floating-point tensor of `rank` dimensions.
+/// Returns the type of argument `i`, which must be a floating-point tensor of `rank` dimensions.
 fn float_tensor_of_rank<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
     let ty = tensor_of_rank(relation, i, rank)?;
     if ty.dtype.is_float() {
@@ -46,8 +46,8 @@ fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Ve
         .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected {expected} finite numbers, found {values:?}")))
 }
 
-/// Checks that attribute `attr` is the index of the first of `width` elements within a box of `columns` elements; -1 is
-/// allowed if `optional`.
+/// Checks that the `width` elements that begin at the index in attribute `attr` lie within a box of `columns` elements;
+/// -1 is allowed if `optional`.
 fn column(
     relation: &Relation<'_>,
     attr: &str,

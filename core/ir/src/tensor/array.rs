@@ -39,7 +39,7 @@ impl<'a> TensorView<'a> {
 }
 
 impl Tensor {
-    /// Returns the tensor as an array that borrows its elements; `None` if `T` is not the element type.
+    /// Returns the tensor as an array view; `None` if `T` is not the element type.
     pub fn array_view<T: Element>(&self) -> Option<ArrayViewD<'_, T>> {
         self.view().as_array_view()
     }

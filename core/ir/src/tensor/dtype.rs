@@ -66,7 +66,7 @@ impl DType {
         self.size()
     }
 
-    /// Returns the number of bits of an element. An element of fewer than 8 bits still occupies one byte of memory.
+    /// Returns the number of bits in an element. An element of fewer than 8 bits still occupies one byte of memory.
     pub const fn bits(self) -> usize {
         match self {
             DType::F4E2M1Fn | DType::I4 | DType::U4 => 4,

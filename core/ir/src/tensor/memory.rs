@@ -143,7 +143,7 @@ impl Drop for Charge {
     }
 }
 
-/// Holder of memory that is in use only to save later allocations.
+/// Cache whose memory is kept only to save later allocations.
 pub trait Cache: Send + Sync {
     /// Releases the memory.
     fn release(&self);
@@ -211,7 +211,7 @@ mod tests {
         assert!(diagnostic.help.unwrap().contains("--max-memory"));
         assert!(reserve(1 << 41).is_err());
 
-        // A cache gives way to an allocation.
+        // An allocation that would exceed the limit releases the registered caches.
         struct Kept(Mutex<Option<Charge>>);
         impl Cache for Kept {
             fn release(&self) {

@@ -27,8 +27,8 @@ use std::sync::Arc;
 /// Dimensions of a tensor whose shape is known.
 pub type Shape = smallvec::SmallVec<[usize; 6]>;
 
-/// Returns the number of elements of a shape; `None` on overflow. Each 0 counts as 1 in the overflow check, so that no
-/// product of dimensions of an accepted shape overflows.
+/// Returns the number of elements in a tensor of this shape; `None` on overflow. Each 0 counts as 1 in the overflow
+/// check, so that no product of dimensions of an accepted shape overflows.
 pub fn element_count(shape: &[usize]) -> Option<usize> {
     let bound = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))?;
     Some(if shape.contains(&0) { 0 } else { bound })
@@ -163,7 +163,7 @@ impl Tensor {
     /// Takes the storage out of the tensor.
     ///
     /// # Errors
-    /// If the storage is no `T`, or another tensor shares it: returns the tensor.
+    /// If the storage is not a `T`, or another tensor shares it. The error is the unchanged tensor.
     pub fn into_storage<T: Storage>(self) -> Result<T, Tensor> {
         if !self.is_exclusive() {
             return Err(self);

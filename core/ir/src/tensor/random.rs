@@ -54,7 +54,7 @@ pub fn tensor(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
     try_tensor(dtype, shape, seed).expect("a small tensor fits into memory")
 }
 
-/// Returns a random tensor: floats uniform in [0, 1), integers in [0, 10), booleans 0 or 1.
+/// Returns a random tensor: floats uniform in [0, 1), integers in [0, 10), Booleans 0 or 1.
 ///
 /// # Errors
 /// If the memory limit is exceeded or the system is out of memory.

@@ -5,9 +5,9 @@ use super::memory::{self, Charge, OutOfMemory};
 use std::any::Any;
 use std::sync::Arc;
 
-/// Owner of the bytes of a tensor: memory of this process, a mapped file, memory of another library.
+/// Owner of the bytes of a tensor: memory of this process, a mapped file, or memory of another library.
 pub trait Storage: AsRef<[u8]> + Send + Sync + 'static {
-    /// Returns the storage as a value of any type.
+    /// Converts the storage to [`Any`], so that it can be downcast to its concrete type.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 

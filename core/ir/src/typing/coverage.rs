@@ -1,7 +1,7 @@
 //! Exhaustiveness check of `match`.
 //!
-//! The clauses are rows of a pattern matrix, and the check searches for a row of values that no clause matches, with
-//! the algorithm for useless clauses (Maranget, "Warnings for pattern matching", 2007), an explicit stack of open
+//! The clauses are rows of a pattern matrix, and the check searches for a row of values that no clause matches. It uses
+//! the algorithm for useless clauses (Maranget, "Warnings for pattern matching", 2007), with an explicit stack of open
 //! subproblems and a step limit. The problem is NP-complete in general, but not hard for programs found in practice.
 
 use crate::ir::{ClausePattern, Match, Module, Name};
@@ -12,8 +12,7 @@ const MAX_STEPS: usize = 100_000;
 /// Row of the pattern matrix.
 type Row<'a> = Vec<&'a ClausePattern>;
 
-/// Open subproblem: the remaining rows, the values chosen so far in the order in which they are written, and the number
-/// of open columns.
+/// Open subproblem: the remaining rows, the choices made so far in prefix order, and the number of open columns.
 struct Subproblem<'a> {
     rows: Vec<Row<'a>>,
     width: usize,
@@ -84,8 +83,8 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
     None
 }
 
-/// Returns the rows that can still match if the last column holds `constructor` (a tuple if `None`), with the `count`
-/// fields as columns.
+/// Returns the rows that can still match if the last column holds `constructor` (a tuple if `None`); its `count` fields
+/// become columns.
 fn specialize<'a>(rows: &[Row<'a>], constructor: Option<&Name>, count: usize) -> Vec<Row<'a>> {
     let mut specialized_rows = Vec::new();
     for row in rows {

@@ -21,7 +21,7 @@ inventory::submit! { Offer { op: "qnn.batch_matmul", make: make_product } }
 /// Several matrix products, possibly with separate weights, or one convolution.
 struct Batch {
     count: usize,
-    /// Strides between products, in elements: of the data, of the weights, of the results.
+    /// Strides between consecutive products in the data, the weights and the results, in elements.
     steps: [usize; 3],
 }
 
@@ -35,7 +35,7 @@ struct Contraction {
     /// Requantization of the results; `None` for `int32` results.
     requantize: Option<Requantize>,
     data: DType,
-    /// Reference, used for zero points that 8 bits cannot represent.
+    /// Reference kernel, used for zero points that 8 bits cannot represent.
     reference: Box<dyn Kernel>,
 }
 
@@ -142,7 +142,7 @@ fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>
     }))
 }
 
-/// Returns the scaling of a fused operator whose scales and zero points are known.
+/// Returns the requantization of a fused operator, if its scales and zero points are constants.
 fn scaling(spec: &Spec<'_>, channels: usize) -> Option<Scaling> {
     let params = spec.params();
     let constant = |i: usize| spec.constants.get(i).copied().flatten();
@@ -159,7 +159,7 @@ fn scaling(spec: &Spec<'_>, channels: usize) -> Option<Scaling> {
     is_finite.then(|| Scaling::new(&factors, channels, zero_point, (bounds.0 as i32, bounds.1 as i32)))
 }
 
-/// Parts of the scratch memory.
+/// Parts of the workspace.
 struct Scratch<'a> {
     data: &'a mut [u8],
     offsets: &'a mut [i32],
@@ -173,7 +173,7 @@ impl Contraction {
         self.engine.kernel.groups * self.engine.kernel.outputs
     }
 
-    /// Returns the size in bytes of each part of the scratch memory.
+    /// Returns the size in bytes of each part of the workspace.
     fn parts(&self) -> [usize; 5] {
         let (channels, packed) = (self.channels(), self.packed.is_some());
         [
@@ -201,8 +201,8 @@ impl Contraction {
         }
     }
 
-    /// Prepares the data, the packed weights and the offsets of product `i`, and calls `run` with them and with scratch
-    /// memory.
+    /// Prepares the data, the packed weights and the offsets of product `i`, and passes them to `run` together with
+    /// scratch memory.
     fn with<F>(&self, inputs: &[TensorView<'_>], scratch: &mut Scratch<'_>, i: usize, run: F)
     where
         F: FnOnce(&Values<'_>, Offsets<'_>, &mut [u8]),

@@ -158,7 +158,7 @@ impl Kernel for Requantize {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let x = inputs[0].as_slice::<i32>();
         let out = &mut *outputs[0].data;
-        // A chunk is a line of elements that share one ratio or, if the axis is the last, have one ratio each.
+        // The elements of a chunk share one ratio. If the axis is the last, each element has its own ratio instead.
         let is_per_tensor = self.factors.values.len() == 1;
         let size = match (is_per_tensor, self.factors.inner) {
             (true, _) => 4096,
@@ -254,7 +254,7 @@ fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     Some(Box::new(lookup::Sum::new(tables, dtype == DType::I8)))
 }
 
-/// Kernel of additions and subtractions of 8-bit integers with equal shapes: a table requantizes each operand.
+/// Kernel for additions and subtractions of 8-bit integers with equal shapes: a table requantizes each operand.
 impl Kernel for lookup::Sum {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         self.look_up_each(inputs[0].data, inputs[1].data, outputs[0].data);

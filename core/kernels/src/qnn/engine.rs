@@ -1,9 +1,9 @@
 //! Convolutions and matrix products of 8-bit integers: data in words of four channels per position, packed weights,
 //! tiles of `int32` accumulators, and an output stage applied while the accumulators are in registers.
 //!
-//! A run has two parts, each split over the threads of the pool. First the data of an image are copied to scratch
-//! memory as uint8, channels last, with padding (unless they already have that form). Then tiles of positions by output
-//! channels are computed directly from this memory, tap by tap. No columns are gathered (no im2col).
+//! A run has two parts, each split over the threads of the pool. First the data of an image are copied to the workspace
+//! as uint8, channels last, with padding; data that already have this form are used in place. Then tiles of positions
+//! by output channels are computed directly from the arranged data, tap by tap. No columns are gathered (no im2col).
 
 use super::epilogue::{Epilogue, OutputTile};
 use super::tile::{self, Accumulators, TILE_CHANNELS, TILE_POSITIONS, Tile};
@@ -12,21 +12,21 @@ use super::weights::KernelShape;
 use crate::split;
 use byoc_ir::tensor::{DType, TensorView};
 
-/// Shape and strides of the data of an image.
+/// Shape and strides of the data.
 #[derive(Clone, Debug)]
 pub(super) struct DataShape {
-    /// Number of images; matrices of a product count as rows of one image.
+    /// Number of images. A matrix counts as one image, with one position per row.
     pub images: usize,
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Padding before the first element, and the rows and columns including all padding.
+    /// Padding before the first row and column, and the number of rows and columns including all padding.
     pub before: [usize; 2],
     pub padded_size: [usize; 2],
     /// Strides between images, channels, rows and columns, in elements.
     pub steps: [usize; 4],
 }
 
-/// Shape and strides of the results of an image.
+/// Shape and strides of the results.
 #[derive(Clone, Debug)]
 pub(super) struct OutShape {
     /// Rows and columns.
@@ -95,12 +95,12 @@ impl Engine {
         Layout { group, row, column, bytes: group * self.kernel.groups }
     }
 
-    /// Returns the size of the scratch memory in bytes.
+    /// Returns the size of the workspace in bytes.
     pub fn workspace(&self, dtype: DType) -> usize {
         if self.can_read_in_place(dtype) { 0 } else { self.layout(dtype).bytes }
     }
 
-    /// Returns the number of positions of an image's result.
+    /// Returns the number of output positions per image.
     pub fn positions(&self) -> usize {
         self.out.size[0] * self.out.size[1]
     }
@@ -224,8 +224,8 @@ fn copy_flipped(out: &mut [u8], source: &[u8], flip: u8) {
     out.iter_mut().zip(source).for_each(|(out, source)| *out = source ^ flip);
 }
 
-/// Interleaves channels that are stored as separate planes; works in blocks if the positions of a channel are
-/// contiguous. `pixel` is the size of a position in bytes.
+/// Interleaves channels that are stored as separate planes; channels whose positions are contiguous are processed in
+/// blocks. `pixel` is the size of a position in bytes.
 fn interleave(out: &mut [u8], source: &[u8], (channel, column): (usize, usize), inputs: usize, pixel: usize, flip: u8) {
     let blocked_inputs = if column == 1 { inputs / CHANNELS * CHANNELS } else { 0 };
     for first in (0..blocked_inputs).step_by(CHANNELS) {

@@ -22,7 +22,7 @@ pub(super) struct OutputTile {
 
 /// Consumer of tile accumulators, called once per tile, from several threads.
 pub(super) trait Epilogue: Sync {
-    /// True if sums of the data are needed, because the weights have a zero point.
+    /// True if the sums of the data are needed because zero points of the weights may be nonzero.
     const NEEDS_TOTALS: bool;
 
     /// Subtracts the products of the weights' zero points and the sums of the data.
@@ -146,7 +146,7 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
             return;
         }
         if tile.positions == TILE_POSITIONS && tile.position_step == 1 {
-            let rows = transpose::to_channel_rows(&values);
+            let rows = transpose::to_channel_major(&values);
             for (c, channel_row) in rows[..tile.channels].iter().enumerate() {
                 // SAFETY: the assertion keeps the positions of the channel inside the results, and the engine computes
                 // each tile once, so no other thread accesses them.
@@ -168,7 +168,7 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
     }
 }
 
-/// Scaling of each output channel.
+/// Requantization of accumulators to 8-bit integers, with a ratio for each output channel.
 #[derive(Clone, Debug)]
 pub(super) struct Scaling {
     pub ratios: Ratios,
@@ -182,19 +182,19 @@ pub(super) struct Scaling {
 /// Ratios of the scales, one for each output channel, followed by [`TILE_CHANNELS`] elements of padding.
 #[derive(Clone, Debug)]
 pub(super) enum Ratios {
-    /// Rescaling by float32 factors.
+    /// Ratios as float32 factors.
     Float(Vec<f32>),
-    /// Rescaling by fixed-point multipliers.
+    /// Ratios as fixed-point multipliers and shifts.
     Fixed(FixedRatios),
 }
 
-/// Ratios `multiplier * 2^(left - shift)`.
+/// Ratios `multiplier * 2^(left_shift - shift)`.
 #[derive(Clone, Debug)]
 pub(super) struct FixedRatios {
     multipliers: Vec<i32>,
     left_shifts: Vec<i64>,
-    /// Total right shift of a product: 31 for the fraction bits of the multiplier, plus the right shift of a ratio below
-    /// 1/2.
+    /// Total right shift of a product: 31 for the fraction bits of the multiplier, plus the right shift of a ratio
+    /// below 1/2.
     shifts: Vec<i64>,
     /// True if no value is shifted to the left. In that case products fit 64 bits, results fit 32 bits, and nothing
     /// saturates before the bounds are applied.
@@ -202,7 +202,8 @@ pub(super) struct FixedRatios {
 }
 
 impl Scaling {
-    /// Creates the scaling of `channels` output channels, from a single rescaling or one rescaling per channel.
+    /// Creates the requantization for `channels` output channels, from one factor for all channels or one factor per
+    /// channel.
     pub fn new(factors: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {
         let padded_channels = channels + TILE_CHANNELS;
         let factor_at = |i: usize| factors[if factors.len() == 1 { 0 } else { i.min(factors.len() - 1) }];
@@ -315,7 +316,7 @@ multiversion! {
     }
 }
 
-/// Multiplies a sum with its offset by a multiplier.
+/// Returns `(sum + offset) * multiplier`; the addition wraps.
 #[inline(always)]
 fn product(sum: i32, offset: i32, multiplier: i32) -> i64 {
     i64::from(sum.wrapping_add(offset)) * i64::from(multiplier)
@@ -327,8 +328,8 @@ fn clamp_to_u8(value: i64, low: i32, high: i32, zero_point: i32) -> u8 {
     (value as i32).max(low).min(high).wrapping_add(zero_point) as u8
 }
 
-/// Rounds to the nearest integer, halves away from zero. (The standard function is a call on processors without the
-/// instruction.)
+/// Rounds to the nearest integer, halves away from zero. (Without hardware support, the standard function is a library
+/// call.)
 #[inline(always)]
 pub(super) fn round_half_away(x: f32) -> f32 {
     let truncated = x.trunc();
@@ -336,8 +337,9 @@ pub(super) fn round_half_away(x: f32) -> f32 {
     if fraction >= 0.5 { truncated + 1f32.copysign(x) } else { truncated }
 }
 
-/// Multiplies a value by multiplier * 2^(left - right - 31), rounded and saturated to `int32`. Shifts are at most 32:
-/// with a longer left shift any value but 0 is out of range, with a longer right shift every result is 0.
+/// Multiplies a value by `multiplier * 2^(left_shift - right_shift - 31)`; the product is rounded, and saturates to
+/// `int32`. Shifts are at most 32: with a longer left shift, any value but 0 is out of range; with a longer right
+/// shift, every result is 0.
 #[inline(always)]
 pub(super) fn multiply_fixed_point(
     value: i32,

@@ -6,7 +6,7 @@ use crate::split;
 /// Number of elements in a thread's chunk.
 const CHUNK: usize = 4096;
 
-/// Returns true if the processor can look bytes up in registers.
+/// Returns true if the processor supports byte lookups in registers.
 fn can_look_up_in_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -148,7 +148,7 @@ mod x86 {
             let (a, b) = (load(a), load(b));
             let (al, ah) = (lookup(&a_low, a), lookup(&a_high, a));
             let (bl, bh) = (lookup(&b_low, b), lookup(&b_high, b));
-            // The lower halves of all 128-bit lanes, then the upper halves: packing restores the order.
+            // Unpacking splits each 128-bit lane into its lower and upper half; packing restores the order.
             let lower = _mm512_add_epi16(_mm512_unpacklo_epi8(al, ah), _mm512_unpacklo_epi8(bl, bh));
             let upper = _mm512_add_epi16(_mm512_unpackhi_epi8(al, ah), _mm512_unpackhi_epi8(bl, bh));
             let sums = if is_signed { _mm512_packs_epi16(lower, upper) } else { _mm512_packus_epi16(lower, upper) };
@@ -162,7 +162,8 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Returns all bytes in an order that depends on `factor`, with a remainder shorter than a vector.
+    /// Returns a sequence of all byte values, in an order that depends on `factor`. Its length is not a multiple of the
+    /// vector size.
     fn bytes(factor: usize) -> Vec<u8> {
         (0..65_536 + 77).map(|i: usize| (i * factor + i / 256) as u8).collect()
     }
@@ -176,7 +177,8 @@ mod tests {
         assert!(out.iter().zip(&x).all(|(out, x)| *out == table[usize::from(*x)]));
     }
 
-    /// Tests pairs of all bytes, with table values that saturate at both ends, small values, and values beyond 16 bits.
+    /// Tests pairs in which every byte value occurs, with table values that saturate at both ends, small values, and
+    /// values beyond 16 bits.
     #[test]
     fn sums_saturate() {
         let (a, b) = (bytes(1), bytes(255));

@@ -29,11 +29,11 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     Some(Box::new(MaxPool { shape, taps, window, is_signed: data.dtype == DType::I8 }))
 }
 
-/// Minimum byte of the type, after the comparison has flipped signed bytes.
+/// Smallest value in a comparison: signed bytes are compared as unsigned bytes, with the sign bit flipped.
 const MIN_BYTE: u8 = 0;
 
 impl MaxPool {
-    /// Returns the data positions inside window `position` on an axis (1 for rows, 2 for columns).
+    /// Returns the positions in the data that window `position` covers along an axis (1 for rows, 2 for columns).
     fn valid_indices(&self, axis: usize, position: usize) -> impl Iterator<Item = usize> {
         let (window, first) = (self.window, position * self.window.stride[axis]);
         let taps = window.taps_inside(axis, position, self.taps[axis], self.shape.data.size[2 + axis]);
@@ -64,7 +64,7 @@ impl Kernel for MaxPool {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (s, x) = (&self.shape, inputs[0].data);
         let is_channels_last = s.data.stride[1] == 1 && s.data.size[1] != 1 || s.data.stride[4] != 1;
-        // Channels last: a line has all channels. Otherwise lines have one channel each.
+        // A line is a row of the result: of all channels if the channels are last, otherwise of one channel.
         let channels = if is_channels_last { s.data.size[1] } else { 1 };
         let (height, width) = (s.out.size[3], s.out.size[4]);
         let lines = outputs[0].data.len() / (width * channels);

@@ -7,10 +7,10 @@
 
 use std::sync::LazyLock;
 
-/// Number of positions of a tile.
+/// Number of output positions in a tile.
 pub(super) const TILE_POSITIONS: usize = 8;
-/// Number of output channels of a tile, and of a block of packed weights. A last block of at most [`HALF_CHANNELS`]
-/// channels is half as wide.
+/// Number of output channels in a tile, and in a block of packed weights. If the last block has at most
+/// [`HALF_CHANNELS`] channels, it is half as wide.
 pub(super) const TILE_CHANNELS: usize = 32;
 /// Number of output channels of a half-width block: the 32-bit lanes of a 512-bit register.
 pub(super) const HALF_CHANNELS: usize = 16;
@@ -30,7 +30,7 @@ pub(super) struct Tile<'a> {
     pub taps: &'a [usize],
     /// Number of words of four input channels per tap.
     pub word_count: usize,
-    /// Weights, in the order taps, words, output channels, four input channels.
+    /// Weights, indexed by tap, word, output channel, and input channel within the word.
     pub weights: &'a [i8],
     /// True if the block has [`TILE_CHANNELS`] output channels, false if it has [`HALF_CHANNELS`].
     pub is_wide: bool,
@@ -126,7 +126,7 @@ mod x86 {
     use super::{Accumulators, HALF_CHANNELS, TILE_CHANNELS, Tile};
     use std::arch::x86_64::*;
 
-    /// Repeats the last position beyond `count`; the extra results are ignored.
+    /// Returns the positions of the tile; the last position replaces those beyond `count`, whose results are ignored.
     fn clamp_positions<const P: usize>(tile: &Tile<'_>, count: usize) -> [usize; P] {
         std::array::from_fn(|p| tile.positions[p.min(count - 1)])
     }
@@ -134,8 +134,8 @@ mod x86 {
     /// Computes the accumulators of a tile with int8 dot products.
     ///
     /// # Safety
-    /// The caller guarantees AVX-512 VNNI, and that the reads of the tile's first `count` positions lie inside data and
-    /// weights.
+    /// The caller guarantees that the processor supports AVX-512 VNNI, and that the reads of the tile's first `count`
+    /// positions lie inside data and weights.
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub unsafe fn run_vnni<const P: usize, const V: usize>(
         tile: &Tile<'_>,
@@ -186,8 +186,8 @@ mod x86 {
     /// seven bits and the highest bit of the data are multiplied separately; no pair then exceeds 16 bits.
     ///
     /// # Safety
-    /// The caller guarantees AVX2, and that the reads of the tile's first `count` positions lie inside data and
-    /// weights.
+    /// The caller guarantees that the processor supports AVX2, and that the reads of the tile's first `count` positions
+    /// lie inside data and weights.
     #[target_feature(enable = "avx2")]
     pub unsafe fn run_avx2(tile: &Tile<'_>, count: usize, accumulators: &mut Accumulators) {
         let width = if tile.is_wide { TILE_CHANNELS } else { HALF_CHANNELS };

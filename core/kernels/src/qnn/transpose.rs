@@ -1,4 +1,4 @@
-//! Transposition of 8-bit elements between rows of channels and rows of positions.
+//! Transposition of 8-bit elements between position-major and channel-major order.
 
 use super::tile::{TILE_CHANNELS, TILE_POSITIONS};
 
@@ -6,12 +6,12 @@ use super::tile::{TILE_CHANNELS, TILE_POSITIONS};
 pub(super) const CHANNELS: usize = 16;
 
 /// Transposes `[position][channel]` to `[channel][position]`.
-pub(super) fn to_channel_rows(
+pub(super) fn to_channel_major(
     positions: &[[u8; TILE_CHANNELS]; TILE_POSITIONS],
 ) -> [[u8; TILE_POSITIONS]; TILE_CHANNELS] {
     #[cfg(target_arch = "x86_64")]
     {
-        x86::to_channel_rows(positions)
+        x86::to_channel_major(positions)
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -50,7 +50,9 @@ mod x86 {
         unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), value) }
     }
 
-    pub fn to_channel_rows(positions: &[[u8; TILE_CHANNELS]; TILE_POSITIONS]) -> [[u8; TILE_POSITIONS]; TILE_CHANNELS] {
+    pub fn to_channel_major(
+        positions: &[[u8; TILE_CHANNELS]; TILE_POSITIONS],
+    ) -> [[u8; TILE_POSITIONS]; TILE_CHANNELS] {
         let mut channels = [[0u8; TILE_POSITIONS]; TILE_CHANNELS];
         let pairs = channels.as_chunks_mut::<2>().0.as_chunks_mut::<8>().0;
         for (half, pairs) in pairs.iter_mut().enumerate() {
@@ -144,7 +146,7 @@ mod tests {
     fn transposes_positions_to_channels() {
         let positions: [[u8; TILE_CHANNELS]; TILE_POSITIONS] =
             std::array::from_fn(|p| std::array::from_fn(|c| (p * TILE_CHANNELS + c) as u8));
-        let channels = to_channel_rows(&positions);
+        let channels = to_channel_major(&positions);
         assert!((0..TILE_CHANNELS).all(|c| (0..TILE_POSITIONS).all(|p| channels[c][p] == positions[p][c])));
     }
 

@@ -29,7 +29,7 @@ impl KernelShape {
         self.inputs * self.taps.len()
     }
 
-    /// Returns block `i` of a group's output channels: first channel, number of channels, and true if the block is
+    /// Returns block `i` of a group's output channels: first channel, number of channels, and whether the block is
     /// wide.
     pub fn block(&self, i: usize) -> (usize, usize, bool) {
         let first = i * TILE_CHANNELS;
@@ -37,7 +37,7 @@ impl KernelShape {
         (first, count, count > HALF_CHANNELS)
     }
 
-    /// Returns the number of blocks of a group.
+    /// Returns the number of blocks per group.
     pub fn blocks(&self) -> usize {
         self.outputs.div_ceil(TILE_CHANNELS)
     }
@@ -53,7 +53,7 @@ impl KernelShape {
         self.taps.len() * self.word_count() * 4 * padded_outputs
     }
 
-    /// Returns offset and size in bytes of block `i` of a group's packed weights.
+    /// Returns the offset and the size in bytes of block `i` of a group's packed weights.
     pub fn block_bytes(&self, i: usize) -> (usize, usize) {
         let wide_bytes = self.taps.len() * self.word_count() * 4 * TILE_CHANNELS;
         (i * wide_bytes, if self.block(i).2 { wide_bytes } else { wide_bytes / 2 })

@@ -1,4 +1,4 @@
-//! Binary operators and `where`.
+//! Tests of binary operators and `where`.
 
 use super::{assert_values, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{Attrs, Type};

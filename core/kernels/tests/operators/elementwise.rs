@@ -1,4 +1,4 @@
-//! Unary operators, casts and annotations.
+//! Tests of unary operators, casts and annotations.
 
 use super::{assert_values, attrs, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{Attrs, Type};

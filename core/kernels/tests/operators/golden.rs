@@ -1,8 +1,8 @@
-//! Naive references against recorded results of ONNX Runtime and numpy (`tests/golden/nn.txt`).
+//! Tests the naive references against recorded results of ONNX Runtime and numpy (`tests/golden/nn.txt`).
 //!
 //! A case names an operator, its attributes, its inputs and the expected output. Inputs are not stored: element i of an
-//! input with seed s is (37 i + 101 s + 13 (i / 5)) mod 23 - 11, for floating-point types divided by 8 (exact in all of
-//! them); `abs` takes the absolute value and adds 1/4; uint8 adds 11.
+//! input with seed s is `(37 * i + 101 * s + 13 * (i / 5)) % 23 - 11`, divided by 8 for floating-point types (exact in
+//! all of them); `abs` takes the absolute value and adds 1/4; uint8 adds 11.
 
 use super::call;
 use byoc_ir::ir::{AttrValue, Attrs};

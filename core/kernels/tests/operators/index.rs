@@ -1,4 +1,4 @@
-//! Creation of tensors, and reads and writes at computed positions.
+//! Tests of operators that create tensors, or that read or write at computed positions.
 
 use super::{assert_values, attrs, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{AttrValue, Attrs, Type};

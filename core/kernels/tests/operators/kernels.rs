@@ -1,4 +1,4 @@
-//! Fast kernels against the naive references, over many shapes, and in place where they support it.
+//! Tests the fast kernels against the naive references, over many shapes, and in place where the kernels support it.
 
 use super::attrs;
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
@@ -27,7 +27,7 @@ enum Tolerance {
     Exact,
     /// Number of units in the last place of float32.
     Units(f64),
-    /// Fraction of the largest input magnitude, multiplied by the number of elements reduced to one result.
+    /// Absolute error of a sum or a mean.
     Sum(f64),
 }
 
@@ -186,7 +186,7 @@ fn binary_kernels_broadcast() {
             check(name, &Attrs::none(), &args, Tolerance::Exact);
         }
         check("power", &Attrs::none(), &args, Tolerance::Units(1.0));
-        // Operators without a fast kernel run by the reference.
+        // Operators without a fast kernel are executed by the reference.
         check("floor_mod", &Attrs::none(), &args, Tolerance::Exact);
     }
     let special_values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -2.5, 1e-40];
@@ -225,7 +225,7 @@ fn where_kernels() {
     }
 }
 
-/// Returns 0, 1, 2, ... in every element size.
+/// Returns one tensor per element size, each with the elements 0, 1, 2, ...
 fn counting_tensors(shape: &[usize]) -> [Tensor; 4] {
     let n = shape.iter().product::<usize>();
     [
@@ -342,8 +342,8 @@ fn reductions() {
         let group: usize = axis.map_or(shape.iter().product(), |axes| {
             axes.iter().map(|&a| shape[a.rem_euclid(shape.len() as i64) as usize]).product()
         });
-        // Each of n additions has a rounding error of up to half a unit in the last place of the partial sum, which is
-        // at most 4 n / 8 due to cancellation.
+        // Each of n additions has a rounding error of up to 2^-24 times the partial sum. The elements are at most 4 in
+        // magnitude; due to cancellation, the partial sum is assumed to be at most 4 * max(sqrt(n), 4).
         let sum = Tolerance::Sum(group as f64 * 4.0 * 2f64.powi(-24) * (group as f64).sqrt().max(4.0));
         let base = axis.map_or(Attrs::none(), |a| attrs([("axis", a.into())]));
         for variant in [base.clone(), base.with("keepdims", true), base.with("exclude", true)] {

@@ -1,4 +1,4 @@
-//! Type relations and naive references of the operators, compared with values computed by hand or by numpy.
+//! Tests of the operators' type relations and naive references, compared with values computed by hand or by numpy.
 
 mod broadcast;
 mod elementwise;

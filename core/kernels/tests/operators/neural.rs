@@ -1,5 +1,5 @@
-//! Type relations of convolutions, products, pooling, normalization and resizing: unknown dimensions, element types,
-//! and errors.
+//! Tests of the type relations of convolutions, products, pooling, normalization and resizing: unknown dimensions,
+//! element types, and errors.
 
 use super::{attrs, call, f32s, inferred_type, run};
 use byoc_ir::ir::{AttrValue, Attrs, Type};

@@ -1,4 +1,4 @@
-//! QNN dialect: values computed by hand, errors, and the exact arithmetic of rescaling.
+//! Tests of the QNN dialect: values computed by hand, errors, and the exact arithmetic of requantization.
 
 use super::{attrs, call, error_of, inferred_type, run};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
@@ -152,8 +152,8 @@ impl Random {
         (self.next() as i32) >> bits
     }
 
-    /// Returns a random scale: an arbitrary mantissa, an exponent of -`spread` to `spread`; occasionally a power of
-    /// two.
+    /// Returns a random scale, with an arbitrary mantissa and an exponent from -`spread` to `spread`; occasionally a
+    /// power of two.
     fn scale(&mut self, spread: i32) -> f32 {
         let exponent = self.below(2 * spread as u64 + 1) as i32 - spread;
         let mantissa = if self.below(8) == 0 { 1.0 } else { 1.0 + self.below(1 << 23) as f32 / (1 << 23) as f32 };
@@ -338,7 +338,7 @@ fn arithmetic_of_two_tensors() {
             &[&a, &b, &scale_tensor(0.5), &zero(0), &scale_tensor(1.0), &zero(2), &scale_tensor(0.25), &zero(1)],
         )
     };
-    // lhs: 2x + 1; rhs: 4 (4 - 2) + 1 = 9.
+    // lhs: 2 * x + 1; rhs: 4 * (4 - 2) + 1 = 9.
     assert_eq!(args("qnn.add").as_slice::<i8>(), [29, -31, 127, -128]);
     assert_eq!(args("qnn.subtract").as_slice::<i8>(), [13, -47, 127, -128]);
     // x * 2 * 0.5 / 0.25 + 1.

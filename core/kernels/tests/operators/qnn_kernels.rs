@@ -1,4 +1,4 @@
-//! 8-bit kernels against the naive references: identical bits, over many shapes.
+//! Tests that the 8-bit kernels and the naive references produce identical bits, over many shapes.
 
 use super::attrs;
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
@@ -108,7 +108,7 @@ fn check(name: &str, attrs: &Attrs, args: &[&Tensor], constant_inputs: &[usize],
 
 const BYTES: [DType; 2] = [DType::I8, DType::U8];
 
-/// Creates a random convolution: attributes, data, weight, the axis of the weight's output channels, output channels.
+/// Creates a random convolution. Returns the attributes, the data, the weight and the number of output channels.
 fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, Tensor, usize) {
     let groups = random.pick(&[1usize, 1, 1, 2, 3, 8]);
     let inputs = groups * random.pick(&[1usize, 2, 3, 4, 5, 8, 16, 19]);

@@ -1,4 +1,4 @@
-//! Reductions and orderings. The expected values are numpy's.
+//! Tests of reductions and sorting. The expected values are numpy's.
 
 use super::{assert_values, attrs, call, error_of, f32s, inferred_type, run, vector};
 use byoc_ir::ir::{AttrValue, Attrs};

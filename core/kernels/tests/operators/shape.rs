@@ -1,4 +1,4 @@
-//! Reshapes, layout changes, concatenations, slices and repeats. The expected values are numpy's.
+//! Tests of reshapes, layout changes, concatenations, slices and repeats. The expected values are numpy's.
 
 use super::{attrs, call, error_of, f32s, inferred_type, run};
 use byoc_ir::ir::{AttrValue, Attrs, Type};

@@ -1,5 +1,5 @@
-//! Type relations over symbolic dimensions: substituting numbers for the symbols in the result must yield the type
-//! inferred from the numbers.
+//! Tests of the type relations over symbolic dimensions: substituting numbers for the symbols in the result must yield
+//! the type inferred from the numbers.
 
 use crate::{f32s, infer};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Type};

@@ -1,4 +1,5 @@
-//! Detection operators. The expected values are computed by hand from the formulas in the operators' documentation.
+//! Tests of the detection operators. The expected values are computed by hand from the formulas in the operators'
+//! documentation.
 
 use super::{assert_values, attrs, call, error_of, f32s, inferred_type};
 use byoc_ir::ir::{AttrValue, Attrs, Type};
@@ -34,7 +35,7 @@ fn assert_near(actual: &Tensor, expected: &[f64]) {
 
 #[test]
 fn default_boxes() {
-    // Two rows, one column: in relative coordinates, a box of ratio 1 is 2 / 1 times as wide as it is high.
+    // Two rows, one column: in relative coordinates, a box of ratio 1 is twice as wide as it is high.
     let data = of(&[1, 1, 2, 1], &[0.0; 2]);
     let two_ratios = attrs([("sizes", floats([0.2])), ("ratios", floats([1.0, 4.0]))]);
     let actual = run_all("vision.multibox_prior", &two_ratios, &[&data]).remove(0);
@@ -75,7 +76,7 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
     // Center (0.4, 0.3) moved by 0.1 * 0.4 and by -2 * 0.1 * 0.2.
     let expected_box = [1.0, 0.6f32 as f64, 0.24, 0.16, 0.64, 0.36];
     assert_near(&actual[0], &[&expected_box[..], &[-1.0; 12]].concat());
-    // With the background: anchors keep their classes, all three reach the threshold.
+    // If the background is kept, anchors keep their classes, and all three reach the threshold.
     let keep_attrs = attrs([("threshold", 0.2.into()), ("keep_background", true.into())]);
     let actual = run_all("vision.multibox_transform_loc", &keep_attrs, &[&classes, &offsets, &anchors]);
     assert_eq!(actual[1].as_slice::<i32>(), [3]);
@@ -103,7 +104,7 @@ fn valid_boxes_move_to_the_front() {
     assert_eq!(actual[0].as_slice::<i32>(), [2]);
     assert_eq!(actual[1].as_slice::<f32>(), [1.0, 0.8, 3.0, 2.0, 0.5, 4.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0]);
     assert_eq!(actual[2].as_slice::<i32>(), [2, 3, -1, -1]);
-    // No class to check, and the threshold as an attribute. A score equal to the threshold does not pass.
+    // Boxes without a class, and the threshold as an attribute. A score equal to the threshold does not pass.
     let classless_attrs = attrs([("id_index", AttrValue::Int(-1)), ("score_threshold", 0.5.into())]);
     let actual = run_all("vision.get_valid_counts", &classless_attrs, &[&data]);
     assert_eq!(actual[2].as_slice::<i32>(), [1, 2, -1, -1]);
@@ -112,7 +113,7 @@ fn valid_boxes_move_to_the_front() {
     assert!(error.unwrap_err().contains("score_index: expected an index within the 3 elements of a box, found 3"));
 }
 
-/// Class, score, and the four sides of five boxes.
+/// Class, score and four sides of each of five boxes.
 const BOXES: [[f32; 6]; 5] = [
     [0.0, 0.8, 1.0, 20.0, 25.0, 45.0],
     [1.0, 0.7, 30.0, 60.0, 50.0, 80.0],
@@ -152,7 +153,7 @@ fn overlapping_boxes_are_suppressed() {
     assert_eq!(kept_indices(&[("top_k", AttrValue::Int(2))], 5, -1, 0.4), [13, 10]);
     assert_eq!(kept_indices(&[], 5, 1, 0.4), [13]);
     assert_eq!(kept_indices(&[], 5, 0, 0.4), [0i32; 0]);
-    // No threshold: all boxes, in their order.
+    // Without a threshold, all valid boxes are kept in input order.
     assert_eq!(kept_indices(&[], 3, -1, 0.0), [10, 11, 12]);
     // Boxes instead of indices, in score order, with and without gaps.
     let gaps = [("force_suppress", true.into()), ("return_indices", false.into())];

@@ -190,8 +190,8 @@ impl Annotator<'_> {
                 }
                 *body = self.wrap_in_end(rebuild, *body);
             }
-            // As in an if, the data and the clauses are wrapped in the ends of their producers; the match itself has no
-            // target.
+            // As in an if, the data and the clause bodies are wrapped in the ends of their producers; the match itself
+            // has no target.
             Expr::Match(m) => {
                 m.data = self.wrap_in_end(rebuild, m.data);
                 for clause in &mut m.clauses {

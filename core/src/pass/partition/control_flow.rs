@@ -1,16 +1,16 @@
-//! Composites of control flow, for backends that execute branches or loops: an `if` whose branches consist of operators,
-//! tuples and further ifs becomes one unit, like the match of a pattern, and so does a while loop whose function consists
-//! of them.
+//! Control-flow composites, for backends that execute branches or loops. An `if` whose branches consist of operators,
+//! tuples and further ifs becomes one unit, like the match of a pattern. So does a while loop whose function consists
+//! of such expressions.
 //!
-//! An outer construct is tried before those inside it. If the backend refuses it, the inner ones are candidates of the
-//! next round, and the operators inside stay free for patterns.
+//! An outer construct is tried before the constructs nested in it. If the backend refuses the outer construct, the
+//! nested ones become candidates in the next round, and the operators inside remain free for patterns.
 
 use super::grouping::{Group, Grouping, describe};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, request_verdicts};
 use byoc_ir::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, ScopeId, Scopes, WhileLoop};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Maximum number of rounds, and with it the nesting depth up to which a refused construct is replaced by those inside.
+/// Maximum number of rounds. Each round tries the constructs nested in those that the previous round refused.
 const MAX_ROUNDS: usize = 16;
 
 /// Control flow that a backend executes as part of a region.
@@ -22,7 +22,7 @@ pub struct ControlFlow {
     pub loops: bool,
 }
 
-/// Composites of one kind of control flow.
+/// Name and attributes of the composites for one kind of control flow.
 struct Kind {
     name: Name,
     attrs: Attrs,
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// Requests verdicts on the control flow of a module that the backend executes, and groups what it accepts.
+/// Requests verdicts on the kinds of control flow that the backend executes, and groups the constructs that it accepts.
 /// `record_refusal` is called for every expression of a refused candidate.
 pub(super) fn group_control_flow(
     grouping: &mut Grouping<'_>,
@@ -90,8 +90,8 @@ pub(super) fn group_control_flow(
     }
 }
 
-/// Ifs and loops on which no verdict was requested, keyed by the expression that opens their scopes: an if itself, or
-/// the function of a loop.
+/// Ifs and loops on which no verdict has been requested yet, each keyed by the expression that opens its scopes: the if
+/// itself, or the function of the loop.
 struct Pending {
     openers: BTreeMap<ExprId, ExprId>,
 }
@@ -114,9 +114,9 @@ impl Pending {
         self.openers.retain(|_, root| !is_removed(*root));
     }
 
-    /// Returns the ifs and loops that are inside no other one, each with the expressions inside it in topological order.
+    /// Returns the outermost pending ifs and loops, each with the expressions inside it in topological order.
     fn outermost(&self, module: &Module, scopes: &Scopes, grouping: &Grouping<'_>) -> BTreeMap<ExprId, Vec<ExprId>> {
-        // Outermost pending construct in which each scope is. A scope is opened after its parent.
+        // Outermost pending construct around each scope. The parent of a scope has a smaller id.
         let mut owners: IndexVec<ScopeId, Option<ExprId>> = IndexVec::with_capacity(scopes.tree.len());
         for (id, scope) in scopes.tree.iter() {
             let outer = if id == Scopes::root() { None } else { owners[scope.parent] };
@@ -141,7 +141,7 @@ impl Pending {
     }
 }
 
-/// Returns the composite of an if or a loop with the given expressions inside it.
+/// Returns the composite for an if or a loop with the given expressions inside it.
 ///
 /// # Errors
 /// If an expression cannot be part of a composite.

@@ -59,7 +59,7 @@ pub(super) struct Grouping<'m> {
 }
 
 impl<'m> Grouping<'m> {
-    /// Creates a grouping over all non-opaque functions of a module.
+    /// Creates a grouping for all non-opaque functions of a module.
     pub fn new(module: &'m Module) -> Grouping<'m> {
         let functions = module
             .globals
@@ -178,7 +178,7 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    /// Returns the candidate on which a verdict about a composite is requested.
+    /// Returns the candidate that represents a composite in a request for a verdict.
     pub fn candidate(&self, composite: &Composite) -> Candidate {
         Candidate {
             nodes: composite.nodes.clone(),
@@ -387,7 +387,7 @@ impl Finder<'_, '_> {
         (nodes, label)
     }
 
-    /// Returns the reason why a candidate cannot become a group; `None` if it can.
+    /// Returns the reason that prevents a candidate from becoming a group; `None` if there is none.
     fn reject(
         &self,
         root: ExprId,
@@ -420,7 +420,7 @@ impl Finder<'_, '_> {
         Some(Refusal::new(RefusalCode::Escape, detail))
     }
 
-    /// Returns one of the `bound_nodes` variables on which the inputs depend; `None` if there is no such variable.
+    /// Returns a variable in `bound_nodes` on which an input depends; `None` if there is no such variable.
     fn bound_dependence(&self, inputs: &[ExprId], bound_nodes: &HashSet<ExprId>) -> Option<ExprId> {
         // The users of a variable have larger ids.
         let first = *bound_nodes.iter().min()?;
@@ -443,7 +443,7 @@ fn is_opaque_to_patterns(expr: &Expr) -> bool {
     expr.as_function().is_some_and(|f| is_opaque(f) || f.attrs.get("PartitionedFromPattern").is_some())
 }
 
-/// Returns true if an expression may be copied into arbitrarily many groups.
+/// Returns true if an expression may be copied into any number of groups.
 fn is_duplicable(expr: &Expr) -> bool {
     expr.is_leaf() || matches!(expr, Expr::Function(_))
 }
@@ -535,7 +535,7 @@ struct InputRules<'p> {
     never_inputs: Vec<PatternId>,
     /// Nodes of `post_dominates`: root, parent, path.
     free: Vec<[PatternId; 3]>,
-    /// Nodes that only the path of a `post_dominates` reaches: they also match expressions outside of the group.
+    /// Nodes that only the path of a `post_dominates` reaches: they also match expressions outside the group.
     in_free_paths: HashSet<PatternId>,
 }
 

@@ -7,7 +7,7 @@ use crate::pattern::Entry;
 use byoc_ir::ir::{ExprId, Module, Name};
 use std::fmt;
 
-/// Reason why an operator is not assigned to a backend.
+/// Reason for not assigning an operator to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are part of the plugin contract and self-explanatory")]
 pub enum RefusalCode {
@@ -96,11 +96,11 @@ pub enum Verdict {
     /// The backend refuses the candidate.
     Refused(Refusal),
     /// The candidate region is too large: the backend accepts at most this number of operators and composites per
-    /// region, at least 1.
+    /// region. The number is at least 1.
     Split(usize),
 }
 
-/// Kind of candidates in a batch.
+/// Kind of the candidates in a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Question<'a> {
     /// Matches of one entry of the pattern table.
@@ -141,7 +141,7 @@ pub struct Composite {
     pub inputs: Vec<ExprId>,
 }
 
-/// Source of verdicts on behalf of a backend.
+/// Source of a backend's verdicts.
 pub trait Judge {
     /// Returns one verdict per candidate, in order. A missing verdict counts as a refusal.
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict>;

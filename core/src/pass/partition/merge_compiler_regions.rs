@@ -72,8 +72,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
             region_set.order.iter().filter(|&&id| matches!(annotations.annotation_of(module, id), Some(Mark::End(..))));
         for &end in ends {
             let Some(first) = reader.region(end) else { continue };
-            // Producers are visited first, without recursion: a region is done after the regions that produce its
-            // inputs.
+            // Each region is visited after the regions that produce its inputs, without recursion.
             let mut stack = vec![(first, 0)];
             is_waiting[first as usize] = true;
             while let Some((region, next_input)) = stack.last_mut() {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 /// Applies the hook `optimize` to each function of a backend for which `is_selected` returns true.
 ///
 /// # Errors
-/// If `optimize` fails, the optimized module has no `main`, or its `main` has a different type than the function or
-/// refers to another global function.
+/// If `optimize` fails, the optimized module has no `main`, or its `main` refers to another global function or differs
+/// from the original function in type.
 pub(super) fn optimize_functions(
     module: &Module,
     is_selected: &dyn Fn(&Name) -> bool,

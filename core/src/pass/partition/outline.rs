@@ -38,7 +38,7 @@ pub(super) fn sanitize(text: &str) -> String {
 pub(super) struct Naming<'n> {
     /// Name of the module; may be empty.
     pub module: &'n str,
-    /// Name of the function around the region.
+    /// Name of the function that contains the region.
     pub function: &'n str,
     /// Number of the region in that function.
     pub region: u32,
@@ -60,7 +60,7 @@ pub(super) struct Outline<'n> {
 pub(super) struct OutlineCache {
     /// Types of the last few functions. Many small regions have the same type and share one copy.
     types: VecDeque<Arc<Nested<FuncType>>>,
-    /// Attributes (except for the symbol) and function name prefix of each target.
+    /// Attributes (except for the symbol) and prefix of the function names, for each target.
     targets: Vec<(Name, Attrs, String)>,
     /// Buffer for building names.
     text: String,
@@ -109,8 +109,8 @@ static SYMBOL: LazyLock<Name> = LazyLock::new(|| "global_symbol".into());
 /// Defines the function of a region and appends a call to it. Returns the name of the function and the value of each
 /// output.
 ///
-/// Names that differ may become equal when sanitized, so `_a` is appended to the name of the function around the region
-/// until the symbol is unique.
+/// Names that differ may become equal when sanitized, so `_a` is appended to the name of the function that contains the
+/// region until the symbol is unique.
 pub(super) fn define_and_call(
     rebuild: &mut Rebuild<'_>,
     cache: &mut OutlineCache,

@@ -69,7 +69,8 @@ struct Partitioner<'m> {
     bodies: Bodies,
     /// Region of each unit. A unit is the root of a composite, or a single expression.
     region: IndexVec<ExprId, Option<u32>>,
-    /// Reports of the regions. During partitioning, `nodes` holds units instead of nodes; a refused region is empty.
+    /// Reports of the regions. During partitioning, `nodes` holds units instead of expressions; a refused region is
+    /// empty.
     regions: Vec<RegionReport>,
     /// Backend of each region, as an index in priority order.
     owner: Vec<u32>,
@@ -106,7 +107,7 @@ impl Partitioner<'_> {
         let mut candidates = Vec::new();
         for id in self.grouping.free_operators() {
             let Some((op, call)) = self.module.expr(id).as_op_call() else { continue };
-            // A call without arguments reads no value; as a region, the call would have no inputs.
+            // A region formed from a call without arguments would have no inputs.
             if !operators.contains(&op) || call.args.is_empty() {
                 continue;
             }
@@ -158,14 +159,16 @@ impl Partitioner<'_> {
         self.add_tuples(&order, &mut is_assigned);
         let first = self.regions.len();
         self.merge_regions(&order, &is_assigned, backend_index);
-        // Each round requests verdicts on the parts into which the previous round split regions; the parts are smaller.
+        // Each round requests verdicts on the parts of the regions that the previous round split. A part is smaller
+        // than its region, so the loop terminates.
         let mut pending: Vec<usize> = (first..self.regions.len()).collect();
         while !pending.is_empty() {
             pending = self.judge_regions(backend_index, backend, &pending);
         }
     }
 
-    /// Requests the backend's verdicts on regions. Returns the parts of the regions that the backend wants split.
+    /// Requests the backend's verdicts on regions. Splits the regions that are too large for the backend, and returns
+    /// their parts.
     fn judge_regions(&mut self, backend_index: u32, backend: &mut Backend<'_>, regions: &[usize]) -> Vec<usize> {
         let mut candidates = Vec::with_capacity(regions.len());
         let mut candidate_regions = Vec::with_capacity(regions.len());

@@ -85,7 +85,7 @@ enum InputName {
 /// Per-expression state, shared by all regions because there may be as many regions as expressions. An expression is
 /// inside at most one region; the state of an outside expression is stamped with the last region that wrote it.
 struct ExprStates {
-    /// Index of the part that contains the expression.
+    /// Index of the region that contains the expression.
     part: IndexVec<ExprId, Option<u32>>,
     /// Position of a begin among the begins of its region.
     begin: IndexVec<ExprId, u32>,
@@ -93,7 +93,7 @@ struct ExprStates {
     output: IndexVec<ExprId, Option<u32>>,
     /// Last region, counted from 1, whose search for inputs visited the expression.
     visits: IndexVec<ExprId, u32>,
-    /// Last region, counted from 1, that the value was found to enter, and the index of the input.
+    /// Last region, counted from 1, found to have the value as an input, and the index of that input.
     entry_states: IndexVec<ExprId, (u32, u32)>,
     /// Stack of the current walk; empty between walks.
     stack: Vec<ExprId>,
@@ -171,7 +171,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
 struct Literals {
     /// Captured values of the literals that need a separate copy in each region, in ascending order of literals.
     entries: Vec<(ExprId, Vec<ExprId>)>,
-    /// True if each region needs its own copy of every constant.
+    /// True if each region needs its own copy of every literal.
     copy_all: bool,
 }
 

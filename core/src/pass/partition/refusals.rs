@@ -69,7 +69,8 @@ impl RefusalLog {
 pub(super) struct SortedRefusals {
     backends: Vec<Name>,
     lines: Vec<Line>,
-    /// Position after the lines of the last expression, because expressions are usually visited in ascending order.
+    /// Position after the lines of the last requested expression. The next search starts here, because expressions are
+    /// usually requested in ascending order.
     next_line: usize,
     /// Most recent lists: adjacent expressions usually have the same reasons and share one list.
     recent_lists: VecDeque<Arc<[(Name, Arc<Refusal>)]>>,

@@ -350,7 +350,7 @@ impl Order {
         self.len -= 1;
     }
 
-    /// Replaces `node` with `name` at the same position.
+    /// Replaces `node` with the node `name`, which takes the position and the label of `node`.
     fn rename(&mut self, node: u32, name: u32) {
         if node != name {
             let (previous, next) = (self.previous[node as usize], self.next[node as usize]);

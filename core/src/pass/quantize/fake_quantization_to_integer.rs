@@ -31,7 +31,7 @@ struct Affine {
     /// Constant zero point: a scalar, or a vector along `axis`.
     zero_point: ExprId,
     axis: usize,
-    /// Origin of the model operators that only these integers represent.
+    /// Origin of the replaced model operators, inherited by the operators that are built from these integers.
     origin: OriginId,
 }
 
@@ -255,7 +255,7 @@ impl Representations {
         Ok(Some(Affine { value, origin, ..data }))
     }
 
-    /// Builds the replacement of a `qnn.quantize`, if the integer representation of its operand is known.
+    /// Builds the replacement for a `qnn.quantize`, if the integer representation of its operand is known.
     fn quantize(&self, rebuild: &mut Rebuild<'_>, call: &Call) -> Result<Option<ExprId>> {
         let [real, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
         let parameters =

@@ -94,7 +94,8 @@ fn requantize(
     let resolve = |axis: i64| (if axis < 0 { axis + rank as i64 } else { axis }) as usize;
     let Callee::Op(operator) = call.callee else { return Ok(None) };
     let params = Params::new(op::get(operator), &call.attrs);
-    // All scales and zero points must be constants, the input zero point 0, and the output scale a single element.
+    // All scales and zero points must be constants. The input zero point must be 0; the output scale and the output
+    // zero point must have one element each.
     let constants: Option<Vec<&Tensor>> = call.args[1..].iter().map(|&arg| constant(source, arg)).collect();
     let Some(constants) = constants else { return Ok(None) };
     let is_along_axis = constants.iter().all(|t| t.len() == 1) || resolve(params.int("axis")) == axis;

@@ -160,7 +160,7 @@ impl<'a> Emitter<'a> {
         self.builder.module.expr(value).as_constant().map(|t| &**t)
     }
 
-    /// Returns the elements of a scale, argument `i`, if the scale is a constant.
+    /// Returns the elements of the scale in argument `i`, if the scale is a constant.
     fn floats(&self, i: usize) -> Option<Vec<f32>> {
         self.constant(self.args[i]).map(|t| t.as_slice::<f32>().to_vec())
     }
@@ -201,7 +201,7 @@ impl<'a> Emitter<'a> {
         self.broadcast_along(constant, data, axis)
     }
 
-    /// Builds `data - zero_point` in `int32`, saturating.
+    /// Builds `data - zero_point` in `int32`, with saturation.
     fn difference(&mut self, data: ExprId, zero_point: ExprId, axis: i64) -> Result<ExprId> {
         let magnitude = self.max_magnitude(zero_point);
         let is_narrow = self.dtype(data).size() <= 2;
@@ -242,7 +242,7 @@ impl<'a> Emitter<'a> {
         self.add_zero_point(integer, quantization, dtype)
     }
 
-    /// Adds the zero point to integral float32 values and converts the sums to an integer type, saturating.
+    /// Adds the zero point to integral float32 values and converts the sums to an integer type, with saturation.
     fn add_zero_point(&mut self, integer: ExprId, quantization: Quantization, dtype: DType) -> Result<ExprId> {
         let mut value = integer;
         if self.max_magnitude(quantization.zero_point) != Some(0) {
@@ -276,7 +276,8 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Rescales the `int32` value `t` and adds the zero point, saturating to `dtype`.
+    /// Multiplies the `int32` value `t` by the ratios of the scales, and adds the zero point. The result saturates to
+    /// `dtype`.
     fn rescale(&mut self, t: ExprId, factors: &[Rescale], quantization: Quantization, dtype: DType) -> Result<ExprId> {
         let axis = quantization.axis;
         let rescaled = match factors.first() {
@@ -310,7 +311,7 @@ impl<'a> Emitter<'a> {
         self.cast(widened, dtype)
     }
 
-    /// Multiplies `t` by fixed-point fractions and clips the product to the range of `int32`.
+    /// Multiplies `t` by fixed-point ratios and clips the product to the range of `int32`.
     fn multiply(&mut self, t: ExprId, factors: &[Rescale], rounding: Rounding, axis: i64) -> Result<ExprId> {
         let ratio = |factor: &Rescale| match factor {
             Rescale::Fixed(ratio, _) => (i64::from(ratio.multiplier), i64::from(ratio.exponent)),
@@ -362,7 +363,7 @@ impl<'a> Emitter<'a> {
         self.clip_to(scaled, INT32)
     }
 
-    /// Multiplies with Relay's fixed-point operators.
+    /// Multiplies `t` by fixed-point ratios, with Relay's operators for fixed-point products.
     fn fixed_point_multiply(&mut self, t: ExprId, ratios: &[(i64, i64)], axis: i64) -> Result<ExprId> {
         if let [(multiplier, exponent)] = *ratios {
             let attrs = Attrs::new([("multiplier", multiplier.into()), ("shift", exponent.into())]);

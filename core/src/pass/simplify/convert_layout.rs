@@ -78,7 +78,7 @@ fn dimension_with_block(ty: &Type, layout: &str, letter: char) -> Option<usize> 
     dims[position].fixed()?.checked_mul(layout.factor(letter)?)
 }
 
-/// Checks that [`convert_layout`] can satisfy the requests `requested`.
+/// Checks that [`convert_layout`] can satisfy all requests.
 ///
 /// # Errors
 /// E0341 if there is no request, or if a request cannot be satisfied.

@@ -18,7 +18,7 @@ pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>>
     let is_touchable = touchable_exprs(module);
     let purity = Purities::of_module(module);
     let mut is_needed = IndexVec::filled(false, module.nodes.len());
-    // Value to mark when the variable is first read.
+    // For each variable, the value to mark when the variable is first read.
     let mut pending: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     let mut read = IndexVec::filled(false, module.nodes.len());
     let mut work: Vec<ExprId> = module.globals.values().copied().collect();

@@ -17,8 +17,8 @@ use byoc_ir::typing::Rebuild;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum size in bytes of constants that are compared by content. Larger constants are equal only if they share the
-/// same memory.
+/// Maximum size in bytes of constants that are compared by content. Larger constants count as equal only if they share
+/// memory.
 const MAX_COMPARED_BYTES: usize = 4096;
 
 /// Key that is equal for equal expressions of one function.
@@ -99,7 +99,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
 fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
     let count = scopes.tree.len();
     let mut sizes: IndexVec<ScopeId, u32> = IndexVec::filled(1, count);
-    // A scope is opened after its parent.
+    // The parent of a scope has a smaller id.
     for (id, scope) in scopes.tree.iter().rev() {
         if id != Scopes::root() {
             let size = sizes[id];
@@ -107,8 +107,8 @@ fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
         }
     }
     let mut spans: IndexVec<ScopeId, Span> = IndexVec::with_capacity(count);
-    // Scopes are created from the end of the module backward, so each scope takes the end of the free part of its
-    // parent's span.
+    // Scopes are created from the end of the module backward, so each scope takes the last free numbers in its parent's
+    // span.
     let mut next_free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
     for (id, scope) in scopes.tree.iter() {
         let end = if id == Scopes::root() { count as u32 } else { next_free[scope.parent] };

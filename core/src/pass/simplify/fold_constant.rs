@@ -15,7 +15,7 @@ use byoc_ir::with_dtype;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Maximum size of a folded value in bytes, and maximum total growth of the module's constants in bytes: a short module
-/// (`zeros`, `tile`) must not grow into a multi-gigabyte artifact.
+/// (with `zeros` or `tile`) must not grow into a multi-gigabyte artifact.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Maximum amount of work for folding, in addition to [`WORK_PER_ELEMENT`] times the number of elements of the module's
@@ -28,7 +28,7 @@ const MAX_WORK: u64 = 1 << 29;
 /// a weight.
 const WORK_PER_ELEMENT: u64 = 32;
 
-/// Maximum number of steps for collecting the origins of all constants. After that, a constant only gets the origin of
+/// Maximum number of steps for collecting the origins of all constants. After that, a constant gets only the origin of
 /// its last operator.
 const MAX_ORIGIN_STEPS: usize = 4 << 20;
 

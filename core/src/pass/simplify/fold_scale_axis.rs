@@ -22,7 +22,7 @@ use std::collections::HashMap;
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let is_touchable = touchable_exprs(module);
     let users = user_counts(module);
-    // Flag for each new expression: true if the expression has a single user.
+    // True for each new expression that has a single user.
     let mut is_single_use: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         if expr.as_op_call().is_none() || !is_touchable[id] {

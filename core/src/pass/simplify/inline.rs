@@ -4,7 +4,7 @@
 //! recursive function is never inlined. A call to a host function is replaced by the body of the function, a call to a
 //! backend function by a call to the function as a literal. Where the name of an inlined function is used as a value,
 //! the literal replaces the name. An inlined function without remaining uses is removed, unless nothing referred to it
-//! before: such a function is an entry point, and stays.
+//! before: such a function is an entry point, and is kept.
 
 use crate::pass::splice::{copy_function, splice};
 use byoc_ir::diag::Diagnostic;
@@ -69,7 +69,7 @@ struct Plan {
     inlined: BTreeSet<Name>,
     /// Functions that some expression refers to before inlining.
     call_targets: BTreeSet<Name>,
-    /// True for each global name that is used as a value, and only in one function.
+    /// True for each reference to a global function that is used as a value, and in one function only.
     values: IndexVec<ExprId, bool>,
     /// Expressions in rebuild order: each function's expressions before those of its callers.
     order: Vec<ExprId>,

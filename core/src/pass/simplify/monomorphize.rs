@@ -63,9 +63,9 @@ fn needs_copies(module: &Module) -> bool {
     })
 }
 
-/// Returns the expressions that are copied together with each function that is copied as a whole: each global, and each
-/// closure with type parameters. Closures without type parameters belong to the function around them. The expressions
-/// are in the order of the arena. The key `None` holds the expressions that globals share.
+/// Returns, for each function that is copied as a whole, the expressions that are copied with it. Such a function is a
+/// global, or a closure with type parameters; closures without type parameters belong to the function around them. The
+/// expressions are in the order of the arena. The key `None` holds the expressions that globals share.
 fn parts(module: &Module) -> HashMap<Option<ExprId>, Vec<ExprId>> {
     let scopes = Scopes::of_module(module);
     let mut owner: IndexVec<ScopeId, Option<ExprId>> = IndexVec::filled(None, scopes.tree.len());
@@ -88,7 +88,7 @@ fn parts(module: &Module) -> HashMap<Option<ExprId>, Vec<ExprId>> {
 #[derive(Default)]
 struct Aliases {
     values: HashMap<ExprId, ExprId>,
-    /// Name of the first variable of each value.
+    /// Name of the first variable bound to each value.
     names: HashMap<ExprId, Name>,
 }
 
@@ -133,7 +133,7 @@ struct Copy {
     types: Types,
     /// Types substituted for the type parameters of the specialized function, as text.
     key: String,
-    /// Number of parts of the function copied so far.
+    /// Number of parts of the function that have been copied.
     part_count: usize,
     map: HashMap<ExprId, ExprId>,
     /// Completed specializations of the nested closures, by function and types.
@@ -142,7 +142,7 @@ struct Copy {
     own_var: Option<ExprId>,
 }
 
-/// Reason why an expression cannot be copied yet.
+/// Obstacle to copying an expression: a missing specialization, or an error.
 enum CopyError {
     /// The specialization of a closure for the listed types must be created first.
     Closure(ExprId, Vec<Type>),
@@ -190,7 +190,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Copies the leaves among the operands of `user` that globals share.
+    /// Copies the operands of `user` that are leaves shared by globals.
     fn copy_shared_leaves(&mut self, stack: &mut [Copy], user: ExprId) {
         let source = self.source;
         source.expr(user).for_each_operand(|operand| {

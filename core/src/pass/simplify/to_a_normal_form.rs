@@ -10,7 +10,7 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
 use std::mem;
 
-/// Element of the chain of lets of a scope.
+/// Element of a scope's chain of lets.
 #[derive(Clone)]
 enum Step {
     /// Binds a variable to a value, both of the new module.
@@ -19,14 +19,14 @@ enum Step {
     Body(ScopeId),
 }
 
-/// Binds every intermediate value by a `let`.
+/// Binds every intermediate value with a `let`.
 ///
 /// # Errors
 /// If the module is ill-typed.
 pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut normalizer = Normalizer::new(module);
     normalizer.name_values();
-    // A scope is opened after its parent.
+    // The parent of a scope has a smaller id.
     for index in (0..normalizer.items.len()).rev() {
         normalizer.build(ScopeId::new(index));
     }

@@ -28,7 +28,7 @@ pub(super) fn other_form(name: &str) -> Option<&'static str> {
     OTHER_FORMS.iter().find(|(other, _)| *other == name).map(|(_, form)| *form)
 }
 
-/// Returns the operator whose name is `name` after a prefix: `nn.relu` for `relu`.
+/// Returns the operator whose name without its prefix is `name`: `nn.relu` for `relu`.
 pub(super) fn with_prefix(name: &str) -> Option<&'static str> {
     let matches = |qualified_name: &&'static str| qualified_name.rsplit_once('.').is_some_and(|(_, last)| last == name);
     op::names().filter(matches).min_by_key(|qualified_name| !qualified_name.starts_with("nn."))
@@ -81,7 +81,7 @@ impl Parser<'_> {
         &self.text[self.span().end as usize..self.end]
     }
 
-    /// Returns help for a token after a complete pattern.
+    /// Returns help for an unexpected token after a complete pattern.
     pub(super) fn help_after_pattern(&self) -> Option<String> {
         let next_token = self.tokens.get(self.at + 1).map(|t| t.token);
         match (self.peek(), next_token) {

@@ -494,7 +494,7 @@ impl<'a> Parser<'a> {
         Ok(self.call_op(op, attrs, args))
     }
 
-    /// Parses, after `(`, a tuple, the pattern of any tuple (`..`), or a pattern in parentheses.
+    /// Parses a tuple, the pattern of any tuple (`..`), or a pattern in parentheses; the `(` is already consumed.
     fn tuple_or_group(&mut self) -> Result<PatternId> {
         if self.peek() == Token::Any {
             self.next();
@@ -516,12 +516,13 @@ impl<'a> Parser<'a> {
         Ok(self.push(PatternNode::Tuple(Some(fields.into()))))
     }
 
-    /// Parses, after `(`, the arguments of a function.
+    /// Parses arguments or parameters up to `)`; the `(` is already consumed.
     fn args(&mut self) -> Result<Option<Box<[PatternId]>>> {
         self.args_of("op")
     }
 
-    /// Parses, after `(`, arguments of `callee` up to `)`. Returns `None` for `..`, which matches arbitrary arguments.
+    /// Parses the arguments of `callee` up to `)`; the `(` is already consumed. Returns `None` for `..`, which matches
+    /// arbitrary arguments.
     fn args_of(&mut self, callee: &str) -> Result<Option<Box<[PatternId]>>> {
         if self.peek() == Token::Any {
             self.next();

@@ -131,7 +131,7 @@ impl Parser<'_> {
         matches!(self.tokens.get(self.at + 1).map(|t| t.token), Some(Token::Number(_) | Token::Mark('?' | ')')))
     }
 
-    /// Parses, after `(`, dimensions up to `)`.
+    /// Parses dimensions up to `)`; the `(` is already consumed.
     pub(super) fn dims(&mut self) -> Result<Box<[Dim]>> {
         let mut dims = Vec::new();
         while !self.take(')') {

@@ -128,7 +128,7 @@ impl Bert<'_> {
         self.layer_norm(&format!("{name}.output"), &sum)
     }
 
-    /// Adds GELU (Hendrycks, Gimpel: Gaussian error linear units, 2016): x * 0.5 * (1 + erf(x / sqrt 2)).
+    /// Adds GELU (Hendrycks, Gimpel: Gaussian error linear units, 2016): x * 0.5 * (1 + erf(x / sqrt(2))).
     fn gelu(&mut self, name: &str, x: &str) -> String {
         let root = self.constant(&format!("{name}.gelu.root"), &Tensor::scalar(std::f32::consts::SQRT_2));
         let one = self.constant(&format!("{name}.gelu.one"), &Tensor::scalar(1f32));

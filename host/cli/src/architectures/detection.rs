@@ -1,8 +1,8 @@
 //! SSD (Liu et al.: SSD, single shot multibox detector, 2016) with the first stages of ResNet-50 as its backbone.
 //!
-//! The input is `image` (1, 3, 300, 300). The outputs are the detections after non-maximum suppression, whose number
-//! depends on the image: `boxes` (detections, 4) as left, top, right and bottom relative to the image, `labels` and
-//! `scores` (detections).
+//! The input is `image` (1, 3, 300, 300). The outputs are the detections that remain after non-maximum suppression;
+//! their number depends on the image. They are `boxes` (detections, 4) as left, top, right and bottom relative to the
+//! image, `labels` and `scores` (detections).
 
 use super::net::{Attr, Dim, Net, Output, Value, Window};
 use super::vision::{bottlenecks, stem_with_sample};
@@ -18,9 +18,9 @@ const CLASSES: usize = 81;
 /// Number of default boxes.
 const BOXES: usize = 8732;
 
-/// Feature map from which boxes are predicted: side length, stride of its pixels in the image, box size of this level
-/// and of the next level in pixels, additional aspect ratios. The values are those of the SSD300 configuration of the
-/// paper's authors for COCO.
+/// Feature map from which boxes are predicted: side length, stride in image pixels, box sizes in pixels of this level
+/// and the next, and additional aspect ratios. The values are those of the SSD300 configuration of the paper's authors
+/// for COCO.
 struct Level {
     size: usize,
     step: usize,
@@ -39,7 +39,8 @@ const LEVELS: [Level; 6] = [
 ];
 
 impl Level {
-    /// Returns the number of default boxes per pixel: two squares, and two boxes per additional aspect ratio.
+    /// Returns the number of default boxes per feature-map pixel: two squares, and two boxes per additional aspect
+    /// ratio.
     fn boxes(&self) -> usize {
         2 + 2 * self.ratios.len()
     }
@@ -73,8 +74,8 @@ pub fn ssd_resnet50(mut net: Net, divide: usize) -> ModelProto {
     detections(net, &boxes, &scores)
 }
 
-/// Adds the convolution that predicts `values` elements for each default box of a level, with a result of shape
-/// (1, boxes of the level, values).
+/// Adds the convolution that predicts `values` elements for each default box of a level. The result has shape (1, boxes
+/// of the level, values).
 fn predict(net: &mut Net, feature: &Value, level: &Level, values: usize) -> String {
     let y = net.conv_fitted(feature, level.boxes() * values, 3);
     let y = net.node("Transpose", &[&y.name], &[("perm", Attr::Ints(&[0, 2, 3, 1]))]);
@@ -135,7 +136,7 @@ fn slice(net: &mut Net, x: &str, axis: i64, start: i64, stop: i64) -> String {
     net.node("Slice", &[x, &starts, &ends, &axes], &[])
 }
 
-/// Adds non-maximum suppression for each class except the background, and the outputs of the model.
+/// Adds non-maximum suppression for each class except the background, then adds the model outputs.
 fn detections(mut net: Net, boxes: &str, scores: &str) -> ModelProto {
     // Random logits have a variance of 1, trained logits a larger one. The factor increases the variance, so that about
     // 200 boxes exceed the score threshold.

@@ -56,7 +56,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     results.into_iter().map(wrap).collect()
 }
 
-/// Computes the per-channel mean and variance (axis 1).
+/// Computes the mean and the variance of each channel (axis 1).
 pub fn channel_statistics(data: &Tensor) -> (Vec<f64>, Vec<f64>) {
     let shape = data.shape();
     let (channels, inner) = (shape[1], shape[2..].iter().product::<usize>());

@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn outputs_depend_on_inputs() {
-        // The number of detections varies with the input; a backend test compares the outputs of the detector.
+        // The detector is excluded, as its number of detections varies with the input; a backend test compares its
+        // outputs.
         for (name, _) in ARCHITECTURES.iter().filter(|(name, _)| *name != "ssd_resnet50") {
             let model = build_at_scale(name, 0, 8, 64).unwrap();
             let (a, b) = (run(&model, 1).view().to_f64s(), run(&model, 2).view().to_f64s());
@@ -131,7 +132,8 @@ mod tests {
 
     #[test]
     fn parameter_counts_match_papers() {
-        // Number of convolution and GEMM weights and biases, counted as in torchvision.
+        // Number of parameters in millions, counted as in torchvision: without the means and variances of batch
+        // normalization.
         for (name, millions) in [("mobilenet_v2", 3.50), ("resnet18", 11.69), ("resnet50", 25.56)] {
             let graph = build(name, 0).unwrap().graph.unwrap();
             let is_batch_norm_statistic = |t: &str| t.ends_with(".mean") || t.ends_with(".var");

@@ -232,13 +232,13 @@ impl Net {
         Value { name, sample }
     }
 
-    /// Adds max(x, 0).
+    /// Adds a ReLU: max(x, 0).
     pub fn relu(&mut self, x: &Value) -> Value {
         let name = self.node("Relu", &[&x.name], &[]);
         Value { name, sample: call("nn.relu", Attrs::none(), &[&x.sample]) }
     }
 
-    /// Adds min(max(x, 0), 6).
+    /// Adds a ReLU6: min(max(x, 0), 6).
     pub fn relu6(&mut self, x: &Value) -> Value {
         if !self.graph.initializer.iter().any(|t| t.name == "six") {
             self.weight("zero", &Tensor::scalar(0f32));
@@ -249,7 +249,7 @@ impl Net {
         Value { name, sample: call("clip", bounds, &[&x.sample]) }
     }
 
-    /// Adds x + y.
+    /// Adds the elementwise sum x + y.
     pub fn add(&mut self, x: &Value, y: &Value) -> Value {
         let name = self.node("Add", &[&x.name, &y.name], &[]);
         Value { name, sample: call("add", Attrs::none(), &[&x.sample, &y.sample]) }

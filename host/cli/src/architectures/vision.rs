@@ -59,7 +59,8 @@ pub fn resnet18(mut net: Net, divide: usize, size: usize) -> ModelProto {
     classify(net, &x)
 }
 
-/// Builds ResNet-50: like [`resnet18`], with bottlenecks; the stride is in the 3 x 3 convolution, as in torchvision.
+/// Builds ResNet-50, from the paper of [`resnet18`]. A bottleneck block has its stride in the 3 x 3 convolution, as in
+/// torchvision.
 pub fn resnet50(mut net: Net, divide: usize, size: usize) -> ModelProto {
     let x = stem(&mut net, divide, size);
     let x = bottlenecks(&mut net, x, divide, &[(3, 1), (4, 2), (6, 2), (3, 2)]);

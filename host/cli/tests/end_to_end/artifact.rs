@@ -26,7 +26,8 @@ fn artifact_is_reproducible() {
     assert!(first_artifact == warm_artifact && first_artifact == cold_artifact);
 }
 
-/// Tests that the C compiler finds its subprograms without a `PATH`: a compiler started by its bare name would not.
+/// Tests that the C compiler finds its subprograms without a `PATH`. A compiler started by its bare name would not find
+/// them.
 #[test]
 fn artifact_compiles_with_an_empty_environment() {
     let plugins = plugin_dir(&["ccompiler"]);

@@ -72,7 +72,7 @@ fn run(command: &mut Command, input: &[u8]) -> Output {
 /// if chroot is not permitted.
 #[expect(clippy::print_stdout, reason = "reports a skipped test")]
 fn in_root_folder(root: &Path) -> Option<Command> {
-    // An absolute path, as the environment has no `PATH`.
+    // The path is absolute, as the environment has no `PATH`.
     let chroot = ["/usr/sbin/chroot", "/usr/bin/chroot"].into_iter().find(|path| Path::new(path).exists());
     let is_permitted =
         |chroot: &&str| Command::new(chroot).args(["/", "true"]).output().is_ok_and(|run| run.status.success());
@@ -286,7 +286,7 @@ fn missing_library_of_a_plugin_is_named() {
 fn every_command_of_page_runs() {
     let page = std::fs::read_to_string(data("../docs/bundle.md")).unwrap();
     let (plugins, dir) = (plugin_dir(&["ccompiler"]), temporary_folder());
-    // Reproduces an installation: the command line with the runner beside it.
+    // Reproduces an installation: the `byoc` executable with the runner next to it.
     let programs = temporary_folder();
     byoc_test_support::copy(crate::binary(), &programs.path().join("byoc"));
     byoc_test_support::copy(&bundle_runner(), &programs.path().join("byoc-run"));

@@ -103,7 +103,7 @@ pub fn data_text(path: &str) -> String {
     data(path).display().to_string()
 }
 
-/// Returns the directories of the models with recorded outputs, by name.
+/// Returns the directories of the models with recorded outputs, sorted by name.
 pub fn models() -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(data("models"))
         .expect("cannot read the directory of the models")

@@ -76,7 +76,7 @@ const MISTAKES: &[Mistake] = &[
     mistake("endless_compile", "nn.relu", &["time-limit"]),
 ];
 
-/// Runs the conformance test; returns its output, unparsed and as JSON values.
+/// Performs a conformance run; returns its raw output, and the JSON values of the output lines.
 fn run_conformance(file: &Path, extra_args: &[&str]) -> (CommandOutput, Vec<Value>) {
     let out = temporary_folder();
     let (file, out) = (file.display().to_string(), out.path().display().to_string());
@@ -121,7 +121,7 @@ fn correct_backends_pass() {
 fn reports_waivers_without_a_claim() {
     let (output, _) = run_conformance(&test_plugin("dense"), &["--cases", "4", "--waive", "layer"]);
     output.ok().stderr_contains(&["expected the name of a claim or a check, found \"layer\"", "pattern dense.layer"]);
-    // Claims that a filter excludes are known.
+    // A waiver of a claim that the filter excludes causes no warning.
     let dir = temporary_folder();
     let waivers = ["operator nn.conv2d", "too little memory", "operator tanh, option loud=true", "option luod=true"];
     let waive_args = waivers.iter().flat_map(|name| ["--waive", *name]);
@@ -261,7 +261,7 @@ fn finds_backend_by_name() {
     assert!(summary.starts_with("no faults; ") && summary.contains(" cases passed, "), "{}", output.out);
 }
 
-/// Copies the `claims` plugin to a file name that selects a mistake in its declarations.
+/// Copies the `claims` plugin to a file whose name selects a mistake in the plugin's declarations.
 fn claims(dir: &Path, mistake: &str) -> std::path::PathBuf {
     let file = dir.join(format!("claims_{mistake}.so"));
     copy(&c_plugin("claims"), &file);
@@ -291,8 +291,7 @@ fn tests_what_is_declared() {
     }
 }
 
-/// Tests that an operator supported only next to other operators, with constants or under an option is tested in that
-/// context.
+/// Tests that a claim that needs other operators, constants or an option is tested with what it needs.
 #[test]
 fn draws_what_a_claim_needs() {
     let dir = temporary_folder();
@@ -339,7 +338,7 @@ fn one_run_at_a_time_is_respected() {
     output.ok();
 }
 
-/// Tests that the memories, devices and unfinished runs of a backend are exercised.
+/// Tests that a conformance run exercises the device memory, the devices and the asynchronous runs of a backend.
 #[test]
 fn tests_devices() {
     let device = |config: &Value| {
@@ -364,7 +363,7 @@ fn tests_devices() {
             let tested_count = lines.iter().find(|line| line["claim"] == *claim).unwrap()["tested"].as_u64();
             assert!(tested_count >= Some(2), "{claim}: {}", output.out);
         }
-        // The operator is supported only under the option.
+        // The operator is supported only with the option set.
         let option_subject = lines.iter().find(|line| line["subject"] == "operator sigmoid, option wide=true").unwrap();
         assert!(option_subject["passed"].as_u64() >= Some(4), "{}", output.out);
         output.ok();
@@ -441,8 +440,8 @@ fn claim_without_a_tested_case_is_a_fault_unless_waived() {
     output.ok();
 }
 
-/// Tests that the report of a fault under low memory names entry and region and distinguishes a hang from a crash, that
-/// the written case reproduces the fault, and that the fault can be waived.
+/// Tests that the report of a fault under low memory names the entry and the region and distinguishes a hang from a
+/// crash, that the written case reproduces the fault, and that the fault can be waived.
 #[test]
 fn reports_faults_with_little_memory() {
     for (mistake, kind) in [("memory_crash", "memory"), ("memory_hang", "memory-hang")] {
@@ -464,7 +463,7 @@ fn reports_faults_with_little_memory() {
     }
 }
 
-/// Tests that the report of a crash names plugin, region and entry.
+/// Tests that the report of a crash names the plugin, the region and the entry.
 #[test]
 fn crash_names_plugin_region_and_entry() {
     let dir = temporary_folder();

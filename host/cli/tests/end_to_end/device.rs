@@ -147,7 +147,7 @@ fn independent_regions_run_side_by_side() {
     assert!(!overlap(true), "expected one run at a time");
 }
 
-/// Tests that a device reads an input of the model in host memory if it can, unless a region overwrites the input.
+/// Tests that a device reads a model input directly from host memory if it can, unless a region overwrites the input.
 #[test]
 fn inputs_of_the_model_are_shared_with_the_device() {
     let bytes = f64::from(8 * 16 * 4);
@@ -172,8 +172,8 @@ fn tensors_of_the_host_are_copied_from_page_locked_memory() {
     assert_eq!(metrics["device.page_locked_bytes"], 0.0, "{metrics}");
 }
 
-/// Tests that runs with a workspace in device memory obtain it, and that no two of them use it at the same time: the
-/// test device reports a workspace whose contents change during a run.
+/// Tests that each run with a workspace in device memory has exclusive use of the workspace: the test device reports a
+/// workspace whose contents change during a run.
 #[test]
 fn workspaces_in_device_memory_are_used_by_one_run_at_a_time() {
     for one_run in [false, true] {
@@ -187,8 +187,8 @@ fn workspaces_in_device_memory_are_used_by_one_run_at_a_time() {
     fixture.run(&[]).fails_with("E0406").stderr_contains(&["another run changed the workspace of this run"]);
 }
 
-/// Tests that a backend that executes branches gets an `if` whose branches it supports as a part of a region; from any
-/// other `if`, only the operators in its branches.
+/// Tests that a backend that executes branches gets an `if` as part of a region if it supports both branches, and
+/// otherwise only the operators in the branches.
 #[test]
 fn branches_are_parts_of_regions() {
     let module = |inner: &str| {
@@ -224,8 +224,8 @@ fn branches_are_parts_of_regions() {
     }
 }
 
-/// Tests that a backend that executes loops gets a while loop whose operators it supports as a part of a region, and that
-/// the host executes any other loop and gives the backend the operators inside.
+/// Tests that a backend that executes loops gets a while loop as part of a region if it supports all operators in the
+/// loop. The host executes any other loop and gives the backend the operators in it.
 #[test]
 fn loops_are_parts_of_regions() {
     const T: &str = "Tensor[(8, 16), float32]";

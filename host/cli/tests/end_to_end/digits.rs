@@ -1,4 +1,4 @@
-//! The trained classifier recognizes as many test images on the host and on a backend as under PyTorch.
+//! The trained classifier recognizes as many test images on the host and on a backend as in PyTorch.
 
 use crate::{byoc, data_text};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `byoc export`: models as C programs, compiled with warnings as errors, run under sanitizers and on emulated
-//! processors, and compared with recorded outputs and with a lower bound on the memory.
+//! `byoc export`: models as C programs. The programs are compiled with warnings as errors, and run under sanitizers and
+//! on emulated processors. Their outputs are compared with recorded outputs, and their memory with a lower bound.
 
 #![expect(clippy::print_stderr, reason = "reports skipped tests and measured ratios")]
 
@@ -261,7 +261,7 @@ struct Subject {
     dims: Vec<&'static str>,
 }
 
-/// Returns the models of `tests/models`, and the digits model in float and in int8.
+/// Returns the models in `tests/models`, and the digits model in float and in int8.
 fn subjects() -> Vec<Subject> {
     let float_models = models().into_iter().map(|model| model.display().to_string());
     let mut subjects: Vec<Subject> =

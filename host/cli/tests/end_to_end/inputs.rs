@@ -54,7 +54,7 @@ fn reports_regions_of_each_specialized_program() {
     assert!(!specialized_output.err.contains("E0404"), "{}", specialized_output.err);
     compile("batch=?").stderr_contains(&["E0404", "--dim NAME=N,N.."]);
 
-    // The listed sizes are required to run on the backend; other sizes may not.
+    // `--require-offload` applies only to the programs for the listed dimensions.
     compile_with("batch=1,3", &["--require-offload=1"]).ok();
     compile_with("batch=?", &["--require-offload=1"]).fails_with("E0404");
 }

@@ -34,7 +34,7 @@ impl Fixture {
             dense("%3")
         );
         std::fs::write(&model, text).unwrap();
-        // Small integers: all sums are exact, whatever the summation order of a kernel.
+        // The elements are small integers, so all sums are exact in any summation order.
         let values: Vec<u8> = (0..WEIGHT * WEIGHT).flat_map(|i| ((i * 37 % 5) as f32 - 2.0).to_le_bytes()).collect();
         write_weight(&dir.path().join("model.safetensors"), &values);
         let model = model.display().to_string();
@@ -141,7 +141,8 @@ fn constants_in_blobs_are_left_out_of_an_artifact() {
     assert!(listing.contains("1 further constant (16384 bytes) stored only in blobs"), "{listing}");
 }
 
-/// Tests that no region falls back to the host without its constants: each attempt is an error with a reason.
+/// Tests that no region falls back to the host without its constants: each attempt fails with an error that states the
+/// reason.
 #[test]
 fn regions_without_constants_do_not_run_on_the_host() {
     let config = json!({"packed": true, "link": true});
@@ -259,7 +260,7 @@ fn declared_concurrency_is_kept() {
         let fixture = Fixture::new(&config);
         let session = fixture.session();
         let models = [fixture.model(&session), fixture.model(&session)];
-        // The states of two models are independent, so only one model is run to make its runs compete.
+        // The states of two models are independent, so only runs of the same model compete.
         let used_models = if config["state"] == true { &models[..1] } else { &models[..] };
         std::thread::scope(|scope| {
             for model in used_models.iter().cycle().take(4) {

@@ -19,8 +19,8 @@ fn shared_target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated")
 }
 
-/// Environment variables of `cargo build --release` for generated crates: without optimization, which takes most of the
-/// time and changes no result.
+/// Environment variables of `cargo build --release` for generated crates. Optimization is off, as it takes most of the
+/// build time and changes no result.
 fn cargo_variables() -> [(&'static str, PathBuf); 2] {
     [("CARGO_TARGET_DIR", shared_target()), ("CARGO_PROFILE_RELEASE_OPT_LEVEL", PathBuf::from("0"))]
 }
@@ -123,7 +123,8 @@ fn guide_commands_work() {
         to_command_output(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
     run_walkthrough(new);
-    // The lock file makes the registry unnecessary, and the shared build directory saves the minutes of a first build.
+    // The lock file makes the registry unnecessary, and the shared build directory saves a first build, which takes
+    // minutes.
     copy(&workspace().join("Cargo.lock"), &dir.path().join("mine/Cargo.lock"));
     run_walkthrough(build);
     std::os::unix::fs::symlink(shared_target(), dir.path().join("mine/target")).unwrap();
@@ -339,7 +340,8 @@ fn parses_tables_of_guide() {
         assert!(table_result.diagnostics.is_empty(), "{table}\n{:?}", table_result.diagnostics);
         assert_eq!(table_result.entries.len(), table.lines().count());
     }
-    // Tests of the boundary itself cover the blocks in the remaining languages. This list must be complete.
+    // Tests of the boundary itself cover the blocks in the other languages. The list must name every language of the
+    // guide.
     let languages = guide.lines().filter_map(|line| line.strip_prefix("```")).filter(|language| !language.is_empty());
     let known_languages = ["sh", "rust", "rust,ignore", "c", "json", "patterns"];
     assert_eq!(

@@ -145,7 +145,7 @@ fn graph_and_source_show_calls() {
     let graph = byoc(fixture.args("compile", &["--emit", "partitioned"])).ok().out;
     assert!(graph.contains("Compiler=\"nuc_fpga\"") && graph.contains("qnn.conv2d("), "{graph}");
     assert!(graph.contains("Composite=\"nuc_fpga.conv2d_requantize\""), "{graph}");
-    // The file of each region compiles separately and links with a driver without undefined symbols.
+    // The file of each region compiles separately, and links with a driver without leaving undefined symbols.
     for (region, call) in ["nuc_fpga_conv2d(", "nuc_fpga_conv2d(", "nuc_fpga_dense("].iter().enumerate() {
         let symbol = format!("tvmgen_default_nuc_fpga_main_{region}");
         let source = byoc(fixture.args("source", &["--symbol", &symbol])).ok().out;

@@ -124,7 +124,7 @@ fn computes_bfloat16_on_request() {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512bf16") {
         assert!(float_result != bf16_result && !log.contains("ignored"), "{log}");
-        // The rounding of bfloat16, with its 8-bit significand, dominates every error.
+        // Rounding to bfloat16, with its 8-bit significand, dominates all other errors.
         assert!(
             errors(&bf16_output)
                 .iter()
@@ -202,8 +202,8 @@ fn guard_after_softmax_stays_in_region() {
     assert_eq!(host_nodes.count(), 0, "{explanation}");
 }
 
-/// Tests a product whose result is read in another order: the views between the product and the function that follows
-/// require a copy, unless the product writes its result in that order.
+/// Tests a product whose result is read with permuted axes: the views between the product and the next operator require
+/// a copy, unless the product writes its result in the permuted order.
 #[test]
 fn function_after_views_of_product_stays_in_region() {
     let Some(plugins) = plugins() else { return };

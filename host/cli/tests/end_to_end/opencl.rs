@@ -88,7 +88,8 @@ fn random_inputs(parameters: &str) -> Vec<String> {
     names.enumerate().map(|(seed, (name, _))| format!("{name}=random:{seed}")).collect()
 }
 
-/// Compares the results of a program on the device with those on the host, for both kinds of tiles.
+/// Compares the results of a program on the device with those on the host, with GEMM tiles in registers and in local
+/// memory.
 fn compare_programs(parameters: &str, expressions: &[&str]) {
     let Some(fixture) = Fixture::with_device() else { return };
     let model = fixture.write("model.relay", &program(parameters, expressions));
@@ -254,7 +255,7 @@ fn networks_are_one_region() {
 #[test]
 fn recorded_networks_have_the_recorded_results() {
     let Some(fixture) = Fixture::with_device() else { return };
-    // Only a few networks, as drivers take seconds to compile the programs of each.
+    // Only a few networks are tested, as drivers take seconds to compile the programs of each.
     let names = ["bert_small", "convnext_small", "gru", "mobilenet_v2_025", "resnet18_w16", "unet_small"];
     let models = names.map(|name| data_text(&format!("models/{name}")));
     let models: Vec<&str> = models.iter().map(String::as_str).collect();
@@ -273,7 +274,7 @@ fn conforms() {
     assert_eq!(output.json().last().unwrap()["summary"]["passes"], true, "{}", output.out);
 }
 
-/// Tests that the option `zero_copy` lets the device read the input of a model in host memory.
+/// Tests that the option `zero_copy` lets the device read a model input directly from host memory.
 #[test]
 fn inputs_are_shared_on_request() {
     let Some(fixture) = Fixture::with_device() else { return };

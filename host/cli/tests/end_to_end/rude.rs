@@ -1,4 +1,5 @@
-//! Misbehaving plugins: each causes one error that names plugin, entry and reason, and later commands still work.
+//! Misbehaving plugins: each causes one error that names the plugin, the entry and the reason, and later commands still
+//! work.
 
 use crate::{CommandOutput, byoc, data_text};
 use byoc_test_support::{copy, temporary_folder, test_plugin};
@@ -230,7 +231,7 @@ fn error_with_code_is_refusal_with_that_code() {
 #[test]
 fn build_can_be_cancelled() {
     use std::io::{BufRead, BufReader, Read};
-    let (temp_dir, dir, model) = faulty_plugin("until_called_off");
+    let (temp_dir, dir, model) = faulty_plugin("until_cancelled");
     let out = temp_dir.path().join("model.byoc");
     let artifact = out.display().to_string();
     let args = ["compile", &model, "-o", &artifact, "--backend", "faulty", "--plugin-dir", &dir];

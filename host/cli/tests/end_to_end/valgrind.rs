@@ -1,5 +1,5 @@
-//! Plugins loaded, run and unloaded under valgrind, without out-of-bounds accesses, uses of uninitialized values or
-//! leaks. Skipped with a message if valgrind is not installed.
+//! Plugins are loaded, run and unloaded under valgrind, which must report no out-of-bounds accesses, no uses of
+//! uninitialized values and no leaks. The tests are skipped with a message if valgrind is not installed.
 
 use crate::{binary, data_text};
 use byoc_test_support::{copy, plugin, sample};

@@ -27,7 +27,7 @@ fn compiled(model: &str, backend: &str, plugins: &TempDir) -> Entries {
     Entries::unpack(&std::fs::read(file).unwrap())
 }
 
-/// Creates a model whose values all have the same type, so that all types can be edited alike.
+/// Creates a model whose values all have the same type, so that one replacement changes every type.
 fn model(dir: &TempDir) -> String {
     let file = dir.path().join("model.relay");
     let program = "def @main(%x: Tensor[(64, 32), float32]) {\n  nn.relu(exp(%x))\n}\n";

@@ -90,7 +90,7 @@ fn is_root(path: &Path) -> bool {
     std::fs::metadata(path).unwrap().uid() == 0
 }
 
-/// Creates an object with an unkeyed digest, as in a cache without a secret, whose constructor creates a marker file.
+/// Creates an object whose constructor creates a marker file. Its digest is unkeyed, as in a cache without a secret.
 /// Returns the object's bytes and the path of the marker.
 fn plant_object(fixture: &Fixture) -> (Vec<u8>, PathBuf) {
     let (source, object, marker) = (fixture.path("planted.c"), fixture.path("planted.so"), fixture.path("mark"));

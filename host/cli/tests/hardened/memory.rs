@@ -93,7 +93,7 @@ fn applies_limit_of_user() {
 #[test]
 fn charges_scratch_memory_of_references() {
     let dir = temporary_folder();
-    // Cumulative sums have no fast kernel; sorting needs 64-bit indices in addition to 4 MiB of data.
+    // Sorting needs 64-bit indices in addition to 4 MiB of data.
     let model = program(dir.path(), "def @main(%x: Tensor[(4194304), uint8]) { argsort(%x, axis=0) }");
     byoc(&["run", &model, "--input", "x=zeros"]).ok();
     byoc(&["run", &model, "--input", "x=zeros", "--max-memory", "96MiB"])
@@ -165,8 +165,8 @@ fn limits_size_of_text() {
 #[test]
 fn does_not_fold_into_large_program() {
     let dir = temporary_folder();
-    // Squaring a 64 MiB matrix takes 2^37 operations, minutes with the reference, so constant folding leaves the
-    // operation for run time.
+    // Squaring a 64 MiB matrix takes 2^37 operations, for which the reference needs minutes, so constant folding leaves
+    // the product to run time.
     let ones_call = "ones(shape=[4096, 4096], dtype=\"float32\")";
     let text =
         format!("def @main(%x: Tensor[(4096), float32]) {{ add(%x, nn.dense({ones_call}, {ones_call}, units=4096)) }}");

@@ -115,7 +115,7 @@ enum ExpectedOutcome {
     Harmless,
     /// The process continues, and the changed state is restored and reported.
     Restored,
-    /// Like `Restored`, but the system may not permit restoring the state, which is then an error.
+    /// Like `Restored`, but if the system does not permit restoring the state, the process exits with an error.
     Reported,
     /// The process is terminated by this signal, with a message.
     Signal(i32),

@@ -20,9 +20,9 @@ def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
 #[track_caller]
 fn assert_ends_in_time(args: &[&str], code: &str, fragments: &[&str]) {
     let start = Instant::now();
-    // Runs with an unlimited address space, as the large values would exceed a limited address space.
+    // The address space is not limited here, as the large values would exceed the limit.
     crate::byoc(args).fails_with(code).stderr_contains(fragments);
-    // The bound is generous for a busy machine; without the time limit a run takes hours.
+    // The bound is generous, to allow for a busy machine; without the time limit a run takes hours.
     let elapsed = start.elapsed();
     assert!(elapsed < Duration::from_secs(60), "expected less than 60 s, found {elapsed:?}");
 }
@@ -80,7 +80,7 @@ fn validates_time_limit() {
 fn ctrl_c_ends_run_with_diagnostic() {
     let dir = temporary_folder();
     let model = program(dir.path(), LOOP);
-    // On a busy machine the signal may arrive while the model is still being compiled, and end the command.
+    // On a busy machine the signal may arrive during compilation and end the command.
     for pause in [300, 3_000, 30_000] {
         let output = interrupt(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
         if !output.err.contains("error[E0426]") {

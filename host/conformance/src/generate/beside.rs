@@ -91,7 +91,7 @@ impl Generator {
         copies.get(&main.body).copied()
     }
 
-    /// Generates a call to the operator, or a match of the pattern, on `operand` (its first field if it is a tuple).
+    /// Applies the operator or the pattern of the claim to `operand`, or to its first field if it is a tuple.
     fn extend(&mut self, claim: Claim<'_>, operand: ExprId) -> Option<ExprId> {
         let operand = match self.builder.module.ty(operand).as_tuple() {
             Some(_) => self.builder.project(operand, 0).ok()?,

@@ -6,8 +6,8 @@ use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 use std::collections::HashMap;
 
-/// Returns the case `if (condition) { f(inputs) } else { f(other inputs) }` for a case that computes `f`. Returns `None` if
-/// `f` has no inputs or is no data flow.
+/// Returns the case `if (condition) { f(inputs) } else { f(other inputs) }` for a case that computes `f`. Returns
+/// `None` if `f` has no inputs or is not pure data flow.
 pub fn in_branch(case: &Case, condition: bool) -> Option<Case> {
     let mut composed = Composed::default();
     let cond = composed.input("cond", flag(condition)?);
@@ -20,12 +20,12 @@ pub fn in_branch(case: &Case, condition: bool) -> Option<Case> {
     composed.finish(case, body, "in a branch")
 }
 
-/// Returns a case with a while loop that computes `f` in each iteration, alternately on the inputs of the case and on other
-/// inputs. Returns `None` if `f` has no inputs, is no data flow, or its results have unknown dimensions.
+/// Returns a case with a while loop that computes `f` in each iteration, alternately on the inputs of the case and on
+/// other inputs. Returns `None` if `f` has no inputs, is not pure data flow, or has results with unknown dimensions.
 ///
-/// The condition is the first of three flags in the state, which move up by one in each iteration, so that the loop needs no
-/// operator besides those of the case. The other parts of the state are the two sets of inputs, which change places, and
-/// the results of the last iteration, initially zeros.
+/// The state begins with three flags, which shift by one position in each iteration. The first flag is the condition,
+/// so the loop needs no operator besides those of the case. The rest of the state consists of the two sets of inputs,
+/// which are swapped in each iteration, and the results of the last iteration, initially zeros.
 pub fn in_loop(case: &Case, iterations: usize) -> Option<Case> {
     let main = case.module.main()?;
     let mut composed = Composed::default();
@@ -93,13 +93,13 @@ impl Composed {
         param
     }
 
-    /// Adds a set of inputs for a copy of the case's function; `None` if it has none.
+    /// Adds a set of inputs for a copy of the case's function; `None` if the function has no inputs.
     fn inputs(&mut self, case: &Case, name: &str, values: Vec<Tensor>) -> Option<Vec<ExprId>> {
         case.module.main().filter(|main| !main.params.is_empty())?;
         Some(values.into_iter().enumerate().map(|(i, value)| self.input(&format!("{name}{i}"), value)).collect())
     }
 
-    /// Copies the body of the case's function, applied to `arguments`; `None` if it is no data flow.
+    /// Copies the body of the case's function, applied to `arguments`; `None` if it is not pure data flow.
     fn copy(&mut self, case: &Case, arguments: &[ExprId]) -> Option<ExprId> {
         let main = case.module.main()?;
         let mut copies: HashMap<ExprId, ExprId> = main.params.iter().copied().zip(arguments.iter().copied()).collect();

@@ -17,7 +17,7 @@ pub enum DimRange {
     Odd,
     /// Dimensions that are mostly 1.
     One,
-    /// One dimension of 0.
+    /// Dimensions from 2 to 6, one of which is replaced by 0.
     Zero,
     /// Dimensions around multiples of 16, the boundaries of vectors, blocks and cache lines.
     Wide,
@@ -141,13 +141,13 @@ impl Restrictions {
 pub enum Fill {
     /// Arbitrary values within the theme.
     Free,
-    /// Terms of a sum: same as `Free`, without values whose sum overflows only in some summation orders.
+    /// Terms of a sum: same as `Free`, but without values whose sum overflows only in some summation orders.
     Terms,
-    /// Factors of the terms of a sum: plain values in any theme.
+    /// Factors of the terms of a sum: values as in [`Values::Plain`], in any theme.
     Factors,
     /// Values between two bounds, inclusive.
     Within(f64, f64),
-    /// Same as `Free`, without zeros.
+    /// Same as `Free`, but without zeros.
     NonZero,
     /// Powers of two with exponents between two bounds, inclusive.
     PowerOfTwo(i64, i64),
@@ -158,7 +158,7 @@ pub enum Fill {
 /// Random generator of dimensions and values.
 pub struct Sampler {
     random: Random,
-    /// Number of the case.
+    /// Index of the case.
     pub index: usize,
     /// Part of the input space to sample.
     pub theme: Theme,
@@ -193,8 +193,8 @@ impl Sampler {
         }
     }
 
-    /// Returns the declared layouts of an operator in three of four draws, else `None`, so that some cases have
-    /// undeclared layouts.
+    /// Returns the declared layouts of an operator in three out of four draws and `None` otherwise, so that some cases
+    /// have undeclared layouts.
     pub fn declared_layouts(&mut self, operator: &str) -> Option<Vec<String>> {
         let layouts = self.layouts.get(operator).cloned()?;
         (!self.chance(4)).then_some(layouts)
@@ -223,7 +223,7 @@ impl Sampler {
     /// Returns the attribute that the case varies; `None` if the attributes have common values or are random.
     pub fn variation(&self) -> Option<Variation> {
         let variations = [None, Some(Variation::Dilation), Some(Variation::Groups), Some(Variation::Padding)];
-        // The second term also varies the attributes among the cases of one element type.
+        // The second term varies the attributes among the cases of one element type as well.
         variations[(self.index + self.index / 8) % 4].filter(|_| !self.common_attrs)
     }
 
@@ -278,8 +278,8 @@ impl Sampler {
         shape
     }
 
-    /// Draws a shape whose rank is between `min` and `max`, inclusive. Returns the shape hint, if its rank is in
-    /// range.
+    /// Draws a shape whose rank is between `min` and `max`, inclusive. If the rank of the shape hint is in this range,
+    /// the result is the hint.
     pub fn shape_of_rank(&mut self, min: usize, max: usize) -> Vec<usize> {
         if let Some(shape) = self.shape_hint.as_ref().filter(|shape| (min..=max).contains(&shape.len())) {
             return shape.clone();

@@ -84,7 +84,7 @@ impl Cases {
         sampler.layouts = self.layouts.clone();
         sampler.common_attrs = restrictions.common_attrs;
         sampler.restrictions = restrictions;
-        // Not chosen at random, so that every claim has cases with constants and cases without.
+        // The choice is not random, so that every claim has cases with constants and cases without.
         let mut generator = Generator::new(sampler, restrictions.constants || index % 5 != 4);
         if generator.sampler.scheme.is_some() {
             // The quantized models that such a backend targets have constant weights and common attributes.
@@ -98,7 +98,7 @@ impl Cases {
     pub fn single_case(&self, claim: Claim<'_>, index: usize, restrictions: Restrictions) -> Option<Case> {
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = self.generator(claim.name(), index, attempt, restrictions);
-            // Every second round of the themes is restricted, so that more cases vary attributes as well.
+            // Every second round of the themes is restricted to common attributes; the other rounds may vary them.
             generator.sampler.common_attrs |= index / THEMES.len() % 2 == 1;
             // A combination of alternatives may not be well typed; later attempts draw another one.
             generator.alternatives = (attempt < ATTEMPTS / 2).then_some(index + index / THEMES.len());

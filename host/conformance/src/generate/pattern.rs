@@ -1,8 +1,8 @@
 //! Generates a module that matches a given pattern.
 //!
 //! Operands that the pattern describes are generated before the call that uses them; the remaining operands follow from
-//! the recipe of the operator. The cases of an entry go through the combinations of its alternatives. The recursion
-//! follows the pattern, whose depth is bounded.
+//! the recipe of the operator. The cases of an entry cover the combinations of its alternatives. The recursion follows
+//! the pattern, whose depth is bounded.
 
 use super::Generator;
 use super::draw::Fill;
@@ -45,7 +45,7 @@ struct PatternBuilder<'w> {
     generator: &'w mut Generator,
     pattern: &'w Pattern,
     built: HashMap<PatternId, ExprId>,
-    /// Expressions to substitute for the next wildcards, inside a `dominates` pattern.
+    /// Expressions to substitute for the next wildcards: the given operand, or those of a `dominates` pattern.
     wildcard_exprs: VecDeque<ExprId>,
     /// Current recursion depth.
     depth: usize,
@@ -182,7 +182,7 @@ impl PatternBuilder<'_> {
             if self.is_open(arg) {
                 continue;
             }
-            // The recipe provides the open fields of a tuple.
+            // The recipe provides the fields of a tuple that accept an arbitrary operand.
             if let PatternNode::Tuple(Some(fields)) = &self.pattern.nodes[arg]
                 && !self.built.contains_key(&arg)
             {
@@ -303,8 +303,8 @@ impl PatternBuilder<'_> {
         }
     }
 
-    /// Generates the parent, one or two steps of the path on top of it, and the child, whose first wildcard is the end
-    /// of the path and whose other wildcards are the parent.
+    /// Generates the parent, a path of one or two steps from the parent, and the child. The first wildcard of the child
+    /// is the end of the path, the second wildcard the parent.
     fn build_dominated(&mut self, parent: PatternId, path: PatternId, child: PatternId) -> Option<ExprId> {
         let start = self.make(parent)?;
         let mut position = start;

@@ -92,7 +92,7 @@ fn output_stage(n: &Node<'_, '_>) -> Result<Stage> {
     }
 }
 
-/// Returns the inputs Q, K and V; `is_flat` inputs (batch, sequence, heads * size) are split into heads.
+/// Returns the inputs Q, K and V. If `is_flat`, inputs of shape (batch, sequence, heads * size) are split into heads.
 fn heads(n: &mut Node<'_, '_>, is_flat: bool) -> Result<Heads> {
     let inputs = [n.input(0)?, n.input(1)?, n.input(2)?];
     let rank = if is_flat { 3 } else { 4 };
@@ -126,7 +126,7 @@ pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result
     n.transpose(split_x, &[0, 2, 1, 3])
 }
 
-/// Repeats each head of the keys and values for the query heads of its group.
+/// Repeats each key head and value head once per query head of its group.
 pub(super) fn repeat_heads(n: &mut Node<'_, '_>, query: ExprId, [key, value]: [ExprId; 2]) -> Result<[ExprId; 2]> {
     let (query_heads, key_heads) = (n.dims(query)?[1].fixed(), n.dims(key)?[1].fixed());
     let (Some(query_heads), Some(key_heads)) = (query_heads, key_heads) else {
@@ -268,20 +268,20 @@ fn positions(n: &mut Node<'_, '_>, x: ExprId, target_axis: usize) -> Result<Expr
     if target_axis == 2 { Ok(counts) } else { n.transpose(counts, &[0, 1, 3, 2]) }
 }
 
-/// Extends a mask whose last dimension is shorter than the number of keys: keys without a mask element are masked.
+/// Extends a mask whose last dimension is less than the number of keys: keys without a mask element are masked.
 fn extend_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId, is_boolean: bool) -> Result<ExprId> {
     let (dims, keys) = (n.dims(mask)?, n.dims(key)?[2].fixed());
-    let (Some(query_length), Some(keys)) = (dims.last().and_then(Dim::fixed), keys) else { return Ok(mask) };
-    if query_length >= keys {
+    let (Some(mask_length), Some(keys)) = (dims.last().and_then(Dim::fixed), keys) else { return Ok(mask) };
+    if mask_length >= keys {
         return Ok(mask);
     }
     let mut width = vec![AttrValue::from([0i64, 0]); dims.len() - 1];
-    width.push(AttrValue::from([0, (keys - query_length) as i64]));
+    width.push(AttrValue::from([0, (keys - mask_length) as i64]));
     let neg_infinity = n.scalar(n.dtype(mask)?, if is_boolean { 0.0 } else { f64::NEG_INFINITY });
     n.op("nn.pad", &[mask, neg_infinity], attrs![pad_width: AttrValue::List(width.into()), pad_mode: "constant"])
 }
 
-/// Zeroes the weights of queries that attend to no key; their softmax is NaN.
+/// Zeroes the attention weights of queries that attend to no key, for which the softmax is NaN.
 fn without_masked_rows(n: &mut Node<'_, '_>, weights: ExprId, bias: ExprId) -> Result<ExprId> {
     let max_bias = n.op("max", &[bias], attrs![axis: [-1], keepdims: true])?;
     let neg_infinity = n.scalar(n.dtype(bias)?, f64::NEG_INFINITY);

@@ -1,7 +1,7 @@
 //! Control flow: If, Loop and Scan.
 //!
-//! A loop becomes a recursive function whose parameters are the iteration, the condition, the loop-carried values, and
-//! the scan outputs so far. The recursive call is a tail call, which the executor runs in constant memory.
+//! A loop becomes a recursive function whose parameters are the iteration number, the condition, the loop-carried
+//! values, and the scan outputs so far. The recursive call is a tail call, which the executor runs in constant memory.
 
 use super::{Node, Outputs, Result, Row, attrs};
 use crate::proto::{DimensionProto, DimensionValue, GraphProto, ValueInfoProto};
@@ -15,7 +15,7 @@ pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 8, s
 /// dimensions unknown.
 const MAX_ATTEMPTS: usize = 8;
 
-/// Maximum number of iterations of a loop that is unrolled.
+/// Maximum number of iterations of an unrolled loop.
 const MAX_UNROLLED: i64 = 1024;
 
 /// Maximum batch size of an opset-8 Scan.
@@ -76,7 +76,7 @@ pub(super) struct Iteration {
     /// Condition for the next iteration; `None` if it is always true.
     pub next: Option<ExprId>,
     pub carried_values: Vec<ExprId>,
-    /// Scan outputs, each with the end at which it is added.
+    /// Scan outputs of the iteration, each with the end of the accumulated output at which it is added.
     pub scan_outputs: Vec<(ExprId, End)>,
     /// Declared dimensions of each scan output of an iteration, used if no iteration runs.
     pub declared_shapes: Vec<Vec<Option<usize>>>,
@@ -169,7 +169,7 @@ fn unroll(
     Ok(carried_values)
 }
 
-/// Returns the integer or Boolean constant that bounds a loop that carries a sequence.
+/// Returns the constant trip count or condition of a loop that carries a sequence, as an integer.
 fn known(n: &mut Node<'_, '_>, value: ExprId, role: &str) -> Result<i64> {
     let constant = n.constant_value(value).and_then(|constant| constant.view().to_i64s()?.first().copied());
     constant.ok_or_else(|| {
@@ -293,7 +293,7 @@ fn scan_over(
     Ok(results)
 }
 
-/// Returns a Scan attribute with one value for each of `count` inputs or outputs, 0 by default.
+/// Returns a list attribute of Scan that has `count` values, one per input or output; all are 0 by default.
 fn scan_attr(n: &Node<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>> {
     match n.ints_attr(name)? {
         None => Ok(vec![0; count]),
@@ -336,7 +336,7 @@ enum Attempt {
     Wider(Vec<TensorType>),
 }
 
-/// Creates a loop whose loop-carried values have these types in every iteration.
+/// Creates a loop whose loop-carried values have the types `types` in every iteration.
 fn try_loop(
     n: &mut Node<'_, '_>,
     limits: Limits,

@@ -6,7 +6,7 @@ use byoc_ir::ir::{AttrValue, Dim, DimExpr, ExprId};
 
 pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
 
-/// Geometry of a window on the spatial axes. All lists have one value per axis; `auto_pad` is resolved to explicit
+/// Geometry of a window over the spatial axes. All lists have one value per axis; `auto_pad` is resolved to explicit
 /// padding.
 pub struct Geometry {
     pub kernel: Vec<usize>,
@@ -19,12 +19,13 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Returns the padding before the data on each axis, then the padding after the data on each axis, as in Relay.
+    /// Returns the padding before the data along each axis, then the padding after the data along each axis, as in
+    /// Relay.
     pub fn padding(&self) -> AttrValue {
         AttrValue::ints(self.begin.iter().chain(&self.end).copied())
     }
 
-    /// Returns the extent of the dilated window on an axis.
+    /// Returns the extent of the dilated window along an axis.
     pub fn extent(&self, axis: usize) -> usize {
         self.dilations[axis].saturating_mul(self.kernel[axis].saturating_sub(1)).saturating_add(1)
     }
@@ -125,7 +126,8 @@ pub fn windows(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: 
     Ok(Windows { data, geometry })
 }
 
-/// Reads the attribute `pads`: the padding before the data on each axis, then the padding after the data on each axis.
+/// Reads the attribute `pads`: the padding before the data along each axis, then the padding after the data along each
+/// axis.
 fn explicit_padding(n: &Node<'_, '_>, axes: usize) -> Result<Option<[Vec<i64>; 2]>> {
     let Some(pads) = n.ints_attr("pads")? else { return Ok(None) };
     if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
@@ -134,8 +136,8 @@ fn explicit_padding(n: &Node<'_, '_>, axes: usize) -> Result<Option<[Vec<i64>; 2
     Ok(Some([pads[..axes].to_vec(), pads[axes..].to_vec()]))
 }
 
-/// Returns the total `SAME_UPPER` or `SAME_LOWER` padding of an axis: max((ceil(size / stride) - 1) * stride + extent -
-/// size, 0).
+/// Returns the total `SAME_UPPER` or `SAME_LOWER` padding along an axis: max((ceil(size / stride) - 1) * stride +
+/// extent - size, 0).
 fn same_padding(size: &Dim, stride: usize, extent: usize) -> Option<DimExpr> {
     let (size, stride) = (DimExpr::of(size)?, i64::try_from(stride).ok()?);
     let last_position = size.offset(stride - 1)?.floor_div(&DimExpr::constant(stride))?.offset(-1)?;

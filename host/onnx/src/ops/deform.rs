@@ -1,4 +1,4 @@
-//! Deformable convolution: each kernel tap samples the image at its own position.
+//! Deformable convolution: each filter tap samples the image at its own position.
 
 use super::conv::kernel_sizes;
 use super::{Node, Outputs, Result, Row, attrs, single_output};
@@ -18,8 +18,8 @@ struct Sizes {
     groups: usize,
 }
 
-/// Samples the image bilinearly for all taps in one call, as one image of (taps * rows, columns), and multiplies the
-/// samples by the weights.
+/// Samples the image bilinearly, and multiplies the samples by the weights. One call samples all taps, as an image of
+/// (taps * rows, columns).
 fn deform_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight, offset) = (n.input(0)?, n.input(1)?, n.input(2)?);
     let sizes = sizes(n, data, weight, offset)?;

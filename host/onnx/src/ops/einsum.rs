@@ -1,7 +1,7 @@
-//! Einsum: floating-point contractions as matrix products, everything else as the operator `einsum`.
+//! Einsum: floating-point contractions become matrix products; all other cases become the operator `einsum`.
 //!
-//! Operands are contracted from left to right. Each pair becomes a matrix product of the axes that both operands have
-//! and that are summed over; axes that both have and that are kept are the batch.
+//! Operands are contracted from left to right, each pair by a matrix product. Shared axes that are summed over form the
+//! inner dimension of the product; shared axes that are kept form its batch.
 
 use super::math::matmul;
 use super::{Node, Outputs, Result, Row, attrs, single_output};
@@ -28,13 +28,13 @@ struct Labeled {
 }
 
 impl Labeled {
-    /// Returns the dimensions of the axes with the given labels, which the value has.
+    /// Returns the dimensions of the axes with the given labels, each of which must be a label of the value.
     fn dims_of(&self, n: &mut Node<'_, '_>, labels: &[Label]) -> Result<Vec<Dim>> {
         let dims = n.dims(self.value)?;
         Ok(labels.iter().filter_map(|label| Some(dims[position(&self.labels, label)?].clone())).collect())
     }
 
-    /// Transposes the value, so that its axes have the order of `labels`, which are all of its labels.
+    /// Transposes the value so that its axes are in the order of `labels`, a permutation of its labels.
     fn in_order(&self, n: &mut Node<'_, '_>, labels: &[Label]) -> Result<ExprId> {
         let axes: Vec<usize> = labels.iter().filter_map(|label| position(&self.labels, label)).collect();
         n.transpose(self.value, &axes)
@@ -45,8 +45,8 @@ fn position(labels: &[Label], label: &Label) -> Option<usize> {
     labels.iter().position(|other| other == label)
 }
 
-/// Returns the operands and the labels of the result, or `None` for what only the operator `einsum` computes:
-/// other element types, diagonals, dimensions that broadcast, and dimensions of unknown relation.
+/// Returns the operands and the labels of the result; `None` for cases that only the operator `einsum` supports: other
+/// element types, diagonals, broadcast dimensions, and dimensions not known to be equal.
 fn labeled_operands(
     n: &mut Node<'_, '_>,
     inputs: &[ExprId],
@@ -101,7 +101,7 @@ fn sum_except(n: &mut Node<'_, '_>, operand: &Labeled, is_kept: impl Fn(&Label) 
     Ok(Labeled { value, labels: kept.iter().map(|&axis| operand.labels[axis]).collect() })
 }
 
-/// Multiplies two operands, and sums over the axes that both have and that are not kept.
+/// Multiplies two operands, and sums over their shared axes that are not kept.
 fn pair(n: &mut Node<'_, '_>, a: &Labeled, b: &Labeled, is_kept: impl Fn(&Label) -> bool) -> Result<Labeled> {
     let (shared, rows): (Vec<Label>, Vec<Label>) = a.labels.iter().partition(|label| b.labels.contains(label));
     let (batch, inner): (Vec<Label>, Vec<Label>) = shared.iter().partition(|label| is_kept(label));
@@ -123,7 +123,8 @@ fn pair(n: &mut Node<'_, '_>, a: &Labeled, b: &Labeled, is_kept: impl Fn(&Label)
         let merged = |n: &Node<'_, '_>, dims: &[Dim]| Dim::product(dims).ok_or_else(|| n.product_error(dims));
         let (row_count, inner_count, column_count) =
             (merged(n, &row_dims)?, merged(n, &inner_dims)?, merged(n, &column_dims)?);
-        // Rows without a batch stay separate: a product with one matrix takes any number of leading axes.
+        // Without batch axes, the row axes are not merged: a product with a single matrix accepts any number of leading
+        // axes.
         let rows_of_a = if batch.is_empty() && !rows.is_empty() { row_dims } else { vec![row_count] };
         let a = n.reshape_to(ordered_a, &[&batch_dims[..], &rows_of_a, std::slice::from_ref(&inner_count)].concat())?;
         let b = n.reshape_to(ordered_b, &[&batch_dims[..], &[inner_count, column_count]].concat())?;

@@ -6,8 +6,8 @@ use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[("RotaryEmbedding", 23, rotary_embedding), ("TensorScatter", 24, tensor_scatter)];
 
-/// Rotates pairs of elements by angles given as cosines and sines per position. X is (batch, heads, sequence, size) or
-/// (batch, sequence, heads * size).
+/// Rotates pairs of elements by angles, given as their cosines and sines at each position. X is (batch, heads,
+/// sequence, size) or (batch, sequence, heads * size).
 fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let input_dims = n.dims(data)?;
@@ -44,7 +44,7 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.reshape_to(rotated_input, &input_dims)?)
 }
 
-/// Rotates the leading elements of each head, two per cosine.
+/// Rotates the leading elements of each head, one pair of elements per cosine.
 pub(super) fn rotate_heads(
     n: &mut Node<'_, '_>,
     x: ExprId,
@@ -83,7 +83,7 @@ fn rotate_first(
     n.concatenate(&[rotated_head, unrotated_part], 3)
 }
 
-/// Returns the cosines or sines of input `i` for each position, in a shape that broadcasts over the heads.
+/// Returns the cosines or sines from input `i` for each position, in a shape that broadcasts over the heads.
 fn angles(n: &mut Node<'_, '_>, i: usize, is_flat: bool) -> Result<ExprId> {
     let cache = n.input(i)?;
     let cache = match n.optional_input(3) {

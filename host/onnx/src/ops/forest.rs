@@ -1,5 +1,5 @@
-//! Evaluation of decision trees as lookups: a matrix of node indices, one for each row of the data and each tree, goes down
-//! by one level in every step; leaves point to themselves.
+//! Evaluation of decision trees by table lookups. A matrix holds the index of the current node for each row of the data
+//! and each tree. Every step advances all indices by one level; a leaf is its own child.
 
 use super::super::tensor::from_f64s;
 use super::ml::table;
@@ -7,7 +7,8 @@ use super::{Node, Result, attrs};
 use byoc_ir::ir::ExprId;
 use std::collections::BTreeSet;
 
-/// Comparison of a feature with the value of a node; a row goes to the first child if it holds.
+/// Kind of a node: a leaf, or a comparison of a feature with the value of the node. The first child is selected if the
+/// comparison holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
     LessEqual,
@@ -51,9 +52,9 @@ pub(super) struct TreeNode {
     pub mode: Mode,
     pub feature: usize,
     pub value: f64,
-    /// Children for rows for which the comparison holds, and for which it does not.
+    /// Children: the first is selected if the comparison holds, the second if it does not.
     pub children: [usize; 2],
-    /// True if a missing value (NaN) goes to the first child.
+    /// True if a missing value (NaN) selects the first child.
     pub missing_is_true: bool,
 }
 
@@ -69,7 +70,7 @@ pub(super) struct Forest {
     pub roots: Vec<usize>,
 }
 
-/// Rule by which the weights of the leaves that a row reaches become its scores.
+/// Rule that combines the weights of the leaves that a row reaches into its scores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aggregate {
     Average,
@@ -78,11 +79,11 @@ pub(super) enum Aggregate {
     Max,
 }
 
-/// Weights of leaves: node, target, weight.
+/// Leaf weights, as (node, target, weight).
 pub(super) type Weights = Vec<(usize, usize, f64)>;
 
 impl Forest {
-    /// Returns the largest number of nodes between a root and a leaf.
+    /// Returns the maximum number of edges from a root to a leaf.
     fn depth(&self, n: &mut Node<'_, '_>) -> Result<usize> {
         let mut level: BTreeSet<usize> = self.roots.iter().copied().collect();
         let mut depth = 0;
@@ -110,7 +111,7 @@ impl Forest {
         n.vector(&values)
     }
 
-    /// Returns the leaves that each row reaches: indices of shape (rows, trees).
+    /// Returns the indices of the leaves that each row reaches, with the shape (rows, trees).
     fn leaves(&self, n: &mut Node<'_, '_>, data: ExprId) -> Result<ExprId> {
         let depth = self.depth(n)?;
         let dtype = n.dtype(data)?;
@@ -133,7 +134,7 @@ impl Forest {
         let roots: Vec<i32> = self.roots.iter().map(|&root| root as i32).collect();
         let roots = n.vector(&roots);
         let mut index = n.op("expand_dims", &[roots], attrs![axis: 0])?;
-        // The first step looks up the same columns for all rows, and so gives the indices one row per row of the data.
+        // Initially, `index` is one row, the roots. The first step broadcasts it to one row per row of the data.
         for level in 0..depth.max(1) {
             let look_up = |n: &mut Node<'_, '_>, table| n.op("take", &[table, index], attrs![axis: 0, mode: "fast"]);
             let node_features = look_up(n, features)?;
@@ -167,7 +168,7 @@ impl Forest {
             }
             let goes_first = match goes_first {
                 Some(goes_first) => goes_first,
-                // Every tree is a leaf.
+                // Every tree consists of a single leaf.
                 None => n.op_without_attrs("equal", &[row_values, node_values])?,
             };
             let [first, second] = [look_up(n, children[0])?, look_up(n, children[1])?];
@@ -176,7 +177,7 @@ impl Forest {
         Ok(index)
     }
 
-    /// Returns the scores of each row: shape (rows, `targets`).
+    /// Returns the scores of each row, with the shape (rows, `targets`).
     pub(super) fn scores(
         &self,
         n: &mut Node<'_, '_>,
@@ -189,7 +190,7 @@ impl Forest {
             return Err(n.invalid_node("expected at least one tree, found none"));
         }
         let dtype = n.dtype(data)?;
-        // A leaf without a weight for a target does not take part in its minimum or maximum.
+        // A leaf without a weight for a target does not contribute to the minimum or maximum of the target.
         let absent = match aggregate {
             Aggregate::Average | Aggregate::Sum => 0.0,
             Aggregate::Min => f64::INFINITY,

@@ -192,7 +192,7 @@ fn reshape_to_batch(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[
     n.reshape_to(value, &with_batch(batch_size))
 }
 
-/// Returns the common shape that two shapes broadcast to; `None` if they are incompatible.
+/// Returns the shape to which two shapes broadcast; `None` if they are incompatible.
 pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
     let rank = a.len().max(b.len());
     let unit_dim = Dim::Fixed(1);

@@ -1,5 +1,5 @@
-//! Features and linear models of the domain `ai.onnx.ml`, on numbers; trees and support vector machines are in
-//! [`trees`](super::trees) and [`svm`](super::svm).
+//! Feature operators and linear models of the domain `ai.onnx.ml`, for numeric data. Trees and support vector machines
+//! are in [`trees`](super::trees) and [`svm`](super::svm).
 
 use super::super::state::Error;
 use super::super::tensor::from_f64s;
@@ -71,7 +71,7 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Creates the error for a form of the operator that is not supported.
+/// Creates the error for an unsupported form of the operator.
 pub(super) fn unsupported(n: &Node<'_, '_>, form: &str, help: &str) -> Error {
     let error = n.error(codes::frontends::UNSUPPORTED_OPERATOR, "unsupported form of the operator");
     Box::new(error.note(form.to_owned()).help(help.to_owned()))
@@ -91,18 +91,16 @@ pub(super) fn rows_of(n: &mut Node<'_, '_>) -> Result<ExprId> {
     }
 }
 
-/// Returns the labels of the classes, which are integers.
+/// Returns the class labels, which must be integers.
 pub(super) fn class_labels(n: &Node<'_, '_>, integers: &str, strings: &str) -> Result<Vec<i64>> {
     match n.ints_attr(integers)?.filter(|labels| !labels.is_empty()) {
         Some(labels) => Ok(labels),
-        None if n.has(strings) => {
-            Err(unsupported(n, "strings as labels of classes", "number the classes before training"))
-        }
+        None if n.has(strings) => Err(unsupported(n, "string class labels", "number the classes before training")),
         None => Err(n.invalid_node(format!("attribute {integers} is missing"))),
     }
 }
 
-/// Returns the label of each class.
+/// Looks up the label of each class index in `class`.
 pub(super) fn labels_of(n: &mut Node<'_, '_>, labels: &[i64], class: ExprId) -> Result<ExprId> {
     let labels = n.vector(labels);
     n.op("take", &[labels, class], attrs![axis: 0, mode: "fast"])
@@ -117,12 +115,13 @@ pub(super) fn post_transform(n: &mut Node<'_, '_>, scores: ExprId, transform: &s
         "SOFTMAX_ZERO" => softmax_zero(n, scores),
         "PROBIT" => probit(n, scores),
         other => Err(n.invalid_node(format!(
-            "post_transform: expected NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT, found \"{other}\""
+            "attribute post_transform: expected NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT, found \"{other}\""
         ))),
     }
 }
 
-/// Softmax in which a score of 0 keeps the probability 0.
+/// Computes the softmax over the non-zero scores of each row. The probability of a score of 0 is 0, or 0.5 if all
+/// scores of the row are 0.
 fn softmax_zero(n: &mut Node<'_, '_>, scores: ExprId) -> Result<ExprId> {
     let largest = n.op("max", &[scores], attrs![axis: [1], keepdims: true])?;
     let difference = n.op_without_attrs("subtract", &[scores, largest])?;
@@ -138,7 +137,8 @@ fn softmax_zero(n: &mut Node<'_, '_>, scores: ExprId) -> Result<ExprId> {
     n.op_without_attrs("where", &[is_empty, half, quotient])
 }
 
-/// Inverse of the cumulative normal distribution, by Winitzki's approximation of the inverse error function.
+/// Computes the inverse of the cumulative normal distribution, with Winitzki's approximation of the inverse error
+/// function.
 fn probit(n: &mut Node<'_, '_>, scores: ExprId) -> Result<ExprId> {
     const A: f64 = 0.147;
     let doubled = n.with_scalar("multiply", scores, 2.0)?;
@@ -160,13 +160,13 @@ fn probit(n: &mut Node<'_, '_>, scores: ExprId) -> Result<ExprId> {
     n.with_scalar("multiply", inverse, std::f64::consts::SQRT_2)
 }
 
-/// Returns a float-list attribute as a constant of the element type of `like`.
+/// Returns the values of a float-list attribute as a constant with the element type of `like`.
 pub(super) fn floats_like(n: &mut Node<'_, '_>, values: &[f64], shape: &[usize], like: ExprId) -> Result<ExprId> {
     let dtype = n.dtype(like)?;
     Ok(n.tensor(from_f64s(dtype, shape, values)))
 }
 
-/// Returns a table of `rows` x `cols` values, all `value`.
+/// Returns a row-major table of `rows` x `cols` elements, each equal to `value`.
 ///
 /// # Errors
 /// If the table exceeds the memory limit.
@@ -184,7 +184,7 @@ pub(super) fn check_count(n: &Node<'_, '_>, name: &str, found: usize, expected: 
     Err(n.invalid_node(format!("attribute {name}: expected {expected} values, found {found}")))
 }
 
-/// Computes data x coefficients + intercepts for `targets` rows of coefficients.
+/// Computes data * coefficients^T + intercepts, with one row of coefficients per target.
 fn linear_scores(n: &mut Node<'_, '_>, data: ExprId, targets: usize) -> Result<ExprId> {
     let coefficients = n.floats_attr("coefficients")?.unwrap_or_default();
     if coefficients.is_empty() || !coefficients.len().is_multiple_of(targets) {
@@ -218,7 +218,7 @@ fn linear_classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let negative = n.op_without_attrs("negative", &[scores])?;
         scores = n.concatenate(&[negative, scores], 1)?;
     } else if targets != labels.len() {
-        return Err(n.invalid_node(format!("expected {targets} labels of classes, found {}", labels.len())));
+        return Err(n.invalid_node(format!("expected {targets} class labels, found {}", labels.len())));
     }
     let class = n.op("argmax", &[scores], attrs![axis: [1]])?;
     let scores = post_transform(n, scores, &transform)?;
@@ -242,9 +242,9 @@ fn normalizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
             let sum = n.op("sum", &[squares], along_rows())?;
             n.op_without_attrs("sqrt", &[sum])?
         }
-        other => return Err(n.invalid_node(format!("norm: expected MAX, L1 or L2, found \"{other}\""))),
+        other => return Err(n.invalid_node(format!("attribute norm: expected MAX, L1 or L2, found \"{other}\""))),
     };
-    // A row of zeros stays as it is.
+    // A norm of 0 is replaced with 1, so that a row of zeros remains unchanged.
     let is_zero = n.with_scalar("equal", norm, 0.0)?;
     let one = n.scalar(DType::F32, 1.0);
     let norm = n.op_without_attrs("where", &[is_zero, one, norm])?;

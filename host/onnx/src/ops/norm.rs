@@ -156,7 +156,7 @@ fn layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(outputs)
 }
 
-/// Normalizes over the last axis.
+/// Applies layer normalization over the last axis.
 pub(super) fn layer_norm_of(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -168,7 +168,7 @@ pub(super) fn layer_norm_of(
     layer_norm_from(n, data, rank - 1, [Some(gamma), beta], epsilon)
 }
 
-/// Normalizes over `axis` and all later axes, which are merged by a reshape.
+/// Applies layer normalization over `axis` and all later axes, which are merged by a reshape.
 fn layer_norm_from(
     n: &mut Node<'_, '_>,
     data: ExprId,
@@ -334,7 +334,7 @@ fn stash_type(n: &Node<'_, '_>) -> Result<DType> {
         .ok_or_else(|| n.invalid_node(format!("attribute stash_type: expected an element type, found {dtype_number}")))
 }
 
-/// Returns `axis`, or -1 for the last axis: -1 is the default, and the value that patterns match.
+/// Returns `axis`, or -1 for the last axis. The value -1 is the default, and the value that patterns match.
 fn relative_axis(axis: usize, rank: usize) -> i64 {
     if axis + 1 == rank { -1 } else { axis as i64 }
 }

@@ -117,7 +117,8 @@ fn pool_padded(
 /// Maximum total number of window taps in a plane for which the positions of the maxima are computed.
 const MAX_TAPS: usize = 1 << 24;
 
-/// Returns the position of each pooling maximum in the flattened data: the first maximum in window order.
+/// Returns the position of each window's maximum in the flattened data; of several equal maxima, the first in window
+/// order.
 fn positions_of_maxima(n: &mut Node<'_, '_>, data: ExprId, result: ExprId, window: &Geometry) -> Result<ExprId> {
     let ty = n.ty(data)?;
     let (Some(shape), Some(out)) = (ty.shape(), n.ty(result)?.shape()) else { return Err(n.unknown_dims_error(&ty)) };
@@ -188,8 +189,8 @@ fn unravel(mut i: usize, shape: &[usize]) -> Vec<usize> {
     index
 }
 
-/// Averages windows of data padded at run time, without counting the padding: the mean of the padded data divided by
-/// the mean of padded ones.
+/// Averages windows of data that is padded at run time, excluding the padding: divides the mean of the padded data by
+/// the mean of a tensor of ones with the same padding.
 fn average_of_padded(n: &mut Node<'_, '_>, data: ExprId, kernel: Vec<usize>, spatial: &[Dim]) -> Result<ExprId> {
     let dims = n.dims(data)?;
     let one = n.scalar(n.dtype(data)?, 1.0);
@@ -248,7 +249,7 @@ fn has_same_padding_with_strides(n: &Node<'_, '_>, spatial: &[Dim]) -> Result<bo
 enum Rounding {
     /// Rounding of all axes by Relay's `ceil_mode`.
     All(bool),
-    /// True for each axis that is rounded up, if the axes differ.
+    /// Rounding of each axis if the axes differ: true if rounded up.
     PerAxis(Vec<bool>),
 }
 

@@ -298,7 +298,7 @@ fn convolve(n: &mut Node<'_, '_>, convolution: &Convolution) -> Result<ExprId> {
     n.op(["nn.conv1d", "nn.conv2d", "nn.conv3d"][axes - 1], &[data, weight], attrs)
 }
 
-/// Computes value - zero point in int32. A zero-point vector is extended by `trailing_axes` axes of size 1.
+/// Computes value - zero point in int32. A zero-point vector is extended by `trailing_axes` axes of dimension 1.
 fn subtract_zero_point(
     n: &mut Node<'_, '_>,
     value: ExprId,

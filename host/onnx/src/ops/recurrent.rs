@@ -228,7 +228,7 @@ fn wide_input(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
     n.widen(value)
 }
 
-/// Input sequence of one direction of a recurrent layer.
+/// Input sequence for one direction of a recurrent layer.
 struct Sequence<'a> {
     /// Inputs of all steps multiplied by the input weights, (steps * batch, gates * hidden).
     projected: ExprId,
@@ -349,7 +349,7 @@ impl Activation {
 }
 
 impl Direction<'_> {
-    /// Unrolls the layer into `steps` copies of its step. Returns the stacked outputs and the last state.
+    /// Unrolls the layer into `steps` time steps. Returns the stacked outputs and the last state.
     fn unroll(
         &self,
         n: &mut Node<'_, '_>,
@@ -478,13 +478,13 @@ impl Direction<'_> {
         n.op_without_attrs("add", &[projection, product])
     }
 
-    /// Creates a step of an RNN: H = f(X W + H R + b).
+    /// Creates a step of an RNN: H = f(X * W^T + H * R^T + b).
     fn rnn(&self, n: &mut Node<'_, '_>, projection: ExprId, state: State) -> Result<State> {
         let sum = self.with_recurrence(n, projection, state)?;
         Ok(State { hidden: Some(self.activate(n, 0, sum)?), cell: None })
     }
 
-    /// Creates a step of an LSTM with gates i, o, f, c: C = f C + i c, H = o h(C).
+    /// Creates a step of an LSTM with gates i, o, f, c: C = f * C + i * c, H = o * h(C), with elementwise products.
     fn lstm(&self, n: &mut Node<'_, '_>, projection: ExprId, state: State) -> Result<State> {
         let sum = self.with_recurrence(n, projection, state)?;
         let gates = split(n, sum, 4, 1)?;
@@ -520,7 +520,7 @@ impl Direction<'_> {
         Ok(State { hidden: Some(n.op_without_attrs("multiply", &[output, activated_cell])?), cell: Some(cell) })
     }
 
-    /// Creates a step of a GRU with gates z, r, h: H = (1 - z) h + z H.
+    /// Creates a step of a GRU with gates z, r, h: H = (1 - z) * h + z * H, with elementwise products.
     fn gru(&self, n: &mut Node<'_, '_>, projection: ExprId, state: State) -> Result<State> {
         let hidden = self.hidden;
         if self.linear_before_reset {

@@ -21,7 +21,7 @@ pub const ROWS: &[Row] = &[
 
 type Formula = fn(&mut Node<'_, '_>, ExprId, &Reduction) -> Result<ExprId>;
 
-/// Formula for one-element groups.
+/// Elementwise form of a reduction, for groups of one element.
 type Elementwise = fn(&mut Node<'_, '_>, ExprId) -> Result<ExprId>;
 
 /// Axes of a reduction.
@@ -44,7 +44,7 @@ impl Reduction {
         }
     }
 
-    /// Reduces `x`, and keeps the reduced axes as dimensions of 1.
+    /// Reduces `x`, and keeps the reduced axes with dimension 1.
     fn apply_keepdims(&self, n: &mut Node<'_, '_>, op: &str, x: ExprId) -> Result<ExprId> {
         let axes = match &self.axes {
             Axes::Known(axes) => Axes::Known(axes.clone()),
@@ -107,11 +107,13 @@ fn log_sum(n: &mut Node<'_, '_>, x: ExprId, axes: &Reduction) -> Result<ExprId> 
 /// Computes max + log(sum(exp(x - max))), which does not overflow because each exponential is at most 1.
 fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, axes: &Reduction) -> Result<ExprId> {
     let input_dtype = n.dtype(x)?;
-    // Integers have neither negative differences (unsigned) nor logarithms.
+    // Integers are computed in float64: unsigned integers cannot represent negative differences, and no integer type
+    // can represent logarithms.
     let x = if input_dtype.is_float() { x } else { n.cast(x, DType::F64)? };
     let dtype = n.dtype(x)?;
     let max = axes.apply_keepdims(n, "max", x)?;
-    // If all elements are -inf, or a group is empty, the shift is 0, because -inf - -inf would be NaN.
+    // The shift is 0 if the maximum is infinite (-inf if a group is empty), because the difference of two equal
+    // infinities is NaN.
     let is_finite = n.op_without_attrs("isfinite", &[max])?;
     let zero = n.scalar(dtype, 0.0);
     let shift = n.op_without_attrs("where", &[is_finite, max, zero])?;

@@ -68,13 +68,13 @@ fn length(n: &Node<'_, '_>, sequence: ExprId) -> Result<usize> {
     }
 }
 
-/// Returns the elements of input 0, a sequence.
+/// Returns the elements of the sequence in input 0.
 fn elements(n: &mut Node<'_, '_>) -> Result<Vec<ExprId>> {
     let sequence = n.input(0)?;
     (0..length(n, sequence)?).map(|i| n.project(sequence, i as u32)).collect()
 }
 
-/// Returns the position in input `i`. A negative position counts from the end of `count` elements; the result must be
+/// Reads a position from input `i`. A negative position counts from the end of `count` elements; the result must be
 /// less than `bound`.
 fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Result<usize> {
     let input_position =
@@ -100,7 +100,8 @@ fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.op("stack", &[tuple], attrs![axis: axis])?)
 }
 
-/// Applies a subgraph to each element of the sequences, together with the tensor inputs.
+/// Applies a subgraph to the corresponding elements of the input sequences. Tensor inputs are passed to every
+/// application.
 fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let inputs = n.all_inputs()?;
@@ -119,8 +120,8 @@ fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     results.iter().map(|elements| n.tuple(elements)).collect()
 }
 
-/// Splits a tensor into parts of equal size, into parts of the listed sizes, or into slices of length 1, whose axis is
-/// removed unless `keepdims` is set.
+/// Splits a tensor into parts of equal size or of the listed sizes, or into slices of length 1. The split axis of such
+/// slices is removed unless `keepdims` is set.
 fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;

@@ -55,9 +55,9 @@ fn stft(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.op("signal.stft", &[signal, step, window], attrs![onesided: onesided])?)
 }
 
-/// Computes a - b cos(2 pi i / count) + c cos(4 pi i / count) for each element i, in float64 (ONNX operators
-/// BlackmanWindow, HammingWindow, HannWindow). `count` is the window size for a periodic window, and one less for a
-/// symmetric window.
+/// Computes a - b * cos(2 * pi * i / count) + c * cos(4 * pi * i / count) for each element i, in float64 (ONNX
+/// operators BlackmanWindow, HammingWindow, HannWindow). `count` is the window size for a periodic window, and one less
+/// for a symmetric window.
 fn window(n: &mut Node<'_, '_>, [a, b, c]: [f64; 3]) -> Result<Outputs> {
     let size = n.input(0)?;
     let size = n.cast(size, DType::F64)?;

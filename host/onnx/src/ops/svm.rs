@@ -7,11 +7,12 @@ use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[("SVMClassifier", 1, classifier), ("SVMRegressor", 1, regressor)];
 
-/// Returns the kernel function of each row of the data and each support vector.
+/// Returns the value of the kernel function for each row of the data and each support vector.
 fn kernel(n: &mut Node<'_, '_>, data: ExprId, supports: usize) -> Result<ExprId> {
     let vectors = n.floats_attr("support_vectors")?.unwrap_or_default();
     if vectors.is_empty() || !vectors.len().is_multiple_of(supports) {
-        let message = format!("support_vectors: expected {supports} vectors, found {} numbers", vectors.len());
+        let message =
+            format!("attribute support_vectors: expected {supports} vectors, found {} numbers", vectors.len());
         return Err(n.invalid_node(message));
     }
     let vectors = floats_like(n, &vectors, &[supports, vectors.len() / supports], data)?;
@@ -36,7 +37,9 @@ fn kernel(n: &mut Node<'_, '_>, data: ExprId, supports: usize) -> Result<ExprId>
     match kernel.as_str() {
         "POLY" => n.with_scalar("power", shifted, degree),
         "SIGMOID" => n.op_without_attrs("tanh", &[shifted]),
-        other => Err(n.invalid_node(format!("kernel_type: expected LINEAR, POLY, RBF or SIGMOID, found \"{other}\""))),
+        other => Err(
+            n.invalid_node(format!("attribute kernel_type: expected LINEAR, POLY, RBF or SIGMOID, found \"{other}\""))
+        ),
     }
 }
 
@@ -66,20 +69,20 @@ fn regressor(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(post_transform(n, score, &transform)?)
 }
 
-/// Decides between each two classes; the class with the most decisions in its favor is predicted.
+/// Decides between each pair of classes, and predicts the class with the most decisions in its favor.
 fn classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let labels = class_labels(n, "classlabels_ints", "classlabels_strings")?;
     let classes = labels.len();
     let supports_per_class = n.ints_attr("vectors_per_class")?.unwrap_or_default();
     if supports_per_class.is_empty() {
-        return Err(unsupported(n, "machine without support vectors", "export it as LinearClassifier"));
+        return Err(unsupported(n, "support vector machine without support vectors", "export it as LinearClassifier"));
     }
     if n.floats_attr("prob_a")?.is_some_and(|parameters| !parameters.is_empty()) {
         return Err(unsupported(n, "probabilities", "export the classifier without probabilities"));
     }
     check_count(n, "vectors_per_class", supports_per_class.len(), classes)?;
     let counts: Option<Vec<usize>> = supports_per_class.iter().map(|&count| usize::try_from(count).ok()).collect();
-    let counts = counts.ok_or_else(|| n.invalid_node("vectors_per_class: expected integers >= 0"))?;
+    let counts = counts.ok_or_else(|| n.invalid_node("attribute vectors_per_class: expected integers >= 0"))?;
     let supports = counts.iter().fold(0usize, |sum, &count| sum.saturating_add(count));
     let pairs = classes * (classes - 1) / 2;
     let coefficients = n.floats_attr("coefficients")?.unwrap_or_default();
@@ -94,7 +97,8 @@ fn classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let data = n.cast(data, DType::F32)?;
     let kernel = kernel(n, data, supports)?;
-    // One row of weights for each pair of classes, and the class that a positive and another score speak for.
+    // For each pair of classes: a row of weights, the class favored by a positive score, and the class favored by any
+    // other score.
     let (mut weights, mut positive, mut negative) = (table(pairs, supports, 0.0)?, Vec::new(), Vec::new());
     let mut rows = weights.chunks_exact_mut(supports);
     for first in 0..classes {

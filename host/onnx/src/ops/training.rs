@@ -15,7 +15,7 @@ struct Update {
     states: Vec<ExprId>,
 }
 
-/// Reads the input lists, with `states` states per tensor.
+/// Reads the input lists; each tensor has `states` optimizer states.
 fn updates(n: &mut Node<'_, '_>, states: usize) -> Result<Vec<Update>> {
     let list_count = states + 2;
     let count = n.input_count().saturating_sub(2) / list_count;
@@ -107,7 +107,7 @@ fn adam(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(outputs(&results))
 }
 
-/// Converts Momentum: follows an exponentially decaying sum of the gradients; `nesterov` looks one step ahead.
+/// Converts Momentum: updates each tensor by an exponentially decaying sum of its gradients, or by Nesterov's variant.
 fn momentum(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (alpha, beta) = (n.float_attr("alpha", 0.0)?, n.float_attr("beta", 0.0)?);
     let is_nesterov = match n.str_attr("mode", "standard")?.as_str() {

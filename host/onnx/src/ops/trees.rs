@@ -14,7 +14,8 @@ pub const ROWS: &[Row] = &[
     ("TreeEnsembleRegressor", 1, regressor),
 ];
 
-/// Checks that a list of attributes has an entry for each of `count` items; an absent list has the default for each.
+/// Returns the values of an attribute after checking that there are `count`; an absent or empty list stands for `count`
+/// default values.
 fn entries<T: Clone>(n: &Node<'_, '_>, name: &str, values: Option<Vec<T>>, count: usize, default: T) -> Result<Vec<T>> {
     match values {
         Some(values) if values.len() == count => Ok(values),
@@ -25,7 +26,8 @@ fn entries<T: Clone>(n: &Node<'_, '_>, name: &str, values: Option<Vec<T>>, count
     }
 }
 
-/// Returns a list of numbers, stored in attribute `name` or as a tensor in `name` with the suffix `_as_tensor`.
+/// Returns a list of numbers that is stored in the attribute `name`, or as a tensor in the attribute
+/// `<name>_as_tensor`.
 fn numbers(n: &Node<'_, '_>, name: &str) -> Result<Option<Vec<f64>>> {
     match n.tensor_attr(&format!("{name}_as_tensor"))? {
         Some(tensor) => Ok(Some(tensor.view().to_f64s())),
@@ -37,7 +39,7 @@ fn required<T>(n: &Node<'_, '_>, name: &str, values: Option<T>) -> Result<T> {
     values.ok_or_else(|| n.invalid_node(format!("attribute {name} is missing")))
 }
 
-/// Reads integers >= 0 that index something.
+/// Reads an attribute list of indices, which must be non-negative and fit into int32.
 fn indices(n: &Node<'_, '_>, name: &str) -> Result<Vec<usize>> {
     let values = required(n, name, n.ints_attr(name)?)?;
     let index = |value: i64| usize::try_from(value).ok().filter(|&index| index <= i32::MAX as usize);
@@ -48,8 +50,8 @@ fn indices(n: &Node<'_, '_>, name: &str) -> Result<Vec<usize>> {
 }
 
 impl Forest {
-    /// Reads the trees of the operators before version 5, in which trees and nodes have numbers. Returns the index of
-    /// each node by tree and number as well.
+    /// Reads the trees of an operator before version 5, where a tree number and a node number identify a node. Also
+    /// returns the index of each node by these two numbers.
     fn read(n: &Node<'_, '_>) -> Result<(Forest, BTreeMap<[i64; 2], usize>)> {
         let ints = |name: &str| required(n, name, n.ints_attr(name)?);
         let (trees, numbers_in_tree) = (ints("nodes_treeids")?, ints("nodes_nodeids")?);
@@ -74,8 +76,9 @@ impl Forest {
         let mut nodes = Vec::with_capacity(count);
         let mut is_child = vec![false; count];
         for i in 0..count {
-            let mode = Mode::parse(&modes[i])
-                .ok_or_else(|| n.invalid_node(format!("nodes_modes: expected a known mode, found \"{}\"", modes[i])))?;
+            let mode = Mode::parse(&modes[i]).ok_or_else(|| {
+                n.invalid_node(format!("attribute nodes_modes: expected a known mode, found \"{}\"", modes[i]))
+            })?;
             if mode == Mode::Leaf {
                 nodes.push(TreeNode::leaf(i));
                 continue;
@@ -107,7 +110,7 @@ fn feature(n: &Node<'_, '_>, feature: i64) -> Result<usize> {
     in_range.ok_or_else(|| n.invalid_node(format!("nodes_featureids: {feature} is out of range")))
 }
 
-/// Checks that the data has the features that the nodes name, and returns it as a matrix of floats.
+/// Returns the data as a matrix of floats, after checking that it has every feature that a node reads.
 fn data(n: &mut Node<'_, '_>, forest: &Forest) -> Result<ExprId> {
     let data = rows_of(n)?;
     let last_feature = forest.nodes.iter().map(|node| node.feature).max().unwrap_or(0);
@@ -137,11 +140,11 @@ fn weights(n: &Node<'_, '_>, prefix: &str, index: &BTreeMap<[i64; 2], usize>) ->
     Ok(weights)
 }
 
-/// Adds the base values, one for all targets or one each.
+/// Adds the base values: one value for all targets, or one value per target.
 fn add_base(n: &mut Node<'_, '_>, scores: ExprId, targets: usize) -> Result<ExprId> {
     let Some(base) = numbers(n, "base_values")?.filter(|base| !base.is_empty()) else { return Ok(scores) };
     if base.len() != targets && base.len() != 1 {
-        return Err(n.invalid_node(format!("base_values: expected {targets} values, found {}", base.len())));
+        return Err(n.invalid_node(format!("attribute base_values: expected {targets} values, found {}", base.len())));
     }
     let base = n.tensor(from_f64s(n.dtype(scores)?, &[base.len()], &base));
     n.op_without_attrs("add", &[scores, base])
@@ -154,20 +157,20 @@ fn aggregate(n: &Node<'_, '_>) -> Result<Aggregate> {
         "MIN" => Aggregate::Min,
         "MAX" => Aggregate::Max,
         other => {
-            let message = format!("aggregate_function: expected AVERAGE, SUM, MIN or MAX, found \"{other}\"");
+            let message = format!("attribute aggregate_function: expected AVERAGE, SUM, MIN or MAX, found \"{other}\"");
             return Err(n.invalid_node(message));
         }
     })
 }
 
-/// Returns the number of targets, checked against the targets of the weights.
+/// Returns the number of targets, after checking that it covers the targets of all weights.
 fn checked_targets(n: &Node<'_, '_>, targets: i64, weights: &Weights) -> Result<usize> {
     let last = weights.iter().map(|(_, target, _)| *target).max();
     match usize::try_from(targets).ok().filter(|&targets| targets > 0 && last.is_none_or(|last| last < targets)) {
         Some(targets) => Ok(targets),
         None => {
             let last = last.unwrap_or(0);
-            Err(n.invalid_node(format!("n_targets: expected at least {}, found {targets}", last + 1)))
+            Err(n.invalid_node(format!("attribute n_targets: expected at least {}, found {targets}", last + 1)))
         }
     }
 }
@@ -192,7 +195,7 @@ fn classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let transform = n.str_attr("post_transform", "NONE")?;
     let data = data(n, &forest)?;
     if labels.len() == 2 && ids.len() == 1 {
-        // The scores are those of the second class; their sign or their half decides.
+        // The scores belong to the second class. The decision threshold is 0.5 for probabilities, and 0 otherwise.
         weights.iter_mut().for_each(|(_, class, _)| *class = 0);
         let mut score = forest.scores(n, data, &weights, 1, Aggregate::Sum)?;
         let base = numbers(n, "base_values")?.unwrap_or_default();
@@ -221,12 +224,12 @@ fn classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![labels_of(n, &labels, class)?, scores])
 }
 
-/// Reads a tensor attribute as numbers.
+/// Reads a tensor attribute as a list of numbers.
 fn tensor_numbers(n: &Node<'_, '_>, name: &str) -> Result<Option<Vec<f64>>> {
     Ok(n.tensor_attr(name)?.map(|tensor: Tensor| tensor.view().to_f64s()))
 }
 
-/// Operator of version 5, in which inner nodes and leaves have lists of their own.
+/// Converts the operator of version 5, which has separate lists for inner nodes and leaves.
 fn tree_ensemble(n: &mut Node<'_, '_>) -> Result<Outputs> {
     const MEMBER: f64 = 6.0;
     let modes = required(n, "nodes_modes", tensor_numbers(n, "nodes_modes")?)?;
@@ -251,7 +254,7 @@ fn tree_ensemble(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let indices: Option<Vec<usize>> = (0..count).map(child).collect();
         children.push(indices.ok_or_else(|| n.invalid_node(format!("nodes_{name}nodeids: a node is out of range")))?);
     }
-    // The sets of the nodes with mode 6, each ended by NaN.
+    // Member sets of the nodes with mode 6, each terminated by NaN.
     let members = tensor_numbers(n, "membership_values")?.unwrap_or_default();
     let mut sets = members.split(|value| value.is_nan());
     let mut nodes: Vec<TreeNode> = Vec::with_capacity(count + leaf_targets.len());
@@ -263,7 +266,7 @@ fn tree_ensemble(n: &mut Node<'_, '_>) -> Result<Outputs> {
             3.0 => Mode::Greater,
             4.0 | MEMBER => Mode::Equal,
             5.0 => Mode::NotEqual,
-            other => return Err(n.invalid_node(format!("nodes_modes: expected 0 to 6, found {other}"))),
+            other => return Err(n.invalid_node(format!("attribute nodes_modes: expected 0 to 6, found {other}"))),
         };
         nodes.push(TreeNode {
             mode,
@@ -275,11 +278,11 @@ fn tree_ensemble(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     nodes.extend((0..leaf_targets.len()).map(|leaf| TreeNode::leaf(count + leaf)));
     for i in (0..count).filter(|&i| modes[i] == MEMBER) {
-        // A chain of comparisons, one for each member.
+        // A membership test becomes a chain of equality comparisons, one per member.
         let set = sets.next().unwrap_or_default();
         let node = nodes[i];
         let Some((&first, others)) = set.split_first() else {
-            return Err(n.invalid_node("membership_values: expected a set for each node of mode 6"));
+            return Err(n.invalid_node("attribute membership_values: expected a set for each node of mode 6"));
         };
         nodes[i].value = first;
         let mut last = i;
@@ -302,7 +305,7 @@ fn tree_ensemble(n: &mut Node<'_, '_>) -> Result<Outputs> {
         1 => Aggregate::Sum,
         2 => Aggregate::Min,
         3 => Aggregate::Max,
-        other => return Err(n.invalid_node(format!("aggregate_function: expected 0 to 3, found {other}"))),
+        other => return Err(n.invalid_node(format!("attribute aggregate_function: expected 0 to 3, found {other}"))),
     };
     let transform = match n.int_attr("post_transform", 0)? {
         0 => "NONE",
@@ -310,7 +313,7 @@ fn tree_ensemble(n: &mut Node<'_, '_>) -> Result<Outputs> {
         2 => "LOGISTIC",
         3 => "SOFTMAX_ZERO",
         4 => "PROBIT",
-        other => return Err(n.invalid_node(format!("post_transform: expected 0 to 4, found {other}"))),
+        other => return Err(n.invalid_node(format!("attribute post_transform: expected 0 to 4, found {other}"))),
     };
     let data = data(n, &forest)?;
     let scores = forest.scores(n, data, &weights, targets, aggregate)?;

@@ -1,4 +1,4 @@
-//! `manifest.json`: contents of the file, its producer, and the digests.
+//! `manifest.json`: contents, producer and digests of an artifact.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -76,7 +76,7 @@ pub struct TensorRecord {
     pub name: String,
     /// BLAKE3 digest of the tensor's bytes; empty for a tensor that is stored only in blobs.
     pub blake3: String,
-    /// True if the tensor is not in `weights.safetensors`, because the blobs of its regions contain it.
+    /// True if the tensor is not in `weights.safetensors`, because the blobs of the regions that read it contain it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_blobs: bool,
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-/// Minimum size in bytes at which an entry is written in the ZIP64 format.
+/// Minimum size in bytes of an entry that is written in the ZIP64 format.
 const ZIP64_THRESHOLD: usize = 1 << 31;
 
 /// Writes a built model to a file atomically: the file appears under its name once it is complete.

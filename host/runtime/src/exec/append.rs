@@ -1,5 +1,5 @@
-//! Concatenations that append to their first operand, as loops do that collect their results: the memory of the operand
-//! grows, so that n appended parts cost n copies of a part and not of everything before it.
+//! Concatenations that append to their first operand, typically in loops that collect their results. The memory of the
+//! operand grows with spare capacity, so that most appends copy only the new part, not the parts before it.
 
 use super::frame::{Frame, RegInfo, Scope, Slot};
 use super::program::{Arg, Instr, OpCall, Reg};
@@ -12,7 +12,7 @@ use byoc_ir::op::{OpDef, Params};
 use byoc_ir::tensor::{Tensor, byte_count};
 use std::sync::Arc;
 
-/// Maximum number of instructions that are searched for a read.
+/// Maximum number of later instructions that are searched for a read of the operand.
 const MAX_LATER: usize = 256;
 
 /// First operand of a concatenation whose memory may grow to hold the result.
@@ -29,7 +29,7 @@ impl Growing {
     }
 }
 
-/// Returns the first operand of a concatenation if it is a value that none of the instructions after it reads.
+/// Returns the first operand of a concatenation if it is a value that no later instruction reads.
 pub(super) fn growing_operand(
     def: &'static OpDef,
     call: &OpCall,
@@ -45,7 +45,8 @@ pub(super) fn growing_operand(
     is_appended.then(|| Growing { first, axis: Params::new(def, &call.attrs).int("axis") })
 }
 
-/// Returns true if no instruction reads the register, as far as the instructions are certain to run in this order.
+/// Returns true if it is certain that no instruction in `later` reads the register. The search returns false at the
+/// first jump or branch, and after `MAX_LATER` instructions.
 fn is_dead(reg: Reg, later: &[Instr]) -> bool {
     for instr in later.iter().take(MAX_LATER) {
         match instr {

@@ -1,15 +1,15 @@
 //! Constants that the host reads.
 //!
 //! Every region carries a host program as its fallback. A backend that runs the region has its own packed copies of the
-//! constants, so constants that only an unused host program reads need not stay in memory. A region whose dimensions
-//! are known only at run time may be refused in any run, and a device may be lost in any run, so the constants of such
-//! regions are retained.
+//! constants, so constants that only an unused host program reads need not stay in memory. In any run, a backend may
+//! refuse a region whose dimensions are known only at run time, and a region may lose its device; the constants of both
+//! kinds of region are retained.
 
 use super::program::{Function, Instr, Place, Program};
 use byoc_ir::ir::TensorType;
 
 /// Returns, for each constant, whether a function that the host may have to run reads the constant. `is_loaded` returns
-/// true for the index of a region that a backend has loaded and cannot lose.
+/// true for the index of a region that a backend has loaded and whose device cannot be lost.
 pub fn needed_constants(program: &Program, is_loaded: impl Fn(u32) -> bool) -> Vec<bool> {
     let mut is_needed = vec![false; program.constants.len()];
     let mut is_visited = vec![false; program.functions.len()];

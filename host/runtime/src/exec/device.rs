@@ -48,7 +48,7 @@ pub struct DeviceSlice {
     pub offset: usize,
 }
 
-/// Operands of a region in device memory; `None` for operands in host memory.
+/// Operands of a region that are in device memory; `None` for an operand in host memory.
 #[derive(Default)]
 pub struct DeviceOperands {
     /// Inputs, in the order of the region's parameters.
@@ -59,7 +59,7 @@ pub struct DeviceOperands {
     pub workspace: Option<DeviceWorkspace>,
 }
 
-/// Tensor whose memory a device shares while a run reads it.
+/// Tensor in host memory that a device reads in place.
 pub(super) struct SharedTensor(pub Tensor);
 
 impl AsRef<[u8]> for SharedTensor {
@@ -97,7 +97,7 @@ impl Footprint {
         Some(())
     }
 
-    /// Returns true if one of two steps writes what the other accesses.
+    /// Returns true if one of the two steps writes to a range that the other accesses.
     fn conflicts_with(&self, other_ranges: &Footprint) -> bool {
         self.space == other_ranges.space
             && (ranges_overlap(&self.writes, &other_ranges.writes)
@@ -128,7 +128,7 @@ impl Unfinished {
     /// Waits for the runs that conflict with a step, or for all runs if `step` is `None`.
     ///
     /// # Errors
-    /// If a run fails; the error has the index of its region. After a cancellation the wait ends without an error.
+    /// If a run fails; the error has the index of its region. After a cancellation, the wait ends without an error.
     pub(super) fn wait(&mut self, step: Option<&Footprint>, cancel: &Cancel) -> Result<(), (Diagnostic, u32)> {
         let is_conflict = |footprint: &Footprint| step.is_none_or(|step| footprint.conflicts_with(step));
         let mut index = 0;
@@ -198,7 +198,7 @@ impl DeviceFrame {
         self.imports.push((reg, buffer));
     }
 
-    /// Returns a register to its place in the arena.
+    /// Moves a register back to its place in the arena.
     pub(super) fn remove_import(&mut self, reg: Reg) {
         self.imports.retain(|(imported_reg, _)| *imported_reg != reg);
     }

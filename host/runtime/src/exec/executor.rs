@@ -16,7 +16,7 @@ use byoc_kernels::split;
 use byoc_plugin_api::host::run_options::BackendOptions;
 use std::sync::{Arc, OnceLock};
 
-/// Program prepared for execution. Kernels are created and weights are packed once; concurrent runs share nothing else.
+/// Program prepared for execution. Kernels are created and weights are packed once, and shared by concurrent runs.
 ///
 /// Memory is reused between runs: from the second run on, a straight-line program with known dimensions allocates
 /// nothing but its outputs.
@@ -101,8 +101,8 @@ impl Executor {
         self
     }
 
-    /// Sets the cancellation of all runs except [`Executor::run_under`]. The default is the cancellation in whose scope
-    /// the executor was created.
+    /// Sets the cancellation of all runs except those of [`Executor::run_under`]. The default is the cancellation in
+    /// whose scope the executor was created.
     #[must_use]
     pub fn with_cancel(mut self, cancel: Cancel) -> Executor {
         self.cancel = cancel;
@@ -150,7 +150,7 @@ impl Executor {
     }
 
     /// Same as [`Executor::run_under`], and writes the results to caller-provided memory. From the second run on, a
-    /// straight-line program with known dimensions allocates nothing. After an error the contents of `outputs` are
+    /// straight-line program with known dimensions allocates nothing. After an error, the contents of `outputs` are
     /// unspecified.
     ///
     /// # Errors
@@ -274,8 +274,8 @@ impl std::fmt::Debug for Executor {
     }
 }
 
-/// Returns true if the offsets of all tensors in a space are multiples of the alignment. If they are not, the tensors
-/// stay in host memory: the program is from a version that aligned them for fewer devices.
+/// Returns true if the offsets of all tensors in a space are multiples of the alignment. Otherwise the tensors stay in
+/// host memory. Earlier versions used a smaller alignment, which not every device accepts.
 fn has_aligned_offsets(program: &Program, space: usize, alignment: usize) -> bool {
     program.functions.iter().flat_map(|function| &function.registers).all(|register| match register.place {
         Place::Device { space: index, offset } if index as usize == space => offset.is_multiple_of(alignment),

@@ -116,7 +116,7 @@ pub(super) enum HostArena {
 }
 
 impl HostArena {
-    /// Allocates an arena of zero bytes, in page-locked memory if a device offers it.
+    /// Allocates an arena filled with zeros, in page-locked memory if a device offers it.
     pub(super) fn allocate(bytes: usize, device: Option<&DeviceSpace>) -> Result<HostArena, Diagnostic> {
         if let Some(device) = device.filter(|_| bytes > 0) {
             let charge = Charge::new(bytes)?;
@@ -148,7 +148,7 @@ impl AsMut<[u8]> for HostArena {
     }
 }
 
-/// Reason why a register was not copied to caller-provided memory.
+/// Failure to copy a register to caller-provided memory.
 pub(super) enum ReadError {
     /// The register holds a tensor of a different type.
     Type(DType, Shape),
@@ -156,7 +156,7 @@ pub(super) enum ReadError {
     Failed(Diagnostic),
 }
 
-/// The constants and the registers of a function: the immutable part of an activation.
+/// Constants and register descriptions of a function: the immutable part of an activation.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub regs: &'a [RegInfo],
@@ -199,7 +199,7 @@ impl<'a> Scope<'a> {
         matches!(self.reg(reg).slot, Slot::Value(i) if matches!(frame.values[i as usize], Value::Empty))
     }
 
-    /// Same as [`Scope::read`], for a tensor.
+    /// Same as [`Scope::read`], for a register that must hold a tensor.
     pub(super) fn read_tensor(&self, frame: &Frame, reg: Reg) -> Result<Tensor, Diagnostic> {
         match self.read(frame, reg)? {
             Value::Tensor(tensor) => Ok(tensor),

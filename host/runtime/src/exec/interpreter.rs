@@ -130,9 +130,9 @@ struct Interpreter<'e, 'o> {
     max_calls: u64,
     stack: SmallVec<[Activation<'e>; 1]>,
     arenas: usize,
-    /// Calls so far; an iteration of a loop counts as one.
+    /// Number of calls so far; an iteration of a loop counts as a call.
     calls: u64,
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u64,
     cells: Cells,
     /// Unfinished device work.

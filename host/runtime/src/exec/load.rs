@@ -30,7 +30,7 @@ pub(super) struct Code {
     pub arenas: Arenas,
     /// Number of registers that are values.
     pub values: usize,
-    /// Workspace in bytes, the maximum over all steps.
+    /// Size of the workspace in bytes: the maximum over all steps.
     pub workspace: usize,
     /// Space whose tensors are copied to or from the host arena, if there is one.
     pub copying_space: Option<u32>,
@@ -61,7 +61,7 @@ impl Code {
 pub(super) enum Step {
     Kernel(Box<KernelStep>),
     Dynamic(Box<DynamicStep>),
-    /// Alias, with the dimensions of the result if they are known.
+    /// View of an operand, with the dimensions of the result if they are known.
     Alias {
         from: Reg,
         out: Reg,
@@ -187,8 +187,8 @@ pub(super) fn load(
     Ok(Code { arenas, values: values as usize, workspace, copying_space, regs, steps, direct, notes })
 }
 
-/// Reserves memory for the workspaces of the steps behind the tensors of each device arena. Steps share it: as each
-/// writes the range, the device orders them.
+/// Reserves a range for workspaces at the end of each device arena. All steps share the range: each step records a
+/// write to it, so that the device runs the steps in order.
 fn place_device_workspaces(steps: &mut [Step], arenas: &mut Arenas) -> Result<(), Diagnostic> {
     let ends: Vec<Option<usize>> =
         arenas.device.iter().map(|bytes| bytes.checked_next_multiple_of(ALIGNMENT)).collect();
@@ -488,8 +488,7 @@ fn copy(function: &Function, regs: &[RegInfo], source: Reg, target: Reg) -> Step
     Step::Copy(Box::new(CopyStep { from: source, to: target, footprint, is_importable }))
 }
 
-/// Returns true if a single instruction writes a register, and all others that access it are regions that read it
-/// without computing in place.
+/// Returns true if the register is written exactly once, and read only by regions that do not compute in place on it.
 fn is_read_by_regions_only(function: &Function, reg: Reg) -> bool {
     let mut writes = 0;
     for instr in &function.code {

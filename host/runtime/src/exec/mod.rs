@@ -13,10 +13,10 @@
 //! | `validate` | checks a program before it runs |
 //! | `load` | prepares a program for execution: kernels, operands |
 //! | `prepared` | prepared program, and the memory that is reused between runs |
-//! | `interpreter` | loop over the instructions; `step` runs kernels, aliases and regions |
+//! | `interpreter` | loop over the instructions; `step` runs kernels, views and regions |
 //! | `plans` | plans of regions for the dimensions of a run; `lru_cache` is the bounded cache for them |
 //! | `frame` | memory of an activation; `value` is the contents of a register |
-//! | `recycler` | memory of tensors whose dimensions only a run determines; `append` lets it grow |
+//! | `recycler` | reuse of memory for tensors of run-time dimensions; `append` lets such memory grow |
 //! | `direct` | results that a step writes to caller-provided memory |
 
 mod append;

@@ -120,7 +120,7 @@ impl RegionPlans {
 }
 
 impl Owner {
-    /// Calls `prepare` of the backend, and adds a user to the plan.
+    /// Calls the backend's `prepare`, and adds a user to the plan.
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         lock(&self.users).preparing += 1;
         // The lock is not held during the call: the backend may use the host's threads, and this thread may start

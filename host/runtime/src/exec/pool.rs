@@ -73,8 +73,8 @@ impl Pool {
         self.pool.spawn(body);
     }
 
-    /// Runs `body(i)` for every `i` below `n`, and returns when all calls are done. The calls run inline and in order
-    /// if there is one thread or one index, or inside another `parallel_for`.
+    /// Runs `body(i)` for every `i` below `n`, and returns after the last call has ended. The calls run inline and in
+    /// order if there is one thread or one index, or inside another `parallel_for`.
     ///
     /// # Panics
     /// If `body` panics.

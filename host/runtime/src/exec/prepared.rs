@@ -21,7 +21,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// A program, its constants and its code, shared by concurrent runs.
 pub(super) struct PreparedProgram {
     pub program: Program,
-    /// A released constant is replaced with an empty tensor; `code` returns an error for a function that reads one.
+    /// Constants of the program. A released constant is an empty tensor; `code` returns an error for a function that
+    /// reads one.
     pub constants: Vec<Tensor>,
     pub pool: Arc<Pool>,
     released_constants: Vec<bool>,
@@ -56,7 +57,7 @@ pub(super) enum Threading {
 /// Maximum number of frames retained per function for reuse: enough for concurrent runs, not for deep recursion.
 const MAX_FREE_FRAMES: usize = 16;
 
-/// Working memory of a run that belongs to no activation.
+/// Working memory that belongs to a run rather than to one of its activations.
 pub(super) struct RunBuffers {
     pub scratch: Scratch,
     pub workspace: AlignedBytes,

@@ -56,7 +56,7 @@ pub struct Program {
     pub functions: Vec<Function>,
 }
 
-/// A named tensor: an input, an output, a constant.
+/// Named tensor: an input, an output or a constant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
@@ -158,7 +158,7 @@ pub enum Place {
     Device {
         /// Index into [`Program::spaces`].
         space: u32,
-        /// Offset, a multiple of 256.
+        /// Offset in bytes, a multiple of 256.
         offset: usize,
     },
 }

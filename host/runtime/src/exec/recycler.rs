@@ -1,19 +1,21 @@
-//! Reuse of the memory of tensors whose dimensions only a run determines. Fresh memory of the system costs a page fault
-//! for every 4 KiB, which takes longer than most operators need to fill it.
+//! Reuse of memory for tensors whose dimensions are known only at run time. Fresh memory from the system costs a page
+//! fault for every 4 KiB, which takes longer than most operators need to fill a page.
 
 use super::lock::lock;
 use byoc_ir::tensor::{AlignedBytes, OutOfMemory, memory};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Minimum size in bytes of a block worth retaining; the allocator serves smaller ones from memory in use.
+/// Minimum size in bytes of a block worth retaining; the allocator serves smaller blocks from memory that it already
+/// holds.
 const MIN_BYTES: usize = 128 << 10;
 
-/// Maximum number of free blocks, and their maximum total size in bytes.
+/// Maximum number of free blocks.
 const MAX_BLOCKS: usize = 32;
+/// Maximum total size of the free blocks in bytes.
 const MAX_FREE_BYTES: usize = 256 << 20;
 
-/// Free blocks of one run after another. Blocks that a run has not used are released when the next one begins.
+/// Free blocks, reused by consecutive runs. Blocks that a run has not used are released when the next run begins.
 #[derive(Default)]
 pub(super) struct Recycler(Mutex<FreeBlocks>);
 
@@ -50,7 +52,7 @@ impl memory::Cache for Recycler {
 }
 
 impl Recycler {
-    /// Creates a recycler whose free blocks give way to any allocation.
+    /// Creates a recycler whose free blocks are released before an allocation in the process fails.
     pub fn new() -> Arc<Recycler> {
         let recycler = Arc::new(Recycler::default());
         let cache: Weak<Recycler> = Arc::downgrade(&recycler);
@@ -58,7 +60,7 @@ impl Recycler {
         recycler
     }
 
-    /// Releases the blocks that the last run has not used.
+    /// Begins a run: releases the blocks that the previous run has not used.
     pub fn begin_run(&self) {
         let mut free = lock(&self.0);
         let last_run = free.run;
@@ -118,8 +120,8 @@ pub(super) struct RecycledBytes {
 }
 
 impl RecycledBytes {
-    /// Increases the length, with room for half as much again if the block has to be replaced. The contents of the added
-    /// bytes are arbitrary.
+    /// Increases the length to `len`. A block that has to be replaced gets spare room of half the length, if memory
+    /// permits. The contents of the added bytes are arbitrary.
     ///
     /// # Errors
     /// See [`Recycler::allocate`].

@@ -7,7 +7,8 @@ use byoc_plugin_api::host::device::Event;
 
 /// Loaded region of a backend. Several threads may run the same region concurrently.
 pub trait Region: Send + Sync {
-    /// Prepares runs with the given input dimensions. The executor caches a bounded number of plans by dimensions.
+    /// Prepares runs with the given input dimensions. The executor caches a bounded number of plans, keyed by the
+    /// dimensions.
     ///
     /// # Errors
     /// If the backend refuses the dimensions; the region then runs on the host.
@@ -31,8 +32,8 @@ pub trait Region: Send + Sync {
         self.run(call).map(|()| None)
     }
 
-    /// Returns the size in bytes of the workspace that runs of `plan`, prepared for the given input dimensions, need in
-    /// device memory.
+    /// Returns the size in bytes of the device workspace for runs of `plan`, which was prepared for the given input
+    /// dimensions.
     ///
     /// # Errors
     /// If the backend fails.

@@ -18,7 +18,7 @@ pub struct Signature {
     pub inputs: Vec<TensorType>,
     /// Types of the outputs.
     pub outputs: Vec<TensorType>,
-    /// Constants that the region reads: index in the list passed to its loader, and type.
+    /// Constants that the region reads, each with its index in the list passed to the loader and its type.
     pub constants: Vec<(usize, TensorType)>,
 }
 

@@ -1,4 +1,4 @@
-//! Runs the steps that compute: kernels, aliases, regions.
+//! Runs the steps that compute: kernels, views, regions.
 
 use super::append::append;
 use super::device::{DeviceOperands, DeviceSlice, DeviceSpace, SharedTensor};
@@ -132,11 +132,11 @@ impl SizedOperands {
         let mut inputs = Vec::new();
         let mut args = Vec::with_capacity(step.args.len());
         for arg in &step.args {
-            let first_output = inputs.len();
+            let first_input = inputs.len();
             for &reg in arg.regs() {
                 inputs.push(scope.read_tensor(frame, reg)?);
             }
-            let mut types = inputs[first_output..].iter().map(|t| Type::tensor(t.dtype(), t.shape()));
+            let mut types = inputs[first_input..].iter().map(|t| Type::tensor(t.dtype(), t.shape()));
             args.push(match arg {
                 Arg::One(_) => types.next_back().expect("one register"),
                 Arg::Tuple(_) => Type::tuple(types),

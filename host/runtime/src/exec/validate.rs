@@ -1,9 +1,9 @@
 //! Checks a program before it runs, because its file may be hand-written.
 //!
-//! After the check every index is in range, every jump goes forward and stays inside the function, every function ends,
-//! the numbers of arguments and results agree, and tensors in an arena are within its bounds. Properties that depend on
-//! values or on kernels (types of operators, overlapping operands, arguments of closures) are checked later, where they
-//! are known.
+//! After the check, every index is in range, every jump goes forward and stays inside the function, every function
+//! ends, the numbers of arguments and results agree, and tensors in an arena are within its bounds. Properties that
+//! depend on values or on kernels (types of operators, overlapping operands, arguments of closures) are checked later,
+//! where they are known.
 
 use super::device::{ALIGNMENT, MIN_ALIGNMENT};
 use super::program::{Function, Instr, Place, Program, Reg, Register, VERSION};

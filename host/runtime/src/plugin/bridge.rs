@@ -1,7 +1,7 @@
-//! Conversion of modules of the core to graphs of the plugin boundary.
+//! Conversion of core modules to graphs of the plugin boundary.
 //!
-//! Conversion to a graph flattens tuples, completes attributes with their defaults, and replaces constants with handles
-//! to the host's tensors. [`from_graph`](super::from_graph) converts in the other direction.
+//! The conversion flattens tuples, completes attributes with their defaults, and replaces constants with handles to the
+//! host's tensors. [`from_graph`](super::from_graph) converts in the other direction.
 
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::ir::{self, Callee, Expr, ExprId, Function, Module, WhileLoop};
@@ -55,7 +55,7 @@ pub fn constant_handle(name: &str, tensor: &Arc<Tensor>) -> api::Constant {
     api::Constant::new(name, dtype_to_api(tensor.dtype()), tensor.shape(), source)
 }
 
-/// Returns a constant without elements, a placeholder for a constant whose value the loader does not receive.
+/// Returns a constant without elements: a placeholder for a constant whose value the loader does not receive.
 pub fn without_elements(dtype: api::DType) -> api::Constant {
     api::Constant::new("", dtype, &[0], NoBytes)
 }
@@ -99,7 +99,7 @@ impl ConstantTable {
     }
 }
 
-/// Operators that become one composite node although the module has no function for them.
+/// Operators that become one composite node, although the module has no composite function for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
     /// Name of the composite.
@@ -125,7 +125,8 @@ pub fn subgraph(
     GraphBuilder::new(module, symbol, inputs, groups, constants)?.run(outputs)
 }
 
-/// Returns the graph of a region function: its parameters are the inputs, the fields of a tuple result the outputs.
+/// Returns the graph of a region function: its parameters are the inputs, and the fields of a tuple result are the
+/// outputs.
 ///
 /// # Errors
 /// Same as [`subgraph`].
@@ -140,7 +141,8 @@ pub fn function_graph(
     Ok(graph)
 }
 
-/// Returns the graph of a function. Calls to regions become calls to the operator `region_op` with the attribute `symbol`.
+/// Returns the graph of a function. Calls to regions become calls to the operator `region_op` with the attribute
+/// `symbol`.
 ///
 /// # Errors
 /// Same as [`subgraph`].
@@ -165,14 +167,14 @@ struct GraphBuilder<'a> {
     values: HashMap<ExprId, Vec<api::ValueRef>>,
     composites: HashMap<ExprId, Group<'a>>,
     constants: &'a mut ConstantTable,
-    /// True for the body of a loop, which contains no loops.
+    /// True for the body of a loop, in which loops are not allowed.
     is_loop_body: bool,
 }
 
-/// Progress of the visit of an expression.
+/// Progress in visiting an expression.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nothing was visited.
+    /// The expression has not been visited yet.
     Start,
     /// The operands have values.
     Operands,
@@ -203,7 +205,7 @@ impl<'a> GraphBuilder<'a> {
         Ok(GraphBuilder { module, region_op: None, graph, values, composites, constants, is_loop_body: false })
     }
 
-    /// Adds the expressions that the outputs depend on, operands first, with an explicit stack.
+    /// Adds the expressions that the outputs depend on, operands first. Uses an explicit stack instead of recursion.
     fn run(mut self, outputs: &[ExprId]) -> Result<api::Graph, Box<Diagnostic>> {
         for &output in outputs {
             let mut stack = vec![(output, Stage::Start)];
@@ -238,13 +240,13 @@ impl<'a> GraphBuilder<'a> {
         Ok(self.graph)
     }
 
-    /// Returns the loop that an expression is; `None` if it is none, or where loops are not allowed.
+    /// Returns an expression as a loop; `None` if it is not a loop, or if loops are not allowed here.
     fn loop_at(&self, id: ExprId) -> Option<WhileLoop<'a>> {
         let allows_loops = !self.is_loop_body && self.region_op.is_none() && !self.composites.contains_key(&id);
         self.module.while_loop(id).filter(|_| allows_loops)
     }
 
-    /// Returns the expressions whose values an expression needs.
+    /// Returns the expressions that must have values before the expression `id` is added.
     fn operands(&self, id: ExprId, while_loop: Option<WhileLoop<'a>>) -> Vec<ExprId> {
         if let Some(group) = self.composites.get(&id) {
             return group.inputs.to_vec();
@@ -279,7 +281,7 @@ impl<'a> GraphBuilder<'a> {
         Ok(())
     }
 
-    /// Returns the values that the body of a loop reads from outside, in the order of their first uses.
+    /// Returns the values that the body of a loop reads from outside, in order of first use.
     fn captured(&self, while_loop: WhileLoop<'a>) -> Vec<ExprId> {
         let mut visited: HashSet<ExprId> = while_loop.params.iter().copied().collect();
         let mut captured = Vec::new();
@@ -299,7 +301,8 @@ impl<'a> GraphBuilder<'a> {
         captured
     }
 
-    /// Returns the operator and the symbol that represent a function compiled by a backend.
+    /// Returns the operator and the symbol that represent a region; `None` if the expression is not a region, or if
+    /// calls to regions are not allowed.
     fn region(&self, id: ExprId) -> Option<(&str, &str)> {
         let operator = self.region_op.as_deref()?;
         let Expr::Global(name) = self.module.expr(id) else { return None };
@@ -339,7 +342,7 @@ impl<'a> GraphBuilder<'a> {
             }
             Expr::Tuple(fields) => fields.iter().flat_map(|&f| self.values_of(f)).collect(),
             Expr::Project { tuple, index } => {
-                // Fields of a tuple may be tuples: skip the tensors of the preceding fields.
+                // A preceding field may itself be a tuple, so its flattened tensors are counted.
                 let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
                 let previous_fields = &fields[..(*index as usize).min(fields.len())];
                 let skipped_count = previous_fields.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
@@ -385,7 +388,7 @@ impl<'a> GraphBuilder<'a> {
             Expr::Global(name) => return Err(data_flow_error(&format!("the function @{name}"))),
             Expr::Function(_) => return Err(data_flow_error("a function")),
             Expr::Let { .. } => return Err(data_flow_error("a let expression that is not a while loop")),
-            // Only a region's code generator executes branches.
+            // Branches are not allowed in a graph that calls regions.
             Expr::If { .. } if self.region_op.is_some() => return Err(data_flow_error("an if expression")),
             Expr::If { cond, then, otherwise } => {
                 let operands = [cond, then, otherwise].into_iter();
@@ -419,7 +422,7 @@ fn data_flow_error(construct: &str) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(NOT_DATA_FLOW, format!("expected a region of pure data flow, found {construct}")))
 }
 
-/// Returns the tensor types in a type, tuples flattened left to right.
+/// Returns the tensor types in a type, with tuples flattened from left to right.
 ///
 /// # Errors
 /// If the type contains types other than tensors and tuples.
@@ -436,7 +439,7 @@ pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>
     Ok(flat)
 }
 
-/// Converts an element type of the core to an element type of the boundary.
+/// Converts a core element type to a boundary element type.
 pub fn dtype_to_api(dtype: tensor::DType) -> api::DType {
     use api::DType as Out;
     use tensor::DType as In;
@@ -498,7 +501,7 @@ mod tests {
     use byoc_ir::ir::Attrs;
     use byoc_ir::typing::Builder;
 
-    /// Returns the padding of a single call in the exported graph.
+    /// Converts a module with a single operator call to a graph, and returns the call's `padding` attribute.
     fn export_attrs(name: &str, shapes: &[&[usize]], attrs: &[(&str, ir::AttrValue)]) -> Vec<i64> {
         let mut builder = Builder::default();
         let types = shapes.iter().map(|shape| ir::Type::tensor(tensor::DType::F32, shape));
@@ -509,7 +512,7 @@ mod tests {
         graph.operators()[0].1.ints("padding").unwrap()
     }
 
-    /// Tests that every padding form of Relay is converted to the same form in a graph.
+    /// Tests that all padding forms of Relay are converted to one form in the graph.
     #[test]
     fn padding_has_one_form() {
         let ints = |values: &[i64]| ir::AttrValue::from(values);

@@ -1,6 +1,6 @@
 //! CPU features of this machine, under the names that compilers use.
 
-/// Returns the features that native code may be compiled for, sorted.
+/// Returns the sorted names of the CPU features that native code may use.
 pub fn features() -> Vec<String> {
     let mut detected_features: Vec<&str> = Vec::new();
     #[cfg(target_arch = "x86_64")]

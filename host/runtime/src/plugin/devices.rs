@@ -1,4 +1,5 @@
-//! Device memories, and limits on concurrent runs, shared by all regions of a session with the same loader and device.
+//! Device memories, and limits on concurrent runs, shared by all regions of a session that have the same loader and
+//! device.
 
 use super::run_slots::RunSlots;
 use super::services::Metrics;
@@ -8,12 +9,12 @@ use byoc_plugin_api::{Loader, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Device memories and run slots of the loaders of a session.
+/// Device memories and run slots of a session's loaders.
 #[derive(Default)]
 pub struct Devices {
-    /// Memory of each loader key and device; `None` for a device without separate memory.
+    /// Memory for each pair of loader key and device; `None` for a device without separate memory.
     spaces: Mutex<BTreeMap<(String, String), Option<Arc<DeviceSpace>>>>,
-    /// Run slots of each loader key, device, and number of concurrent runs.
+    /// Run slots for each combination of loader key, device, and number of concurrent runs.
     slots: Mutex<BTreeMap<(String, String, usize), Arc<RunSlots>>>,
 }
 
@@ -43,8 +44,8 @@ impl Devices {
         Ok(space)
     }
 
-    /// Returns the run slots shared by the regions of a loader that run on a device and are limited to `count`
-    /// concurrent runs.
+    /// Returns the run slots for the loader `key` and the device `device`, shared by all regions that are limited to
+    /// `count` concurrent runs.
     pub fn slots(&self, key: &str, device: &str, count: usize) -> Arc<RunSlots> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (key.to_owned(), device.to_owned(), count);

@@ -1,6 +1,6 @@
 //! Discovery of plugin files: the directories searched, their order, and the candidates in them.
 
-use crate::program;
+use crate::invocation;
 use std::path::{Path, PathBuf};
 
 /// Directory searched for plugins.
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub struct SearchDir {
     /// Path of the directory.
     pub path: PathBuf,
-    /// Reason why the directory is searched, for messages.
+    /// Reason for searching the directory, for messages.
     pub reason: &'static str,
     /// True if only files named `libbyoc_*` are candidates, because the directory also holds other libraries.
     pub prefixed_only: bool,
@@ -21,7 +21,7 @@ pub fn given_dirs(plugin_dirs: &[PathBuf], reason: &'static str) -> Vec<SearchDi
     dirs
 }
 
-/// Adds a directory unless it is listed.
+/// Adds a directory unless it is already listed.
 fn add(dirs: &mut Vec<SearchDir>, path: PathBuf, reason: &'static str, prefixed_only: bool) {
     let is_known = dirs.iter().any(|dir| is_same_dir(&dir.path, &path));
     if !path.as_os_str().is_empty() && !is_known {
@@ -39,7 +39,7 @@ pub fn search_dirs(plugin_dirs: &[PathBuf]) -> Vec<SearchDir> {
             add(dir, "BYOC_PLUGIN_PATH", false);
         }
     }
-    if let Some(installed_dir) = program::folder() {
+    if let Some(installed_dir) = invocation::directory() {
         add(installed_dir.join("plugins"), "beside the binary", false);
         add(installed_dir, "the binary's directory", true);
     }

@@ -1,5 +1,5 @@
-//! Conversion of graphs of the plugin boundary to modules of the core, for the reference runs that plugins request and for
-//! the tests of backends.
+//! Conversion of graphs of the plugin boundary to core modules, for the reference runs that plugins request and for the
+//! tests of backends.
 
 use super::bridge::dtype_to_api;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -11,8 +11,8 @@ use byoc_ir::typing::{Builder, unify};
 use byoc_plugin_api as api;
 use std::sync::Arc;
 
-/// Converts a graph of the boundary to a module whose `@main` takes the graph's inputs and returns a tuple of its
-/// outputs. Composites are inlined.
+/// Converts a boundary graph to a module whose `@main` takes the graph's inputs and returns a tuple of its outputs.
+/// Composites are inlined.
 ///
 /// # Errors
 /// If an operator or element type is unknown to the host, or a type stated in the graph contradicts the inferred type.
@@ -28,8 +28,8 @@ pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Modu
     Ok(builder.module)
 }
 
-// The body of a composite has operators and loops, and the body of a loop has operators, so this recursion is two levels
-// deep; the JSON parser bounds the depth of other graphs.
+// Composite bodies contain operators and loops, and loop bodies contain only operators, so this recursion is at most
+// two levels deep. For a graph that violates this rule, the JSON parser bounds the depth.
 fn inline_graph(
     builder: &mut Builder,
     graph: &api::Graph,
@@ -140,7 +140,8 @@ impl LoopFrame {
     }
 }
 
-/// Adds an `if` with flattened operands: the condition, the results of one branch, the results of the other branch.
+/// Adds an `if` with flattened operands: the condition, the results of the first branch, and the results of the second
+/// branch.
 fn branch(builder: &mut Builder, args: &[ExprId]) -> Result<Vec<ExprId>, Box<Diagnostic>> {
     let Some((&cond, results)) =
         args.split_first().filter(|(_, results)| !results.is_empty() && results.len() % 2 == 0)
@@ -213,7 +214,7 @@ impl AsRef<[u8]> for Handle {
     }
 }
 
-/// Converts an element type of the boundary to an element type of the core.
+/// Converts a boundary element type to a core element type.
 ///
 /// # Errors
 /// If the host does not support the element type.

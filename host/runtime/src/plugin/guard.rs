@@ -62,7 +62,8 @@ impl GuardedBuffer {
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<u8>(), self.lines.len() * 64) }
     }
 
-    /// Describes writes to the guards: the number of changed bytes, and the distance of the nearest changed byte.
+    /// Describes writes to the guards: the number of changed bytes, and the distance from the buffer to the nearest
+    /// changed byte.
     pub fn damage(&self) -> Option<String> {
         let buffer = self.buffer();
         let (guard_before, guard_after) = (&buffer[..GUARD], &buffer[GUARD + self.len..]);
@@ -82,7 +83,7 @@ impl GuardedBuffer {
     }
 }
 
-/// Names the first buffer of a run whose guards were changed, and describes the writes to them.
+/// Names the first buffer whose guards were changed during a run, and describes the writes to these guards.
 pub fn first_damage(outputs: &[GuardedBuffer], workspace: &GuardedBuffer, inputs: &[GuardedBuffer]) -> Option<String> {
     let damage_of = |role: &'static str, memory: &'_ [GuardedBuffer]| -> Option<String> {
         memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{role} {i}: {}", memory.damage()?)))

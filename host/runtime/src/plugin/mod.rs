@@ -1,5 +1,5 @@
-//! Plugins: discovery and loading, the registry of their code generators and loaders, and the bridge between the core's
-//! programs and the boundary's graphs.
+//! Plugins: discovery and loading, the registry of their code generators and loaders, and the bridge between core
+//! modules and boundary graphs.
 
 pub mod bridge;
 pub mod cpu;

@@ -28,12 +28,12 @@ pub struct PluginRegion {
     is_checked: bool,
     /// Slots that a run must acquire; empty for a region without a limit on concurrent runs.
     slots: Vec<Arc<RunSlots>>,
-    /// True if runs change a state of the region.
+    /// True if runs change the state of the region.
     is_stateful: bool,
     may_be_lost: bool,
 }
 
-/// `query` key that resets the state of a region to the state after `load`.
+/// `query` key that resets a region to its state after `load`.
 const RESET_STATE: &str = "state.reset";
 
 /// `query` key whose response is the JSON boolean `true` if a run may fail because the device is lost.
@@ -60,13 +60,13 @@ impl PluginRegion {
         self
     }
 
-    /// Declares that runs change a state of the region: runs are serialized, and the state can be reset.
+    /// Declares that runs change the state of the region: runs are serialized, and the state can be reset.
     pub fn with_state(mut self) -> PluginRegion {
         self.is_stateful = true;
         self.with_slots(Arc::new(RunSlots::new(1)))
     }
 
-    /// Waits for the slots of a run, always in the same order.
+    /// Acquires the slots for a run, always in the same order, waiting until they are free.
     fn acquire(&self) -> Vec<RunSlot<'_>> {
         self.slots.iter().map(|slots| slots.acquire()).collect()
     }
@@ -133,8 +133,8 @@ impl Region for PluginRegion {
         let prepare_result = self.executable.prepare(inputs).map_err(|e| fault(&e))?;
         let outputs =
             prepare_result.outputs.iter().map(|o| OutputDims { dims: Shape::from_slice(&o.dims), exact: o.exact });
-        // The workspace belongs to a run and not to the plan, but its size serves as an estimate if the plan declares
-        // none.
+        // The workspace belongs to a run, not to the plan. If the plan does not declare its own size, the size of the
+        // workspace serves as an estimate.
         let declared_bytes = prepare_result.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
         let bytes = match declared_bytes {
             Some(AttrValue::Int(bytes)) => usize::try_from(*bytes).unwrap_or(0),
@@ -235,7 +235,7 @@ impl PluginRegion {
         self.executable.run(call).map_err(|e| fault(&e))
     }
 
-    /// Runs a region with results that reuse the memory of an input.
+    /// Runs a region in which results reuse the memory of inputs.
     fn run_in_place(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         let device_slice = |slices: Option<&Option<DeviceSlice>>| slices.and_then(Option::as_ref).cloned();
         let device = call.device;
@@ -245,7 +245,7 @@ impl PluginRegion {
             (0..call.outputs.len()).map(|i| device_slice(device.and_then(|d| d.outputs.get(i)))).collect();
         let mut input_shapes: Vec<Shape> = call.inputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
         let mut output_shapes: Vec<Shape> = call.outputs.iter().map(|t| Shape::from_slice(t.shape)).collect();
-        // Shape of each input that no output has taken over yet.
+        // Shape of each input; `None` once an output has taken it over.
         let mut remaining_shapes: Vec<Option<&mut Shape>> = input_shapes.iter_mut().map(Some).collect();
         let mut inputs: Vec<Option<TensorRef<'_>>> = call.inputs.iter().map(|_| None).collect();
         let mut outputs: Vec<TensorMut<'_>> = Vec::with_capacity(call.outputs.len());

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub enum Status {
     /// The plugin is loaded, and its registrations are available.
     Loaded(LoadedPlugin),
-    /// The plugin is rejected, with the reason.
+    /// The plugin was rejected for this reason.
     Rejected(Rejection),
     /// The plugin is unused because a file in an earlier directory registers the same name.
     Shadowed {
@@ -220,9 +220,9 @@ impl Registry {
         None
     }
 
-    /// Loads the selected files of one directory that are not loaded yet. If another directory has registered a name of
-    /// the file, the file is shadowed. If a name is registered twice in this directory, both files are rejected, or
-    /// only the later file if the earlier file is already loaded.
+    /// Loads the selected files of one directory that are not loaded yet. A file is shadowed if a file in another
+    /// directory has registered one of its names. If a name is registered twice in this directory, both files are
+    /// rejected, or only the later file if the earlier file is already loaded.
     fn load(&self, names: &mut Names, dir: usize, filter: impl Fn(&Path) -> bool) {
         let Some(services) = &self.services else { return };
         let files = self.files();
@@ -315,7 +315,7 @@ impl Registry {
         self.loader_file(key, plugin)?.plugin()?.loader(key)
     }
 
-    /// Returns the file of the plugin that registers `loadbinary_<key>`, for the same arguments as
+    /// Returns the plugin file that registers `loadbinary_<key>`. The arguments are the same as for
     /// [`Registry::loader`].
     pub fn loader_file(&self, key: &str, plugin: &str) -> Option<&PluginFile> {
         let index = self.find(Lookup::Loader(key), plugin)?;

@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tracing::Level;
 
-/// Counters of plugins by name, such as device cycles or bytes moved. After a call to [`Metrics::record`], events and
-/// their times are recorded as well.
+/// Plugin counters by name, such as device cycles or bytes moved. After a call to [`Metrics::record`], events and their
+/// times are recorded as well.
 #[derive(Debug, Default)]
 pub struct Metrics {
     counters: Mutex<BTreeMap<String, u64>>,
@@ -51,12 +51,12 @@ pub enum EventPayload {
 }
 
 impl Metrics {
-    /// Returns the counters so far, by name.
+    /// Returns the current values of the counters, by name.
     pub fn snapshot(&self) -> BTreeMap<String, u64> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Starts recording events and counts, for [`Metrics::take_recorded`].
+    /// Starts recording events and counter updates, for [`Metrics::take_recorded`].
     pub fn record(&self) {
         *self.recorded_events.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
     }
@@ -159,7 +159,7 @@ struct Reference {
 }
 
 impl Reference {
-    /// Returns the module with inputs of these dimensions, from which the dimensions of the results follow.
+    /// Returns the module for inputs with the dimensions `inputs`; the dimensions of the results are inferred.
     fn with_dims(&self, inputs: &[&[usize]]) -> std::result::Result<Module, Box<Diagnostic>> {
         let mut graph = self.graph.clone();
         for (input, dims) in graph.inputs.iter_mut().zip(inputs) {

@@ -1,4 +1,5 @@
-//! Model configuration as JSON, with the message's field names, default values, and enumeration names.
+//! Model configuration as JSON, with the field names, default values and enumeration names of the protocol buffers
+//! message.
 
 use super::read::{FORMATS, KINDS};
 use crate::datatype::config_name;

@@ -194,8 +194,8 @@ fn instances(fields: &Fields) -> Result<ModelInstanceGroup> {
             "kind" => {
                 group.kind = enumeration(name, value, &KINDS)?;
                 if group.kind == 1 {
-                    let message = "instance_group.kind: expected KIND_CPU or KIND_AUTO, found KIND_GPU: \
-                                   select a backend's device with --device";
+                    let message = "instance_group.kind: expected KIND_CPU or KIND_AUTO, found KIND_GPU; \
+                                   select the device of a backend with --device";
                     return Err(ServeError::repository(message));
                 }
             }
@@ -305,7 +305,7 @@ fn warm_up_input(fields: &Fields) -> Result<WarmupInput> {
     Ok(input)
 }
 
-/// Tests for an unsupported or ignored field with its default value. Such fields are accepted, because JSON
+/// Returns true if a field is unsupported or ignored, and has its default value. Such fields are accepted, because JSON
 /// configurations returned by the server contain all fields.
 fn is_unset(name: &str, value: &Node) -> bool {
     (REFUSED_FIELDS.contains(&name) || IGNORED_FIELDS.contains(&name))

@@ -15,7 +15,7 @@ pub enum Node {
     Text(String),
     /// Repeated values.
     List(Vec<Node>),
-    /// Message.
+    /// Nested message, or JSON object.
     Message(Fields),
 }
 

@@ -132,7 +132,7 @@ fn compression_of_requests_and_of_answers() {
     json["parameters"] = json!({"binary_data_output": true});
     let json = json.to_string();
     let uncompressed = [json.as_bytes(), &bytes(&[-1.0, 2.0, -3.0, 4.0])].concat();
-    // The header counts decompressed bytes.
+    // `Inference-Header-Content-Length` counts decompressed bytes.
     let length = json.len().to_string();
     for coding in ["gzip", "deflate"] {
         let headers =

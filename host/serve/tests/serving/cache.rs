@@ -47,7 +47,7 @@ fn a_compiled_model_is_kept_until_it_changes() {
     fs::write(kept_file, b"garbage").unwrap();
     assert_eq!(metadata(&file, &[], &cache), first_metadata);
     assert!(fs::metadata(kept_file).unwrap().len() > 1000);
-    // Different options or contents have different cache files; files for the same path replace each other.
+    // Different options or contents lead to different cache files; files for the same path replace each other.
     metadata(&file, &["--dim", "batch=1"], &cache);
     let files_with_options = cached_files(&cache);
     assert!(files_with_options.len() == 1 && files_with_options[0] != *kept_file, "{files_with_options:?}");

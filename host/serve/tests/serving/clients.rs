@@ -47,7 +47,8 @@ impl ClientPackages {
         Some(dir)
     }
 
-    /// Runs the client's script against a server. Returns the number of checks; `None` without packages.
+    /// Runs the client's script against a server. Returns the number of checks; `None` if the packages cannot be
+    /// installed.
     fn run(&self) -> Option<usize> {
         let packages = self.install()?;
         let flags = ["--allow-control", "--allow-shared-memory"];

@@ -67,7 +67,7 @@ impl Page {
     }
 }
 
-/// Documented names of messages and their different names in the code.
+/// Messages whose name in the code differs from the documented name: documented name, name in the code.
 const COMPILED_AS: [(&str, &str); 23] = [
     ("ServerReadyResponse", "ReadyResponse"),
     ("ModelReadyResponse", "ReadyResponse"),
@@ -94,7 +94,7 @@ const COMPILED_AS: [(&str, &str); 23] = [
     ("ModelWarmup.Input", "WarmupInput"),
 ];
 
-/// Messages that are defined as oneof types.
+/// Messages that the code defines as oneof types: message name, oneof type.
 const CHOICE_OF: [(&str, &str); 5] = [
     ("InferParameter", "ParameterChoice"),
     ("ModelRepositoryParameter", "RepositoryParameterChoice"),
@@ -109,7 +109,7 @@ fn attribute(page: &Page, ty: &str, number: u32, is_choice: bool) -> String {
     let element = |ty: &str| match ty {
         "bytes" => "bytes=\"bytes\"".to_owned(),
         ty if is_scalar(ty) => ty.to_owned(),
-        // An enumeration is not a documented message.
+        // A type that is not a documented message is an enumeration.
         ty if !page.messages.contains_key(ty) && ty != "ModelVersionPolicy.All" => "int32".to_owned(),
         _ => "message".to_owned(),
     };
@@ -270,7 +270,7 @@ fn server() -> RunningServer {
     serve_repository(dir, &["--allow-control", "--allow-shared-memory"])
 }
 
-/// Client that records the fields seen in responses, and the fields with an effect on responses.
+/// Client that records the fields that occur in responses, and the request fields that affect responses.
 struct Recorder {
     page: Page,
     client: GrpcClient,
@@ -419,7 +419,7 @@ fn infer_fields(calls: &mut Recorder) {
         calls.record(INFER, &request_with(1));
         let response = ModelInferResponse::decode(calls.call(INFER, &request_with(1)).unwrap()).unwrap();
         assert!(response.raw_output_contents.is_empty(), "{datatype}");
-        // The model writes its input twice.
+        // The model concatenates its input with itself.
         let mut concatenated_contents = contents(1).encode_to_vec();
         concatenated_contents.extend(contents(1).encode_to_vec());
         assert_eq!(
@@ -683,7 +683,7 @@ fn fields_of_http_are_written_or_have_an_effect() {
     };
     assert_eq!(fields_seen, rows("served"));
     assert_eq!(rows("refused"), BTreeSet::from([("response".to_owned(), "parameters".to_owned())]));
-    // A repository name in the path.
+    // The path may contain the repository name.
     let name = server.temp_dir.path().file_name().unwrap().to_str().unwrap();
     let index = client.post(&format!("/v2/repository/{name}/index"), &json!({})).ok().json();
     assert!(index.as_array().unwrap().len() > 5, "{index}");

@@ -50,7 +50,7 @@ fn a_thousand_idle_connections() {
     let mut idle_clients: Vec<Client> = Vec::new();
     let mut silent_connections: Vec<TcpStream> = Vec::new();
     for i in 0..500 {
-        // One connection after a request, and one connection with no data or a partial header.
+        // One connection that has completed a request, and one that has sent no data or only a partial header.
         let mut client = Client::connect(process.http);
         check(&mut client, i as f32);
         idle_clients.push(client);

@@ -8,7 +8,7 @@
 use byoc_runtime::exec::program::{Arg, Function, Instr, OpCall, Place, Reg, Region, Register};
 use std::collections::BTreeMap;
 
-/// Moves the tensors of a function's regions to their devices. Offsets are assigned later.
+/// Places the tensors of a function's regions in device memory. Offsets are assigned later.
 pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
     let space_of = |instr: &Instr| match instr {
         Instr::Region { region, .. } => regions[*region as usize].space,
@@ -29,8 +29,8 @@ pub(super) fn assign(mut function: Function, regions: &[Region]) -> Function {
         let is_unmoved =
             matches!(instr, Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } | Instr::Free { .. });
         let is_target = jumps.iter().any(|(target, _)| *target as usize == position);
-        // Copies are deferred until the host reads the tensor, so the device can continue in the meantime, but never
-        // past a jump.
+        // Copies are deferred until the host reads the tensor, but never past a jump, so that the device can continue
+        // in the meantime.
         placement.flush(&mut code, |target| !is_unmoved || is_target || read.contains(&target));
         new_positions.push(code.len() as u32);
         // Twins created after a jump to this instruction do not exist here.
@@ -101,7 +101,8 @@ fn is_sized(register: &Register) -> bool {
 
 /// Producers and readers of a function's tensors.
 struct Uses {
-    /// Device of each register that is the result of a region, or a view of a tensor on that device; otherwise `None`.
+    /// Device of each register that holds the result of a region or a view of such a result; `None` for other
+    /// registers.
     home: Vec<Option<u32>>,
     /// True if the host, or a region on a different device, reads the register.
     read: Vec<bool>,
@@ -140,7 +141,8 @@ impl Uses {
     }
 }
 
-/// Returns true if the result of an alias has as many bytes as its first argument, and both sizes are known.
+/// Returns true if the result of an `Alias` instruction has as many bytes as its first argument, and both sizes are
+/// known.
 fn is_view(registers: &[Register], call: &OpCall) -> bool {
     let bytes = |reg: Reg| {
         let ty = registers[reg.index()].ty.as_ref()?;
@@ -150,7 +152,7 @@ fn is_view(registers: &[Register], call: &OpCall) -> bool {
     bytes(source).is_some() && bytes(source) == bytes(*out)
 }
 
-/// Position of new instructions, and the device that they serve.
+/// Code to which instructions are appended, with the current position and device.
 struct Emission<'a> {
     code: &'a mut Vec<Instr>,
     /// Index of the current instruction in the original code.
@@ -161,7 +163,7 @@ struct Emission<'a> {
 /// Registers of a function, with the twins that exist at the current instruction.
 struct Placement {
     registers: Vec<Register>,
-    /// Twin of a register in a space, and the index of the original instruction at which it was created.
+    /// Twin of a register in a device memory, and the index of the original instruction at which it was created.
     twins: BTreeMap<(Reg, u32), (Reg, usize)>,
     /// Deferred copies to the host, each from a twin to its host register.
     copies: Vec<[Reg; 2]>,
@@ -187,8 +189,8 @@ impl Placement {
         copy_reg
     }
 
-    /// Returns the register from which a region reads an input: a twin, created by a copy or as a view of the viewed
-    /// tensor's twin. Constants stay on the host.
+    /// Returns the register from which a region reads an input. If the input has no twin, creates one: as a view if the
+    /// viewed tensor has a twin, otherwise by a copy. A constant stays in its host register.
     fn input(&mut self, reg: Reg, aliases: &BTreeMap<Reg, OpCall>, emission: &mut Emission<'_>) -> Reg {
         if matches!(self.registers[reg.index()].place, Place::Constant(_)) {
             return reg;

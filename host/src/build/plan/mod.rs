@@ -21,7 +21,7 @@ use scope::Analyzer;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Result of planning.
+/// Result of [`plan`]: the program and its constants.
 #[derive(Clone, Debug)]
 pub struct LoweredProgram {
     /// Lowered program.
@@ -33,7 +33,7 @@ pub struct LoweredProgram {
 }
 
 /// Lowers the module, starting at `@main`. `output_names` are the names of the leaves of its result; a missing name
-/// becomes `output_<i>`. Tensors of the regions of `device_backends` are in device memory.
+/// becomes `output_<i>`. Regions of the backends in `device_backends` have their tensors in device memory.
 ///
 /// # Errors
 /// If the module has no `@main`, `@main` accepts or returns non-tensors, or the module is untyped.
@@ -279,7 +279,7 @@ impl<'m> Context<'m> {
         storage::assign(devices::assign(function, &self.regions), &in_place)
     }
 
-    /// Fills in the FLOPs and origins of a region after its fallback was lowered.
+    /// Fills in the FLOPs and origins of a region once its fallback has been lowered.
     fn describe_region(&mut self, region: u32, index: u32, body: ExprId) {
         let Some(function) = &self.functions[index as usize] else { return };
         let mut flops = 0;

@@ -24,7 +24,7 @@ struct Facts {
     /// Number of uses as the callee of a call.
     call_count: u32,
     scope: Option<ScopeId>,
-    /// True if the expression already has its position in the evaluation order.
+    /// True if the expression already has a position in the evaluation order.
     ordered: bool,
 }
 

@@ -28,8 +28,8 @@ impl Classes {
     }
 }
 
-/// Function from a region to the (result, argument) index pairs whose result may be written to the memory of the
-/// argument.
+/// Function that maps a region to the (result, argument) index pairs for which the result may be written to the memory
+/// of the argument.
 type InPlaceOf<'a> = dyn Fn(u32) -> &'a [[u32; 2]] + 'a;
 
 /// Assigns a storage location to every register of a function.
@@ -54,7 +54,7 @@ fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> boo
 fn classify(function: &Function) -> Classes {
     let count = function.registers.len();
     let mut class_of: Vec<u32> = (0..count as u32).collect();
-    // A class is a value unless a step that computes into caller-provided memory writes it.
+    // A class is a value unless it is written by a step that computes into caller-provided memory.
     let mut value = vec![true; count];
     let mut last_use = vec![0; count];
     for instr in &function.code {
@@ -108,7 +108,7 @@ fn classify(function: &Function) -> Classes {
     Classes { class_of, value, last_use }
 }
 
-/// Block of a class in the arena during its live range.
+/// Arena block that a class occupies during its live range.
 #[derive(Clone, Copy)]
 struct Block {
     offset: usize,

@@ -1,7 +1,8 @@
 //! Schedule of convolutions and matrix products: a sum of products over taps and channels.
 //!
-//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix, columns `c` are
-//! output channels and fill the vector lanes. A tile of rows and columns is accumulated in registers.
+//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or matrix rows. Columns `c` are output
+//! channels or matrix columns, over which the code is vectorized. A tile of rows and columns is accumulated in
+//! registers.
 
 use super::{LANES, round_up};
 use crate::loop_body::{LoopBody, Place};
@@ -30,7 +31,7 @@ pub struct Contraction {
     pub b_groups: Vec<i64>,
     /// Stride of `b` from one column to the next.
     pub b_column: i64,
-    /// Guards per kernel axis, for a program; empty if every tap reads an element.
+    /// Guard per kernel axis; `None` or absent if every tap along the axis reads an element.
     pub guards: Vec<Option<TapGuard>>,
     /// Element types.
     pub types: Types,
@@ -58,7 +59,7 @@ impl Types {
 /// or the padding if the index is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapGuard {
-    /// Row dimension of the output index.
+    /// Row dimension along which the output index `o` runs.
     pub row: usize,
     /// Increment of the input index per output.
     pub scale: i64,
@@ -77,7 +78,7 @@ impl Contraction {
     }
 }
 
-/// Tile shape: number of rows and number of vectors.
+/// Tile shapes as (rows, vectors), one per vector width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
     /// Tile for 512-bit vectors.
@@ -116,13 +117,13 @@ pub struct Schedule {
     pub sums: [(i64, i64); 3],
     /// Number of terms in each sum.
     pub depth: i64,
-    /// Number of columns of the packed `b`.
+    /// Number of columns in the packed `b`, including padding.
     pub padded: i64,
     /// Tile that is accumulated in registers.
     pub tile: Tile,
-    /// Number of groups of the packed `b`.
+    /// Number of groups in the packed `b`.
     pub packed_groups: i64,
-    /// Number of elements of a packed group.
+    /// Number of elements in a packed group.
     pub packed_size: i64,
     /// Division into tasks.
     pub tasks: Tasks,
@@ -132,12 +133,12 @@ impl Schedule {
     /// Schedules a contraction.
     ///
     /// # Errors
-    /// If the sum is over more than three non-contiguous dimensions of `a`.
+    /// If the summation dimensions of `a` cannot be merged into at most three.
     pub fn new(c: &Contraction) -> Result<Schedule, String> {
         let [groups, rows] = c.parts;
         let columns = c.columns();
         let group_dims = c.body.domain[..groups].to_vec();
-        // Strides from the index of a group to its packed group; groups that share `b` share its packed copy.
+        // Strides that map the indices of a group to its packed group. Groups that share `b` share its packed copy.
         let mut packed_groups = 1;
         let mut b_index = vec![0; c.body.domain.len()];
         for d in (0..groups).rev() {
@@ -178,7 +179,8 @@ impl Schedule {
             Tile { wide: best_tile(len, padded_columns / 16, 32), narrow: best_tile(len, padded_columns / 8, 16) };
         let packed_size = depth * padded_columns;
 
-        // Every task receives enough work; the split into rows and columns minimizes the memory traffic.
+        // The number of tasks depends on the amount of work; the split into rows and columns minimizes the memory
+        // traffic.
         let flops = 2 * group_count * outer_rows * len * columns * depth;
         let target_tasks = (flops / 1_500_000).clamp(1, 24);
         let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);

@@ -6,7 +6,7 @@ pub mod nest;
 pub mod window;
 pub mod workspace;
 
-/// Multiple to which columns and channels are padded in packed constants, for every vector width.
+/// Multiple to which columns and channels are padded in packed constants, regardless of the vector width.
 pub const LANES: i64 = 16;
 
 /// Rounds `n` up to a multiple of `to`.

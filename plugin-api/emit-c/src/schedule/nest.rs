@@ -5,7 +5,7 @@ use crate::loop_body::LoopBody;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::{View, count};
 
-/// Number of rows in a block of a transpose.
+/// Number of rows per transpose block.
 pub const TRANSPOSE_BLOCK: i64 = 64;
 
 /// Schedule of a plain loop nest: rows along the last dimension, divided into tasks.
@@ -15,7 +15,7 @@ pub struct Points {
     pub rows: i64,
     /// Number of points in a row.
     pub len: i64,
-    /// Number of tasks; a single row is divided among them.
+    /// Number of tasks among which the rows are divided, or the points if there is only one row.
     pub tasks: i64,
 }
 
@@ -73,11 +73,11 @@ impl Transpose {
 /// Schedule of a reduction, which combines one group of elements per point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduction {
-    /// True if the innermost dimension is not reduced: neighboring groups fill the vector lanes.
+    /// True if the innermost dimension is not reduced, so that the reduction is vectorized over neighboring groups.
     pub across: bool,
     /// Number of groups that are reduced together.
     pub block: i64,
-    /// Number of blocks of the innermost dimension.
+    /// Number of blocks along the innermost dimension.
     pub blocks: i64,
     /// Number of blocks in the index space.
     pub items: i64,
@@ -86,7 +86,7 @@ pub struct Reduction {
 }
 
 impl Reduction {
-    /// Schedules a reduction of `elements` elements; `x` is the view of the first element of each group.
+    /// Schedules a reduction over `elements` elements; `x` is the view of the first element of each group.
     pub fn new(x: &View, elements: i64) -> Reduction {
         let last_dim = x.shape.len() - 1;
         let len = x.shape[last_dim];

@@ -7,7 +7,7 @@ use super::{LANES, round_up, tasks};
 pub struct Depthwise {
     /// Number of channels.
     pub channels: i64,
-    /// Number of channels of the packed weights, padded to [`LANES`].
+    /// Number of channels in the packed weights, padded to a multiple of [`LANES`].
     pub padded: i64,
     /// Number of pixels in a row.
     pub len: i64,
@@ -25,7 +25,7 @@ impl Depthwise {
         let (channels, len) = (domain[domain.len() - 1], domain[domain.len() - 2]);
         let rows: i64 = domain[..domain.len() - 2].iter().product();
         let padded_channels = round_up(channels, LANES);
-        // Minimizes the number of tiles per row, then maximizes the size of a tile.
+        // Minimizes the number of tiles per row, then maximizes the tile size.
         let pixels = (1..=len.min(8)).min_by_key(|p| ((len + p - 1) / p * 8 + len, -p)).unwrap_or(1);
         let tasks = tasks(rows * len * padded_channels * taps, 400_000, 24, rows);
         Depthwise { channels, padded: padded_channels, len, rows, pixels, tasks }
@@ -39,7 +39,7 @@ pub struct Pooling {
     pub block: i64,
     /// Number of channel blocks.
     pub blocks: i64,
-    /// Number of blocks in all rows.
+    /// Total number of blocks, over all rows.
     pub items: i64,
     /// Number of tasks.
     pub tasks: i64,

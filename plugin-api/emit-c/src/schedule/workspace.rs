@@ -14,7 +14,7 @@ pub fn plan<'a>(sizes: &[i64], phases: impl Iterator<Item = &'a BTreeSet<usize>>
     plan_aligned(sizes, phases, ALIGN)
 }
 
-/// Plans like [`plan`], with every buffer at a multiple of `align` bytes.
+/// Variant of [`plan`] that places every buffer at a multiple of `align` bytes.
 pub fn plan_aligned<'a>(
     sizes: &[i64],
     phases: impl Iterator<Item = &'a BTreeSet<usize>>,

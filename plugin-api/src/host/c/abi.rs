@@ -12,7 +12,7 @@ pub const ERROR: i32 = 1;
 /// Mirror of `BYOC_UNKNOWN_KEY`.
 pub const UNKNOWN_KEY: i32 = 2;
 
-/// Header structure that begins with its size.
+/// C structure that begins with its size.
 ///
 /// # Safety
 /// The all-zero bit pattern must be a valid value, and the type must hold no references and begin with its size, a
@@ -221,7 +221,8 @@ pub unsafe fn read<T: SizeTagged>(pointer: *const T) -> Option<T> {
     if pointer.is_null() {
         return None;
     }
-    // SAFETY: the caller guarantees a `T`, and `SizeTagged` guarantees that a `T` begins with its size.
+    // SAFETY: the caller guarantees that `pointer` points to a `T`, and `SizeTagged` guarantees that a `T` begins with
+    // its size.
     let size = unsafe { pointer.cast::<usize>().read() };
     // SAFETY: the caller guarantees `size` readable bytes, and `SizeTagged` guarantees that the all-zero bit
     // pattern is a valid `T`.
@@ -244,8 +245,8 @@ pub unsafe fn read_plugin(pointer: *const Plugin, size: usize) -> Plugin {
 /// `pointer` must point to `size` bytes, and the all-zero bit pattern must be a valid `T`.
 unsafe fn read_padded<T: Copy>(pointer: *const T, size: usize) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: copies at most the size of each structure; the caller guarantees that the all-zero bit pattern is a valid
-    // `T`.
+    // SAFETY: the copy is no longer than either structure, and the caller guarantees `size` readable bytes and that the
+    // all-zero bit pattern is a valid `T`.
     unsafe {
         std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
         value.assume_init()
@@ -283,8 +284,7 @@ mod tests {
         lines.into_iter().map(|line| line.to_lowercase()).collect()
     }
 
-    /// Returns the structures of `byoc_device.h`. The C field `self` is a keyword in Rust, where the field is named
-    /// `this`.
+    /// Returns the structures of `byoc_device.h`. `self` is a keyword in Rust, so the C field `self` is named `this`.
     fn device_layout() -> [String; 4] {
         macro_rules! layout {
             ($name:literal $ty:ident: $($field:ident)*) => {

@@ -65,7 +65,7 @@ impl<'a> CallState<'a> {
         self
     }
 
-    /// Reserves one verdict slot per candidate of a `judge` call on `count` candidates.
+    /// Reserves a verdict slot for each of the `count` candidates of a `judge` call.
     pub fn for_judge(self, count: usize) -> CallState<'a> {
         self.with_answers(|answers| answers.verdicts = vec![None; count]);
         self

@@ -82,7 +82,7 @@ fn require_text(pointer: *const c_char, name: &str) -> Result<String, String> {
 fn read_sized<T: abi::SizeTagged>(pointer: *const T, name: &str) -> Result<T, String> {
     // SAFETY: the header requires that a structure has `struct_size` bytes.
     unsafe { abi::read(pointer) }
-        .ok_or_else(|| format!("expected {name} with a struct_size, found NULL or an invalid size"))
+        .ok_or_else(|| format!("expected {name} with a valid struct_size, found NULL or an invalid struct_size"))
 }
 
 /// Returns a plugin's list as a slice. Messages begin with `name`.
@@ -103,7 +103,8 @@ unsafe fn list_mut<'a, T>(data: *mut T, count: usize, name: &str) -> Result<&'a 
     list(data, count, name)?;
     match count {
         0 => Ok(&mut []),
-        // SAFETY: the caller guarantees exclusive access, and `list` has checked the pointer.
+        // SAFETY: the header requires that a list has `count` items, the caller guarantees exclusive access, and `list`
+        // has checked the pointer.
         count => Ok(unsafe { std::slice::from_raw_parts_mut(data, count) }),
     }
 }

@@ -64,7 +64,7 @@ impl<T> Object<T> {
         let (data, size) = (data.as_ptr().cast(), data.len());
         let result = self.call().run(|call| {
             let _guard = self.enter(Entry::Query);
-            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
+            // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { entry(self.this, call, key.as_ptr(), data, size) }
         });
         match self.with_context("query", result)? {
@@ -103,7 +103,7 @@ impl CCodegen {
         let call = self.0.call().for_judge(candidates.len());
         let result = call.run(|call| {
             let _guard = self.0.enter(Entry::Judge);
-            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
+            // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) }
         });
         let answers = self.0.with_context("judge", result.map(|(_, answers)| answers.verdicts))?;
@@ -133,7 +133,7 @@ impl Codegen for CCodegen {
         let Some(describe) = self.0.table.describe else { return Err(missing_function_message("describe").into()) };
         let result = self.0.call().run(|call| {
             let _guard = self.0.enter(Entry::Describe);
-            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
+            // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { describe(self.0.this, call) }
         });
         self.0.with_context("describe", result.and_then(|(_, answers)| description(answers)))
@@ -189,7 +189,7 @@ impl Codegen for CCodegen {
         let call = self.0.call().for_region(&region.graph.symbol);
         let result = call.run(|call| {
             let _guard = enter(CallSites::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile));
-            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
+            // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { compile(self.0.this, call, &raw const arguments) }
         });
         let region = result.and_then(|(_, answers)| {
@@ -238,7 +238,7 @@ impl Loader for CLoader {
         let call = CallState::new(&host, &self.0.plugin).for_region(region.symbol);
         let result = call.run(|call| {
             let _guard = enter(CallSites::of(&self.0.plugin, region.symbol).at(Entry::Load));
-            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
+            // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { load(self.0.this, call, &raw const request) }
         });
         let executable = result.and_then(|(_, answers): (i32, Answers)| {
@@ -281,7 +281,7 @@ impl Executable for CExecutable {
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
         let result = self.0.call().run(|call| {
             let site = self.0.sites.at(Entry::Prepare);
-            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
+            // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             entries::prepare(site, || unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) })
         });
         let preparation = result.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
@@ -305,7 +305,7 @@ impl Executable for CExecutable {
             plan: call.plan,
         };
         let result = self.0.call().run(|call| {
-            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
+            // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             entries::run(self.0.sites.at(Entry::Run), || unsafe { run(self.0.this, call, &raw const arguments) })
         });
         self.0.with_context("run", result.map(drop))

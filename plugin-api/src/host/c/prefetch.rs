@@ -1,8 +1,9 @@
 //! Prefetches candidates before they are written as JSON.
 //!
-//! A candidate consists of about fifty small allocations, and thousands of candidates exceed the caches: writing them
-//! one by one would mostly wait for serial cache misses. Therefore a group of candidates is prefetched level by level,
-//! all allocations of a level together, while the previous group is written.
+//! A candidate consists of about fifty small allocations, and thousands of candidates exceed the caches: without
+//! prefetching, writing them would consist mostly of waiting for one cache miss after another. Therefore, while one
+//! group of candidates is written, the next group is prefetched level by level, with all allocations of a level
+//! together.
 
 use crate::backend::Candidate;
 use crate::graph::{AttrValue, Graph, NodeKind};
@@ -52,7 +53,7 @@ fn prefetch_leaves(graph: &Graph) {
     }
 }
 
-/// Value in one contiguous allocation.
+/// Value stored in one contiguous allocation.
 trait Allocation {
     fn bytes(&self) -> (*const i8, usize);
 }

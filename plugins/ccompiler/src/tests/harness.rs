@@ -56,7 +56,7 @@ struct ByteConstant(Vec<u64>, usize);
 
 impl ConstantSource for ByteConstant {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the 64-bit words are allocated with at least that many bytes.
+        // SAFETY: the vector of 64-bit words holds at least that many bytes.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
     }
 
@@ -67,7 +67,7 @@ impl ConstantSource for ByteConstant {
 
 fn constant(name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Constant {
     let mut words = vec![0u64; bytes.len().div_ceil(8)];
-    // SAFETY: the 64-bit words are allocated with at least that many bytes.
+    // SAFETY: the vector of 64-bit words holds at least that many bytes.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes.len()) }.copy_from_slice(bytes);
     Constant::new(name, dtype, shape, ByteConstant(words, bytes.len()))
 }
@@ -252,7 +252,7 @@ impl Case {
             .zip(&buffers)
             .map(|(array, words)| {
                 let len = array.data.len() * array.dtype.size();
-                // SAFETY: the 64-bit words are allocated with at least that many bytes.
+                // SAFETY: the vector of 64-bit words holds at least that many bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), len) };
                 TensorRef::new(array.dtype, &array.shape, bytes)
             })
@@ -268,7 +268,7 @@ impl Case {
                 .zip(&mut memory)
                 .map(|((ty, shape), words)| {
                     let len = shape.iter().product::<usize>() * ty.dtype.size();
-                    // SAFETY: the 64-bit words are allocated with at least that many bytes.
+                    // SAFETY: the vector of 64-bit words holds at least that many bytes.
                     let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), len) };
                     TensorMut::new(ty.dtype, shape, bytes)
                 })
@@ -313,7 +313,7 @@ fn check_source(text: &str) {
 
 pub fn words(bytes: &[u8]) -> Vec<u64> {
     let mut words = vec![0u64; bytes.len().div_ceil(8).max(1)];
-    // SAFETY: the 64-bit words are allocated with at least that many bytes.
+    // SAFETY: the vector of 64-bit words holds at least that many bytes.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes.len()) }.copy_from_slice(bytes);
     words
 }

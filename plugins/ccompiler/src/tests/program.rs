@@ -1,5 +1,5 @@
-//! Regions as standalone programs: compiled as strict C99 with sanitizers, run in a separate process, and compared with
-//! the naive evaluator.
+//! Tests of regions as standalone programs: compiled as strict C99 with sanitizers, run in a separate process, and
+//! compared with the naive evaluator.
 
 use super::harness::Case;
 use super::naive;

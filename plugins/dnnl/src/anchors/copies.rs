@@ -9,8 +9,8 @@ use crate::plan::Operation;
 use byoc_plugin_support::view::{View, count};
 
 impl Lowering<'_> {
-    /// Lowers a concatenation: interleaved parts by one copy each, rows by a hand-written kernel, and all others by a
-    /// primitive.
+    /// Lowers a concatenation: to one copy per part if the parts are interleaved, to a hand-written kernel if they are
+    /// rows, otherwise to a primitive.
     pub(super) fn concat(&mut self, op: &Op, axis: usize) -> Result<usize> {
         let shape = self.ir.shape(op.output).to_vec();
         let dtype = self.ir.get(op.output).dtype;
@@ -82,8 +82,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the row-wise form of a concatenation, if `axis` is innermost in `order`, the memory order of the result, and
-/// every part can be read as rows of that order.
+/// Returns the row-wise form of a concatenation whose result has the memory order `order`; `None` unless `axis` is
+/// innermost and every part can be read as rows in that order.
 fn row_concat(operands: &[BufferView], axis: usize, order: &[usize], size: usize) -> Option<RowConcat> {
     if order.last() != Some(&axis) || operands.len() > MAX_PARTS {
         return None;

@@ -7,15 +7,16 @@
 use super::MAX_OPERANDS;
 use crate::math::{LANES, load, sigmoid, store, tanh};
 
-/// Formula of a loop; a number in a formula denotes the operand with that argument index. Each gate's pre-activation is
-/// the sum of two operands, one computed from the input and one from the state.
+/// Formula of a loop; `x0`, `x1`, ... denote the operands, by argument index. Each gate's pre-activation is the sum of
+/// two operands, one computed from the input and one from the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Complete step: `z = sigmoid(0 + 1)`, `r = sigmoid(2 + 3)`, `n = tanh(4 + r 5)`, `(1 - z) n + z 6`.
+    /// Complete step: `(1 - z) * n + z * x6` with `z = sigmoid(x0 + x1)`, `r = sigmoid(x2 + x3)`,
+    /// `n = tanh(x4 + r * x5)`.
     Whole,
-    /// New state: `z = sigmoid(0 + 1)`, `n = tanh(2 + 3)`, `(1 - z) n + z 4`.
+    /// New state: `(1 - z) * n + z * x4` with `z = sigmoid(x0 + x1)`, `n = tanh(x2 + x3)`.
     Mix,
-    /// Reset state: `sigmoid(0 + 1) 2`.
+    /// State scaled by the reset gate: `sigmoid(x0 + x1) * x2`.
     Reset,
 }
 

@@ -6,7 +6,7 @@ use crate::math::{LANES, load, sigmoid, store, tanh};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
     pub input: usize,
-    /// Unused in a step without a previous state.
+    /// Unused in a step without a previous cell state.
     pub forget: usize,
     pub candidate: usize,
     pub output: usize,
@@ -23,7 +23,7 @@ impl Gates {
     }
 }
 
-/// Computes C = sigmoid(f) C + sigmoid(i) tanh(g) and H = sigmoid(o) tanh(C), with the gates in the order i, f, g, o.
+/// Computes `C = sigmoid(f) * C + sigmoid(i) * tanh(g)` and `H = sigmoid(o) * tanh(C)`, with the `gates` i, f, g, o.
 #[inline(always)]
 pub(super) unsafe fn row(gates: [*const f32; 4], old_state: Option<*const f32>, h: *mut f32, c: *mut f32, n: usize) {
     let mut offset = 0;

@@ -1,9 +1,10 @@
 //! Part of a recurrent-layer step that follows the matrix products, computed on the caller's thread.
 //!
-//! A step is a GEMV with the recurrent weights, which the library computes at memory bandwidth, followed by the gates,
-//! which have about a thousand elements. Computed by oneDNN primitives, the gates of an LSTM need eight calls, whose
-//! overhead exceeds their work; oneDNN's recurrent primitive took two to three times as long as the matrix products. So
-//! the gates are a single loop here: `lstm` and `gru` compute one row, and this module iterates over the rows.
+//! A step is a GEMV with the recurrent weights, followed by the gates. The library computes the GEMV at memory
+//! bandwidth; the gates have only about a thousand elements. Computed by oneDNN primitives, the gates of an LSTM need
+//! eight calls, whose overhead exceeds their work; oneDNN's recurrent primitive took two to three times as long as the
+//! matrix products. So the gates are a single loop here: `lstm` and `gru` compute one row, and this module iterates
+//! over the rows.
 
 pub mod gru;
 pub mod lstm;
@@ -83,7 +84,7 @@ impl Cell {
     #[inline(always)]
     unsafe fn steps(&self, pointers: &Pointers) {
         for r in 0..self.rows {
-            // SAFETY: every offset is within a tensor that the caller guarantees.
+            // SAFETY: the caller guarantees tensors of the cell's sizes, and every offset is within them.
             unsafe {
                 let row = |index: usize| pointers.read[index].map(|pointer| pointer.add(r * self.strides[index]));
                 let out = pointers.out.add(r * self.hidden_size);

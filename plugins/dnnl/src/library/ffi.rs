@@ -75,7 +75,7 @@ macro_rules! constants {
 constants! {
     SUCCESS = "dnnl_success" 0;
     CPU = "dnnl_cpu" 1;
-    /// Primitives run in order of submission.
+    /// Execution of primitives in order of submission.
     IN_ORDER = "dnnl_stream_in_order" 1;
     RUNTIME_OMP = "DNNL_RUNTIME_OMP" 2;
 
@@ -103,29 +103,29 @@ constants! {
     REDUCTION_MUL = "dnnl_reduction_mul" 0x2fff5;
     REDUCTION_MEAN = "dnnl_reduction_mean" 0x2fff6;
 
-    /// max(x, 0), or alpha x for x < 0.
+    /// `x`, or `alpha * x` for `x < 0`.
     ELTWISE_RELU = "dnnl_eltwise_relu" 0x20;
     ELTWISE_TANH = "dnnl_eltwise_tanh" 0x21;
     ELTWISE_ABS = "dnnl_eltwise_abs" 0x24;
     ELTWISE_SQRT = "dnnl_eltwise_sqrt" 0x25;
-    /// alpha x + beta.
+    /// `alpha * x + beta`.
     ELTWISE_LINEAR = "dnnl_eltwise_linear" 0x26;
-    /// min(1, max(0, alpha x + beta)).
+    /// `min(1, max(0, alpha * x + beta))`.
     ELTWISE_HARDSIGMOID = "dnnl_eltwise_hardsigmoid" 0x28;
-    /// 1 / (1 + exp(-x)).
+    /// `1 / (1 + exp(-x))`.
     ELTWISE_LOGISTIC = "dnnl_eltwise_logistic" 0x29;
     ELTWISE_EXP = "dnnl_eltwise_exp" 0x2a;
-    /// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
     ELTWISE_GELU_TANH = "dnnl_eltwise_gelu_tanh" 0x2b;
-    /// x / (1 + exp(-alpha x)).
+    /// `x / (1 + exp(-alpha * x))`.
     ELTWISE_SWISH = "dnnl_eltwise_swish" 0x2c;
-    /// min(beta, max(alpha, x)).
+    /// `min(beta, max(alpha, x))`.
     ELTWISE_CLIP = "dnnl_eltwise_clip" 0x2e;
-    /// alpha x^beta.
+    /// `alpha * x^beta`.
     ELTWISE_POW = "dnnl_eltwise_pow" 0x30;
-    /// x / 2 (1 + erf(x / sqrt 2)).
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`.
     ELTWISE_GELU_ERF = "dnnl_eltwise_gelu_erf" 0x31;
-    /// x min(1, max(0, alpha x + beta)).
+    /// `x * min(1, max(0, alpha * x + beta))`.
     ELTWISE_HARDSWISH = "dnnl_eltwise_hardswish" 0x34;
 
     BINARY_ADD = "dnnl_binary_add" 0x1fff0;

@@ -70,7 +70,7 @@ pub fn mapped_path(file: &Path) -> Result<PathBuf> {
         .ok_or_else(|| Error::new(format!("{library_path}: /proc/self/maps does not list the library")))
 }
 
-/// Checks that a file is a complete shared library: mapping a truncated library kills the process.
+/// Checks that a file is a complete shared library, because loading a truncated library would kill the process.
 fn check(file: &Path) -> std::result::Result<(), String> {
     use std::io::Read;
     let mut header = [0u8; 64];

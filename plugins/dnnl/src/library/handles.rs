@@ -78,9 +78,9 @@ owned! {
     Stream(ffi::CStream, stream_destroy);
 }
 
-// SAFETY: a descriptor is immutable once it is created.
+// SAFETY: oneDNN does not modify a descriptor after its creation.
 unsafe impl Sync for Desc {}
-// SAFETY: a primitive descriptor is immutable once it is created.
+// SAFETY: oneDNN does not modify a primitive descriptor after its creation.
 unsafe impl Sync for PrimitiveDesc {}
 // SAFETY: the caller supplies the scratchpad, so oneDNN permits concurrent executions of a primitive.
 unsafe impl Sync for Primitive {}
@@ -93,7 +93,7 @@ impl Desc {
     pub fn with_strides(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Result<Desc> {
         let (dtype_code, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
         let mut raw = null_mut();
-        // SAFETY: `dims` returns arrays of the library's size, and `raw` is a valid out-pointer.
+        // SAFETY: `dims` returns arrays of the length that oneDNN requires, and `raw` is a valid out-pointer.
         let status = unsafe {
             (library.api.memory_desc_create_with_strides)(&mut raw, shape.len() as c_int, &dims, dtype_code, &strides)
         };
@@ -108,7 +108,7 @@ impl Desc {
     pub fn any(library: &'static OneDnn, dtype: DType, shape: &[i64]) -> Result<Desc> {
         let (dtype_code, dims) = (dtype_number(dtype)?, dims(shape)?);
         let mut raw = null_mut();
-        // SAFETY: `dims` returns an array of the library's size, and `raw` is a valid out-pointer.
+        // SAFETY: `dims` returns an array of the length that oneDNN requires, and `raw` is a valid out-pointer.
         let status = unsafe {
             (library.api.memory_desc_create_with_tag)(
                 &mut raw,
@@ -180,7 +180,7 @@ impl PostOps {
     /// Appends a binary operator whose second operand has the layout `other`.
     ///
     /// # Errors
-    /// If the tensor does not broadcast, or there are too many post-ops.
+    /// If the second operand does not broadcast, or there are too many post-ops.
     pub fn binary(&mut self, alg: c_int, other: &Desc) -> Result<()> {
         // SAFETY: `self` owns the list and `other` the descriptor; the library copies the descriptor.
         let status = unsafe { (self.library.api.post_ops_append_binary)(self.raw, alg, other.raw) };
@@ -238,7 +238,8 @@ macro_rules! describe {
     ($library:expr, $subject:literal, $function:ident($($arg:expr),* $(,)?)) => {{
         let library: &'static OneDnn = $library;
         let mut raw = null_mut();
-        // SAFETY: the callers borrow every descriptor and attribute, and every array has the library's size.
+        // SAFETY: the callers borrow every descriptor and attribute from its owner for the call, and `dims` gives every
+        // array the length that oneDNN requires.
         let status = unsafe { (library.api.$function)(&mut raw, library.engine, $($arg),*) };
         check(status, $subject)?;
         Ok(PrimitiveDesc { library, raw })
@@ -251,7 +252,7 @@ impl PrimitiveDesc {
     /// Describes a copy of a tensor into another layout or element type.
     ///
     /// # Errors
-    /// If the library has no implementation; this applies to all functions below.
+    /// If the library has no implementation. The same applies to the other functions that describe a primitive.
     pub fn reorder(library: &'static OneDnn, src: &Desc, dst: &Desc, attr: &Attr) -> Result<PrimitiveDesc> {
         let mut raw = null_mut();
         let engine = library.engine;
@@ -400,7 +401,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// Describes an elementwise function of two tensors, the second of which broadcasts.
+    /// Describes an elementwise function of two tensors, the second of which is broadcast.
     pub fn binary(
         library: &'static OneDnn,
         alg: c_int,
@@ -412,7 +413,7 @@ impl PrimitiveDesc {
         describe!(library, "binary", binary_primitive_desc_create(alg, src0.raw, src1.raw, dst.raw, attr.raw))
     }
 
-    /// Describes a PReLU: x, or slope times x where x is negative.
+    /// Describes a PReLU: `x`, or `slope * x` where `x` is negative.
     pub fn prelu(library: &'static OneDnn, src: &Desc, slope: &Desc, dst: &Desc, attr: &Attr) -> Result<PrimitiveDesc> {
         describe!(
             library,
@@ -447,7 +448,7 @@ impl PrimitiveDesc {
         describe!(library, "reduction", reduction_primitive_desc_create(alg, src.raw, dst.raw, 0.0, 0.0, attr.raw))
     }
 
-    /// Describes a resize at half-pixel centers.
+    /// Describes a resize with half-pixel centers.
     pub fn resampling(
         library: &'static OneDnn,
         alg: c_int,
@@ -495,7 +496,8 @@ impl PrimitiveDesc {
     /// Returns the name of the implementation, such as `brgconv:avx512_core` or `ref:any`.
     pub fn implementation(&self) -> &str {
         let mut text: *const c_char = null();
-        // SAFETY: the result of this query is a pointer to a string that lives as long as the descriptor.
+        // SAFETY: oneDNN returns a NUL-terminated string for this query, owned by the descriptor and valid as long as
+        // it.
         unsafe {
             let result = (&raw mut text).cast::<c_void>();
             (self.library.api.primitive_desc_query)(self.raw, ffi::QUERY_IMPL_INFO, 0, result);
@@ -514,7 +516,8 @@ impl PrimitiveDesc {
     }
 }
 
-/// Returns strides, dilation, start and end padding in oneDNN's convention, in which a dense kernel has dilation 0.
+/// Returns the strides, the dilation, and the padding at the start and at the end. In oneDNN's convention, a dense
+/// kernel has dilation 0.
 fn conv_dims(w: &Window) -> Result<[Dims; 4]> {
     let dilates: Vec<i64> = w.dilation.iter().map(|d| d - 1).collect();
     Ok([dims(&w.strides)?, dims(&dilates)?, dims(&w.pad_before)?, dims(&w.pad_after)?])
@@ -555,7 +558,7 @@ impl Memory {
     /// If memory is exhausted.
     pub fn new(library: &'static OneDnn, desc: &Desc) -> Result<Memory> {
         let mut raw = null_mut();
-        // SAFETY: `desc` owns the descriptor, which is copied; a null address is allowed until an execution.
+        // SAFETY: `desc` owns the descriptor, which oneDNN copies; oneDNN allows a null address until an execution.
         let status = unsafe { (library.api.memory_create)(&mut raw, desc.raw, library.engine, null_mut()) };
         check(status, "memory")?;
         Ok(Memory { library, raw })
@@ -566,7 +569,7 @@ impl Memory {
     /// # Errors
     /// If the library rejects the address, which is not expected to happen.
     pub fn set(&mut self, address: *mut u8) -> Result<()> {
-        // SAFETY: `self` owns the object; the address is dereferenced only during an execution.
+        // SAFETY: `self` owns the object; oneDNN dereferences the address only during an execution.
         check(unsafe { (self.library.api.memory_set_data_handle)(self.raw, address.cast()) }, "memory")
     }
 
@@ -584,7 +587,7 @@ impl Stream {
     pub fn new(library: &'static OneDnn) -> Result<Stream> {
         let mut raw = null_mut();
         let flags = ffi::IN_ORDER as u32;
-        // SAFETY: the engine is never destroyed.
+        // SAFETY: `OneDnn` never destroys the engine, and `raw` is a valid out-pointer.
         check(unsafe { (library.api.stream_create)(&mut raw, library.engine, flags) }, "stream")?;
         Ok(Stream { library, raw })
     }

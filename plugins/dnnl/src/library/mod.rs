@@ -23,7 +23,7 @@ pub struct OneDnn {
     engine: *mut ffi::CEngine,
     set_threads: SetThreads,
     team: Option<Team>,
-    /// Path or bare name with which the library was opened.
+    /// Path or bare file name that was passed to the dynamic loader.
     file: PathBuf,
     /// Version, such as `3.2.0`.
     pub version: String,
@@ -97,8 +97,8 @@ impl OneDnn {
         find::mapped_path(&self.file)
     }
 
-    /// Calls `body(thread, threads)` on every thread of the library's pool if `is_worthwhile` says that there is enough
-    /// work to justify waking them, otherwise only on the calling thread. `body` must not panic.
+    /// Calls `body(thread, threads)` on every thread of the library's pool if `is_worthwhile` is set, otherwise only on
+    /// the calling thread. `is_worthwhile` states that the work justifies waking the threads. `body` must not panic.
     pub fn run_on_threads(&self, is_worthwhile: bool, body: &(dyn Fn(usize, usize) + Sync)) {
         match self.team.as_ref().filter(|_| is_worthwhile) {
             Some(team) => team.run(body),

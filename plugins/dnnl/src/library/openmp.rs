@@ -1,9 +1,9 @@
 //! OpenMP runtime: oneDNN's thread pool.
 //!
 //! Idle workers should spin between two primitives of a run, so that the next primitive starts immediately, and sleep
-//! soon after the run. GNU OpenMP reads the number of spin iterations from the environment when it is loaded, and the
-//! default amounts to milliseconds. So the library is loaded with an environment that sets a shorter spin time, unless
-//! the user has set one.
+//! soon after the run. GNU OpenMP reads the number of spin iterations from the environment when it is loaded; the
+//! default number takes milliseconds. So the library is loaded with an environment that sets a shorter spin time,
+//! unless the user has set one.
 
 use libloading::os::unix::Library;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -19,7 +19,7 @@ pub type SetThreads = unsafe extern "C" fn(c_int);
 /// not scheduled until the caller's spin time has passed, which delays every primitive.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Environment variables with which a user sets the spin time.
+/// Environment variables that let the user set the spin time.
 const SPIN_VARIABLES: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
 
 unsafe extern "C" {

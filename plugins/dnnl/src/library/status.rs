@@ -12,7 +12,7 @@ pub enum Status {
     InvalidArguments,
     /// No implementation for these types, shapes, layouts or attributes.
     Unimplemented,
-    /// No further implementation.
+    /// End of an iteration over implementations.
     LastImplementationReached,
     /// Failed computation.
     RuntimeError,
@@ -85,7 +85,7 @@ impl OneDnnError {
         }
     }
 
-    /// Returns the code under which the error is reported to the host.
+    /// Returns the code that is reported to the host for this error.
     pub fn code(&self) -> RefusalCode {
         match self {
             OneDnnError::Unsupported(_) => RefusalCode::UnsupportedShape,

@@ -70,9 +70,9 @@ pub struct Lowering<'p> {
     constants: HashMap<usize, BufferId>,
     packed_buffers: HashMap<usize, BufferId>,
     tensor: Vec<Option<BufferView>>,
-    /// Per value, the index of the last item that reads the value or a view of it; `usize::MAX` for outputs.
+    /// For each value, the index of the last item that reads the value or a view of it; `usize::MAX` for outputs.
     last_read: Vec<usize>,
-    /// Per buffer, the index of the last item that reads it.
+    /// For each buffer, the index of the last item that reads it.
     last_needed_item: Vec<usize>,
     /// Tensors and their copies in other layouts, so that each copy is made once.
     copies: Vec<(BufferView, BufferView)>,
@@ -284,7 +284,7 @@ impl Lowering<'_> {
         Ok(Some(buffer))
     }
 
-    /// Returns the packed forms of a constant tensor that other plans have created.
+    /// Returns the forms in which a constant tensor has already been packed.
     pub fn existing_packings(&self, tensor: &BufferView) -> Vec<Packing> {
         let Place::Constant(constant) = self.buffers[tensor.buffer.0 as usize].place else { return Vec::new() };
         let Ok(source_desc) = self.desc_of(tensor) else { return Vec::new() };
@@ -294,7 +294,7 @@ impl Lowering<'_> {
         self.packs.packs.iter().filter(is_of_constant).map(|pack| pack.packing.clone()).collect()
     }
 
-    /// Returns the packed oneDNN layouts of a constant tensor that other plans have created.
+    /// Returns the oneDNN layouts in which a constant tensor has already been packed.
     pub fn existing_layouts(&self, tensor: &BufferView) -> Vec<Desc> {
         let layout = |packing| if let Packing::Layout(desc) = packing { Some(desc) } else { None };
         self.existing_packings(tensor).into_iter().filter_map(layout).collect()
@@ -393,8 +393,8 @@ impl Lowering<'_> {
         Ok(args)
     }
 
-    /// Returns a link's second operand, mapped to the dimensions of the primitive that computes the chain's first
-    /// value, or `None` if that is impossible. `path` lists the views between that value and the link.
+    /// Returns a link's second operand in the dimensions of the primitive that computes the chain's first value.
+    /// Returns `None` if that is impossible. `path` lists the views between that value and the link.
     pub fn operand(&mut self, other: Val, path: &[Link], dim_map: &DimMap) -> Option<BufferView> {
         let tensor = self.placement(other);
         let mut view = tensor.view;
@@ -427,8 +427,8 @@ impl Lowering<'_> {
         Some(BufferView { view: ordered_view.view.reshape(&shape)?, ..ordered_view })
     }
 
-    /// Converts the longest expressible prefix of the links into post-ops, for a result of layout `dst`, which has the
-    /// shape that the primitive sees. The prefix ends before an operator whose input is not a view of the result.
+    /// Converts the longest expressible prefix of the links into post-ops, for a result with layout `dst`, which has
+    /// the shape that the primitive sees. The prefix ends before an operator whose input is not a view of the result.
     /// `bias` is the index of the link that the primitive computes as its bias. `read` lists the buffers that the item
     /// reads, from the anchor to the end of its chain.
     pub fn chain(
@@ -542,7 +542,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the view of the result of a transpose or reshape whose input is `view`, or `None` if it needs a copy.
+    /// Applies a transpose or reshape to `view`. Returns `None` if the result needs a copy.
     fn view_after(&self, op: &Op, view: &View) -> Option<View> {
         match &op.kind {
             Kind::Transpose(axes) => Some(view.permute(axes)),
@@ -576,8 +576,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Returns the map with the fewest dimensions for the result of `op` in memory order `order`, compatible with an
-    /// operand of shape `operand` and with all operands of the chain.
+    /// Returns the map with the fewest dimensions for the result of `op` in memory order `order`. The map also applies
+    /// to an operand of shape `operand` and to all operands of the chain.
     pub fn collapsed_dims(&mut self, op: &Op, links: &[Link], order: &[usize], operand: Option<&[i64]>) -> DimMap {
         let start = self.ir.shape(op.output).to_vec();
         let full_map = DimMap::plain(&start, &start);

@@ -114,8 +114,8 @@ impl Lowering<'_> {
 }
 
 impl EpilogueBuilder {
-    /// Adds a stage on elements of layout `view`. Returns false if its parameters vary along a different axis than the
-    /// parameters of earlier stages.
+    /// Adds a stage on elements with layout `view`. Returns false if its parameters vary along a different axis than
+    /// the parameters of earlier stages.
     fn add(&mut self, stage: &Stage, view: &View, is_swapped: bool) -> bool {
         let axis_values = match stage {
             Stage::Offset(per_axis) => (per_axis.values.len(), per_axis.axis),
@@ -149,7 +149,7 @@ impl EpilogueBuilder {
                         high,
                     }),
                     Ratios::Fixed(ratios) => {
-                        // A bias before the requantization is added in the same operation.
+                        // A bias that precedes the requantization is added in the same operation.
                         let offsets = self.ops.pop_if(|step| matches!(step, EpilogueOp::Offset(_)));
                         let offsets =
                             if let Some(EpilogueOp::Offset(offsets)) = offsets { Some(offsets) } else { None };

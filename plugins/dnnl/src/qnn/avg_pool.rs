@@ -1,4 +1,4 @@
-//! Average pooling of 8-bit integers: `(Σ (x - zero) / count) scale`, with an exact sum and a quotient rounded once.
+//! Average pooling of 8-bit integers: `(Σ (x - zero) / count) * scale`, with an exact sum and a quotient rounded once.
 
 use crate::argument::Arguments;
 use crate::library::{OneDnn, Window, ffi};

@@ -21,7 +21,7 @@ type Reals = [f32; BLOCK];
 #[derive(Clone, Debug)]
 pub struct AxisParam<T> {
     values: Vec<T>,
-    /// True if there is one value per index.
+    /// True if there is one value per index along the axis.
     per_index: bool,
 }
 
@@ -49,7 +49,8 @@ impl AxisParam<i32> {
     }
 }
 
-/// Fixed-point requantization `(x + offset) multiplier 2^(left - shift) + zero`; the offset addition wraps.
+/// Fixed-point requantization `(x + offset) * multiplier * 2^(left_shift - shift) + zero`; the addition of the offset
+/// wraps.
 #[derive(Clone, Debug)]
 pub struct FixedPointScale {
     pub offsets: AxisParam<i32>,
@@ -83,10 +84,10 @@ pub enum EpilogueOp {
     Offset(AxisParam<i32>),
     /// Computes `x - zero`, saturating.
     SubtractZeroPoint(i32),
-    /// Computes `round((x + offset) ratio) + zero` in 64-bit fixed point, clamped to the range given by the last two
+    /// Computes `round((x + offset) * ratio) + zero` in 64-bit fixed point, clamped to the range given by the last two
     /// fields.
     FixedPoint(FixedPointScale, i32, i32),
-    /// Computes `round(x ratio) + zero` in floats, clamped to `[low, high]`.
+    /// Computes `round(x * ratio) + zero` in floats, clamped to `[low, high]`.
     Float(FloatScale),
     /// Computes `x + zero`, saturating, clamped to `[low, high]`.
     AddZeroPoint { zero: i32, low: i32, high: i32 },
@@ -95,7 +96,7 @@ pub enum EpilogueOp {
     /// Computes `x + y - zero`, clamped to `[low, high]`, where `y` is the result of applying `operand_ops` to the next
     /// tensor.
     Sum { operand_ops: Vec<EpilogueOp>, operand_dtype: DType, zero: i32, low: i32, high: i32 },
-    /// Computes `x scale` as a float.
+    /// Computes `x * scale` as a float.
     Dequantize(AxisParam<f32>),
     /// Wraps the integer to the range of the type.
     Wrap(DType),
@@ -105,7 +106,7 @@ pub enum EpilogueOp {
     ToInteger { low: i32, high: i32 },
     /// Computes `x + b` in floats.
     RealAdd(AxisParam<f32>),
-    /// Computes `x b` in floats.
+    /// Computes `x * b` in floats.
     RealMultiply(AxisParam<f32>),
     /// Clamps a float to `[low, high]`.
     RealClamp { low: f32, high: f32 },
@@ -423,7 +424,7 @@ fn apply(op: &EpilogueOp, index: &ParamIndex, x: &mut Ints, floats: &mut Reals) 
             }
             round(*rounding, floats);
             for (x, value) in x.iter_mut().zip(&*floats) {
-                // NaN becomes 0, before the bounds apply.
+                // NaN becomes 0 before the value is clamped.
                 *x = ((value + zero) as i32).max(*low).min(*high);
             }
         }
@@ -464,7 +465,7 @@ fn half_unit(amount: i32) -> i64 {
     1 << (shift(amount) - 1)
 }
 
-/// Computes `(x + offset) multiplier 2^(left - shift) + zero`, rounded and clamped to `[low, high]`.
+/// Computes `(x + offset) * multiplier * 2^(left_shift - shift) + zero`, rounded and clamped to `[low, high]`.
 #[inline(always)]
 fn scale_fixed_point(scale: &FixedPointScale, index: &ParamIndex, low: i32, high: i32, x: &mut Ints) {
     let (mut own_offsets, mut own_multipliers) = ([0; BLOCK], [0; BLOCK]);

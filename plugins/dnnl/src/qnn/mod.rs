@@ -2,8 +2,8 @@
 //!
 //! **Integer results are exact**: a region produces exactly the bits that the operator definitions require. The library
 //! accumulates 8-bit products in `int32` without rounding, but computes everything after the sums in 32-bit floats,
-//! which represent integers exactly only up to 2^24 and round scale products. Floats cannot express a requantization in
-//! 64-bit fixed point. So the work is divided:
+//! which represent integers exactly only up to 2^24 and round the products of scales. Floats cannot express a
+//! requantization in 64-bit fixed point. So the work is divided:
 //!
 //! * the library multiplies and accumulates, and writes the `int32` sums;
 //! * one hand-written loop (`epilogue`) computes everything from these sums to the next convolution: biases,
@@ -15,8 +15,8 @@
 //! data unchanged. In that case, signed data is converted to unsigned data: `x + 128`, with a bias that compensates for
 //! the offset.
 //!
-//! The zero point of the data is folded into a bias (`Σ (x - z) w = Σ x w - z Σ w`), and padding, which represents
-//! zero, is explicit if the zero point is not 0.
+//! The zero point of the data is folded into a bias (`Σ (x - z) * w = Σ x * w - z * Σ w`), and padding, which
+//! represents zero, is explicit if the zero point is not 0.
 
 pub mod avg_pool;
 pub mod epilogue;

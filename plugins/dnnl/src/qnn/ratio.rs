@@ -20,7 +20,8 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// Returns `in_scale / out_scale`, rounded to 31 bits with ties up. Both scales must be finite and positive.
+    /// Returns `in_scale / out_scale`, rounded to 31 bits, with ties rounded up. Both scales must be finite and
+    /// positive.
     pub fn ratio(in_scale: f32, out_scale: f32) -> Fixed {
         // The quotient of two 32-bit floats is a normal 64-bit float, 1.m * 2^(e - 1023).
         let bits = (f64::from(in_scale) / f64::from(out_scale)).to_bits();

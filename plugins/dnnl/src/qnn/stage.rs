@@ -6,14 +6,14 @@ use byoc_plugin_api::DType;
 /// Per-tensor or per-axis parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerAxis<T> {
-    /// Single value, or one value per index of the axis.
+    /// Single value, or one value per index along the axis.
     pub values: Vec<T>,
     /// Axis along which the values vary; unused for a single value.
     pub axis: usize,
 }
 
-/// Operand of a sum, requantized to the scale of the result: `round((x - in_zero_point) ratio) + out_zero_point`, with ties rounded
-/// up, saturated to `int32`.
+/// Operand of a sum, requantized to the scale of the result: `round((x - in_zero_point) * ratio) + out_zero_point`,
+/// with ties rounded up, saturated to `int32`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumOperand {
     /// Zero point of the operand.
@@ -29,7 +29,7 @@ pub struct SumOperand {
 pub enum Stage {
     /// Adds a parameter to `int32` values, wrapping.
     Offset(PerAxis<i32>),
-    /// Requantization: `round((x - in_zero_point) ratio) + out_zero_point`, saturated to the type of the result.
+    /// Requantization: `round((x - in_zero_point) * ratio) + out_zero_point`, saturated to the type of the result.
     Rescale {
         /// Zero point of the operand.
         in_zero_point: i32,
@@ -46,8 +46,8 @@ pub enum Stage {
     },
     /// Clamps integers to `[low, high]`.
     Clamp { low: i32, high: i32 },
-    /// Sum with a second tensor. Operands are requantized to the result's scale (`None`: already at that scale); the
-    /// result's zero point is subtracted, and the sum is saturated to the result's type.
+    /// Sum with a second tensor. Operands are requantized to the result's scale; an operand that is `None` already has
+    /// that scale. The result's zero point is subtracted, and the sum is saturated to the result's type.
     Sum {
         /// Left and right operands.
         operands: [Option<SumOperand>; 2],
@@ -56,7 +56,7 @@ pub enum Stage {
         /// Type of the result.
         out_dtype: DType,
     },
-    /// Dequantization: `(x - zero) scale` as a float.
+    /// Dequantization: `(x - zero) * scale`, as a float.
     Dequantize {
         /// Zero point of the operand.
         zero: i32,
@@ -82,13 +82,14 @@ pub enum Stage {
     RealMultiply(PerAxis<f32>),
     /// Clamps floats to `[low, high]`.
     RealClamp { low: f32, high: f32 },
-    /// Float sum with a second tensor, to which these stages, all with scalar parameters, are applied first.
+    /// Float sum with a second tensor. These stages, all with scalar parameters, are first applied to the second
+    /// tensor.
     RealSum(Vec<Stage>),
 }
 
 impl Stage {
-    /// Returns true if the stage produces floats that are later converted back to integers. Such operations must be
-    /// rounded as written, so none may be left to a library that fuses two operations.
+    /// Returns true if the stage produces floats that are later converted back to integers. Each such operation must be
+    /// rounded as written, so it is not left to the library, which may fuse two operations.
     pub fn is_exact_real(&self) -> bool {
         matches!(
             self,

@@ -16,8 +16,8 @@ const HALFWAY: f32 = 1.0 + 1.0 / 256.0;
 /// Smallest bfloat16 above 1.
 const NEXT_BF16: f32 = 1.0 + 1.0 / 128.0;
 
-/// Multiplies x (N, N), filled with `HALFWAY`, by a weight filled with `NEXT_BF16`, compiled with these options.
-/// Returns the blob and an element of the product.
+/// Compiles the product of x (N, N) and a weight with these options, and runs it. x is filled with `HALFWAY`, the
+/// weight with `NEXT_BF16`. Returns the blob and an element of the product.
 fn product(options: &serde_json::Value) -> (String, f32) {
     let ty = TensorType::new(DType::F32, &[N, N]);
     let mut graph = Graph::new("region_0");

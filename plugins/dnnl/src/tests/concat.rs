@@ -1,4 +1,5 @@
-//! Row-wise concatenation: every width modulo the vector length, strided inputs, one thread and all threads.
+//! Tests row-wise concatenation with every width modulo the vector length, with strided inputs, on one thread and on
+//! all threads.
 
 use super::library;
 use crate::argument::{Argument, Arguments, BufferId};

@@ -9,8 +9,8 @@ use crate::plan::Operation;
 use crate::runtime::LoadedRegion;
 use byoc_plugin_api::*;
 
-/// Returns a graph that applies `y = x w + b` `times` times to x of shape (rows, n); `w` is (n, n) in the layout of
-/// `nn.dense`.
+/// Returns a chain of `times` dense layers that share the weight `w` of shape (n, n) and, if `has_bias` is set, a bias.
+/// The input has the shape (rows, n).
 fn chain(rows: usize, n: usize, times: usize, has_bias: bool) -> (Graph, Vec<Constant>) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut graph = Graph::new("region_0");

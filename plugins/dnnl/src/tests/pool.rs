@@ -36,8 +36,8 @@ fn workers() -> Vec<Worker> {
         .collect()
 }
 
-/// CPU time after a run, in nanoseconds, above which a worker counts as spinning: a thousand times the actual
-/// time.
+/// CPU time after a run, in nanoseconds, above which a worker counts as spinning: a thousand times the time that a
+/// worker actually uses.
 const MAX_CPU_TIME: u64 = 1_000_000_000;
 
 /// Uses the CPU time of the workers instead of wall-clock time, which depends on the load of the machine. The benchmark

@@ -10,7 +10,7 @@ use byoc_plugin_api::*;
 const BATCH: usize = 2;
 const HIDDEN: usize = 8;
 
-/// Graph of matrices under construction.
+/// Graph under construction, in which every value is a matrix.
 struct Net {
     graph: Graph,
     constants: Vec<Constant>,
@@ -72,7 +72,7 @@ impl Net {
         self.op(name, &[x], x.1, vec![])
     }
 
-    /// Adds `(1 - z) n + z h`.
+    /// Adds `(1 - z) * n + products.0 * products.1`.
     fn interpolate(&mut self, z: Matrix, n: Matrix, products: (Matrix, Matrix)) -> Matrix {
         let ones = self.constant_one();
         let complement = self.op("subtract", &[ones, z], z.1, vec![]);
@@ -110,8 +110,8 @@ fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
         .collect()
 }
 
-/// Adds the update gate and the candidate of a step whose reset gate follows the recurrent product; `gate` and
-/// `activation` are the functions of update gate and candidate.
+/// Adds the update gate and the candidate of a step whose reset gate is applied after the recurrent product; `gate` and
+/// `activation` are the functions of the update gate and of the candidate.
 fn reset_after_product(net: &mut Net, x: Matrix, h: Matrix, [gate, activation]: [&str; 2]) -> [Matrix; 2] {
     let (x, product) = (net.dense(x, 3 * HIDDEN), net.dense(h, 3 * HIDDEN));
     let (x, product) = (net.split(x, 3), net.split(product, 3));
@@ -227,7 +227,7 @@ fn does_not_match_similar_graphs() {
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "sigmoid"]);
         net.interpolate(z, n, (z, h))
     }));
-    // The factor of the candidate is 2 - z.
+    // The candidate is multiplied by `2 - z`.
     assert!(!is_recognized(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = reset_after_product(net, x, h, ["sigmoid", "tanh"]);

@@ -122,7 +122,8 @@ fn matches_reference_for_every_size() {
         filters,
         channels,
     };
-    // Odd and even sizes, every padding, and channels and filters with and without partial registers and blocks.
+    // Odd and even sizes, every padding, and numbers of channels and filters that fill registers and blocks completely
+    // or partially.
     for (sizes, threads) in [
         (sizes(1, 8, 8, [1; 4], 32, 16), [1, 1]),
         (sizes(1, 7, 9, [1; 4], 16, 17), [2, 2]),
@@ -144,8 +145,8 @@ fn matches_reference_for_every_size() {
     }
 }
 
-/// Returns a graph that convolves a (1, 32, n, n) image with 32 k x k kernels, preserving its size, and then applies an
-/// operator; also returns the kernels.
+/// Returns a graph that convolves a (1, 32, n, n) image with 32 k x k kernels, with padding that preserves the image
+/// size, and then applies an operator. Also returns the kernels.
 fn graph(n: usize, k: usize, activation: &str, attrs: Vec<Attr>) -> (Graph, Constant) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut graph = Graph::new("region_0");
@@ -194,7 +195,7 @@ fn nan_propagates_within_its_tiles_only() {
     x[5 * N + 5] = f32::NAN;
     let y = run(&region, &[1, 32, N, N], &x);
     for (row, column) in (0..N * N).map(|index| (index / N, index % N)) {
-        // NaN is allowed in outputs that depend on the NaN, and in outputs of the same tiles.
+        // NaN is allowed in outputs that depend on the NaN in the input, and in other outputs of the same tiles.
         let is_near = |index: usize| (4..8).contains(&index);
         let value = y[row * N + column];
         let depends_on_nan = (4..=6).contains(&row) && (4..=6).contains(&column);

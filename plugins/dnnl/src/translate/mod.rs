@@ -29,7 +29,7 @@ fn to_i64s(shape: &[usize]) -> Vec<i64> {
 }
 
 impl RegionIr {
-    /// Translates a graph for inputs of these dimensions.
+    /// Translates a graph for inputs with these dimensions.
     ///
     /// # Errors
     /// If an operator is not supported, or if dimensions do not match the graph's types; the first problem is reported.
@@ -507,9 +507,9 @@ impl Translation<'_> {
                 self.ir.shape(bias)
             )));
         }
-        let mut slope_shape = vec![1; shape.len() - axis];
-        slope_shape[0] = shape[axis];
-        let bias = self.reshape(bias, slope_shape)?;
+        let mut bias_shape = vec![1; shape.len() - axis];
+        bias_shape[0] = shape[axis];
+        let bias = self.reshape(bias, bias_shape)?;
         Ok(self.ir.binary(ffi::BINARY_ADD, data, bias, shape))
     }
 
@@ -675,7 +675,7 @@ impl Translation<'_> {
         Ok(bounds.windows(2).map(|bound| slice(self, bound[0], bound[1])).collect())
     }
 
-    /// Translates `take` of one element of an axis, at a constant index.
+    /// Translates `take` with a single constant index along an axis.
     fn take(&mut self) -> Result<Val> {
         let (x, index) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);

@@ -108,7 +108,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Returns the zero point in operand `index`: a single value, possibly repeated for each index of an axis.
+    /// Returns the zero point in operand `index`: a single value, possibly repeated for each index along an axis.
     pub fn zero_point(&self, index: usize, name: &str) -> Result<i32> {
         let constant = self.constant_operand(index, name)?;
         if constant.dtype() != DType::I32 {
@@ -145,7 +145,7 @@ impl Translation<'_> {
         Ok(axis)
     }
 
-    /// Returns, per output channel, the sum of the weights and the sum of their magnitudes.
+    /// Returns the sum of the weights and the sum of their magnitudes for each output channel.
     fn weight_sums(&self, axis: usize) -> Result<Vec<(i32, i64)>> {
         let constant = self.constant_operand(1, "weight")?;
         if constant.dtype() != DType::I8 {
@@ -172,7 +172,8 @@ impl Translation<'_> {
         Ok(channel_sums)
     }
 
-    /// Returns the data in the type that oneDNN accumulates exactly, its zero point, and true if sums may reach 2^24.
+    /// Returns the data in the type that oneDNN accumulates exactly, its zero point, and a flag that is true if sums
+    /// may reach 2^24.
     fn data(&mut self, data: Val, channel_sums: &[(i32, i64)]) -> Result<(Val, i32, bool)> {
         let dtype = self.ir.get(data).dtype;
         let zero = self.zero_point(2, "data zero point")?;

@@ -49,7 +49,7 @@ impl Translation<'_> {
         self.concat(&rescaled_operands, axis)
     }
 
-    /// Adds an average pooling with float results, and their quantization to 8 bits.
+    /// Adds an average pooling with float results, followed by their quantization to 8 bits.
     pub fn avg_pool(&mut self, in_dtype: DType, out_dtype: DType) -> Result<Val> {
         if !is_byte(in_dtype) || in_dtype != out_dtype {
             return Err(dtype_error(format!(

@@ -1,4 +1,4 @@
-//! Operator table. Everything that depends on an operator's name is in its row.
+//! Operator table: the properties of each operator, and the function that translates it.
 
 use super::{Translation, attr_error, shape_error};
 use crate::elementwise::MathFn;
@@ -175,7 +175,8 @@ fn softmax(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     single_value(t.ir.push(Kind::Softmax { alg: ffi::SOFTMAX_ACCURATE, axis }, &[x], shape))
 }
 
-/// Lowers to x - max x - ln(sum exp(x - max x)). The primitive of oneDNN 3.2 loses digits where the sum is near 1.
+/// Lowers to `x - max(x) - ln(sum(exp(x - max(x))))`. oneDNN 3.2's log-softmax primitive loses digits where the sum is
+/// near 1.
 fn log_softmax(t: &mut Translation<'_>) -> Result<Vec<Val>> {
     let x = t.inputs[0];
     let axis = t.attrs.axis("axis", -1, t.rank(x))?;

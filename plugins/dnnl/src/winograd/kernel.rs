@@ -1,15 +1,15 @@
 //! Winograd loops for AVX-512.
 //!
-//! A part is computed in groups of tiles. The data of a whole group is transformed first: for each position, a matrix
-//! of tiles by channels in the order in which the register kernel reads it, `LANES` channels of up to `MAX_ROWS` tiles
-//! at a time. The group is then multiplied by each filter block in turn, and the block's results are transformed back
-//! while they are still in cache.
+//! Each thread computes its part in groups of tiles. The data of a whole group is transformed first. This yields, for
+//! each position, a matrix of tiles by channels in the order in which the microkernel reads it: `LANES` channels of up
+//! to `MAX_ROWS` tiles at a time. The group is then multiplied by each filter block in turn, and the block's results
+//! are transformed back while they are still in cache.
 
 use super::{BLOCK, LANES, MAX_ROWS, POSITIONS, Pointers, Winograd};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Group of tiles, split into batches of nearly equal size, one batch per call to a register kernel.
+/// Group of tiles, split into batches of nearly equal size, one per microkernel call.
 struct Group {
     tiles: Range<usize>,
     batches: usize,
@@ -117,7 +117,7 @@ impl Winograd {
         }
     }
 
-    /// Multiplies a group's data by a block of kernels, for every position.
+    /// Multiplies a group's data by a filter block, for every position.
     #[target_feature(enable = "avx512f")]
     unsafe fn multiply(&self, group: &Group, data: *const f32, weights: *const f32, products: *mut f32, block: usize) {
         let channels = self.weights.padded_channels();
@@ -208,18 +208,19 @@ fn transform_result(m: [[__m512; 4]; 4]) -> [[__m512; 2]; 2] {
     std::array::from_fn(|i| gather(columns[0][i], columns[1][i], columns[2][i], columns[3][i]))
 }
 
-/// Register kernel, which multiplies a batch of tiles by a filter block. Parameters: number of channels, data in blocks
-/// of (tiles, `LANES` channels), weights and result in rows of `BLOCK` filters.
+/// Microkernel, which multiplies a batch of tiles by a filter block. The parameters are the number of channels, the
+/// data in blocks of (tiles, `LANES` channels), the weights in rows of `BLOCK` filters, and the result in rows of
+/// `BLOCK` filters.
 type Kernel = unsafe fn(usize, *const f32, *const f32, *mut f32);
 
 macro_rules! kernels {
     ($registers:literal: $($rows:literal)*) => { [$(multiply::<$rows, $registers>),*] };
 }
 
-/// Kernels for filter blocks of two registers, indexed by batch size minus 1.
+/// Microkernels for filter blocks of two registers, indexed by batch size minus 1.
 static WIDE_KERNELS: [Kernel; MAX_ROWS] = kernels!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
-/// Kernels for filter blocks that fit in one register, indexed by batch size minus 1.
+/// Microkernels for filter blocks that fit in one register, indexed by batch size minus 1.
 static NARROW_KERNELS: [Kernel; MAX_ROWS] = kernels!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
 /// Multiplies matrices in registers. With 14 rows of 2 registers, there are 28 accumulators, 2 weight registers and 1

@@ -37,10 +37,10 @@ const POSITIONS: usize = 16;
 /// Number of channels per vector.
 pub const LANES: usize = 16;
 
-/// Number of filters per block: columns of a register kernel.
+/// Number of filters per block: columns of a microkernel.
 const BLOCK: usize = 2 * LANES;
 
-/// Maximum number of tiles per call to a register kernel.
+/// Maximum number of tiles per microkernel call.
 const MAX_ROWS: usize = 14;
 
 /// Size in bytes of a thread's transformed data: a fraction of a core's L2 cache, because weights occupy most of the
@@ -50,7 +50,7 @@ const CACHE_BYTES: usize = 256 << 10;
 /// Winograd convolution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Winograd {
-    /// Number of images, and their height and width.
+    /// Number of images, image height and image width.
     pub source: [usize; 3],
     /// Strides of the data's images, rows and columns, in elements. Channels are contiguous.
     pub strides: [usize; 3],
@@ -77,7 +77,7 @@ struct Pointers {
 }
 
 // SAFETY: `run` assigns the threads disjoint results and scratch memory, and inputs are not written, unless the result
-// is the addend; then the thread that writes an element also reads it.
+// is the addend; then only the thread that writes an element reads it.
 unsafe impl Sync for Pointers {}
 
 impl Winograd {
@@ -108,7 +108,7 @@ impl Winograd {
     }
 
     /// Returns the number of tile parts and the number of filter-block parts. Tiles are split first, because threads
-    /// with the same tiles repeat the same data transform; each tile part should fill a register kernel.
+    /// with the same tiles repeat the same data transform; each tile part should fill a microkernel.
     fn parts(&self, threads: usize) -> [usize; 2] {
         let tile_parts = threads.min(self.tiles().div_ceil(MAX_ROWS)).max(1);
         [tile_parts, (threads / tile_parts).clamp(1, self.weights.blocks())]
@@ -117,8 +117,8 @@ impl Winograd {
     /// Computes the convolution.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address with the stated sizes; the result must not overlap any other
-    /// tensor, but may be the addend itself. The CPU must support AVX-512.
+    /// Each tensor must be at its argument's address with the sizes stated in `self`; the result must not overlap any
+    /// other tensor, but may be the addend itself. The CPU must support AVX-512.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let addresses = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(|arg| args.floats(arg));
         let [Some(data), Some(weights), Some(result), Some(scratch)] = addresses else { return };

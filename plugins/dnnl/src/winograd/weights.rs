@@ -1,11 +1,11 @@
-//! Kernels in the transformed basis, in the order in which the register kernels read them.
+//! Convolution kernels in the transformed basis, in the order in which the microkernels read them.
 
 use super::{BLOCK, LANES, POSITIONS};
 
 /// Layout of 3 x 3 kernels before and after the Winograd transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightLayout {
-    /// Number of filters and channels.
+    /// Number of filters and number of channels.
     pub size: [usize; 2],
     /// Strides of filters, channels, rows and columns in the constant, in elements.
     pub strides: [usize; 4],

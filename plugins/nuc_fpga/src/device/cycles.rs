@@ -25,8 +25,8 @@
 //! cycles = load(0) + sum over i of max(compute(i), load(i + 1) + store(i - 1)) + store(last)
 //! ```
 //!
-//! An operand shared with the preceding step is not reloaded. Groups and images are processed sequentially. Tile
-//! sizes that fit into half of each buffer are tried in two orders: all rows of an output channel block first, or all
+//! An operand shared with the preceding step is not reloaded. Groups and images are processed sequentially. Tile sizes
+//! that fit into half of each buffer are tried in two loop orders: all rows of an output channel block first, or all
 //! output channels of a stripe of rows first. The tiling with the fewest cycles is chosen; ties are broken by candidate
 //! order.
 
@@ -153,7 +153,7 @@ impl LayerDims {
         }
     }
 
-    /// Returns the feature transfer for the given channels and output rows. Padding rows are not loaded.
+    /// Returns the transfer of features for the given channels and output rows. Padding rows are not loaded.
     fn input(&self, channels: u64, rows: &Range<u64>) -> Runs {
         match self.layout {
             RowLayout::Planes { height, width, kernel, stride, pad } => {
@@ -238,7 +238,8 @@ impl LayerDims {
     fn simulate(&self, tiling: Tiling, config: &Config) -> Estimate {
         let mut estimate = Estimate { tiling, steps: self.steps(&tiling), ..Estimate::default() };
         let mut timeline = Timeline::default();
-        // Operands of the preceding step: kernels by group, outputs, channels; features by image, group, row, channels.
+        // Operands of the preceding step. Weights are identified by group, first output channel and first input
+        // channel; features, by image, group, first output row and first input channel.
         let (mut weights, mut features) = (None, None);
         let blocks =
             |size: u64, step: u64| (0..size).step_by(step as usize).map(move |start| start..(start + step).min(size));

@@ -1,5 +1,5 @@
-//! Execution of device calls on the CPU: blocks of output positions by blocks of output channels, each an int8 GEMM
-//! whose rows are dense and padded to full vectors.
+//! Execution of device calls on the CPU. A task computes a block of output positions and output channels as an int8
+//! GEMM, whose rows are dense and padded to full vectors.
 
 use crate::epilogue::Target;
 use crate::layer::{Conv, Dense, Layer};

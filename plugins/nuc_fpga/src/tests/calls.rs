@@ -31,7 +31,8 @@ fn convolutions_of_random_shapes() {
 
 #[test]
 fn convolutions_at_block_boundaries() {
-    // Covers more positions and channels than one task, and one more than a multiple of tiles and vectors.
+    // More positions and channels than fit in one task, and sizes that exceed a multiple of the tile or vector size by
+    // one.
     let conv = ConvCase { data: [1, 11, 15, 13], kernels: 67, kernel: [3, 1], padding: [1, 0], ..ConvCase::default() };
     check_conv(&conv, 1);
     check_conv(&ConvCase { data: [2, 32, 7, 7], kernels: 65, kernel: [1, 1], padding: [0, 0], ..conv.clone() }, 2);

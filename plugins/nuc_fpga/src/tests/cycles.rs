@@ -49,9 +49,9 @@ fn default_parameters_are_as_documented() {
 #[test]
 fn one_tile_of_a_dense_layer() {
     let estimate = plan(&dense(1, 16, 16), &device()).unwrap();
-    // Load: 40 + 256 / 16 = 56 for 16 x 16 weights, 40 + 1 = 41 for 16 features. Compute: 62 = 16 to load the array,
-    // one pass of 16 (the time to load the next weights is a lower bound), 30 to drain. Store: 40 + 4 = 44 for 16 sums
-    // of 4 bytes.
+    // Load: 40 + 256 / 16 = 56 for 16 x 16 weights, 40 + 1 = 41 for 16 features. Compute: 62, namely 16 to load the
+    // array, 16 for one pass (the time to load the next weights, which is a lower bound), and 30 to drain. Store: 40 +
+    // 4 = 44 for 16 sums of 4 bytes.
     assert_eq!(estimate.cycles, 56 + 41 + 62 + 44);
     assert_eq!((estimate.input_bytes, estimate.weight_bytes, estimate.sum_bytes), (16, 256, 64));
     assert_eq!((estimate.macs, estimate.possible_macs), (256, 203 * 256));

@@ -16,7 +16,7 @@ pub struct HostRecording {
     pub counters: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Host: number of threads, and the recording of the events and counters that it receives.
+/// Host: its number of threads, and a recording of the events and counters that it receives.
 struct TestHost(usize, Arc<HostRecording>);
 
 impl HostServices for TestHost {
@@ -57,7 +57,7 @@ impl HostServices for TestHost {
     }
 }
 
-/// Creates a host with `threads` threads, and the record of the events and counters that it receives.
+/// Creates a host with `threads` threads. Also returns the recording of the events and counters that it receives.
 pub fn host(threads: usize) -> (Services, Arc<HostRecording>) {
     let recording = Arc::new(HostRecording::default());
     (Services::new(TestHost(threads, recording.clone())), recording)
@@ -303,7 +303,7 @@ impl Case {
             let out = node.outputs[0].shape().unwrap();
             let value = match &node.kind {
                 NodeKind::Input(i) => decode(node.outputs[0].dtype, self.inputs[*i as usize].bytes()),
-                // Operators that use scales read them directly.
+                // The operators that use scales read them from the constants.
                 NodeKind::Constant(_) if node.outputs[0].dtype == DType::F32 => Vec::new(),
                 NodeKind::Constant(i) => decode(node.outputs[0].dtype, self.constants[*i as usize].bytes()),
                 NodeKind::Composite(_) => panic!("expected an operator, found a composite"),

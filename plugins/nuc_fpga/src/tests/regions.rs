@@ -1,5 +1,5 @@
 //! Tests layers with epilogues, in one command and in chains: the plugin and the generated C are bit-exact with the
-//! single operators.
+//! naive evaluation of each operator.
 
 use super::harness::{Case, ConvCase, Memory, Rng, decode, ty};
 use byoc_plugin_api::*;
@@ -99,8 +99,8 @@ fn random(seed: u64) -> Case {
     case
 }
 
-/// Builds a chain of convolutions with epilogues. One result has two consumers and is a region output, and the last
-/// convolution covers its whole input.
+/// Builds a chain of convolutions with epilogues. One result has two consumers and is a region output, and the kernel
+/// of the last convolution covers its whole input.
 fn chain() -> Case {
     let mut case = Case::new(9);
     let conv = ConvCase { data: [2, 8, 9, 9], kernels: 8, ..ConvCase::default() };

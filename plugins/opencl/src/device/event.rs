@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 /// Interval at which a wait checks for cancellation.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Bounds of the interval at which the status of a command is read. Some drivers call back up to 20 ms after the end of a
-/// command.
+/// Bounds of the interval at which the status of a command is polled, because some drivers call back up to 20 ms after
+/// the command has ended.
 const STATUS_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// Grace period for kernels that are already enqueued when a run is cancelled. A device that takes longer is considered
-/// lost. Less than one second, after which the host terminates a process whose plugin has not returned.
+/// lost. The period is shorter than one second, after which the host terminates a process whose plugin has not
+/// returned.
 const GRACE_PERIOD: Duration = Duration::from_millis(400);
 
 /// Enqueued command.
@@ -119,8 +120,8 @@ impl Event {
         Ok(shared_signal)
     }
 
-    /// Waits at most `time` for the signal, or for the end of the command if that is seen earlier. Returns the final status
-    /// of the command; `None` if it has not ended.
+    /// Waits at most `time` for the signal, and polls the status of the command meanwhile. Returns the final status of
+    /// the command; `None` if it has not ended.
     fn wait_for(&self, signal: &Signal, time: Duration) -> Option<i32> {
         let [shortest, longest] = STATUS_INTERVALS;
         let start = Instant::now();

@@ -47,8 +47,8 @@ impl Buffer {
     /// As for [`Buffer::new`].
     ///
     /// # Safety
-    /// The `bytes` bytes at `source` must stay valid until the buffer is released and all commands that use it have ended.
-    /// Until then, the host must not write them, and commands must only read them.
+    /// The `bytes` bytes at `source` must stay valid until the buffer is released and all commands that use it have
+    /// ended. Until then, the host must not write them, and commands must only read them.
     pub unsafe fn sharing(device: &Arc<Device>, source: *const u8, bytes: u64) -> Result<Buffer> {
         let flags = CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR;
         // SAFETY: the caller guarantees that the memory stays valid.
@@ -58,7 +58,7 @@ impl Buffer {
     /// Creates a buffer with the given flags.
     ///
     /// # Safety
-    /// `source` must be as the flags require.
+    /// `source` must meet the requirements of the flags.
     unsafe fn create(device: &Arc<Device>, bytes: u64, flags: cl_mem_flags, source: *mut c_void) -> Result<Buffer> {
         let bytes = bytes.max(1);
         if bytes > device.max_buffer_bytes {
@@ -74,7 +74,8 @@ impl Buffer {
         Ok(Buffer { device: device.clone(), handle, bytes: bytes as usize, parts: Mutex::default() })
     }
 
-    /// Returns the handle of the sub-buffer with this range, which lives as long as the buffer. It is created on first use.
+    /// Returns the handle of the sub-buffer with this range, which lives as long as the buffer. It is created on first
+    /// use.
     ///
     /// # Errors
     /// If the range exceeds the buffer, or the library cannot create the sub-buffer.
@@ -176,7 +177,8 @@ pub struct PageLocked {
     address: *mut c_void,
 }
 
-// SAFETY: the address belongs to this buffer, and only the owner's functions use it; OpenCL accepts calls from any thread.
+// SAFETY: the address belongs to this buffer, and only the owner's functions use it; OpenCL accepts calls from any
+// thread.
 unsafe impl Send for PageLocked {}
 
 impl PageLocked {

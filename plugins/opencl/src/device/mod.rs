@@ -6,7 +6,7 @@
 //! | `memory` | buffers: allocate, free, copy in and out |
 //! | `program` | builds programs, and caches their binaries |
 //! | `launch`, `event` | enqueue without waiting; wait for completion |
-//! | `space` | device memory for tensors between regions |
+//! | `space` | device memory for tensors that are passed between regions |
 //!
 //! A device is opened once per process and number of threads, and shared by all regions. The library is opened at run
 //! time; without it, every function returns the same error, with a hint that names the install command.
@@ -241,8 +241,8 @@ impl Device {
             .hint("restart the program, or run it with `--backend none`"))
     }
 
-    /// Converts the final status of a command to a result. Marks the device as lost after any failure other than
-    /// out of memory.
+    /// Converts the final status of a command to a result. Marks the device as lost after any failure other than an
+    /// out-of-memory error.
     fn check_status(&self, code: i32) -> Result<()> {
         if code >= 0 {
             return Ok(());

@@ -35,7 +35,7 @@ pub fn cache_settings(options: &Value) -> Option<Settings> {
 }
 
 impl Program {
-    /// Builds a program, from its cached binary if the driver accepts one.
+    /// Builds a program, from its cached binary if there is one that the driver accepts.
     ///
     /// # Errors
     /// If the driver cannot compile the source (the message quotes its first error), the device is lost, or the caller
@@ -80,8 +80,8 @@ impl Program {
     }
 
     fn from_binary(device: &Arc<Device>, binary: &[u8], services: &Services) -> Result<Program> {
-        // SAFETY: the cache key names device and driver version, and the cache verifies the digest, so the binary is
-        // unchanged output of this driver.
+        // SAFETY: the cache key names the device and the driver version, and the cache verifies the digest, so the
+        // binary is unchanged output of this driver.
         let handle = unsafe { create_program_with_binary(device.handles.context, &[device.handles.device], &[binary]) }
             .map_err(|code| device.call_error("clCreateProgramWithBinary", code))?;
         Program { device: device.clone(), handle }.build_on_thread(services)

@@ -1,4 +1,4 @@
-//! Device memory for tensors between regions.
+//! Device memory for tensors that are passed between regions.
 
 use super::Device;
 use super::memory::{Buffer, PageLocked};
@@ -21,7 +21,7 @@ pub fn dlpack_device() -> DlpackDevice {
 /// Buffer that the host owns.
 #[derive(Debug)]
 pub struct HostBuffer {
-    /// Serial number, which tells the buffer from a later one with the same handle.
+    /// Serial number, which distinguishes the buffer from a later one with the same handle.
     pub serial: u64,
     pub buffer: Buffer,
 }
@@ -103,11 +103,11 @@ impl DeviceMemory for Space {
         }
         self.device.check()?;
         let host_buffer = host_buffer(destination.buffer)?;
-        // A lost device may still read the bytes after this call has returned, so they are copied, unless they are in
-        // page-locked memory, which a lost device keeps.
+        // A lost device may still read the bytes after this call has returned, so they are copied. Page-locked memory
+        // needs no copy, because it is never released if its device is lost.
         let data = if self.is_page_locked(source) { Cow::Borrowed(source) } else { Cow::Owned(source.to_vec()) };
-        // SAFETY: `data` outlives the wait for the event. If the device is lost, a copy is leaked below, and page-locked
-        // memory is never released.
+        // SAFETY: `data` outlives the wait for the event. If the device is lost, a copy is leaked below, and
+        // page-locked memory is never released.
         let event = unsafe { host_buffer.buffer.write(destination.offset, &data) };
         let result = event.and_then(|event| event.wait(&self.services));
         if self.device.is_lost() {
@@ -155,8 +155,8 @@ impl DeviceMemory for Space {
             return Ok(None);
         }
         self.device.check()?;
-        // SAFETY: the host keeps the memory unchanged until it releases the buffer, after the runs that use it; runs only
-        // read their inputs.
+        // SAFETY: the host keeps the memory unchanged until it releases the buffer, after the runs that use it; runs
+        // only read their inputs.
         let buffer = unsafe { Buffer::sharing(&self.device, memory.address.as_ptr(), memory.len as u64) }?;
         self.hand_over(buffer).map(Some)
     }

@@ -20,7 +20,6 @@ pub struct Access {
     pub place: Place,
     /// View of the memory over the index space.
     pub view: View,
-    /// Element type.
     pub dtype: DType,
 }
 
@@ -163,7 +162,7 @@ impl Lowering<'_, '_> {
                 let dtype = ir.val(input).dtype;
                 let (place, view) = match pull_back(index, &broadcast_view, &group.domain) {
                     Some(view) => (storage.place, view),
-                    // A copy in index-space order is always readable.
+                    // A copy in the order of the index space always has a view over that space.
                     None => {
                         let copy_place = self.allocate(&group.domain, dtype);
                         let target = Storage { place: copy_place, view: index.clone() };
@@ -209,8 +208,8 @@ impl Lowering<'_, '_> {
         Ok(body)
     }
 
-    /// Chooses the storage of a result, given its view `index` of the domain. Returns the storage, and the view of the
-    /// storage over the domain.
+    /// Chooses the storage of a result, given the result as a view `index` of the domain. Returns the storage, and a
+    /// view of it over the domain.
     fn place_result(&mut self, value: Val, index: &View, domain: &[i64], order: &[usize]) -> (Storage, View) {
         let shape = self.ir.shape(value).to_vec();
         let dense = View::dense(&shape);

@@ -1,10 +1,11 @@
 //! Contractions: matrix products, and convolutions as implicit matrix products.
 //!
 //! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or matrix rows, columns `c` are output
-//! channels and fill vectors. `a` is read in place, one element at a time for all columns of a tile; `b` is packed into
-//! panels as wide as a tile: a constant when the region is loaded, any other operand in a preceding kernel. A work-item
-//! accumulates a tile in registers and applies the elementwise operators of the group to it. On devices with dedicated
-//! local memory, a work-group first loads the elements that its tiles share ([`Lowering::local_memory_contraction`]).
+//! channels, over which the kernel is vectorized. `a` is read in place, one element at a time for all columns of a
+//! tile; `b` is packed into panels as wide as a tile: when the region is loaded if `b` is a constant, otherwise by a
+//! preceding kernel. A work-item accumulates a tile in registers and applies the elementwise operators of the group to
+//! it. On devices with dedicated local memory, a work-group first loads the elements that its tiles share
+//! ([`Lowering::local_memory_contraction`]).
 
 use super::body::Body;
 use super::panels::Operand;
@@ -24,7 +25,7 @@ pub struct Tap {
     pub size: i64,
     /// Distance between adjacent taps in `a`.
     pub step: i64,
-    /// Dimension of the index space, and axis whose border the taps may cross; `None` if they cannot cross it.
+    /// Dimension of the index space and window along it; `None` if no tap can be in the padding.
     pub bounds: Option<(usize, Axis)>,
 }
 
@@ -41,7 +42,7 @@ pub struct Contraction {
     pub a_view: View,
     /// Loops over the window.
     pub taps: Vec<Tap>,
-    /// Number of channels, and channel stride in `a`.
+    /// Number of channels, and their stride in `a`.
     pub k: (i64, i64),
     /// Second operand.
     pub b: Operand,

@@ -42,8 +42,8 @@ impl KernelText {
         }
     }
 
-    /// Appends the declaration of a vector's first column, `c`. If `width` does not divide `columns`, declares the
-    /// number of valid columns too, and returns its name.
+    /// Appends the declaration of a vector's first column, `c`. If `width` does not divide `columns`, also declares the
+    /// number of valid columns, and returns its name.
     pub fn write_column(&mut self, columns: i64, width: i64) -> Option<String> {
         if width == 1 {
             self.line(1, "const int c = x;");

@@ -1,7 +1,7 @@
 //! Lowers a region to a program: tensor storage, kernels, and the launch list.
 //!
-//! Results of convolutions and pooling are stored with the channels innermost, so that channels fill vectors. Every
-//! tensor is a strided view of a buffer, so transposes, slices and most reshapes cost nothing.
+//! Results of convolutions and pooling are stored with the channels innermost, so that kernels can be vectorized over
+//! channels. Every tensor is a strided view of a buffer, so transposes, slices and most reshapes cost nothing.
 
 mod body;
 mod contraction;
@@ -52,7 +52,7 @@ pub struct Grid {
     pub items: [i64; 3],
 }
 
-/// State of lowering a region. Submodules add one `impl` block per kind of operator.
+/// State of the lowering of a region. Submodules add one `impl` block per kind of operator.
 pub struct Lowering<'p, 'a> {
     /// Region to lower.
     pub ir: &'p RegionIr<'a>,
@@ -103,7 +103,7 @@ impl Lowering<'_, '_> {
         }))
     }
 
-    /// Returns the storage of a value; adds a copy where a view operator has no view.
+    /// Returns the storage of a value; adds a copy where the result of a view operator cannot be a view.
     pub fn resolve(&mut self, value: Val) -> Result<Storage> {
         let ir = self.ir;
         let mut chain = Vec::new();

@@ -13,11 +13,11 @@ use byoc_plugin_support::view::View;
 pub struct Operand {
     /// Storage before packing.
     pub storage: Storage,
-    /// Extent and stride of the dimensions outside the panels.
+    /// Extent and stride of each dimension outside the panels.
     pub outer: Vec<(i64, i64)>,
-    /// Extent and stride of the columns.
+    /// Number and stride of the columns.
     pub columns: (i64, i64),
-    /// Extent and stride of the dimensions inside a panel: taps and channels.
+    /// Extent and stride of each dimension inside a panel: taps and channels.
     pub inner: Vec<(i64, i64)>,
 }
 
@@ -34,8 +34,8 @@ impl Operand {
 }
 
 impl Lowering<'_, '_> {
-    /// Packs an operand into panels of `width` columns: a constant when the region is loaded, any other operand in a
-    /// kernel. Returns the place of the panels.
+    /// Packs an operand into panels of `width` columns: when the region is loaded if the operand is a constant,
+    /// otherwise by a kernel. Returns the place of the panels.
     pub fn panels(&mut self, b: &Operand, width: i64) -> Result<Place> {
         let batches: i64 = b.outer.iter().map(|step| step.0).product();
         let elements = [b.depth(), batches, b.panels(width), width].into_iter().try_fold(1i64, i64::checked_mul);

@@ -1,4 +1,4 @@
-//! `sum`, `mean`, `max`, `min` and `prod`.
+//! Reductions: `sum`, `mean`, `max`, `min` and `prod`.
 
 use super::map::grid;
 use super::rows::fold;
@@ -106,7 +106,7 @@ impl Lowering<'_, '_> {
             depth += 1;
         }
         let point = Point { indices: indices.clone(), column: "c".into(), valid: valid_columns.clone(), width };
-        // Partial results of the innermost loop keep sums of many elements accurate.
+        // The innermost loop has its own partial result, which keeps sums of many elements accurate.
         let (size, stride) = innermost.unwrap_or((1, 0));
         let partial = vector(lanes.max(width));
         text.line(depth, &format!("{partial} s = {};", literal(start, lanes.max(width))));

@@ -1,4 +1,4 @@
-//! Resize of images, by the nearest element or linear interpolation. Channels fill vectors.
+//! Resize of images with nearest-neighbor or linear interpolation, vectorized over channels.
 
 use super::map::grid;
 use super::{Lowering, Result};

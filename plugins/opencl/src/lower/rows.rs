@@ -69,8 +69,8 @@ impl Row<'_> {
         }
     }
 
-    /// Appends a reduction of a row into the variable `name`; `element` formats the operand to combine as a function of
-    /// `v`.
+    /// Appends a reduction of a row into the variable `name`; `element` formats the operand of the reduction as a
+    /// function of `v`.
     fn append_reduction(
         &self,
         text: &mut KernelText,

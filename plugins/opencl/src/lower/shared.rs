@@ -67,8 +67,8 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Appends the load of one element of the first operand. Adjacent work-items load adjacent elements: along rows, or
-    /// else along the reduction.
+    /// Appends the load of one element of the first operand. Adjacent work-items load elements of adjacent rows if the
+    /// operand is contiguous only across rows; otherwise, they load elements that are adjacent along the reduction.
     fn load_rows(&mut self, text: &mut KernelText, c: &Contraction, a: &str, rows: i64) {
         let rank = c.body.domain.len();
         let depth = c.b.depth();
@@ -94,7 +94,7 @@ impl Lowering<'_, '_> {
         if depth % DEPTH != 0 {
             conditions.push(format!("k < {depth}"));
         }
-        // `k` is the row-major index of taps and channel.
+        // `k` is the row-major index over taps and channels.
         let mut step = depth;
         for (t, tap) in c.taps.iter().enumerate() {
             step /= tap.size;

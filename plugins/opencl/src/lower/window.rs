@@ -1,4 +1,4 @@
-//! Windows over pixels: pooling and depthwise convolutions. Channels fill vectors.
+//! Sliding-window operators: pooling and depthwise convolutions, vectorized over channels.
 
 use super::body::Body;
 use super::map::grid;
@@ -32,7 +32,6 @@ pub struct Window {
     pub batch: i64,
     /// Channel stride of the data, in elements.
     pub channel: i64,
-    /// Spatial axes.
     pub axes: Vec<Axis>,
     pub reduction: Reduction,
 }
@@ -155,8 +154,8 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Appends the bounds of a window: `at`, its first tap, possibly in the padding, and `from` and `to`, its range inside
-/// the data.
+/// Appends the bounds of a window: `at` is its first tap, which may be in the padding; `from` and `to` delimit its
+/// range inside the data.
 fn write_window_bounds(text: &mut KernelText, i: usize, axis: &Axis, index: &str) {
     let (size, outputs) = (axis.size, axis.outputs);
     if axis.taps == 0 {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 
-/// Maximum number of tokens in a queue that every hardware design supports.
+/// Maximum queue length, in tokens, that every hardware design supports.
 pub const MAX_TOKENS: usize = 8;
 
 /// Buffer in DRAM that a stream may access.
@@ -45,7 +45,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Vector clock: number of instructions per module that have happened by the end of an instruction.
+/// Vector clock: for each module, the number of instructions that have happened by the end of an instruction.
 type Clock = [u32; MODULES];
 
 /// Checks a stream.
@@ -156,7 +156,7 @@ fn first_pending(queues: &[Vec<usize>; MODULES], heads: [usize; MODULES]) -> Opt
     modules.into_iter().zip(queues).zip(heads).find_map(|((module, queue), head)| Some((module, *queue.get(head)?)))
 }
 
-/// Latest accesses to an element: the last write, and the last read of each module since then.
+/// Latest accesses to an element: the last write, and the last read by each module since then.
 #[derive(Clone, Copy, Default)]
 struct Accesses {
     write: Option<(Module, u32)>,
@@ -181,7 +181,7 @@ impl Accesses {
 /// seconds.
 pub const MAX_ACCESSES: u64 = 1 << 28;
 
-/// Size in bytes of a granule, the unit of DRAM for which accesses are recorded.
+/// Size in bytes of a granule, the unit in which accesses to DRAM are recorded.
 const GRANULE: usize = 16;
 
 struct Checker<'a> {
@@ -276,7 +276,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Counts an access. The maximum bounds the time for any stream.
+    /// Counts an access, up to [`MAX_ACCESSES`], which bounds the time of a check.
     fn count(&mut self) -> Result<(), String> {
         self.accesses += 1;
         match self.accesses > MAX_ACCESSES {
@@ -314,7 +314,7 @@ impl<'a> Checker<'a> {
         if element >= limit {
             return Err(format!("{memory}: expected element indices < {limit}, found {element}"));
         }
-        // A single module loads and reads micro-operations, in order.
+        // One module both loads and reads micro-operations, in order, so these accesses need no tokens.
         let table = match memory {
             Memory::Inp => 0,
             Memory::Wgt => 1,
@@ -360,8 +360,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Copies micro-operations to the on-chip memory. Only a single row is valid, because hardware ignores the other
-    /// sizes.
+    /// Copies micro-operations to the on-chip memory. Only a single row without padding is valid, because the hardware
+    /// ignores the other size fields.
     fn load_uops(&mut self, transfer: &Transfer) -> Result<(), String> {
         if transfer.y_size != 1 || transfer.rows() != 1 || transfer.row_length() != usize::from(transfer.x_size) {
             let (rows, row) = (transfer.rows(), transfer.row_length());
@@ -395,7 +395,7 @@ impl<'a> Checker<'a> {
 }
 
 /// Calls `f` with each element that an operand accesses in loops. Iterations that access the same elements again count
-/// once, because the instruction is one access to each element.
+/// once, because an instruction counts as one access to each element.
 fn for_each_element(
     indices: impl Iterator<Item = u32> + Clone,
     factors: [u16; 2],

@@ -45,7 +45,7 @@ pub struct Config {
     /// Support for loading bytes into accumulators; `None` for the default of the target.
     #[serde(rename = "ACC_8BIT", default, skip_serializing_if = "Option::is_none")]
     pub acc_8bit: Option<bool>,
-    /// Support for multiplication in the vector unit.
+    /// True if the vector unit supports multiplication.
     #[serde(rename = "MUL", default)]
     pub mul: bool,
     /// Profile of the cycle model.
@@ -202,7 +202,7 @@ impl Config {
         )
     }
 
-    /// Tests for a device that loads bytes into accumulators, as the functional simulator and the OpenCL design do.
+    /// Tests whether the device loads bytes into accumulators, as the functional simulator and the OpenCL design do.
     pub fn has_acc_8bit(&self) -> bool {
         let is_of_target = ["sim", "intelfocl"].contains(&self.target.as_str());
         self.revision() == Revision::Second && self.acc_8bit.unwrap_or(is_of_target)
@@ -223,7 +223,7 @@ impl Config {
         1 << self.log_block
     }
 
-    /// Returns the base-2 logarithms of the memory size and element size in bytes.
+    /// Returns the base-2 logarithms of a memory's size and of its element size, both in bytes.
     fn log_sizes(&self, memory: Memory) -> (u32, u32) {
         match memory {
             Memory::Uop => (self.log_uop_buff_size, 2),

@@ -1,8 +1,8 @@
-//! Cycle model of a stream: a model of the three modules that fits measurements on hardware.
+//! Cycle model of a stream: a model of the three modules, fitted to measurements on hardware.
 //!
 //! Each instruction has a duration, a module executes one instruction at a time, and a token carries the time at which
 //! it was pushed. The matrix unit executes one step per cycle, the vector unit one step per two cycles. Each row of a
-//! transfer takes a latency plus the time for its bytes.
+//! transfer costs a latency plus the time for its bytes.
 
 use crate::config::{Config, Profile};
 use crate::isa::{Insn, Module, Op, Transfer};

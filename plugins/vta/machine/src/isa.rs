@@ -78,7 +78,7 @@ pub struct Loops {
 /// Matrix instruction: multiplies and accumulates, or resets accumulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gemm {
-    /// True to write zeros.
+    /// True if the instruction resets accumulators to zero.
     pub reset: bool,
     /// Loops and micro-operations.
     pub loops: Loops,
@@ -93,7 +93,7 @@ pub struct Gemm {
 /// Vector instruction on accumulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alu {
-    /// Bit that has no effect.
+    /// Reset bit, which has no effect in a vector instruction.
     pub reset: bool,
     /// Loops and micro-operations.
     pub loops: Loops,
@@ -165,7 +165,7 @@ impl fmt::Display for Module {
     }
 }
 
-/// Returns the position of the lowest DRAM address bit of a transfer in the low word of an instruction.
+/// Returns the bit position of the DRAM address field in the low word of a transfer instruction.
 pub fn dram_base_bit(config: &Config) -> u32 {
     const FLAGS_AND_OPCODE: u32 = 7;
     const SRAM_BASE: u32 = 16;
@@ -438,7 +438,7 @@ impl fmt::Display for EncodeError {
 
 impl std::error::Error for EncodeError {}
 
-/// Reason why an instruction cannot be decoded.
+/// Error for an instruction that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// Unknown operation code.

@@ -11,7 +11,7 @@
 //! | [`isa`] | instructions: encoding, decoding, assembly text |
 //! | [`sim`] | functional simulation, bit-exact with VTA's simulator, and a strict mode with the hardware rules |
 //! | [`cycles`] | cycle model of a stream |
-//! | [`check`] | proof that a stream stays in range, terminates, and has no race |
+//! | [`check`] | proof that a stream stays in bounds, terminates, and has no race |
 
 pub mod check;
 pub mod config;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Memory that an instruction names.
+/// On-chip memory, as encoded in an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Memory {
     /// Micro-operations.

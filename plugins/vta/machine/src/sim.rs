@@ -19,7 +19,7 @@ use std::fmt;
 /// Simulation rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Rules of VTA's own functional simulator: results are stored from the accumulators.
+    /// Rules of VTA's own functional simulator: STORE reads the results from the accumulators.
     #[default]
     Functional,
     /// Rules that all hardware designs share: a result memory that only computations write, 5-bit shift amounts, no
@@ -71,7 +71,8 @@ pub fn run(config: &Config, stream: &[Insn], dram: &mut Dram, options: &Options)
     run_unless(config, stream, dram, options, &mut || false)
 }
 
-/// Executes a stream like [`run`], but stops when `is_cancelled`, which is called between instructions, returns true.
+/// Executes a stream like [`run`], but stops when `is_cancelled` returns true. `is_cancelled` is called between
+/// instructions.
 ///
 /// # Errors
 /// Under the conditions of [`run`], or if `is_cancelled` returns true.

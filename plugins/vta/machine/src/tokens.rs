@@ -22,7 +22,7 @@ impl Queue {
         ["LOAD to COMPUTE", "COMPUTE to LOAD", "COMPUTE to STORE", "STORE to COMPUTE"];
 }
 
-/// Returns the queues from which an instruction pops a token: from the previous and from the next module.
+/// Returns the queues from which an instruction pops tokens: those from the previous and from the next module.
 ///
 /// # Errors
 /// If a flag refers to a neighbor that the module does not have.
@@ -35,7 +35,7 @@ pub(crate) fn popped_queues(module: Module, deps: &Deps) -> Result<[Option<Queue
     select(module, [(deps.pop_prev, previous, "pop_prev"), (deps.pop_next, next, "pop_next")])
 }
 
-/// Returns the queues to which an instruction pushes a token: to the previous and to the next module.
+/// Returns the queues to which an instruction pushes tokens: those to the previous and to the next module.
 ///
 /// # Errors
 /// If a flag refers to a neighbor that the module does not have.
@@ -48,8 +48,8 @@ pub(crate) fn pushed_queues(module: Module, deps: &Deps) -> Result<[Option<Queue
     select(module, [(deps.push_prev, previous, "push_prev"), (deps.push_next, next, "push_next")])
 }
 
-/// Returns the queues between a module and its previous and next neighbors. `previous` lists the queues of COMPUTE and
-/// STORE, `next` the queues of LOAD and COMPUTE.
+/// Returns the queues between a module and its previous and next neighbors. `previous` lists the queues that COMPUTE
+/// and STORE share with their previous neighbors, `next` those that LOAD and COMPUTE share with their next neighbors.
 fn neighbor_queues(module: Module, previous: [Queue; 2], next: [Queue; 2]) -> [Option<Queue>; 2] {
     match module {
         Module::Load => [None, Some(next[0])],

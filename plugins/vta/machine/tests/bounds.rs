@@ -1,4 +1,4 @@
-//! Streams at the bounds of the checker: the simulators execute every stream that it accepts.
+//! Streams at the limits of what the checker accepts. The simulators must execute every accepted stream.
 
 use byoc_vta_machine::check::{Segment, check, check_hazards};
 use byoc_vta_machine::config::Config;
@@ -34,8 +34,8 @@ fn simulate(ops: &[Op]) -> Result<(), String> {
     run(Mode::Functional).and_then(|_| run(Mode::Strict)).map(drop)
 }
 
-/// Hardware loads one row without padding; the simulator follows the instruction. Unless both agree, the checker does
-/// not know which micro-operations the device holds.
+/// Hardware loads one row without padding, but the simulator follows the instruction. If the two differ, the checker
+/// cannot know which micro-operations the device holds.
 #[test]
 fn checker_rejects_micro_operations_in_several_rows() {
     let one_uop = transfer(Memory::Uop, UOPS, [1, 2]);
@@ -72,7 +72,8 @@ fn checker_rejects_empty_transfers_beyond_a_memory() {
     assert!(simulate(&[store]).is_err());
 }
 
-/// Iterations without micro-operations must take no time, because callers bound the work of a stream by its steps.
+/// Iterations without micro-operations must take no time, because callers bound the work of a stream by its number of
+/// steps.
 #[test]
 fn loops_without_micro_operations_take_no_time() {
     let loops = Loops { uop_begin: 1, uop_end: 1, iterations: [16383; 2] };

@@ -1,5 +1,5 @@
-//! Compares the cycle model with times measured on hardware: ten ResNet-18 convolutions with the tilings that were
-//! tuned for the board, two virtual threads, and a shift and two bounds per result.
+//! Compares the cycle model with times measured on hardware, for ten ResNet-18 convolutions. Each uses the tiling that
+//! was tuned for the board and two virtual threads, and applies a shift and two bounds to each result.
 
 use byoc_vta_machine::config::{Config, Profile};
 use byoc_vta_machine::cycles;
@@ -37,7 +37,7 @@ const LAYERS: [Layer; 10] = [
     Layer { name: "C11", size: [7, 7, 32, 32, 3, 1], tile: [7, 7, 1, 16], threads: Axis::Channels, measured: 7.35 },
 ];
 
-/// Stream under construction. A dependency token that no operation carries becomes a no-op.
+/// Stream under construction. A token that no operation carries is pushed or popped by a no-op.
 #[derive(Default)]
 struct Stream(Vec<Insn>);
 
@@ -67,7 +67,7 @@ fn transfer(memory: Memory, rows: usize, length: usize) -> Transfer {
 }
 
 fn loops(steps: usize) -> Loops {
-    // The model depends only on the product of micro-operations and iterations.
+    // The model depends only on the number of micro-operations times the number of iterations.
     Loops { uop_begin: 0, uop_end: 1, iterations: [(steps / 49).max(1) as u16, steps.min(49) as u16] }
 }
 

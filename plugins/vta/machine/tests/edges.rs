@@ -17,7 +17,7 @@ fn insn(op: Op) -> Insn {
     Insn { deps: Deps::default(), op }
 }
 
-/// Adds a dependency token from COMPUTE to STORE before the first store, and the end of the stream.
+/// Appends FINISH, and adds a token that the first store pops and the instruction before it pushes.
 fn sequence(mut ops: Vec<Op>) -> Vec<Insn> {
     let first_store = ops.iter().position(|op| matches!(op, Op::Store(_))).unwrap_or(ops.len());
     ops.push(Op::Finish);

@@ -1,4 +1,5 @@
-//! Complete streams, built according to the rules of VTA's own runtime, with the hashes and counters of its simulator.
+//! Complete streams, built by the rules of VTA's own runtime. Their hashes and counters are compared with those of its
+//! simulator.
 
 use byoc_vta_machine::check::{Segment, check};
 use byoc_vta_machine::config::{Config, Profile};
@@ -126,7 +127,7 @@ impl Runtime {
         range
     }
 
-    /// Emits a matrix instruction with up to two loops of (count, dst, src, wgt).
+    /// Emits a matrix instruction with up to two loops, each given as (count, dst, src, wgt).
     fn gemm(&mut self, is_reset: bool, loops: &[[u16; 4]], uops: &[[u32; 3]]) {
         let (uop_begin, uop_end) = self.kernel(format!("{is_reset} {loops:?} {uops:?}"), uops);
         let [outer, inner] = [0, 1].map(|i| loops.get(i).copied().unwrap_or([1, 0, 0, 0]));
@@ -138,7 +139,7 @@ impl Runtime {
         );
     }
 
-    /// Emits a vector instruction with one loop of (count, dst, src).
+    /// Emits a vector instruction with one loop, given as (count, dst, src).
     fn alu(&mut self, op: AluOp, imm: i16, [count, dst, src]: [u16; 3], index: u32) {
         let (uop_begin, uop_end) = self.kernel(format!("{op:?} {index}"), &[[index, index, 0]]);
         let loops = Loops { uop_begin, uop_end, iterations: [1, count] };
@@ -162,7 +163,7 @@ impl Runtime {
     }
 }
 
-/// Returns the test data P(n, a, c)[t] = ((t a + c) mod 255) - 127.
+/// Returns the test data P(n, a, c)[t] = ((t * a + c) mod 255) - 127.
 fn pattern(n: usize, a: usize, c: usize) -> Vec<u8> {
     (0..n).map(|t| (((t * a + c) % 255) as i32 - 127) as i8 as u8).collect()
 }
@@ -265,7 +266,8 @@ fn stream_b() -> Case {
     Case { stream, uops, data: [(A, pattern(1024, 7, 3)), (b, pattern(1 << 20, 31, 11))], result: (c, 1024) }
 }
 
-/// Returns the case of a 3x3 convolution of 14x14 pixels, 256 to 256 channels, on two virtual threads.
+/// Returns the case of a 3x3 convolution on 14x14 pixels, with 256 input and 256 output channels and two virtual
+/// threads.
 fn stream_c() -> Case {
     let (b, c) = (0x0020_0000, 0x0060_0000);
     let mut runtime = Runtime::default();

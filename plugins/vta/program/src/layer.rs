@@ -23,7 +23,7 @@ pub enum Step {
     Immediate(AluOp, i16),
     /// Operation with a vector: one operand per output channel.
     Vector(AluOp, Place),
-    /// Addition of an int8 tensor with the dimensions of the result, after operations on its elements.
+    /// Addition of an int8 tensor with the dimensions of the result, after `steps` have been applied to its elements.
     AddTensor {
         /// Location of the tensor.
         place: Place,

@@ -66,8 +66,8 @@ impl<'a> Recorder<'a> {
         self.free_entry = 0;
     }
 
-    /// Returns the range of a kernel in the micro-operation memory. Loads a kernel that is not there; refills the
-    /// memory from the start if the kernel does not fit.
+    /// Returns the range of a kernel in the micro-operation memory. Loads a kernel that is not there. If the kernel
+    /// does not fit into the free entries, the memory is refilled from the start.
     pub(crate) fn kernel(&mut self, uops: &[Uop]) -> Result<(u32, u32), EncodeError> {
         let words = uops.iter().map(|uop| uop.encode(self.config)).collect::<Result<Vec<u32>, _>>()?;
         if let Some(&range) = self.kernels.get(&words) {

@@ -1,4 +1,4 @@
-//! Relocation: transfers of a stream are relative to buffers until the buffers have addresses.
+//! Relocation: transfer addresses in a stream are relative to buffers until the buffers have addresses.
 
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Insn, Op};
@@ -21,7 +21,7 @@ impl fmt::Display for RelocateError {
 
 impl std::error::Error for RelocateError {}
 
-/// Adds the addresses of buffers to the transfers of a stream.
+/// Adds the buffer addresses to the transfers of a stream.
 ///
 /// # Errors
 /// If a buffer does not exist or does not start at a multiple of the element size, a transfer has no buffer, or an

@@ -1,5 +1,6 @@
-//! Tiling search: feasible tilings are emitted and timed by the cycle model, in order of a lower bound on their cycles,
-//! until no remaining tiling can be faster. Ties are broken by candidate order, so the choice is deterministic.
+//! Tiling search: feasible tilings are emitted and timed by the cycle model, in increasing order of a lower bound on
+//! their cycles, until no remaining tiling can be faster. Ties are broken by candidate order, so the choice is
+//! deterministic.
 
 use crate::emit::{self, Auxiliary, Runs};
 use crate::layer::{Conv, Elementwise, Layer, Pool};
@@ -37,7 +38,7 @@ pub fn has_tiling(config: &Config, layer: &Layer) -> bool {
 fn min_cycles(config: &Config, layer: &Layer, tile: &Tile) -> f64 {
     let conv = match layer {
         Layer::Conv(conv) => conv,
-        // These layers have few candidates, and all are emitted.
+        // These layers have so few candidates that all are emitted.
         Layer::Pool(_) | Layer::Elementwise(_) => return 0.0,
     };
     // Each result takes one cycle to reset, and two cycles per operation.
@@ -54,7 +55,7 @@ fn load_time(config: &Config, layer: &Conv, tile: &Tile) -> f64 {
     let tiles = images * rows.div_ceil(tile.size[0]) * columns.div_ceil(tile.size[1]);
     let blocks = layer.outputs.div_ceil(tile.outputs);
     let element = |memory| config.element_bytes(memory) as f64;
-    // The last tile of an axis may be smaller, and its data may be in the padding.
+    // The last tile of an axis may be smaller, and part of what it reads may be padding.
     let data_extent = |axis: usize| {
         let count = [rows, columns][axis].div_ceil(tile.size[axis]);
         let extent = layer.size[axis] + (count - 1) * layer.kernel[axis].saturating_sub(layer.strides[axis]);
@@ -122,7 +123,7 @@ fn conv_tiles(layer: &Conv) -> Vec<Tile> {
     tiles
 }
 
-/// Returns tiles of whole rows, and tiles of partial rows.
+/// Returns tiles of whole rows, and tiles of parts of one row.
 fn pool_tiles(layer: &Pool) -> Vec<Tile> {
     let [rows, columns] = layer.results;
     let tile = |rows, columns, threads| Tile { size: [rows, columns], inputs: 1, outputs: 1, threads };

@@ -1,12 +1,11 @@
-//! Tilings: the part of a layer that the on-chip memories hold at a time.
+//! Tilings: divisions of a layer into tiles, the parts that the on-chip memories hold at a time.
 
 use crate::layer::{Conv, Layer, Pool, Step};
 use byoc_vta_machine::check::MIN_DISTANCE;
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::Memory;
 
-/// Axis whose tiles are split between two virtual threads. While one thread computes, the memories of the other are
-/// filled.
+/// Distribution of the tiles over virtual threads. While one thread computes, the memories of the other are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// One thread.
@@ -33,7 +32,7 @@ pub struct Tile {
     pub inputs: usize,
     /// Number of output channel blocks; 1 for layers other than convolutions.
     pub outputs: usize,
-    /// Virtual threads.
+    /// Distribution over virtual threads.
     pub threads: Threads,
 }
 
@@ -58,7 +57,8 @@ pub(crate) enum Unrolled {
 }
 
 impl Unrolled {
-    /// Returns the fewest axes for which steps that write the same accumulator are at least `MIN_DISTANCE` apart.
+    /// Returns the smallest set of axes for which steps that write the same accumulator are at least `MIN_DISTANCE`
+    /// apart.
     pub(crate) fn of([rows, columns]: [usize; 2], outputs: usize, taps: usize) -> Unrolled {
         if taps == 1 || columns >= MIN_DISTANCE {
             Unrolled::Columns
@@ -73,7 +73,7 @@ impl Unrolled {
 }
 
 impl Tile {
-    /// Returns the number of data rows and columns that a tile of windows reads, with padding.
+    /// Returns the number of data rows and columns that a tile of windows reads, including padding.
     fn data(&self, kernel: [usize; 2], strides: [usize; 2]) -> [usize; 2] {
         [0, 1].map(|axis| (self.size[axis] - 1) * strides[axis] + kernel[axis])
     }

@@ -1,4 +1,5 @@
-//! Compares chosen tilings with tilings tuned on hardware, in the cycle model, for ten convolutions of ResNet-18.
+//! Compares the predicted cycles of chosen tilings with those of tilings tuned on hardware, for ten convolutions of
+//! ResNet-18.
 
 mod resnet;
 

@@ -1,5 +1,5 @@
-//! Epilogues: operators that follow a convolution, dense layer, pooling or tensor, as device operations on
-//! accumulators.
+//! Epilogues: device operations on accumulators for the operators that follow a convolution, a dense layer or a pooling
+//! layer, or that read a tensor directly.
 
 use super::layer::{ChannelAxis, zero_point};
 use super::range::{self, ChannelStep, INT8, INT32, MAX_SHIFT, Range, ScaleError, addition, shifts_right};
@@ -139,9 +139,9 @@ impl Epilogue {
         }
     }
 
-    /// Scales the clamped result of a shift by a further `2^-shift`: one longer shift with adjusted bounds does both,
-    /// because rounding down twice is rounding down once, and clamping commutes with shifts. Returns false if the
-    /// previous operations have a different form or the longer shift does not fit.
+    /// Scales the clamped result of a shift by a further `2^-shift`. One longer shift with adjusted bounds is
+    /// equivalent to both, because rounding down twice equals rounding down once, and clamping commutes with shifts.
+    /// Returns false if the previous operations have a different form or the longer shift does not fit.
     fn scale_bounded(&mut self, shift: i64) -> bool {
         let immediate_of = |step: &NodeStep| match step {
             NodeStep::Channel(ChannelStep::Immediate(op, imm)) => Some((*op, i64::from(*imm))),
@@ -224,8 +224,8 @@ impl Epilogue {
         Ok(())
     }
 
-    /// Tightens an earlier bound that is followed only by bounds. Returns false if there is none, or if the bounds do
-    /// not commute.
+    /// Tightens an earlier bound that is followed only by other bounds. Returns false if there is none, or if the
+    /// bounds do not commute.
     fn tighten(&mut self, op: AluOp, imm: i16) -> bool {
         let bounds = self
             .steps
@@ -311,7 +311,7 @@ impl Epilogue {
             let detail = format!("clip: expected a_min <= a_max, found {low} and {high}");
             return refuse(RefusalCode::UnsupportedAttr, detail);
         }
-        // Clipping an integer to a fractional bound truncates the bound.
+        // For integer operands, `clip` truncates fractional bounds.
         let truncate = |bound: f64| bound.trunc().clamp(INT32[0] as f64, INT32[1] as f64) as i64;
         self.clamp([truncate(low), truncate(high)])
     }

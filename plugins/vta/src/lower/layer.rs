@@ -1,4 +1,4 @@
-//! Geometry of the layers that begin a node, and its validation.
+//! Extracts and validates the geometry of the layers that begin nodes.
 
 use super::range::{INT32, Range};
 use super::{QUANTIZE, SCHEME};
@@ -8,7 +8,7 @@ use byoc_plugin_support::refusal::{CompileError, refuse, refuse_with_hint};
 use byoc_plugin_support::region::{Op, RegionIr, Val};
 use byoc_vta_program::tile::MAX_PAD;
 
-/// Convolution of (N, C, H, W) with (O, I, KH, KW), or a dense layer of (N, C) with (O, C).
+/// Convolution of (N, C, H, W) data with (O, I, KH, KW) weights, or dense layer on (N, C) data with (O, C) weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvShape {
     /// True for a dense layer, whose rows are its batch.
@@ -33,7 +33,7 @@ pub struct ConvShape {
     pub weight: usize,
 }
 
-/// Maximum over windows of (N, C, H, W).
+/// Max pooling of (N, C, H, W) data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolShape {
     /// Number of images.
@@ -82,7 +82,7 @@ impl ChannelAxis {
 /// Returns the geometry of a convolution or a dense layer.
 ///
 /// # Errors
-/// If the device does not support an element type, zero point, layout or size.
+/// If the device does not support an element type, a zero point, a layout, an attribute or a shape.
 pub fn conv_shape(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<ConvShape, CompileError> {
     check_types(ir, op)?;
     let Some((weight, _)) = op.inputs.get(1).and_then(|weight| ir.constant(*weight)) else {
@@ -154,7 +154,7 @@ fn check_layout(op: &Op<'_>, keys: &[(&str, &str)]) -> Result<(), CompileError> 
     Ok(())
 }
 
-/// Converts a shape of rank `N`; `None` if the rank differs or a size is negative.
+/// Converts a shape to `N` sizes; `None` if the rank differs or a dimension is negative.
 fn sizes<const N: usize>(shape: &[i64]) -> Option<[usize; N]> {
     let sizes: Vec<usize> = shape.iter().map(|&size| usize::try_from(size).ok()).collect::<Option<_>>()?;
     sizes.try_into().ok()
@@ -239,7 +239,7 @@ fn dense(ir: &RegionIr<'_>, op: &Op<'_>, weight: usize) -> Result<ConvShape, Com
 /// Returns the geometry of a pooling layer.
 ///
 /// # Errors
-/// If the device does not support an element type, layout or size.
+/// If the device does not support an element type, a layout, an attribute or a shape.
 pub fn pool(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<PoolShape, CompileError> {
     let dtype = ir.val(op.inputs[0]).dtype;
     if dtype != DType::I8 {

@@ -26,11 +26,11 @@ const SCHEME: &str = "run \"byoc quantize --backend vta\", or --scheme symmetric
 pub enum NodeStep {
     /// Operation with constant operands.
     Channel(ChannelStep),
-    /// Addition of a tensor, after operations on its elements.
+    /// Addition of a widened tensor.
     Add(WidenedTensor),
 }
 
-/// int8 tensor that is widened to int32, with operations on its elements.
+/// int8 tensor that is widened to int32, and operations on the widened elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WidenedTensor {
     /// int8 tensor.
@@ -46,7 +46,7 @@ pub enum Kind {
     Conv(ConvShape),
     /// Max pooling.
     Pool(PoolShape),
-    /// Epilogue on the elements of a tensor.
+    /// No computation: the epilogue reads the elements of a tensor.
     Elementwise,
 }
 
@@ -84,7 +84,7 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
     ir.ops.iter().try_for_each(check_single_result)?;
     let mut lowering =
         Lowering { ir: &ir, is_fused: vec![false; ir.ops.len()], widened: BTreeMap::new(), nodes: Vec::new() };
-    // Widening is done first, because an epilogue may add a value that is computed after its layer.
+    // Widened values are recorded first, because an epilogue may add a value that is computed after its layer.
     for (op_index, op) in ir.ops.iter().enumerate() {
         lowering.is_fused[op_index] = lowering.widen(op);
     }
@@ -94,7 +94,7 @@ pub fn lower<'a>(graph: &'a Graph, constants: &'a [Constant]) -> Result<Network<
         }
     }
     let mut nodes = lowering.nodes;
-    // A node reads operands of all its operators, so it is executed in the position of the last one.
+    // A node reads operands of all its operators, so it is executed at the position of the last operator.
     nodes.sort_by_key(|node| node.last_op);
     check_values(&ir, &nodes)?;
     Ok(Network { ir, nodes })
@@ -148,8 +148,8 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Records an operator that widens an int8 tensor to int32, or that computes on a widened value. Returns false
-    /// otherwise.
+    /// Records an operator that widens an int8 tensor to int32, or that computes on a widened value. Returns false for
+    /// any other operator.
     fn widen(&mut self, op: &Op<'a>) -> bool {
         let ir = self.ir;
         let (operand, result) = (op.inputs[0], op.outputs[0]);

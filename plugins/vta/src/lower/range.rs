@@ -1,7 +1,8 @@
 //! Accumulator ranges, and shifts that rescale accumulators.
 //!
-//! `qnn.requantize` by a ratio of `2^-n` with rounding upward is `(x + 2^(n-1)) >> n`, if the addition does not
-//! overflow. Per-channel ranges prove this, because weights and biases are constant.
+//! `qnn.requantize` with a scale ratio of `2^-n` and halves rounded upward equals `(x + 2^(n-1)) >> n` if the addition
+//! does not overflow. Per-channel ranges prove that it does not; they are known because weights and biases are
+//! constant.
 
 use byoc_vta_machine::isa::AluOp;
 
@@ -14,7 +15,7 @@ pub const INT32: Range = [i32::MIN as i64, i32::MAX as i64];
 /// Range of int8.
 pub const INT8: Range = [i8::MIN as i64, i8::MAX as i64];
 
-/// Maximum shift amount for which all devices agree.
+/// Maximum shift amount that all devices interpret alike.
 pub const MAX_SHIFT: i64 = 15;
 
 /// Operation on the accumulators of all channels.
@@ -26,7 +27,7 @@ pub enum ChannelStep {
     Vector(AluOp, Vec<i32>),
 }
 
-/// Reason why accumulators cannot be scaled by shifts.
+/// Error in scaling accumulators by shifts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScaleError {
     /// An accumulator may overflow int32. Contains its maximum absolute value.

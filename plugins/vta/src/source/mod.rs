@@ -1,5 +1,5 @@
 //! Region as a C program that uses VTA's `driver.h`: constants, stream and tensors as arrays, and a `main` that checks
-//! one input.
+//! the results for one input.
 
 mod expected;
 
@@ -19,11 +19,11 @@ const CHECK: &str = include_str!("check.c");
 /// Driver declarations in an exported program.
 const DRIVER: &str = include_str!("../../include/vta/driver.h");
 
-/// Maximum size in bytes of the weights of a region whose program is part of every artifact. The program of a larger
-/// region is written only on request, because it contains the weights as text.
+/// Maximum size in bytes of a region's weights for its program to be written to the artifact by default. The program of
+/// a larger region is written only on request, because it contains the weights as text.
 const MAX_WEIGHT_BYTES: usize = 64 << 10;
 
-/// Maximum number of matrix unit steps of such a region, which is simulated when its program is written.
+/// Maximum number of matrix unit steps in such a region. Writing its program requires a simulation.
 const MAX_GEMM_STEPS: u64 = 1 << 20;
 
 /// Tests for a region whose program is small and quick to write.
@@ -111,11 +111,11 @@ fn region(text: &mut String, image: &Image, constants: &[Constant], expected: &s
     field("expected", expected.to_owned());
     field("scratch_bytes", scratch_bytes(image).to_string());
     text.push_str("};\n\n");
-    // An instruction has 16 bytes, a transfer 8.
+    // In the arrays, an instruction takes 16 bytes and a transfer 8 bytes.
     Ok(content_bytes + image.stream.len() * 16 + accessed_ranges(image).count() * 8)
 }
 
-/// Writes the functions of the region.
+/// Writes the functions that open, run, close and check the region, and `main`.
 fn write_functions(text: &mut String, image: &Image) {
     let symbol = &image.symbol;
     let (buffers, inputs, outputs) = (image.buffers.len(), image.inputs.len(), image.outputs.len());
@@ -300,7 +300,7 @@ fn accessed_ranges(image: &Image) -> impl Iterator<Item = (usize, u32, usize)> {
     })
 }
 
-/// Writes the stream, its transfers that need buffer addresses, and its runs.
+/// Writes the stream, the list of transfers that need buffer addresses, and the runs.
 fn write_stream(text: &mut String, image: &Image) -> Result<()> {
     let symbol = &image.symbol;
     let _ = writeln!(text, "static const uint64_t {symbol}_stream[][2] = {{");

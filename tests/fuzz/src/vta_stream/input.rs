@@ -1,12 +1,12 @@
-//! Input format: 2 device bytes, the number of micro-operations in 1 byte, 4-byte micro-operations, 16-byte
-//! instructions. Every byte sequence is a valid input.
+//! Input format: 2 device bytes, 1 byte with the number of micro-operations, micro-operations of 4 bytes, instructions
+//! of 16 bytes. Every byte sequence is a valid input.
 
 use byoc_vta_machine::config::Config;
 
 /// Parts of an input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Input {
-    /// Device choice: geometry and features, and memory depths.
+    /// Device choice: one byte for geometry and features, one byte for memory depths.
     pub device: [u8; 2],
     /// Micro-operations in DRAM, at most 255.
     pub uops: Vec<u32>,

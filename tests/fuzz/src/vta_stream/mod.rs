@@ -37,10 +37,10 @@ const WRITABLE_RANGE: Range<usize> = 0xb000..0xf000;
 /// Size of DRAM in bytes. The last addresses are outside all buffers.
 const DRAM_BYTES: usize = 0x10000;
 
-/// Maximum number of steps of a stream that is checked and simulated: a few milliseconds.
+/// Maximum number of steps in a stream that is checked and simulated, which then takes a few milliseconds.
 const MAX_STEPS: u64 = 1 << 16;
 
-/// Maximum number of instructions of a stream.
+/// Maximum number of instructions in a stream.
 const MAX_INSTRUCTIONS: usize = 2048;
 
 fn run(input: &Input) -> Result<(), String> {
@@ -111,7 +111,7 @@ fn check_uop(config: &Config, word: u32) -> Result<(), String> {
     }
 }
 
-/// Returns the number of steps of an instruction, or the number of elements that it loads.
+/// Returns the number of steps of an instruction; for a transfer, the number of elements.
 fn steps(insn: &Insn) -> u64 {
     match &insn.op {
         Op::Gemm(gemm) => gemm.loops.steps(),
@@ -189,7 +189,7 @@ impl Case<'_> {
                         }
                     }
                 }
-                Err(error) if mode == Mode::Strict && is_rule_of_hardware(error) => {}
+                Err(error) if mode == Mode::Strict && is_hardware_rule(error) => {}
                 Err(error) => return Err(format!("{name}: an accepted stream failed: {error}")),
             }
             for seed in 1..3 {
@@ -206,7 +206,7 @@ impl Case<'_> {
 }
 
 /// Tests for an error that depends on more than addresses and tokens, the only properties that the checker examines.
-fn is_rule_of_hardware(error: &SimError) -> bool {
+fn is_hardware_rule(error: &SimError) -> bool {
     ["expected no padding", "expected the result of a computation"].iter().any(|rule| error.message.contains(rule))
 }
 

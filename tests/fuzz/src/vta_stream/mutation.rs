@@ -133,7 +133,7 @@ fn mutate_alu(alu: &mut Alu, random: &mut Random) {
     }
 }
 
-/// Field limits.
+/// Values at or near the limits of fields.
 const LIMITS: [u64; 7] = [0, 0, 1, 2, 15, 16383, 65535];
 
 /// Replaces a field value with a nearby value, a limit or a random value, unless the new value is out of range for the
@@ -169,7 +169,7 @@ fn mutate_uop(input: &mut Input, config: &Config, random: &mut Random) {
 
 const MEMORIES: [Memory; 6] = [Memory::Uop, Memory::Wgt, Memory::Inp, Memory::Acc, Memory::Out, Memory::Acc8];
 
-/// Returns an instruction that moves tokens, or a matrix instruction.
+/// Returns a no-op with one token flag, or a random matrix instruction.
 fn new_insn(random: &mut Random) -> Insn {
     let mut deps = Deps::default();
     *random_item(random, &FLAGS)(&mut deps) = true;

@@ -1,4 +1,4 @@
-//! Seeds: streams of small layers, compiled by the plugin.
+//! Seeds: streams of small layers, emitted by `byoc-vta-program`.
 
 use super::input::Input;
 use super::{READ_ONLY_RANGE, UOP_ADDRESS, WRITABLE_RANGE};

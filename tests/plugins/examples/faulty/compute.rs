@@ -3,7 +3,7 @@
 use crate::convolution::convolution;
 use byoc_plugin_api::*;
 
-/// Tensor with its own memory.
+/// Tensor that owns its memory.
 #[derive(Clone)]
 pub struct Value {
     pub dtype: DType,

@@ -9,7 +9,7 @@ pub fn panic_in(mistake: &str, entry: &str) {
         panic!("deliberate panic in {entry}");
     }
     if mistake.strip_prefix("crash_") == Some(entry) {
-        // SAFETY: deliberately unsound, to crash.
+        // SAFETY: deliberately unsound; the write crashes the process.
         unsafe { std::ptr::dangling_mut::<u64>().wrapping_byte_sub(8).write_volatile(1) };
     }
 }
@@ -21,9 +21,9 @@ pub fn loop_forever(mistake: &str, entry: &str) {
     }
 }
 
-/// Compiles until cancelled if the mistake is `until_called_off`.
+/// Compiles until cancelled if the mistake is `until_cancelled`.
 pub fn compile_until_cancelled(mistake: &str, services: &Services) -> Result<()> {
-    if mistake != "until_called_off" {
+    if mistake != "until_cancelled" {
         return Ok(());
     }
     while !services.cancelled() {

@@ -26,7 +26,7 @@ codes! {
     REGION_NOT_COMPILED = 423, "region compilation failed, falling back to the host";
     BLOB_TOO_LARGE = 424, "compiled region exceeds the backend's size limit";
     CANNOT_CREATE = 425, "cannot create plugin";
-    CALLED_OFF = 426, "build cancelled";
+    BUILD_CANCELLED = 426, "build cancelled";
     UNKNOWN_OPTION = 427, "invalid backend option";
     RECOMPILED = 428, "artifact regions recompiled";
     NO_SCHEME = 430, "no valid quantization scheme";

@@ -1,4 +1,4 @@
-//! Binary operators on quantized tensors, with numpy's broadcasting.
+//! Binary operators on quantized tensors, with NumPy's broadcasting.
 
 use super::numerics::{range, rescale, saturate};
 use super::params::{

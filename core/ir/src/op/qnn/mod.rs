@@ -3,8 +3,9 @@
 //! Names, arguments and attributes are Relay's. Scales are `float32`, zero points `int32`; each is a scalar or,
 //! where the operator allows it, a vector with one element for each index on an axis.
 //!
-//! Intermediate `int32` arithmetic saturates: x - zero point, the rescaled value, and its sum with the output's zero
-//! point are clamped to the range instead of wrapping. Accumulators are the exception: a sum of products wraps.
+//! Intermediate `int32` arithmetic saturates: x - zero point, its product with the ratio of the scales, and the sum of
+//! that product and the output's zero point are clamped to the range instead of wrapping. Accumulators are the
+//! exception: a sum of products wraps.
 
 mod binary;
 mod concatenate;

@@ -1,4 +1,4 @@
-//! Rescaling of integers: by a fixed-point multiplier, or in binary32.
+//! Requantization of integers: multiplication by the ratio of the scales, in fixed point or in binary32.
 
 use crate::tensor::DType;
 
@@ -45,7 +45,7 @@ pub struct FixedPoint {
 }
 
 impl FixedPoint {
-    /// Computes the ratio of two finite scales above zero, like Relay's `GetFixedPointMultiplierShift`.
+    /// Computes the ratio of two finite, positive scales, like Relay's `GetFixedPointMultiplierShift`.
     pub fn ratio(input: f32, output: f32) -> FixedPoint {
         let (fraction, exponent) = libm::frexp(f64::from(input) / f64::from(output));
         match (fraction * f64::from(1u32 << 31)).round() as i64 {
@@ -75,10 +75,10 @@ pub fn saturate(value: i128) -> i32 {
     value.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32
 }
 
-/// Rescaling method for `int32` values, from one scale to another.
+/// Method of requantizing `int32` values from one scale to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rescale {
-    /// No rescaling, for equal scales.
+    /// No multiplication, for equal scales.
     Same,
     /// Multiplication by the ratio of the scales in 64-bit fixed point.
     Fixed(FixedPoint, Rounding),

@@ -136,13 +136,13 @@ pub(super) fn zero_points(view: &TensorView<'_>) -> Vec<i32> {
     view.as_slice::<i32>().to_vec()
 }
 
-/// Returns the rounding in attribute `rounding`, which the relation must have accepted; `"None"` means `default`.
+/// Returns the rounding in attribute `rounding`, which the type relation must have accepted; `"None"` means `default`.
 pub fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
     Rounding::parse(&params.string("rounding")).unwrap_or(default)
 }
 
-/// Returns the method of rescaling from `input` to `output` that the attributes `rounding` and `compute_dtype` specify:
-/// one entry for a single pair of scales, otherwise one entry for each index on the axis.
+/// Returns the method of requantization from `input` to `output` that the attributes `rounding` and `compute_dtype`
+/// specify: one entry for a single pair of scales, otherwise one entry for each index on the axis.
 pub fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec<Rescale> {
     let rounding = rounding_of(params, Rounding::Upward);
     rescales(input, output, |input, output| {
@@ -154,8 +154,8 @@ pub fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec
     })
 }
 
-/// Returns the method of rescaling for operators without `rounding` and `compute_dtype`: UPWARD in 64-bit fixed point,
-/// Relay's default.
+/// Returns the method of requantization for operators without `rounding` and `compute_dtype`: `UPWARD` rounding in
+/// 64-bit fixed point, Relay's default.
 pub fn default_requantization(input: &[f32], output: &[f32]) -> Vec<Rescale> {
     rescales(input, output, |input, output| Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward))
 }

@@ -72,7 +72,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let [kind, bits] = reader.take()?;
     let lanes = u16::from_le_bytes(reader.take()?);
     let dtype = DType::ALL.iter().copied().find(|&dtype| code(dtype) == (kind, bits) && lanes == 1);
-    // Some versions of TVM encode a Boolean as an unsigned integer of one bit, other versions have a type code for it.
+    // Some versions of TVM encode a Boolean as an unsigned integer of one bit; other versions have a type code for it.
     let dtype = dtype.or((kind == 6 && bits == 8 && lanes == 1).then_some(DType::Bool));
     let dtype = dtype.ok_or_else(|| format!("unknown element type: type code {kind}, bits {bits}, lanes {lanes}"))?;
     if rank > reader.0.len() / 8 {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Contents of a metadata section.
 pub(crate) struct Metadata {
     nodes: Vec<Value>,
-    /// Indices in `nodes` of the objects of each type key.
+    /// Indices in `nodes` of the objects with each type key.
     keys: HashMap<String, Vec<usize>>,
     arrays: Vec<Value>,
     /// Decoded arrays, by index in `arrays`.

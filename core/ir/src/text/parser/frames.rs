@@ -74,8 +74,9 @@ pub(super) struct Head {
     pub(super) params: ExprList,
     pub(super) ret: Type,
     pub(super) attrs: Attrs,
-    /// Scope to restore, and the number of enclosing type parameters.
+    /// Scope to restore after the body.
     pub(super) scope: u32,
+    /// Number of enclosing type parameters.
     pub(super) outer_type_params: u32,
 }
 

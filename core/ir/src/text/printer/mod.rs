@@ -78,7 +78,7 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
             }
         }
     }
-    // A note is printed where its expression first occurs. Notes on dead or broken expressions, which do not occur,
+    // A note is printed where its expression first occurs. Notes on dead or broken expressions, which are not printed,
     // follow at the end.
     let remaining_notes = RefCell::new(notes);
     let take_note = |id: ExprId| remaining_notes.borrow_mut().remove(&id);

@@ -1,4 +1,5 @@
-//! Random graphs of the operators with C code generation, run under sanitizers and compared with the host.
+//! Random graphs of operators with C code generation. The exported programs run under sanitizers, and their results are
+//! compared with the host's.
 
 use super::relay::{Model, Random, half};
 use super::{ExportedProject, SANITIZER_FLAGS};
@@ -54,7 +55,7 @@ impl Graph {
         self.values[(n - 1 - distance) as usize].clone()
     }
 
-    /// Returns a random value of the given rank, reshaping one if its rank differs.
+    /// Returns a random value, reshaped to the given rank if its rank differs.
     fn value_of_rank(&mut self, rank: usize) -> Value {
         let value = self.any_value();
         if value.shape.len() == rank {
@@ -547,7 +548,8 @@ fn model(seed: u64) -> Model {
     graph.model
 }
 
-/// Exports the models of the given seeds, and returns one report per model that differs from the host.
+/// Exports the models of the given seeds, and returns one report per model whose export fails or whose results differ
+/// from the host's.
 fn failures(seeds: impl Iterator<Item = u64>) -> Vec<String> {
     let targets = ["generic", "generic", "x86-64-v3"];
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -118,7 +118,7 @@ fn plugins_take_part_by_a_query() {
     project.check("cc", SANITIZER_FLAGS, &[]);
 }
 
-/// Tests that the error names a backend that has no C program for a region, and its reason.
+/// Tests that the error names the backend that has no C program for a region, and states the reason.
 #[test]
 fn backends_without_a_program_are_refused() {
     let temp_dir = tempfile::tempdir().unwrap();

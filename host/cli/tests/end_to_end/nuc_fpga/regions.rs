@@ -129,7 +129,7 @@ impl Device<'_> {
     }
 }
 
-/// Layer executed by the device: operator, node, data type, index of the weight constant.
+/// Layer executed by the device: operator, node, data type, and index of the weight constant.
 type Layer<'g> = (&'static str, &'g Node, TensorType, u32);
 
 fn layers_of(region: &Graph) -> Vec<Layer<'_>> {
@@ -268,7 +268,8 @@ fn run(executable: &dyn Executable, graph: &Graph, inputs: &[Words]) -> Vec<Word
         .zip(&mut shapes)
         .zip(&mut memory)
         .map(|((ty, shape), buffer)| {
-            // SAFETY: `memory` holds at least `size_of_type(ty)` bytes per output, and is not read before the run ends.
+            // SAFETY: the buffer was allocated above with at least `size_of_type(ty)` bytes, and this function does not
+            // access it before the run ends.
             let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast(), size_of_type(ty)) };
             TensorMut::new(ty.dtype, shape, bytes)
         })

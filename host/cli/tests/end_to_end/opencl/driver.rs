@@ -32,8 +32,8 @@ fn works_without_failures() {
     assert!(output.ok().out.contains("max 0.0"), "expected zeros from the stub driver");
 }
 
-/// Tests that a run ends although the driver calls nobody back, and that sub-buffers, which share memory, are released in
-/// the reverse order of their creation.
+/// Tests that a run ends even if the driver never invokes a callback, and that sub-buffers, which share memory, are
+/// released in the reverse order of their creation.
 #[test]
 fn waits_without_callbacks_and_releases_sub_buffers_in_reverse_order() {
     let parameters = "%x: Tensor[(64, 512), float32], %w: Tensor[(512, 512), float32]";

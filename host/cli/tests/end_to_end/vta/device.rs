@@ -169,7 +169,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Total size of magic, version and length in bytes.
+    /// Total size in bytes of the magic number, the version and the length.
     const PREFIX: usize = 20;
 
     fn read(blob: &[u8]) -> Parts {
@@ -245,7 +245,8 @@ fn damaged_streams_are_named_and_run_on_host() {
             true,
             "within one buffer",
         ),
-        // Loops that run for hours: all bits of both counts are set, over the 72 micro-operations of an accumulation.
+        // Loops that run for hours: all bits of both counts are set, and each iteration executes the 72
+        // micro-operations of an accumulation.
         (
             |instructions| {
                 let gemm_offset = find(instructions, GEMM, |low_word| low_word & 128 == 0) * 16;

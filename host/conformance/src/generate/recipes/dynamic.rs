@@ -58,7 +58,8 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
             let data = operand(float, vec![batch, 2, size, size + 1], Fill::Terms);
             let grid = operand(float, vec![batch, 2, 3, 2], Fill::Within(-1.2, 1.2));
             let padding = sampler.pick(&["zeros", "border", "reflection"]);
-            // Interpolation is not `nearest`: a rounding error in a coordinate may select a different element.
+            // The method is never `nearest`, because a rounding error in a coordinate could then select a different
+            // element.
             recipe([data, grid], attrs([("padding_mode", padding.into())]))
         }
         "vision.all_class_non_max_suppression" => {

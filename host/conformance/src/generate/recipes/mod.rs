@@ -64,7 +64,7 @@ pub enum Constraint {
     Tuple(Vec<Option<ValueType>>),
 }
 
-/// Proposes a call that satisfies the constraints in `constraints`, which may be shorter than the argument list.
+/// Proposes a call that satisfies `constraints`, which may be shorter than the argument list.
 pub fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
     elementwise::propose(def, sampler, constraints)
         .or_else(|| products::propose(def, sampler, constraints))

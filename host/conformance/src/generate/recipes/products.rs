@@ -148,7 +148,7 @@ fn convolution(
         _ if sampler.common_attrs || sampler.chance(2) => layout_pairs[0],
         _ => sampler.pick(layout_pairs),
     };
-    // Wider than the vectors and channel blocks of most devices.
+    // A wide output has more channels than fit into one vector or channel block on most devices.
     let has_wide_output = sampler.theme.dims == DimRange::Wide && axes < 3 && sampler.chance(2);
     let (dtype, batch, channels, spatial_dims, given_shape) = match argument_type(constraints, 0) {
         Some((dtype, shape)) => {
@@ -176,7 +176,7 @@ fn convolution(
     let proper_divisors: Vec<usize> = divisors(channels).into_iter().filter(|d| (2..channels).contains(d)).collect();
     let groups = match sampler.below(3) {
         _ if variation == Some(Variation::Groups) && !proper_divisors.is_empty() => sampler.pick(&proper_divisors),
-        // For backends without groups, which also have to test dilation and padding.
+        // One group, so that dilation and padding are also tested on backends without groups.
         _ if has_wide_output || (variation.is_some() && sampler.chance(2)) => 1,
         0 => 1,
         1 if sampler.common_attrs => sampler.pick(&divisors(channels)),
@@ -195,8 +195,8 @@ fn convolution(
     }
     let mut taps: Vec<usize> = (0..axes).map(|_| sampler.pick(&[1, 2, 3, 3, 5])).collect();
     if sampler.chance(2) || variation == Some(Variation::Dilation) {
-        // Square kernels, as in most models; swapped axes then change only the values, not the shape. Kernels of 1 are often
-        // computed by separate code.
+        // Square kernels, as in most models: swapping the axes by mistake then changes only the values, not the shape.
+        // Kernels of size 1 are often computed by separate code.
         let sizes: &[usize] = if variation == Some(Variation::Dilation) { &[2, 3, 3] } else { &[1, 1, 2, 3, 3] };
         taps = vec![sampler.pick(sizes); axes];
     }

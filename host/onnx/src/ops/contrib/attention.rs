@@ -21,7 +21,8 @@ struct Heads {
     value: ExprId,
 }
 
-/// Computes softmax(scale * Q * K^T + bias) * V, as (batch, sequence, heads * size).
+/// Computes softmax(scale * Q * K^T + bias) * V, with the shape (batch, sequence, heads * size). A positive `softcap`
+/// bounds the scaled products.
 fn attend(n: &mut Node<'_, '_>, heads: Heads, bias: Option<ExprId>, softcap: f64) -> Result<ExprId> {
     let dims = n.dims(heads.query)?;
     let size =
@@ -68,8 +69,8 @@ fn penalty(n: &mut Node<'_, '_>, is_visible: ExprId, dtype: DType, masked_value:
     n.op_without_attrs("where", &[is_visible, zero, masked_value])
 }
 
-/// Returns a mask of the non-padding keys. `mask` has the shape (batch, keys), (batch, queries, keys) or
-/// (batch, 1, queries, keys), or holds the sequence lengths, (batch).
+/// Returns a mask of the non-padding keys. `mask` is a mask of shape (batch, keys), (batch, queries, keys) or
+/// (batch, 1, queries, keys), or holds the sequence lengths and has the shape (batch).
 fn padding_mask(n: &mut Node<'_, '_>, mask: ExprId, key: ExprId) -> Result<ExprId> {
     let rank = n.rank(mask)?;
     if rank == 1 {
@@ -180,8 +181,8 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let count = n.int_attr("num_heads", 0)?;
     let bias = n.optional_input(3);
     let mut begin = 0;
-    // Adds the next part of the bias to the query, key or value, and splits it into heads. A tensor of rank 4 is
-    // already split.
+    // Adds the next slice of the bias to the query, key or value, and splits the sum into heads. A tensor of rank 4 is
+    // already split, and is returned unchanged.
     let mut heads = |n: &mut Node<'_, '_>, mut x: ExprId| {
         if n.rank(x)? == 4 {
             return Ok(x);
@@ -303,8 +304,8 @@ fn packed_heads(n: &mut Node<'_, '_>, query_heads: i64, key_heads: i64) -> Resul
     })
 }
 
-/// Returns, for each position of the updated cache, its index in the concatenation of the old cache and the new
-/// elements, with shape (batch, length).
+/// Returns, for each position in the updated cache, the index of its source in the concatenation of the old cache and
+/// the new elements. The shape is (batch, length).
 fn cache_positions(n: &mut Node<'_, '_>, past_state: ExprId, new: ExprId, start: ExprId) -> Result<ExprId> {
     let past_length = n.shape_vector(past_state, 2..3)?;
     let count = n.shape_vector(new, 2..3)?;
@@ -344,7 +345,7 @@ fn group_query_bias(n: &mut Node<'_, '_>, query: ExprId, key: ExprId, start: Exp
     penalty(n, is_visible, n.dtype(query)?, f64::NEG_INFINITY)
 }
 
-/// Rotates heads by their positions: (batch, sequence, heads * size) or (batch, heads, sequence, size).
+/// Applies rotary position embedding to (batch, sequence, heads * size) or (batch, heads, sequence, size).
 fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, positions) = (n.input(0)?, n.input(1)?);
     let (input_dims, flat) = (n.dims(data)?, n.rank(data)? == 3);
@@ -369,7 +370,7 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else {
         data
     };
-    // `positions` is one offset for all sequences, or one position per element.
+    // `positions` holds one offset for all sequences, or one position per sequence element.
     let positions = if n.rank(positions)? == 1 {
         let steps = n.indices_along(x, 2)?;
         let steps = n.op("reshape", &[steps], attrs![newshape: [1, -1]])?;

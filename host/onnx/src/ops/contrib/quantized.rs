@@ -117,7 +117,8 @@ fn apply_channels_first(
     n.transpose(result, &channels_last_axes)
 }
 
-/// Multiplies integer matrices, and scales the accumulators to float32. `bias` is the index of the optional bias input.
+/// Multiplies integer matrices, and dequantizes the accumulators to float32. `bias` is the index of the optional bias
+/// input.
 fn matmul_to_float(
     n: &mut Node<'_, '_>,
     operands: [ExprId; 2],
@@ -136,7 +137,8 @@ fn matmul_to_float(
     }
 }
 
-/// Converts DynamicQuantizeMatMul: quantizes the first operand to uint8 over its value range, and multiplies.
+/// Converts DynamicQuantizeMatMul: quantizes the first operand to uint8 over its value range, and multiplies it by the
+/// second.
 fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dynamic_outputs = crate::ops::quant::dynamic_quantize(n)?;
     let [data, data_scale, data_zero] = dynamic_outputs[..] else {

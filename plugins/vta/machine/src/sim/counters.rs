@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes moved and steps computed by a stream. Padding is not counted.
+/// Bytes moved and steps executed by a stream. Padding is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Number of activation bytes loaded.
@@ -15,7 +15,7 @@ pub struct Counters {
     pub uop_load_nbytes: u64,
     /// Number of result bytes stored.
     pub out_store_nbytes: u64,
-    /// Number of matrix unit steps, without resets.
+    /// Number of matrix unit steps, excluding resets.
     pub gemm_counter: u64,
     /// Number of vector unit steps.
     pub alu_counter: u64,

@@ -61,7 +61,7 @@ impl Sram {
     }
 }
 
-/// Data row of a transfer: index of its first element in the on-chip memory and in DRAM.
+/// Data row of a transfer: indices of its first element in the on-chip memory and in DRAM.
 pub(super) struct Row {
     /// Index of the first data element in the on-chip memory.
     pub sram: usize,

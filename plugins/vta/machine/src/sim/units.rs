@@ -21,7 +21,7 @@ impl Machine<'_> {
             ));
         }
         let (depth, entries) = (self.config.depth(memory), transfer.rows() * transfer.row_length());
-        // ACC_8BIT loads write elements of ACC, but their DRAM addresses are in units of OUT.
+        // ACC_8BIT loads write elements of ACC, but their DRAM addresses are in units of OUT elements.
         let depth = if memory == Memory::Acc8 { self.config.depth(Memory::Acc) } else { depth };
         let base = usize::from(transfer.sram_base);
         if base + entries > depth {
@@ -129,7 +129,8 @@ impl Machine<'_> {
         let uops: Vec<Uop> =
             range.filter_map(|i| self.sram.uop.get(i)).map(|&word| Uop::decode(word, self.config)).collect();
         if uops.is_empty() {
-            // Iterations without micro-operations have no steps, and callers bound the time by the number of steps.
+            // Iterations without micro-operations have no steps. They must take no time, because callers bound the time
+            // by the number of steps.
             return Ok(());
         }
         let [outer, inner] = loops.iterations.map(u32::from);
@@ -222,7 +223,7 @@ fn copy(destination: &mut [i8], source: &[u8]) {
     destination.iter_mut().zip(source).for_each(|(slot, byte)| *slot = *byte as i8);
 }
 
-/// Shifts right, rounding down; shifts left for a negative amount. Amounts of 32 or more shift out all bits.
+/// Shifts right, rounding down; shifts left for a negative amount. Amounts of magnitude 32 or more shift out all bits.
 fn shift(value: i32, amount: i32) -> i32 {
     match amount {
         0.. => value >> amount.min(31),
@@ -231,7 +232,7 @@ fn shift(value: i32, amount: i32) -> i32 {
     }
 }
 
-/// Sign-extends the low five bits, as hardware does with shift amounts.
+/// Sign-extends the low five bits, as the hardware does for shift amounts.
 fn sign_extend_5(amount: i32) -> i32 {
     (amount << 27) >> 27
 }

@@ -1,4 +1,4 @@
-//! Convolutions: tiles of accumulators over input channel blocks.
+//! Convolutions: each tile of accumulators sums products over the input channel blocks.
 
 use super::epilogue::Results;
 use super::{Elements, EmitError, Emitter, POP_NEXT, POP_PREV, Result, tiles_of};
@@ -16,9 +16,9 @@ struct Part {
     first: [usize; 2],
     /// First output channel block in the group.
     output: usize,
-    /// Number of rows and columns, which may be smaller at the end of an axis.
+    /// Number of rows and columns. The last tile of an axis may have fewer than the other tiles.
     size: [usize; 2],
-    /// Number of output channel blocks, which may be smaller at the end of the axis.
+    /// Number of output channel blocks. The last tile of the axis may have fewer than the other tiles.
     outputs: usize,
 }
 
@@ -30,7 +30,7 @@ struct Span {
     count: usize,
     /// Number of padding rows or columns before and after the data.
     pads: [u8; 2],
-    /// Total number of rows or columns, with padding.
+    /// Total number of rows or columns, including padding.
     length: usize,
 }
 
@@ -82,7 +82,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Returns groups of tiles that the threads compute at the same time.
+    /// Returns the tiles in groups. The threads compute the tiles of a group concurrently.
     fn groups(&self, layer: &Conv, result: [usize; 2]) -> Vec<Vec<Part>> {
         let threads = self.tile.threads;
         let mut tile_parts = Vec::new();
@@ -128,7 +128,8 @@ impl Emitter<'_, '_> {
         let [height, width] = layer.size;
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
-            // An empty load would leave stale data in the memory. All products are zero, so nothing is loaded.
+            // The tile reads only padding, so all products are zero and nothing is loaded. An empty load would leave
+            // stale data in the memory.
             self.recorder.no_op(Module::Load, POP_NEXT);
             self.recorder.push_token(true);
             return;
@@ -157,7 +158,7 @@ impl Emitter<'_, '_> {
         self.recorder.push_token(true);
     }
 
-    /// Accumulates the products of `inputs` input channel blocks in a tile.
+    /// Emits the instructions that accumulate the products of `inputs` input channel blocks in a tile.
     fn multiply(&mut self, layer: &Conv, part: &Part, inputs: usize) -> Result<()> {
         let [rows, columns] = [0, 1].map(|axis| Span::of(layer, part, axis));
         if rows.count == 0 || columns.count == 0 {
@@ -168,13 +169,13 @@ impl Emitter<'_, '_> {
         let [acc, inp, wgt] =
             [Memory::Acc, Memory::Inp, Memory::Wgt].map(|memory| self.first_of_thread(memory, part.thread));
         let taps = inputs * layer.kernel[0] * layer.kernel[1];
-        // Index step of each result axis in the three memories.
+        // Index steps in each of the three memories, by result axis.
         let dst = [part.size[0] * part.size[1], part.size[1], 1];
         let src = [0, layer.strides[0] * columns.length, layer.strides[1]];
         let weight_steps = [taps, 0, 0];
         let axis_sizes = [part.outputs, part.size[0], part.size[1]];
         let unrolled_axes = Unrolled::of(part.size, part.outputs, taps);
-        // Number of axes that micro-operations enumerate, innermost first.
+        // Number of innermost axes that micro-operations enumerate.
         let enumerated_axes = match unrolled_axes {
             Unrolled::Columns => 1,
             Unrolled::Rows => 2,

@@ -41,9 +41,9 @@ impl Results {
 }
 
 impl Emitter<'_, '_> {
-    /// Loads the tensors to add to the results of a group of tiles into the activation memory, after the `data`
-    /// elements that are already there, unless the device can load bytes into accumulators. If `data` is 0, LOAD pops a
-    /// token per tile and pushes one to COMPUTE.
+    /// Loads the tensors that are added to the results of a group of tiles. They are placed in the activation memory,
+    /// after the `data` elements that are already there. Does nothing without such tensors, or if the device can load
+    /// bytes into accumulators. If `data` is 0, LOAD pops a token per tile and pushes one to COMPUTE.
     pub(super) fn fetch_added(&mut self, group: &[Results], data: usize) {
         let tensor_count = self.layer.added_tensors();
         if tensor_count == 0 || self.recorder.config.has_acc_8bit() {
@@ -89,8 +89,8 @@ impl Emitter<'_, '_> {
         self.matrix(Deps::default(), false, &[uop], [1, count], [[0, 1], [0, 1], [0; 2]])
     }
 
-    /// Applies the operations of the layer to the results of a tile. `fetched_elements` is the number of elements
-    /// before the added tensors in the activation memory.
+    /// Applies the operations of the layer to the results of a tile. `fetched_elements` is the number of elements that
+    /// precede the added tensors in the activation memory.
     pub(super) fn apply_steps(&mut self, results: &Results, fetched_elements: usize) -> Result<()> {
         let count = results.count();
         let [blocks, rows, columns] = results.size;
@@ -136,13 +136,13 @@ impl Emitter<'_, '_> {
             }
         }
         if steps.is_empty() {
-            // Only computations write to the result memory.
+            // Only computations write to the result memory, so a layer without operations needs one.
             self.immediate(AluOp::Shr, 0, results.base, count)?;
         }
         Ok(())
     }
 
-    /// Emits an operation on a range of accumulators with an immediate operand.
+    /// Emits an operation with an immediate operand on a range of accumulators.
     pub(super) fn immediate(&mut self, op: AluOp, imm: i16, base: usize, count: usize) -> Result<()> {
         let loops = self.loops(&[Uop { dst: base as u32, src: base as u32, wgt: 0 }], [1, count])?;
         let step = used_steps([1, count], [0, 1]);
@@ -151,8 +151,8 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits an operation on accumulators with accumulator operands. `factors` are the index steps of destination and
-    /// source in two loops.
+    /// Emits an operation whose operands are all accumulators. `factors` are the index steps of destination and source
+    /// in two loops.
     pub(super) fn vector(
         &mut self,
         op: AluOp,
@@ -167,7 +167,8 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Hands the results of a group of tiles to STORE, which returns the accumulators afterwards.
+    /// Emits the instructions that store the results of a group of tiles. STORE then releases the accumulators to
+    /// COMPUTE.
     pub(super) fn store(&mut self, group: &[Results], place: Place, form: Form) -> Result<()> {
         for plane in 0..form.bytes() {
             if plane > 0 {

@@ -55,12 +55,12 @@ pub struct Auxiliary {
 /// Maximum number of instructions per run: the capacity of the driver's largest buffer.
 pub const MAX_RUN: usize = (1 << 24) / 16;
 
-/// Reason why a layer cannot be emitted with a tiling.
+/// Error in emitting a layer with a given tiling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EmitError {
     /// The tiles do not fit into the on-chip memories.
     DoesNotFit,
-    /// The kernel is larger than the padded data, or the padding larger than a load can add.
+    /// The kernel is larger than the padded data, or a load cannot add that much padding.
     Geometry,
     /// A field of an instruction is too narrow.
     Field(EncodeError),
@@ -93,7 +93,7 @@ const PUSH_PREV: Deps = Deps { pop_prev: false, pop_next: false, push_prev: true
 /// Emits the stream for a sequence of layers.
 ///
 /// # Errors
-/// If a tiling does not fit the device, or the device cannot load a geometry.
+/// If a tiling does not fit the device, or the device does not support the geometry of a layer.
 pub fn program(config: &Config, layers: &[(Layer, Tile)], auxiliary: Auxiliary, runs: Runs) -> Result<Program> {
     let mut recorder = Recorder::new(config, auxiliary.uops);
     let mut program = Program::default();
@@ -201,15 +201,15 @@ impl Emitter<'_, '_> {
         self.recorder.transfer(deps, op, place.buffer);
     }
 
-    /// Pops the accumulator tokens of threads without a tile at the end of an axis. Otherwise, the active threads would
-    /// pop them.
+    /// Emits COMPUTE no-ops that pop the accumulator tokens of threads without a tile, as at the end of an axis.
+    /// Otherwise, the active threads would pop these tokens.
     fn pop_unused_tokens(&mut self, used_threads: usize) {
         for _ in used_threads..self.tile.threads.count() {
             self.recorder.no_op(Module::Compute, POP_NEXT);
         }
     }
 
-    /// Emits no-ops with which STORE pushes the accumulator tokens of threads without a tile.
+    /// Emits STORE no-ops that push the accumulator tokens of threads without a tile.
     fn push_unused_tokens(&mut self, used_threads: usize) {
         for _ in used_threads..self.tile.threads.count() {
             self.recorder.no_op(Module::Store, PUSH_PREV);
@@ -242,7 +242,8 @@ impl Emitter<'_, '_> {
     }
 }
 
-/// Returns the index steps of two loops. The step of a single-iteration loop is 0, because it might not fit its field.
+/// Returns the index steps of two loops. The step of a single-iteration loop is replaced by 0, because the actual step
+/// might not fit its field.
 fn used_steps(iterations: [usize; 2], steps: [usize; 2]) -> [u16; 2] {
     [0, 1].map(|axis| if iterations[axis] > 1 { steps[axis] as u16 } else { 0 })
 }

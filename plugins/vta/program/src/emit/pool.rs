@@ -70,7 +70,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Returns a tile of results, the data that it reads, and its image.
+    /// Returns the results of a tile, the data that the tile reads, and the index of its image.
     fn window_tile(
         &self,
         layer: &Pool,

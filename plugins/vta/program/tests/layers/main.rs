@@ -1,5 +1,5 @@
-//! Random layers with random tilings: the simulated streams match the reference, bit for bit, in every mode and under
-//! every schedule, and the checker accepts the streams.
+//! Tests random layers with random tilings: the simulated streams must match the reference, bit for bit, in every mode
+//! and under every schedule, and the checker must accept the streams.
 
 mod memory;
 mod naive;
@@ -195,7 +195,7 @@ proptest! {
 fn places_are_relative_to_their_buffers() {
     let config = Config::default();
     let mut memory = Memory::new(&config, 3);
-    // Tensors that begin at an offset in their buffer.
+    // The tensor begins at a nonzero offset in its buffer.
     let data = memory.bytes(64 * memory.activation());
     let view_inside = Place { offset: 16 * memory.activation(), ..data };
     let steps = vec![Step::Immediate(AluOp::Add, 1)];

@@ -21,7 +21,7 @@ const RESULT: u32 = 2;
 pub struct Memory {
     config: Config,
     pub buffers: Vec<Vec<u8>>,
-    /// Indices of the buffers between layers.
+    /// Indices of the buffers for tensors between layers.
     writable: Vec<u32>,
     random: u64,
 }
@@ -85,7 +85,7 @@ impl Memory {
         self.add(bytes)
     }
 
-    /// Returns the place of the result.
+    /// Returns the location of the result.
     pub fn result(&self) -> Place {
         Place { buffer: RESULT, offset: 0 }
     }
@@ -150,7 +150,7 @@ impl Prepared {
         Ok(self.simulate_counted(stream, options)?.0)
     }
 
-    /// Simulates a stream, and returns the written bytes, with the last result at the end, and the counters.
+    /// Simulates a stream. Returns the bytes of all writable buffers, with the result last, and the counters.
     pub fn simulate_counted(&self, stream: &[Insn], options: &Options) -> Result<(Vec<u8>, Counters), SimError> {
         let mut dram = self.dram();
         let counters = run(&self.config, stream, &mut dram, options)?;

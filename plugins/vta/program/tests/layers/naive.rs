@@ -42,7 +42,7 @@ impl Naive<'_> {
         i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// Applies operations to element `index` of a result; `lane` is its output channel index in a vector.
+    /// Applies operations to element `index` of a result; `lane` is the index of its output channel in a vector.
     fn apply(&self, steps: &[Step], mut value: i32, index: usize, lane: usize) -> i32 {
         for step in steps {
             value = match step {

@@ -1,4 +1,4 @@
-//! Network streams: every schedule has the same results, and every token is necessary.
+//! Network streams: every schedule produces the same results, and every token is necessary.
 
 use crate::memory::{Memory, Prepared, prepare};
 use byoc_vta_machine::config::Config;
@@ -26,7 +26,8 @@ impl Network<'_> {
         steps
     }
 
-    /// Adds a convolution of square images, with sizes in channel blocks and an optional added tensor.
+    /// Adds a convolution of square images. Channel counts are in blocks; `add` is an optional tensor to add to the
+    /// result.
     fn conv(&mut self, data: Place, [size, inputs, outputs, kernel, stride]: [usize; 5], add: Option<Place>) -> Place {
         let pad = kernel / 2;
         let weight = self.memory.bytes(outputs * inputs * kernel * kernel * self.memory.weight());
@@ -79,7 +80,7 @@ impl Network<'_> {
         result
     }
 
-    /// Ends the network: its last layer writes the result.
+    /// Emits the network, whose last layer writes the result.
     fn emit(mut self, config: &Config) -> Prepared {
         let result = self.memory.result();
         match self.layers.last_mut() {

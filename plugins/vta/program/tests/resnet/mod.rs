@@ -36,7 +36,7 @@ pub const CONVOLUTIONS: [(&str, Shape, Tile); 10] = [
 ];
 
 impl Shape {
-    /// Returns the convolution with a shift and bounds, for the locations of data, weights and result.
+    /// Returns the convolution, followed by a shift and bounds, with the given locations of data, weights and result.
     pub fn conv(&self, [data, weight, result]: [Place; 3]) -> Conv {
         let pad = self.kernel / 2;
         Conv {

@@ -1,5 +1,5 @@
-//! The running program: the command that restarts it, and the directory of its files. By default both are derived from
-//! the executable of the process; a program inside an interpreter sets both with [`set`].
+//! Invocation of the current process: its command line, and the directory of its files. By default both are derived
+//! from the executable of the process; a program that runs in an interpreter sets both with [`set`].
 
 use std::ffi::OsString;
 use std::io::{Error, Result};
@@ -7,22 +7,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Program started by an interpreter, such as a Python script: the running executable is the interpreter.
+/// Invocation of a program in an interpreter, such as a Python script. The executable of the process is the
+/// interpreter.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct Invocation {
     /// Interpreter, and the arguments that make it start the program.
     pub command: Vec<OsString>,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
     /// Directory of the program's files, including `plugins`.
-    pub folder: PathBuf,
+    pub directory: PathBuf,
 }
 
-static PROGRAM: OnceLock<Program> = OnceLock::new();
+static INVOCATION: OnceLock<Invocation> = OnceLock::new();
 
-/// Sets the program of the process. Only the first call has an effect.
-pub fn set(program: Program) {
-    let _ = PROGRAM.set(program);
+/// Declares that the process runs a program in an interpreter. Only the first call has an effect.
+pub fn set(invocation: Invocation) {
+    let _ = INVOCATION.set(invocation);
 }
 
 /// Returns the command line that starts this program, without its arguments.
@@ -30,8 +31,10 @@ pub fn set(program: Program) {
 /// # Errors
 /// If the path of the process executable cannot be determined.
 pub fn words() -> Result<Vec<OsString>> {
-    match PROGRAM.get() {
-        Some(program) if program.command.iter().all(|argument| !argument.is_empty()) => Ok(program.command.clone()),
+    match INVOCATION.get() {
+        Some(invocation) if invocation.command.iter().all(|argument| !argument.is_empty()) => {
+            Ok(invocation.command.clone())
+        }
         Some(_) => Err(Error::other("the interpreter did not provide the path of its executable")),
         None => Ok(vec![std::env::current_exe()?.into()]),
     }
@@ -50,13 +53,13 @@ pub fn command() -> Result<Command> {
 
 /// Returns the arguments of this program, without its name.
 pub fn arguments() -> Vec<OsString> {
-    PROGRAM.get().map_or_else(|| std::env::args_os().skip(1).collect(), |program| program.arguments.clone())
+    INVOCATION.get().map_or_else(|| std::env::args_os().skip(1).collect(), |invocation| invocation.arguments.clone())
 }
 
 /// Returns the directory of the program's files; `None` if the path of the process executable cannot be determined.
-pub fn folder() -> Option<PathBuf> {
-    match PROGRAM.get() {
-        Some(program) => Some(program.folder.clone()),
+pub fn directory() -> Option<PathBuf> {
+    match INVOCATION.get() {
+        Some(invocation) => Some(invocation.directory.clone()),
         None => std::env::current_exe().ok().and_then(|executable| executable.parent().map(Path::to_owned)),
     }
 }
