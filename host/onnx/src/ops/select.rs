@@ -23,6 +23,9 @@ fn compress(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else {
         (n.op("reshape", &[data], attrs![newshape: [-1i64]])?, 0)
     };
+    // The condition is a vector by the specification. Paddle2ONNX writes a tensor, which ONNX Runtime flattens.
+    let condition =
+        if n.rank(condition)? == 1 { condition } else { n.op("reshape", &[condition], attrs![newshape: [-1i64]])? };
     let rows = n.op_without_attrs("argwhere", &[condition])?;
     let indices = n.op("squeeze", &[rows], attrs![axis: [1i64]])?;
     single_output(n.op("take", &[data, indices], attrs![axis: axis, mode: "fast"])?)
