@@ -12,13 +12,13 @@ pub fn is_opaque(function: &Function) -> bool {
 }
 
 /// Returns the live expressions outside opaque functions.
-pub fn touchable_exprs(module: &Module) -> IndexVec<ExprId, bool> {
-    let mut is_touchable = IndexVec::filled(false, module.nodes.len());
+pub fn rewritable_exprs(module: &Module) -> IndexVec<ExprId, bool> {
+    let mut is_rewritable = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
-        is_touchable[root] = true;
+        is_rewritable[root] = true;
     }
     for (id, node) in module.nodes.iter().rev() {
-        if !is_touchable[id] {
+        if !is_rewritable[id] {
             continue;
         }
         if let Expr::Function(function) = &node.expr
@@ -26,9 +26,9 @@ pub fn touchable_exprs(module: &Module) -> IndexVec<ExprId, bool> {
         {
             continue;
         }
-        node.expr.for_each_operand(|operand| is_touchable[operand] = true);
+        node.expr.for_each_operand(|operand| is_rewritable[operand] = true);
     }
-    is_touchable
+    is_rewritable
 }
 
 /// Returns, for each scope, the innermost enclosing scope that is a function body, possibly the scope itself.

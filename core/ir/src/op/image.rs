@@ -99,8 +99,8 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.upsampling",
-        doc: "Multiplies height and width by a scale, rounded. Index x of the result maps to x / scale, or with \
-              align_corners such that corners map to corners.",
+        doc: "Resizes height and width by a scale, with rounded dimensions. Index x of the result maps to x / scale, or, \
+              with align_corners, to x * (from - 1) / (to - 1).",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[

@@ -4,7 +4,7 @@
 //! does a call to a variable that a let binds to such a literal; the let is removed if its variable has no other use.
 //! Equal literals with the same symbol become one function.
 
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use crate::analysis::structural_equal_exprs;
 use crate::pass::splice::copy_into;
 use byoc_ir::diag::{Diagnostic, codes};
@@ -18,14 +18,14 @@ use std::collections::{BTreeMap, HashSet};
 /// # Errors
 /// If a literal has no `global_symbol`, captures variables, or has the symbol of a different function.
 pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let is_own = |id: ExprId| {
         let backend = module.expr(id).as_function().and_then(|function| function.attrs.str("Compiler"));
         backend.is_some() && compiler.is_none_or(|requested| backend == Some(requested))
     };
     // Literal to which each variable is bound.
     let mut binder_of: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
-    let nodes = || module.nodes.iter().filter(|(id, _)| is_touchable[*id]);
+    let nodes = || module.nodes.iter().filter(|(id, _)| is_rewritable[*id]);
     for (_, node) in nodes() {
         if let Expr::Let { var, value, .. } = node.expr
             && is_own(value)
@@ -59,7 +59,7 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
         });
     }
     let mut result = Rebuild::run(module, |rebuild, id, expr| match expr {
-        Expr::Call(call) if is_touchable[id] => {
+        Expr::Call(call) if is_rewritable[id] => {
             let Some(function) = literal(call) else { return Ok(None) };
             let symbol: Name = symbol_of(module, function)?.into();
             let global =
@@ -69,7 +69,7 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
             let node = &module.nodes[id];
             Ok(Some(rebuild.new.module.push_typed(Expr::Call(Box::new(call)), node.ty.clone(), node.origin)))
         }
-        Expr::Let { var, value, body } if is_touchable[id] && is_own(*value) && !is_used_as_value[*var] => {
+        Expr::Let { var, value, body } if is_rewritable[id] && is_own(*value) && !is_used_as_value[*var] => {
             Ok(Some(rebuild.get(*body)))
         }
         _ => Ok(None),

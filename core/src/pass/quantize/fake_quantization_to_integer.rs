@@ -10,7 +10,7 @@
 //! Results may differ from the results of the float operators by one step of the output's scale, because accumulators
 //! and requantized operands are rounded where the float operators do not round.
 
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Attrs, Call, Expr, ExprId, Module, OriginId};
 use byoc_ir::op;
@@ -40,11 +40,11 @@ struct Affine {
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fake_quantization_to_integer(module: &Module) -> Result<Module> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let mut representations = Representations { by_value: HashMap::new() };
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
-        if !is_touchable[id] {
+        if !is_rewritable[id] {
             return Ok(None);
         }
         let name = op::get(operator).name;

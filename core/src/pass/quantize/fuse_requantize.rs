@@ -2,7 +2,7 @@
 //! operator for the host, so that the accumulators stay in registers. Only operators assigned to no backend are fused;
 //! functions of backends are left unchanged.
 
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Call, Callee, Expr, ExprId, IndexVec, Module};
 use byoc_ir::op::qnn::numerics::range;
@@ -18,12 +18,12 @@ type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fuse_requantize(module: &Module) -> Result<Module> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let uses = uses(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
         let is_single_use = |id: ExprId| uses[id] == 1;
-        if !is_touchable[id] {
+        if !is_rewritable[id] {
             return Ok(None);
         }
         match op::get(operator).name {

@@ -4,7 +4,7 @@
 //!
 //! Requantization needs constant scales; a call with non-constant scales is left unchanged.
 
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Attrs, Call, ExprId, Module};
 use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range};
@@ -22,11 +22,11 @@ const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn qnn_canonicalize(module: &Module) -> Result<Module> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
         let def = op::get(operator);
-        if !def.name.starts_with("qnn.") || !is_touchable[id] {
+        if !def.name.starts_with("qnn.") || !is_rewritable[id] {
             return Ok(None);
         }
         let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();

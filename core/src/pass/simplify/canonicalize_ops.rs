@@ -1,6 +1,6 @@
 //! Rewrites `nn.bias_add` as `add` with an expanded bias, so that a single pattern matches both ways of adding a bias.
 
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Module};
 use byoc_ir::op::{self, Params};
@@ -11,12 +11,12 @@ use byoc_ir::typing::Rebuild;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn canonicalize_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
         let def = op::get(operator);
         let Some(ty) = module.ty(call.args.first().copied().unwrap_or(id)).as_tensor() else { return Ok(None) };
-        if def.name != "nn.bias_add" || !is_touchable[id] {
+        if def.name != "nn.bias_add" || !is_rewritable[id] {
             return Ok(None);
         }
         let rank = ty.dims.len() as i64;

@@ -11,7 +11,7 @@
 //! `add` with the bias in the same layout, and an operand with one channel gets blocks of size 1. A convolution with
 //! groups, or whose channels are not a multiple of the block size, keeps its layout, with a warning.
 
-use crate::analysis::scope::{functions, touchable_exprs};
+use crate::analysis::scope::{functions, rewritable_exprs};
 use crate::pass::options::DesiredLayout;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes, Type};
@@ -27,7 +27,7 @@ use std::collections::HashMap;
 /// See [`check_layouts`].
 pub fn convert_layout(module: &Module, requested: &[DesiredLayout], warnings: &mut Vec<Diagnostic>) -> Result<Module> {
     check_layouts(requested)?;
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let scopes = Scopes::of_module(module);
     let functions = functions(module, &scopes);
     let mut converter = Converter {
@@ -38,7 +38,7 @@ pub fn convert_layout(module: &Module, requested: &[DesiredLayout], warnings: &m
         transforms: HashMap::new(),
     };
     Rebuild::run(module, |rebuild, id, expr| match (expr.as_op_call(), scopes.scope_of[id]) {
-        (Some((operator, call)), Some(scope)) if is_touchable[id] => {
+        (Some((operator, call)), Some(scope)) if is_rewritable[id] => {
             converter.function = functions[scope];
             converter.convert(rebuild, id, operator, call)
         }

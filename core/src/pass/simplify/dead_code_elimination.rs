@@ -5,7 +5,7 @@
 //! thus removed in one sweep, and so is a recursive function that is called only by itself.
 
 use crate::analysis::purity::{Purities, Purity};
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
 use byoc_ir::typing::Rebuild;
@@ -15,7 +15,7 @@ use byoc_ir::typing::Rebuild;
 /// # Errors
 /// If the module is ill-typed.
 pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let purity = Purities::of_module(module);
     let mut is_needed = IndexVec::filled(false, module.nodes.len());
     // For each variable, the value to mark when the variable is first read.
@@ -32,7 +32,7 @@ pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>>
                 work.extend(pending[id].take());
             }
             &Expr::Let { var, value, body } => {
-                if !is_touchable[id] || purity[value] == Purity::Effect || read[var] {
+                if !is_rewritable[id] || purity[value] == Purity::Effect || read[var] {
                     work.extend([value, var]);
                 } else {
                     pending[var] = Some(value);

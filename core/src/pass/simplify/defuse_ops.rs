@@ -3,7 +3,7 @@
 //! A call to a function literal with `Primitive=1` becomes the body of the function; captured values are not copied.
 //! Functions of a backend are not fused functions and are left unchanged.
 
-use crate::analysis::scope::{Captures, is_opaque, touchable_exprs};
+use crate::analysis::scope::{Captures, is_opaque, rewritable_exprs};
 use crate::pass::splice::splice_around;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Callee, Expr, Function, Module};
@@ -15,14 +15,14 @@ use std::collections::BTreeSet;
 /// # Errors
 /// If a fused function has two parameters with the same name, which fusion does not create.
 pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let mut captures = Captures::of(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
         let Expr::Function(function) = module.expr(callee) else { return Ok(None) };
         let is_primitive = function.attrs.get("Primitive").and_then(|v| v.as_int()).is_some_and(|v| v != 0);
-        if !is_touchable[id] || !is_primitive || is_opaque(function) {
+        if !is_rewritable[id] || !is_primitive || is_opaque(function) {
             return Ok(None);
         }
         check_names(module, function)?;

@@ -8,7 +8,7 @@
 //! Scopes are represented by intervals of numbers, and the scopes of equal expressions by a sorted list of disjoint
 //! intervals, so that each lookup takes logarithmic time.
 
-use crate::analysis::scope::{functions, touchable_exprs};
+use crate::analysis::scope::{functions, rewritable_exprs};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module, OpId, OriginId, ScopeId, Scopes};
 use byoc_ir::op;
@@ -47,14 +47,14 @@ type Places = SmallVec<[(Span, ExprId); 1]>;
 /// # Errors
 /// If the module is ill-typed.
 pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let scopes = Scopes::of_module(module);
     let (spans, functions) = (spans(&scopes), functions(module, &scopes));
     let mut occurrences: HashMap<(ScopeId, Key), Places> = HashMap::new();
     let mut constants = Constants::default();
     let mut merged_origins: BTreeMap<ExprId, Vec<OriginId>> = BTreeMap::new();
     let mut result = Rebuild::run(module, |rebuild, id, expr| {
-        let Some(scope) = scopes.scope_of[id].filter(|_| is_touchable[id]) else { return Ok(None) };
+        let Some(scope) = scopes.scope_of[id].filter(|_| is_rewritable[id]) else { return Ok(None) };
         let mut map_ids = |ids: &[ExprId]| -> Box<[ExprId]> {
             ids.iter().map(|&i| constants.representative(&rebuild.new.module, rebuild.get(i))).collect()
         };

@@ -5,7 +5,7 @@
 //! folded model operators can be attributed to the constant.
 
 use crate::analysis::purity::{Purities, Purity};
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Type};
 use byoc_ir::op::{self, Cost, Params, Value};
@@ -37,12 +37,12 @@ const MAX_ORIGIN_STEPS: usize = 4 << 20;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let mut purities = Purities::default();
     let mut lets_of: HashMap<ExprId, Vec<ExprId>> = HashMap::new();
     for (id, node) in module.nodes.iter() {
         if let Expr::Let { var, value, .. } = node.expr
-            && is_touchable[id]
+            && is_rewritable[id]
         {
             lets_of.entry(value).or_default().push(var);
         }
@@ -53,7 +53,7 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let work = MAX_WORK.saturating_add(elements.sum::<u64>().saturating_mul(WORK_PER_ELEMENT));
     let mut folder = ConstantFolder { origins_of: BTreeMap::new(), remaining_bytes: MAX_BYTES, work };
     let mut result = Rebuild::run_in_order(module, values_first(module), |rebuild, id, expr| {
-        if !is_touchable[id] {
+        if !is_rewritable[id] {
             return Ok(None);
         }
         let replacement = match expr {

@@ -7,7 +7,7 @@
 //! multiplications are folded one by one. Products of constants are computed immediately. Only floats of one type are
 //! folded, because integers would round or overflow at different points than before.
 
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Expr, ExprId, IndexVec, Module};
 use byoc_ir::op::{self, Params, Value};
@@ -20,12 +20,12 @@ use std::collections::HashMap;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let users = user_counts(module);
     // True for each new expression that has a single user.
     let mut is_single_use: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
-        if expr.as_op_call().is_none() || !is_touchable[id] {
+        if expr.as_op_call().is_none() || !is_rewritable[id] {
             return Ok(None);
         }
         let replacement = match fold(rebuild, &mut is_single_use, id)? {

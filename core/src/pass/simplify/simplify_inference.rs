@@ -8,7 +8,7 @@
 //! Normalizations whose statistics are computed at inference, too (`nn.layer_norm`, `nn.instance_norm`, ...), are left
 //! unchanged: backends and the host have kernels for them.
 
-use crate::analysis::scope::touchable_exprs;
+use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, Call, Expr, ExprId, Module, Type};
 use byoc_ir::op::{self, Params};
@@ -22,12 +22,12 @@ use std::collections::HashMap;
 /// # Errors
 /// If the rebuilt module is ill-typed, which indicates a bug in this pass.
 pub fn simplify_inference(module: &Module) -> Result<Module, Box<Diagnostic>> {
-    let is_touchable = touchable_exprs(module);
+    let is_rewritable = rewritable_exprs(module);
     let mut additions: HashMap<ExprId, ExprId> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         let Expr::Project { tuple, index: 0 } = expr else { return Ok(None) };
         let Some((operator, call)) = module.expr(*tuple).as_op_call() else { return Ok(None) };
-        if !is_touchable[id] {
+        if !is_rewritable[id] {
             return Ok(None);
         }
         match op::get(operator).name {

@@ -5,7 +5,7 @@
 //! to the chain of the enclosing scope. A value that is already bound by a `let` keeps its variable. Scopes are built
 //! from the inside out, without recursion.
 
-use crate::analysis::scope::{is_opaque, touchable_exprs};
+use crate::analysis::scope::{is_opaque, rewritable_exprs};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
 use std::mem;
@@ -41,7 +41,7 @@ struct Normalizer<'m> {
     source: &'m Module,
     target: Module,
     scopes: Scopes,
-    is_touchable: IndexVec<ExprId, bool>,
+    is_rewritable: IndexVec<ExprId, bool>,
     /// Atom (variable or leaf) that replaces each expression as an operand.
     atoms: IndexVec<ExprId, Option<ExprId>>,
     /// Expressions evaluated in each scope, except expressions that the module already binds with a let.
@@ -56,7 +56,7 @@ impl<'m> Normalizer<'m> {
         Normalizer {
             source,
             target: Module::like(source),
-            is_touchable: touchable_exprs(source),
+            is_rewritable: rewritable_exprs(source),
             atoms: IndexVec::filled(None, source.nodes.len()),
             items: IndexVec::filled(Vec::new(), count),
             steps: IndexVec::filled(Vec::new(), count),
@@ -85,7 +85,7 @@ impl<'m> Normalizer<'m> {
         let mut is_bound = IndexVec::filled(false, self.source.nodes.len());
         for (id, node) in self.source.nodes.iter() {
             if let Expr::Let { value, .. } = node.expr
-                && self.is_touchable[id]
+                && self.is_rewritable[id]
                 && self.is_own_value(value)
             {
                 is_bound[value] = true;
@@ -95,7 +95,7 @@ impl<'m> Normalizer<'m> {
             let Some(scope) = self.scopes.scope_of[id] else { continue };
             let atom = match &node.expr {
                 expr if expr.is_leaf() => self.push(expr.clone(), id),
-                _ if !self.is_touchable[id] => {
+                _ if !self.is_rewritable[id] => {
                     let expr = self.with_atoms(id);
                     self.push(expr, id)
                 }

@@ -68,10 +68,15 @@ fn sizes(n: &Node<'_, '_>, data: ExprId, weight: ExprId, offset: ExprId) -> Resu
         )));
     };
     let kernel = kernel_sizes(n, &n.ty(weight)?.dims)?;
-    if groups == 0 || !channels.is_multiple_of(groups) || *count != 2 * groups * kernel[0] * kernel[1] {
+    if groups == 0 || !channels.is_multiple_of(groups) {
         return Err(n.invalid_node(format!(
-            "offset_group: expected a divisor of the number of channels {channels}, and two offsets per group and tap, \
-             found offset_group {groups} and {count} offsets"
+            "offset_group: expected a divisor of {channels}, the number of channels, found {groups}"
+        )));
+    }
+    let expected_count = 2 * groups * kernel[0] * kernel[1];
+    if *count != expected_count {
+        return Err(n.invalid_node(format!(
+            "offset: expected {expected_count} channels, 2 per offset group and kernel element, found {count}"
         )));
     }
     Ok(Sizes {
