@@ -50,6 +50,9 @@ pub fn run(options: &Options) -> Result<()> {
     let model_name = options.text("model");
     let models: Vec<Model> =
         networks()?.into_iter().filter(|model| model_name.is_none_or(|name| name == model.name)).collect();
+    if models.is_empty() {
+        return Err(format!("--model: expected digits or resnet50, found {}", model_name.unwrap_or_default()));
+    }
     let servers = start(options, &models)?;
     println!(
         "{} rounds of {:.1} s, {} threads",

@@ -80,18 +80,17 @@ fn bound_count(n: &mut Node<'_, '_>) -> Result<usize> {
     let mut counts = Vec::new();
     for i in 1..5 {
         if let Some(vector) = n.optional_input(i) {
-            counts.push(n.dims(vector)?.iter().map(Dim::fixed).product::<Option<usize>>());
+            counts.extend(n.dims(vector)?.iter().map(Dim::fixed).product::<Option<usize>>());
         }
     }
-    let known_counts: Vec<usize> = counts.iter().copied().flatten().collect();
-    let Some(&count) = known_counts.first() else {
+    let Some(&count) = counts.first() else {
         let ty = n.ty(n.input(1)?)?;
         return Err(n.unknown_dims_error(&ty));
     };
-    if known_counts.iter().any(|known_count| *known_count != count) {
-        return Err(n.invalid_node(format!(
-            "expected starts, ends, axes and steps of equal length, found lengths {known_counts:?}"
-        )));
+    if counts.iter().any(|other_count| *other_count != count) {
+        return Err(
+            n.invalid_node(format!("expected starts, ends, axes and steps of equal length, found lengths {counts:?}"))
+        );
     }
     Ok(count)
 }
