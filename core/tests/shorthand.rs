@@ -1,10 +1,10 @@
 //! Shorthands for test programs.
 
-/// Expands `B[t](e)` and `E[t](e)`, the annotations of the target `t`, and each name of `types` to the type that it
-/// abbreviates.
+/// Expands `B[t](e)` and `E[t](e)` to the begin and end annotations of the backend `t`, and each name in `types` to the
+/// type that it abbreviates.
 pub fn expand(text: &str, types: &[(&str, &str)]) -> String {
     let mut out = String::new();
-    // Target of each open parenthesis, if an annotation opened it.
+    // Backend of each open parenthesis, if an annotation opened it.
     let mut closers: Vec<Option<&str>> = Vec::new();
     let mut tail = text;
     while let Some(c) = tail.chars().next() {

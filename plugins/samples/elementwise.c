@@ -78,13 +78,17 @@ static int32_t describe(void *self, byoc_call *call) {
     return BYOC_OK;
 }
 
-static const char *side(byoc_json node) { return byoc_json_there(byoc_json_get(node, "op")) ? "output" : "input"; }
+/* Fields of a node that `judge` reads, and their indices. */
+enum { OP, COMPOSITE, OUTPUTS, NODE_FIELDS };
+static const char *const NODE_KEYS[NODE_FIELDS] = {"op", "composite", "outputs"};
+
+static const char *side(const byoc_json *node) { return byoc_json_there(node[OP]) ? "output" : "input"; }
 
 /* Checks the result types of a node. Returns NULL if they are supported, else a refusal code, with `detail` filled in. */
-static const char *refusal(byoc_json node, char *detail, size_t size) {
+static const char *refusal(const byoc_json *node, char *detail, size_t size) {
     int number = 0;
-    byoc_json type = byoc_json_first(byoc_json_get(node, "outputs"));
-    if (byoc_json_there(byoc_json_get(node, "composite"))) {
+    byoc_json type = byoc_json_first(node[OUTPUTS]);
+    if (byoc_json_there(node[COMPOSITE])) {
         snprintf(detail, size, "expected single operators, found a composite");
         return BYOC_UNSUPPORTED_OP;
     }
@@ -111,8 +115,10 @@ static int32_t judge(void *self, byoc_call *call, const byoc_candidate *const *c
         byoc_json node = byoc_json_first(byoc_json_get(graph, "nodes"));
         const char *code = NULL;
         char detail[128];
-        for (; byoc_json_there(node) && code == NULL; node = byoc_json_next(node)) {
-            code = refusal(node, detail, sizeof detail);
+        while (byoc_json_there(node) && code == NULL) {
+            byoc_json fields[NODE_FIELDS];
+            node = byoc_json_next_fields(node, NODE_KEYS, fields, NODE_FIELDS);
+            code = refusal(fields, detail, sizeof detail);
         }
         if (code != NULL) {
             call->host->refuse(call, i, code, detail, NULL);

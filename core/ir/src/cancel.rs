@@ -199,7 +199,7 @@ impl Ticks {
             return false;
         }
         let cancelled = is_requested();
-        // After cancellation every call polls again and returns true.
+        // After cancellation, every call polls again and returns true.
         self.interval = if cancelled { 0 } else { self.interval };
         self.countdown = self.interval;
         cancelled

@@ -134,7 +134,7 @@ struct Dft {
     inner: usize,
     /// Length of a row of the result, in numbers.
     count: usize,
-    /// Elements per number, in the data and in the result: 1 for real numbers, 2 for complex numbers.
+    /// Number of elements per number, in the data and in the result: 1 for real numbers, 2 for complex numbers.
     parts: [usize; 2],
     scale: f64,
 }

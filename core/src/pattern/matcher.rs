@@ -1,12 +1,12 @@
 //! Pattern matcher.
 //!
 //! Each pattern node is bound to the expression that it matched; if the node is visited again, it must match the same
-//! expression. When a part fails, its bindings are undone. A choice commits to the left side if that matches, without
-//! backtracking. Calls to `add` and `multiply` match with their arguments in either order, and the patterns
+//! expression. When a subpattern fails, its bindings are undone. A choice commits to the left side if that matches,
+//! without backtracking. Calls to `add` and `multiply` match with their arguments in either order, and the patterns
 //! `(a * b) / c` and `b * (a / c)` each match expressions of both forms.
 //!
 //! A match of a recursive pattern can be as deep as the module, so the matcher keeps an explicit stack: a [`Frame`] for
-//! each pattern node that waits for the result of one of its parts.
+//! each pattern node that waits for the result of one of its subpatterns.
 
 use super::data::{Pattern, PatternId, PatternNode};
 use super::graph::Graph;
@@ -14,7 +14,8 @@ use byoc_ir::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Id, Name, OpId, T
 use byoc_ir::op::{self, Params};
 use std::collections::HashSet;
 
-/// Maximum number of visits of pattern nodes per match, as nested optional parts can otherwise take exponential time.
+/// Maximum number of visits of pattern nodes per match, as nested optional subpatterns can otherwise take exponential
+/// time.
 /// For a recursive pattern, the maximum grows by [`STEPS_PER_EXPRESSION`] per expression of the module.
 const MAX_STEPS: usize = 1 << 20;
 const STEPS_PER_EXPRESSION: usize = 16;
@@ -60,7 +61,7 @@ struct Binding {
     before: u32,
 }
 
-/// Pattern node that waits for the result of one of its parts.
+/// Pattern node that waits for the result of one of its subpatterns.
 struct Frame {
     id: PatternId,
     at: Callee,
@@ -71,15 +72,15 @@ struct Frame {
 
 enum State {
     Start,
-    /// Waiting for the only part, whose result becomes the result of the node.
+    /// The only subpattern is being matched, and its result becomes the result of the node.
     Forward,
-    /// Waiting for the pattern to which the node adds a condition.
+    /// The pattern to which the node adds a condition is being matched.
     Condition,
-    /// Waiting for the left side of a choice.
+    /// The left side of a choice is being matched.
     Left,
-    /// Waiting for a part. The number is the index of the next part.
+    /// A subpattern is being matched. The number is the index of the next subpattern.
     Part(u32),
-    /// Waiting for the callee of a call.
+    /// The callee of a call is being matched.
     Called,
     /// Waiting for an argument, with the arguments in the order of the pattern or swapped. `next` is the next argument.
     Args {
@@ -238,7 +239,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Resumes a frame with the result of the part that it waited for.
+    /// Resumes a frame with the result of the subpattern that it waited for.
     fn step(&mut self, pattern: &Pattern, frame: &mut Frame, answer: Option<bool>) -> Next {
         let node = self.node(pattern, frame.id);
         let is_match = answer == Some(true);
@@ -313,7 +314,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Matches a node without its parts against an expression. Returns the result, or the first part to match.
+    /// Matches a node without its subpatterns against an expression. Returns the result, or the first subpattern to
+    /// match.
     fn start(&mut self, frame: &mut Frame, node: NodeRef<'_>) -> Next {
         let (at, expr) = (frame.at, self.expr(frame.at));
         let mut ask = |state: State, id: PatternId, at: Callee| {
@@ -364,7 +366,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
             }
             (_, Some(_)) => match part(node, expr, 0) {
                 Some((pattern_id, operand)) => ask(State::Part(1), pattern_id, Callee::Expr(operand)),
-                // An empty tuple has no parts.
+                // An empty tuple has no subpatterns.
                 None => Next::Answer(matches!((node, expr), (PatternNode::Tuple(_), Some(Expr::Tuple(_))))),
             },
             (_, None) => Next::Answer(false),
@@ -563,7 +565,7 @@ fn is_free(node: NodeRef<'_>) -> bool {
     matches!(node, NodeRef::Own(PatternNode::Dominates { free: true, .. }))
 }
 
-/// Returns part `number` of a node with a fixed list of parts, and the expression that the part must match.
+/// Returns subpattern `number` of a node with a fixed list of subpatterns, and the expression that it must match.
 fn part_of(node: NodeRef<'_>, expr: Option<&Expr>, number: u32) -> Option<(PatternId, ExprId)> {
     match node {
         NodeRef::Own(node) => part(node, expr, number),

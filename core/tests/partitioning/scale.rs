@@ -203,7 +203,7 @@ fn a_hundred_thousand_lets_are_as_many_regions() {
 
 #[test]
 fn refuses_region_with_too_many_outputs() {
-    // Every later relu reads the first relu, and is read by an add on the host.
+    // Every later relu reads the first relu and is read by an add on the host.
     let text = |outputs: usize| {
         let mut text = format!("{HEAD}  %0 = nn.relu(%x);\n");
         for i in 0..outputs {

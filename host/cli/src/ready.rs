@@ -116,8 +116,8 @@ pub fn compile(
     Ok(output)
 }
 
-/// Reads and builds a model, which must not be an artifact. The caller calls [`check_build_offload`] and prints the
-/// warnings.
+/// Reads and builds a model, which must not be an artifact. The caller must call [`check_build_offload`] and print
+/// the warnings.
 pub fn compile_unchecked(
     path: &Path,
     args: &BuildArgs,

@@ -188,7 +188,7 @@ enum Target {
 
 impl Target {
     fn of(path: &Path) -> Result<Target> {
-        // The system follows the symlinks first, so that it can deny access according to its policy
+        // The operating system follows the symlinks first, so that it can deny access according to its policy
         // (`fs.protected_symlinks`).
         let target_metadata = match std::fs::metadata(path) {
             Ok(metadata) => Some(metadata),

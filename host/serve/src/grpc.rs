@@ -101,7 +101,7 @@ fn refuse(message: &str) -> Response {
     tonic::Status::from(ServeError::not_served(message)).into_http()
 }
 
-/// Parses the client's time limit: digits and a unit.
+/// Parses the `grpc-timeout` header: digits and a unit (gRPC over HTTP2, Requests).
 fn timeout(headers: &hyper::HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -96,7 +96,7 @@ impl Repository {
         &self.engine
     }
 
-    /// Loads all models. A model that fails to load is listed with its error, and does not affect other models.
+    /// Loads all models. A model that fails to load is listed with its error and does not affect other models.
     pub fn load_all(&self) {
         self.scan();
         let names: Vec<String> = self.read(|entries| entries.keys().cloned().collect());

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 pub struct CompileError {
     /// Complete diagnostic.
     pub diagnostic: Diagnostic,
-    /// Refusal of the region's operators in `byoc explain`.
+    /// Refusal that `byoc explain` reports for the region's operators.
     pub refusal: Refusal,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub enum Stage {
     /// The model is read.
     Read,
-    /// Passes simplify the module.
+    /// Simplification of the module by passes.
     Simplify,
     /// The module is divided between backends.
     Partition,

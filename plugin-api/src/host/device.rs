@@ -173,7 +173,8 @@ pub struct HostMemory {
     bytes: usize,
 }
 
-// SAFETY: the memory is ordinary host memory with a single owner; the table's functions may be called from any thread.
+// SAFETY: the memory is ordinary host memory with a single owner, and the plugin guarantees that the table's functions
+// can be called from any thread.
 unsafe impl Send for HostMemory {}
 // SAFETY: a shared reference permits only reads of the memory.
 unsafe impl Sync for HostMemory {}

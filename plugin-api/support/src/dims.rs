@@ -22,21 +22,81 @@ pub fn size(dim: &Dim, symbol: &mut dyn FnMut(&str) -> Option<usize>) -> Option<
     match dim {
         Dim::Known(size) => Some(*size),
         Dim::Unknown(text) => {
-            let mut parser = Parser { text, position: 0, depth: 0, symbol };
-            let value = parser.sum()?;
-            (parser.peek().is_none()).then(|| usize::try_from(value).ok())?
+            let value = parse(text, &mut |name| Some(Linear::constant(i64::try_from(symbol(name)?).ok()?)))?;
+            usize::try_from(value.constant).ok()
         }
     }
 }
 
-struct Parser<'a> {
+/// Returns the symbol that a dimension depends on linearly, and the size of the symbol for which the dimension equals
+/// `size` (`None` if there is none). Returns `None` if the dimension is not a linear function of exactly one symbol.
+///
+/// ```
+/// use byoc_plugin_api::Dim;
+/// use byoc_plugin_support::dims::solve;
+///
+/// assert_eq!(solve(&Dim::Unknown("12*batch".into()), 36), Some(("batch", Some(3))));
+/// assert_eq!(solve(&Dim::Unknown("12*batch".into()), 35), Some(("batch", None)));
+/// assert_eq!(solve(&Dim::Unknown("n*m".into()), 35), None);
+/// ```
+pub fn solve(dim: &Dim, size: usize) -> Option<(&str, Option<usize>)> {
+    let Dim::Unknown(text) = dim else { return None };
+    let mut unknown: Option<&str> = None;
+    let Linear { constant, slope } =
+        parse(text, &mut |name| (*unknown.get_or_insert(name) == name).then_some(Linear { constant: 0, slope: 1 }))?;
+    let symbol = unknown.filter(|_| slope != 0)?;
+    let product = i64::try_from(size).ok()?.checked_sub(constant)?;
+    let value = (product.checked_rem(slope)? == 0).then(|| product / slope);
+    Some((symbol, value.and_then(|value| usize::try_from(value).ok())))
+}
+
+fn parse<'a>(text: &'a str, symbol: &mut dyn FnMut(&'a str) -> Option<Linear>) -> Option<Linear> {
+    let mut parser = Parser { text, position: 0, depth: 0, symbol };
+    let value = parser.sum()?;
+    parser.peek().is_none().then_some(value)
+}
+
+/// Linear function of one symbol.
+#[derive(Clone, Copy)]
+struct Linear {
+    constant: i64,
+    slope: i64,
+}
+
+impl Linear {
+    fn constant(constant: i64) -> Linear {
+        Linear { constant, slope: 0 }
+    }
+
+    /// Returns the value; `None` if it depends on the symbol.
+    fn fixed(self) -> Option<i64> {
+        (self.slope == 0).then_some(self.constant)
+    }
+
+    fn checked_add(self, other: Linear) -> Option<Linear> {
+        let constant = self.constant.checked_add(other.constant)?;
+        Some(Linear { constant, slope: self.slope.checked_add(other.slope)? })
+    }
+
+    fn checked_mul(self, other: Linear) -> Option<Linear> {
+        let (factor, function) = if self.slope == 0 { (self.constant, other) } else { (other.fixed()?, self) };
+        let constant = function.constant.checked_mul(factor)?;
+        Some(Linear { constant, slope: function.slope.checked_mul(factor)? })
+    }
+
+    fn checked_neg(self) -> Option<Linear> {
+        self.checked_mul(Linear::constant(-1))
+    }
+}
+
+struct Parser<'a, 'b> {
     text: &'a str,
     position: usize,
     depth: usize,
-    symbol: &'a mut dyn FnMut(&str) -> Option<usize>,
+    symbol: &'b mut dyn FnMut(&'a str) -> Option<Linear>,
 }
 
-impl<'a> Parser<'a> {
+impl<'a> Parser<'a, '_> {
     fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         while bytes.get(self.position) == Some(&b' ') {
@@ -60,20 +120,20 @@ impl<'a> Parser<'a> {
         &remaining[..end]
     }
 
-    fn sum(&mut self) -> Option<i64> {
+    fn sum(&mut self) -> Option<Linear> {
         let mut sum = if self.eat(b'-') { self.product()?.checked_neg()? } else { self.product()? };
         loop {
             if self.eat(b'+') {
                 sum = sum.checked_add(self.product()?)?;
             } else if self.eat(b'-') {
-                sum = sum.checked_sub(self.product()?)?;
+                sum = sum.checked_add(self.product()?.checked_neg()?)?;
             } else {
                 return Some(sum);
             }
         }
     }
 
-    fn product(&mut self) -> Option<i64> {
+    fn product(&mut self) -> Option<Linear> {
         let mut product = self.factor()?;
         while self.eat(b'*') {
             product = product.checked_mul(self.factor()?)?;
@@ -81,7 +141,7 @@ impl<'a> Parser<'a> {
         Some(product)
     }
 
-    fn factor(&mut self) -> Option<i64> {
+    fn factor(&mut self) -> Option<Linear> {
         let first_byte = self.peek()?;
         let name = self.identifier();
         match (first_byte, name) {
@@ -89,14 +149,17 @@ impl<'a> Parser<'a> {
                 [operand] => Some(operand),
                 _ => None,
             },
-            (b'0'..=b'9', number) => number.parse().ok(),
+            (b'0'..=b'9', number) => number.parse().ok().map(Linear::constant),
             (_, "") => None,
-            (_, name) if self.peek() == Some(b'(') => apply(name, &self.operands()?),
-            (_, name) => (self.symbol)(name).and_then(|size| i64::try_from(size).ok()),
+            (_, name) if self.peek() == Some(b'(') => {
+                let operands: Option<Vec<i64>> = self.operands()?.into_iter().map(Linear::fixed).collect();
+                apply(name, &operands?).map(Linear::constant)
+            }
+            (_, name) => (self.symbol)(name),
         }
     }
 
-    fn operands(&mut self) -> Option<Vec<i64>> {
+    fn operands(&mut self) -> Option<Vec<Linear>> {
         self.depth += 1;
         if self.depth > MAX_DEPTH || !self.eat(b'(') {
             return None;
@@ -152,6 +215,30 @@ mod tests {
             assert_eq!(evaluate(text, [7, 3]), expected, "{text}");
         }
         assert_eq!(evaluate(&"(".repeat(100_000), [1, 1]), None);
+    }
+
+    #[test]
+    fn solutions_of_linear_dimensions() {
+        let cases = [
+            ("n", 7, Some(Some(7))),
+            ("12*n", 36, Some(Some(3))),
+            ("12*n", 35, Some(None)),
+            ("2*(n + 1) - n + 3", 7, Some(Some(2))),
+            ("10 - 2*n", 4, Some(Some(3))),
+            ("10 - 2*n", 12, Some(None)),
+            ("floordiv(9, 2)*n", 8, Some(Some(2))),
+            ("n - n", 0, None),
+            ("n*n", 4, None),
+            ("n + m", 4, None),
+            ("floordiv(n, 2)", 4, None),
+            ("5", 5, None),
+            ("", 5, None),
+        ];
+        for (text, size, expected) in cases {
+            let expected = expected.map(|value| ("n", value));
+            assert_eq!(solve(&Dim::Unknown(text.into()), size), expected, "{text}");
+        }
+        assert_eq!(solve(&Dim::Known(5), 5), None);
     }
 
     fn text() -> impl Strategy<Value = String> {

@@ -79,8 +79,8 @@ impl Gemv {
     /// Computes the GEMV.
     ///
     /// # Safety
-    /// Each tensor must be at its argument's address with the sizes stated in `self`, and the result must not overlap
-    /// any other tensor.
+    /// Each argument must point to a tensor with the dimensions stated in `self`: readable for operands, writable for
+    /// the result. The result must not overlap any other tensor.
     pub unsafe fn run(&self, library: &OneDnn, args: Arguments<'_>) {
         let addresses = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| args.floats(arg));
         let [Some(row), Some(panels), Some(result)] = addresses else { return };

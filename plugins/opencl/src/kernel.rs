@@ -85,7 +85,7 @@ pub fn address(view: &View, indices: &[String]) -> String {
 /// Position of a vector in the index space: consecutive columns of one row.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Index variable of each dimension but the last.
+    /// Index variable of each dimension except the last.
     pub indices: Vec<String>,
     /// Expression for the first column.
     pub column: String,

@@ -62,17 +62,10 @@ fn is_size(dim: &Dim, size: usize, sizes: &mut Sizes) -> bool {
         Dim::Unknown(text) => text.as_str(),
     };
     // `12*batch` determines `batch`.
-    let multiple = text.split_once('*').and_then(|(factor, name)| Some((factor.trim().parse::<usize>().ok()?, name)));
-    if let Some((factor, name)) = multiple.filter(|(factor, name)| *factor > 0 && is_name(name.trim())) {
-        let factor_size = size.is_multiple_of(factor).then_some(size / factor);
-        return factor_size
-            .is_some_and(|factor_size| *sizes.entry(name.trim().to_owned()).or_insert(factor_size) == factor_size);
+    if let Some((symbol, solution)) = dims::solve(dim, size) {
+        return solution.is_some_and(|solution| *sizes.entry(symbol.to_owned()).or_insert(solution) == solution);
     }
     *sizes.entry(text.to_owned()).or_insert(size) == size
-}
-
-fn is_name(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$')) && !text.is_empty()
 }
 
 /// Returns the graph with all dimensions known, for inputs with the shapes `inputs`.
@@ -167,7 +160,7 @@ mod tests {
         assert!(is_open(&graph));
         assert_eq!(bind_and_infer(&graph, &[&[36, 4], &[3, 5]]), Ok(vec![4, 5, 2, 4]));
         assert!(bind_and_infer(&graph, &[&[36, 4], &[4, 5]]).unwrap_err().contains("input 1"));
-        assert!(bind_and_infer(&graph, &[&[35, 4], &[3, 5]]).is_err());
+        assert!(bind_and_infer(&graph, &[&[35, 4], &[3, 5]]).unwrap_err().contains("input 0"));
         assert!(bind_and_infer(&graph, &[&[36, 4]]).is_err());
         assert!(!is_open(&example(&graph).unwrap()));
     }

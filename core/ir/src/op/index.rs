@@ -276,8 +276,8 @@ inventory::submit! {
     OpDef {
         name: "gather_nd",
         doc: "result[y.., x..] = data[indices[0, y..], .., indices[m - 1, y..], x..]: the first dimension of indices \
-              holds the index vectors. With batch_dims b the first b of y index data as well. Negative indices count \
-              from the end.",
+              holds the index vectors. With batch_dims = b, the first b indices of y also index the first b dimensions \
+              of data. Negative indices count from the end.",
         arity: Arity::exactly(2),
         inputs: &["data", "indices"],
         attrs: &[

@@ -152,12 +152,12 @@ fn prior_reference(
 inventory::submit! {
     OpDef {
         name: "vision.multibox_transform_loc",
-        doc: "Boxes from the predictions of a detector: cls_prob (n, classes, anchors), loc_pred (n, anchors * 4), \
-              anchor (1, anchors, 4). Result 0 begins, for each image, with the boxes whose most probable class other \
-              than the background (class 0) reaches the threshold: (n, anchors, 6) of class - 1, probability, left, \
-              top, right, bottom. Result 1 is their number: (n), int32. With anchor center (x, y) and size (w, h), \
-              prediction (px, py, pw, ph) and variances v: center (px v0 w + x, py v1 h + y), size (exp(pw v2) w, \
-              exp(ph v3) h).",
+        doc: "Boxes from the predictions of a single-shot detector (Liu et al., SSD, 2016, section 2.2): cls_prob (n, \
+              classes, anchors), loc_pred (n, anchors * 4), anchor (1, anchors, 4). Result 0 begins, for each image, \
+              with the boxes whose most probable class other than the background (class 0) reaches the threshold: (n, \
+              anchors, 6) of class - 1, probability, left, top, right, bottom. Result 1 is the number of these boxes \
+              per image: (n), int32. With anchor center (x, y) and size (w, h), prediction (px, py, pw, ph) and \
+              variances v: center (px * v0 * w + x, py * v1 * h + y), size (exp(pw * v2) * w, exp(ph * v3) * h).",
         arity: Arity::exactly(3),
         inputs: &["cls_prob", "loc_pred", "anchor"],
         attrs: &[

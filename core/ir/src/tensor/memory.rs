@@ -200,7 +200,7 @@ mod tests {
         assert!(used() >= before + (1 << 20), "a clone shares the bytes and keeps them alive");
         drop(copy);
 
-        // The memory use of other tests in this process varies, so the limit is far above it.
+        // The memory use of other tests in this process varies, so the limit is far above the expected use.
         set_limit(1 << 40);
         let error = Tensor::zeros(DType::F32, &[1 << 40]).unwrap_err();
         assert!(matches!(error, OutOfMemory { bytes: Some(bytes), limit: Some((limit, _)) }

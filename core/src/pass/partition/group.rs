@@ -6,8 +6,8 @@ use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{Attrs, ExprId, Module, Name};
 use std::collections::BTreeMap;
 
-/// Finds the groups of a pattern. Returns the expressions of each group, operands before users, and the match, keyed by
-/// the root of the group.
+/// Finds the groups of a pattern. Returns the expressions of each group, operands before their users, and its match,
+/// keyed by the root of the group.
 pub(crate) fn find(module: &Module, pattern: &Pattern, name: &Name) -> BTreeMap<ExprId, (Vec<ExprId>, Match)> {
     let groups = Grouping::new(module).find(pattern, name, &Attrs::none(), &mut |_, _| {});
     groups

@@ -197,7 +197,7 @@ impl<'m> Grouping<'m> {
         self.is_stale = true;
     }
 
-    /// Finds the groups of a pattern. `record_refusal` is called for every expression of a match that cannot become a
+    /// Finds the groups of a pattern. Calls `record_refusal` for every expression of each match that cannot become a
     /// group.
     pub fn find(
         &mut self,

@@ -12,8 +12,8 @@ pub type ExprIds = SmallVec<[ExprId; 4]>;
 /// Assignment of all operators of a module to backends, with the refusals.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Operator calls of the module before partitioning, sorted by function name, with producers before users within a
-    /// function.
+    /// Operator calls of the module before partitioning, sorted by function name; within a function, operands
+    /// precede their users.
     pub operators: Vec<OperatorReport>,
     /// Regions, ordered by first expression.
     pub regions: Vec<RegionReport>,

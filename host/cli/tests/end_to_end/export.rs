@@ -109,7 +109,7 @@ impl ExportedProject {
         Ok(())
     }
 
-    /// Compiles and runs the checking program, which fails if an output differs from the recorded output.
+    /// Compiles and runs the test program, which fails if an output differs from the recorded output.
     #[track_caller]
     fn check(&self, compiler: &str, flags: &[&str], extra_args: &[&str]) -> String {
         output(&mut isolated_command(self.compile(compiler, flags, extra_args)))

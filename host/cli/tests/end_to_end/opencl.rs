@@ -11,7 +11,7 @@ use byoc_test_support::plugin_dir;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// Scratch directory, and directory with the plugin.
+/// Scratch directory and plugin directory.
 struct Fixture {
     temp_dir: TempDir,
     plugins: TempDir,

@@ -21,7 +21,7 @@ pub const ROWS: &[Row] = &[
 
 type Formula = fn(&mut Node<'_, '_>, ExprId, &Reduction) -> Result<ExprId>;
 
-/// Elementwise form of a reduction, for groups of one element.
+/// Elementwise form of a reduction, for reductions over a single element.
 type Elementwise = fn(&mut Node<'_, '_>, ExprId) -> Result<ExprId>;
 
 /// Axes of a reduction.

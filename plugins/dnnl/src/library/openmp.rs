@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 pub type SetThreads = unsafe extern "C" fn(c_int);
 
 /// Time for which an idle worker spins before it sleeps: longer than the gap between two primitives. The caller spins
-/// for the same time while waiting for workers. If the system has woken a worker on the caller's core, that worker is
-/// not scheduled until the caller's spin time has passed, which delays every primitive.
+/// for the same time while waiting for workers. If the operating system has woken a worker on the caller's core, that
+/// worker is not scheduled until the caller's spin time has passed, which delays every primitive.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Environment variables that let the user set the spin time.

@@ -76,9 +76,9 @@ pub enum Stage {
     },
     /// `cast`: integers wrap; floats are truncated toward zero and saturate, and NaN becomes 0.
     Convert(DType),
-    /// Adds a parameter to floats.
+    /// Adds a scalar or per-channel operand to floats.
     RealAdd(PerAxis<f32>),
-    /// Multiplies floats by a parameter.
+    /// Multiplies floats by a scalar or per-channel operand.
     RealMultiply(PerAxis<f32>),
     /// Clamps floats to `[low, high]`.
     RealClamp { low: f32, high: f32 },

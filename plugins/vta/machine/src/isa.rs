@@ -1,7 +1,7 @@
 //! Instructions and micro-operations.
 //!
-//! An instruction is two little-endian 64-bit words. Fields are filled from bit 0 up and never straddle the words. Some
-//! field widths depend on the depths of the on-chip memories.
+//! An instruction is two little-endian 64-bit words. Fields are filled from bit 0 up and never straddle words.
+//! Some field widths depend on the depths of the on-chip memories.
 
 mod bits;
 mod text;

@@ -1,4 +1,4 @@
-//! Lowers operators to nodes: convolutions and dense layers, pooling, and elementwise operations, each with the
+//! Lowers operators to nodes: convolution, dense, pooling and elementwise operators, each with the
 //! epilogue on its accumulators.
 
 mod epilogue;
