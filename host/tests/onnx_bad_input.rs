@@ -412,3 +412,32 @@ fn ten_thousand_mutations_never_panic() {
     }
     assert!(refused_count > 1000, "expected more than 1000 rejected mutations, found {refused_count}");
 }
+
+#[test]
+fn rejects_branches_of_different_ranks() {
+    let branch = |name: &str, op: &str, inputs: &[&str]| AttributeProto {
+        name: name.into(),
+        r#type: AttributeType::Graph as i32,
+        g: Some(GraphProto {
+            node: vec![node(op, inputs, &["result"])],
+            output: vec![port("result", &[])],
+            ..GraphProto::default()
+        }),
+        ..AttributeProto::default()
+    };
+    let mut choice = node("If", &["condition"], &["y"]);
+    choice.name = "choice".into();
+    choice.attribute = vec![branch("then_branch", "Relu", &["x"]), branch("else_branch", "Unsqueeze", &["x", "axis"])];
+    let maximum = node("ReduceMax", &["x"], &["maximum"]);
+    let cast = {
+        let to =
+            AttributeProto { name: "to".into(), r#type: AttributeType::Int as i32, i: Some(9), ..Default::default() };
+        NodeProto { attribute: vec![to], ..node("Cast", &["maximum"], &["condition"]) }
+    };
+    let axis = encode("axis", &Tensor::from_slice(&[1], &[0i64]));
+    let error = error(model(vec![maximum, cast, choice], vec![axis]));
+    assert_eq!(error.code, frontends::NOT_CONSTANT);
+    let expected = "node \"choice\" (If): condition: expected a compile-time constant for branches of types \
+                    Tensor[(2), float32] and Tensor[(1, 2), float32], found a run-time value";
+    assert_eq!(error.message, expected);
+}

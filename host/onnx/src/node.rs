@@ -8,6 +8,7 @@ use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType, Type};
 use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use byoc_ir::typing::Builder;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Outputs of a node; trailing optional outputs may be omitted.
@@ -94,10 +95,13 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Creates the error for a value with unknown dimensions that this node requires to be known.
     pub fn unknown_dims_error(&self, ty: &TensorType) -> Error {
-        let mut names: Vec<_> = ty.dims.iter().flat_map(Dim::symbols).collect();
-        names.sort_unstable();
-        names.dedup();
         let error = self.error(codes::frontends::BAD_NODE, format!("expected known dimensions, found {ty}"));
+        Self::with_bindings(error, &[ty])
+    }
+
+    /// Adds the help to bind the symbols in the dimensions of `types`, if there are any.
+    pub fn with_bindings(error: Diagnostic, types: &[&TensorType]) -> Error {
+        let names: BTreeSet<_> = types.iter().flat_map(|ty| &ty.dims).flat_map(Dim::symbols).collect();
         let bindings: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
         Box::new(if bindings.is_empty() {
             error

@@ -42,6 +42,7 @@ pub fn verify_new(extra_args: &[&str]) {
         ("retinanet_small", plane),
         ("maxvit_small", &["batch"]),
         ("warp_small", batches),
+        ("squeeze_if", &["batch", "length"]),
     ];
     for (model, open_dims) in models {
         verify_one(model, open_dims, "5e-4", extra_args);

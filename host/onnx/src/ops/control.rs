@@ -6,8 +6,9 @@
 use super::{Node, Outputs, Result, Row, attrs};
 use crate::proto::{DimensionProto, DimensionValue, GraphProto, ValueInfoProto};
 use byoc_ir::diag::codes;
-use byoc_ir::ir::{Dim, ExprId, FuncType, TensorType, Type};
+use byoc_ir::ir::{AttrValue, Dim, ExprId, FuncType, TensorType, Type};
 use byoc_ir::tensor::{DType, Tensor};
+use std::cmp::Ordering;
 
 pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 8, scan_8), ("Scan", 9, scan)];
 
@@ -28,7 +29,7 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let is_true = constant_cond.view().to_i64s().is_some_and(|values| values == [1]);
         return n.subgraph(if is_true { then_graph } else { else_graph }, &[]);
     }
-    let (then_values, else_values) = (n.subgraph(then_graph, &[])?, n.subgraph(else_graph, &[])?);
+    let (mut then_values, mut else_values) = (n.subgraph(then_graph, &[])?, n.subgraph(else_graph, &[])?);
     if then_values.len() != else_values.len() || then_values.is_empty() {
         let message = format!(
             "expected branches with the same number of outputs >= 1, found {} and {}",
@@ -37,18 +38,50 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
         );
         return Err(n.invalid_node(message));
     }
-    let rank = |value: ExprId| n.value_type(value).as_tensor().map(|ty| ty.dims.len());
-    if let Some(i) = (0..then_values.len()).find(|&i| rank(then_values[i]) != rank(else_values[i])) {
-        let (then_type, else_type) = (n.value_type(then_values[i]), n.value_type(else_values[i]));
-        let message = format!(
-            "condition: expected a compile-time constant for branches of types {then_type} and {else_type}, found a run-time value"
-        );
-        return Err(Box::new(n.error(codes::frontends::NOT_CONSTANT, message)));
-    }
     let count = then_values.len();
+    for i in 0..count {
+        unify_ranks(n, &mut then_values[i], &mut else_values[i])?;
+    }
     let branches = [n.tuple(&then_values)?, n.tuple(&else_values)?];
     let result = n.if_else(cond, branches)?;
     (0..count).map(|i| n.project(result, i as u32)).collect()
+}
+
+/// Squeezes the branch result of higher rank to the rank of the other one. Exporters write `Squeeze` of a dimension that
+/// may differ from 1 as an `If`, whose other branch the rest of the model does not expect; the squeeze fails at run time
+/// if that branch is taken.
+fn unify_ranks(n: &mut Node<'_, '_>, then_value: &mut ExprId, else_value: &mut ExprId) -> Result<()> {
+    let (then_type, else_type) = (n.value_type(*then_value), n.value_type(*else_value));
+    let (Some(then_type), Some(else_type)) = (then_type.as_tensor().cloned(), else_type.as_tensor().cloned()) else {
+        return Ok(());
+    };
+    let (value, dims, target_dims) = match then_type.dims.len().cmp(&else_type.dims.len()) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Greater => (then_value, &then_type.dims, &else_type.dims),
+        Ordering::Less => (else_value, &else_type.dims, &then_type.dims),
+    };
+    let Some(axes) = squeezed_axes(dims, target_dims) else {
+        let message = format!(
+            "condition: expected a compile-time constant for branches of types {then_type} and {else_type}, found a run-time value"
+        );
+        let error = n.error(codes::frontends::NOT_CONSTANT, message);
+        return Err(Node::with_bindings(error, &[&then_type, &else_type]));
+    };
+    *value = n.op("squeeze", &[*value], attrs![axis: AttrValue::ints(axes)])?;
+    Ok(())
+}
+
+/// Returns the axes whose removal turns `dims` into `target_dims`; `None` if a known dimension would be removed. Known
+/// dimensions of 1 are removed only from tensors with a single element.
+fn squeezed_axes(dims: &[Dim], target_dims: &[Dim]) -> Option<Vec<i64>> {
+    let is_single = dims.iter().all(|dim| dim.fixed() == Some(1));
+    let (mut axes, mut targets) = (Vec::new(), target_dims.iter().peekable());
+    for (axis, dim) in dims.iter().enumerate() {
+        if targets.next_if(|&target| target == dim).is_none() {
+            (is_single || dim.fixed().is_none()).then(|| axes.push(axis as i64))?;
+        }
+    }
+    targets.next().is_none().then_some(axes)
 }
 
 /// Converts a one-element condition tensor to a scalar.
@@ -107,21 +140,50 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return unroll(n, graph, Limits { trips: trip_count, start }, carried_values);
     }
     let has_no_condition = start.is_none();
+    // The body returns an invariant value under the name of its input, so every iteration reads the initial value.
+    let is_invariant: Vec<bool> = (0..count).map(|k| graph.output[k + 1].name == graph.input[k + 2].name).collect();
+    let varying: Vec<usize> = (0..count).filter(|&k| !is_invariant[k]).collect();
+    let is_overwritten = varying.iter().map(|&k| !reads(graph, &graph.input[k + 2].name)).collect();
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
-        let true_value = n.scalar(DType::Bool, 1.0);
-        let inputs: Vec<ExprId> = [iteration, true_value].into_iter().chain(values.iter().copied()).collect();
+        let mut inputs = vec![iteration, n.scalar(DType::Bool, 1.0)];
+        let mut values = values.iter();
+        for (&is_invariant, &initial_value) in is_invariant.iter().zip(&carried_values) {
+            let varying_value = if is_invariant { None } else { values.next() };
+            inputs.push(varying_value.map_or_else(|| n.capture(initial_value), |&value| value));
+        }
         let outputs = n.subgraph(graph, &inputs)?;
         // Without an initial condition, the condition from the body has no effect.
         let next = if has_no_condition { None } else { Some(condition(n, outputs[0])?) };
         Ok(Iteration {
             next: next.filter(|&next| !is_true(n, next)),
-            carried_values: outputs[1..=count].to_vec(),
+            carried_values: varying.iter().map(|&k| outputs[k + 1]).collect(),
             scan_outputs: outputs[count + 1..].iter().map(|&value| (value, End::Back)).collect(),
             declared_shapes: graph.output[count + 1..].iter().map(declared_dims).collect(),
         })
     };
     let limits = Limits { trips: trip_count, start: start.filter(|&start| !is_true(n, start)) };
-    run_loop(n, limits, carried_values, &mut body)
+    let initial_values = varying.iter().map(|&k| carried_values[k]).collect();
+    let mut results = run_loop(n, limits, Carried { initial_values, is_overwritten }, &mut body)?.into_iter();
+    let mut outputs = Vec::with_capacity(graph.output.len() - 1);
+    for (&is_invariant, &initial_value) in is_invariant.iter().zip(&carried_values) {
+        outputs.extend(if is_invariant { Some(initial_value) } else { results.next() });
+    }
+    outputs.extend(results);
+    Ok(outputs)
+}
+
+/// Tests whether a graph, or a graph nested in it, reads or returns the value `name`.
+fn reads(graph: &GraphProto, name: &str) -> bool {
+    let mut pending = vec![graph];
+    while let Some(graph) = pending.pop() {
+        let mut inputs = graph.node.iter().flat_map(|node| &node.input);
+        if inputs.any(|input| input == name) || graph.output.iter().any(|output| output.name == name) {
+            return true;
+        }
+        let attributes = graph.node.iter().flat_map(|node| &node.attribute);
+        pending.extend(attributes.filter_map(|attribute| attribute.g.as_ref()));
+    }
+    false
 }
 
 /// Unrolls a loop that carries sequences, because the length of a sequence is part of its type. The trip count and the
@@ -282,7 +344,8 @@ fn scan_over(
         let declared_shapes = graph.output[count..].iter().map(declared_dims).collect();
         Ok(Iteration { next: None, carried_values: results[..count].to_vec(), scan_outputs, declared_shapes })
     };
-    let mut results = run_loop(n, Limits { trips: Some(length), start: None }, carried_values, &mut body)?;
+    let mut results =
+        run_loop(n, Limits { trips: Some(length), start: None }, Carried::read(carried_values), &mut body)?;
     for (result, axis) in results[count..].iter_mut().zip(output_axes) {
         let rank = n.rank(*result)?;
         let axis = n.axis(axis, rank)?;
@@ -313,16 +376,25 @@ pub(super) struct Limits {
     pub start: Option<ExprId>,
 }
 
+/// Loop-carried values.
+pub(super) struct Carried {
+    pub initial_values: Vec<ExprId>,
+    /// True for each value that the body computes anew without reading it. Its initial value may have any type.
+    pub is_overwritten: Vec<bool>,
+}
+
+impl Carried {
+    /// Returns loop-carried values that the body reads.
+    pub fn read(initial_values: Vec<ExprId>) -> Carried {
+        Carried { is_overwritten: vec![false; initial_values.len()], initial_values }
+    }
+}
+
 /// Creates a loop, and returns the final loop-carried values followed by the scan outputs.
-pub(super) fn run_loop(
-    n: &mut Node<'_, '_>,
-    limits: Limits,
-    carried_values: Vec<ExprId>,
-    body: Body<'_>,
-) -> Result<Outputs> {
-    let mut types: Vec<TensorType> = carried_values.iter().map(|&value| n.ty(value)).collect::<Result<_>>()?;
+pub(super) fn run_loop(n: &mut Node<'_, '_>, limits: Limits, carried: Carried, body: Body<'_>) -> Result<Outputs> {
+    let mut types: Vec<TensorType> = carried.initial_values.iter().map(|&value| n.ty(value)).collect::<Result<_>>()?;
     for _ in 0..MAX_ATTEMPTS {
-        match try_loop(n, limits, &carried_values, &types, body)? {
+        match try_loop(n, limits, &carried, &types, body)? {
             Attempt::Done(outputs) => return Ok(outputs),
             Attempt::Wider(wider_types) => types = wider_types,
         }
@@ -340,7 +412,7 @@ enum Attempt {
 fn try_loop(
     n: &mut Node<'_, '_>,
     limits: Limits,
-    carried_values: &[ExprId],
+    carried: &Carried,
     types: &[TensorType],
     body: Body<'_>,
 ) -> Result<Attempt> {
@@ -350,11 +422,22 @@ fn try_loop(
     let values: Vec<ExprId> =
         types.iter().map(|ty| n.variable("carried", Type::tensor_of(ty.dtype, ty.dims.clone()))).collect();
     n.open_function();
-    let Iteration { next, carried_values: results, scan_outputs, declared_shapes } = body(n, iteration, &values)?;
+    let Iteration { next, carried_values: mut results, scan_outputs, declared_shapes } = body(n, iteration, &values)?;
     let mut wider_types = types.to_vec();
-    for (i, (ty, &result)) in wider_types.iter_mut().zip(&results).enumerate() {
-        let result_type = n.ty(result)?;
+    for (i, (ty, result)) in wider_types.iter_mut().zip(&mut results).enumerate() {
+        let mut result_type = n.ty(*result)?;
+        if result_type.dims.len() > ty.dims.len()
+            && let Some(axes) = squeezed_axes(&result_type.dims, &ty.dims)
+        {
+            *result = n.op("squeeze", &[*result], attrs![axis: AttrValue::ints(axes)])?;
+            result_type = n.ty(*result)?;
+        }
         if result_type.dtype != ty.dtype || result_type.dims.len() != ty.dims.len() {
+            if carried.is_overwritten[i] {
+                let dims = result_type.dims.iter().map(|dim| dim.fixed().map_or(Dim::Any, Dim::Fixed)).collect();
+                *ty = TensorType { dims, ..result_type };
+                continue;
+            }
             return Err(n.invalid_node(format!("body: loop-carried value {i}: expected {ty}, found {result_type}")));
         }
         for (dim, actual_dim) in ty.dims.iter_mut().zip(&result_type.dims) {
@@ -378,8 +461,8 @@ fn try_loop(
         scan_parts.push((part, append(n, iteration, part, value, end)?));
     }
     let results_type = Type::tuple(params[2..].iter().map(|&param| n.value_type(param)).collect::<Vec<_>>());
-    let types: Vec<Type> = params.iter().map(|&param| n.value_type(param)).collect();
-    let function = n.variable("loop", Type::func(FuncType::new(types, results_type.clone())));
+    let param_types: Vec<Type> = params.iter().map(|&param| n.value_type(param)).collect();
+    let function = n.variable("loop", Type::func(FuncType::new(param_types, results_type.clone())));
     let next_iteration = n.with_scalar("add", iteration, 1.0)?;
     let true_value = n.scalar(DType::Bool, 1.0);
     let mut arguments = vec![next_iteration, next.unwrap_or(true_value)];
@@ -400,7 +483,13 @@ fn try_loop(
     let captures = n.close_function();
     let zero = n.tensor(Tensor::scalar(0i64));
     let mut initial_arguments = vec![zero, limits.start.unwrap_or(true_value)];
-    initial_arguments.extend(carried_values);
+    for (&value, ty) in carried.initial_values.iter().zip(types) {
+        let initial_type = n.ty(value)?;
+        let is_replaced = initial_type.dtype != ty.dtype || initial_type.dims.len() != ty.dims.len();
+        // Without iterations, the value is empty, or zeros if its dimensions are known.
+        let shape = ty.dims.iter().map(|dim| dim.fixed().unwrap_or(0)).collect::<Vec<_>>();
+        initial_arguments.push(if is_replaced { n.zeros(ty.dtype, &shape)? } else { value });
+    }
     for (i, &(value, _)) in scan_outputs.iter().enumerate() {
         let ty = n.ty(value)?;
         let declared_size = |axis: usize| declared_shapes.get(i).and_then(|dims| *dims.get(axis)?);

@@ -1,7 +1,7 @@
 //! Linear attention and causal convolution, both with a state that is carried from step to step.
 
 use super::attention::split_heads;
-use super::control::{End, Iteration, Limits, counter, run_loop};
+use super::control::{Carried, End, Iteration, Limits, counter, run_loop};
 use super::{Node, Outputs, Result, Row, attrs};
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::DType;
@@ -152,7 +152,7 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
             declared_shapes: Vec::new(),
         })
     };
-    let results = run_loop(n, Limits { trips: Some(length), start: None }, vec![state], &mut body)?;
+    let results = run_loop(n, Limits { trips: Some(length), start: None }, Carried::read(vec![state]), &mut body)?;
     // Reorders (sequence, batch, heads, width) to (batch, sequence, heads * width).
     let rows = n.transpose(results[1], &[1, 0, 2, 3])?;
     let hidden_dim = Dim::product(&[Dim::Fixed(query_heads as usize), width]).unwrap_or(Dim::Any);

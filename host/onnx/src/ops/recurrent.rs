@@ -3,7 +3,7 @@
 //! One `nn.dense` multiplies all time steps by the input weights; each step then needs only the product with the
 //! recurrent weights and a few elementwise operators.
 
-use super::control::{End, Iteration, Limits, counter, run_loop};
+use super::control::{Carried, End, Iteration, Limits, counter, run_loop};
 use super::{Node, Outputs, Result, Row, attrs};
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
@@ -406,7 +406,8 @@ impl Direction<'_> {
                 declared_shapes: Vec::new(),
             })
         };
-        let results = run_loop(n, Limits { trips: Some(length), start: None }, carried_states, &mut body)?;
+        let results =
+            run_loop(n, Limits { trips: Some(length), start: None }, Carried::read(carried_states), &mut body)?;
         let (&outputs, final_states) =
             results.split_last().ok_or_else(|| n.invalid_node("expected a loop result, found none"))?;
         let [batch, hidden] = sequence.state_dims.clone();

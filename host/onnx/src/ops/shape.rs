@@ -358,7 +358,7 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
             let ty = n.ty(data)?;
             let Some(shape) = ty.shape() else {
                 let message = format!("missing axes, which are required because {ty} has unknown dimensions");
-                return Err(Box::new(n.error(codes::frontends::NOT_CONSTANT, message)));
+                return Err(Node::with_bindings(n.error(codes::frontends::NOT_CONSTANT, message), &[&ty]));
             };
             (0..rank).filter(|&i| shape[i] == 1).collect()
         }
