@@ -387,6 +387,9 @@ pub struct OptArgs {
     /// Compiler whose functions the outline_ and mark_compiler_functions passes process; all by default.
     #[arg(long, value_name = "T")]
     pub compiler: Option<String>,
+    /// File for the result; standard output by default.
+    #[arg(short, long, value_name = "FILE.relay", conflicts_with = "expect")]
+    pub output: Option<PathBuf>,
     /// File with the expected module; the result is compared with it instead of printed.
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! `byoc opt`: runs passes on Relay text and prints the result, or compares the result with an expected module.
 
 use super::args::OptArgs;
-use super::{escape, render};
+use super::{escape, output, render};
 use byoc::frontend::relay;
 use byoc::runtime::error::Failure;
 use byoc_core::analysis::structural_equal;
@@ -12,6 +12,7 @@ use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::Module;
 use byoc_ir::op;
 use byoc_ir::text::{PrintOptions, print};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -23,8 +24,9 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     for name in names.iter().copied().chain(args.print_after.as_deref().filter(|p| *p != "all")) {
         manager::find(name)?;
     }
+    output::check(args.output.as_deref())?;
     if names.is_empty() && args.expect.is_none() {
-        print!("{}", text(&relay::read_verified(&args.file)?));
+        write_result(args, &relay::read_verified(&args.file)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let module = relay::read_typed(&args.file)?;
@@ -48,7 +50,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
         }
     }
     let Some(expected) = &args.expect else {
-        print!("{}", text(&output.module));
+        write_result(args, &output.module)?;
         return Ok(ExitCode::SUCCESS);
     };
     let expected_module = relay::read_typed(expected)?;
@@ -70,6 +72,12 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
             Err(Diagnostic::error(codes::passes::NOT_EQUAL, message).note(difference.to_string()).into())
         }
     }
+}
+
+/// Writes the resulting module to the output file or to standard output.
+fn write_result(args: &OptArgs, module: &Module) -> Result<(), Diagnostic> {
+    let path = args.output.as_deref().unwrap_or(Path::new("-"));
+    output::write(path, |file| file.write_all(text(module).as_bytes()))
 }
 
 fn text(module: &Module) -> String {

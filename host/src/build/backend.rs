@@ -6,7 +6,7 @@ use byoc_core::pass::{
 };
 use byoc_core::pattern::{Checks, Entry, entry_name, parse_table};
 use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
-use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::ir::{Dim, ExprId, Module};
 use byoc_ir::op::{self, Cost, Params};
 use byoc_plugin_api::host::LoadedPlugin;
 use byoc_plugin_api::{self as api, Codegen, DESCRIBE_KEY, DEVICES_KEY, Description, DeviceInfo};
@@ -366,9 +366,11 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
     fn refusal_from_description(&self, module: &Module, query: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
         let description = &self.backend.description;
         if !description.dynamic_dims {
-            let dynamic_node = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
-            if let Some(&id) = dynamic_node {
-                let detail = format!("expected dimensions known at compile time, found {}", module.ty(id));
+            let open_dims = candidate.nodes.iter().map(|&id| unknown_dims(module, id)).find(|dims| !dims.is_empty());
+            if let Some(open_dims) = open_dims {
+                // Without the shape, the detail is the same for all operators with this dimension.
+                let open_dims: Vec<String> = open_dims.iter().map(Dim::to_string).collect();
+                let detail = format!("expected dimensions known at compile time, found {}", open_dims.join(", "));
                 let hint = "bind the dimensions with --dim NAME=N, or add a program per size with --dim NAME=N,N..";
                 return Some(Refusal { hint: hint.to_owned(), ..Refusal::new(RefusalCode::DynamicDim, detail) });
             }
@@ -490,7 +492,18 @@ fn verdict_from_api(verdict: api::Verdict) -> Verdict {
 }
 
 fn has_unknown_dims(module: &Module, id: ExprId) -> bool {
-    bridge::flat_types(module.ty(id)).is_ok_and(|types| types.iter().any(|t| t.shape().is_none()))
+    !unknown_dims(module, id).is_empty()
+}
+
+/// Returns the distinct unknown dimensions of an expression's type, in order.
+fn unknown_dims(module: &Module, id: ExprId) -> Vec<Dim> {
+    let mut dims = Vec::new();
+    for dim in bridge::flat_types(module.ty(id)).iter().flatten().flat_map(|ty| &ty.dims) {
+        if dim.fixed().is_none() && !dims.contains(dim) {
+            dims.push(dim.clone());
+        }
+    }
+    dims
 }
 
 /// Returns the FLOPs of an expression, which are 0 unless it is an operator call.

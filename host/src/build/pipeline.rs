@@ -121,10 +121,13 @@ impl BuildOutput {
     }
 }
 
+/// Value of `print_after` for all passes.
+const ALL_PASSES: &str = "all";
+
 /// Builds a model. `print_line` receives the output of `print_after` and `time_passes`.
 ///
 /// # Errors
-/// If a backend or backend option is unknown, the types of the model cannot be inferred, the model cannot be lowered,
+/// If a backend, a backend option or the pass of `print_after` is unknown, the types of the model cannot be inferred, the model cannot be lowered,
 /// or the build is cancelled.
 pub fn build(
     session: &Session,
@@ -133,6 +136,8 @@ pub fn build(
     print_line: &mut dyn FnMut(&str),
 ) -> Result<BuildOutput, Failure> {
     let _scope = session.cancellation().enter();
+    let printed_pass = options.print_after.as_deref().filter(|&name| name != ALL_PASSES);
+    printed_pass.map(manager::find).transpose()?;
     let mut warnings = model.warnings;
     let mut backends = backends(session, &options.backends)?;
     choose(&mut backends, &options.backend_options)?;
@@ -160,6 +165,9 @@ pub fn build(
     // convolutions and matrix products with the requantization that follows them.
     let steps = vec![Step::pass("fuse_requantize")?];
     let lowered_module = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
+    if let Some(name) = printed_pass.filter(|&name| !passes.timings.iter().any(|timing| timing.0 == name)) {
+        (passes.print_line)(&format!("// {name} is not among the passes of this build\n"));
+    }
     let start = Instant::now();
     let memory_backends = backends.iter().filter(|backend| backend.description.device_memory);
     let device_backends: Vec<&str> = memory_backends.map(|backend| backend.name.as_str()).collect();
@@ -386,7 +394,7 @@ impl PassLog<'_> {
     ) -> Result<Module, Failure> {
         let requested_names = self.print_after;
         let mut print_module = |pass: &str, module: &Module| {
-            if requested_names.is_some_and(|p| p == "all" || p == pass) {
+            if requested_names.is_some_and(|p| p == ALL_PASSES || p == pass) {
                 (self.print_line)(&format!("// after {pass}\n{}", print(module, &PrintOptions::default()).text));
             }
         };
