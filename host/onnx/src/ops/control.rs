@@ -9,6 +9,7 @@ use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, Dim, ExprId, FuncType, TensorType, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use std::cmp::Ordering;
+use std::collections::HashSet;
 
 pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 8, scan_8), ("Scan", 9, scan)];
 
@@ -74,7 +75,7 @@ fn unify_ranks(n: &mut Node<'_, '_>, then_value: &mut ExprId, else_value: &mut E
 /// Returns the axes whose removal turns `dims` into `target_dims`; `None` if a known dimension would be removed. Known
 /// dimensions of 1 are removed only from tensors with a single element.
 fn squeezed_axes(dims: &[Dim], target_dims: &[Dim]) -> Option<Vec<i64>> {
-    let is_single = dims.iter().all(|dim| dim.fixed() == Some(1));
+    let is_single = is_single(dims);
     let (mut axes, mut targets) = (Vec::new(), target_dims.iter().peekable());
     for (axis, dim) in dims.iter().enumerate() {
         if targets.next_if(|&target| target == dim).is_none() {
@@ -82,6 +83,11 @@ fn squeezed_axes(dims: &[Dim], target_dims: &[Dim]) -> Option<Vec<i64>> {
         }
     }
     targets.next().is_none().then_some(axes)
+}
+
+/// Tests whether a tensor with these dimensions has a single element.
+fn is_single(dims: &[Dim]) -> bool {
+    dims.iter().all(|dim| dim.fixed() == Some(1))
 }
 
 /// Converts a one-element condition tensor to a scalar.
@@ -143,7 +149,8 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     // The body returns an invariant value under the name of its input, so every iteration reads the initial value.
     let is_invariant: Vec<bool> = (0..count).map(|k| graph.output[k + 1].name == graph.input[k + 2].name).collect();
     let varying: Vec<usize> = (0..count).filter(|&k| !is_invariant[k]).collect();
-    let is_overwritten = varying.iter().map(|&k| !reads(graph, &graph.input[k + 2].name)).collect();
+    let read_names = read_names(graph);
+    let is_overwritten = varying.iter().map(|&k| !read_names.contains(&*graph.input[k + 2].name)).collect();
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
         let mut inputs = vec![iteration, n.scalar(DType::Bool, 1.0)];
         let mut values = values.iter();
@@ -172,18 +179,17 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(outputs)
 }
 
-/// Tests whether a graph, or a graph nested in it, reads or returns the value `name`.
-fn reads(graph: &GraphProto, name: &str) -> bool {
-    let mut pending = vec![graph];
+/// Returns the names of the values that a graph, or a graph nested in it, reads or returns.
+fn read_names(graph: &GraphProto) -> HashSet<&str> {
+    let (mut names, mut pending) = (HashSet::new(), vec![graph]);
     while let Some(graph) = pending.pop() {
-        let mut inputs = graph.node.iter().flat_map(|node| &node.input);
-        if inputs.any(|input| input == name) || graph.output.iter().any(|output| output.name == name) {
-            return true;
+        names.extend(graph.output.iter().map(|output| output.name.as_str()));
+        for node in &graph.node {
+            names.extend(node.input.iter().map(String::as_str));
+            pending.extend(node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()));
         }
-        let attributes = graph.node.iter().flat_map(|node| &node.attribute);
-        pending.extend(attributes.filter_map(|attribute| attribute.g.as_ref()));
     }
-    false
+    names
 }
 
 /// Unrolls a loop that carries sequences, because the length of a sequence is part of its type. The trip count and the
@@ -426,18 +432,16 @@ fn try_loop(
     let mut wider_types = types.to_vec();
     for (i, (ty, result)) in wider_types.iter_mut().zip(&mut results).enumerate() {
         let mut result_type = n.ty(*result)?;
-        if result_type.dims.len() > ty.dims.len()
-            && let Some(axes) = squeezed_axes(&result_type.dims, &ty.dims)
-        {
-            *result = n.op("squeeze", &[*result], attrs![axis: AttrValue::ints(axes)])?;
+        if !has_same_rank_and_dtype(&result_type, ty) && carried.is_overwritten[i] {
+            let dims = result_type.dims.iter().map(|dim| dim.fixed().map_or(Dim::Any, Dim::Fixed)).collect();
+            *ty = TensorType { dims, ..result_type };
+            continue;
+        }
+        if is_single(&result_type.dims) && is_single(&ty.dims) && result_type.dims.len() > ty.dims.len() {
+            *result = n.reshape(*result, &vec![1; ty.dims.len()])?;
             result_type = n.ty(*result)?;
         }
-        if result_type.dtype != ty.dtype || result_type.dims.len() != ty.dims.len() {
-            if carried.is_overwritten[i] {
-                let dims = result_type.dims.iter().map(|dim| dim.fixed().map_or(Dim::Any, Dim::Fixed)).collect();
-                *ty = TensorType { dims, ..result_type };
-                continue;
-            }
+        if !has_same_rank_and_dtype(&result_type, ty) {
             return Err(n.invalid_node(format!("body: loop-carried value {i}: expected {ty}, found {result_type}")));
         }
         for (dim, actual_dim) in ty.dims.iter_mut().zip(&result_type.dims) {
@@ -484,8 +488,7 @@ fn try_loop(
     let zero = n.tensor(Tensor::scalar(0i64));
     let mut initial_arguments = vec![zero, limits.start.unwrap_or(true_value)];
     for (&value, ty) in carried.initial_values.iter().zip(types) {
-        let initial_type = n.ty(value)?;
-        let is_replaced = initial_type.dtype != ty.dtype || initial_type.dims.len() != ty.dims.len();
+        let is_replaced = !has_same_rank_and_dtype(&n.ty(value)?, ty);
         // Without iterations, the value is empty, or zeros if its dimensions are known.
         let shape = ty.dims.iter().map(|dim| dim.fixed().unwrap_or(0)).collect::<Vec<_>>();
         initial_arguments.push(if is_replaced { n.zeros(ty.dtype, &shape)? } else { value });
@@ -503,6 +506,10 @@ fn try_loop(
         result = n.let_in(variable, value, result)?;
     }
     (0..params.len() - 2).map(|i| n.project(result, i as u32)).collect::<Result<Outputs>>().map(Attempt::Done)
+}
+
+fn has_same_rank_and_dtype(a: &TensorType, b: &TensorType) -> bool {
+    a.dtype == b.dtype && a.dims.len() == b.dims.len()
 }
 
 /// Adds the scan output of an iteration to the scan outputs of previous iterations. The first iteration replaces the
