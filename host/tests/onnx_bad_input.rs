@@ -413,9 +413,8 @@ fn ten_thousand_mutations_never_panic() {
     assert!(refused_count > 1000, "expected more than 1000 rejected mutations, found {refused_count}");
 }
 
-#[test]
-fn rejects_branches_of_different_ranks() {
-    let branch = |name: &str, op: &str, inputs: &[&str]| AttributeProto {
+fn branch(name: &str, op: &str, inputs: &[&str]) -> AttributeProto {
+    AttributeProto {
         name: name.into(),
         r#type: AttributeType::Graph as i32,
         g: Some(GraphProto {
@@ -424,20 +423,46 @@ fn rejects_branches_of_different_ranks() {
             ..GraphProto::default()
         }),
         ..AttributeProto::default()
-    };
-    let mut choice = node("If", &["condition"], &["y"]);
-    choice.name = "choice".into();
-    choice.attribute = vec![branch("then_branch", "Relu", &["x"]), branch("else_branch", "Unsqueeze", &["x", "axis"])];
+    }
+}
+
+/// Creates a model with an `If` whose condition is known at run time, and a constant `axis` of 0.
+fn model_with_branches(then_branch: AttributeProto, else_branch: AttributeProto) -> ModelProto {
+    let to = AttributeProto { name: "to".into(), r#type: AttributeType::Int as i32, i: Some(9), ..Default::default() };
     let maximum = node("ReduceMax", &["x"], &["maximum"]);
-    let cast = {
-        let to =
-            AttributeProto { name: "to".into(), r#type: AttributeType::Int as i32, i: Some(9), ..Default::default() };
-        NodeProto { attribute: vec![to], ..node("Cast", &["maximum"], &["condition"]) }
+    let cast = NodeProto { attribute: vec![to], ..node("Cast", &["maximum"], &["condition"]) };
+    let choice = NodeProto {
+        name: "choice".into(),
+        attribute: vec![then_branch, else_branch],
+        ..node("If", &["condition"], &["y"])
     };
-    let axis = encode("axis", &Tensor::from_slice(&[1], &[0i64]));
-    let error = error(model(vec![maximum, cast, choice], vec![axis]));
+    model(vec![maximum, cast, choice], vec![encode("axis", &Tensor::from_slice(&[1], &[0i64]))])
+}
+
+#[test]
+fn rejects_branches_of_different_ranks() {
+    let then_branch = branch("then_branch", "Relu", &["x"]);
+    let error = error(model_with_branches(then_branch, branch("else_branch", "Unsqueeze", &["x", "axis"])));
     assert_eq!(error.code, frontends::NOT_CONSTANT);
     let expected = "node \"choice\" (If): condition: expected a compile-time constant for branches of types \
                     Tensor[(2), float32] and Tensor[(1, 2), float32], found a run-time value";
     assert_eq!(error.message, expected);
+}
+
+#[test]
+fn warns_of_branches_that_cannot_be_imported() {
+    let valid = |name: &str| branch(name, "Relu", &["x"]);
+    let invalid = |name: &str| branch(name, "Squeeze", &["x", "axis"]);
+    let inner_message = "node \"Squeeze_0\" (Squeeze): squeeze: axis 0: expected dimension 1, found 2";
+    for (then_branch, else_branch, name) in [
+        (valid("then_branch"), invalid("else_branch"), "else_branch"),
+        (invalid("then_branch"), valid("else_branch"), "then_branch"),
+    ] {
+        let loaded =
+            convert_model(model_with_branches(then_branch, else_branch), &LoadOptions::default(), None).unwrap();
+        let messages: Vec<&str> = loaded.warnings.iter().map(|warning| warning.message.as_str()).collect();
+        assert_eq!(messages, [format!("node \"choice\" (If): a run that takes {name} fails: {inner_message}")]);
+    }
+    let error = error(model_with_branches(invalid("then_branch"), invalid("else_branch")));
+    assert!(error.message.contains(inner_message), "{}", error.message);
 }

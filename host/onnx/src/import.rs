@@ -59,7 +59,9 @@ pub fn convert(
         elements => conversion.builder.tuple(elements).map_err(|d| vec![*d])?,
     };
     conversion.builder.define("main", &params, body).map_err(|d| vec![*d])?;
-    let ConversionState { builder, warnings, .. } = conversion;
+    let ConversionState { builder, mut warnings, .. } = conversion;
+    // The body of a loop may be converted several times.
+    warnings.dedup();
     Ok(Loaded { module: builder.module, signature, bound, warnings, digest: String::new() })
 }
 
@@ -173,8 +175,12 @@ fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position:
         }
     }
     let first_node = conversion.builder.module.nodes.len();
+    let first_warning = conversion.warnings.len();
     let mut node = Node::new(conversion, proto, version, inputs, origin);
     let outputs = converter(&mut node).map_err(|error| node_error(*error, &label, &proto.op_type))?;
+    for warning in &mut conversion.warnings[first_warning..] {
+        warning.message = node_message(&label, &proto.op_type, &warning.message);
+    }
     conversion.release_folded(proto, &outputs, first_node);
     for (i, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         let Some(&value) = outputs.get(i) else {
@@ -194,6 +200,10 @@ fn node_error(mut error: Diagnostic, label: &str, op: &str) -> Error {
     if !(500..600).contains(&error.code.0) && !process_codes.contains(&error.code) {
         error.code = codes::frontends::BAD_NODE;
     }
-    error.message = format!("node \"{label}\" ({op}): {}", error.message);
+    error.message = node_message(label, op, &error.message);
     Box::new(error)
+}
+
+fn node_message(label: &str, op: &str, message: &str) -> String {
+    format!("node \"{label}\" ({op}): {message}")
 }

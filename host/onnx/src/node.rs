@@ -4,7 +4,7 @@ use super::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorP
 use super::size::Size;
 use super::state::{ConversionState, Error, MAX_STEPS, Result};
 use super::tensor::from_f64s;
-use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_ir::diag::{Code, Diagnostic, Severity, codes};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType, Type};
 use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use byoc_ir::typing::Builder;
@@ -284,6 +284,12 @@ impl<'a, 'm> Node<'a, 'm> {
 
     pub fn error(&self, code: Code, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(code, message)
+    }
+
+    /// Records a warning about this node.
+    pub fn warn(&mut self, message: String) {
+        let warning = Diagnostic { severity: Severity::Warning, ..self.error(codes::frontends::BAD_NODE, message) };
+        self.conversion.warnings.push(warning);
     }
 
     /// Creates the diagnostic for a node that cannot be imported.

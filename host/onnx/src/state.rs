@@ -241,8 +241,10 @@ impl<'m> ConversionState<'m> {
             ))));
         }
         self.nesting += 1;
-        let outer_shadowed = std::mem::take(&mut self.shadowed);
+        let (outer_shadowed, depth) = (std::mem::take(&mut self.shadowed), self.functions.len());
         let outputs = self.convert_subgraph(graph, opset, inputs);
+        // After an error, functions that the subgraph opened are still open.
+        self.functions.truncate(depth);
         for (name, previous) in std::mem::replace(&mut self.shadowed, outer_shadowed).into_iter().rev() {
             match previous {
                 Some(previous) => self.values.insert(name, previous),

@@ -5,6 +5,7 @@
 
 use super::{Node, Outputs, Result, Row, attrs};
 use crate::proto::{DimensionProto, DimensionValue, GraphProto, ValueInfoProto};
+use crate::state::Error;
 use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, Dim, ExprId, FuncType, TensorType, Type};
 use byoc_ir::tensor::{DType, Tensor};
@@ -30,7 +31,18 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let is_true = constant_cond.view().to_i64s().is_some_and(|values| values == [1]);
         return n.subgraph(if is_true { then_graph } else { else_graph }, &[]);
     }
-    let (mut then_values, mut else_values) = (n.subgraph(then_graph, &[])?, n.subgraph(else_graph, &[])?);
+    let (mut then_values, mut else_values) = match (n.subgraph(then_graph, &[]), n.subgraph(else_graph, &[])) {
+        (Ok(then_values), Ok(else_values)) => (then_values, else_values),
+        (Ok(then_values), Err(error)) => {
+            let failing_values = failing_branch(n, "else_branch", cond, &then_values, error)?;
+            (then_values, failing_values)
+        }
+        (Err(error), Ok(else_values)) => {
+            let is_else = n.op_without_attrs("logical_not", &[cond])?;
+            (failing_branch(n, "then_branch", is_else, &else_values, error)?, else_values)
+        }
+        (Err(error), Err(_)) => return Err(error),
+    };
     if then_values.len() != else_values.len() || then_values.is_empty() {
         let message = format!(
             "expected branches with the same number of outputs >= 1, found {} and {}",
@@ -46,6 +58,33 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let branches = [n.tuple(&then_values)?, n.tuple(&else_values)?];
     let result = n.if_else(cond, branches)?;
     (0..count).map(|i| n.project(result, i as u32)).collect()
+}
+
+/// Returns values for the branch `name`, which cannot be imported; computing them fails at run time. A branch may be
+/// invalid for the bound dimensions if the other one serves them. `is_other` is true if the run takes the other branch,
+/// which has the results `other_values`.
+fn failing_branch(
+    n: &mut Node<'_, '_>,
+    name: &str,
+    is_other: ExprId,
+    other_values: &[ExprId],
+    error: Error,
+) -> Result<Outputs> {
+    let types: Option<Vec<TensorType>> =
+        other_values.iter().map(|&value| n.value_type(value).as_tensor().cloned()).collect();
+    let is_invalid_node = matches!(error.code, codes::frontends::BAD_NODE | codes::frontends::NOT_CONSTANT);
+    let Some(types) = types.filter(|_| is_invalid_node) else { return Err(error) };
+    n.warn(format!("a run that takes {name} fails: {}", error.message));
+    // In this branch, `is_other` is false, so there are no rows, and they cannot be reshaped to a scalar.
+    let flags = n.reshape(is_other, &[1])?;
+    let rows = n.op_without_attrs("argwhere", &[flags])?;
+    let scalar = n.reshape(rows, &[])?;
+    let value = |ty: TensorType| {
+        let fill = n.cast(scalar, ty.dtype)?;
+        let dims = AttrValue::ints(ty.dims.iter().map(|dim| dim.fixed().unwrap_or(1) as i64));
+        n.op("full", &[fill], attrs![shape: dims, dtype: ty.dtype])
+    };
+    types.into_iter().map(value).collect()
 }
 
 /// Squeezes the branch result of higher rank to the rank of the other one. Exporters write `Squeeze` of a dimension that
