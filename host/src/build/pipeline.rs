@@ -127,8 +127,8 @@ const ALL_PASSES: &str = "all";
 /// Builds a model. `print_line` receives the output of `print_after` and `time_passes`.
 ///
 /// # Errors
-/// If a backend, a backend option or the pass of `print_after` is unknown, the types of the model cannot be inferred, the model cannot be lowered,
-/// or the build is cancelled.
+/// If a backend, a backend option or the pass of `print_after` is unknown, the types of the model cannot be inferred,
+/// the model cannot be lowered, or the build is cancelled.
 pub fn build(
     session: &Session,
     model: Loaded,
