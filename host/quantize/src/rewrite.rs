@@ -469,7 +469,7 @@ mod tests {
     const SCHEMES: [&str; 4] =
         ["symmetric", "symmetric,per-tensor", "symmetric,power-of-two", "asymmetric,uint8,power-of-two"];
 
-    /// Returns inputs of 0 to 127 steps, with a different mean in each channel.
+    /// Returns multiples of `STEP`, from 0 to 127 times, with a different mean in each channel.
     fn input(shape: &[usize], axis: usize) -> Tensor {
         let mut random = Random::new(7);
         let mut values: Vec<f32> = (0..shape.iter().product())

@@ -497,7 +497,7 @@ impl PrimitiveDesc {
     pub fn implementation(&self) -> &str {
         let mut text: *const c_char = null();
         // SAFETY: oneDNN returns a NUL-terminated string for this query, owned by the descriptor and valid as long as
-        // it.
+        // the descriptor.
         unsafe {
             let result = (&raw mut text).cast::<c_void>();
             (self.library.api.primitive_desc_query)(self.raw, ffi::QUERY_IMPL_INFO, 0, result);
