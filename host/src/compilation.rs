@@ -172,18 +172,13 @@ impl Compilation {
         build.cache_dir.clone_from(&session.cache_dir);
         build.report(|| Stage::Read);
         let _scope = options.cancellation(session).enter();
-        let model = read(&source, &options.load)?;
-        let bound = model.bound.clone();
-        let mut output = build::build(session, model, &build, &mut |_| {})?;
         let specialized_dims: Vec<(String, Vec<usize>)> = options.specialized.clone().into_iter().collect();
-        for dims in build::combinations(&specialized_dims)? {
-            let open_dims = options.load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
-            let open_unbound = options.load.open_unbound;
-            let mut load = LoadOptions { dims: bound.clone(), open: open_dims, open_unbound, ..LoadOptions::default() };
-            load.dims.extend(dims.clone());
-            let variant = build::build(session, read(&source, &load)?, &build, &mut |_| {})?;
-            output.add_variant(dims, variant);
-        }
+        let output = build::build_programs(
+            &options.load,
+            &specialized_dims,
+            |load| read(&source, load),
+            |model| build::build(session, model, &build, &mut |_| {}),
+        )?;
         let warnings = output.warnings().cloned().collect();
         Ok(Compilation {
             compiled: Arc::new(output.compiled),

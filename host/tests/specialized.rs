@@ -8,27 +8,23 @@ use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::artifact;
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
-use std::collections::BTreeMap;
 use support::{max_rel_err, test_data};
 
-/// Builds the model with the dimensions in `dims` bound; the remaining dimensions stay symbolic.
-fn build(session: &Session, dir: &TestFolder, dims: &BTreeMap<String, usize>) -> Compiled {
-    let open = ["batch", "sequence"].into_iter().filter(|name| !dims.contains_key(*name)).map(String::from).collect();
-    let options = LoadOptions { dims: dims.clone(), open, ..LoadOptions::default() };
-    let loaded = frontend::load(&dir.model, &options).unwrap();
-    build::build(session, loaded, &BuildOptions::default(), &mut |_| {}).unwrap().compiled
+/// Builds the programs of a model with symbolic dimensions, and those for the sizes in `specialized`.
+fn build(session: &Session, dir: &TestFolder, specialized: &[(String, Vec<usize>)]) -> Compiled {
+    let open = ["batch", "sequence"].map(String::from).into();
+    let load = LoadOptions { open, ..LoadOptions::default() };
+    let read = |load: &LoadOptions| frontend::load(&dir.model, load);
+    let build = |model| build::build(session, model, &BuildOptions::default(), &mut |_| {});
+    build::build_programs(&load, specialized, read, build).unwrap().compiled
 }
 
 #[test]
 fn inputs_run_on_the_program_of_their_sizes() {
     let session = Session::without_plugins(2).unwrap();
     let dir = TestFolder::open(&test_data("open/bert_open")).unwrap();
-    let mut compiled = build(&session, &dir, &BTreeMap::new());
-    let values = [("batch".to_owned(), vec![1, 2]), ("sequence".to_owned(), vec![7, 16])];
-    for dims in build::combinations(&values).unwrap() {
-        let variant = build(&session, &dir, &dims);
-        compiled.add_variant(dims, variant);
-    }
+    let sizes = [("batch".to_owned(), vec![1, 2]), ("sequence".to_owned(), vec![7, 16])];
+    let compiled = build(&session, &dir, &sizes);
     let temp_dir = tempfile::tempdir().unwrap();
     let path = temp_dir.path().join("bert.byoc");
     artifact::write(&path, &compiled).unwrap();
@@ -59,4 +55,23 @@ fn inputs_run_on_the_program_of_their_sizes() {
         fixed_count += usize::from(is_fixed);
     }
     assert_eq!((fixed_count, dir.sets.len()), (2, 4));
+}
+
+#[test]
+fn programs_with_one_fixed_dimension_serve_every_size_of_the_other() {
+    let session = Session::without_plugins(2).unwrap();
+    let dir = TestFolder::open(&test_data("open/bert_open")).unwrap();
+    let compiled = build(&session, &dir, &[("batch".to_owned(), vec![1, 8])]);
+    let (model, _) = Model::load(&session, compiled, None).unwrap();
+    let loaded = dir.load(&LoadOptions::default()).unwrap();
+    let batches = dir.sets.iter().map(|set| {
+        let inputs = set.read_inputs(&loaded.signature.inputs).unwrap();
+        let expected = set.read_outputs(&loaded.signature.outputs).unwrap();
+        let actual = model.run(&inputs).unwrap();
+        assert!(max_rel_err(&actual[0], &expected[0]) <= 1e-5);
+        let dims = &model.executor_for(&inputs).program().inputs[0].ty.dims;
+        (inputs[0].shape()[0], dims[0].fixed(), dims[1].fixed())
+    });
+    let expected = [(2, None, None), (1, Some(1), None), (3, None, None), (8, Some(8), None)];
+    assert_eq!(batches.collect::<Vec<_>>(), expected);
 }

@@ -17,8 +17,13 @@ pub struct LoadOptions {
     pub dims: BTreeMap<String, usize>,
     /// Names of dimensions that stay symbolic, regardless of `dims` and `input_shapes`.
     pub open: BTreeSet<String>,
+    /// Sizes of a specialized program, by dimension: the other fields bind or open the remaining dimensions.
+    pub specialized: BTreeMap<String, usize>,
     /// True to keep symbolic every dimension that neither `dims` nor `input_shapes` binds.
     pub open_unbound: bool,
+    /// True if a symbolic dimension may be assumed to differ from 1 where the rank of a result depends on it. The caller
+    /// then adds a program for the size 1 of each dimension in [`Loaded::excluded_ones`].
+    pub exclude_ones: bool,
     /// Input shapes, by input name.
     pub input_shapes: BTreeMap<String, Vec<usize>>,
 }
@@ -68,6 +73,8 @@ pub struct Loaded {
     pub signature: Signature,
     /// Values of the bound symbolic dimensions, by name.
     pub bound: BTreeMap<String, usize>,
+    /// Names of the symbolic dimensions that the module assumes to differ from 1.
+    pub excluded_ones: BTreeSet<String>,
     /// Non-fatal diagnostics.
     pub warnings: Vec<Diagnostic>,
     /// BLAKE3 digest of the model's bytes, in hexadecimal.
@@ -90,7 +97,8 @@ pub fn bind(
     let mut errors = Vec::new();
     let binding_error = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
     let symbols = signature.symbols();
-    for name in options.dims.keys().chain(&options.open).filter(|name| !symbols.contains(name)) {
+    let named_dims = options.dims.keys().chain(&options.open).chain(options.specialized.keys());
+    for name in named_dims.filter(|name| !symbols.contains(name)) {
         let mut diagnostic = binding_error(format!("the model has no symbolic dimension \"{name}\""));
         diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
             (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
@@ -112,7 +120,8 @@ pub fn bind(
     }
 
     let mut bound: BTreeMap<String, usize> = options.dims.clone();
-    bound.retain(|name, _| !options.open.contains(name));
+    let is_bound_by_shape = |name: &str| !options.open.contains(name) && !options.specialized.contains_key(name);
+    bound.retain(|name, _| is_bound_by_shape(name));
     let mut sizes = bound.clone();
     for input in &signature.inputs {
         let (Some(dims), Some(shape)) = (&input.dims, options.input_shapes.get(&input.name)) else { continue };
@@ -142,11 +151,13 @@ pub fn bind(
     }
 
     bound = sizes;
-    bound.retain(|name, _| !options.open.contains(name));
+    bound.retain(|name, _| is_bound_by_shape(name));
+    bound.extend(options.specialized.clone());
 
     let mut identifiers = Identifiers::default();
     let unbound_symbols = symbols.iter().filter(|name| options.open_unbound && !bound.contains_key(*name));
-    let open_names: BTreeSet<&str> = options.open.iter().chain(unbound_symbols).map(String::as_str).collect();
+    let symbolic_names = options.open.iter().chain(unbound_symbols).map(String::as_str);
+    let open_names: BTreeSet<&str> = symbolic_names.filter(|name| !options.specialized.contains_key(*name)).collect();
     let dims_of_symbol: BTreeMap<&str, Dim> =
         open_names.into_iter().map(|name| (name, Dim::symbol(identifiers.unique(name)))).collect();
     let mut types = Vec::new();

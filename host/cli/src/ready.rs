@@ -156,21 +156,15 @@ pub fn compile_unchecked(
         progress_spinner.set_message(escape::line(&format!("{message}: {stage}")).into_owned())
     });
     let options = BuildOptions { progress: Some(progress), ..build_options(args) };
-    let model = frontend::load(path, &load)?;
     let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
     let output = {
         let _interruptible = cancel_on_interrupt(&session.cancel);
-        let bound_dims = model.bound.clone();
-        let mut output = build::build(session, model, &options, &mut print_line)?;
-        for dims in build::combinations(&specialized_dims)? {
-            let open_dims = load.open.iter().filter(|name| !dims.contains_key(*name)).cloned().collect();
-            let mut load = LoadOptions { dims: bound_dims.clone(), open: open_dims, ..LoadOptions::default() };
-            load.dims.extend(dims.clone());
-            let model = frontend::load(path, &load)?;
-            let variant = build::build(session, model, &options, &mut print_line)?;
-            output.add_variant(dims, variant);
-        }
-        output
+        build::build_programs(
+            &load,
+            &specialized_dims,
+            |load| frontend::load(path, load),
+            |model| build::build(session, model, &options, &mut print_line),
+        )?
     };
     spinner.finish_and_clear();
     Ok(output)

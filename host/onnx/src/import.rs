@@ -8,9 +8,9 @@ use super::state::{ConversionState, Error, Result};
 use super::{NEWEST_OPSET, OLDEST_OPSET, graph_signature, invalid_model, ops, schema};
 use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
-use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, bind};
-use byoc_ir::ir::{Source, Type};
-use std::collections::BTreeMap;
+use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, Signature, bind};
+use byoc_ir::ir::{ExprId, Source, Type};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Converts a model to a module.
 pub fn convert(
@@ -28,6 +28,7 @@ pub fn convert(
 
     let mut conversion = ConversionState::new(&graph, external, convert_node)?;
     conversion.warnings = warnings;
+    conversion.excludes_ones = options.exclude_ones;
     let mut names = Identifiers::default();
     let mut params = Vec::new();
     for (port, ty) in signature.inputs.iter().zip(types) {
@@ -59,16 +60,28 @@ pub fn convert(
         elements => conversion.builder.tuple(elements).map_err(|d| vec![*d])?,
     };
     conversion.builder.define("main", &params, body).map_err(|d| vec![*d])?;
+    let excluded_ones = declared_names(&signature, &params, &conversion);
     let ConversionState { builder, mut warnings, .. } = conversion;
     // The body of a loop may be converted several times.
     warnings.dedup();
-    Ok(Loaded { module: builder.module, signature, bound, warnings, digest: String::new() })
+    Ok(Loaded { module: builder.module, signature, bound, excluded_ones, warnings, digest: String::new() })
+}
+
+/// Returns the names that the model declares for the dimensions assumed to differ from 1; in the module, names may be
+/// changed to identifiers.
+fn declared_names(signature: &Signature, params: &[ExprId], conversion: &ConversionState<'_>) -> BTreeSet<String> {
+    let sources = conversion.excluded_ones.iter().filter_map(|name| conversion.symbolic_dims.get(name));
+    let declared_dim = |&(var, axis): &(ExprId, usize)| {
+        let position = params.iter().position(|&param| param == var)?;
+        signature.inputs.get(position)?.dims.as_ref()?.get(axis)?.name()
+    };
+    sources.filter_map(declared_dim).map(|name| name.to_string()).collect()
 }
 
 /// Checks that the opsets are supported; an opset newer than the supported range only causes a warning.
 fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let standard_nodes = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
-    let versions: std::collections::BTreeSet<Option<i64>> = standard_nodes.map(|n| n.opset).collect();
+    let versions: BTreeSet<Option<i64>> = standard_nodes.map(|n| n.opset).collect();
     let mut warnings = Vec::new();
     for version in versions {
         let opset_error = |message: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, message);

@@ -138,6 +138,12 @@ impl<'a, 'm> Node<'a, 'm> {
         Ok(self.conversion.named_dims(value, &ty))
     }
 
+    /// Returns the dimensions of a value, which must have `N` of them.
+    pub fn dims_of_rank<const N: usize>(&mut self, value: ExprId) -> Result<[Dim; N]> {
+        let dims = <[Dim; N]>::try_from(self.dims(value)?);
+        dims.or_else(|_| Err(self.invalid_node(format!("expected a tensor of rank {N}, found {}", self.ty(value)?))))
+    }
+
     /// Records the dimensions of a value whose type has unknown dimensions.
     pub fn name_dims(&mut self, value: ExprId, dims: &[Dim]) {
         self.conversion.name_dims(value, dims);
@@ -156,6 +162,15 @@ impl<'a, 'm> Node<'a, 'm> {
     /// Returns an input with the symbolic dimension `name`, and the axis of the dimension.
     pub fn input_with_dim(&self, name: &str) -> Option<(ExprId, usize)> {
         self.conversion.symbolic_dims.get(name).copied()
+    }
+
+    /// Assumes that a dimension differs from 1, and returns true, if another program serves the runs in which it is 1.
+    pub fn exclude_one(&mut self, dim: &Dim) -> bool {
+        let name = dim.name().filter(|name| self.conversion.symbolic_dims.contains_key(*name)).cloned();
+        let name = name.filter(|_| self.conversion.excludes_ones);
+        let is_excluded = name.is_some();
+        self.conversion.excluded_ones.extend(name);
+        is_excluded
     }
 
     /// Returns the cached zero vector whose length is the symbolic dimension `name`, if any.

@@ -11,7 +11,7 @@ use byoc_ir::ir::{Attrs, Callee, Dim, Expr, ExprId, Module, Name, OpId, OriginId
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Error type of converters.
 pub type Error = Box<Diagnostic>;
@@ -65,6 +65,10 @@ pub struct ConversionState<'m> {
     pub names: Names,
     /// Input and axis that provide each symbolic dimension.
     pub symbolic_dims: BTreeMap<Name, (ExprId, usize)>,
+    /// True if symbolic dimensions may be assumed to differ from 1.
+    pub excludes_ones: bool,
+    /// Symbolic dimensions assumed to differ from 1.
+    pub excluded_ones: BTreeSet<Name>,
     /// Zero vectors, by the symbolic dimension that is their length.
     pub dim_zeros: BTreeMap<Name, ExprId>,
     /// Remaining unrolling budget for recurrent layers, in steps.
@@ -116,6 +120,8 @@ impl<'m> ConversionState<'m> {
             sizes: Sizes::default(),
             names: Names::default(),
             symbolic_dims: BTreeMap::new(),
+            excludes_ones: false,
+            excluded_ones: BTreeSet::new(),
             dim_zeros: BTreeMap::new(),
             steps_left: MAX_STEPS,
             values: HashMap::new(),

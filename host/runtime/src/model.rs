@@ -12,6 +12,7 @@ use crate::loading::{LoadedRegions, load_regions};
 use crate::native;
 use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Dim;
 use byoc_ir::tensor::{Tensor, TensorViewMut};
 use byoc_plugin_api::host::entries;
 use std::collections::{BTreeMap, HashSet};
@@ -120,10 +121,13 @@ impl Model {
         memory::trim_heap();
     }
 
-    /// Returns the executor for the given inputs: that of the first specialized program whose dimensions match the
-    /// inputs, or else that of the program with symbolic dimensions.
+    /// Returns the executor for the given inputs: that of the specialized program whose dimensions match the inputs and
+    /// that has the most fixed dimensions, or else that of the main program.
     pub fn executor_for(&self, inputs: &[Tensor]) -> &Executor {
-        let takes = |port: &Port, input: &Tensor| port.ty.shape().is_some_and(|shape| *shape == *input.shape());
+        let matches = |(dim, &size): (&Dim, &usize)| dim.fixed().is_none_or(|fixed| fixed == size);
+        let takes = |port: &Port, input: &Tensor| {
+            port.ty.dims.len() == input.shape().len() && port.ty.dims.iter().zip(input.shape()).all(matches)
+        };
         let accepts_inputs =
             |executor: &&Executor| executor.program().inputs.iter().zip(inputs).all(|(port, x)| takes(port, x));
         self.variants.iter().find(accepts_inputs).unwrap_or(&self.executor)
@@ -201,7 +205,8 @@ fn load(
 ) -> Result<(Model, Vec<Diagnostic>), Failure> {
     let _scope = session.cancellation().enter();
     compiled.check()?;
-    let variants = std::mem::take(&mut compiled.variants);
+    let mut variants = std::mem::take(&mut compiled.variants);
+    variants.sort_by_key(|variant| std::cmp::Reverse(variant.dims.len()));
     let (mut model, mut warnings) = load_program(session, compiled, cache_dir, retention)?;
     if !variants.is_empty() {
         model.min_offload_share = 1.0;

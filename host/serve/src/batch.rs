@@ -6,11 +6,11 @@
 //! the run unless other requests of the same batch still wait for the result.
 
 use crate::error::{Result, ServeError, Status};
-use crate::outputs::{OutputMemory, Part};
+use crate::outputs::{OutputMemory, Part, with_batch_dim};
 use crate::stats::{Stats, Times};
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::exec::trace::{Observer, StepEvent, StepKind};
-use byoc::{Model, RunOptions, Tensor};
+use byoc::{Model, Port, RunOptions, Tensor};
 use byoc_ir::diag::codes::{runtime, serving};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -519,8 +519,13 @@ impl SharedQueue {
         let outputs: Vec<Part> = match outcome {
             Ok(Ok(None)) => memory.take().map(OutputMemory::into_parts).unwrap_or_default(),
             Ok(tensors) => {
-                let to_part = |tensor| Part { tensor, rows: None, is_in_place: false };
-                tensors?.unwrap_or_default().into_iter().map(to_part).collect()
+                let tensors = tensors?.unwrap_or_default().into_iter().zip(self.model.outputs());
+                let is_single_row = self.settings.max_batch > 0 && row_count == 1;
+                let to_part = |(tensor, port): (Tensor, &Port)| {
+                    let tensor = if is_single_row { with_batch_dim(tensor, port.ty.dims.len()) } else { tensor };
+                    Part { tensor, rows: None, is_in_place: false }
+                };
+                tensors.map(to_part).collect()
             }
             Err(_) => {
                 let message = "the run panicked; this is a bug in byoc: please report it";

@@ -5,6 +5,7 @@ use crate::batch::{Policy, Scheduler, Settings};
 use crate::config::ConfigFile;
 use crate::datatype::Datatype;
 use crate::error::{Result, ServeError, Status};
+use crate::outputs::with_batch_dim;
 use crate::proto::{
     ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy, ModelWarmup,
     WarmupInput,
@@ -429,6 +430,7 @@ fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
         let Ok(outputs) = model.run_with(&single_inputs, &options) else { return true };
         for (joined_output, single_output) in joined_outputs.iter().zip(outputs.into_tensors()) {
             let Some(joined_output) = rows_of(joined_output, row) else { return false };
+            let single_output = with_batch_dim(single_output, joined_output.shape().len());
             if joined_output.shape() != single_output.shape() || !outputs_agree(&joined_output, &single_output) {
                 return false;
             }

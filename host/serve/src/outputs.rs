@@ -85,6 +85,12 @@ pub struct Part {
     pub is_in_place: bool,
 }
 
+/// Restores the batch dimension of an output of `rank` dimensions: a program for a batch of 1 may have squeezed it.
+pub fn with_batch_dim(tensor: Tensor, rank: usize) -> Tensor {
+    let shape = [&[1], tensor.shape()].concat();
+    if shape.len() == rank { tensor.reshaped(&shape).unwrap_or(tensor) } else { tensor }
+}
+
 /// Tensor as the owner of a [`Bytes`] value.
 struct TensorBytes(Tensor);
 

@@ -16,4 +16,4 @@ pub use pipeline::{
     BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, refusal_headline, refusal_summary,
 };
 pub use progress::{Progress, Stage};
-pub use specialize::combinations;
+pub use specialize::build_programs;

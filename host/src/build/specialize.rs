@@ -1,24 +1,62 @@
 //! Specialized programs for fixed values of symbolic dimensions, in addition to the program with symbolic dimensions.
 
+use super::BuildOutput;
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::interface::{LoadOptions, Loaded};
 use byoc_runtime::error::Failure;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum number of specialized programs per model, each of which is compiled and stored.
 const MAX_VARIANTS: usize = 64;
+
+/// Reads and builds a model: the program with the symbolic dimensions of `load`, and a specialized program for each
+/// combination of the sizes in `specialized`. A dimension that a program assumes to differ from 1 gets a program for
+/// the size 1.
+///
+/// # Errors
+/// If `read` or `build` fails, or there are more than `MAX_VARIANTS` specialized programs.
+pub fn build_programs(
+    load: &LoadOptions,
+    specialized: &[(String, Vec<usize>)],
+    read: impl Fn(&LoadOptions) -> Result<Loaded, Failure>,
+    mut build: impl FnMut(Loaded) -> Result<BuildOutput, Failure>,
+) -> Result<BuildOutput, Failure> {
+    let model = read(&LoadOptions { exclude_ones: true, ..load.clone() })?;
+    let with_ones = |dims: &BTreeMap<String, usize>, names: &BTreeSet<String>| {
+        let with_one = |name: &String| dims.clone().into_iter().chain([(name.clone(), 1)]).collect();
+        names.iter().map(with_one).collect::<Vec<BTreeMap<String, usize>>>()
+    };
+    let mut pending: VecDeque<BTreeMap<String, usize>> = combinations(specialized)?.into();
+    pending.extend(with_ones(&BTreeMap::new(), &model.excluded_ones));
+    let mut output = build(model)?;
+    let mut built = BTreeSet::new();
+    while let Some(dims) = pending.pop_front() {
+        if !built.insert(dims.clone()) {
+            continue;
+        }
+        if built.len() > MAX_VARIANTS {
+            return Err(too_many("more"));
+        }
+        let model = read(&LoadOptions { specialized: dims.clone(), exclude_ones: true, ..load.clone() })?;
+        pending.extend(with_ones(&dims, &model.excluded_ones));
+        output.add_variant(dims, build(model)?);
+    }
+    Ok(output)
+}
+
+fn too_many(found: &str) -> Failure {
+    let message = format!("expected at most {MAX_VARIANTS} specialized programs, found {found}");
+    Diagnostic::error(codes::frontends::BAD_BINDING, message).help("pass fewer values with --dim NAME=N,N..").into()
+}
 
 /// Returns all combinations of dimension values, with the last dimension varying fastest.
 ///
 /// # Errors
 /// If there are more than `MAX_VARIANTS` combinations.
-pub fn combinations(dims: &[(String, Vec<usize>)]) -> Result<Vec<BTreeMap<String, usize>>, Failure> {
+fn combinations(dims: &[(String, Vec<usize>)]) -> Result<Vec<BTreeMap<String, usize>>, Failure> {
     let count = dims.iter().try_fold(1usize, |count, (_, values)| count.checked_mul(values.len()));
     if count.is_none_or(|count| count > MAX_VARIANTS) {
-        let count_text = count.map_or_else(|| "more".to_owned(), |count| count.to_string());
-        let message = format!("expected at most {MAX_VARIANTS} specialized programs, found {count_text}");
-        return Err(Diagnostic::error(codes::frontends::BAD_BINDING, message)
-            .help("pass fewer values with --dim NAME=N,N..")
-            .into());
+        return Err(too_many(&count.map_or_else(|| "more".to_owned(), |count| count.to_string())));
     }
     if dims.is_empty() {
         return Ok(Vec::new());

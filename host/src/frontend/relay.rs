@@ -13,7 +13,7 @@ use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
 use byoc_runtime::error::Failure;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let module = monomorphize(&module)?;
     let signature = signature(&module)?;
     let digest = io::mapped::digest(text.source.as_bytes()).to_hex().to_string();
-    Ok(Loaded { module, signature, bound, warnings: Vec::new(), digest })
+    Ok(Loaded { module, signature, bound, excluded_ones: BTreeSet::new(), warnings: Vec::new(), digest })
 }
 
 /// Writes a module as text, and the constants that the text does not contain to a file beside it. Either both files or

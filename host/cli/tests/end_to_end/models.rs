@@ -43,6 +43,8 @@ pub fn verify_new(extra_args: &[&str]) {
         ("maxvit_small", &["batch"]),
         ("warp_small", batches),
         ("squeeze_if", &["batch", "length"]),
+        ("squeeze_rest", &["batch", "length"]),
+        ("squeeze_scores", &["batch"]),
     ];
     for (model, open_dims) in models {
         verify_one(model, open_dims, "5e-4", extra_args);

@@ -355,12 +355,13 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Result<Outputs> {
     let mut axes: Vec<usize> = match axes {
         Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
         None => {
-            let ty = n.ty(data)?;
-            let Some(shape) = ty.shape() else {
+            let dims = n.dims(data)?;
+            if !dims.iter().all(|dim| dim.fixed().is_some() || n.exclude_one(dim)) {
+                let ty = n.ty(data)?;
                 let message = format!("missing axes, which are required because {ty} has unknown dimensions");
                 return Err(Node::with_bindings(n.error(codes::frontends::NOT_CONSTANT, message), &[&ty]));
-            };
-            (0..rank).filter(|&i| shape[i] == 1).collect()
+            }
+            (0..rank).filter(|&i| dims[i].fixed() == Some(1)).collect()
         }
     };
     axes.sort_unstable();

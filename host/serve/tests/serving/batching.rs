@@ -190,6 +190,22 @@ fn policies_of_the_configuration() {
 }
 
 #[test]
+fn a_batch_of_one_keeps_the_batch_dimension() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("scores/1");
+    std::fs::create_dir_all(&path).unwrap();
+    let source = byoc_test_support::workspace().join("tests/open/squeeze_scores/model.onnx");
+    std::fs::copy(source, path.join("model.onnx")).unwrap();
+    let server = serve_repository(dir, &[]);
+    for rows in [1, 2] {
+        let request = json!({"inputs": [input("x", &[rows, 4], &vec![0.0; 4 * rows])]});
+        let reply = server.client().post("/v2/models/scores/infer", &request).ok().json();
+        assert_eq!(reply["outputs"][0]["shape"], json!([rows]));
+        assert_eq!(reply["outputs"][0]["data"], json!(vec![0.5; rows]));
+    }
+}
+
+#[test]
 fn one_request_of_a_batch_cannot_fail_another() {
     // A division by zero fails its run; the loop delays the run, so that later requests form one batch.
     let text = "def @loop(%i: int64, %x: Tensor[(n, 1), int64]) -> Tensor[(n, 1), int64] {\n\
