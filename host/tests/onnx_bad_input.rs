@@ -229,6 +229,81 @@ fn rejects_malformed_trees() {
     }
 }
 
+fn int(name: &str, i: i64) -> AttributeProto {
+    AttributeProto { name: name.into(), r#type: AttributeType::Int as i32, i: Some(i), ..AttributeProto::default() }
+}
+
+/// Creates a model with one node of ONNX Runtime's domain.
+fn contrib_model(node: NodeProto, initializer: Vec<TensorProto>) -> ModelProto {
+    let mut model = model(vec![NodeProto { domain: "com.microsoft".into(), ..node }], initializer);
+    model.opset_import.push(OperatorSetIdProto { domain: "com.microsoft".into(), version: 1 });
+    model
+}
+
+#[test]
+fn rejects_attention_of_other_ranks() {
+    let heads = || vec![int("num_heads", 1), int("kv_num_heads", 1)];
+    let lengths = encode("l", &Tensor::from_slice(&[1], &[1i32]));
+    for (op, inputs) in [
+        ("GroupQueryAttention", &["x", "x", "x", "", "", "l", "l"][..]),
+        ("GroupQueryAttention", &["x", "", "", "", "", "l", "l"]),
+        ("MultiHeadAttention", &["x", "x", "x"]),
+        ("Attention", &["x", "x"]),
+        ("RotaryEmbedding", &["x", "l", "x", "x"]),
+    ] {
+        let attention = NodeProto { attribute: heads(), ..node(op, inputs, &["y"]) };
+        let error = error(contrib_model(attention, vec![lengths.clone()]));
+        assert_eq!(error.code, frontends::BAD_NODE, "{}", error.message);
+        assert!(error.message.contains("expected a tensor of rank"), "{op}: {}", error.message);
+    }
+}
+
+#[test]
+fn rejects_malformed_quantized_weights() {
+    let scales = |count: usize| encode("s", &Tensor::from_slice(&[count], &vec![1f32; count]));
+    let bytes = |shape: &[usize]| encode("w", &Tensor::from_slice(shape, &vec![1u8; shape.iter().product()]));
+    let indices = encode("i", &Tensor::from_slice(&[1], &[0i64]));
+    let zeros = |count: usize| encode("z", &Tensor::from_slice(&[count], &vec![0i8; count]));
+    let bnb4 = |count: usize| {
+        let attribute = vec![int("K", 2), int("N", 16), int("block_size", 16)];
+        (NodeProto { attribute, ..node("MatMulBnb4", &["x", "w", "s"], &["y"]) }, vec![bytes(&[count]), scales(2)])
+    };
+    let gather = |attribute: Vec<AttributeProto>, scales: TensorProto| {
+        let gather = node("GatherBlockQuantized", &["w", "i", "s"], &["y"]);
+        (NodeProto { attribute, ..gather }, vec![bytes(&[2, 16]), indices.clone(), scales])
+    };
+    let scale_rows = |columns: usize| encode("s", &Tensor::from_slice(&[2, columns], &vec![1f32; 2 * columns]));
+    let lstm = |zeros: TensorProto| {
+        let inputs = ["x", "w", "r", "", "", "", "", "", "s", "z", "s", "z"];
+        let recurrent = TensorProto { name: "r".into(), ..bytes(&[1, 1, 4]) };
+        (node("DynamicQuantizeLSTM", &inputs, &["y"]), vec![bytes(&[1, 2, 4]), recurrent, scales(1), zeros])
+    };
+    for ((node, initializer), message) in [
+        (
+            bnb4(15),
+            "expected 16 bytes and 2 block factors for 2 x 16 elements, found Tensor[(15), uint8] and \
+                    Tensor[(2), float32]",
+        ),
+        (
+            gather(vec![int("quantize_axis", 0)], scale_rows(1)),
+            "packed data: expected quantize_axis 1 and another \
+                    gather_axis, found 0 and 0",
+        ),
+        (gather(vec![int("bits", 3)], scale_rows(1)), "attribute bits: expected 2, 4 or 8, found 3"),
+        (
+            gather(vec![int("block_size", 16)], scale_rows(3)),
+            "scales: expected one per block of 16 along an axis of 32, \
+                    found 3",
+        ),
+        (gather(vec![], scales(2)), "scales and zero points: expected rank 2, found Tensor[(2), float32]"),
+        (lstm(zeros(1)), "input 9 (zero point): expected uint8, the type of the weights, found int8"),
+    ] {
+        let error = error(contrib_model(node, initializer));
+        assert_eq!(error.code, frontends::BAD_NODE, "{}", error.message);
+        assert!(error.message.ends_with(message), "{}", error.message);
+    }
+}
+
 #[test]
 fn does_not_fold_large_tensors() {
     // Folding would produce 2^38 bytes.

@@ -115,13 +115,12 @@ fn heads(n: &mut Node<'_, '_>, is_flat: bool) -> Result<Heads> {
 
 /// Converts (batch, sequence, heads * size) to (batch, heads, sequence, size).
 pub(super) fn split_heads(n: &mut Node<'_, '_>, x: ExprId, heads: i64) -> Result<ExprId> {
-    let dims = n.dims(x)?;
-    let hidden_size =
-        dims[2].fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {}", dims[2])))?;
+    let [batch, length, width] = n.dims_of_rank(x)?;
+    let hidden_size = width.fixed().ok_or_else(|| n.invalid_node(format!("expected a known width, found {width}")))?;
     let head_count = usize::try_from(heads).ok().filter(|&count| count > 0 && hidden_size.is_multiple_of(count));
     let head_count = head_count
         .ok_or_else(|| n.invalid_node(format!("expected a width divisible by {heads} heads, found {hidden_size}")))?;
-    let target_dims = [dims[0].clone(), dims[1].clone(), Dim::Fixed(head_count), Dim::Fixed(hidden_size / head_count)];
+    let target_dims = [batch, length, Dim::Fixed(head_count), Dim::Fixed(hidden_size / head_count)];
     let split_x = n.reshape_to(x, &target_dims)?;
     n.transpose(split_x, &[0, 2, 1, 3])
 }

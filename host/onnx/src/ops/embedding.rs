@@ -29,10 +29,7 @@ fn rotary_embedding(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else {
         data
     };
-    let dims = n.dims(x)?;
-    let [_, _, _, size] = &dims[..] else {
-        return Err(n.invalid_node(format!("X: expected rank 3 or 4, found {}", n.ty(data)?)));
-    };
+    let [_, _, _, size] = n.dims_of_rank(x)?;
     let size = size.fixed().ok_or_else(|| n.invalid_node(format!("expected a known head size, found {size}")))?;
     let rotary_size = match n.int_attr("rotary_embedding_dim", 0)? {
         0 => size,
@@ -66,9 +63,8 @@ fn rotate_first(
     angles: [ExprId; 2],
     interleaved: bool,
 ) -> Result<ExprId> {
-    let dims = n.dims(x)?;
-    let size =
-        dims[3].fixed().ok_or_else(|| n.invalid_node(format!("expected a known head size, found {}", dims[3])))?;
+    let [_, _, _, size] = n.dims_of_rank(x)?;
+    let size = size.fixed().ok_or_else(|| n.invalid_node(format!("expected a known head size, found {size}")))?;
     if rotary_size == 0 || rotary_size > size || !rotary_size.is_multiple_of(2) {
         return Err(n.invalid_node(format!(
             "expected an even number of rotated elements from 2 to {size}, found {rotary_size}"

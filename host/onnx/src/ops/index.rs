@@ -57,8 +57,13 @@ pub(super) fn wrap_negative(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId)
 
 fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, indices) = (n.input(0)?, n.input(1)?);
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)?;
+    single_output(gather_along(n, data, indices, axis)?)
+}
+
+/// Takes the slices of `data` at `indices` along an axis; negative indices count from the end.
+pub(super) fn gather_along(n: &mut Node<'_, '_>, data: ExprId, indices: ExprId, axis: usize) -> Result<ExprId> {
     let dims = n.dims(data)?;
-    let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
     let (indices, has_known_size) = match dims[axis].fixed() {
         Some(size) => normalize_indices(n, indices, size)?,
         // On a symbolic axis, constant non-negative indices remain unchanged.
@@ -77,7 +82,7 @@ fn gather(n: &mut Node<'_, '_>) -> Result<Outputs> {
     };
     // Indices that are known only at run time are checked at run time (mode `fast`).
     let mode = if has_known_size { "clip" } else { "fast" };
-    single_output(n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])?)
+    n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])
 }
 
 fn gather_elements(n: &mut Node<'_, '_>) -> Result<Outputs> {

@@ -125,8 +125,8 @@ mod tests {
                 && is_same_converter("Squeeze", 13, 21)
                 && !is_same_converter("Squeeze", 12, 13)
         );
-        assert!(converter("", "LayerNormalization", 16).is_none());
-        assert!(converter("ai.onnx", "LayerNormalization", 17).is_some());
+        assert!(converter("", "GroupNormalization", 17).is_none());
+        assert!(converter("ai.onnx", "GroupNormalization", 18).is_some());
         assert!(converter("", "Nonsense", 17).is_none() && converter("", "Momentum", 17).is_none());
         assert!(converter("ai.onnx.preview.training", "Momentum", 1).is_some());
     }

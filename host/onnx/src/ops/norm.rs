@@ -25,7 +25,8 @@ pub const ROWS: &[Row] = &[
     }),
     ("InstanceNormalization", 1, instance_norm),
     ("LRN", 1, lrn),
-    ("LayerNormalization", 17, layer_norm),
+    // ONNX Runtime's optimizer emits this operator before opset 17, which adopted it.
+    ("LayerNormalization", 1, layer_norm),
     ("LogSoftmax", 1, |n| softmax_flat(n, "nn.log_softmax")),
     ("LogSoftmax", 13, |n| softmax(n, "nn.log_softmax")),
     ("LpNormalization", 1, lp_norm),

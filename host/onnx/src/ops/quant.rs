@@ -14,9 +14,15 @@ use byoc_ir::tensor::DType;
 pub const ROWS: &[Row] = &[
     ("ConvInteger", 10, conv_integer),
     ("DequantizeLinear", 10, dequantize),
-    ("DynamicQuantizeLinear", 11, dynamic_quantize),
+    ("DynamicQuantizeLinear", 11, |n| {
+        let data = n.input(0)?;
+        dynamic_quantize_of(n, data).map(Vec::from)
+    }),
     ("MatMulInteger", 10, mat_mul_integer),
-    ("QLinearConv", 10, q_linear_conv),
+    ("QLinearConv", 10, |n| {
+        let data = n.input(0)?;
+        single_output(q_linear_conv_of(n, data)?)
+    }),
     ("QLinearMatMul", 10, q_linear_mat_mul),
     ("QuantizeLinear", 10, quantize),
 ];
@@ -79,15 +85,18 @@ fn expand_blocks(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) 
             "scale or zero point: expected one element per block of {block} along axis {axis} of {data}, found {value}"
         )));
     }
-    let value = n.op("repeat", &[value], attrs![repeats: block, axis: axis as i64])?;
-    match data_dims[axis].fixed() {
+    // A block may be longer than the axis.
+    let size = data_dims[axis].fixed();
+    let repeats = size.map_or(block, |size| block.min(size.max(1) as i64));
+    let value = n.op("repeat", &[value], attrs![repeats: repeats, axis: axis as i64])?;
+    match size {
         Some(size) => n.slice(value, axis, 0, size),
         None => n.slice_to(value, axis, &data_dims[axis]),
     }
 }
 
 /// Computes (x - zero point) * scale.
-fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn dequantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let x = n.input(0)?;
     let (dtype, zero_point_input, rank) = (n.dtype(x)?, n.input(1)?, n.rank(x)?);
     let out = n.dtype(zero_point_input)?;
@@ -165,7 +174,7 @@ fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64)> {
 }
 
 /// Computes saturate(round(x / scale) + zero point), with ties rounded to even.
-fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (mut x, scale_input) = (n.input(0)?, n.input(1)?);
     let target_dtype = match n.optional_input(2) {
         Some(zero) => n.dtype(zero)?,
@@ -222,9 +231,9 @@ pub(super) fn quantize_ratio(
     n.cast(value, target_dtype)
 }
 
-/// Converts DynamicQuantizeLinear: quantizes to uint8 over the range of the data, extended to contain 0.
-pub(super) fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let x = n.input(0)?;
+/// Quantizes `x` to uint8 over the range of its values, extended to contain 0. Returns the integers, their scale and
+/// their zero point.
+fn dynamic_quantize_of(n: &mut Node<'_, '_>, x: ExprId) -> Result<[ExprId; 3]> {
     let dtype = n.dtype(x)?;
     let zero = n.scalar(dtype, 0.0);
     let max = n.op_without_attrs("max", &[x])?;
@@ -241,7 +250,25 @@ pub(super) fn dynamic_quantize(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let rounded_ratio = round_half_to_even(n, ratio)?;
     let shifted_ratio = n.op_without_attrs("add", &[rounded_ratio, rounded_zero_point])?;
     let value = n.op("clip", &[shifted_ratio], attrs![a_min: 0.0, a_max: 255.0])?;
-    Ok(vec![n.cast(value, DType::U8)?, scale, n.cast(rounded_zero_point, DType::U8)?])
+    Ok([n.cast(value, DType::U8)?, scale, n.cast(rounded_zero_point, DType::U8)?])
+}
+
+/// Quantizes a matrix to uint8 over the range of its values, multiplies it by a matrix of `int32` integers, and
+/// dequantizes the product with both scales.
+pub(super) fn dynamic_matmul(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    weight: ExprId,
+    weight_scale: ExprId,
+) -> Result<ExprId> {
+    let [data, data_scale, data_zero] = dynamic_quantize_of(n, data)?;
+    let zero_point = n.cast(data_zero, DType::I32)?;
+    let data = n.cast(data, DType::I32)?;
+    let data = n.op_without_attrs("subtract", &[data, zero_point])?;
+    let accumulator = math::matmul(n, data, weight, None)?;
+    let float_value = n.cast(accumulator, DType::F32)?;
+    let factor = n.op_without_attrs("multiply", &[data_scale, weight_scale])?;
+    n.op_without_attrs("multiply", &[float_value, factor])
 }
 
 /// Operands of an integer convolution: data and weight, their zero points and scales.
@@ -344,8 +371,9 @@ fn requantize_attrs(axis: i64, out: DType) -> Attrs {
     attrs![axis: axis, rounding: "TOEVEN", compute_dtype: "float32", out_dtype: out]
 }
 
-fn q_linear_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (data, weight) = (n.input(0)?, n.input(3)?);
+/// Converts QLinearConv for data with the channels on axis 1.
+pub(super) fn q_linear_conv_of(n: &mut Node<'_, '_>, data: ExprId) -> Result<ExprId> {
+    let weight = n.input(3)?;
     let scales = [scale(n, 1)?, scale(n, 4)?];
     let zero_points = [zero_point(n, 2, n.dtype(data)?)?, zero_point(n, 5, n.dtype(weight)?)?];
     let mut accumulator = convolve(n, &Convolution { data, weight, zero_points, scales })?;
@@ -353,7 +381,7 @@ fn q_linear_conv(n: &mut Node<'_, '_>) -> Result<Outputs> {
         accumulator = n.op("nn.bias_add", &[accumulator, bias], attrs![axis: 1])?;
     }
     let input_scale = n.op_without_attrs("multiply", &scales)?;
-    single_output(requantize(n, accumulator, input_scale, 6, 1)?)
+    requantize(n, accumulator, input_scale, 6, 1)
 }
 
 /// Creates a matrix product that returns `int32` accumulators. Scalar zero points become arguments of a QNN operator;

@@ -10,7 +10,7 @@ pub const ROWS: &[Row] =
     &[("CausalConvWithState", 27, causal_conv_with_state), ("LinearAttention", 27, linear_attention)];
 
 /// Converts a causal depthwise convolution. The state holds the elements that precede the input.
-fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight) = (n.input(0)?, n.input(1)?);
     let (dims, shape) = (n.dims(data)?, n.shape(weight)?);
     let ([_, _, _], [channels, 1, taps]) = (&dims[..], &shape[..]) else {
@@ -24,10 +24,7 @@ fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let past_state = match n.optional_input(3) {
         Some(past_state) => past_state,
-        None => {
-            let Some(batch) = dims[0].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };
-            n.zeros(n.dtype(data)?, &[batch, *channels, taps - 1])?
-        }
+        None => initial_state(n, n.dtype(data)?, &[dims[0].clone(), Dim::Fixed(*channels), Dim::Fixed(taps - 1)])?,
     };
     let padded_input = if *taps == 1 { data } else { n.concatenate(&[past_state, data], 2)? };
     let attributes = attrs![
@@ -63,6 +60,17 @@ fn causal_conv_with_state(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![value, state])
 }
 
+/// Returns a state of zeros.
+fn initial_state(n: &mut Node<'_, '_>, dtype: DType, dims: &[Dim]) -> Result<ExprId> {
+    match dims.iter().map(Dim::fixed).collect::<Option<Vec<usize>>>() {
+        Some(shape) => n.zeros(dtype, &shape),
+        None => {
+            let zero = n.scalar(dtype, 0.0);
+            n.broadcast_to(zero, dims)
+        }
+    }
+}
+
 /// State update rule of linear attention.
 #[derive(Clone, Copy)]
 struct Rule {
@@ -73,7 +81,7 @@ struct Rule {
 }
 
 /// Converts LinearAttention to a loop over the sequence, in float32.
-fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let name = n.str_attr("update_rule", "gated_delta")?;
     let rule = match name.as_str() {
         "linear" => Rule { gated: false, delta: false },
@@ -111,10 +119,8 @@ fn linear_attention(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (state, state_type) = match n.optional_input(3) {
         Some(past_state) => (n.cast(past_state, DType::F32)?, n.dtype(past_state)?),
         None => {
-            let (Some(batch), Some(width)) = (dims[0].fixed(), width.fixed()) else {
-                return Err(n.unknown_dims_error(&n.ty(key)?));
-            };
-            (n.zeros(DType::F32, &[batch, key_heads as usize, size, width])?, dtype)
+            let heads = Dim::Fixed(key_heads as usize);
+            (initial_state(n, DType::F32, &[dims[0].clone(), heads, Dim::Fixed(size), width.clone()])?, dtype)
         }
     };
     let length = n.shape_vector(query_in, 1..2)?;

@@ -3,14 +3,12 @@
 use super::{Node, Outputs, Result, Row, attrs, math, single_output};
 use crate::ops::{conv, elementwise, norm};
 use byoc_ir::ir::ExprId;
-use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("BiasGelu", 1, |n| {
         let sum = n.op_without_attrs("add", &[n.input(0)?, n.input(1)?])?;
         single_output(elementwise::gelu_of(n, sum, false)?)
     }),
-    ("EmbedLayerNormalization", 1, embed_layer_norm),
     ("FastGelu", 1, |n| {
         let mut x = n.input(0)?;
         if let Some(bias) = n.optional_input(1) {
@@ -108,36 +106,4 @@ fn skip_norm(n: &mut Node<'_, '_>, is_simplified: bool) -> Result<Outputs> {
         norm::layer_norm_of(n, sum, gamma, beta, epsilon)?
     };
     Ok(vec![normalized_sum, sum, sum, sum])
-}
-
-/// Adds the word, position and segment embeddings, and normalizes the sum.
-fn embed_layer_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let word_ids = n.input(0)?;
-    let mut lookup = |table: usize, indices: ExprId| {
-        let table = n.input(table)?;
-        n.op("take", &[table, indices], attrs![axis: 0, mode: "fast"])
-    };
-    let mut sum = lookup(2, word_ids)?;
-    let positions = match n.optional_input(8) {
-        Some(positions) => positions,
-        None => n.indices_along(word_ids, 1)?,
-    };
-    let table = n.input(3)?;
-    let position_embedding = n.op("take", &[table, positions], attrs![axis: 0, mode: "fast"])?;
-    sum = n.op_without_attrs("add", &[sum, position_embedding])?;
-    if let (Some(segments), Some(table)) = (n.optional_input(1), n.optional_input(4)) {
-        let segment_embedding = n.op("take", &[table, segments], attrs![axis: 0, mode: "fast"])?;
-        sum = n.op_without_attrs("add", &[sum, segment_embedding])?;
-    }
-    let epsilon = n.float_attr("epsilon", 1e-12)?;
-    let (gamma, beta) = (n.input(5)?, n.input(6)?);
-    let normalized_sum = norm::layer_norm_of(n, sum, gamma, Some(beta), epsilon)?;
-    let lengths = match n.optional_input(7) {
-        Some(mask) => n.op("sum", &[mask], attrs![axis: [1]])?,
-        None => {
-            let mask_sums = n.op("sum", &[word_ids], attrs![axis: [1]])?;
-            n.op_without_attrs("zeros_like", &[mask_sums])?
-        }
-    };
-    Ok(vec![normalized_sum, n.cast(lengths, DType::I32)?, sum])
 }

@@ -1,25 +1,31 @@
 //! Quantized operators. Most of them dequantize their operands, compute in float32, and quantize the result.
 
-use super::{Node, Outputs, Result, Row, attrs, math, single_output};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::ops::pool::{Kind, pool_of};
-use crate::ops::quant::{integer_matmul, quantize_ratio, requantize, scale, zero_point};
+use crate::ops::quant::{self, dynamic_matmul, integer_matmul, quantize_ratio, requantize, scale, zero_point};
+use crate::ops::recurrent;
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
+    ("DequantizeLinear", 1, quant::dequantize),
+    ("DynamicQuantizeLSTM", 1, recurrent::dynamic_quantize_lstm),
     ("DynamicQuantizeMatMul", 1, dynamic_quantize_matmul),
     ("MatMulIntegerToFloat", 1, |n| {
         let operands = [n.input(0)?, n.input(1)?];
         let scales = [n.input(2)?, n.input(3)?];
         single_output(matmul_to_float(n, operands, [4, 5], scales, 6)?)
     }),
-    ("MatMulNBits", 1, matmul_n_bits),
+    ("NhwcMaxPool", 1, |n| {
+        let data = n.input(0)?;
+        single_output(apply_channels_first(n, data, |n, data| pool_of(n, data, Kind::Max).map(|outputs| outputs[0]))?)
+    }),
     ("QGemm", 1, q_gemm),
     ("QLinearAdd", 1, |n| binary(n, "add")),
     ("QLinearAveragePool", 1, |n| {
         let real_data = dequantize_input(n, 0)?;
         let result =
-            apply_channels_first(n, real_data, |n, data| pool_of(n, data, Kind::Average).map(|outputs| outputs[0]))?;
+            apply_in_layout(n, real_data, |n, data| pool_of(n, data, Kind::Average).map(|outputs| outputs[0]))?;
         quantize_result(n, result, 3)
     }),
     ("QLinearConcat", 1, |n| {
@@ -31,9 +37,13 @@ pub const ROWS: &[Row] = &[
         let concatenation = n.concatenate(&operands, axis as i64)?;
         quantize_result(n, concatenation, 0)
     }),
+    ("QLinearConv", 1, |n| {
+        let data = n.input(0)?;
+        single_output(apply_in_layout(n, data, quant::q_linear_conv_of)?)
+    }),
     ("QLinearGlobalAveragePool", 1, |n| {
         let real_data = dequantize_input(n, 0)?;
-        let result = apply_channels_first(n, real_data, |n, data| {
+        let result = apply_in_layout(n, real_data, |n, data| {
             let rank = n.rank(data)? as i64;
             n.op("mean", &[data], attrs![axis: byoc_ir::ir::AttrValue::ints(2..rank), keepdims: true])
         })?;
@@ -70,6 +80,7 @@ pub const ROWS: &[Row] = &[
         let result = n.op_without_attrs("where", &[condition, a, b])?;
         quantize_result(n, result, 7)
     }),
+    ("QuantizeLinear", 1, quant::quantize),
 ];
 
 /// Dequantizes the tensor at input `i`; the next two inputs are its scale and zero point.
@@ -99,17 +110,30 @@ fn binary(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     quantize_result(n, result, 6)
 }
 
-/// Applies a function that expects the channels on axis 1. If the attribute `channels_last` is set, the data is
-/// transposed to channels-first order, and the result is transposed back.
+/// Applies a function that expects the channels on axis 1, to data in the layout that the attribute `channels_last`
+/// selects.
+fn apply_in_layout(
+    n: &mut Node<'_, '_>,
+    data: ExprId,
+    function: impl FnOnce(&mut Node<'_, '_>, ExprId) -> Result<ExprId>,
+) -> Result<ExprId> {
+    match n.int_attr("channels_last", 0)? {
+        0 => function(n, data),
+        _ => apply_channels_first(n, data, function),
+    }
+}
+
+/// Applies a function that expects the channels on axis 1 to data whose channels are on the last axis. The result has
+/// the same layout as the data.
 fn apply_channels_first(
     n: &mut Node<'_, '_>,
     data: ExprId,
     function: impl FnOnce(&mut Node<'_, '_>, ExprId) -> Result<ExprId>,
 ) -> Result<ExprId> {
-    if n.int_attr("channels_last", 0)? == 0 {
-        return function(n, data);
-    }
     let rank = n.rank(data)?;
+    if rank < 3 {
+        return Err(n.invalid_node(format!("expected data of rank 3 or more, found {}", n.ty(data)?)));
+    }
     let channels_first_axes: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
     let channels_last_axes: Vec<usize> = std::iter::once(0).chain(2..rank).chain([1]).collect();
     let channels_first_data = n.transpose(data, &channels_first_axes)?;
@@ -119,7 +143,7 @@ fn apply_channels_first(
 
 /// Multiplies integer matrices, and dequantizes the accumulators to float32. `bias` is the index of the optional bias
 /// input.
-fn matmul_to_float(
+pub(super) fn matmul_to_float(
     n: &mut Node<'_, '_>,
     operands: [ExprId; 2],
     zero_at: [usize; 2],
@@ -140,21 +164,11 @@ fn matmul_to_float(
 /// Converts DynamicQuantizeMatMul: quantizes the first operand to uint8 over its value range, and multiplies it by the
 /// second.
 fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let dynamic_outputs = crate::ops::quant::dynamic_quantize(n)?;
-    let [data, data_scale, data_zero] = dynamic_outputs[..] else {
-        return Err(n.invalid_node(format!("quantized data: expected 3 results, found {}", dynamic_outputs.len())));
-    };
-    let weight = n.input(1)?;
-    let dtype = n.dtype(weight)?;
-    let (zero_point, weight_zero) = (n.cast(data_zero, DType::I32)?, zero_point(n, 3, dtype)?);
-    let data = n.cast(data, DType::I32)?;
-    let data = n.op_without_attrs("subtract", &[data, zero_point])?;
+    let (data, weight, weight_scale) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let weight_zero = zero_point(n, 3, n.dtype(weight)?)?;
     let weight = n.cast(weight, DType::I32)?;
     let weight = n.op_without_attrs("subtract", &[weight, weight_zero])?;
-    let accumulator = math::matmul(n, data, weight, None)?;
-    let float_value = n.cast(accumulator, DType::F32)?;
-    let factor = n.op_without_attrs("multiply", &[data_scale, n.input(2)?])?;
-    let product = n.op_without_attrs("multiply", &[float_value, factor])?;
+    let product = dynamic_matmul(n, data, weight, weight_scale)?;
     single_output(match n.optional_input(4) {
         Some(bias) => n.op_without_attrs("add", &[product, bias])?,
         None => product,
@@ -182,68 +196,4 @@ fn q_gemm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let float_value = n.cast(product, DType::F32)?;
     single_output(n.op_without_attrs("multiply", &[float_value, factor])?)
-}
-
-/// Multiplies by a transposed, block-quantized matrix. Its 2-bit, 4-bit or 8-bit elements are packed into bytes, with
-/// the first element in the lowest bits.
-fn matmul_n_bits(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let (data, packed_weight, scales) = (n.input(0)?, n.input(1)?, n.input(2)?);
-    if n.optional_input(4).is_some() {
-        return Err(n.invalid_node("input 4 (g_idx) is not supported"));
-    }
-    let dtype = n.dtype(data)?;
-    let positive = |name: &str, default: i64| -> Result<usize> {
-        let value = n.int_attr(name, default)?;
-        let count = usize::try_from(value).ok().filter(|count| (1..1 << 31).contains(count));
-        count.ok_or_else(|| n.invalid_node(format!("attribute {name}: expected an integer >= 1, found {value}")))
-    };
-    let (rows, columns, bits, block) =
-        (positive("K", 0)?, positive("N", 0)?, positive("bits", 4)?, positive("block_size", 32)?);
-    if ![2, 4, 8].contains(&bits) {
-        return Err(n.invalid_node(format!("attribute bits: expected 2, 4 or 8, found {bits}")));
-    }
-    let blocks = rows.div_ceil(block);
-    let integers = unpack(n, packed_weight, bits)?;
-    let integers = n.reshape(integers, &[columns, blocks, block])?;
-    let float_value = n.cast(integers, dtype)?;
-    let zero_point = match n.optional_input(3) {
-        None => n.scalar(dtype, f64::from(1u8 << (bits - 1))),
-        Some(zero_point) if n.dtype(zero_point)? == DType::U8 => {
-            let elements_per_byte = 8 / bits;
-            let bytes = blocks.div_ceil(elements_per_byte);
-            let zero_point = n.reshape(zero_point, &[columns, bytes])?;
-            let zero_point = unpack(n, zero_point, bits)?;
-            let zero_point = n.reshape(zero_point, &[columns, bytes * elements_per_byte])?;
-            let zero_point = n.slice(zero_point, 1, 0, blocks)?;
-            let zero_point = n.cast(zero_point, dtype)?;
-            n.reshape(zero_point, &[columns, blocks, 1])?
-        }
-        Some(zero_point) => {
-            let zero_point = n.cast(zero_point, dtype)?;
-            n.reshape(zero_point, &[columns, blocks, 1])?
-        }
-    };
-    let scales = n.cast(scales, dtype)?;
-    let scales = n.reshape(scales, &[columns, blocks, 1])?;
-    let difference = n.op_without_attrs("subtract", &[float_value, zero_point])?;
-    let weight = n.op_without_attrs("multiply", &[difference, scales])?;
-    let weight = n.reshape(weight, &[columns, blocks * block])?;
-    let weight = n.slice(weight, 1, 0, rows)?;
-    let product = n.op("nn.dense", &[data, weight], attrs![units: columns as i64])?;
-    single_output(match n.optional_input(5) {
-        Some(bias) => n.op_without_attrs("add", &[product, bias])?,
-        None => product,
-    })
-}
-
-/// Unpacks bytes into `bits`-bit integers along a new last axis.
-fn unpack(n: &mut Node<'_, '_>, bytes: ExprId, bits: usize) -> Result<ExprId> {
-    let mut fields = Vec::with_capacity(8 / bits);
-    for i in 0..8 / bits {
-        let shifted_bytes = n.with_scalar("right_shift", bytes, (i * bits) as f64)?;
-        let mask = f64::from((1u16 << bits) - 1);
-        fields.push(n.with_scalar("bitwise_and", shifted_bytes, mask)?);
-    }
-    let fields = n.tuple(&fields)?;
-    n.op("stack", &[fields], attrs![axis: -1])
 }

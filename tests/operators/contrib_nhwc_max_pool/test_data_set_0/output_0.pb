@@ -1,0 +1,1 @@
+By0J<FrZþo/m]o/m~r(cZS~/ObM]o/ORvb4[Evc;[Q#cxvb5[DàvDl[DàüD

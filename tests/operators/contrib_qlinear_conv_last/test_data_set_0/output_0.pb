@@ -1,0 +1,1 @@
+By0JêÖˇ{ûqÑóõ{(oã±jãåoàHè`Ü»{˘AÑï?s∫•ö,2o‘>àoùc<j[ÖYå"ìt^ÇüëovVhõic[jyJ§úw9wUrk¬°_M*muafT\lèíìÀtãÜ*{Q({YÄ¢luìπuÉåÑì~Öâv•äIoE7tå`wV=î†BÅÖàòPnqaókSç
