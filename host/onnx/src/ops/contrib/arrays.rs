@@ -48,10 +48,12 @@ fn unfold(n: &mut Node<'_, '_>) -> Result<Outputs> {
             "expected a window size from 1 to {length} and a step >= 1, found {size} and {step}"
         )));
     }
-    let begins = (0..=length - size).step_by(step as usize);
-    let indices: Vec<i64> = begins.flat_map(|begin| begin..begin + size).collect();
-    let size = size as usize;
-    let indices = n.tensor(Tensor::from_slice(&[indices.len() / size, size], &indices));
+    let begins: Vec<i64> = (0..=length - size).step_by(usize::try_from(step).unwrap_or(usize::MAX)).collect();
+    let offsets: Vec<i64> = (0..size).collect();
+    let begins = n.tensor(Tensor::from_slice(&[begins.len(), 1], &begins));
+    let offsets = n.tensor(Tensor::from_slice(&[1, offsets.len()], &offsets));
+    // Not computed here: the windows may have far more elements than the data.
+    let indices = n.op_without_attrs("add", &[begins, offsets])?;
     let windows = n.op("take", &[data, indices], attrs![axis: axis as i64, mode: "clip"])?;
     let rank = dims.len();
     let order: Vec<usize> = (0..=axis).chain(axis + 2..=rank).chain([axis + 1]).collect();

@@ -197,7 +197,7 @@ fn attention_of(n: &mut Node<'_, '_>, projection: ExprId, context: Context) -> R
         Some(sizes) => sizes.iter().map(|&size| usize::try_from(size).unwrap_or(0)).collect(),
         None => vec![width / 3; 3],
     };
-    if sizes.len() != 3 || sizes.iter().sum::<usize>() != width {
+    if sizes.len() != 3 || sizes.iter().fold(0, |sum: usize, &size| sum.saturating_add(size)) != width {
         return Err(n.invalid_node(format!("expected Q, K and V widths that sum to {width}, found {sizes:?}")));
     }
     let heads = n.int_attr("num_heads", 0)?;

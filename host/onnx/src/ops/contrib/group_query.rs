@@ -90,12 +90,13 @@ fn packed_heads(n: &mut Node<'_, '_>, query_heads: i64, key_heads: i64) -> Resul
     let packed_input = n.input(0)?;
     let [_, _, width] = n.dims_of_rank(packed_input)?;
     let width = width.fixed().unwrap_or(0);
-    let head_count = usize::try_from(query_heads + 2 * key_heads).unwrap_or(0);
-    if head_count == 0 || width == 0 || !width.is_multiple_of(head_count) {
+    let [query_count, key_count] = [query_heads, key_heads].map(|count| usize::try_from(count).unwrap_or(0));
+    let head_count = query_count.saturating_add(key_count.saturating_mul(2));
+    if query_count == 0 || key_count == 0 || width == 0 || !width.is_multiple_of(head_count) {
         return Err(n.invalid_node(format!("expected a width divisible by {head_count} heads, found {width}")));
     }
     let size = width / head_count;
-    let (key_start, value_start) = (query_heads as usize * size, (query_heads + key_heads) as usize * size);
+    let (key_start, value_start) = (query_count * size, (query_count + key_count) * size);
     let (query, key) = (n.slice(packed_input, 2, 0, key_start)?, n.slice(packed_input, 2, key_start, value_start)?);
     let value = n.slice(packed_input, 2, value_start, width)?;
     Ok(Heads {
