@@ -241,6 +241,14 @@ fn contrib_model(node: NodeProto, initializer: Vec<TensorProto>) -> ModelProto {
 }
 
 #[test]
+fn rejects_training_on_data_without_channels() {
+    let attribute = vec![int("training_mode", 1)];
+    let normalization = NodeProto { attribute, ..node("BatchNormalization", &["x", "x", "x", "x", "x"], &["y"]) };
+    let message = error(model(vec![normalization], vec![])).message;
+    assert!(message.ends_with("expected data of rank 2 or more, found Tensor[(2), float32]"), "{message}");
+}
+
+#[test]
 fn rejects_attention_of_other_ranks() {
     let heads = || vec![int("num_heads", 1), int("kv_num_heads", 1)];
     let lengths = encode("l", &Tensor::from_slice(&[1], &[1i32]));

@@ -164,8 +164,14 @@ impl<'a> Relation<'a> {
         fields.iter().map(|f| f.as_tensor().ok_or_else(mismatch)).collect()
     }
 
-    /// Returns the integers of argument `i`, if its value is known.
+    /// Returns the integers of argument `i`, if its value is known. A tensor without elements is always known.
     pub fn known_ints(&self, i: usize) -> Option<Vec<i64>> {
+        if let Some(ty) = self.args.get(i).and_then(Type::as_tensor)
+            && ty.dtype.is_int()
+            && ty.dims.contains(&Dim::Fixed(0))
+        {
+            return Some(Vec::new());
+        }
         self.values.get(i).copied().flatten()?.view().to_i64s()
     }
 

@@ -59,6 +59,9 @@ fn same_dims(relation: &Relation<'_>) -> TypeResult {
     }
     match relation.known_ints(1) {
         Some(axes) => known_type(relation, &axes),
+        None if data.dims.is_empty() => {
+            Err(relation.mismatch(format!("data: expected rank 1 or more, found {}", relation.args[0])))
+        }
         None => {
             let dtype = relation.params.dtype("dtype").unwrap_or(data.dtype);
             Ok(Type::tensor_of(dtype, data.dims.iter().cloned()))
@@ -74,6 +77,10 @@ fn reference(
     let axes = inputs[1]
         .to_i64s()
         .ok_or_else(|| format!("axis: expected integers that fit int64, found {}", inputs[1].dtype))?;
+    let rank = inputs[0].shape.len() as i64;
+    if let Some(axis) = axes.iter().find(|axis| !(-rank..rank).contains(axis)) {
+        return Err(format!("axis {axis} is out of range for rank {rank}"));
+    }
     let def = static_operator(params.def()).ok_or("the operator has no static counterpart")?;
     let reference = def.reference.ok_or_else(|| format!("{} has no reference", def.name))?;
     let attrs = attrs_with_axes(&params, &axes);

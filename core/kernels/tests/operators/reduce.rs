@@ -140,6 +140,9 @@ fn axes_computed_during_the_run() {
             .unwrap_err()
             .contains("expected one integer")
     );
+    let scalar = byoc_ir::ir::Type::tensor(DType::F32, &[]);
+    let scalar_error = inferred_type("dyn.cumsum", &no_attrs, &[scalar, vector(1)]).unwrap_err();
+    assert!(scalar_error.contains("expected rank 1 or more"));
 }
 
 #[test]

@@ -82,6 +82,8 @@ fn reshape_codes() {
     check("dyn.reshape", Attrs::none(), &[&sequence(&[4]), &index_vector(&[2, -1])], &[2, 2], &[0, 1, 2, 3]);
     let unknown_shape = inferred_type("dyn.reshape", &Attrs::none(), &[f32s("4"), Type::tensor(DType::I64, &[3])]);
     assert_eq!(unknown_shape.unwrap(), "Tensor[(?, ?, ?), float32]");
+    let scalar_shape = inferred_type("dyn.reshape", &Attrs::none(), &[f32s("4"), Type::tensor(DType::I64, &[0])]);
+    assert!(scalar_shape.unwrap_err().contains("Tensor[(4), float32] cannot be reshaped to []"));
     assert!(
         inferred_type("dyn.reshape", &Attrs::none(), &[f32s("4"), f32s("3")])
             .unwrap_err()

@@ -25,6 +25,15 @@ fn reports_index_out_of_range() {
 }
 
 #[test]
+fn reports_axis_out_of_range() {
+    let program = "def @main(%x: Tensor[(3), float32], %axis: int64) {\n  dyn.cumsum(%x, %axis)\n}";
+    run(program, &["--input", "x=ones", "--input", "axis=ones"])
+        .fails_with("E0601")
+        .stderr_contains(&["dyn.cumsum", "axis 1 is out of range for rank 1"]);
+    run(program, &["--input", "x=ones", "--input", "axis=zeros"]).ok();
+}
+
+#[test]
 fn reports_tensor_that_exceeds_memory() {
     let program =
         "def @main(%x: Tensor[(1), float32]) {\n  add(%x, zeros(shape=[70368744177664], dtype=\"float32\"))\n}";

@@ -47,6 +47,9 @@ fn training_batch_norm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let input = n.input(0)?;
     let data = n.widen(input)?;
     let (compute_dtype, dims) = (n.dtype(data)?, n.dims(data)?);
+    if dims.len() < 2 {
+        return Err(n.invalid_node(format!("expected data of rank 2 or more, found {}", n.ty(data)?)));
+    }
     let axes: Vec<i64> = (0..dims.len() as i64).filter(|&axis| axis != 1).collect();
     let mean = n.op("mean", &[data], attrs![axis: AttrValue::from(axes.clone()), keepdims: true])?;
     let centered_data = n.op_without_attrs("subtract", &[data, mean])?;
