@@ -5,6 +5,8 @@ use crate::client::{Grpc, Http, INFER};
 use crate::numbers::micros;
 use crate::processes::Server;
 use bytes::Bytes;
+use rustix::thread::set_current_timer_slack;
+use std::num::NonZeroU64;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -99,7 +101,10 @@ pub fn clients(
             let barrier = &barrier;
             move || {
                 let connection_result = Connection::open(server, exchange);
+                // By default, Linux may end a sleep 50 us late, which is longer than most requests take.
+                let exact_sleep = set_current_timer_slack(NonZeroU64::new(1)).map_err(|e| e.to_string());
                 barrier.wait();
+                exact_sleep?;
                 let (mut connection, mut latencies, start) = (connection_result?, Vec::new(), Instant::now());
                 let mut deadline = start + interval.unwrap_or_default().mul_f64(number as f64 / count as f64);
                 while start.elapsed() < time {
