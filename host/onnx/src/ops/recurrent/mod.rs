@@ -45,7 +45,7 @@ impl Kind {
     }
 }
 
-/// Converts DynamicQuantizeLSTM, an LSTM with integer weights: inputs and states are quantized in every step.
+/// Converts DynamicQuantizeLSTM, an LSTM with integer weights: the input is quantized as a whole, the state in each step.
 pub(super) fn dynamic_quantize_lstm(n: &mut Node<'_, '_>) -> Result<Outputs> {
     convert_recurrent(n, Kind::Lstm, |n| {
         Ok([Weights::read_quantized(n, 1, [8, 9])?, Weights::read_quantized(n, 2, [10, 11])?])
