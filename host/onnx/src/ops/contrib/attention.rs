@@ -262,6 +262,13 @@ fn multi_head(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(vec![result, key, value])
 }
 
+/// Returns the cosines or sines from input `i` at `positions`, in a shape that broadcasts over the heads.
+pub(super) fn angles(n: &mut Node<'_, '_>, i: usize, positions: ExprId) -> Result<ExprId> {
+    let cache = n.input(i)?;
+    let rows = n.op("take", &[cache, positions], attrs![axis: 0, mode: "fast"])?;
+    n.op("expand_dims", &[rows], attrs![axis: 1])
+}
+
 /// Applies rotary position embedding to (batch, sequence, heads * size) or (batch, heads, sequence, size).
 fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, positions) = (n.input(0)?, n.input(1)?);
@@ -296,12 +303,7 @@ fn rotary(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else {
         positions
     };
-    let mut angles = |i: usize| {
-        let cache = n.input(i)?;
-        let rows = n.op("take", &[cache, positions], attrs![axis: 0, mode: "fast"])?;
-        n.op("expand_dims", &[rows], attrs![axis: 1])
-    };
-    let angles = [angles(2)?, angles(3)?];
+    let angles = [angles(n, 2, positions)?, angles(n, 3, positions)?];
     let is_interleaved = n.int_attr("interleaved", 0)? != 0;
     let rotated_heads = rotate_heads(n, x, angles, is_interleaved)?;
     single_output(if flat { join_heads(n, rotated_heads)? } else { rotated_heads })

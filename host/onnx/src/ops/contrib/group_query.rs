@@ -1,6 +1,6 @@
 //! Attention whose query heads share key heads, with a key-value cache.
 
-use super::attention::{Heads, Logits, add, attend, penalty};
+use super::attention::{Heads, Logits, add, angles, attend, penalty};
 use super::{Node, Outputs, Result, Row, attrs};
 use crate::ops::attention::{repeat_heads, split_heads};
 use crate::ops::embedding::rotate_heads;
@@ -51,12 +51,7 @@ fn group_query(n: &mut Node<'_, '_>) -> Result<Outputs> {
             }
         };
         let is_interleaved = n.int_attr("rotary_interleaved", 0)? != 0;
-        let mut angles = |i: usize| {
-            let cache = n.input(i)?;
-            let rows = n.op("take", &[cache, positions], attrs![axis: 0, mode: "fast"])?;
-            n.op("expand_dims", &[rows], attrs![axis: 1])
-        };
-        let angles = [angles(7)?, angles(8)?];
+        let angles = [angles(n, 7, positions)?, angles(n, 8, positions)?];
         query = rotate_heads(n, query, angles, is_interleaved)?;
         key = rotate_heads(n, key, angles, is_interleaved)?;
     }
