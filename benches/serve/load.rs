@@ -83,7 +83,11 @@ impl Connection {
 /// Result of a run with concurrent clients: responses per second, and latencies in microseconds.
 pub struct Measurement {
     pub rate: f64,
+    /// Latencies from the scheduled time of each request, which include its wait for a late response to the previous
+    /// request.
     pub latencies: Vec<f64>,
+    /// Latencies from the time at which each request was sent.
+    pub response_times: Vec<f64>,
 }
 
 /// Runs `count` clients for the duration `time`. Each client sends a request after the response to its previous
@@ -96,7 +100,7 @@ pub fn clients(
     interval: Option<Duration>,
 ) -> Result<Measurement> {
     let barrier = Barrier::new(count);
-    let outcomes: Vec<Result<(Vec<f64>, Duration)>> = std::thread::scope(|scope| {
+    let outcomes: Vec<Result<(Vec<[f64; 2]>, Duration)>> = std::thread::scope(|scope| {
         let run = |number: usize| {
             let barrier = &barrier;
             move || {
@@ -115,9 +119,10 @@ pub fn clients(
                     // If the client slept until the scheduled time, its latency is measured from the actual send,
                     // because the client may wake late. If it was waiting for a response, the latency is measured from
                     // the scheduled time.
-                    let from = if deadline > now || interval.is_none() { Instant::now() } else { deadline };
+                    let sent = Instant::now();
+                    let from = if deadline > now || interval.is_none() { sent } else { deadline };
                     connection.exchange()?;
-                    latencies.push(micros(from.elapsed()));
+                    latencies.push([micros(from.elapsed()), micros(sent.elapsed())]);
                     deadline += interval.unwrap_or_default();
                 }
                 Ok((latencies, start.elapsed()))
@@ -132,5 +137,7 @@ pub fn clients(
         all.extend(latencies);
         longest = longest.max(took);
     }
-    Ok(Measurement { rate: all.len() as f64 / longest.as_secs_f64(), latencies: all })
+    let rate = all.len() as f64 / longest.as_secs_f64();
+    let (latencies, response_times) = all.into_iter().map(|[latency, response_time]| (latency, response_time)).unzip();
+    Ok(Measurement { rate, latencies, response_times })
 }
