@@ -10,13 +10,14 @@ static inline void byoc_softmax(const float *restrict x, float *restrict t, int6
         t[i] *= scale;
 }
 
-/* t = x - max - ln(sum of e^(x - max)) */
+/* t = x - max - ln(sum of e^(x - max)), in this order: max is often the largest term, and a small logarithm added to it
+ * would be lost. */
 static inline void byoc_log_softmax(const float *restrict x, float *restrict t, int64_t n) {
     const float most = byoc_row_max(x, n);
     for (int64_t i = 0; i < n; ++i)
         t[i] = byoc_exp(x[i] - most);
-    const float shift = most + logf(byoc_row_sum(t, n));
+    const float shift = logf(byoc_row_sum(t, n));
     for (int64_t i = 0; i < n; ++i)
-        t[i] = x[i] - shift;
+        t[i] = x[i] - most - shift;
 }
 #endif

@@ -286,6 +286,17 @@ fn rows_and_reductions() {
 }
 
 #[test]
+fn log_softmax_of_a_dominant_element_is_not_rounded_to_zero() {
+    let mut case = Case::new();
+    let x = case.input(&[2, 2]);
+    case.inputs[0].data = [-8.75, 6.5, 6.5, -8.75].to_vec();
+    let y = case.op("nn.log_softmax", [x], vec![attr("axis", -1i64)], f32s(&[2, 2]));
+    let sign = case.elementwise("sign", [y]);
+    case.output(sign);
+    case.check(1e-6);
+}
+
+#[test]
 fn elementwise_chains() {
     let mut case = Case::new();
     let x = case.input(&[3, 4, 50]);
