@@ -142,7 +142,7 @@ fn layers_header(e: &ExportedModel<'_>) -> String {
     let _ = writeln!(w);
     let _ = writeln!(w, "{}", e.program.kernels);
     for step in &e.program.steps {
-        let _ = writeln!(w, "BYOC_UNMERGED void {}(const {prefix}_args *args);", step.name);
+        let _ = writeln!(w, "void {}(const {prefix}_args *args);", step.name);
     }
     let _ = writeln!(w, "#endif");
     text

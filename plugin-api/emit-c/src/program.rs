@@ -380,7 +380,7 @@ const PARTS: &[(&[&str], &str)] = &[
 
 /// Returns the C text of the functions that the steps share.
 fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
-    let mut shared_text = String::from(include_str!("prelude/unmerged.c"));
+    let mut shared_text = String::from(include_str!("prelude/compiler.c"));
     shared_text.push('\n');
     if text.contains("_half(") || tiles.iter().any(|&(a, b)| a == DType::F16 || b == DType::F16) {
         shared_text.push_str(include_str!("prelude/half.c"));

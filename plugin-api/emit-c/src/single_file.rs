@@ -48,7 +48,7 @@ fn text(program: &Program, symbol: &str) -> String {
         for line in &step.comment {
             let _ = writeln!(w, "/* {} */", line.replace("*/", "* /"));
         }
-        w.push_str("static BYOC_UNMERGED ");
+        w.push_str("static ");
         w.push_str(&step.code);
     }
     let head =

@@ -21,15 +21,6 @@ const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_softmax", "byoc_log_softmax"], include_str!("prelude/softmax.c")),
 ];
 
-/// Prelude functions with conditional expressions, which the C compiler converts to selects in vectorized loops.
-const BRANCHING_FUNCTIONS: &[&str] = &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf"];
-
-/// Returns true if a phase contains conditional expressions. The compiler must not merge the functions of such phases;
-/// see `BYOC_UNMERGED` in the prelude.
-fn has_branches(code: &str) -> bool {
-    code.contains(" ? ") || BRANCHING_FUNCTIONS.iter().any(|name| code.contains(name))
-}
-
 /// Generated C file of a region.
 #[derive(Debug)]
 pub struct Source {
@@ -82,12 +73,7 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
             continue;
         }
         write_comment(w, &phase.comment, "");
-        let code = tidy(&phase.code);
-        w.push_str(&if has_branches(&code) {
-            code.replace("static void ", "static BYOC_UNMERGED void ")
-        } else {
-            code
-        });
+        w.push_str(&tidy(&phase.code));
     }
     let _ = writeln!(
         w,
@@ -129,6 +115,8 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     text.push_str(
         " * Names: in = input, out = output, k = constant, p = packed constant, w = buffer in the workspace.\n */\n",
     );
+    text.push_str(include_str!("prelude/compiler.c"));
+    text.push('\n');
     text.push_str(include_str!("prelude/base.c"));
     for (names, function_text) in PRELUDE {
         if names.iter().any(|name| body.contains(name)) {

@@ -11,8 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// Compiler flags. `-ffast-math` is absent, so that NaN, infinities and signed zeros are preserved. The flags sacrifice
-/// `errno` and the floating-point exception flags, which nothing reads, and permit fused multiply-add. GCC 12 converts
-/// the branches of a vectorized loop wrongly if it has inlined a part of `byoc_tanh` there.
+/// `errno` and the floating-point exception flags, which nothing reads, and permit fused multiply-add.
 const FLAGS: &[&str] = &[
     "-std=gnu11",
     "-O3",
@@ -20,7 +19,6 @@ const FLAGS: &[&str] = &[
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fno-partial-inlining",
     "-fPIC",
     "-shared",
     "-s",

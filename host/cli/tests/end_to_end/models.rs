@@ -23,6 +23,19 @@ fn verify_on_backend() {
     verify(&["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"]);
 }
 
+/// Verifies layers whose steps write only to the workspace. GCC 12 deletes such a step if it believes that it reads the
+/// null address.
+#[test]
+fn verify_recurrent_layers_on_backend() {
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let dir = plugins.path().display().to_string();
+    let cases = ["gru", "lstm_bidirectional_last", "lstm_last_states", "lstm_yc_without_yh"]
+        .map(|name| crate::data_text(&format!("operators/{name}")));
+    let options = ["verify", "--json", "--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"];
+    let output = byoc(options.into_iter().chain(cases.iter().map(String::as_str))).ok();
+    assert_eq!(output.json().last().unwrap()["summary"]["pass"], cases.len(), "{}", output.out);
+}
+
 /// Verifies models with symbolic dimensions: each is compiled once and must be correct for all recorded dimensions.
 pub fn verify_open(extra_args: &[&str]) {
     for (model, open_dims) in

@@ -14,15 +14,6 @@
 #endif
 typedef float byoc_vector __attribute__((vector_size(BYOC_VL * 4), aligned(4), may_alias));
 
-/*
- * Of functions that GCC must not merge with equal ones: GCC 12 then converts the branches of their loops wrongly. Equal
- * functions occur where layers repeat.
- */
-#if defined(__GNUC__) && !defined(__clang__)
-#define BYOC_UNMERGED __attribute__((no_icf))
-#else
-#define BYOC_UNMERGED
-#endif
 #define BYOC_INLINE inline __attribute__((always_inline))
 #define BYOC_ALIGNED __attribute__((aligned(64)))
 #if defined(__clang__)
