@@ -151,6 +151,28 @@ def test_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
             assert row["label"] == str(score.argmax()) and abs(row["score"] - score.max()) < 1e-3
 
 
+def test_processes_that_read_are_limited(
+    machine: int,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Checks that Ray reads files in at most as many processes as the cluster has processors, or as are requested."""
+    pictures(tmp_path / "pictures", 4)
+    read, limits = ray.data.read_binary_files, []
+
+    def reading(*args, **options):  # noqa: ANN002, ANN003, ANN202
+        limits.append(options["concurrency"])
+        return read(*args, **options)
+
+    monkeypatch.setattr(ray.data, "read_binary_files", reading)
+    for options in ({}, {"readers": 5}):
+        dataset = byoc.ray.classify_folder(tmp_path / "pictures", os.fspath(DIGITS), workers=1, **options)
+        assert len(dataset.take_all()) == 4
+    assert limits == [2, 5]
+    with pytest.raises(ValueError, match="readers: expected a number >= 1, found 0"):
+        byoc.ray.classify_folder(tmp_path / "pictures", os.fspath(DIGITS), readers=0)
+
+
 def test_map_batches(machine: int, digits: Case) -> None:  # noqa: ARG001
     images = np.random.default_rng(3).random((50, 1, 8, 8), np.float32)
     model = byoc.compile(digits.path)

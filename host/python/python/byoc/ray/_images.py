@@ -134,6 +134,7 @@ def classify_folder(
     workers: int | tuple[int, int] | None = None,
     num_cpus: float = 1,
     batch_size: int = 8,
+    readers: int | None = None,
     extensions: Sequence[str] = EXTENSIONS,
     classifier: type[Classifier] = Classifier,
     **options: Any,
@@ -152,19 +153,30 @@ def classify_folder(
     workers: number of workers, or minimum and maximum; by default, from one to as many as the cluster can run.
     num_cpus: processors per worker, and number of threads.
     batch_size: number of images per batch.
+    readers: maximum number of processes that read files; by default, the number of processors in the cluster. Remote
+        storage may need more of them.
     classifier: subclass of Classifier.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size: expected a number >= 1, found {batch_size}")
     if num_cpus <= 0:
         raise ValueError(f"num_cpus: expected a number > 0, found {num_cpus}")
+    if readers is not None and readers < 1:
+        raise ValueError(f"readers: expected a number >= 1, found {readers}")
     require("PIL.Image", "pip install pillow")
     data = require("ray.data")
     artifact = model if isinstance(model, Artifact) else _put_checked(model, size, options)
     pool = _pool(data, workers, num_cpus)
     paths = [os.fspath(folder)] if isinstance(folder, (str, os.PathLike)) else [os.fspath(one) for one in folder]
-    # Reading files is I/O-bound and reserves no processors, because the workers may reserve all of them.
-    files = data.read_binary_files(paths, include_paths=True, file_extensions=list(extensions), num_cpus=0)
+    # Reading files is I/O-bound and reserves no processors, because the workers may reserve all of them. Without a
+    # limit, Ray starts a process for nearly every reading task, and they take processor time from the workers.
+    files = data.read_binary_files(
+        paths,
+        include_paths=True,
+        file_extensions=list(extensions),
+        num_cpus=0,
+        concurrency=_cluster_cpus() if readers is None else readers,
+    )
     return files.map_batches(
         classifier,
         fn_constructor_args=(artifact,),
@@ -187,8 +199,7 @@ def _put_checked(model: Any, size: tuple[int, int] | None, options: dict[str, An
 
 def _pool(data: Any, workers: int | tuple[int, int] | None, num_cpus: float) -> Any:
     if workers is None:
-        cpus = require().cluster_resources().get("CPU", 1)
-        workers = (1, max(1, int(cpus / num_cpus)))
+        workers = (1, max(1, int(_cluster_cpus() / num_cpus)))
     if isinstance(workers, int):
         if workers < 1:
             raise ValueError(f"workers: expected a number >= 1, found {workers}")
@@ -197,3 +208,7 @@ def _pool(data: Any, workers: int | tuple[int, int] | None, num_cpus: float) -> 
     if not 1 <= least <= most:
         raise ValueError(f"workers: expected two numbers >= 1 in ascending order, found {workers}")
     return data.ActorPoolStrategy(min_size=least, max_size=most)
+
+
+def _cluster_cpus() -> int:
+    return max(1, int(require().cluster_resources().get("CPU", 1)))
