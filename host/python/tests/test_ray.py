@@ -60,9 +60,11 @@ class Nodes:
         self.cluster.wait_for_nodes()
         ray.data.DataContext.get_current().enable_progress_bars = False
 
-    def kill(self) -> None:
-        """Kills a node that is not the head."""
-        self.cluster.remove_node(self.others.pop(), allow_graceful=False)
+    def kill(self, names: set[str]) -> None:
+        """Kills one of the named nodes that is not the head."""
+        found = next(node for node in self.others if node.node_id in names)
+        self.others.remove(found)
+        self.cluster.remove_node(found, allow_graceful=False)
 
     def close(self) -> None:
         ray.shutdown()
@@ -116,31 +118,37 @@ class Marking(byoc.ray.Classifier):
         import time
 
         found = super().__call__(batch)
+        node = ray.get_runtime_context().get_node_id()
         for path in batch["path"]:
-            Path(f"{path}.{os.getpid()}.seen").touch()
+            Path(f"{path}.{node}.{os.getpid()}.seen").touch()
         time.sleep(0.1 * len(batch["path"]))
         return found
 
 
 def test_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
     """Kills the node of one of two workers during the classification; the result contains every image once."""
-    folder, count = tmp_path / "pictures", 120
+    folder, count = tmp_path / "pictures", 240
     made = pictures(folder, count)
     (folder / "notes.txt").write_text("no picture by its name")
     (folder / "broken.png").write_text("no picture by its contents")
+
+    def workers() -> list[tuple[str, str]]:
+        """Node and process of the worker of each classified image."""
+        return [tuple(path.name.split(".")[-3:-1]) for path in folder.glob("*.seen")]
+
     dataset = byoc.ray.classify_folder(folder, os.fspath(DIGITS), workers=2, batch_size=4, classifier=Marking)
     rows = []
     for row in dataset.iter_rows():
         rows.append(row)
         if len(rows) == 20:
-            seen = [path.name.split(".")[-2] for path in folder.glob("*.seen")]
+            seen = workers()
             # Both workers have classified some images, and some images remain.
             assert 20 <= len(seen) < count and len(set(seen)) == 2
-            nodes.kill()
+            nodes.kill({node for node, _ in seen})
     paths = Counter(row["path"] for row in rows)
     assert set(paths) == {*made, os.fspath(folder / "broken.png")} and set(paths.values()) == {1}
     # A third worker replaced the killed one.
-    assert len({path.name.split(".")[-2] for path in folder.glob("*.seen")}) >= 3
+    assert len(set(workers())) >= 3
     scores = byoc.compile(DIGITS)(np.stack(list(made.values()))[:, None].astype(np.float32) / 255)
     expected = dict(zip(made, scores))
     for row in rows:
