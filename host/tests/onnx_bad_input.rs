@@ -500,11 +500,11 @@ fn branch(name: &str, op: &str, inputs: &[&str]) -> AttributeProto {
     AttributeProto {
         name: name.into(),
         r#type: AttributeType::Graph as i32,
-        g: Some(GraphProto {
+        g: Some(Box::new(GraphProto {
             node: vec![node(op, inputs, &["result"])],
             output: vec![port("result", &[])],
             ..GraphProto::default()
-        }),
+        })),
         ..AttributeProto::default()
     }
 }

@@ -1,7 +1,8 @@
 //! File input and output. Inputs are regular files that are mapped or read within bounds; outputs appear complete or
-//! not at all. Tensors are read from and written to NumPy files.
+//! not at all. Tensors are read from and written to NumPy files. [`footprint`] tells what encoded messages take in memory.
 
 pub mod directory;
+pub mod footprint;
 pub mod input;
 pub mod mapped;
 pub mod npy;

@@ -121,7 +121,7 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     let mut missing_operators: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
     let mut pending: Vec<(&NodeProto, i64)> = nodes.iter().map(|node| (&node.proto, node.opset.unwrap_or(0))).collect();
     while let Some((proto, version)) = pending.pop() {
-        let subgraphs = proto.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
+        let subgraphs = proto.attribute.iter().filter_map(|attribute| attribute.g.as_deref());
         pending.extend(subgraphs.flat_map(|graph| &graph.node).map(|node| (node, version)));
         if ops::converter(&proto.domain, &proto.op_type, version).is_none() {
             let domain = if is_standard_domain(&proto.domain) { STANDARD_DOMAIN } else { proto.domain.as_str() };

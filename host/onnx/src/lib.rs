@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | [`proto`] | messages of `onnx.proto` |
+//! | `decode` | decoding of messages within the memory limit and the time limit |
 //! | [`folder`], [`pb`] | directories in ONNX test-data layout, and tensors in `.pb` files |
 //! | [`tensor`], [`external`] | tensors, and tensor data in external files |
 //! | `functions` | inlining of model-defined functions |
@@ -15,6 +16,7 @@
 //! A call with constant arguments is folded immediately if that is cheap; this removes the shape arithmetic that
 //! exporters emit.
 
+mod decode;
 pub mod external;
 pub mod folder;
 mod functions;
@@ -34,10 +36,10 @@ use byoc_files::mapped;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use byoc_ir::ir::Dim;
+use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
 use external::ExternalFiles;
 use folder::read_model;
-use prost::Message;
 use proto::{DimensionValue, GraphProto, ModelProto, ValueInfoProto};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -54,7 +56,8 @@ pub const NEWEST_OPSET: i64 = 28;
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let bytes = read_model(path)?;
     let digest = mapped::digest(&bytes).to_hex().to_string();
-    let model = convert_model(decode(path, bytes)?, options, Some(&ExternalFiles::beside(path)))?;
+    let (model, _charge) = decode_model(path, bytes)?;
+    let model = convert_model(model, options, Some(&ExternalFiles::beside(path)))?;
     Ok(Loaded { digest, ..model })
 }
 
@@ -66,7 +69,8 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic
 pub fn load_bytes(bytes: Bytes, dir: Option<&Path>, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let digest = mapped::digest(&bytes).to_hex().to_string();
     let external = dir.map(|dir| ExternalFiles::beside(&dir.join(IN_MEMORY)));
-    let model = convert_model(decode(Path::new(IN_MEMORY), bytes)?, options, external.as_ref())?;
+    let (model, _charge) = decode_model(Path::new(IN_MEMORY), bytes)?;
+    let model = convert_model(model, options, external.as_ref())?;
     Ok(Loaded { digest, ..model })
 }
 
@@ -75,7 +79,7 @@ pub fn load_bytes(bytes: Bytes, dir: Option<&Path>, options: &LoadOptions) -> Re
 /// # Errors
 /// If the model is invalid.
 pub fn signature_of_bytes(bytes: Bytes) -> Result<Signature, Vec<Diagnostic>> {
-    let model = decode(Path::new(IN_MEMORY), bytes)?;
+    let (model, _charge) = decode_model(Path::new(IN_MEMORY), bytes)?;
     graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
 }
 
@@ -87,7 +91,7 @@ const IN_MEMORY: &str = "the model in memory";
 /// # Errors
 /// If the file cannot be read, or the model is invalid.
 pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
-    let model = decode(path, read_model(path)?)?;
+    let (model, _charge) = decode_model(path, read_model(path)?)?;
     graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
 }
 
@@ -103,17 +107,27 @@ pub fn convert_model(
     import::convert(model, options, external)
 }
 
-/// Decodes the `ModelProto` message in a file.
-fn decode(path: &Path, bytes: Bytes) -> Result<ModelProto, Vec<Diagnostic>> {
+/// Decodes the `ModelProto` message in a file, whose structures are charged to the memory limit until the charge is
+/// dropped.
+fn decode_model(path: &Path, bytes: Bytes) -> Result<(ModelProto, Charge), Vec<Diagnostic>> {
     if bytes.is_empty() {
         return Err(vec![unreadable(path, "the file is empty")]);
     }
-    let model = ModelProto::decode(bytes)
-        .map_err(|e| vec![unreadable(path, format!("expected an ONNX model, found malformed protobuf data: {e}"))])?;
+    let error = |reason| unreadable(path, format!("expected an ONNX model, found {reason}"));
+    let (model, charge) = decode::decode::<ModelProto>(bytes, error).map_err(|error| vec![error])?;
     if model.graph.is_none() {
         return Err(vec![unreadable(path, "expected an ONNX model with a graph, found a model without a graph")]);
     }
-    Ok(model)
+    Ok((model, charge))
+}
+
+/// Decodes a model from the bytes of its file, whose structures are charged to the memory limit until the charge is
+/// dropped. The graph may be missing.
+///
+/// # Errors
+/// If the bytes are not a model, or the structures exceed the memory limit.
+pub fn proto_of_bytes(bytes: Bytes) -> Result<(ModelProto, Charge), Diagnostic> {
+    decode::decode(bytes, |reason| invalid_model(format!("expected an ONNX model, found {reason}")))
 }
 
 /// Returns the inputs and outputs that the graph declares. An input with an initializer is a constant, not an input.

@@ -277,13 +277,13 @@ impl<'a, 'm> Node<'a, 'm> {
     /// Returns a tensor attribute, if present.
     pub fn tensor_attr(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(attribute) = self.attribute_of(name, AttributeType::Tensor)? else { return Ok(None) };
-        let proto = attribute.t.clone().unwrap_or_else(TensorProto::default);
+        let proto = attribute.t.as_deref().cloned().unwrap_or_default();
         self.conversion.decode(&proto).map(Some)
     }
 
     /// Returns a subgraph attribute.
     pub fn graph_attr(&self, name: &str) -> Result<&'a GraphProto> {
-        let graph = self.attribute_of(name, AttributeType::Graph)?.and_then(|attribute| attribute.g.as_ref());
+        let graph = self.attribute_of(name, AttributeType::Graph)?.and_then(|attribute| attribute.g.as_deref());
         graph.ok_or_else(|| self.invalid_node(format!("attribute {name} is missing")))
     }
 

@@ -1,5 +1,6 @@
 //! Files with a single ONNX `TensorProto`, the format of data sets in test directories.
 
+use crate::decode::decode;
 use crate::proto::TensorProto;
 use crate::tensor;
 use byoc_files::{bad_file, map_file, write_atomically};
@@ -15,8 +16,8 @@ use std::path::Path;
 /// If the file cannot be read or is not a tensor.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    let proto = TensorProto::decode(bytes)
-        .map_err(|e| bad_file(path, format!("expected a TensorProto, found malformed protobuf data: {e}")))?;
+    let error = |reason| bad_file(path, format!("expected a TensorProto, found {reason}"));
+    let (proto, _charge) = decode::<TensorProto>(bytes, error)?;
     tensor::decode(&proto, None).map_err(|reason| bad_file(path, reason))
 }
 

@@ -12,6 +12,7 @@ use byoc::frontend::onnx::proto::{
 };
 use byoc::frontend::onnx::tensor;
 use byoc_ir::diag::codes;
+use byoc_ir::tensor::memory::Charge;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -27,15 +28,17 @@ pub struct Graph {
     /// Enclosing model without its graph: operator sets and functions.
     model: ModelProto,
     graph: GraphProto,
+    /// Memory of the decoded model.
+    _charge: Charge,
 }
 
 impl Graph {
-    fn of(mut model: ModelProto, mut graph: GraphProto) -> Graph {
+    fn of(mut model: ModelProto, mut graph: GraphProto, charge: Charge) -> Graph {
         model.graph = None;
         let (constants, nodes) = std::mem::take(&mut graph.node).into_iter().partition(is_constant);
         graph.node = nodes;
         graph.initializer.extend(Vec::into_iter(constants).filter_map(constant));
-        Graph { model, graph }
+        Graph { model, graph, _charge: charge }
     }
 
     fn initializer_names(&self) -> BTreeSet<&str> {
@@ -61,9 +64,9 @@ impl Graph {
     /// Decodes a model.
     #[new]
     fn new(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<Graph> {
-        let mut model = decode(py, bytes)?;
+        let (mut model, charge) = decode(py, bytes)?;
         let graph = model.graph.take().unwrap_or_default();
-        Ok(Graph::of(model, graph))
+        Ok(Graph::of(model, graph, charge))
     }
 
     /// Returns the nodes in order.
@@ -168,8 +171,8 @@ impl Graph {
                 None => py.None().into_bound(py),
             },
             AttributeType::Graph => {
-                let graph = attribute.g.clone().unwrap_or_default();
-                Bound::new(py, Graph::of(self.model.clone(), graph))?.into_any()
+                let graph = attribute.g.as_deref().cloned().unwrap_or_default();
+                Bound::new(py, Graph::of(self.model.clone(), graph, Charge::default()))?.into_any()
             }
             _ => py.None().into_bound(py),
         })
@@ -207,7 +210,7 @@ fn constant(node: NodeProto) -> Option<TensorProto> {
     let tensor_proto = |data_type: i32, dims: Vec<i64>| TensorProto { data_type, dims, ..TensorProto::default() };
     let count = |elements: usize| vec![elements as i64];
     let tensor = match attribute.name.as_str() {
-        "value" => attribute.t?,
+        "value" => *attribute.t?,
         "value_float" => TensorProto { float_data: vec![attribute.f?], ..tensor_proto(1, Vec::new()) },
         "value_int" => TensorProto { int64_data: vec![attribute.i?], ..tensor_proto(7, Vec::new()) },
         "value_string" => TensorProto { string_data: vec![attribute.s?], ..tensor_proto(STRING, Vec::new()) },
@@ -235,7 +238,9 @@ fn names_read(node: &NodeProto) -> impl Iterator<Item = String> + use<> {
     let mut worklist = vec![node];
     while let Some(node) = worklist.pop() {
         names.extend(node.input.iter().filter(|name| !name.is_empty()).cloned());
-        for graph in node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs)) {
+        for graph in
+            node.attribute.iter().flat_map(|attribute| attribute.g.as_deref().into_iter().chain(&attribute.graphs))
+        {
             names.extend(graph.output.iter().map(|output| output.name.clone()));
             worklist.extend(&graph.node);
         }

@@ -1,27 +1,24 @@
 //! ONNX files as data: metadata that compilation does not need, and models with replaced initializers.
 
 use crate::error;
-use byoc::Diagnostic;
-use byoc::frontend::onnx::proto::{DimensionValue, ModelProto, TensorProto, TypeProto, ValueInfoProto};
-use byoc_ir::diag::codes;
+use byoc::frontend::onnx::proto::{Bytes, DimensionValue, ModelProto, TensorProto, TypeProto, ValueInfoProto};
+use byoc::frontend::onnx::proto_of_bytes;
+use byoc_ir::tensor::memory::Charge;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::collections::BTreeSet;
 
-/// Decodes an ONNX model.
-pub fn decode(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<ModelProto> {
-    ModelProto::decode(bytes.as_bytes()).map_err(|cause| {
-        let message = format!("expected an ONNX model, found bytes that cannot be decoded: {cause}");
-        error::of(py, Diagnostic::error(codes::frontends::BROKEN_MODEL, message))
-    })
+/// Decodes an ONNX model, whose structures are charged to the memory limit until the charge is dropped.
+pub fn decode(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<(ModelProto, Charge)> {
+    proto_of_bytes(Bytes::copy_from_slice(bytes.as_bytes())).map_err(|diagnostic| error::of(py, diagnostic))
 }
 
 /// Decodes the metadata of an ONNX model: producer, names, versions, properties, declarations of inputs and outputs,
 /// and the inputs with default values.
 #[pyfunction]
 pub fn onnx_metadata<'py>(py: Python<'py>, bytes: &Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyDict>> {
-    let model = decode(py, bytes)?;
+    let (model, _charge) = decode(py, bytes)?;
     let dict = PyDict::new(py);
     dict.set_item("ir_version", model.ir_version)?;
     dict.set_item("producer_name", model.producer_name)?;
@@ -129,7 +126,7 @@ pub fn onnx_edited<'py>(
     tensors: Vec<(String, i32, Vec<i64>, Vec<u8>)>,
     inputs: Vec<String>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let mut model = decode(py, bytes)?;
+    let (mut model, _charge) = decode(py, bytes)?;
     let mut graph = model.graph.take().unwrap_or_default();
     for (name, data_type, dims, raw) in tensors {
         graph.initializer.retain(|tensor| tensor.name != name);

@@ -2,7 +2,9 @@
 
 use crate::error::{Result, ServeError, Status};
 use crate::listen::Connections;
+use crate::loader::Loader;
 use crate::log::LogControl;
+use crate::memory;
 use crate::proto::ServerMetadataResponse;
 use crate::repository::{Overrides, Repository};
 use crate::request::{InferRequest, InferResponse};
@@ -14,7 +16,6 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 
 /// Minimum size in bytes of JSON that is parsed and written outside the connection threads.
 const LARGE_JSON: usize = 256 << 10;
@@ -37,8 +38,8 @@ pub struct App {
     pub is_stopping: AtomicBool,
     /// Id of the next request without a client-supplied id.
     pub next_request_id: AtomicU64,
-    /// Permits for concurrent loads and unloads; each load or unload occupies a thread.
-    pub control_permits: Semaphore,
+    /// Threads that load and unload models.
+    pub loader: Loader,
 }
 
 impl App {
@@ -126,21 +127,23 @@ impl App {
         result
     }
 
-    fn check_control(&self) -> Result<()> {
-        if self.allows_control {
-            return Ok(());
-        }
-        let message = "loading and unloading of models by clients is disabled; start the server with --allow-control";
-        Err(ServeError::new(Status::Unavailable, serving::NOT_SERVED, message))
+    /// Fails unless clients may load and unload models.
+    ///
+    /// # Errors
+    /// If the server runs without `--allow-control`.
+    pub fn check_control(&self) -> Result<()> {
+        if self.allows_control { Ok(()) } else { Err(control_error()) }
     }
 
     /// Loads a model.
     ///
     /// # Errors
-    /// If the server runs without `--allow-control`, too many loads are in progress, or the model cannot be loaded.
+    /// If the server runs without `--allow-control`, too many loads are in progress, or the model cannot be loaded
+    /// within its time limit.
     pub async fn load(self: &Arc<Self>, name: String, overrides: Overrides) -> Result<()> {
         self.check_control()?;
-        self.control(move |app| app.repository.load(&name, &overrides)).await
+        let app = self.clone();
+        self.loader.run(move || app.repository.load(&name, &overrides)).await
     }
 
     /// Unloads a model.
@@ -149,31 +152,26 @@ impl App {
     /// If the server runs without `--allow-control`, too many loads are in progress, or the model is unknown.
     pub async fn unload(self: &Arc<Self>, name: String) -> Result<()> {
         self.check_control()?;
-        self.control(move |app| app.repository.unload(&name)).await
-    }
-
-    async fn control(self: &Arc<Self>, task: impl FnOnce(&App) -> Result<()> + Send + 'static) -> Result<()> {
-        let Ok(_permit) = self.control_permits.try_acquire() else {
-            return Err(ServeError::overloaded("too many concurrent loads and unloads of models; retry later"));
-        };
         let app = self.clone();
-        match tokio::task::spawn_blocking(move || task(&app)).await {
-            Ok(result) => result,
-            Err(_) => Err(panic_error()),
-        }
+        self.loader.run(move || app.repository.unload(&name)).await
     }
 
-    /// Charges the next `extra` bytes of a request, which follow `size` earlier bytes, against the memory limit.
+    /// Adds the next `extra` bytes of a request, which follow `size` earlier bytes, to `charge`.
     ///
     /// # Errors
     /// If the request exceeds the request size limit, or the memory limit is exhausted.
-    pub fn charge(&self, size: usize, extra: usize) -> Result<Charge> {
+    pub fn charge(&self, charge: &mut Charge, size: usize, extra: usize) -> Result<()> {
         if size.saturating_add(extra) > self.max_request_size {
             return Err(too_large_error(self.max_request_size, size.saturating_add(extra)));
         }
-        Charge::new(extra)
-            .map_err(|error| ServeError::overloaded(format!("not enough memory for the request; retry later: {error}")))
+        memory::grow(charge, extra)
     }
+}
+
+/// Returns the error for a load or unload by a client without permission.
+pub fn control_error() -> ServeError {
+    let message = "loading and unloading of models by clients is disabled; start the server with --allow-control";
+    ServeError::new(Status::Unavailable, serving::NOT_SERVED, message)
 }
 
 /// Returns the error for a request that exceeds the size limit.
@@ -195,9 +193,14 @@ pub async fn run_json_task<T: Send + 'static>(
     size: usize,
     task: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    if size < LARGE_JSON {
-        return task();
-    }
+    if size < LARGE_JSON { task() } else { run_task(task).await }
+}
+
+/// Runs `task` on a blocking thread.
+///
+/// # Errors
+/// If `task` fails or panics.
+pub async fn run_task<T: Send + 'static>(task: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(task).await.unwrap_or_else(|_| Err(panic_error()))
 }
 
@@ -205,5 +208,5 @@ pub async fn run_json_task<T: Send + 'static>(
 #[derive(Debug, Default)]
 pub struct BodyBytes {
     pub bytes: Bytes,
-    pub _charges: Vec<Charge>,
+    pub charge: Charge,
 }

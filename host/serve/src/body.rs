@@ -1,10 +1,13 @@
-//! HTTP bodies: compression in both directions, aligned binary data, zero-copy access to parts.
+//! HTTP bodies: compression in both directions, aligned binary data, zero-copy access to parts. Bodies are charged to
+//! the memory limit: a request until its response is computed, a response until the client has read it.
 
 use crate::app::{App, BodyBytes, run_json_task, too_large_error};
 use crate::error::{Result, ServeError};
 use crate::infer_json::HttpResponse;
+use crate::memory::{self, ChargedBytes};
 use axum::body::Body;
 use axum::response::Response;
+use byoc_ir::tensor::memory::Charge;
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::read::{GzDecoder, ZlibDecoder};
@@ -81,7 +84,7 @@ pub async fn read_body(
     let data = (buffer.as_ptr() as usize).wrapping_add(header % ALIGN);
     let pad = (ALIGN - data % ALIGN) % ALIGN;
     buffer.resize(pad, 0);
-    let mut memory_charges = Vec::new();
+    let mut charge = Charge::default();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| ServeError::bad_request(format!("cannot read the request body: {error}")))?;
         if let Ok(bytes) = frame.into_data() {
@@ -89,14 +92,18 @@ pub async fn read_body(
             if size + bytes.len() > max_size {
                 return Err(too_large_error(max_size, size + bytes.len()));
             }
-            memory_charges.push(app.charge(size, bytes.len())?);
+            app.charge(&mut charge, size, bytes.len())?;
             buffer.extend_from_slice(&bytes);
         }
     }
     let bytes = buffer.freeze().slice(pad..);
-    let Some(coding) = coding else { return Ok(BodyBytes { bytes, _charges: memory_charges }) };
+    let Some(coding) = coding else { return Ok(BodyBytes { bytes, charge }) };
     let app = app.clone();
-    run_json_task(usize::MAX, move || decompress(&app, &bytes, coding, max_size)).await
+    run_json_task(usize::MAX, move || {
+        let _compressed = charge;
+        decompress(&app, &bytes, coding, max_size)
+    })
+    .await
 }
 
 fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Result<BodyBytes> {
@@ -104,18 +111,18 @@ fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Resul
         Coding::Gzip => Box::new(GzDecoder::new(bytes)),
         Coding::Deflate => Box::new(ZlibDecoder::new(bytes)),
     };
-    let (mut decompressed, mut memory_charges, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
+    let (mut decompressed, mut charge, mut chunk) = (Vec::new(), Charge::default(), vec![0; 64 << 10]);
     loop {
         let count = reader.read(&mut chunk).map_err(|error| {
             ServeError::bad_request(format!("cannot decompress the {} body: {error}", coding.name()))
         })?;
         if count == 0 {
-            return Ok(BodyBytes { bytes: decompressed.into(), _charges: memory_charges });
+            return Ok(BodyBytes { bytes: decompressed.into(), charge });
         }
         if decompressed.len() + count > max_size {
             return Err(too_large_error(max_size, decompressed.len() + count));
         }
-        memory_charges.push(app.charge(decompressed.len(), count)?);
+        app.charge(&mut charge, decompressed.len(), count)?;
         decompressed.extend_from_slice(&chunk[..count]);
     }
 }
@@ -153,26 +160,30 @@ impl http_body::Body for Chunks {
 /// # Errors
 /// If the response cannot be compressed.
 pub async fn infer_response(response: HttpResponse, compression: Option<Coding>) -> Result<Response> {
-    let HttpResponse { header, binary } = response;
+    let HttpResponse { header, binary, mut charge } = response;
     let json = header.len();
     let is_binary = !binary.is_empty();
     let size = json + binary.iter().map(Bytes::len).sum::<usize>();
     let body = match compression {
         Some(coding) => {
             let compress_parts = move || {
+                memory::grow(&mut charge, size)?;
                 let mut parts = vec![Bytes::from(header)];
                 parts.extend(binary);
-                compress(&parts, coding)
+                let compressed = compress(&parts, coding)?;
+                memory::resize(&mut charge, compressed.len())?;
+                Ok(ChargedBytes::of(compressed, charge))
             };
             Body::from(run_json_task(size, compress_parts).await?)
         }
         None if size <= MAX_JOINED => {
             let mut message = header;
             binary.iter().for_each(|bytes| message.extend_from_slice(bytes));
-            Body::from(message)
+            memory::grow(&mut charge, size - json)?;
+            Body::from(ChargedBytes::of(message, charge))
         }
         None => {
-            let mut parts = VecDeque::from([Bytes::from(header)]);
+            let mut parts = VecDeque::from([ChargedBytes::of(header, charge)]);
             parts.extend(binary.into_iter().filter(|bytes| !bytes.is_empty()));
             Body::new(Chunks { parts, remaining_size: size as u64 })
         }

@@ -268,6 +268,18 @@ pub fn write_json(output: &str, datatype: Datatype, bytes: &[u8], out: &mut Vec<
     Ok(())
 }
 
+/// Returns the maximum number of characters with which [`write_json`] writes a byte of an output, separators included.
+pub fn max_json_width(datatype: Datatype) -> usize {
+    match datatype {
+        // `false,` and an escaped control character.
+        Datatype::Fixed(DType::Bool) | Datatype::Bytes => 6,
+        // `-128,`
+        Datatype::Fixed(DType::I8) => 5,
+        // `255,`, `-32768,`, `-1.1754944e-38,` and `-2.2250738585072014e-308,`.
+        _ => 4,
+    }
+}
+
 /// Appends a value as JSON. Writing to memory does not fail.
 pub fn write_number(value: &impl serde::Serialize, out: &mut Vec<u8>) {
     let _ = serde_json::to_writer(out, value);
@@ -298,6 +310,21 @@ mod tests {
         }
         let texts = [Scalar::Text(String::new()), Scalar::Text("a\0ü".into())];
         assert_eq!(json("BYTES", &encode("x", Datatype::Bytes, &texts).unwrap()), "[\"\",\"a\\u0000ü\"]");
+        for (name, bytes) in [
+            ("BOOL", vec![0; 3]),
+            ("INT8", i8::MIN.to_le_bytes().repeat(3)),
+            ("UINT8", u8::MAX.to_le_bytes().repeat(3)),
+            ("INT16", i16::MIN.to_le_bytes().repeat(3)),
+            ("INT32", i32::MIN.to_le_bytes().repeat(3)),
+            ("INT64", i64::MIN.to_le_bytes().repeat(3)),
+            ("FP32", (-f32::MIN_POSITIVE).to_le_bytes().repeat(3)),
+            ("FP64", (-f64::MIN_POSITIVE).to_le_bytes().repeat(3)),
+            ("BYTES", [&3u32.to_le_bytes()[..], &[1; 3]].concat()),
+            ("BYTES", vec![0; 12]),
+        ] {
+            let max_size = bytes.len() * max_json_width(Datatype::parse(name).unwrap());
+            assert!(json(name, &bytes).len() <= max_size + 1, "{name}");
+        }
         let bools = encode("x", Datatype::parse("BOOL").unwrap(), &[Scalar::Bool(true), Scalar::Int(0)]).unwrap();
         assert_eq!(json("BOOL", &bools), "[true,false]");
     }

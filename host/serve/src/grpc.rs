@@ -1,10 +1,14 @@
 //! gRPC interface: `inference.GRPCInferenceService`, and `grpc.health.v1.Health` for probes.
+//!
+//! The codec passes the bytes of a request on. They are decoded after their footprint is charged to the memory limit,
+//! and on another thread if decoding takes long.
 
-use crate::app::{App, too_large_error};
+use crate::app::{App, control_error, run_task, too_large_error};
 use crate::datatype::{Datatype, Scalar, encode};
 use crate::error::{Result, ServeError, Status};
 use crate::http::change_log;
 use crate::infer_json::unknown_datatype;
+use crate::memory::{self, ChargedBytes};
 use crate::proto::{
     Empty, HealthCheckResponse, InferParameter, InferTensor, InferTensorContents, LogSetting, LogSettingChoice,
     LogSettings, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelMetadataResponse, ModelRequest,
@@ -14,28 +18,31 @@ use crate::proto::{
 };
 use crate::repository::Overrides;
 use crate::request::{
-    InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, check_unload_parameter,
-    requested_output, take_shared,
+    InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, check_count,
+    check_unload_parameter, requested_output, take_shared,
 };
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use byoc::DType;
+use byoc::io::footprint::{self, Decodable};
 use byoc_ir::diag::codes::runtime::TIMED_OUT;
 use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
 use hyper::body::Frame;
 use prost::Message;
+use prost::bytes::Buf;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tonic::codec::{CompressionEncoding, EnabledCompressionEncodings};
+use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EnabledCompressionEncodings};
 use tonic::server::{Grpc, UnaryService};
-use tonic_prost::ProstCodec;
+use tonic_prost::ProstEncoder;
 
 /// Returns the router for all services.
 pub fn router(app: Arc<App>) -> Router {
@@ -68,6 +75,9 @@ async fn dispatch(State(app): State<Arc<App>>, request: Request) -> Response {
             "ModelConfig" => unary(call, request, model_config).await,
             "ModelStatistics" => unary(call, request, model_statistics).await,
             "RepositoryIndex" => unary(call, request, repository_index).await,
+            "RepositoryModelLoad" | "RepositoryModelUnload" if !call.app.allows_control => {
+                tonic::Status::from(control_error()).into_http()
+            }
             "RepositoryModelLoad" => unary(with_load_deadline(call), request, repository_load).await,
             "RepositoryModelUnload" => unary(with_load_deadline(call), request, repository_unload).await,
             "SystemSharedMemoryStatus" => unary(call, request, shared_status).await,
@@ -117,65 +127,209 @@ fn timeout(headers: &hyper::HeaderMap) -> Option<Duration> {
     })
 }
 
-/// Method with one request and one response.
-struct Method<F>(Call, F);
+/// Request of a method, converted from its message.
+trait MethodRequest: Sized + Send + 'static {
+    type Message: Message + Default + Decodable;
 
-impl<F, R, A, B> UnaryService<A> for Method<F>
+    fn convert(message: Self::Message) -> Result<Self>;
+}
+
+impl<M: Message + Default + Decodable + Send + 'static> MethodRequest for M {
+    type Message = M;
+
+    fn convert(message: M) -> Result<M> {
+        Ok(message)
+    }
+}
+
+/// Request of ModelInfer.
+struct Infer {
+    model: String,
+    version: String,
+    request: InferRequest,
+}
+
+impl MethodRequest for Infer {
+    type Message = ModelInferRequest;
+
+    fn convert(mut message: ModelInferRequest) -> Result<Infer> {
+        let (model, version) = (std::mem::take(&mut message.model_name), std::mem::take(&mut message.model_version));
+        let request = infer_request(&model, message)?;
+        Ok(Infer { model, version, request })
+    }
+}
+
+/// Codec that passes on the bytes of requests.
+struct RawCodec<B>(PhantomData<B>);
+
+/// Decoder that passes on the bytes of a request.
+struct RawDecoder;
+
+impl<B: Message + Send + 'static> Codec for RawCodec<B> {
+    type Encode = B;
+    type Decode = Bytes;
+    type Encoder = ProstEncoder<B>;
+    type Decoder = RawDecoder;
+
+    fn encoder(&mut self) -> ProstEncoder<B> {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> RawDecoder {
+        RawDecoder
+    }
+}
+
+impl Decoder for RawDecoder {
+    type Item = Bytes;
+    type Error = tonic::Status;
+
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> std::result::Result<Option<Bytes>, tonic::Status> {
+        Ok(Some(source.copy_to_bytes(source.remaining())))
+    }
+}
+
+/// Decodes a request, whose footprint is added to `charge`.
+async fn decode<A: MethodRequest>(bytes: Bytes, charge: &Mutex<Charge>) -> Result<A> {
+    /// Number of fields from which a message is decoded on a thread for blocking work.
+    const MAX_INLINE_FIELDS: usize = 10_000;
+    let decode = |bytes: Bytes| {
+        A::Message::decode(bytes)
+            .map_err(|error| {
+                // The status that gRPC libraries return for a message that cannot be parsed.
+                let message = format!("cannot decode the message: {error}");
+                ServeError::new(Status::Internal, byoc_ir::diag::codes::serving::BAD_REQUEST, message)
+            })
+            .and_then(A::convert)
+    };
+    if let Some(size) = footprint::protobuf::<A::Message>(&bytes, MAX_INLINE_FIELDS) {
+        memory::grow(&mut charge.lock().unwrap_or_else(PoisonError::into_inner), size)?;
+        return decode(bytes);
+    }
+    let (request, decoded_charge) = run_task(move || {
+        let size = footprint::protobuf::<A::Message>(&bytes, usize::MAX).unwrap_or(usize::MAX);
+        let mut charge = Charge::default();
+        memory::grow(&mut charge, size)?;
+        Ok((decode(bytes)?, charge))
+    })
+    .await?;
+    charge.lock().unwrap_or_else(PoisonError::into_inner).merge(decoded_charge);
+    Ok(request)
+}
+
+/// Method with one request and one response.
+struct Method<F, A> {
+    call: Call,
+    method: F,
+    charges: Arc<Charges>,
+    request: PhantomData<fn() -> A>,
+}
+
+/// Memory of a call.
+#[derive(Default)]
+struct Charges {
+    request: Mutex<Charge>,
+    response: Mutex<Charge>,
+}
+
+impl<F, R, A, B> UnaryService<Bytes> for Method<F, A>
 where
     F: Fn(Call, A) -> R + Clone + Send + 'static,
     R: Future<Output = Result<B>> + Send + 'static,
-    A: Send + 'static,
-    B: Send + 'static,
+    A: MethodRequest,
+    B: Message + 'static,
 {
     type Response = B;
     type Future = Pin<Box<dyn Future<Output = std::result::Result<tonic::Response<B>, tonic::Status>> + Send>>;
 
-    fn call(&mut self, request: tonic::Request<A>) -> Self::Future {
-        let response = (self.1.clone())(self.0.clone(), request.into_inner());
-        Box::pin(async move { Ok(tonic::Response::new(response.await?)) })
+    fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
+        let (call, method, charges) = (self.call.clone(), self.method.clone(), self.charges.clone());
+        Box::pin(async move {
+            let message = decode(request.into_inner(), &charges.request).await?;
+            let response = method(call, message).await?;
+            // The encoded response is in memory until the client has read it.
+            let mut charge = charges.response.lock().unwrap_or_else(PoisonError::into_inner);
+            memory::grow(&mut charge, response.encoded_len())?;
+            Ok(tonic::Response::new(response))
+        })
     }
 }
 
 async fn unary<A, B, R, F>(call: Call, request: Request, method: F) -> Response
 where
-    A: Message + Default + Send + Sync + 'static,
+    A: MethodRequest,
     B: Message + Send + Sync + 'static,
     R: Future<Output = Result<B>> + Send + 'static,
     F: Fn(Call, A) -> R + Clone + Send + 'static,
 {
-    let codec = ProstCodec::<B, A>::default();
     let mut encodings = EnabledCompressionEncodings::default();
     encodings.enable(CompressionEncoding::Gzip);
     encodings.enable(CompressionEncoding::Deflate);
     // Responses are not compressed: clients accept compression by default, and compression takes longer than sending.
-    let mut grpc = Grpc::new(codec)
+    let mut grpc = Grpc::new(RawCodec::<B>(PhantomData))
         .apply_compression_config(encodings, EnabledCompressionEncodings::default())
         .apply_max_message_size_config(Some(call.app.max_request_size), Some(i32::MAX as usize));
     let app = call.app.clone();
-    let mut charges_held = Vec::new();
+    let charges = Arc::new(Charges::default());
     if request.headers().get("grpc-encoding").is_some_and(|coding| coding != "identity") {
         // The decompressed size is known too late, so the maximum is charged.
-        match app.charge(0, app.max_request_size) {
-            Ok(charge) => charges_held.push(charge),
-            Err(error) => return tonic::Status::from(error).into_http(),
+        let mut charge = charges.request.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = app.charge(&mut charge, 0, app.max_request_size) {
+            return tonic::Status::from(error).into_http();
         }
     }
-    let charges = Arc::new(Mutex::new(charges_held));
     let max_size = app.max_request_size;
     let request = request.map(|body| ChargedBody { body, app, size: 0, charges: charges.clone() });
     let deadline = tokio::time::Instant::from_std(call.deadline);
-    let response = tokio::time::timeout_at(deadline, grpc.unary(Method(call, method), request)).await;
-    drop(charges);
+    let service = Method { call, method, charges: charges.clone(), request: PhantomData };
+    let response = tokio::time::timeout_at(deadline, grpc.unary(service, request)).await;
     match response {
         // Replaces the codec's message for a request that exceeds the limit.
         Ok(response) if response.headers().get("grpc-status").is_some_and(|status| status == OUT_OF_RANGE) => {
             tonic::Status::from(too_large_error(max_size, max_size)).into_http()
         }
-        Ok(response) => response.map(axum::body::Body::new),
+        Ok(response) => {
+            let charge = std::mem::take(&mut *charges.response.lock().unwrap_or_else(PoisonError::into_inner));
+            response.map(|body| axum::body::Body::new(ChargedResponse { body, charge: Some(charge) }))
+        }
         Err(_) => {
             let message = "the request was not received and served before its deadline";
             tonic::Status::from(ServeError::new(Status::DeadlineExceeded, TIMED_OUT, message)).into_http()
         }
+    }
+}
+
+/// Body of a response, whose message is charged to the memory limit until it is sent.
+struct ChargedResponse {
+    body: tonic::body::Body,
+    /// Charge of the message, which is the first frame.
+    charge: Option<Charge>,
+}
+
+impl http_body::Body for ChargedResponse {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, tonic::Status>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
+        Poll::Ready(frame.map(|frame| {
+            let frame = frame?;
+            Ok(frame.map_data(|bytes| match self.charge.take() {
+                Some(charge) => ChargedBytes::of(bytes, charge),
+                None => bytes,
+            }))
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -187,7 +341,7 @@ struct ChargedBody {
     body: axum::body::Body,
     app: Arc<App>,
     size: usize,
-    charges: Arc<Mutex<Vec<Charge>>>,
+    charges: Arc<Charges>,
 }
 
 impl http_body::Body for ChargedBody {
@@ -203,9 +357,10 @@ impl http_body::Body for ChargedBody {
         let frame = frame.map_err(|error| tonic::Status::cancelled(format!("cannot read the request: {error}")))?;
         if let Some(bytes) = frame.data_ref() {
             // The five bytes of the frame header are not part of the message.
-            let charge = self.app.charge(self.size.saturating_sub(5), bytes.len())?;
+            let mut charge = self.charges.request.lock().unwrap_or_else(PoisonError::into_inner);
+            self.app.charge(&mut charge, self.size.saturating_sub(5), bytes.len())?;
+            drop(charge);
             self.size += bytes.len();
-            self.charges.lock().unwrap_or_else(PoisonError::into_inner).push(charge);
         }
         Poll::Ready(Some(Ok(frame)))
     }
@@ -273,10 +428,9 @@ async fn model_statistics(call: Call, request: ModelRequest) -> Result<ModelStat
     Ok(ModelStatisticsResponse { model_stats: model_stats.collect() })
 }
 
-async fn model_infer(call: Call, request: ModelInferRequest) -> Result<ModelInferResponse> {
-    let model = call.app.find(&request.model_name, &request.model_version)?;
-    let request = infer_request(request)?;
-    let response = call.app.infer(&model, "grpc", request, call.arrival, call.deadline).await?;
+async fn model_infer(call: Call, infer: Infer) -> Result<ModelInferResponse> {
+    let model = call.app.find(&infer.model, &infer.version)?;
+    let response = call.app.infer(&model, "grpc", infer.request, call.arrival, call.deadline).await?;
     Ok(infer_response(response))
 }
 
@@ -394,8 +548,11 @@ fn params(parameters: BTreeMap<String, InferParameter>) -> Params {
     parameters.into_iter().filter_map(param).collect()
 }
 
-/// Converts an inference request. Raw data has one entry per input outside shared memory.
-fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
+/// Converts an inference request for a model. Raw data has one entry per input outside shared memory.
+fn infer_request(model: &str, request: ModelInferRequest) -> Result<InferRequest> {
+    check_count("inputs", request.inputs.len())?;
+    check_count("outputs", request.outputs.len())?;
+    check_count("entries of raw_input_contents", request.raw_input_contents.len())?;
     let is_raw = !request.raw_input_contents.is_empty();
     let content_count = request.raw_input_contents.len();
     let mut raw = request.raw_input_contents.into_iter();
@@ -411,8 +568,7 @@ fn infer_request(request: ModelInferRequest) -> Result<InferRequest> {
             }
             (None, Some(_)) if is_raw => {
                 let message = format!(
-                    "contents field must not be specified when using raw_input_contents for '{name}' for model '{}'",
-                    request.model_name
+                    "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
                 );
                 return Err(ServeError::bad_request(message));
             }

@@ -3,12 +3,13 @@
 //! The content type of a request is ignored, because some clients omit it. Every error response has a JSON body with
 //! `error` and `code`.
 
-use crate::app::{App, run_json_task};
+use crate::app::{App, BodyBytes, run_json_task};
 use crate::body::{accepted_coding, infer_response, read_body};
 use crate::config;
 use crate::datatype::Datatype;
 use crate::error::{Result, ServeError, Status};
 use crate::infer_json::{self, HttpRequest};
+use crate::memory::{self, ChargedBytes};
 use crate::metrics;
 use crate::repository::Overrides;
 use crate::request::{InferRequest, InputData, InputTensor, Param, check_unload_parameter};
@@ -22,7 +23,9 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use byoc::io::footprint::{self, JsonCosts};
 use byoc_ir::diag::{Code, codes::serving};
+use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use hyper::{HeaderMap, StatusCode};
@@ -273,28 +276,14 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
             Ok(json_response(&Value::Array(entries.collect())))
         }
         Endpoint::Load => {
-            let deadline = tokio::time::Instant::from_std(arrival + app.timeout);
-            let control_params = tokio::time::timeout_at(deadline, control_parameters(app, request)).await;
-            let parameters = control_params.unwrap_or_else(|_| Err(timeout_error(app)))?;
             app.repository.check_repository(&path.repository)?;
-            let overrides = run_json_task(usize::MAX, move || load_overrides(parameters)).await?;
+            let (overrides, _charge) = control_request(app, request, arrival, load_overrides).await?;
             app.load(path.model.clone(), overrides).await?;
             Ok(json_response(&json!({"name": path.model, "load": true})))
         }
         Endpoint::Unload => {
-            let deadline = tokio::time::Instant::from_std(arrival + app.timeout);
-            let control_params = tokio::time::timeout_at(deadline, control_parameters(app, request)).await;
-            let parameters = control_params.unwrap_or_else(|_| Err(timeout_error(app)))?;
             app.repository.check_repository(&path.repository)?;
-            for (name, value) in parameters {
-                let value = match value {
-                    Value::Bool(value) => Some(Param::Bool(value)),
-                    Value::String(text) => Some(Param::Text(text)),
-                    Value::Number(value) => Some(Param::Float(value.as_f64().unwrap_or_default())),
-                    _ => None,
-                };
-                check_unload_parameter(&name, value.as_ref())?;
-            }
+            control_request(app, request, arrival, check_unload).await?;
             app.unload(path.model.clone()).await?;
             Ok(json_response(&json!({"name": path.model, "unload": true})))
         }
@@ -342,12 +331,7 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
             set_log(app, &fields)?;
             Ok(json_response(&log_settings(app)))
         }
-        Endpoint::Metrics => {
-            let mut response = Response::new(Body::from(metrics::text(app)));
-            let format = "text/plain; version=0.0.4; charset=utf-8";
-            response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(format));
-            Ok(response)
-        }
+        Endpoint::Metrics => Ok(text_response(metrics::text(app), "text/plain; version=0.0.4; charset=utf-8")),
     }
 }
 
@@ -372,10 +356,8 @@ fn explain(app: &App, path: &Path, request: &Request) -> Result<Response> {
     if !wants_page {
         return Ok(json_response(&json!(explanation)));
     }
-    let mut response = Response::new(Body::from(byoc::build::explain_page::page(&model.name, explanation)));
-    let format = "text/html; charset=utf-8";
-    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(format));
-    Ok(response)
+    let page = byoc::build::explain_page::page(&model.name, explanation);
+    Ok(text_response(page, "text/html; charset=utf-8"))
 }
 
 async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) -> Result<Response> {
@@ -384,7 +366,7 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) 
     let compression = accepted_coding(&parts.headers);
     // The body is read before the request is checked: a connection with an unread body cannot be reused.
     let expected = header.as_ref().ok().copied().flatten().unwrap_or(0);
-    let body_bytes = read_body(app, &parts.headers, body, app.max_request_size, expected).await?;
+    let mut body_bytes = read_body(app, &parts.headers, body, app.max_request_size, expected).await?;
     let header = header?;
     let model = app.find(&path.model, &path.version)?;
     let bytes = body_bytes.bytes.clone();
@@ -399,7 +381,13 @@ async fn infer(app: &Arc<App>, path: &Path, request: Request, arrival: Instant) 
                 );
                 return Err(ServeError::bad_request(message));
             }
-            run_json_task(header, move || infer_json::parse(&bytes, header)).await?
+            let parse = move || {
+                let mut charge = Charge::default();
+                Ok((infer_json::parse(&bytes, header, &mut charge)?, charge))
+            };
+            let (request, charge) = run_json_task(header, parse).await?;
+            body_bytes.charge.merge(charge);
+            request
         }
     };
     if request.id.is_empty()
@@ -463,28 +451,66 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
 async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, request: Request) -> Result<T> {
     let (parts, body) = request.into_parts();
     let body_bytes = read_body(app, &parts.headers, body, MAX_SMALL_BODY.min(app.max_request_size), 0).await?;
-    if body_bytes.bytes.iter().all(u8::is_ascii_whitespace) {
+    parse_json(&body_bytes.bytes, &mut Charge::default())
+}
+
+/// Memory of the parts of a JSON value. Vectors double their capacity as they grow; the first of a vector is 4 values.
+const VALUE_COSTS: JsonCosts =
+    JsonCosts { object: 11 * (MEMBER + size_of::<usize>()), array: 4 * size_of::<Value>(), item: 2 * MEMBER };
+/// Memory of a member of an object: its name, its value, its hash, and its place in the table.
+const MEMBER: usize = size_of::<String>() + size_of::<Value>() + 4 * size_of::<usize>();
+
+/// Parses JSON whose memory is added to `charge`; white space stands for the default value.
+fn parse_json<T: Default + for<'a> Deserialize<'a>>(text: &[u8], charge: &mut Charge) -> Result<T> {
+    if text.iter().all(u8::is_ascii_whitespace) {
         return Ok(T::default());
     }
-    serde_json::from_slice(&body_bytes.bytes)
+    memory::grow(charge, footprint::json(text, VALUE_COSTS))?;
+    serde_json::from_slice(text)
         .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))
 }
 
-/// Reads the parameters of a load or unload request.
-async fn control_parameters(app: &Arc<App>, request: Request) -> Result<BTreeMap<String, Value>> {
-    #[derive(Default, Deserialize)]
-    struct Fields {
-        #[serde(default)]
-        parameters: BTreeMap<String, Value>,
-    }
+/// Parameters of a load or unload request.
+#[derive(Default, Deserialize)]
+struct ControlParams {
+    #[serde(default)]
+    parameters: BTreeMap<String, Value>,
+}
+
+/// Reads a load or unload request within the time limit of requests, and converts its parameters on a thread for
+/// blocking work. The charge covers them.
+async fn control_request<T: Send + 'static>(
+    app: &Arc<App>,
+    request: Request,
+    arrival: Instant,
+    convert: impl FnOnce(BTreeMap<String, Value>) -> Result<T> + Send + 'static,
+) -> Result<(T, Charge)> {
+    app.check_control()?;
     let (parts, body) = request.into_parts();
-    let body_bytes = read_body(app, &parts.headers, body, app.max_request_size, 0).await?;
-    if body_bytes.bytes.iter().all(u8::is_ascii_whitespace) {
-        return Ok(BTreeMap::new());
+    let read = async {
+        let BodyBytes { bytes, mut charge } = read_body(app, &parts.headers, body, app.max_request_size, 0).await?;
+        run_json_task(bytes.len(), move || {
+            let params: ControlParams = parse_json(&bytes, &mut charge)?;
+            Ok((convert(params.parameters)?, charge))
+        })
+        .await
+    };
+    let deadline = tokio::time::Instant::from_std(arrival + app.timeout);
+    tokio::time::timeout_at(deadline, read).await.unwrap_or_else(|_| Err(timeout_error(app)))
+}
+
+/// Checks the parameters of an unload request.
+fn check_unload(parameters: BTreeMap<String, Value>) -> Result<()> {
+    for (name, value) in parameters {
+        let value = match value {
+            Value::Bool(value) => Some(Param::Bool(value)),
+            Value::String(text) => Some(Param::Text(text)),
+            Value::Number(value) => Some(Param::Float(value.as_f64().unwrap_or_default())),
+            _ => None,
+        };
+        check_unload_parameter(&name, value.as_ref())?;
     }
-    let fields: Fields = serde_json::from_slice(&body_bytes.bytes)
-        .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))?;
-    Ok(fields.parameters)
+    Ok(())
 }
 
 fn load_overrides(parameters: BTreeMap<String, Value>) -> Result<Overrides> {
@@ -568,8 +594,16 @@ pub fn change_log(app: &App, fields: &BTreeMap<String, Value>) -> Result<Value> 
 }
 
 fn json_response(value: &Value) -> Response {
-    let mut response = Response::new(Body::from(value.to_string()));
-    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("application/json"));
+    text_response(value.to_string(), "application/json")
+}
+
+/// Returns a response whose text is charged to the memory limit until the client has read it.
+fn text_response(text: String, content_type: &'static str) -> Response {
+    let mut response = match ChargedBytes::charge(text) {
+        Ok(bytes) => Response::new(Body::from(bytes)),
+        Err(error) => return respond_error(&error),
+    };
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(content_type));
     response
 }
 
@@ -579,7 +613,9 @@ fn with_status(mut response: Response, status: StatusCode) -> Response {
 }
 
 fn error_response(status: StatusCode, message: &str, code: Code) -> Response {
-    with_status(json_response(&json!({"error": message, "code": code.to_string()})), status)
+    let mut response = Response::new(Body::from(json!({"error": message, "code": code.to_string()}).to_string()));
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("application/json"));
+    with_status(response, status)
 }
 
 fn respond_error(error: &ServeError) -> Response {

@@ -1,10 +1,14 @@
 //! Inference requests and responses as JSON, with the binary tensor extension.
 
-use crate::datatype::{Datatype, Scalar, encode, write_json, write_number};
+use crate::datatype::{Datatype, Scalar, encode, max_json_width, write_json, write_number};
 use crate::error::{Result, ServeError};
+use crate::memory;
 use crate::request::{
-    InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, requested_output, take_shared,
+    InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, check_count, requested_output,
+    take_shared,
 };
+use byoc::io::footprint::{self, JsonCosts};
+use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -246,16 +250,29 @@ fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Parses a request: `header` bytes of JSON, followed by the binary data of its inputs.
+/// Memory of the parts of a request. The vectors that hold them double their capacity as they grow.
+const COSTS: JsonCosts = JsonCosts {
+    // The name, the datatype and the shape of an input, and a node of the map of its parameters.
+    object: 4 * size_of::<JsonInput>() + 11 * (size_of::<String>() + size_of::<Param>()),
+    array: 4 * size_of::<Option<usize>>(),
+    item: 2 * size_of::<Scalar>(),
+};
+
+/// Parses a request: `header` bytes of JSON, followed by the binary data of its inputs. The memory that the request
+/// takes is added to `charge`.
 ///
 /// # Errors
-/// If the request is malformed, or its sizes are inconsistent.
-pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
+/// If the request is malformed, its sizes are inconsistent, or the memory limit is exhausted.
+pub fn parse(body: &Bytes, header: usize, charge: &mut Charge) -> Result<HttpRequest> {
+    memory::grow(charge, footprint::json(&body[..header], COSTS))?;
     let json: JsonRequest = serde_json::from_slice(&quote_tokens(&body[..header])).map_err(|error| {
         ServeError::bad_request(format!(
             "failed to parse the request JSON buffer: expected an inference request: {error}"
         ))
     })?;
+    let outputs = json.outputs.unwrap_or_default();
+    check_count("inputs", json.inputs.len())?;
+    check_count("outputs", outputs.len())?;
     let mut params = json.parameters.0;
     let binary_output =
         params.remove("binary_data_output").map_or(Ok(false), |value| value.bool("binary_data_output"))?;
@@ -319,8 +336,8 @@ pub fn parse(body: &Bytes, header: usize) -> Result<HttpRequest> {
             format!("expected {} bytes of binary data for all inputs, found {}", offset - header, body.len() - header);
         return Err(ServeError::bad_request(message));
     }
-    let outputs = json.outputs.unwrap_or_default().into_iter();
-    let outputs = outputs.map(|output| requested_output(output.name, output.parameters.0)).collect::<Result<_>>()?;
+    let outputs =
+        outputs.into_iter().map(|output| requested_output(output.name, output.parameters.0)).collect::<Result<_>>()?;
     let request = InferRequest { id: json.id.unwrap_or_default(), params, inputs, outputs };
     Ok(HttpRequest { request, binary_output })
 }
@@ -336,14 +353,16 @@ pub fn unknown_datatype(input: &str, datatype: &str) -> ServeError {
 pub struct HttpResponse {
     pub header: Vec<u8>,
     pub binary: Vec<Bytes>,
+    /// Charge of the header.
+    pub charge: Charge,
 }
 
 /// Serializes a response.
 ///
 /// # Errors
-/// If the datatype of a JSON output has no JSON representation.
+/// If the datatype of a JSON output has no JSON representation, or the memory limit is exhausted.
 pub fn write(response: &InferResponse, is_binary: bool) -> Result<HttpResponse> {
-    let mut binary = Vec::new();
+    let (mut binary, mut charge) = (Vec::new(), Charge::default());
     let mut json = Vec::with_capacity(256);
     json.push(b'{');
     if !response.id.is_empty() {
@@ -366,6 +385,9 @@ pub fn write(response: &InferResponse, is_binary: bool) -> Result<HttpResponse> 
             }
             OutputData::Bytes(bytes) => {
                 json.extend_from_slice(b"\"data\":");
+                let max_size = max_json_width(output.datatype).saturating_mul(bytes.len());
+                memory::grow(&mut charge, max_size)?;
+                json.reserve_exact(max_size);
                 write_json(&output.name, output.datatype, bytes, &mut json)?;
                 json.push(b'}');
             }
@@ -380,7 +402,9 @@ pub fn write(response: &InferResponse, is_binary: bool) -> Result<HttpResponse> 
         }
     }
     json.extend_from_slice(b"]}");
-    Ok(HttpResponse { header: json, binary })
+    json.shrink_to_fit();
+    memory::resize(&mut charge, json.len())?;
+    Ok(HttpResponse { header: json, binary, charge })
 }
 
 fn write_field(name: &str, value: &impl serde::Serialize, out: &mut Vec<u8>) {
@@ -395,7 +419,7 @@ mod tests {
     use super::*;
 
     fn parse_request(text: &str) -> Result<HttpRequest> {
-        parse(&Bytes::copy_from_slice(text.as_bytes()), text.len())
+        parse(&Bytes::copy_from_slice(text.as_bytes()), text.len(), &mut Charge::default())
     }
 
     fn input(shape: &str, data: &str) -> String {
@@ -479,14 +503,14 @@ mod tests {
             {"name":"d","datatype":"INT8","shape":[3],"parameters":{"binary_data_size":3}}]}"#;
         let mut body = json.as_bytes().to_vec();
         body.extend_from_slice(&[1, 2, 6, 7, 8]);
-        let request = parse(&body.clone().into(), json.len()).unwrap().request;
+        let request = parse(&body.clone().into(), json.len(), &mut Charge::default()).unwrap().request;
         let data = request.inputs.iter().map(|input| match &input.data {
             InputData::Bytes(bytes) => bytes.to_vec(),
             InputData::Shared(_) => panic!("expected bytes, found shared memory"),
         });
         assert_eq!(data.collect::<Vec<_>>(), [vec![1, 2], vec![5], vec![], vec![6, 7, 8]]);
         body.push(9);
-        let error = parse(&body.into(), json.len()).unwrap_err();
+        let error = parse(&body.into(), json.len(), &mut Charge::default()).unwrap_err();
         assert!(error.message.contains("expected 5 bytes of binary data for all inputs, found 6"), "{error}");
     }
 }

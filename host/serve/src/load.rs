@@ -12,6 +12,7 @@ use crate::proto::{
 };
 use crate::served::{ServedModel, Spec, check_spec, dims, resolve};
 use crate::stats::Stats;
+use byoc::runtime::cancel::Cancel;
 use byoc::runtime::limits;
 use byoc::{Compilation, CompileOptions, Interface, Model, Port, RunOptions, Session, Source, Tensor};
 use byoc_ir::tensor::{element_count, random};
@@ -29,6 +30,8 @@ pub struct Engine {
     pub options: CompileOptions,
     /// Batching defaults for models without a corresponding configuration.
     pub defaults: Defaults,
+    /// Time limit for loading a model, with its warm-up.
+    pub load_timeout: Duration,
 }
 
 /// Batching defaults from the command line.
@@ -53,19 +56,20 @@ pub struct VersionSource {
     pub folder: Option<PathBuf>,
 }
 
-/// Loads a model version.
+/// Loads a model version; setting `cancel` ends the load.
 ///
 /// # Errors
-/// If the model cannot be opened or compiled, or the configuration does not match the model.
+/// If the model cannot be opened or compiled, the configuration does not match the model, or the load is cancelled.
 pub fn load(
     engine: &Engine,
     name: &str,
     file: &ConfigFile,
     source: VersionSource,
     stats: Arc<Stats>,
+    cancel: &Cancel,
 ) -> Result<ServedModel> {
     let start = Instant::now();
-    let model = open(engine, &source)?;
+    let model = open(engine, &source, cancel)?;
     for warning in model.warnings_in(Interface::CommandLine) {
         tracing::warn!(target: "byoc::serve", model = name, version = source.version, "{}: {}", warning.code, warning.message);
     }
@@ -100,15 +104,18 @@ pub fn load(
     read_labels(&config, source.folder.as_deref(), &mut outputs)?;
     let mut settings = settings(engine, &config)?;
     for warm_up in &config.model_warmup {
-        run_warm_up(&model, &inputs, warm_up, batched, source.folder.as_deref())?;
+        run_warm_up(&model, &inputs, warm_up, batched, source.folder.as_deref(), cancel)?;
     }
-    if settings.joins && !keeps_items_apart(&model, &inputs) {
+    if settings.joins && !keeps_items_apart(&model, &inputs, cancel) {
         tracing::warn!(
             target: "byoc::serve", model = name,
             "the results of an item depend on the other items of its batch: requests are not batched"
         );
         settings.joins = false;
     }
+    cancel
+        .check(|| format!("'{name}' is compiled and warmed up"))
+        .map_err(|error| ServeError::from(byoc::Error::from(error)))?;
     // Frees the memory of the two-item run in `keeps_items_apart`, which the model would otherwise retain.
     model.release_memory();
     let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
@@ -117,7 +124,7 @@ pub fn load(
 }
 
 /// Opens an artifact, or loads a model from the cache, or compiles it if it is not cached.
-fn open(engine: &Engine, version_source: &VersionSource) -> Result<Model> {
+fn open(engine: &Engine, version_source: &VersionSource, cancel: &Cancel) -> Result<Model> {
     let (session, source) = (&engine.session, version_source.source.clone());
     if version_source.file_name.ends_with(".byoc") {
         return Ok(Compilation::open(source).and_then(|compilation| Model::of(session, compilation))?);
@@ -126,7 +133,7 @@ fn open(engine: &Engine, version_source: &VersionSource) -> Result<Model> {
     if let Some(model) = slot.as_ref().and_then(|slot| slot.load(session)) {
         return Ok(model);
     }
-    let compilation = Compilation::new(session, source, &engine.options)?;
+    let compilation = Compilation::new(session, source, &engine.options.clone().cancel(cancel.clone()))?;
     // A compilation with warnings is not cached, so that the next start compiles the model again.
     if let Some(slot) = slot.filter(|_| compilation.warnings().is_empty()) {
         slot.store(&compilation);
@@ -325,6 +332,7 @@ fn run_warm_up(
     warm_up: &ModelWarmup,
     is_batched: bool,
     dir: Option<&Path>,
+    cancel: &Cancel,
 ) -> Result<()> {
     let warm_up_error = |reason: &str| ServeError::repository(format!("model_warmup: {reason}"));
     let mut tensors = Vec::new();
@@ -360,8 +368,9 @@ fn run_warm_up(
         let tensor = warm_up_tensor(spec, &model_shape, warm_up_input, dir);
         tensors.push(tensor.map_err(|reason| warm_up_error(&format!("input '{}': {reason}", spec.name)))?);
     }
+    let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
     for _ in 0..warm_up.count.max(1) {
-        model.run(&tensors).map_err(|error| warm_up_error(&error.to_string()))?;
+        model.run_with(&tensors, &options).map_err(|error| warm_up_error(&error.to_string()))?;
     }
     Ok(())
 }
@@ -403,9 +412,10 @@ const MAX_COMPARED_BYTES: usize = 64 << 20;
 
 /// Compares the results of two items in one batch with the results of separate runs. Returns true if the results agree,
 /// or if the model cannot run on generated inputs.
-fn keeps_items_apart(model: &Model, inputs: &[Spec]) -> bool {
+fn keeps_items_apart(model: &Model, inputs: &[Spec], cancel: &Cancel) -> bool {
     let budget = MAX_COMPARED_BYTES.min(limits::max_memory() / 8);
-    let options = RunOptions { timeout: Some(Duration::from_secs(10)), ..RunOptions::default() };
+    let cancel = cancel.part(Some(Duration::from_secs(10)));
+    let options = RunOptions { cancel: Some(cancel), ..RunOptions::default() };
     let item = |spec: &Spec, rows: usize, seed: u64| -> Option<Tensor> {
         let mut shape: Vec<usize> = spec.shape.iter().map(|&size| if size < 0 { 1 } else { size as usize }).collect();
         *shape.first_mut()? = rows;

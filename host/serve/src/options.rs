@@ -104,6 +104,9 @@ pub struct Options {
     /// Time limit per request, such as 30 or 0.5.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, help_heading = "Limits")]
     pub timeout: Duration,
+    /// Time limit for loading a model: compilation and warm-up.
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = "Limits")]
+    pub load_timeout: Duration,
     /// Maximum memory for requests, tensors and intermediate results, such as 2GiB or 512M. By default half of the
     /// memory available to the process.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Limits")]
@@ -297,7 +300,7 @@ impl Options {
             max_queue_size: self.max_queue_size,
             instances: self.instances,
         };
-        Ok(Engine { session, options, defaults })
+        Ok(Engine { session, options, defaults, load_timeout: self.load_timeout })
     }
 }
 

@@ -17,13 +17,12 @@ pub fn run_program(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return if error.use_stderr() { 2 } else { 0 };
         }
     };
-    let result = Server::start(&options).and_then(|server| {
-        let wait_result = server.wait_for_signal();
-        server.stop();
-        wait_result
-    });
-    match result {
-        Ok(()) => 0,
+    match Server::open(&options) {
+        Ok(server) => {
+            server.wait_for_signal();
+            server.stop();
+            0
+        }
         Err(error) => {
             eprintln!("error[{}]: {}", error.code, error.message);
             1

@@ -15,6 +15,8 @@ macro_rules! messages {
             $(#[$meta])*
             #[derive(Clone, PartialEq, Message)]
             pub struct $name { $($(#[$attr])+ pub $field: $ty,)* }
+
+            byoc::io::layout!($name { $(concat!($(stringify!($attr)),+) => $ty,)* });
         )*
 
         /// Messages by name, with field names and field attributes (type and number).
@@ -28,6 +30,8 @@ macro_rules! choices {
         $(
             #[derive(Clone, PartialEq, prost::Oneof)]
             pub enum $name { $(#[$attr] $variant($ty),)* }
+
+            byoc::io::choice_layout!($name);
         )*
 
         /// Oneof types by name, with the attributes of their variants.

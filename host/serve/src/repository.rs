@@ -1,7 +1,8 @@
 //! Models by name and version, and the directory or files from which they are loaded.
 //!
 //! A version is replaced atomically: requests hold a reference to their version, so a reload loses no request, and a
-//! failed reload leaves the old version in place.
+//! failed reload leaves the old version in place. Models are loaded beside each other, each within a time limit; only
+//! the loads and unloads of one model wait for each other.
 
 use crate::config::{self, ConfigFile};
 use crate::error::{Result, ServeError, Status};
@@ -10,11 +11,14 @@ use crate::proto::{ModelIndex, VersionPolicyChoice};
 use crate::served::{ServedModel, clip};
 use crate::stats::Stats;
 use byoc::Source;
-use byoc_ir::diag::codes::serving;
+use byoc::runtime::cancel::{Cancel, CancelReason};
+use byoc_ir::diag::codes::{runtime, serving};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 /// Names of model files in a version's directory, in search order.
 const MODEL_FILES: [&str; 3] = ["model.byoc", "model.onnx", "model.relay"];
@@ -55,8 +59,26 @@ pub struct Repository {
     engine: Engine,
     folder: Option<PathBuf>,
     entries: RwLock<BTreeMap<String, Entry>>,
-    /// Lock that serializes loads and unloads.
-    change_lock: Mutex<()>,
+    /// Cancellation of all loads.
+    loads: Cancel,
+    /// Loads and unloads in progress, by name.
+    changes: Mutex<BTreeMap<String, Cancel>>,
+    /// Signalled when a load or an unload ends.
+    change_ended: Condvar,
+}
+
+/// Load or unload of a model in progress, the only one of its model.
+struct Change<'a> {
+    repository: &'a Repository,
+    name: &'a str,
+    cancel: Cancel,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.repository.changes.lock().unwrap_or_else(PoisonError::into_inner).remove(self.name);
+        self.repository.change_ended.notify_all();
+    }
 }
 
 /// Configuration and files that a client sent with a load request.
@@ -88,7 +110,9 @@ impl Repository {
         if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_dir()) {
             return Err(option_error(format!("--repository: expected a directory, found {}", dir.display())));
         }
-        Ok(Repository { engine, folder: dir, entries: RwLock::new(entries), change_lock: Mutex::default() })
+        let loads = engine.session.cancel.part(None);
+        let (changes, change_ended) = (Mutex::default(), Condvar::new());
+        Ok(Repository { engine, folder: dir, entries: RwLock::new(entries), loads, changes, change_ended })
     }
 
     /// Returns the engine, which holds the threads and backends shared by all models.
@@ -96,13 +120,70 @@ impl Repository {
         &self.engine
     }
 
-    /// Loads all models. A model that fails to load is listed with its error and does not affect other models.
+    /// Loads all models, several at a time. A model that fails to load is listed with its error and does not affect
+    /// other models.
     pub fn load_all(&self) {
+        /// Maximum number of models that are loaded at the same time.
+        const MAX_LOADS: usize = 4;
         self.scan();
         let names: Vec<String> = self.read(|entries| entries.keys().cloned().collect());
-        for name in names {
-            if let Err(error) = self.load(&name, &Overrides::default()) {
-                tracing::error!(target: "byoc::serve", model = name, "cannot load the model: {error}");
+        let next_name = AtomicUsize::new(0);
+        let load_names = || {
+            while let Some(name) = names.get(next_name.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(error) = self.load(name, &Overrides::default()) {
+                    tracing::error!(target: "byoc::serve", model = name, "cannot load the model: {error}");
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for index in 1..names.len().min(MAX_LOADS) {
+                let thread = std::thread::Builder::new().name(format!("serve-load-{index}"));
+                // Without further threads, this one loads all models.
+                let _ = thread.spawn_scoped(scope, load_names);
+            }
+            load_names();
+        });
+    }
+
+    /// Returns the names of the models that are being loaded or unloaded.
+    pub fn loading(&self) -> Vec<String> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Cancels all loads in progress, and those that follow.
+    pub fn cancel_loads(&self) {
+        self.loads.set(true);
+    }
+
+    /// Waits until no load or unload of the model is in progress, and begins one with a time limit.
+    fn begin_change<'a>(&'a self, name: &'a str) -> Result<Change<'a>> {
+        let cancel = self.loads.part(Some(self.engine.load_timeout));
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        while changes.contains_key(name) {
+            let Some(remaining_time) = cancel.remaining().filter(|time| !time.is_zero() && !self.loads.is_set()) else {
+                return Err(self.unfinished_error(name, &cancel));
+            };
+            changes = self.change_ended.wait_timeout(changes, remaining_time).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        changes.insert(name.to_owned(), cancel.clone());
+        Ok(Change { repository: self, name, cancel })
+    }
+
+    /// Returns the error for a load that was cancelled.
+    fn unfinished_error(&self, name: &str, cancel: &Cancel) -> ServeError {
+        match cancel.reason() {
+            Some(CancelReason::TimedOut(limit)) => {
+                let message = format!(
+                    "failed to load '{}': expected an end within {} s, found none; raise the limit with --load-timeout",
+                    clip(name),
+                    limit.as_secs_f64()
+                );
+                ServeError::new(Status::DeadlineExceeded, runtime::TIMED_OUT, message)
+            }
+            _ => {
+                let reason = if self.loads.is_set() { "the server is stopping" } else { "the model is being unloaded" };
+                let message = format!("failed to load '{}': {reason}", clip(name));
+                ServeError::new(Status::Cancelled, runtime::CANCELLED, message)
             }
         }
     }
@@ -275,11 +356,16 @@ impl Repository {
     /// Loads or reloads a model.
     ///
     /// # Errors
-    /// If the model is not in the repository or cannot be loaded. Ready versions then remain ready.
+    /// If the model is not in the repository, or cannot be loaded within the time limit. Ready versions then remain ready.
     pub fn load(&self, name: &str, overrides: &Overrides) -> Result<()> {
         check_name(name)?;
-        let _change_guard = self.change_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.load_versions(name, overrides);
+        let change = self.begin_change(name)?;
+        let load = || change.cancel.within(|| self.load_versions(name, overrides, &change.cancel));
+        let outcome = catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|_| {
+            let message =
+                format!("failed to load '{name}': the load panicked; this is a bug in byoc: please report it");
+            Err(ServeError::new(Status::Internal, runtime::BAD_PROGRAM, message))
+        });
         let (versions, failure) = match outcome {
             Ok(loaded_versions) => loaded_versions,
             Err(error) => {
@@ -323,7 +409,12 @@ impl Repository {
     }
 
     /// Loads the versions selected by the model's version policy. Returns their states and the first error.
-    fn load_versions(&self, name: &str, overrides: &Overrides) -> Result<(BTreeMap<u64, State>, Option<ServeError>)> {
+    fn load_versions(
+        &self,
+        name: &str,
+        overrides: &Overrides,
+        cancel: &Cancel,
+    ) -> Result<(BTreeMap<u64, State>, Option<ServeError>)> {
         self.scan();
         let origin = self.read(|entries| entries.get(name).and_then(|entry| entry.origin.clone()));
         if origin.is_none() && overrides.files.is_empty() {
@@ -362,8 +453,16 @@ impl Repository {
                 let entry = entries.entry(name.to_owned()).or_default();
                 entry.stats.entry(version).or_default().clone()
             });
-            let state = match load::load(&self.engine, name, &file, source, stats) {
+            let loaded = load::load(&self.engine, name, &file, source, stats, cancel);
+            let state = match loaded
+                .map_err(|error| if cancel.is_set() { self.unfinished_error(name, cancel) } else { error })
+            {
                 Ok(model) => State::Ready(Arc::new(model)),
+                Err(error) if cancel.is_set() => {
+                    let reason = error.to_string();
+                    failure.get_or_insert(error);
+                    State::Unavailable(reason)
+                }
                 Err(error) => {
                     let reason = error.to_string();
                     failure.get_or_insert(ServeError {
@@ -379,12 +478,15 @@ impl Repository {
         Ok((versions, failure))
     }
 
-    /// Unloads a model. Requests in progress are still completed.
+    /// Unloads a model, and cancels a load of it that is in progress. Requests in progress are still completed.
     ///
     /// # Errors
     /// If the model is unknown.
     pub fn unload(&self, name: &str) -> Result<()> {
-        let _change_guard = self.change_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(load) = self.changes.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
+            load.set(true);
+        }
+        let _change = self.begin_change(name)?;
         let old_versions = self.write(|entries| {
             let entry = entries.get_mut(name)?;
             let unloaded_versions =
@@ -502,12 +604,12 @@ fn select_versions(file: &ConfigFile, available_versions: &[u64]) -> Result<Vec<
     match version_policy {
         Some(VersionPolicyChoice::All(_)) => Ok(available_versions.to_vec()),
         Some(VersionPolicyChoice::Specific(specific)) => {
-            let requested_versions: Vec<u64> = specific.versions.iter().map(|&version| version as u64).collect();
+            let requested_versions: BTreeSet<u64> = specific.versions.iter().map(|&version| version as u64).collect();
             match requested_versions.iter().find(|version| !available_versions.contains(version)) {
                 Some(missing_version) => Err(ServeError::repository(format!(
                     "version_policy.specific: expected one of the versions {available_versions:?}, found {missing_version}"
                 ))),
-                None => Ok(requested_versions),
+                None => Ok(requested_versions.into_iter().collect()),
             }
         }
         Some(VersionPolicyChoice::Latest(latest_versions)) => {

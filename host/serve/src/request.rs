@@ -145,6 +145,18 @@ pub enum OutputData {
     Shared(SharedSpan),
 }
 
+/// Checks the number of inputs or outputs of a request.
+///
+/// # Errors
+/// If there are more than any model has.
+pub fn check_count(kind: &str, count: usize) -> Result<()> {
+    const MAX_TENSORS: usize = 1 << 16;
+    match count {
+        0..=MAX_TENSORS => Ok(()),
+        _ => Err(ServeError::bad_request(format!("expected at most {MAX_TENSORS} {kind}, found {count}"))),
+    }
+}
+
 /// Removes the shared-memory parameters of a tensor, and returns the span that they describe.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::error::{Result, ServeError, Status};
 use crate::listen::{self, Connections};
+use crate::loader::Loader;
 use crate::log::{self, LogControl};
 use crate::options::Options;
 use crate::repository::Repository;
@@ -12,11 +13,12 @@ use crate::{grpc, http};
 use byoc_ir::diag::codes::{runtime, serving};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Running server.
@@ -27,6 +29,9 @@ pub struct Server {
     threads: Arc<Threads>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
+    /// Signals that end the server. They are caught from its start, so that they also end the loading of models.
+    signals: Mutex<[Signal; 2]>,
+    shutdown_timeout: Duration,
     /// Address of the HTTP endpoint.
     pub http: Option<SocketAddr>,
     /// Address of the gRPC endpoint.
@@ -36,13 +41,22 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the ports, loads the models, and starts serving.
-    ///
-    /// The ports are open before the models are loaded; until then, the server is live but not ready.
+    /// Starts a server, and waits until every model is loaded or has failed to load.
     ///
     /// # Errors
     /// If the options are invalid, or the server cannot listen on an address.
     pub fn start(options: &Options) -> Result<Server> {
+        let server = Server::open(options)?;
+        server.app.loader.join(Duration::MAX);
+        Ok(server)
+    }
+
+    /// Opens the ports, and starts serving and loading the models. Until they are loaded, the server is live but not
+    /// ready.
+    ///
+    /// # Errors
+    /// If the options are invalid, or the server cannot listen on an address.
+    pub fn open(options: &Options) -> Result<Server> {
         let log_control = Arc::new(LogControl::new(options.log_verbose));
         log::install(&log_control, options.log_format);
         raise_descriptors();
@@ -76,7 +90,7 @@ impl Server {
             is_started: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             next_request_id: AtomicU64::new(1),
-            control_permits: Semaphore::new(4),
+            loader: Loader::default(),
         });
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let threads = Arc::new(Threads::start(threads)?);
@@ -87,6 +101,13 @@ impl Server {
                     ServeError::new(Status::Internal, runtime::NO_THREADS, message)
                 },
             )?;
+        let signals = {
+            let _context = runtime.enter();
+            let signals = signal(SignalKind::terminate()).and_then(|term| Ok([term, signal(SignalKind::interrupt())?]));
+            Mutex::new(signals.map_err(|error| {
+                ServeError::new(Status::Internal, serving::SERVE_OPTIONS, format!("cannot wait for signals: {error}"))
+            })?)
+        };
         let (stop, stop_receiver) = watch::channel(false);
         let routers = [
             ("http", &options.http, http::router(app.clone())),
@@ -106,40 +127,38 @@ impl Server {
         };
         let tasks = listeners.into_iter().map(serve).collect();
         let [http, grpc, metrics] = addresses;
-        let server = Server { app, runtime, threads, stop, tasks, http, grpc, metrics };
+        let shutdown_timeout = options.shutdown_timeout;
+        let server = Server { app, runtime, threads, stop, tasks, signals, shutdown_timeout, http, grpc, metrics };
         let address_text =
             |address: Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
         tracing::info!(target: "byoc::serve", http = address_text(http), grpc = address_text(grpc), metrics = address_text(metrics), "listening");
-        server.app.repository.load_all();
-        server.app.is_started.store(true, Ordering::Relaxed);
-        tracing::info!(target: "byoc::serve", models = ?server.app.repository.names(), ready = server.app.is_ready(), "started");
+        let app = server.app.clone();
+        server.app.loader.spawn("load", move || {
+            app.repository.load_all();
+            app.is_started.store(true, Ordering::Relaxed);
+            tracing::info!(target: "byoc::serve", models = ?app.repository.names(), ready = app.is_ready(), "started");
+        })?;
         Ok(server)
     }
 
     /// Waits for SIGTERM or Ctrl-C.
-    ///
-    /// # Errors
-    /// If the signal handlers cannot be installed.
-    pub fn wait_for_signal(&self) -> Result<()> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let wait = async {
-            let mut terminate = signal(SignalKind::terminate())?;
-            let mut interrupt = signal(SignalKind::interrupt())?;
+    pub fn wait_for_signal(&self) {
+        let mut signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+        let [terminate, interrupt] = &mut *signals;
+        self.runtime.block_on(async {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            Ok(())
-        };
-        self.runtime.block_on(wait).map_err(|error: std::io::Error| {
-            ServeError::new(Status::Internal, serving::SERVE_OPTIONS, format!("cannot wait for signals: {error}"))
-        })
+        });
     }
 
-    /// Closes the ports, finishes the requests in progress up to the shutdown limit, and stops the threads.
+    /// Closes the ports, cancels loads, finishes the requests in progress up to the shutdown limit, and stops the
+    /// threads.
     pub fn stop(self) {
-        tracing::info!(target: "byoc::serve", "stopping");
+        tracing::info!(target: "byoc::serve", loading = ?self.app.repository.loading(), "stopping");
         self.app.is_stopping.store(true, Ordering::Relaxed);
+        self.app.repository.cancel_loads();
         let _ = self.stop.send(true);
         self.runtime.block_on(async {
             for task in self.tasks {
@@ -148,6 +167,9 @@ impl Server {
         });
         // Cancels the runs that exceeded the shutdown limit.
         self.app.repository.engine().session.cancel.set(true);
+        if !self.app.loader.join(self.shutdown_timeout) {
+            tracing::warn!(target: "byoc::serve", loading = ?self.app.repository.loading(), "the loads have not ended");
+        }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         if let Some(threads) = Arc::into_inner(self.threads) {
             threads.stop();

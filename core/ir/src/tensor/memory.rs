@@ -59,11 +59,11 @@ impl OutOfMemory {
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.bytes, self.limit) {
-            (None, _) => f.write_str("cannot allocate a tensor larger than the address space"),
-            (Some(bytes), None) => write!(f, "cannot allocate a tensor of {bytes} bytes: the system is out of memory"),
+            (None, _) => f.write_str("cannot allocate more bytes than the address space has"),
+            (Some(bytes), None) => write!(f, "cannot allocate {bytes} bytes: the system is out of memory"),
             (Some(bytes), Some((limit, used))) => write!(
                 f,
-                "cannot allocate a tensor of {bytes} bytes: the limit is {}, of which {} are in use",
+                "cannot allocate {bytes} bytes: the limit is {}, of which {} are in use",
                 Bytes(limit),
                 Bytes(used)
             ),
@@ -104,8 +104,8 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Guard that counts bytes as in use until it is dropped.
-#[derive(Debug)]
+/// Guard that counts bytes as in use until it is dropped; the default counts none.
+#[derive(Debug, Default)]
 pub struct Charge(usize);
 
 impl Charge {
@@ -128,6 +128,33 @@ impl Charge {
             return Err(OutOfMemory { bytes: Some(bytes), limit: Some((limit, used)) });
         }
         Ok(Charge(bytes))
+    }
+
+    /// Counts `bytes` more as in use.
+    ///
+    /// # Errors
+    /// If the bytes in use would exceed the limit; nothing more is counted in that case.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+        self.merge(Charge::new(bytes)?);
+        Ok(())
+    }
+
+    /// Takes over the bytes of `other`.
+    pub fn merge(&mut self, mut other: Charge) {
+        self.0 += std::mem::take(&mut other.0);
+    }
+
+    /// Counts `bytes` in total as in use.
+    ///
+    /// # Errors
+    /// If the bytes in use would exceed the limit; the count does not change in that case.
+    pub fn resize(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+        if bytes > self.0 {
+            return self.grow(bytes - self.0);
+        }
+        drop(Charge(self.0 - bytes));
+        self.0 = bytes;
+        Ok(())
     }
 
     /// Counts `bytes` as in use even beyond the limit, for copies of data that is already in memory.
@@ -226,6 +253,14 @@ mod tests {
         assert!(kept.0.lock().unwrap().is_none());
         drop((charge, cache, kept));
         reclaim();
+
+        let mut grown = Charge::new(1 << 37).unwrap();
+        grown.grow(1 << 38).unwrap();
+        assert!(used() >= 3 << 37 && grown.grow(1 << 40).is_err());
+        grown.resize(1 << 36).unwrap();
+        assert!((1 << 36..1 << 37).contains(&used()));
+        drop(grown);
+        assert!(used() < 1 << 36);
         set_limit(usize::MAX);
 
         assert_eq!(Tensor::zeros(DType::F64, &[1 << 40, 1 << 40]), Err(OutOfMemory::OVERFLOW));

@@ -225,7 +225,7 @@ fn read_names(graph: &GraphProto) -> HashSet<&str> {
         names.extend(graph.output.iter().map(|output| output.name.as_str()));
         for node in &graph.node {
             names.extend(node.input.iter().map(String::as_str));
-            pending.extend(node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()));
+            pending.extend(node.attribute.iter().filter_map(|attribute| attribute.g.as_deref()));
         }
     }
     names
