@@ -1,6 +1,6 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `conformance`, `package`,
-//! `capi`, `wheel`, `test-python`, `test-torch`, `test-ray`, `test-serve`, `bench calls`, `bench serve`, `bench scaling`,
+//! `capi`, `wheel`, `test-python`, `test-hostile`, `test-torch`, `test-ray`, `test-serve`, `bench calls`, `bench serve`, `bench scaling`,
 //! `bench ray`, `soak`, `words`, `dist`, `test-arm`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
@@ -14,6 +14,7 @@ mod docs;
 mod export_bench;
 mod exports;
 mod fuzz;
+mod hostile;
 mod licenses;
 mod onednn;
 mod onnx_fuzz;
@@ -42,6 +43,8 @@ usage: cargo xtask <task>
   test [ARGS]             Run all tests; ARGS are passed to cargo test
   test-python             Run the tests of the Python package; part of test
   test-serve              Run the inference server tests with full case counts and with the KServe client (fetched)
+  test-hostile [--seed N] Run the tests with requests, files and plugins that grow, do not end, or end the process, with
+                          full case counts, and each fuzz target with another seed; takes up to an hour
   soak [--minutes N]      Run a mixed load on the inference server, check its responses and monitor its memory
                           [default: 20 minutes]
   test-torch              Run the tests of the Python package with PyTorch (fetched)
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         ["test", rest @ ..] => test::run(rest),
         ["test-python"] => python::test_alone(onednn::fetch_if_possible().as_deref()),
         ["test-serve"] => serve::test(),
+        ["test-hostile", rest @ ..] => hostile::test(rest),
         ["soak", rest @ ..] => serve::soak(rest),
         ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
         ["test-ray"] => python::test_ray(onednn::fetch_if_possible().as_deref()),

@@ -1,6 +1,6 @@
 //! View of a node for converters: inputs, attributes, and creation of Relay calls.
 
-use super::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
+use super::proto::{AttributeProto, AttributeType, GraphProto, NodeProto};
 use super::size::Size;
 use super::state::{ConversionState, Error, MAX_STEPS, Result};
 use super::tensor::from_f64s;

@@ -5,6 +5,7 @@
 //! rejected with a message, or produces outputs of the declared types; if the mutation changed only types, shapes,
 //! offsets or the code of the entry function, both runs produce the same outputs.
 
+use crate::hostile::Hostile;
 use crate::{Target, check_diagnostics, corpus, count_accepted, files, json, mutate, random_below, random_item};
 use byoc::build::Compiled;
 use byoc::build::{BuildOptions, build};
@@ -24,6 +25,7 @@ use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 pub const ARTIFACT: Target = Target {
     name: "artifact",
     seeds: || BACKENDS.iter().flat_map(|backend| seeds_of(backend)).cloned().collect(),
+    hostile: |size| hostile_artifacts("template", size),
     mutate: |bytes, random| mutate_and_seal(bytes, random, mutate_contents),
     run,
 };
@@ -34,6 +36,7 @@ macro_rules! blob_targets {
         pub const $target: Target = Target {
             name: $name,
             seeds: || seeds_of($backend).to_vec(),
+            hostile: |size| hostile_blobs($backend, size),
             mutate: |bytes, random| mutate_and_seal(bytes, random, mutate_blob),
             run,
         };
@@ -194,6 +197,92 @@ fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -
     edit(&mut value);
     *contents = serde_json::to_vec(&value).ok()?;
     Some(())
+}
+
+/// Returns an artifact of a backend after an edit of its entries.
+fn edited(backend: &str, name: impl Into<String>, edit: impl FnOnce(&mut Entries) -> Option<()>) -> Option<Hostile> {
+    let mut entries = unpack(seeds_of(backend).first()?)?;
+    edit(&mut entries)?;
+    Some((format!("{backend}: {}", name.into()), seal_entries(&entries)?))
+}
+
+/// Returns artifacts whose lists have many empty items, whose numbers are large, and whose tensors share their bytes.
+fn hostile_artifacts(backend: &str, size: usize) -> Vec<Hostile> {
+    let mut inputs = Vec::new();
+    for file in [MANIFEST, PROGRAM] {
+        let Some(entries) = seeds_of(backend).first().and_then(|seed| unpack(seed)) else { continue };
+        let Some(Value::Object(fields)) =
+            contents_of(&entries, file).and_then(|text| serde_json::from_slice(text).ok())
+        else {
+            continue;
+        };
+        for key in fields.keys() {
+            for item in [json!({}), json!([]), json!(0), json!("")] {
+                let list = vec![item.clone(); size / 4];
+                inputs.extend(edited(backend, format!("{file}: {key} of many {item}"), |entries| {
+                    edit_json(entries, file, |value| value[key] = list.into())
+                }));
+            }
+        }
+        for number in [u64::MAX, 1 << 62, 1 << 40] {
+            inputs.extend(edited(backend, format!("{file}: numbers of {number}"), |entries| {
+                edit_json(entries, file, |value| replace_numbers(value, number))
+            }));
+        }
+    }
+    for zipped in [false, true] {
+        inputs.extend(edited(backend, format!("many entries, {zipped}"), |entries| {
+            entries.extend((0..size / 256).map(|i| (format!("regions/{i}"), Vec::new())));
+            zipped.then(|| entries.push(("x".to_owned(), vec![0; 16 * size]))).or(Some(()))
+        }));
+    }
+    inputs.extend(edited(backend, "tensors at one range", |entries| {
+        let weights = "weights.safetensors";
+        let data = vec![0u8; size / 4 * 4];
+        let record = json!({"dtype": "F32", "shape": [size / 4], "data_offsets": [0, size / 4 * 4]});
+        let header: serde_json::Map<String, Value> = (0..2000).map(|i| (i.to_string(), record.clone())).collect();
+        let mut text = serde_json::to_vec(&header).ok()?;
+        text.resize((8 + text.len()).next_multiple_of(64) - 8, b' ');
+        let contents = [&(text.len() as u64).to_le_bytes()[..], &text, &data].concat();
+        entries.retain(|(name, _)| name != weights);
+        entries.push((weights.to_owned(), contents));
+        let digest = blake3::hash(&data).to_hex().to_string();
+        edit_json(entries, MANIFEST, |manifest| {
+            let tensors: Vec<Value> = (0..2000).map(|i| json!({"name": i.to_string(), "blake3": digest})).collect();
+            manifest["tensors"] = tensors.into();
+        })
+    }));
+    inputs
+}
+
+/// Replaces all numbers of a document.
+fn replace_numbers(root: &mut Value, number: u64) {
+    let mut pending = vec![root];
+    while let Some(value) = pending.pop() {
+        match value {
+            Value::Number(old) => *old = number.into(),
+            Value::Array(items) => pending.extend(items),
+            Value::Object(fields) => pending.extend(fields.values_mut()),
+            _ => {}
+        }
+    }
+}
+
+/// Returns artifacts whose blobs consist of many items and large numbers, behind their unchanged beginning.
+fn hostile_blobs(backend: &str, size: usize) -> Vec<Hostile> {
+    let is_blob = |name: &str| name.starts_with("regions/") && !name.contains("/source.");
+    let mut inputs = Vec::new();
+    for kept in [0, 8, 40, 64] {
+        for (name, filling) in [("zeros", &b"\0"[..]), ("ones", b"\xff"), ("lists", b"[],"), ("objects", b"{},")] {
+            inputs.extend(edited(backend, format!("{name} after {kept} bytes"), |entries| {
+                let blob = entries.iter_mut().find(|(name, _)| is_blob(name))?;
+                blob.1.truncate(kept);
+                blob.1.extend(filling.iter().cycle().take(size));
+                Some(())
+            }));
+        }
+    }
+    inputs
 }
 
 /// Mutates an arbitrary part of the artifact; returns true if the program still matches the compiled regions.

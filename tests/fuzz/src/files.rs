@@ -1,6 +1,6 @@
 //! Targets that parse their input directly: models, arrays, images, weights, pattern tables, and plugin JSON.
 
-use crate::{Target, check_diagnostics, count_accepted, json, mutate, random_below, seeds};
+use crate::{Target, check_diagnostics, count_accepted, hostile, json, mutate, random_below, seeds};
 use byoc::build::{BuildOptions, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
@@ -24,6 +24,7 @@ const MAX_RUN_TIME: Duration = Duration::from_millis(500);
 pub const ONNX: Target = Target {
     name: "onnx",
     seeds: || seeds("onnx"),
+    hostile: hostile::onnx,
     mutate: |seed, random| mutate::bytes(seed, random, &["Add", "Conv", "Reshape", "x", "y", "float", "axis"]),
     run: |bytes| model(bytes, "onnx"),
 };
@@ -31,6 +32,7 @@ pub const ONNX: Target = Target {
 pub const RELAY: Target = Target {
     name: "relay",
     seeds: || seeds("relay"),
+    hostile: hostile::relay,
     mutate: |seed, random| mutate::bytes(seed, random, RELAY_TOKENS),
     run: |bytes| model(bytes, "relay"),
 };
@@ -80,6 +82,7 @@ const RELAY_TOKENS: &[&str] = &[
 pub const NPY: Target = Target {
     name: "npy",
     seeds: || seeds("npy"),
+    hostile: hostile::npy,
     mutate: |seed, random| {
         mutate::bytes(seed, random, &["'descr': '<f4'", "'shape': (", "True", ",", "|b1", ">i8", "\\x93NUMPY"])
     },
@@ -92,6 +95,7 @@ pub const NPY: Target = Target {
 pub const NPZ: Target = Target {
     name: "npz",
     seeds: || seeds("npz"),
+    hostile: hostile::npz,
     mutate: |seed, random| mutate::bytes(seed, random, &["PK\u{1}\u{2}", "PK\u{3}\u{4}", "x.npy", "'shape': ("]),
     run: |bytes| match npz::read(&file(bytes, "npz")) {
         Ok(arrays) => {
@@ -105,6 +109,7 @@ pub const NPZ: Target = Target {
 pub const IMAGE: Target = Target {
     name: "image",
     seeds: || seeds("image"),
+    hostile: hostile::image,
     mutate: |seed, random| mutate::bytes(seed, random, &["IHDR", "IDAT", "PLTE", "tRNS", "\u{ff}"]),
     run: |bytes| {
         // The first byte selects the model input that the image is loaded for; the rest is the image.
@@ -132,6 +137,7 @@ pub const IMAGE: Target = Target {
 pub const SAFETENSORS: Target = Target {
     name: "safetensors",
     seeds: || seeds("safetensors"),
+    hostile: hostile::safetensors,
     mutate: |seed, random| {
         mutate::bytes(seed, random, &["\"dtype\":\"F32\"", "\"BOOL\"", "\"shape\":[", "\"data_offsets\":["])
     },
@@ -147,6 +153,7 @@ pub const SAFETENSORS: Target = Target {
 pub const PATTERNS: Target = Target {
     name: "patterns",
     seeds: || seeds("patterns"),
+    hostile: hostile::patterns,
     mutate: |seed, random| mutate::bytes(seed, random, PATTERN_TOKENS),
     run: |bytes| {
         let text = String::from_utf8_lossy(bytes);
@@ -197,6 +204,7 @@ const PATTERN_TOKENS: &[&str] = &[
 pub const BOUNDARY_JSON: Target = Target {
     name: "boundary_json",
     seeds: || seeds("boundary_json"),
+    hostile: hostile::boundary_json,
     mutate: |seed, random| match serde_json::from_slice(seed) {
         Ok(mut value) if random_below(random, 4) != 0 => {
             for _ in 0..=random_below(random, 3) {

@@ -11,6 +11,7 @@
 mod artifact;
 pub mod driver;
 mod files;
+pub mod hostile;
 mod json;
 pub mod memory;
 mod mutate;
@@ -30,6 +31,8 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Mutates an input.
     pub mutate: fn(&[u8], &mut Random) -> Vec<u8>,
+    /// Returns inputs of about a given number of bytes that grow when they are read.
+    pub hostile: fn(usize) -> Vec<hostile::Hostile>,
     /// Runs the target on one input.
     ///
     /// # Errors

@@ -1,11 +1,11 @@
 //! `byoc-fuzz TARGET [--executions N] [--seconds S] [--seed N] [--only N [--save FILE]]`,
-//! or `byoc-fuzz TARGET FILE...`.
+//! or `byoc-fuzz TARGET --hostile SIZE`, or `byoc-fuzz TARGET FILE...`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
 use byoc_fuzz::driver::{self, Options};
 use byoc_fuzz::memory::LimitedAllocator;
-use byoc_fuzz::{TARGETS, target};
+use byoc_fuzz::{TARGETS, hostile, target};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
                 "usage: byoc-fuzz TARGET [--executions N] [--seconds S] [--seed N] [--first N] [--progress FILE]"
             );
             eprintln!("       byoc-fuzz TARGET --only N [--seed N] [--save FILE]");
+            eprintln!("       byoc-fuzz TARGET --hostile SIZE");
             eprintln!("       byoc-fuzz TARGET FILE...");
             eprintln!("targets: {}", names.join(", "));
             ExitCode::from(2)
@@ -45,6 +46,7 @@ fn run(args: &[String]) -> Result<bool, String> {
         execution_timeout: Duration::from_secs(20),
     };
     let (mut only_execution, mut save, mut files) = (None, None::<PathBuf>, Vec::new());
+    let mut hostile_size = None;
     let mut arguments = rest.iter();
     while let Some(option) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{option}: expected a value, found none"));
@@ -58,6 +60,7 @@ fn run(args: &[String]) -> Result<bool, String> {
             "--first" => options.first = parse_integer(value()?)?,
             "--progress" => options.progress = Some(value()?.into()),
             "--only" => only_execution = Some(parse_integer(value()?)?),
+            "--hostile" => hostile_size = Some(parse_integer(value()?)?),
             "--save" => save = Some(value()?.into()),
             file if !file.starts_with("--") => files.push(PathBuf::from(file)),
             unknown => return Err(format!("unknown option {unknown}")),
@@ -66,6 +69,11 @@ fn run(args: &[String]) -> Result<bool, String> {
     // Compiles and caches the seeds before the first execution.
     if name.starts_with("blob_") || name == "artifact" {
         drop((target.seeds)());
+    }
+    if let Some(size) = hostile_size {
+        let count = hostile::run(target, size as usize)?;
+        println!("{name}: {count} hostile inputs of {size} bytes");
+        return Ok(true);
     }
     if !files.is_empty() {
         let read = |file: &Path| std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()));

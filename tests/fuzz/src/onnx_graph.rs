@@ -11,6 +11,7 @@ use prost::Message;
 pub const ONNX_GRAPH: Target = Target {
     name: "onnx_graph",
     seeds: || vec![Vec::new()],
+    hostile: crate::hostile::any,
     mutate: |_, random| (0..64).flat_map(|_| random.next_u64().to_le_bytes()).collect(),
     run: |bytes| files::model(&model(bytes).encode_to_vec(), "onnx"),
 };

@@ -1,21 +1,32 @@
-//! Runs each target for a few seconds, in a separate process, so that a crash is detected as well.
+//! Runs each target for a few seconds, and on inputs that grow when they are read, in a separate process, so that a
+//! crash is detected as well.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Run time per target in seconds; `cargo xtask fuzz` runs longer.
 const SECONDS: &str = "4";
 
+/// Size of hostile inputs in bytes; `cargo xtask test-hostile` reads larger ones.
+const HOSTILE_SIZE: &str = "1048576";
+
 fn fuzz(target: &str) {
     let dir = byoc_test_support::temporary_folder();
     let progress = dir.path().join("progress");
+    run(target, &["--seed", "1", "--seconds", SECONDS, "--progress", &progress.display().to_string()], dir.path());
+    run(target, &["--hostile", HOSTILE_SIZE], dir.path());
+}
+
+fn run(target: &str, arguments: &[&str], dir: &Path) {
+    let progress = dir.join("progress");
     let output = Command::new(env!("CARGO_BIN_EXE_byoc-fuzz"))
-        .args([target, "--seed", "1", "--seconds", SECONDS, "--progress"])
-        .arg(&progress)
+        .arg(target)
+        .args(arguments)
         // Regions run on guarded copies, so that out-of-bounds writes are detected without a sanitizer.
         .env("BYOC_CHECK_REGIONS", "1")
         .env("BYOC_LOG", "off")
-        .env("BYOC_CACHE_DIR", dir.path())
+        .env("BYOC_CACHE_DIR", dir)
         .output()
         .expect("cannot start the driver");
     if output.status.success() {
@@ -29,7 +40,7 @@ fn fuzz(target: &str) {
                 "signal {signal} in execution {index}; reproduce with: byoc-fuzz {target} --seed 1 --only {index} --save FILE"
             )
         }
-        _ => format!("{}", output.status),
+        _ => format!("{} with {}", output.status, arguments.join(" ")),
     };
     panic!("{target}: {reproduction}\n{output_text}");
 }

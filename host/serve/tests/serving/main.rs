@@ -9,6 +9,7 @@ mod conformance;
 mod documents;
 mod endpoints;
 mod grpc;
+mod hostile;
 mod infer;
 mod models;
 mod mutations;

@@ -42,7 +42,8 @@ fn versions_follow_the_policy() {
         ("latest", ""),
         ("two", "version_policy { latest { num_versions: 2 } }"),
         ("all", "version_policy: { all { } }"),
-        ("one", "version_policy { specific { versions: [1] } }"),
+        // A version that is named twice is loaded once.
+        ("one", "version_policy { specific { versions: [1, 1] } }"),
     ] {
         for (version, value) in [("1", 1), ("2", 2), ("10", 10)] {
             let path = dir.path().join(name).join(version);

@@ -21,6 +21,7 @@ use std::sync::OnceLock;
 pub const VTA_STREAM: Target = Target {
     name: "vta_stream",
     seeds: seeds::seeds,
+    hostile: crate::hostile::any,
     mutate: mutation::mutate,
     run: |bytes| run(&Input::parse(bytes)),
 };
