@@ -1,7 +1,7 @@
 //! File names, description and digest list of a bundle.
 
 use serde::{Deserialize, Serialize};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 /// Version of the bundle layout. A runner rejects all versions except its own.
 pub const FORMAT: u32 = 1;
@@ -79,6 +79,13 @@ pub fn is_inside(path: &str) -> bool {
 /// Tests for a file name without directory components.
 pub fn is_file_name(name: &str) -> bool {
     is_inside(name) && !name.contains('/')
+}
+
+/// Returns the target of the link at `path` to the libraries of the bundle. Programs name the dynamic loader by a path
+/// such as `/lib64/ld-linux-x86-64.so.2`.
+pub fn library_link(path: &Path) -> PathBuf {
+    let parents: PathBuf = std::iter::repeat_n("..", path.components().count().saturating_sub(1)).collect();
+    parents.join(LIBRARIES)
 }
 
 /// Formats the digest list: one line per file, with the hexadecimal digest, two spaces, and the path.

@@ -49,6 +49,35 @@ impl Bundle {
         Ok(bundle)
     }
 
+    /// Returns the relative path of an entry of the directory that is not part of the bundle. Links are not followed.
+    ///
+    /// # Errors
+    /// If a directory cannot be listed.
+    pub fn foreign_entry(&self) -> std::io::Result<Option<PathBuf>> {
+        let mut dirs = vec![PathBuf::new()];
+        while let Some(dir) = dirs.pop() {
+            let mut entries = std::fs::read_dir(self.root.join(&dir))?.collect::<Result<Vec<_>, _>>()?;
+            entries.sort_by_key(std::fs::DirEntry::file_name);
+            for entry in entries {
+                let (path, kind) = (dir.join(entry.file_name()), entry.file_type()?);
+                if kind.is_dir() {
+                    dirs.push(path);
+                    continue;
+                }
+                let is_listed =
+                    path.to_str().is_some_and(|path| path == contents::CHECKSUMS || self.files.contains(path));
+                let is_own = match kind.is_symlink() {
+                    true => std::fs::read_link(entry.path())? == contents::library_link(&path),
+                    false => kind.is_file() && is_listed,
+                };
+                if !is_own {
+                    return Ok(Some(path));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// Returns the path of a listed file, including the bundle directory.
     ///
     /// # Errors
@@ -132,6 +161,32 @@ mod tests {
         let error = Bundle::open(dir.path()).unwrap_err();
         assert_eq!(error.code, codes::artifacts::DAMAGED_BUNDLE);
         assert!(error.message.starts_with("plugins/other.so: "), "{error}");
+    }
+
+    #[test]
+    fn foreign_entries_are_found() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        bundle(dir.path(), DESCRIPTION);
+        std::fs::create_dir_all(path("usr/empty")).unwrap();
+        symlink("lib", path("lib64")).unwrap();
+        symlink("../lib", path("usr/lib")).unwrap();
+        let foreign = || Bundle::open(dir.path()).unwrap().foreign_entry().unwrap();
+        assert_eq!(foreign(), None);
+        for (name, target) in [("usr/thesis", None), ("other", Some("model.byoc")), ("lib32", Some("../lib"))] {
+            match target {
+                Some(target) => symlink(target, path(name)).unwrap(),
+                None => std::fs::write(path(name), "").unwrap(),
+            }
+            assert_eq!(foreign(), Some(PathBuf::from(name)));
+            std::fs::remove_file(path(name)).unwrap();
+        }
+        assert_eq!(foreign(), None);
+        // A listed name that is a link is not what was written.
+        std::fs::rename(path("model.byoc"), path("usr/model")).unwrap();
+        symlink("usr/model", path("model.byoc")).unwrap();
+        assert_eq!(foreign(), Some(PathBuf::from("model.byoc")));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::contents::{self, Description, FORMAT, Library, Plugin};
 use crate::elf::{self, Elf};
 use crate::required::{RequiredPlugin, Requirements, mapped_libraries, refusal, required_files};
 use crate::system::{Packages, Search};
+use crate::verify::Bundle;
 use byoc_files::directory::PendingDirectory;
 use byoc_files::{cannot_write, open_regular};
 use byoc_ir::diag::{Diagnostic, codes};
@@ -36,6 +37,8 @@ pub struct Request<'a> {
     pub licenses: Option<&'a Path>,
     /// Directory to write: new, empty, or an earlier bundle.
     pub output: &'a Path,
+    /// True if the directory is replaced whatever it contains.
+    pub is_forced: bool,
 }
 
 /// Contents and size of a written bundle.
@@ -55,8 +58,15 @@ pub struct Report {
 /// E0709 if the artifact cannot be bundled, E0708 if the runner is unsuitable, E0513 if the directory cannot be
 /// written, and the errors of opening the artifact. On error, the output directory is unchanged.
 pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
-    let Request { session, artifact, runner, output, .. } = *request;
-    let pending = PendingDirectory::begin(output, |dir| dir.join(contents::DESCRIPTION).is_file())?;
+    let Request { session, artifact, runner, output, is_forced, .. } = *request;
+    let check = |dir: &Path| if is_forced { Ok(()) } else { check_replaceable(dir) };
+    let pending = PendingDirectory::begin(output, check).map_err(|refusal| match (&refusal.help, is_forced) {
+        (Some(help), false) => {
+            let help = format!("{help}, or replace everything in it with --force");
+            refusal.help(help)
+        }
+        _ => refusal,
+    })?;
     let runner_elf = program(runner)?;
     let compiled = artifact::open(artifact)?.into_compiled();
     let requirements = required_files(session, compiled.all_regions())?;
@@ -95,6 +105,19 @@ pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
     pending.commit()?;
     let bytes = staging.files.values().map(|(_, bytes)| bytes).sum();
     Ok(Report { description, files: staging.files.len(), bytes })
+}
+
+/// Checks that everything in a directory was written by this command, and may be deleted.
+///
+/// # Errors
+/// What was found instead.
+fn check_replaceable(dir: &Path) -> Result<(), String> {
+    let bundle = Bundle::open(dir).map_err(|error| format!("no intact bundle: {}", error.message))?;
+    match bundle.foreign_entry() {
+        Ok(None) => Ok(()),
+        Ok(Some(path)) => Err(format!("a bundle with another file, {}", path.display())),
+        Err(error) => Err(format!("a bundle that cannot be listed: {error}")),
+    }
 }
 
 /// Reads the ELF properties of the runner, which must be a dynamically linked executable.
@@ -308,10 +331,9 @@ impl Staging {
             return Ok(());
         }
         let link = self.root.join(dir);
-        let parents: PathBuf = std::iter::repeat_n("..", dir.components().count().saturating_sub(1)).collect();
         let write = || {
             std::fs::create_dir_all(link.parent().unwrap_or(&self.root))?;
-            symlink(parents.join(contents::LIBRARIES), &link)
+            symlink(contents::library_link(dir), &link)
         };
         write().map_err(|error| cannot_write(&link, &error))
     }

@@ -2,6 +2,8 @@
 
 use crate::c_text;
 use byoc::Interface;
+use byoc::runtime::fork::Generation;
+use byoc_ir::escape;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -25,6 +27,7 @@ impl Error {
     }
 
     fn without_help(kind: c_int, message: String) -> Error {
+        let message = escape::line(&message).into_owned();
         let text = c_text(message.clone());
         let (code, context, help) = (CString::default(), CString::default(), CString::default());
         Error { kind, code, message: c_text(message), context, help, text }
@@ -124,9 +127,20 @@ pub unsafe extern "C" fn byoc_error_free(error: *mut Error) {
 
 /// Frees an object from `Box::into_raw`; accepts NULL.
 pub fn free<T>(object: *mut T) {
-    if !object.is_null() {
-        // SAFETY: this library creates its objects with `Box::into_raw`, and the header requires callers to free each
-        // only once.
-        drop(unsafe { Box::from_raw(object) });
+    drop(owned(object));
+}
+
+/// Frees an object that may have threads. In a child process it leaks: its destructor could wait for threads that do
+/// not exist there.
+pub fn free_in_process<T>(object: *mut T, generation: impl FnOnce(&T) -> Generation) {
+    match owned(object) {
+        Some(object) if !generation(&object).is_current() => std::mem::forget(object),
+        object => drop(object),
     }
+}
+
+fn owned<T>(object: *mut T) -> Option<Box<T>> {
+    // SAFETY: this library creates its objects with `Box::into_raw`, and the header requires callers to free each only
+    // once.
+    (!object.is_null()).then(|| unsafe { Box::from_raw(object) })
 }

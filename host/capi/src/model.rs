@@ -1,10 +1,11 @@
 //! Models: compilation, artifacts, inputs and outputs, explanation, plan.
 
 use crate::c_text;
-use crate::error::{Error, free, report};
+use crate::error::{Error, free_in_process, report};
 use crate::options::{ExtensibleStruct, array, object, read, store_result, text};
 use crate::session::{Pair, Session, split_option};
 use crate::tensor::Slots;
+use byoc::runtime::fork::Generation;
 use byoc::{Compilation, CompileOptions, Interface, Source};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ pub struct Model {
     pub model: byoc::Model,
     pub slots: Slots,
     pub session: Arc<byoc::Session>,
+    generation: Generation,
     compilation: Compilation,
     inputs: Vec<PortTexts>,
     outputs: Vec<PortTexts>,
@@ -172,6 +174,7 @@ impl Model {
         Ok(Model {
             slots: Slots::default(),
             session: session.clone(),
+            generation: Generation::current(),
             inputs: model.inputs().iter().map(PortTexts::of).collect(),
             outputs: model.outputs().iter().map(PortTexts::of).collect(),
             explanation: OnceLock::new(),
@@ -180,6 +183,22 @@ impl Model {
             model,
             compilation,
         })
+    }
+
+    /// Returns the model.
+    ///
+    /// # Errors
+    /// If the process has been forked since it was created.
+    pub fn live(&self) -> Result<&Model, Error> {
+        self.generation.check().map_err(byoc::Error::from)?;
+        Ok(self)
+    }
+
+    /// Returns a text that is created on first request. A thread that was creating it while the process was forked does
+    /// not exist in the child, which therefore creates none.
+    fn text(&self, text: &OnceLock<CString>, create: impl FnOnce() -> CString) -> *const c_char {
+        let text = if self.generation.is_current() { Some(text.get_or_init(create)) } else { text.get() };
+        text.map_or(c"".as_ptr(), |text| text.as_ptr())
     }
 }
 
@@ -196,7 +215,7 @@ pub unsafe extern "C" fn byoc_model_compile(
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
-        let session = &object(session, "session")?.0;
+        let session = object(session, "session")?.live()?;
         let path = PathBuf::from(text(path, "path")?);
         let options = compile_options(options)?;
         store_result(model, || Model::new(session, Compilation::new(session, path, &options)?))
@@ -217,7 +236,7 @@ pub unsafe extern "C" fn byoc_model_compile_bytes(
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
-        let session = &object(session, "session")?.0;
+        let session = object(session, "session")?.live()?;
         let source = Source::from(array(bytes, size, "bytes")?);
         let options = compile_options(options)?;
         store_result(model, || Model::new(session, Compilation::new(session, source, &options)?))
@@ -236,7 +255,7 @@ pub unsafe extern "C" fn byoc_model_load(
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
-        let session = &object(session, "session")?.0;
+        let session = object(session, "session")?.live()?;
         let path = PathBuf::from(text(path, "path")?);
         store_result(model, || Model::new(session, Compilation::open(path)?))
     })
@@ -255,7 +274,7 @@ pub unsafe extern "C" fn byoc_model_load_bytes(
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
-        let session = &object(session, "session")?.0;
+        let session = object(session, "session")?.live()?;
         let source = Source::from(array(bytes, size, "bytes")?);
         store_result(model, || Model::new(session, Compilation::open(source)?))
     })
@@ -268,7 +287,7 @@ pub unsafe extern "C" fn byoc_model_load_bytes(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_save(model: *const Model, path: *const c_char) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
-    report(|| unsafe { Ok(object(model, "model")?.compilation.save(text(path, "path")?)?) })
+    report(|| unsafe { Ok(object(model, "model")?.live()?.compilation.save(text(path, "path")?)?) })
 }
 
 /// Frees a model.
@@ -277,7 +296,7 @@ pub unsafe extern "C" fn byoc_model_save(model: *const Model, path: *const c_cha
 /// `model` is NULL, or a model that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_free(model: *mut Model) {
-    free(model);
+    free_in_process(model, |model| model.generation);
 }
 
 /// Returns the explanation as JSON; "" for NULL.
@@ -292,7 +311,7 @@ pub unsafe extern "C" fn byoc_model_explanation(model: *const Model) -> *const c
             let explanation = model.compilation.explanation().in_interface(Interface::C);
             c_text(serde_json::to_string(&explanation).unwrap_or_default())
         };
-        model.explanation.get_or_init(text).as_ptr()
+        model.text(&model.explanation, text)
     })
 }
 
@@ -303,9 +322,8 @@ pub unsafe extern "C" fn byoc_model_explanation(model: *const Model) -> *const c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_model_plan(model: *const Model) -> *const c_char {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
-    unsafe { model.as_ref() }.map_or(c"".as_ptr(), |model| {
-        model.plan.get_or_init(|| c_text(model.model.plan().to_json().to_string())).as_ptr()
-    })
+    unsafe { model.as_ref() }
+        .map_or(c"".as_ptr(), |model| model.text(&model.plan, || c_text(model.model.plan().to_json().to_string())))
 }
 
 /// Returns the warnings, one per line; "" for NULL.

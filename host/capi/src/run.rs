@@ -86,7 +86,7 @@ pub unsafe extern "C" fn byoc_model_run(
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
-        let model = object(model, "model")?;
+        let model = object(model, "model")?.live()?;
         let options = read(options, "byoc_run_options")?;
         let borrowed_tensors = model.slots.borrow(array(inputs, input_count, "inputs")?)?;
         let mut memory: SmallVec<[Output<'_>; 4]> = SmallVec::new();
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn byoc_model_run_alloc(
 ) -> *mut Error {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     report(|| unsafe {
-        let model = object(model, "model")?;
+        let model = object(model, "model")?.live()?;
         let options = read(options, "byoc_run_options")?;
         let borrowed_tensors = model.slots.borrow(array(inputs, input_count, "inputs")?)?;
         let outputs =

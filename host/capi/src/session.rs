@@ -1,12 +1,27 @@
 //! Session objects and their options.
 
-use crate::error::{Error, free, report};
+use crate::error::{Error, free_in_process, report};
 use crate::options::{ExtensibleStruct, array, read, store_result, text};
+use byoc::runtime::fork::Generation;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 /// Session object for C.
-pub struct Session(pub Arc<byoc::Session>);
+pub struct Session {
+    session: Arc<byoc::Session>,
+    generation: Generation,
+}
+
+impl Session {
+    /// Returns the session.
+    ///
+    /// # Errors
+    /// If the process has been forked since it was created.
+    pub fn live(&self) -> Result<&Arc<byoc::Session>, Error> {
+        self.generation.check().map_err(byoc::Error::from)?;
+        Ok(&self.session)
+    }
+}
 
 /// Pair of a name and a value.
 #[repr(C)]
@@ -80,7 +95,10 @@ pub unsafe extern "C" fn byoc_session_create(options: *const SessionOptions, ses
             let (backend, id) = device.strings("devices")?;
             builder = builder.device(backend, id);
         }
-        store_result(session, || Ok(Session(Arc::new(builder.build().map_err(byoc::Error::from)?))))
+        store_result(session, || {
+            let session = Arc::new(builder.build().map_err(byoc::Error::from)?);
+            Ok(Session { session, generation: Generation::current() })
+        })
     })
 }
 
@@ -90,5 +108,5 @@ pub unsafe extern "C" fn byoc_session_create(options: *const SessionOptions, ses
 /// `session` is NULL, or a session that has not been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn byoc_session_free(session: *mut Session) {
-    free(session);
+    free_in_process(session, |session| session.generation);
 }

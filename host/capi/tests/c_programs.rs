@@ -135,6 +135,14 @@ fn wrong_calls_give_errors_and_leak_nothing() {
 }
 
 #[test]
+fn after_a_fork_every_call_is_an_error() {
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "tests/fork.c", true);
+    let output = Command::new(&program).arg(digits()).output().unwrap();
+    assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
 fn runs_allocate_nothing() {
     let dir = install();
     let program = build(&dir, &["cc", "-std=c11"], "tests/allocations.c", true);

@@ -240,6 +240,9 @@ pub struct BundleArgs {
     /// Directory for the bundle: new, empty, or an earlier bundle.
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
+    /// Replace the directory, whatever it contains.
+    #[arg(long)]
+    pub force: bool,
     /// Executable that runs the artifact in the bundle [default: byoc-run in the directory of byoc].
     #[arg(long, value_name = "FILE")]
     pub runner: Option<PathBuf>,

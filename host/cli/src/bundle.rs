@@ -32,6 +32,7 @@ pub fn run(args: &BundleArgs) -> Result<ExitCode, Failure> {
         runner: &runner,
         licenses: licenses.as_deref(),
         output: &args.output,
+        is_forced: args.force,
     })?;
     let (contents, files, bytes) = (&report.description, report.files, report.bytes);
     if args.diagnostics.json {

@@ -11,9 +11,12 @@ use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;
 use byoc_conformance::report::exclusions;
+use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::Estimate;
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Prints the placement of each operator and the reasons of refusals, or writes them as an HTML page.
@@ -22,7 +25,15 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         output::check([path.as_path()])?;
     }
     if ready::is_artifact(&args.model) {
-        println!("{}", artifact::open(&args.model)?.into_compiled().explain);
+        let explain = artifact::open(&args.model)?.into_compiled().explain;
+        if let Some(path) = &args.html {
+            let explanation = Explanation::deserialize(&explain).map_err(|error| {
+                let message = format!("{}: expected an explanation of this release: {error}", args.model.display());
+                Diagnostic::error(codes::artifacts::MALFORMED, message).help("compile the model again")
+            })?;
+            write_page(path, &args.model, &explanation)?;
+        }
+        println!("{explain}");
         return Ok(ExitCode::SUCCESS);
     }
     let session = ready::session(&args.build)?;
@@ -35,8 +46,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     build_output.warnings().for_each(render::print_diagnostic);
     let explanation = &build_output.explanation;
     if let Some(path) = &args.html {
-        let page = explain_page::page(&ready::name_of(&args.model), explanation);
-        output::write(path, |file| file.write_all(page.as_bytes()))?;
+        write_page(path, &args.model, explanation)?;
     }
     if args.build.diagnostics.json {
         println!("{}", serde_json::json!(explanation));
@@ -45,6 +55,11 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         print_guarantees(explanation, &session.registry)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_page(path: &Path, model: &Path, explanation: &Explanation) -> Result<(), Failure> {
+    let page = explain_page::page(&ready::name_of(model), explanation);
+    Ok(output::write(path, |file| file.write_all(page.as_bytes()))?)
 }
 
 /// Prints the totals, one row per operator, and the numbered reasons, to which the rows refer. With `is_full`, each row

@@ -121,7 +121,8 @@ fn previous_files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     let metadata = io::read_text(&dir.join("model.json")).ok();
     let metadata: Option<Value> = metadata.and_then(|text| serde_json::from_str(&text).ok());
-    let files = metadata.as_ref().and_then(|json| json["files"].as_array());
+    let is_export = |json: &&Value| json["producer"].as_str().is_some_and(|name| name.starts_with("byoc "));
+    let files = metadata.as_ref().filter(is_export).and_then(|json| json["files"].as_array());
     let files = files.ok_or_else(|| refuse("expected an empty directory or an export, found other files".into()))?;
     let is_plain_name = |name: &str| !name.contains(['/', '\\']) && name != ".." && name != ".";
     Ok(files.iter().filter_map(Value::as_str).filter(|name| is_plain_name(name)).map(|name| dir.join(name)).collect())

@@ -66,7 +66,7 @@ pub fn main_number(serve: impl FnOnce(&[OsString]) -> u8) -> u8 {
 
 fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
-        eprintln!("byoc has a bug: {info}");
+        eprintln!("byoc has a bug: {}", escape::lines(&info.to_string()));
         eprintln!("please report it with the command and the model that reproduce it");
     }));
     let arguments = std::iter::once("byoc".into()).chain(invocation::arguments());

@@ -18,13 +18,14 @@ pub struct PendingDirectory {
 }
 
 impl PendingDirectory {
-    /// Creates the directory. The target may be missing, empty, or a directory for which `is_replaceable` returns true.
+    /// Creates the directory. The target may be missing, empty, or a directory that `check_replaceable` permits: all of
+    /// its contents are deleted on commit. Otherwise, `check_replaceable` returns what else was found.
     ///
     /// # Errors
     /// E0513 if the target is a file or a directory that may not be replaced, or its parent is missing or not writable.
     pub fn begin(
         target: &Path,
-        is_replaceable: impl FnOnce(&Path) -> bool,
+        check_replaceable: impl FnOnce(&Path) -> std::result::Result<(), String>,
     ) -> std::result::Result<PendingDirectory, Diagnostic> {
         let refusal = |message: &str| {
             Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("{}: {message}", target.display()))
@@ -32,8 +33,9 @@ impl PendingDirectory {
         };
         match std::fs::read_dir(target) {
             Ok(mut entries) => {
-                if entries.next().is_some() && !is_replaceable(target) {
-                    return Err(refusal("expected an empty directory, found other files"));
+                if entries.next().is_some() {
+                    check_replaceable(target)
+                        .map_err(|found| refusal(&format!("expected an empty directory, found {found}")))?;
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -95,21 +97,25 @@ mod tests {
         names
     }
 
+    fn other_files(_: &Path) -> std::result::Result<(), String> {
+        Err("other files".into())
+    }
+
     #[test]
     fn appears_as_a_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("out");
-        let pending = PendingDirectory::begin(&target, |_| false).unwrap();
+        let pending = PendingDirectory::begin(&target, other_files).unwrap();
         std::fs::write(pending.path().join("a"), "1").unwrap();
         assert!(!target.exists());
         pending.commit().unwrap();
         assert_eq!((names(&target), names(dir.path())), (vec!["a".to_owned()], vec!["out".to_owned()]));
         // A non-replaceable target is an error; dropping an uncommitted directory leaves the target unchanged.
-        let error = PendingDirectory::begin(&target, |_| false).err().unwrap();
+        let error = PendingDirectory::begin(&target, other_files).err().unwrap();
         assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
-        drop(PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap());
+        drop(PendingDirectory::begin(&target, |_| Ok(())).unwrap());
         assert_eq!(names(dir.path()), ["out"]);
-        let pending = PendingDirectory::begin(&target, |found| found.join("a").is_file()).unwrap();
+        let pending = PendingDirectory::begin(&target, |_| Ok(())).unwrap();
         std::fs::write(pending.path().join("b"), "2").unwrap();
         pending.commit().unwrap();
         assert_eq!((names(&target), names(dir.path())), (vec!["b".to_owned()], vec!["out".to_owned()]));
@@ -120,14 +126,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
         for name in ["file", "missing/out"] {
-            let error = PendingDirectory::begin(&dir.path().join(name), |_| true).err().unwrap();
+            let error = PendingDirectory::begin(&dir.path().join(name), |_| Ok(())).err().unwrap();
             assert_eq!(error.code, codes::frontends::CANNOT_WRITE, "{name}");
         }
         assert_eq!(names(dir.path()), ["file"]);
         // An empty directory is replaced.
         let empty_dir = dir.path().join("empty");
         std::fs::create_dir(&empty_dir).unwrap();
-        PendingDirectory::begin(&empty_dir, |_| false).unwrap().commit().unwrap();
+        PendingDirectory::begin(&empty_dir, other_files).unwrap().commit().unwrap();
         assert_eq!(names(dir.path()), ["empty", "file"]);
     }
 }

@@ -21,7 +21,7 @@ pub fn open_regular(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-fn expect_regular(file_type: FileType) -> Result<()> {
+pub(crate) fn expect_regular(file_type: FileType) -> Result<()> {
     if file_type.is_file() {
         return Ok(());
     }
@@ -29,6 +29,7 @@ fn expect_regular(file_type: FileType) -> Result<()> {
         file_type if file_type.is_dir() => "a directory",
         file_type if file_type.is_fifo() => "a FIFO",
         file_type if file_type.is_socket() => "a socket",
+        file_type if file_type.is_symlink() => "a symbolic link",
         _ => "a device",
     };
     Err(Error::other(format!("expected a regular file, found {kind}")))
@@ -43,10 +44,18 @@ pub const MAX_TEXT: usize = 256 << 20;
 /// # Errors
 /// See [`open_regular`]. Also fails if the file is longer or not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
+    text_of(&open_regular(path)?, MAX_TEXT)
+}
+
+/// Reads the text of an open UTF-8 file of at most `max` bytes.
+///
+/// # Errors
+/// If the file is longer, not UTF-8, or cannot be read.
+pub fn text_of(file: &File, max: usize) -> Result<String> {
     let mut bytes = Vec::new();
-    open_regular(path)?.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > MAX_TEXT {
-        return Err(Error::other(format!("expected at most {MAX_TEXT} bytes of text, found more")));
+    file.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max {
+        return Err(Error::other(format!("expected at most {max} bytes of text, found more")));
     }
     String::from_utf8(bytes).map_err(|_| Error::other("the file is not valid UTF-8"))
 }
@@ -56,11 +65,18 @@ pub fn read_text(path: &Path) -> Result<String> {
 /// # Errors
 /// See [`open_regular`]. Also fails if the file cannot be mapped.
 pub fn map_file(path: &Path) -> Result<Bytes> {
-    let file = open_regular(path)?;
+    map(&open_regular(path)?)
+}
+
+/// Maps an open regular file into memory.
+///
+/// # Errors
+/// If the file cannot be mapped.
+pub fn map(file: &File) -> Result<Bytes> {
     if file.metadata()?.len() == 0 {
         return Ok(Bytes::new());
     }
-    Ok(Bytes::from_owner(MappedFile::of(&file)?))
+    Ok(Bytes::from_owner(MappedFile::of(file)?))
 }
 
 /// Returns the diagnostic for a tensor file that cannot be read.

@@ -1,33 +1,30 @@
 //! Tensor data in files next to the model.
 //!
-//! The file names come from the model and are untrusted: only files below the model's directory are read, after
-//! resolving symlinks, and every range is checked against the file size. If the model itself is a symlink, the
-//! directory of the symlink target is permitted as well: model caches store each file under its digest, and provide
-//! directories of symlinks to these files.
+//! The file names come from the model and are untrusted: only files below the model's directory are read, as
+//! [`Siblings`] defines it, and every range is checked against the file size.
 
 use super::proto::{Bytes, TensorProto, external_entries};
+use byoc_files::beneath::{SiblingError, Siblings};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 
 /// Files next to a model, mapped at first use.
 pub struct ExternalFiles {
-    dir: PathBuf,
-    /// Permitted directories, with symlinks resolved.
-    allowed_dirs: Vec<PathBuf>,
+    siblings: Siblings,
     files: RefCell<BTreeMap<String, Bytes>>,
 }
 
 impl ExternalFiles {
-    /// Creates the set of files in the directory of the model, without mapping any file.
+    /// Creates the set of files in the directory of a model in memory, without mapping any file.
     pub fn beside(model: &Path) -> ExternalFiles {
-        let dir = match model.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        let target = model.canonicalize().ok().and_then(|model| model.parent().map(Path::to_owned));
-        let allowed_dirs = dir.canonicalize().into_iter().chain(target).collect();
-        ExternalFiles { dir, allowed_dirs, files: RefCell::default() }
+        ExternalFiles { siblings: Siblings::of(model, None), files: RefCell::default() }
+    }
+
+    /// Creates the set of files in the directory of a model that was read from `file`, without mapping any file.
+    pub fn beside_file(model: &Path, file: &File) -> ExternalFiles {
+        ExternalFiles { siblings: Siblings::of(model, Some(file)), files: RefCell::default() }
     }
 
     /// Reads the external data of a tensor of `size` bytes.
@@ -69,20 +66,13 @@ impl ExternalFiles {
         if let Some(file) = self.files.borrow().get(location) {
             return Ok(file.clone());
         }
-        let path = Path::new(location);
-        let is_inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-        if !is_inside || location.is_empty() || location.contains('\\') {
-            return Err(format!("expected a data file below the model's directory, found \"{location}\""));
-        }
-        let read_error = |e: std::io::Error| format!("cannot read the external data in {location}: {e}");
-        let path = self.dir.join(path).canonicalize().map_err(read_error)?;
-        if !self.allowed_dirs.iter().any(|dir| path.starts_with(dir)) {
-            return Err(format!(
-                "expected a data file below the model's directory, found \"{location}\", a symlink to {}",
-                path.display()
-            ));
-        }
-        let file = byoc_files::map_file(&path).map_err(read_error)?;
+        let file = self.siblings.map(location).map_err(|error| match error {
+            SiblingError::Unreadable(error) => format!("cannot read the external data in {location}: {error}"),
+            SiblingError::Outside(target) => {
+                let link = target.map_or_else(String::new, |target| format!(", a symlink to {}", target.display()));
+                format!("expected a data file below the model's directory, found \"{location}\"{link}")
+            }
+        })?;
         self.files.borrow_mut().insert(location.to_owned(), file.clone());
         Ok(file)
     }

@@ -54,10 +54,12 @@ pub const NEWEST_OPSET: i64 = 28;
 /// # Errors
 /// If the model is invalid or unsupported; independent errors are reported together.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
-    let bytes = read_model(path)?;
+    let file = byoc_files::open_regular(path).map_err(|error| vec![unreadable(path, error)])?;
+    let external = ExternalFiles::beside_file(path, &file);
+    let bytes = byoc_files::map(&file).map_err(|error| vec![unreadable(path, error)])?;
     let digest = mapped::digest(&bytes).to_hex().to_string();
     let (model, _charge) = decode_model(path, bytes)?;
-    let model = convert_model(model, options, Some(&ExternalFiles::beside(path)))?;
+    let model = convert_model(model, options, Some(&external))?;
     Ok(Loaded { digest, ..model })
 }
 

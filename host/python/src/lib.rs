@@ -28,8 +28,6 @@ mod _byoc {
     #[pymodule_export]
     use super::error::in_python;
     #[pymodule_export]
-    use super::fork::forked;
-    #[pymodule_export]
     use super::graph::Graph;
     #[pymodule_export]
     use super::model::Model;

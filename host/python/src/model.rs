@@ -5,9 +5,10 @@ use crate::kept::StoredCompilation;
 use crate::pending::{self, Pending};
 use crate::session::Session;
 use crate::wait::interruptible;
-use crate::{error, fork::Generation, trace};
+use crate::{error, fork, trace};
 use byoc::build::explanation::Explanation;
 use byoc::runtime::exec::{check_inputs, order_inputs};
+use byoc::runtime::fork::Generation;
 use byoc::{
     Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Interface, Outputs, Port, RunOptions, Source, Tensor,
 };
@@ -35,6 +36,16 @@ pub struct Model {
     outputs: Vec<Port>,
     /// Duration of the last run in nanoseconds. Ctrl-C can interrupt a run only if the previous run was long.
     last_run: AtomicU64,
+}
+
+impl Drop for Model {
+    /// Leaks the model in a child process: its destructor could wait for threads that do not exist there.
+    fn drop(&mut self) {
+        if !self.generation.is_current() {
+            std::mem::forget(self.model.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+            std::mem::forget(self.session.clone());
+        }
+    }
 }
 
 /// Minimum duration of a run, in nanoseconds, after which Ctrl-C can interrupt the next run.
@@ -120,7 +131,7 @@ impl Model {
         folder: Option<PathBuf>,
         choices: Option<Choices>,
     ) -> PyResult<Model> {
-        session.generation.check(py)?;
+        fork::check(session.generation, py)?;
         let source = source.source(folder)?;
         let engine = session.session.clone();
         let cancel = engine.cancel.part(None);
@@ -306,7 +317,7 @@ impl Model {
 
 impl Model {
     fn open_model(&self, py: Python<'_>) -> PyResult<byoc::Model> {
-        self.generation.check(py)?;
+        fork::check(self.generation, py)?;
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
         model.ok_or_else(|| {
             let message = "the model is closed";

@@ -1,8 +1,10 @@
 //! Sessions: threads, plugins and limits that models share.
 
 use crate::error;
-use crate::fork::Generation;
+use crate::fork;
+use byoc::runtime::fork::Generation;
 use byoc::runtime::invocation::{self, Invocation};
+use byoc::runtime::plugin::entries;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +30,15 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    /// Leaks the session in a child process: its destructor could wait for threads that do not exist there.
+    fn drop(&mut self) {
+        if !self.generation.is_current() {
+            std::mem::forget(self.session.clone());
+        }
+    }
+}
+
 #[pymethods]
 impl Session {
     #[new]
@@ -42,6 +53,8 @@ impl Session {
         allow_native: bool,
         devices: Vec<(String, String)>,
     ) -> PyResult<Session> {
+        // A plugin that ends the interpreter is named on standard error.
+        entries::guard_process();
         let mut builder = byoc::Session::builder().threads(threads).allow_native(allow_native);
         for dir in plugin_dirs {
             builder = builder.plugin_dir(dir);
@@ -70,7 +83,7 @@ impl Session {
 
     /// Loads all plugins, and describes each plugin file as JSON.
     fn plugins(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.generation.check(py)?;
+        fork::check(self.generation, py)?;
         let rows = py.detach(|| error::catch_panics(|| Ok(byoc_cli::report::plugins(&self.session))));
         Ok(error::result(py, rows)?.iter().map(ToString::to_string).collect())
     }

@@ -6,6 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`error`] | errors for the caller: diagnostics, with the text that they refer to |
+//! | [`fork`] | detection of forks |
 //! | [`cancel`], [`limits`] | cancellation and deadlines; the memory limit |
 //! | [`invocation`] | command line of the current process, and the directory of its files |
 //! | [`exec`] | programs and the executor |
@@ -23,6 +24,7 @@ pub mod choices;
 pub mod compiled;
 pub mod error;
 pub mod exec;
+pub mod fork;
 pub mod invocation;
 pub mod limits;
 pub mod linking;

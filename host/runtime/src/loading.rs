@@ -11,6 +11,7 @@ use crate::exec::program::{self, Instr};
 use crate::linking::{self, LINK, LinkedRegions};
 use crate::plugin;
 use crate::plugin::bridge::{self, constant_handle, dtype_to_api};
+use crate::plugin::entries;
 use crate::plugin::region::PluginRegion;
 use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, Severity, codes};
@@ -162,6 +163,9 @@ impl Loading<'_> {
             return Ok(None);
         };
         self.set_options(region)?;
+        let sources = declaration.origins.iter().filter_map(|&index| self.compiled.program.sources.get(index as usize));
+        let names: Vec<String> = sources.map(|source| format!("{} {}", source.op, source.name)).collect();
+        let operators = plugin::operator_list(names.iter().map(String::as_str));
         let region_result = self.blob(region, loader.as_ref()).and_then(|loaded_blob| {
             let in_place = match loaded_blob.as_ref().map(|loaded_blob| loaded_blob.metadata.get(IN_PLACE)) {
                 None => region.in_place(),
@@ -186,7 +190,7 @@ impl Loading<'_> {
                 options: &self.options,
                 services: &session.services,
             };
-            loader.load(&request).map_err(|error| fault(&error))
+            entries::with_operators(operators, || loader.load(&request)).map_err(|error| fault(&error))
         });
         let executable = match region_result {
             Ok(executable) => executable,

@@ -12,16 +12,18 @@ use crate::proto::{
 };
 use crate::served::{ServedModel, Spec, check_spec, dims, resolve};
 use crate::stats::Stats;
+use byoc::io::beneath::Siblings;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::limits;
 use byoc::{Compilation, CompileOptions, Interface, Model, Port, RunOptions, Session, Source, Tensor};
 use byoc_ir::tensor::{element_count, random};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Maximum size of a label file in bytes.
-const MAX_LABELS: u64 = 16 << 20;
+const MAX_LABELS: usize = 16 << 20;
 
 /// Threads, backends and defaults shared by all models.
 pub struct Engine {
@@ -267,19 +269,19 @@ fn read_labels(config: &ModelConfig, dir: Option<&Path>, outputs: &mut [Spec]) -
         let Some(dir) = dir.filter(|_| name.components().count() == 1 && name.file_name().is_some()) else {
             return Err(label_error(format!("found '{}'", output.label_filename)));
         };
-        let path = dir.join(name);
-        let size = std::fs::metadata(&path).map_err(|error| label_error(format!("{}: {error}", path.display())))?;
-        if !size.is_file() || size.len() > MAX_LABELS {
-            let (path, kind) = (path.display(), if size.is_file() { "a file" } else { "another file type" });
-            let message = format!("{path}: expected at most {MAX_LABELS} bytes, found {kind} of {} bytes", size.len());
-            return Err(label_error(message));
-        }
-        let text = byoc::io::read_text(&path).map_err(|error| label_error(format!("{}: {error}", path.display())))?;
+        let file_error = |error: &dyn std::fmt::Display| label_error(format!("{}: {error}", dir.join(name).display()));
+        let file = files_beside_config(dir).open(&output.label_filename).map_err(|error| file_error(&error))?;
+        let text = byoc::io::text_of(&file, MAX_LABELS).map_err(|error| file_error(&error))?;
         if let Some(spec) = outputs.iter_mut().find(|spec| spec.name == output.name) {
             spec.labels = text.lines().map(|line| line.trim().to_owned()).collect();
         }
     }
     Ok(())
+}
+
+/// Returns the files that a model's configuration may name.
+fn files_beside_config(dir: &Path) -> Siblings {
+    Siblings::of(&dir.join("config.pbtxt"), None)
 }
 
 fn settings(engine: &Engine, config: &ModelConfig) -> Result<Settings> {
@@ -398,11 +400,14 @@ fn warm_up_tensor(
         return Err(format!("input_data_file: expected a file in the model's warmup directory, found '{file}'"));
     };
     let path = dir.join("warmup").join(name);
-    let metadata = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    if !metadata.is_file() || metadata.len() != expected as u64 {
-        return Err(format!("{}: expected a file of {expected} bytes, found {}", path.display(), metadata.len()));
+    let file_error = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let file = files_beside_config(dir).open(&format!("warmup/{file}")).map_err(|error| file_error(&error))?;
+    let size = file.metadata().map_err(|error| file_error(&error))?.len();
+    if size != expected as u64 {
+        return Err(file_error(&format!("expected a file of {expected} bytes, found {size}")));
     }
-    let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut bytes = Vec::new();
+    file.take(size).read_to_end(&mut bytes).map_err(|error| file_error(&error))?;
     Tensor::from_bytes(spec.dtype, shape, &bytes)
         .ok_or_else(|| format!("{}: not enough memory for {expected} bytes", path.display()))
 }

@@ -1,19 +1,20 @@
 //! Log on standard error as text or JSON lines, with client-configurable settings.
 
+use byoc_ir::escape;
 use serde_json::{Map, Value, json};
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Dispatch, Event, Level, Subscriber, dispatcher};
+use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::{DynFilterFn, dynamic_filter_fn};
-use tracing_subscriber::fmt::FmtContext;
-use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::format::{DefaultFields, FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::util::SubscriberInitExt;
 
 /// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -64,6 +65,13 @@ impl LogControl {
 
 /// Installs the log on standard error. Further calls in the same process have no effect.
 pub fn install(control: &Arc<LogControl>, format: LogFormat) {
+    let _ = dispatcher::set_global_default(log_to(control, format, std::io::stderr));
+}
+
+fn log_to<W>(control: &Arc<LogControl>, format: LogFormat, writer: W) -> Dispatch
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     fn filter<S>(
         control: Arc<LogControl>,
     ) -> DynFilterFn<S, impl Fn(&tracing::Metadata<'_>, &tracing_subscriber::layer::Context<'_, S>) -> bool> {
@@ -76,12 +84,24 @@ pub fn install(control: &Arc<LogControl>, format: LogFormat) {
         };
         dynamic_filter_fn(is_on).with_max_level_hint(max_level)
     }
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let layer = tracing_subscriber::fmt::layer().fmt_fields(EscapedFields).with_writer(writer).with_ansi(false);
     let registry = tracing_subscriber::registry();
-    let _ = match format {
-        LogFormat::Text => registry.with(layer.with_filter(filter(control.clone()))).try_init(),
-        LogFormat::Json => registry.with(layer.event_format(JsonLines).with_filter(filter(control.clone()))).try_init(),
-    };
+    match format {
+        LogFormat::Text => registry.with(layer.with_filter(filter(control.clone()))).into(),
+        LogFormat::Json => registry.with(layer.event_format(JsonLines).with_filter(filter(control.clone()))).into(),
+    }
+}
+
+/// Formatter of the fields of an event in text. Ids, names and messages come from clients, models and plugins: control
+/// characters in them are escaped, so that an event is one line, and a terminal interprets nothing.
+struct EscapedFields;
+
+impl<'writer> FormatFields<'writer> for EscapedFields {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut text = String::new();
+        DefaultFields::new().format_fields(Writer::new(&mut text), fields)?;
+        writer.write_str(&escape::line(&text))
+    }
 }
 
 /// Formatter that writes one JSON object per event: time, level, target, message, and the event fields.
@@ -100,7 +120,7 @@ where
         fields.0.insert("level".into(), json!(event.metadata().level().as_str()));
         fields.0.insert("target".into(), json!(event.metadata().target()));
         event.record(&mut fields);
-        writeln!(writer, "{}", Value::Object(fields.0))
+        writeln!(writer, "{}", escape::escape_json(&Value::Object(fields.0).to_string()))
     }
 }
 
@@ -127,5 +147,63 @@ impl Visit for Fields {
 
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.0.insert(field.name().into(), value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Text with what forges a line or moves the cursor: line breaks, ESC, C1 and bidirectional controls.
+    const HOSTILE: &str = "a\n2026-01-01T00:00:00Z ERROR byoc::serve: b\r\u{1b}[2J\u{7f}\u{9b}\u{202e}\u{2028}\u{0}c";
+
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl<'a> MakeWriter<'a> for Buffer {
+        type Writer = Buffer;
+
+        fn make_writer(&'a self) -> Buffer {
+            self.clone()
+        }
+    }
+
+    /// Returns the log of events with a hostile text in each kind of field.
+    fn log(format: LogFormat) -> String {
+        let buffer = Buffer::default();
+        dispatcher::with_default(&log_to(&LogControl::new(2).into(), format, buffer.clone()), || {
+            tracing::error!(target: "byoc::serve", text = HOSTILE, "{HOSTILE}");
+            tracing::warn!(target: "byoc::serve", display = %HOSTILE, debug = ?HOSTILE);
+            tracing::warn!(target: "byoc::plugin", error = &io::Error::other(HOSTILE) as &dyn std::error::Error);
+        });
+        let bytes = buffer.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn an_event_is_one_line_without_control_characters() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let text = log(format);
+            assert_eq!(text.lines().count(), 3, "{text}");
+            assert_eq!(escape::lines(&text), text, "{format:?}");
+        }
+        for line in log(LogFormat::Json).lines() {
+            let event: Value = serde_json::from_str(line).unwrap();
+            let texts = event.as_object().unwrap().values().filter(|value| value.as_str() == Some(HOSTILE));
+            assert!(texts.count() > 0 || line.contains("debug"), "{line}");
+        }
     }
 }

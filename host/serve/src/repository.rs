@@ -544,17 +544,18 @@ fn check_name(name: &str) -> Result<()> {
 
 fn read_config(dir: &Path) -> Result<ConfigFile> {
     let path = dir.join("config.pbtxt");
-    let size = match std::fs::metadata(&path) {
-        Ok(data) => data.len(),
+    let read_error = |error| ServeError::repository(format!("cannot read {}: {error}", path.display()));
+    let file = match byoc::io::open_regular(&path) {
+        Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ConfigFile::default()),
-        Err(error) => return Err(ServeError::repository(format!("cannot read {}: {error}", path.display()))),
+        Err(error) => return Err(read_error(error)),
     };
+    let size = file.metadata().map_err(read_error)?.len();
     if size > MAX_CONFIG {
         let message = format!("{}: expected at most {MAX_CONFIG} bytes, found {size}", path.display());
         return Err(ServeError::repository(message));
     }
-    let text = byoc::io::read_text(&path)
-        .map_err(|error| ServeError::repository(format!("cannot read {}: {error}", path.display())))?;
+    let text = byoc::io::text_of(&file, MAX_CONFIG as usize).map_err(read_error)?;
     config::parse_text(&text).map_err(|mut error| {
         error.message = format!("{}: {}", path.display(), error.message);
         error

@@ -10,12 +10,12 @@ use byoc::DType;
 use byoc_ir::diag::codes::serving::SHARED_MEMORY;
 use byoc_ir::tensor::memory::Charge;
 use rustix::buffer::spare_capacity;
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, pread};
 use rustix::shm;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// Maximum number of registered regions.
@@ -66,7 +66,8 @@ impl Regions {
     /// Registers a region.
     ///
     /// # Errors
-    /// If the name is already registered, the object cannot be opened, or the region exceeds the object.
+    /// If the name is already registered, the object cannot be opened or belongs to another user, or the region exceeds
+    /// the object.
     pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<()> {
         self.check_allowed()?;
         let invalid_request = |message: String| Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message));
@@ -87,12 +88,7 @@ impl Regions {
                 regions.len() + 1
             ));
         }
-        let path = format!("/{}", key.trim_start_matches('/'));
-        let file = shm::open(path.as_str(), shm::OFlags::RDWR, Mode::empty()).map_err(|error| {
-            let message = format!("Unable to open shared memory region: '{name}': object '{key}': {error}");
-            ServeError::new(Status::Internal, SHARED_MEMORY, message)
-        })?;
-        let file = File::from(file);
+        let file = open_object(name, key)?;
         let size = file.metadata().map(|data| data.len()).unwrap_or(0);
         if offset.checked_add(byte_size).is_none_or(|end| end > size) {
             return invalid_request(format!(
@@ -188,6 +184,34 @@ impl Regions {
         buffer.truncate(start + size);
         Ok(SpanCopy { buffer, start, _charge: charge })
     }
+}
+
+/// Opens a shared-memory object of the server's own user. Everything is checked on the open descriptor: the directory of
+/// the objects is writable for every user, who can replace an object by a symlink at any time.
+fn open_object(name: &str, key: &str) -> Result<File> {
+    let path = format!("/{}", key.trim_start_matches('/'));
+    let no_link = shm::OFlags::from_bits_retain((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits());
+    let file = shm::open(path.as_str(), shm::OFlags::RDWR | no_link, Mode::empty()).map_err(|error| {
+        let status = if error == Errno::LOOP { Status::InvalidArgument } else { Status::Internal };
+        let reason = match error {
+            Errno::LOOP => "expected a shared-memory object, found a symbolic link".to_owned(),
+            error => error.to_string(),
+        };
+        let message = format!("Unable to open shared memory region: '{name}': object '{key}': {reason}");
+        ServeError::new(status, SHARED_MEMORY, message)
+    })?;
+    let file = File::from(file);
+    let (own_user, found) = (rustix::process::geteuid().as_raw(), file.metadata());
+    let reason = match found {
+        Ok(found) if !found.is_file() => "expected a shared-memory object, found another kind of file".to_owned(),
+        Ok(found) if found.uid() != own_user => {
+            format!("expected an object of the server's user {own_user}, found one of user {}", found.uid())
+        }
+        Ok(_) => return Ok(file),
+        Err(error) => error.to_string(),
+    };
+    let message = format!("failed to register shared memory region '{name}': object '{key}': {reason}");
+    Err(ServeError::new(Status::InvalidArgument, SHARED_MEMORY, message))
 }
 
 /// Copy of a span, charged to the memory limit.

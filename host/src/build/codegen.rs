@@ -12,7 +12,8 @@ use byoc_plugin_api::program::{self, Answer, Request};
 use byoc_runtime::compiled::{CompiledRegion, PluginId, RegionSource};
 use byoc_runtime::linking::{self, LINK, LinkedRegions};
 use byoc_runtime::plugin::bridge::{self, ConstantTable, function_graph};
-use byoc_runtime::plugin::fault;
+use byoc_runtime::plugin::entries::with_operators;
+use byoc_runtime::plugin::{fault, operator_list};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -69,7 +70,9 @@ impl<'a> RegionCompiler<'a> {
         graph.check(table.handles.len()).map_err(bad_graph)?;
         let options = self.options_of(backend);
         let region = Region { graph: &graph, constants: &table.handles, options: &options };
-        let compiled = backend.codegen.compile(&region).map_err(|error| {
+        let sources = graph.nodes.iter().flat_map(|node| node.sources.iter().map(|name| name.as_str()));
+        let operators = operator_list(sources);
+        let compiled = with_operators(operators, || backend.codegen.compile(&region)).map_err(|error| {
             Box::new(CompileError {
                 diagnostic: fault(&error),
                 refusal: refusal_of(&error, RefusalCode::CompileFailed),

@@ -6,6 +6,7 @@
 
 use super::explanation::{Explanation, NodeRow};
 use byoc_ir::escape;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 const BOX: (usize, usize) = (150, 34);
@@ -17,7 +18,8 @@ const MAX_NAME_CHARS: usize = 26;
 
 /// Renders an explanation as an HTML page.
 pub fn page(title: &str, explanation: &Explanation) -> String {
-    let positions = layout(&explanation.nodes);
+    let rows = Rows::of(explanation);
+    let positions = layout(&explanation.nodes, &rows);
     let width = positions.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + 2 * GAP.0;
     let height = positions.iter().map(|p| p.1).max().unwrap_or(0) + BOX.1 + GAP.1;
     let mut page = String::new();
@@ -46,17 +48,13 @@ pub fn page(title: &str, explanation: &Explanation) -> String {
     }
     let _ = writeln!(page, "<li><i class=\"host\"></i>host</li><li><i class=\"folded\"></i>folded</li>\n</ul>");
     let _ = writeln!(page, "<svg width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">");
-    for node in &explanation.nodes {
-        for &input in &node.inputs {
-            if let (Some(&source_position), Some(&target_position)) = (positions.get(input), positions.get(node.id)) {
-                let _ = writeln!(page, "<path d=\"{}\"/>", edge(source_position, target_position));
-            }
+    for (node, &position) in explanation.nodes.iter().zip(&positions) {
+        for input in rows.inputs(node) {
+            let _ = writeln!(page, "<path d=\"{}\"/>", edge(positions[input], position));
         }
     }
-    for node in &explanation.nodes {
-        if let Some(&(x, y)) = positions.get(node.id) {
-            draw_node(&mut page, explanation, node, x, y);
-        }
+    for (node, &position) in explanation.nodes.iter().zip(&positions) {
+        draw_node(&mut page, &rows, node, position);
     }
     page.push_str("</svg>\n</body></html>\n");
     page
@@ -75,9 +73,9 @@ fn edge((x0, y0): (usize, usize), (x1, y1): (usize, usize)) -> String {
     format!("M{x0} {y0}C{x0} {middle_y} {x1} {middle_y} {x1} {y1}")
 }
 
-fn draw_node(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, y: usize) {
-    let region = node.placement.region.as_ref().and_then(|s| explanation.regions.iter().position(|r| r.symbol == *s));
-    let fill = region.map_or_else(String::new, |i| format!(" style=\"fill:{}\"", color(i)));
+fn draw_node(page: &mut String, rows: &Rows<'_>, node: &NodeRow, (x, y): (usize, usize)) {
+    let region = node.placement.region.as_ref().and_then(|symbol| rows.regions.get(&**symbol));
+    let fill = region.map_or_else(String::new, |&i| format!(" style=\"fill:{}\"", color(i)));
     let mut hover = format!("{} {}\n", node.op, node.source);
     hover += &match (&node.placement.region, &node.placement.into) {
         (Some(symbol), _) => format!("region {symbol}"),
@@ -106,40 +104,65 @@ fn draw_node(page: &mut String, explanation: &Explanation, node: &NodeRow, x: us
     );
 }
 
-/// Returns the upper left corner of each operator's box, including folded operators.
-fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
+/// Returns the upper left corner of each operator's box, in the order of `nodes`, including folded operators.
+fn layout(nodes: &[NodeRow], rows: &Rows<'_>) -> Vec<(usize, usize)> {
     let mut layer = vec![0usize; nodes.len()];
-    for node in nodes {
-        let layer_above = node.inputs.iter().filter(|&&i| i < node.id).map(|&i| layer[i] + 1).max().unwrap_or(0);
-        layer[node.id] = layer_above;
-    }
     let mut first_reader = vec![usize::MAX; nodes.len()];
-    for node in nodes {
-        for &input in &node.inputs {
-            if let Some(first_reader_slot) = first_reader.get_mut(input) {
-                *first_reader_slot = layer[node.id].min(*first_reader_slot);
-            }
+    for (row, node) in nodes.iter().enumerate() {
+        let inputs_above = rows.inputs(node).filter(|&input| input < row);
+        layer[row] = inputs_above.map(|input| layer[input] + 1).max().unwrap_or(0);
+    }
+    for (row, node) in nodes.iter().enumerate() {
+        for input in rows.inputs(node) {
+            first_reader[input] = layer[row].min(first_reader[input]);
         }
     }
-    for node in nodes.iter().filter(|node| node.inputs.is_empty() && first_reader[node.id] != usize::MAX) {
-        layer[node.id] = first_reader[node.id].saturating_sub(1);
+    for (row, _) in nodes.iter().enumerate().filter(|(_, node)| node.inputs.is_empty()) {
+        if first_reader[row] != usize::MAX {
+            layer[row] = first_reader[row].saturating_sub(1);
+        }
     }
     let layers = layer.iter().max().map_or(0, |m| m + 1);
-    let mut nodes_by_layer: Vec<Vec<usize>> = vec![Vec::new(); layers];
-    for (id, &l) in layer.iter().enumerate() {
-        nodes_by_layer[l].push(id);
+    let mut rows_by_layer: Vec<Vec<usize>> = vec![Vec::new(); layers];
+    for (row, &l) in layer.iter().enumerate() {
+        rows_by_layer[l].push(row);
     }
     let mut positions = vec![(0, 0); nodes.len()];
     let mut y = GAP.1;
-    for nodes_by_layer in nodes_by_layer {
-        for line in nodes_by_layer.chunks(COLUMNS) {
-            for (column, &id) in line.iter().enumerate() {
-                positions[id] = (GAP.0 + column * (BOX.0 + GAP.0), y);
+    for rows in rows_by_layer {
+        for line in rows.chunks(COLUMNS) {
+            for (column, &row) in line.iter().enumerate() {
+                positions[row] = (GAP.0 + column * (BOX.0 + GAP.0), y);
             }
             y += BOX.1 + GAP.1;
         }
     }
     positions
+}
+
+/// Rows of operators and regions by the names that other rows use. An explanation from an artifact may name rows that
+/// do not exist; of rows with the same name, the first counts.
+struct Rows<'a> {
+    nodes: BTreeMap<usize, usize>,
+    regions: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Rows<'a> {
+    fn of(explanation: &'a Explanation) -> Rows<'a> {
+        let mut rows = Rows { nodes: BTreeMap::new(), regions: BTreeMap::new() };
+        for (row, node) in explanation.nodes.iter().enumerate() {
+            rows.nodes.entry(node.id).or_insert(row);
+        }
+        for (row, region) in explanation.regions.iter().enumerate() {
+            rows.regions.entry(&region.symbol).or_insert(row);
+        }
+        rows
+    }
+
+    /// Returns the rows of a node's predecessors.
+    fn inputs(&self, node: &NodeRow) -> impl Iterator<Item = usize> {
+        node.inputs.iter().filter_map(|input| self.nodes.get(input).copied())
+    }
 }
 
 /// Returns the color of a region. Successive hues are a golden angle apart, so neighbors differ.
@@ -177,9 +200,8 @@ mod tests {
     use super::*;
     use crate::build::explanation::{Placement, RefusalRow};
 
-    #[test]
-    fn escapes_names_and_places_consumers_below() {
-        let row = |id, inputs: &[usize]| NodeRow {
+    fn row(id: usize, inputs: &[usize]) -> NodeRow {
+        NodeRow {
             id,
             op: "Conv".into(),
             source: format!("<n{id}>"),
@@ -193,12 +215,35 @@ mod tests {
                 hint: String::new(),
             }],
             inputs: inputs.to_vec(),
-        };
+        }
+    }
+
+    fn positions(nodes: Vec<NodeRow>) -> Vec<(usize, usize)> {
+        let explanation = Explanation { nodes, ..Explanation::default() };
+        layout(&explanation.nodes, &Rows::of(&explanation))
+    }
+
+    #[test]
+    fn escapes_names_and_places_consumers_below() {
         let nodes = vec![row(0, &[]), row(1, &[0]), row(2, &[0, 1])];
-        let positions = layout(&nodes);
+        let positions = positions(nodes.clone());
         assert!(positions[0].1 < positions[1].1 && positions[1].1 < positions[2].1);
         let html = page("m", &Explanation { nodes, ..Explanation::default() });
         assert!(html.contains("&lt;n0&gt;") && html.contains("UnsupportedOp: &quot;x&quot;"));
         assert!(!html.contains("<n0>"));
+    }
+
+    #[test]
+    fn ids_from_an_artifact_need_not_be_positions() {
+        // The same chain with other ids, without its first row, with a cycle, and with ids that are used twice.
+        assert_eq!(positions(vec![row(7, &[]), row(3, &[7])]), positions(vec![row(0, &[]), row(1, &[0])]));
+        for nodes in [
+            vec![row(1, &[0]), row(2, &[0, 1])],
+            vec![row(usize::MAX, &[usize::MAX, 1]), row(1, &[usize::MAX])],
+            vec![row(0, &[1]), row(0, &[0]), row(0, &[2])],
+        ] {
+            let html = page("m", &Explanation { nodes: nodes.clone(), ..Explanation::default() });
+            assert_eq!(html.matches("<rect").count(), nodes.len());
+        }
     }
 }

@@ -8,8 +8,8 @@ pub mod image;
 pub mod weights;
 
 pub use byoc_files::{
-    MAX_TEXT, bad_file, cannot_write, check_writable, choice_layout, footprint, input, layout, map_file, mapped, npy,
-    npz, open_regular, output, read_text, write_atomically, write_through, write_together,
+    MAX_TEXT, bad_file, beneath, cannot_write, check_writable, choice_layout, footprint, input, layout, map, map_file,
+    mapped, npy, npz, open_regular, output, read_text, text_of, write_atomically, write_through, write_together,
 };
 pub use byoc_ir::tensor::random::{self, filled};
 #[cfg(feature = "onnx")]

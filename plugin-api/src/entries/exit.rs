@@ -10,8 +10,10 @@ pub(super) const PROCESS_ENDED: &str = "E0450";
 
 /// Set in a process that a plugin forked inside an entry.
 pub(super) static HAS_FORKED: AtomicBool = AtomicBool::new(false);
-/// Process id of the host.
+/// Id of a process that the host owns; 0 in other processes.
 pub(super) static HOST_PID: AtomicU32 = AtomicU32::new(0);
+/// Id of a process in which the end of the process names the plugin that caused it; 0 in other processes.
+pub(super) static GUARDED_PID: AtomicU32 = AtomicU32::new(0);
 
 /// Variant of `Once` for signal handlers: only the first call runs its closure.
 struct SignalSafeOnce(AtomicU8);
@@ -75,6 +77,7 @@ pub(super) fn exit_with_error(code: &str, site: &CallSite, detail: impl FnOnce(&
     exit_with(|line| {
         line.error(code).site(site).text(": ");
         detail(line);
+        line.operators(site);
     })
 }
 

@@ -5,10 +5,10 @@
 //! The handlers use only the entry table, a line on the stack, and system calls: no allocation, no locks.
 
 use super::call_site::CallSite;
-use super::exit::{HAS_FORKED, HOST_PID, PROCESS_ENDED, exit_with, exit_with_error, print_last};
+use super::exit::{GUARDED_PID, HAS_FORKED, HOST_PID, PROCESS_ENDED, exit_with, exit_with_error, print_last};
 use super::line::Line;
 use super::stdout::ReservedStdout;
-use super::{process, slots};
+use super::{generation, process, slots};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
@@ -44,6 +44,15 @@ pub fn own_process() -> io::Result<ReservedStdout> {
     let stdout = ReservedStdout::reserve()?;
     process::record_initial_state();
     HOST_PID.store(std::process::id(), Ordering::Relaxed);
+    guard_process();
+    Ok(stdout)
+}
+
+/// Makes the end of the process name the plugin that caused it, in a process that the host shares with a program, such
+/// as an interpreter. The signal handlers that were there before run afterwards, and handlers that are installed later
+/// can call these. The program itself may end the process at any time.
+pub fn guard_process() {
+    GUARDED_PID.store(std::process::id(), Ordering::Relaxed);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let previous_actions = SIGNALS.map(|(signal, _)| {
@@ -62,10 +71,20 @@ pub fn own_process() -> io::Result<ReservedStdout> {
         // SAFETY: both functions live as long as the process. If registration fails, no message is printed.
         unsafe {
             libc::atexit(on_exit);
-            libc::pthread_atfork(None, None, Some(on_fork));
+            at_quick_exit(on_exit);
         }
+        generation::count_forks();
     });
-    Ok(stdout)
+}
+
+// SAFETY: the declaration is that of the C standard.
+unsafe extern "C" {
+    fn at_quick_exit(handler: extern "C" fn()) -> c_int;
+}
+
+/// Returns true in a process that the host owns, as opposed to one that it shares with a program.
+fn owns_process() -> bool {
+    HOST_PID.load(Ordering::Relaxed) != 0
 }
 
 /// Marks the host's work as finished. Afterwards, no plugin is blamed for the termination of the process.
@@ -121,7 +140,9 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
     let index = SIGNALS.iter().position(|(number, _)| *number == signal);
     let name = index.map_or("a signal", |index| SIGNALS[index].1);
     let current_site = slots::current_site();
-    let (running_entry, last_site) = (slots::running_entry(), slots::last_site());
+    let running_entry = slots::running_entry();
+    // In a process that the host shares, a fault outside of plugins has many possible causes.
+    let last_site = slots::last_site().filter(|_| owns_process());
     if let Some(site) = current_site.or(running_entry.map(|(site, _)| site)).or(last_site) {
         print_last(|line| {
             line.error(PROCESS_ENDED).site(site).text(": terminated by ").text(name);
@@ -134,11 +155,13 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
                 }
                 (None, None) => _ = line.text(" outside of plugins, after this entry had returned"),
             }
+            line.operators(site);
         });
     }
-    // For a fault in the host, the previous handler gives more detail, for example on a stack overflow.
-    let previous_action =
-        if running_entry.is_none() { index.and_then(|index| PREVIOUS_ACTIONS.get()?.get(index)) } else { None };
+    // For a fault in the host, the previous handler gives more detail, for example on a stack overflow. In a process that
+    // the host shares, the previous handler belongs to the program.
+    let is_passed_on = running_entry.is_none() || !owns_process();
+    let previous_action = index.filter(|_| is_passed_on).and_then(|index| PREVIOUS_ACTIONS.get()?.get(index));
     restore_action(signal, previous_action);
     // SAFETY: the kernel passes null or a pointer to the signal's information.
     let was_sent = unsafe { information.as_ref() }.is_none_or(|information| information.si_code <= 0);
@@ -157,20 +180,50 @@ fn responsible_site() -> Option<&'static CallSite> {
 
 extern "C" fn on_exit() {
     // A child process that a plugin forked may exit at any time.
-    if HAS_FINISHED.load(Ordering::SeqCst) || HAS_FORKED.load(Ordering::Relaxed) {
+    if HAS_FINISHED.load(Ordering::SeqCst) || !is_guarded() {
         return;
     }
-    match responsible_site() {
-        Some(site) => {
-            exit_with_error(PROCESS_ENDED, site, |line| _ = line.text("called exit before byoc had finished"));
-        }
-        None => exit_with(|line| _ = line.error(PROCESS_ENDED).text("exit was called before byoc had finished")),
+    // A program that shares its process may exit while its threads run models.
+    if owns_process() || slots::current_site().is_some() {
+        exit_after_call("exit");
     }
 }
 
-extern "C" fn on_fork() {
-    // Outside plugins, only the host forks, to start a process.
-    if slots::running_entry().is_some() {
-        HAS_FORKED.store(true, Ordering::Relaxed);
+/// Returns true in the process that was guarded, as opposed to a child process that was forked from it.
+pub(super) fn is_guarded() -> bool {
+    GUARDED_PID.load(Ordering::Relaxed) == std::process::id() && !HAS_FORKED.load(Ordering::Relaxed)
+}
+
+/// Exits because a plugin called a function that ends the process, unless the host has finished its work.
+pub(super) fn exit_after_call(function: &str) {
+    if HAS_FINISHED.load(Ordering::SeqCst) {
+        return;
+    }
+    match responsible_site() {
+        Some(site) => exit_with_error(PROCESS_ENDED, site, |line| {
+            line.text("called ").text(function).text(" before byoc had finished");
+        }),
+        None => exit_with(|line| {
+            line.error(PROCESS_ENDED).text(function).text(" was called before byoc had finished");
+        }),
+    }
+}
+
+/// Prints a line because a plugin sends the process a signal that ends or stops it, and that no handler can report.
+pub(super) fn report_signal(signal: c_int) {
+    const HARMLESS: [c_int; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the call is a query; `action` is a valid output pointer, and stays zero if the call fails.
+    let action = unsafe {
+        libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    if signal <= 0 || HARMLESS.contains(&signal) || action.sa_sigaction != libc::SIG_DFL {
+        return;
+    }
+    if let Some(site) = responsible_site() {
+        let mut line = Line::new();
+        line.error(PROCESS_ENDED).site(site).text(": sent signal ").number(signal.unsigned_abs().into());
+        line.text(" to the process").operators(site).write();
     }
 }

@@ -55,6 +55,11 @@ impl Line {
         if site.region.is_empty() { self } else { self.text(": region ").text(site.region) }
     }
 
+    /// Appends the operators of a call site, if known.
+    pub(super) fn operators(&mut self, site: &CallSite) -> &mut Line {
+        if site.operators.is_empty() { self } else { self.text("; operators: ").text(site.operators) }
+    }
+
     /// Writes the line.
     pub(super) fn write(&mut self) {
         self.bytes[self.length] = b'\n';

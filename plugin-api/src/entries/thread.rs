@@ -1,6 +1,6 @@
 //! Setup of a thread that enters plugins: an alternate signal stack, and a destructor that runs when the thread ends.
 
-use super::exit::{HOST_PID, PROCESS_ENDED, exit_with_error};
+use super::exit::{GUARDED_PID, HOST_PID, PROCESS_ENDED, exit_with_error};
 use super::slots::{self, Slot};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -43,7 +43,7 @@ fn handler_stack() -> *mut c_void {
         let stack = stack.assume_init();
         stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size >= SIGNAL_STACK_BYTES / 2
     };
-    if is_sufficient || HOST_PID.load(Ordering::Relaxed) == 0 {
+    if is_sufficient || GUARDED_PID.load(Ordering::Relaxed) == 0 {
         return ptr::null_mut();
     }
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

@@ -7,7 +7,7 @@
 use super::import::{ImportedCodegen, ImportedLoader};
 use super::loaded::{LoadedPlugin, RegisteredObject, Registration, init_options, init_rejection};
 use super::sniff::{EntryKind, needed_libraries, sniff_entry};
-use super::{Rejection, c, code, layout};
+use super::{Rejection, c, code, imports, layout};
 use crate::entries::{CallSites, Entry, enter};
 use crate::plugin::{API_VERSION, InitArguments, Object, PluginModuleRef};
 use crate::services::Services;
@@ -75,9 +75,14 @@ fn open(path: &Path) -> Result<Library, Rejection> {
         rejection.details = missing_libraries(path);
         rejection
     };
+    let imports = imports::imports(path);
     // SAFETY: `sniff_entry` verified that the file is a complete library for this machine with a plugin entry; a user
     // who loads a plugin trusts its constructors.
-    unsafe { Library::open(Some(&absolute_path), RTLD_NOW | RTLD_LOCAL) }.map_err(rejection_of)
+    let library = unsafe { Library::open(Some(&absolute_path), RTLD_NOW | RTLD_LOCAL) }.map_err(rejection_of)?;
+    let handle = library.into_raw();
+    imports::replace(handle, &imports);
+    // SAFETY: the handle is that of the library above, which gave it up.
+    Ok(unsafe { Library::from_raw(handle) })
 }
 
 /// Returns the required libraries that cannot be loaded, one line each.

@@ -6,6 +6,7 @@
 mod c;
 pub mod device;
 mod import;
+mod imports;
 mod in_place;
 mod layout;
 mod load;

@@ -8,7 +8,7 @@ use memchr::memmem;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, elf};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 #[cfg(target_arch = "x86_64")]
@@ -114,10 +114,11 @@ pub(super) enum EntryKind {
 /// Checks a file like [`sniff`] and returns the kind of its entry; a file with both kinds is a Rust plugin.
 pub(super) fn sniff_entry(path: &Path) -> Result<EntryKind, Rejection> {
     // Opening a FIFO would block until another process opens it for writing.
-    if !std::fs::metadata(path).map_err(|error| unreadable_rejection(&error))?.is_file() {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(|error| unreadable_rejection(&error))?;
+    if !file.metadata().map_err(|error| unreadable_rejection(&error))?.is_file() {
         return Err(Rejection::new(code::UNREADABLE, "expected a regular file, found a directory or a special file"));
     }
-    let file = File::open(path).map_err(|error| unreadable_rejection(&error))?;
     sniff_data(&ReadCache::new(file))
 }
 

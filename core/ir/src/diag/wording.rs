@@ -5,6 +5,7 @@
 //! Texts that have not reached an interface, including those in artifacts, stay in command-line notation.
 
 use super::Diagnostic;
+use crate::escape;
 use std::borrow::Cow;
 
 /// User interface of the project.
@@ -196,13 +197,14 @@ impl Interface {
 }
 
 impl Diagnostic {
-    /// Returns the diagnostic translated for an interface.
+    /// Returns the diagnostic translated for an interface. Its texts become exceptions, error objects and log lines, so
+    /// what a terminal would interpret is escaped.
     pub fn in_interface(&self, interface: Interface) -> Diagnostic {
-        let words = |text: &String| interface.words(text).into_owned();
+        let lines = |text: &String| escape::lines(&interface.words(text)).into_owned();
         Diagnostic {
-            message: words(&self.message),
-            notes: self.notes.iter().map(words).collect(),
-            help: self.help.as_ref().map(words),
+            message: escape::line(&interface.words(&self.message)).into_owned(),
+            notes: self.notes.iter().map(lines).collect(),
+            help: self.help.as_ref().map(lines),
             ..self.clone()
         }
     }
@@ -211,6 +213,21 @@ impl Diagnostic {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diag::Code;
+
+    #[test]
+    fn texts_for_other_programs_are_escaped() {
+        let text = "\u{1b}[2J\u{9b}\u{202e}\r";
+        let diagnostic =
+            Diagnostic::error(Code(1), format!("a\nb{text}")).note(format!("c\nd{text}")).help(format!("e\nf{text}"));
+        let escaped = "\\u{1b}[2J\\u{9b}\\u{202e}\\r";
+        let expected = Diagnostic::error(Code(1), format!("a\\nb{escaped}"))
+            .note(format!("c\nd{escaped}"))
+            .help(format!("e\nf{escaped}"));
+        for interface in [Interface::CommandLine, Interface::Rust, Interface::C, Interface::Python] {
+            assert_eq!(diagnostic.in_interface(interface), expected);
+        }
+    }
 
     fn all(text: &str) -> [String; 3] {
         [Interface::Rust, Interface::C, Interface::Python].map(|interface| interface.words(text).into_owned())

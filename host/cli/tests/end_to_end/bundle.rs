@@ -173,6 +173,14 @@ fn bundle_of_native_regions_runs_alone() {
     byoc(bundle.arguments(&bundle.root())).ok();
     assert!(files == file_tree(&bundle.root()));
 
+    // Whatever this command has not written is not deleted without being asked to.
+    let thesis = bundle.root().join("plugins/../thesis");
+    std::fs::write(&thesis, "years of work").unwrap();
+    byoc(bundle.arguments(&bundle.root())).fails_with("another file, thesis");
+    assert_eq!(std::fs::read(&thesis).unwrap(), b"years of work");
+    byoc([bundle.arguments(&bundle.root()), vec!["--force".into()]].concat()).ok();
+    assert!(files == file_tree(&bundle.root()));
+
     let check = || to_command_output(Command::new(bundle.root().join("run")).arg("--check").output().unwrap());
     assert!(check().ok().out.starts_with("every file matches its digest; "));
     for path in files.keys().filter(|path| !bundle.root().join(path).is_symlink()) {
@@ -259,11 +267,20 @@ fn what_cannot_be_bundled_is_refused_by_name() {
     let failure = byoc(["bundle", &artifact, "-o", &out, "--runner", &runner]).fails_with("E0709");
     failure.stderr_contains(&["loadbinary_ccompiler", "compiled by plugin ccompiler", "--plugin-dir"]);
     assert_eq!(entries(), entries_before, "expected no files from a failed bundle");
-    // A directory with unrelated files is left untouched.
+    // A directory with unrelated files is left untouched, also if one of them has the name of a bundle's description, or
+    // is a description.
     std::fs::create_dir(path("out")).unwrap();
     std::fs::write(path("out/notes.txt"), "keep").unwrap();
-    byoc(bundle.arguments(&path("out"))).fails_with("E0513");
-    assert_eq!(file_tree(&path("out")).len(), 1);
+    let description = std::fs::read_to_string(bundle.root().join("bundle.json")).unwrap();
+    for description in [None, Some(""), Some("{}"), Some(&*description)] {
+        description.map(|text| std::fs::write(path("out/bundle.json"), text).unwrap());
+        let tree = file_tree(&path("out"));
+        let failure = byoc(bundle.arguments(&path("out"))).fails_with("E0513");
+        failure.stderr_contains(&["found no intact bundle", "--force"]);
+        assert!(file_tree(&path("out")) == tree);
+    }
+    byoc([bundle.arguments(&path("out")), vec!["--force".into()]].concat()).ok();
+    assert!(file_tree(&path("out")) == file_tree(&bundle.root()));
 }
 
 #[test]

@@ -59,8 +59,6 @@ __all__ = [
     "zoo",
 ]
 
-_os.register_at_fork(after_in_child=_byoc.forked)
-
 
 def _warn_of_namesake() -> None:
     """Warns if the unrelated distribution "byoc" is installed into the same directory."""

@@ -13,9 +13,22 @@ pub mod run_slots;
 pub mod services;
 
 pub use crate::error::fault;
+pub use byoc_plugin_api::host::entries;
 
 use serde_json::{Value, json};
 use std::path::Path;
+
+/// Returns a list of operators of the model, for messages about the end of a process. The first few are named.
+pub fn operator_list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    const MAX_NAMED: usize = 3;
+    let mut names = names.into_iter();
+    let mut list = names.by_ref().take(MAX_NAMED).collect::<Vec<_>>().join(", ");
+    match names.count() {
+        0 => {}
+        further => list += &format!(" and {further} more"),
+    }
+    list
+}
 
 /// Returns the options common to all code generators and loaders. A code generator also receives its own options as
 /// `backend_options`, and a loader receives the description of the region as `region`.

@@ -236,10 +236,25 @@ fn configurations_that_do_not_fit_are_load_errors() {
             "output { name: \"output_0\" dims: [-1, 4] label_filename: \"../labels\" }",
             "expected a label file in the model's directory",
         ),
+        (
+            "relu",
+            "output { name: \"output_0\" dims: [-1, 4] label_filename: \"secret\" }",
+            "which is outside the directory",
+        ),
+        (
+            "relu",
+            "model_warmup { name: \"w\" batch_size: 1 inputs { key: \"x\" value { data_type: TYPE_FP32 dims: [1, 4] \
+             input_data_file: \"secret\" } } }",
+            "which is outside the directory",
+        ),
         ("relu", "sequence_batching { }", "does not support sequence_batching"),
     ];
     let dir = tempfile::tempdir().unwrap();
     write(&dir.path().join("m/1/model.relay"), "relu");
+    std::fs::create_dir(dir.path().join("m/warmup")).unwrap();
+    std::fs::write(dir.path().join("secret"), [b'x'; 16]).unwrap();
+    std::os::unix::fs::symlink("../secret", dir.path().join("m/secret")).unwrap();
+    std::os::unix::fs::symlink("../../secret", dir.path().join("m/warmup/secret")).unwrap();
     let server = serve_repository(dir, &["--allow-control"]);
     let mut client = server.client();
     for (name, config, expected) in cases {
@@ -254,7 +269,10 @@ fn configurations_that_do_not_fit_are_load_errors() {
 fn a_configuration_shapes_the_interface() {
     let dir = tempfile::tempdir().unwrap();
     write(&dir.path().join("m/1/net.relay"), "copy_FP32");
-    std::fs::write(dir.path().join("m/labels.txt"), "zero\none\ntwo\nthree\n").unwrap();
+    // The layout of a mounted ConfigMap: links to files inside.
+    std::fs::create_dir(dir.path().join("m/data")).unwrap();
+    std::fs::write(dir.path().join("m/data/labels.txt"), "zero\none\ntwo\nthree\n").unwrap();
+    std::os::unix::fs::symlink("data/labels.txt", dir.path().join("m/labels.txt")).unwrap();
     let config = r#"
         backend: "onnxruntime"
         default_model_filename: "net.relay"

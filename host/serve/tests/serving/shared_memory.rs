@@ -78,6 +78,58 @@ fn is_off_unless_allowed() {
     assert_eq!(error.code, 12);
 }
 
+/// Entry in the directory of shared-memory objects that is none of the server's own; removed on drop.
+struct Foreign(std::path::PathBuf);
+
+impl Foreign {
+    fn new(name: &str, create: impl FnOnce(&std::path::Path)) -> Foreign {
+        let path = std::path::PathBuf::from(format!("/dev/shm/byoc_serve_{}_{name}", std::process::id()));
+        create(&path);
+        Foreign(path)
+    }
+
+    fn key(&self) -> &str {
+        self.0.file_name().unwrap().to_str().unwrap()
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn only_the_servers_own_objects_are_registered() {
+    use std::os::unix::fs::{chown, symlink};
+    let server = serve(&["relu"], &["--allow-shared-memory"]);
+    let mut client = server.client();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, own) = (dir.path().join("file"), Object::new(64));
+    std::fs::write(&file, [0; 64]).unwrap();
+    let link = Foreign::new("link", |path| symlink(&file, path).unwrap());
+    let link_to_object = Foreign::new("object", |path| symlink(format!("/dev/shm/{}", own.key), path).unwrap());
+    let fifo =
+        Foreign::new("fifo", |path| rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR).unwrap());
+    let mut cases = vec![
+        (link.key(), "found a symbolic link"),
+        (link_to_object.key(), "found a symbolic link"),
+        (fifo.key(), "found another kind of file"),
+    ];
+    let other = Foreign::new("other", |path| std::fs::write(path, [0; 64]).unwrap());
+    // Only root can give a file away.
+    if chown(&other.0, Some(65534), Some(65534)).is_ok() {
+        cases.push((other.key(), "found one of user 65534"));
+    }
+    for (key, expected) in cases {
+        let register = json!({"key": key, "offset": 0, "byte_size": 16});
+        let message = client.post("/v2/systemsharedmemory/region/r/register", &register).error(400);
+        assert!(message.contains(expected) && message.contains("E0"), "{key}: {message}");
+    }
+    let register = json!({"key": own.key, "offset": 0, "byte_size": 16});
+    client.post("/v2/systemsharedmemory/region/r/register", &register).ok();
+}
+
 #[test]
 fn inputs_and_outputs_in_a_region() {
     let server = serve(&["relu"], &["--allow-shared-memory"]);
