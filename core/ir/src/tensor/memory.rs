@@ -42,6 +42,19 @@ pub fn available() -> usize {
     limit().saturating_sub(used())
 }
 
+/// Fails if the bytes in use exceed the limit. Work that counts its structures only after it has created them
+/// ([`Charge::beyond_limit`]) calls this periodically.
+///
+/// # Errors
+/// If more bytes are in use than the limit permits.
+pub fn check() -> Result<(), OutOfMemory> {
+    let (limit, used) = (limit(), used());
+    match used.checked_sub(limit) {
+        None | Some(0) => Ok(()),
+        Some(excess) => Err(OutOfMemory { bytes: Some(excess), limit: Some((limit, limit)) }),
+    }
+}
+
 /// Allocation failure: the limit is exceeded, or the system is out of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
@@ -59,11 +72,11 @@ impl OutOfMemory {
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.bytes, self.limit) {
-            (None, _) => f.write_str("cannot allocate a tensor larger than the address space"),
-            (Some(bytes), None) => write!(f, "cannot allocate a tensor of {bytes} bytes: the system is out of memory"),
+            (None, _) => f.write_str("cannot allocate more bytes than the address space has"),
+            (Some(bytes), None) => write!(f, "cannot allocate {bytes} bytes: the system is out of memory"),
             (Some(bytes), Some((limit, used))) => write!(
                 f,
-                "cannot allocate a tensor of {bytes} bytes: the limit is {}, of which {} are in use",
+                "cannot allocate {bytes} bytes: the limit is {}, of which {} are in use",
                 Bytes(limit),
                 Bytes(used)
             ),
@@ -104,8 +117,8 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Guard that counts bytes as in use until it is dropped.
-#[derive(Debug)]
+/// Guard that counts bytes as in use until it is dropped; the default counts none.
+#[derive(Debug, Default)]
 pub struct Charge(usize);
 
 impl Charge {
@@ -128,6 +141,33 @@ impl Charge {
             return Err(OutOfMemory { bytes: Some(bytes), limit: Some((limit, used)) });
         }
         Ok(Charge(bytes))
+    }
+
+    /// Counts `bytes` more as in use.
+    ///
+    /// # Errors
+    /// If the bytes in use would exceed the limit; nothing more is counted in that case.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+        self.merge(Charge::new(bytes)?);
+        Ok(())
+    }
+
+    /// Takes over the bytes of `other`.
+    pub fn merge(&mut self, mut other: Charge) {
+        self.0 += std::mem::take(&mut other.0);
+    }
+
+    /// Counts `bytes` in total as in use.
+    ///
+    /// # Errors
+    /// If the bytes in use would exceed the limit; the count does not change in that case.
+    pub fn resize(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+        if bytes > self.0 {
+            return self.grow(bytes - self.0);
+        }
+        drop(Charge(self.0 - bytes));
+        self.0 = bytes;
+        Ok(())
     }
 
     /// Counts `bytes` as in use even beyond the limit, for copies of data that is already in memory.
@@ -226,6 +266,20 @@ mod tests {
         assert!(kept.0.lock().unwrap().is_none());
         drop((charge, cache, kept));
         reclaim();
+
+        assert_eq!(check(), Ok(()));
+        let excess = Charge::beyond_limit(1 << 41);
+        assert!(matches!(check(), Err(OutOfMemory { limit: Some((limit, used)), .. }) if limit == used));
+        drop(excess);
+        assert_eq!(check(), Ok(()));
+
+        let mut grown = Charge::new(1 << 37).unwrap();
+        grown.grow(1 << 38).unwrap();
+        assert!(used() >= 3 << 37 && grown.grow(1 << 40).is_err());
+        grown.resize(1 << 36).unwrap();
+        assert!((1 << 36..1 << 37).contains(&used()));
+        drop(grown);
+        assert!(used() < 1 << 36);
         set_limit(usize::MAX);
 
         assert_eq!(Tensor::zeros(DType::F64, &[1 << 40, 1 << 40]), Err(OutOfMemory::OVERFLOW));
