@@ -218,10 +218,11 @@ impl<R> CancellableReader<R> {
     pub fn new(inner: R) -> CancellableReader<R> {
         CancellableReader { inner, ticks: Ticks::every(1 << 8) }
     }
+}
 
-    /// Returns the underlying reader.
-    pub fn get_ref(&self) -> &R {
-        &self.inner
+impl<R: std::io::Seek> std::io::Seek for CancellableReader<R> {
+    fn seek(&mut self, position: std::io::SeekFrom) -> std::io::Result<u64> {
+        self.inner.seek(position)
     }
 }
 

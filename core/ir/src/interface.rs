@@ -226,6 +226,8 @@ pub fn bind(
 #[derive(Default)]
 pub struct Identifiers {
     used: std::collections::HashSet<String>,
+    /// Next suffix of each identifier that is taken.
+    suffixes: std::collections::HashMap<String, usize>,
 }
 
 impl Identifiers {
@@ -236,12 +238,16 @@ impl Identifiers {
         if !stem.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             stem.insert(0, '_');
         }
-        let mut candidate = stem.clone();
-        let mut n = 1;
-        while !self.used.insert(candidate.clone()) {
-            candidate = format!("{stem}_{n}");
-            n += 1;
+        if self.used.insert(stem.clone()) {
+            return stem;
         }
-        candidate
+        let suffix = self.suffixes.entry(stem.clone()).or_insert(1);
+        loop {
+            let candidate = format!("{stem}_{suffix}");
+            *suffix += 1;
+            if self.used.insert(candidate.clone()) {
+                return candidate;
+            }
+        }
     }
 }

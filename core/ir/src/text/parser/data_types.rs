@@ -102,9 +102,7 @@ fn unknown_callee<'t>(types: &'t TypeDefs, word: &str, in_pattern: bool) -> Diag
         let diagnostic = Diagnostic::error(codes::text::UNKNOWN_NAME, format!("unknown constructor `{excerpt}`"));
         return match nearest(&excerpt, types.constructor_names()) {
             Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
-            None => {
-                diagnostic.help(format!("write a variable as `%{excerpt}`, or define the constructor in a `type`"))
-            }
+            None => diagnostic.help(format!("write a variable as `%{excerpt}`, or define the constructor in a `type`")),
         };
     }
     let diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator `{excerpt}`"));
