@@ -537,3 +537,39 @@ fn complete_annotations(module: &mut Module, live: &IndexVec<ExprId, bool>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_ir::diag::MAX_REPORTED;
+    use byoc_ir::text::{ParseOptions, parse};
+
+    fn module(count: usize, line: impl Fn(usize) -> String) -> Module {
+        let lines: String = (0..count).map(line).collect();
+        let text = format!("#[version = \"0.0.5\"]\ndef @main(%x: float32) {{\n{lines} %x\n}}\n");
+        let parsed = parse(&text, &ParseOptions::default());
+        assert_eq!(parsed.diagnostics, []);
+        parsed.module
+    }
+
+    #[test]
+    fn type_errors_beyond_the_first_are_counted() {
+        let faults = infer_type(&module(MAX_REPORTED + 7, |i| format!(" let %a{i} = add(%x, 1);\n"))).unwrap_err();
+        assert_eq!(faults.len(), MAX_REPORTED);
+        assert_eq!(faults[MAX_REPORTED - 1].diagnostic.notes, ["7 more errors are not shown"]);
+    }
+
+    #[test]
+    fn cancelled_inference_reports_only_its_cancellation() {
+        let module = module(1000, |i| format!(" let %a{i} = add(%x, 1);\n"));
+        let cancel = cancel::Cancel::default();
+        cancel.set(true);
+        for faults in [cancel.within(|| infer_type(&module).unwrap_err()), {
+            let typed = infer_type(&self::module(1000, |i| format!(" let %a{i} = exp(%x);\n"))).unwrap();
+            cancel.within(|| crate::analysis::verifier::faults(&typed))
+        }] {
+            let found: Vec<_> = faults.iter().map(|fault| (fault.at, fault.diagnostic.code)).collect();
+            assert_eq!(found, [(None, codes::runtime::CANCELLED)]);
+        }
+    }
+}

@@ -112,7 +112,8 @@ fn read_labels(path: &Path) -> Result<Labels, Failure> {
     })?;
     // Each label is a string with an allocation of its own.
     const BYTES_PER_LABEL: usize = 2 * size_of::<String>();
-    let charge = memory::reserve(text.len() + text.lines().count() * BYTES_PER_LABEL).map_err(Diagnostic::from)?;
+    let line_breaks = text.bytes().filter(|byte| *byte == b'\n').count();
+    let charge = memory::reserve(text.len() + line_breaks * BYTES_PER_LABEL).map_err(Diagnostic::from)?;
     let labels = text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect();
     Ok((labels, charge))
 }

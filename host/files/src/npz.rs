@@ -235,4 +235,36 @@ mod tests {
         write(&path, [("arr_0", &x)]).unwrap();
         assert_eq!(read_entry(&path, Some("image")).unwrap(), x);
     }
+
+    #[test]
+    fn entries_are_counted_before_they_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.npz");
+        let x = Tensor::from_slice(&[2], &[1u8, 2]);
+        let names: Vec<String> = (0..100).map(|i| format!("x{i}")).collect();
+        write(&path, names.iter().map(|name| (name.as_str(), &x))).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        assert_eq!(declared_entries(&bytes), 100);
+        assert_eq!(Npz::open(&path).unwrap().names().len(), 100);
+        let error = read_entry(&path, Some("y")).unwrap_err();
+        assert!(error.notes[0].ends_with(", x49, 50 more"), "{error}");
+        // A number of entries that the file is too short for is not believed.
+        let end = bytes.len() - 22;
+        bytes[end + 10..end + 12].fill(0xff);
+        assert_eq!(declared_entries(&bytes), bytes.len() / 46);
+        for short in 0..64 {
+            declared_entries(&bytes[bytes.len() - short..]);
+        }
+    }
+
+    #[test]
+    fn cancelled_read_reports_its_cancellation() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.npz");
+        write(&path, [("x", &Tensor::from_slice(&[100], &[1u8; 100]))]).unwrap();
+        let cancel = byoc_ir::cancel::Cancel::default();
+        cancel.set_timeout(Some(std::time::Duration::ZERO));
+        let error = cancel.within(|| read(&path)).unwrap_err();
+        assert_eq!(error.code, byoc_ir::diag::codes::runtime::TIMED_OUT);
+    }
 }

@@ -2,11 +2,12 @@
 //!
 //! A file of a few megabytes can declare a billion pixels. So the header is read first, and everything that follows
 //! from its dimensions is counted against the memory limit before it is allocated. The decoders have no means to be
-//! interrupted: they run on a thread of their own, and a cancelled load does not wait for it. The maximum number of
-//! pixels bounds how long such a thread goes on, and it holds its memory as counted until it ends.
+//! interrupted, except that reading the file fails: they run on a thread of their own, and a cancelled load does not wait
+//! for it. The maximum number of pixels bounds how long such a thread goes on, and it holds its memory as counted until it
+//! ends.
 
 use byoc_files::{bad_file, open_regular};
-use byoc_ir::cancel;
+use byoc_ir::cancel::{self, Cancel, CancellableReader};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::memory::{self, Charge};
 use byoc_ir::tensor::{DType, Element, Tensor};
@@ -117,7 +118,8 @@ fn read_on_thread(path: &Path, layout: Layout) -> Result<Pixels, Diagnostic> {
     let (sender, receiver) = channel();
     let thread_path = PathBuf::from(path);
     // The receiver is gone after a cancellation.
-    let read = move || drop(sender.send(read_scaled(&thread_path, layout)));
+    let token = Cancel::current().unwrap_or_default();
+    let read = move || drop(sender.send(token.within(|| read_scaled(&thread_path, layout))));
     let thread = std::thread::Builder::new().name("byoc-image".into()).spawn(read);
     thread.map_err(|error| bad_file(path, format!("cannot start a thread: {error}")))?;
     loop {
@@ -131,7 +133,7 @@ fn read_on_thread(path: &Path, layout: Layout) -> Result<Pixels, Diagnostic> {
 
 fn read_scaled(path: &Path, layout: Layout) -> Result<Pixels, Diagnostic> {
     let reader = open_regular(path)
-        .and_then(|file| ImageReader::new(BufReader::new(file)).with_guessed_format())
+        .and_then(|file| ImageReader::new(BufReader::new(CancellableReader::new(file))).with_guessed_format())
         .map_err(|e| bad_file(path, e))?;
     let size = |n: usize| u32::try_from(n).map_err(|_| bad_file(path, format!("cannot scale an axis to {n} pixels")));
     let (width, height) = (size(layout.width)?, size(layout.height)?);
@@ -165,11 +167,14 @@ fn read_scaled(path: &Path, layout: Layout) -> Result<Pixels, Diagnostic> {
 }
 
 /// Decodes an image. The charge counts the picture and what the decoder allocates beside it.
-fn decode(path: &Path, reader: ImageReader<BufReader<File>>) -> Result<(DynamicImage, Charge), Diagnostic> {
-    // The JPEG decoder reads the whole file before its header.
+fn decode(
+    path: &Path,
+    reader: ImageReader<BufReader<CancellableReader<File>>>,
+) -> Result<(DynamicImage, Charge), Diagnostic> {
+    // The JPEG decoder reads the whole file before its header, and copies the segments for applications.
     let is_jpeg = reader.format() == Some(ImageFormat::Jpeg);
     let file_size = if is_jpeg { std::fs::metadata(path).map_or(0, |file| file.len() as usize) } else { 0 };
-    let mut charge = memory::reserve(file_size)?;
+    let mut charge = memory::reserve(2 * file_size)?;
     let mut limits = Limits::default();
     limits.max_image_width = Some(MAX_SIDE);
     limits.max_image_height = Some(MAX_SIDE);
@@ -279,7 +284,7 @@ mod tests {
     fn cancelled_load_does_not_wait() {
         let dir = tempfile::tempdir().unwrap();
         let path = picture(dir.path());
-        let cancel = cancel::Cancel::default();
+        let cancel = Cancel::default();
         cancel.set_timeout(Some(Duration::ZERO));
         let error = cancel.within(|| load(&path, DType::F32, &[3, 1, 2], &Normalization::default())).unwrap_err();
         assert_eq!(error.code, codes::runtime::TIMED_OUT);

@@ -153,6 +153,8 @@ struct Parser<'a> {
     diagnostics: Reports,
     /// Reason for which parsing ended before the end of the text.
     stop: Option<Box<Diagnostic>>,
+    /// True if text was skipped because no more errors are shown.
+    has_skipped_text: bool,
     ticks: Ticks,
     charge: Charge,
     /// Memory in bytes that `charge` does not contain yet.
@@ -200,6 +202,7 @@ impl<'a> Parser<'a> {
             spans: IndexVec::new(),
             diagnostics: Reports::default(),
             stop: None,
+            has_skipped_text: false,
             ticks: Ticks::every(1 << 6),
             charge: Charge::default(),
             uncharged: 0,
@@ -262,7 +265,7 @@ impl<'a> Parser<'a> {
             }
         }
         let next = self.peek();
-        if self.diagnostics.is_full() && next.kind != Kind::Eof {
+        if self.has_skipped_text || self.diagnostics.is_full() && next.kind != Kind::Eof {
             let message = format!("parsing stopped after {MAX_REPORTED} errors");
             return Some(Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(next.span, ""));
         }

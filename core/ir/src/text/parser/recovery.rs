@@ -13,6 +13,7 @@ impl Parser<'_> {
     /// If no enclosing block can continue or no more errors are shown. An error that is not yet reported is returned.
     pub(super) fn recover(&mut self, error: Box<Diagnostic>) -> Result<State> {
         let block = self.frames.iter().rposition(is_block);
+        self.has_skipped_text |= self.diagnostics.is_full();
         let Some(block) = block.filter(|_| !self.diagnostics.is_full()) else {
             return Err(error);
         };
