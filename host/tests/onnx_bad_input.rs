@@ -11,10 +11,12 @@ use byoc::frontend::onnx::proto::{
 use byoc::frontend::onnx::tensor::encode;
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random::Random;
-use byoc_ir::diag::{Code, Diagnostic, codes::frontends};
+use byoc_ir::cancel::Cancel;
+use byoc_ir::diag::{Code, Diagnostic, MAX_REPORTED, codes, codes::frontends};
 use byoc_ir::tensor::Tensor;
 use prost::Message;
 use std::path::Path;
+use std::time::Duration;
 use support::test_data;
 
 fn port(name: &str, dims: &[DimensionValue]) -> ValueInfoProto {
@@ -548,4 +550,60 @@ fn warns_of_branches_that_cannot_be_imported() {
     }
     let error = error(model_with_branches(invalid("then_branch"), invalid("else_branch")));
     assert!(error.message.contains(inner_message), "{}", error.message);
+}
+
+fn errors(model: ModelProto) -> Vec<Diagnostic> {
+    convert_model(model, &LoadOptions::default(), None).map(|_| ()).expect_err("expected an invalid model")
+}
+
+/// Creates a model whose graph `change` fills with many declarations.
+fn changed(change: impl FnOnce(&mut GraphProto)) -> ModelProto {
+    let mut model = model(vec![node("Relu", &["x"], &["y"])], vec![]);
+    change(model.graph.as_mut().unwrap());
+    model
+}
+
+#[test]
+fn errors_beyond_the_first_are_counted() {
+    const COUNT: usize = MAX_REPORTED + 50;
+    let untyped = |i: usize| ValueInfoProto { name: format!("v{i}"), ..ValueInfoProto::default() };
+    let symbolic = |i: usize| port(&format!("v{i}"), &[DimensionValue::DimParam(format!("d{i}"))]);
+    for model in [
+        changed(|graph| graph.input.extend((0..COUNT).map(untyped))),
+        changed(|graph| graph.output.extend((0..COUNT).map(untyped))),
+        changed(|graph| graph.input.extend((0..COUNT).map(symbolic))),
+        changed(|graph| graph.input.extend(vec![graph.input[0].clone(); COUNT])),
+    ] {
+        let errors = errors(model);
+        assert_eq!(errors.len(), MAX_REPORTED);
+        assert_eq!(errors.last().unwrap().notes.last().unwrap(), "50 more errors are not shown");
+    }
+    let unknown = |i: usize| node(&format!("Unknown{i}"), &["x"], &[""]);
+    let errors = errors(changed(|graph| graph.node.extend((0..COUNT).map(unknown))));
+    assert_eq!((errors.len(), errors[0].notes.len()), (1, MAX_REPORTED + 1));
+    assert!(errors[0].message.contains(&format!("{COUNT} unsupported operators")), "{}", errors[0]);
+    assert_eq!(errors[0].notes.last().unwrap(), "50 more operators");
+}
+
+#[test]
+fn import_ends_after_cancellation() {
+    const COUNT: usize = 1000;
+    let cancel = Cancel::default();
+    cancel.set_timeout(Some(Duration::ZERO));
+    let names = |prefix: &str| (0..COUNT).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>();
+    let function = FunctionProto { name: "F".into(), domain: "m".into(), ..FunctionProto::default() };
+    let mut calls = changed(|graph| {
+        let call = NodeProto { domain: "m".into(), ..node("F", &[], &[]) };
+        graph.node.extend(vec![call; COUNT]);
+    });
+    calls.functions.push(FunctionProto { input: names("i"), output: names("i"), ..function });
+    for model in [
+        calls,
+        changed(|graph| graph.input.extend(names("v").iter().map(|name| port(name, &[])))),
+        changed(|graph| graph.node.extend(names("Unknown").iter().map(|name| node(name, &["x"], &[""])))),
+        changed(|graph| graph.node.extend(vec![node("Relu", &["x"], &[""]); COUNT])),
+    ] {
+        let errors = cancel.within(|| errors(model));
+        assert_eq!(errors.iter().map(|error| error.code).collect::<Vec<_>>(), [codes::runtime::TIMED_OUT]);
+    }
 }

@@ -206,6 +206,38 @@ impl Ticks {
     }
 }
 
+/// Reader that fails once the work of this thread is cancelled. It ends decoders that do not poll themselves.
+#[derive(Debug)]
+pub struct CancellableReader<R> {
+    inner: R,
+    ticks: Ticks,
+}
+
+impl<R> CancellableReader<R> {
+    /// Creates a reader of the bytes of `inner`.
+    pub fn new(inner: R) -> CancellableReader<R> {
+        CancellableReader { inner, ticks: Ticks::every(1 << 8) }
+    }
+}
+
+impl<R: std::io::Seek> std::io::Seek for CancellableReader<R> {
+    fn seek(&mut self, position: std::io::SeekFrom) -> std::io::Result<u64> {
+        self.inner.seek(position)
+    }
+}
+
+impl<R: std::io::Read> std::io::Read for CancellableReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        // Most decoders read a buffer at a time, and some a byte.
+        let is_cancelled = if buffer.len() > 64 { is_requested() } else { self.ticks.is_requested() };
+        match is_cancelled {
+            // The caller reports the reason; an interruption would be retried.
+            true => Err(std::io::Error::other("cancelled")),
+            false => self.inner.read(buffer),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,6 +272,19 @@ mod tests {
         assert!(child.remaining().unwrap() <= Duration::from_secs(5) && !child.is_set());
         parent.set(true);
         assert_eq!(child.reason(), Some(CancelReason::Cancelled));
+    }
+
+    #[test]
+    fn reader_fails_after_cancellation() {
+        use std::io::Read;
+        let cancel = Cancel::default();
+        let _scope = cancel.enter();
+        let mut reader = CancellableReader::new(std::io::repeat(1));
+        let mut buffer = [0; 1000];
+        reader.read_exact(&mut buffer).unwrap();
+        cancel.set_timeout(Some(Duration::ZERO));
+        assert!(reader.read_exact(&mut buffer).is_err());
+        assert!(reader.bytes().take(1 << 16).any(|byte| byte.is_err()));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! so that the shape arithmetic in exported models folds to constants during import. A dimension stays symbolic only on
 //! explicit request, so that no module is compiled for arbitrary dimensions by accident.
 
-use crate::diag::{Diagnostic, codes, nearest};
+use crate::cancel;
+use crate::diag::{Diagnostic, Reports, codes, list, nearest};
 use crate::ir::{Dim, Module, Type};
 use crate::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,7 +95,11 @@ pub fn bind(
     signature: &Signature,
     options: &LoadOptions,
 ) -> Result<(Vec<Type>, BTreeMap<String, usize>), Vec<Diagnostic>> {
-    let mut errors = Vec::new();
+    let mut errors = Reports::default();
+    let check_cancelled = |i: usize| match i % 1024 {
+        0 => cancel::check(|| "the inputs of the model were being read".to_owned()).map_err(|reason| vec![reason]),
+        _ => Ok(()),
+    };
     let binding_error = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
     let symbols = signature.symbols();
     let named_dims = options.dims.keys().chain(&options.open).chain(options.specialized.keys());
@@ -103,20 +108,20 @@ pub fn bind(
         diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
             (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
             (None, []) => diagnostic.note("all dimensions of the model are fixed"),
-            (None, all) => diagnostic.note(format!("symbolic dimensions: {}", all.join(", "))),
+            (None, all) => diagnostic.note(format!("symbolic dimensions: {}", list(all, ", "))),
         };
-        errors.push(diagnostic);
+        errors.add(|| diagnostic);
     }
     for name in options.input_shapes.keys().filter(|name| !signature.inputs.iter().any(|i| i.name == **name)) {
         let names: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
         let mut diagnostic = binding_error(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
             [] => "the model has no inputs".to_owned(),
-            names => format!("model inputs: {}", names.join(", ")),
+            names => format!("model inputs: {}", list(names, ", ")),
         });
         if let Some(near) = nearest(name, names) {
             diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
         }
-        errors.push(diagnostic);
+        errors.add(|| diagnostic);
     }
 
     let mut bound: BTreeMap<String, usize> = options.dims.clone();
@@ -144,9 +149,9 @@ pub fn bind(
             let mut diagnostic =
                 binding_error(format!("input \"{}\": expected {expected}, found {shape:?}", input.name));
             if !bindings.is_empty() {
-                diagnostic = diagnostic.note(format!("where {}", bindings.join(", ")));
+                diagnostic = diagnostic.note(format!("where {}", list(bindings, ", ")));
             }
-            errors.push(diagnostic);
+            errors.add(|| diagnostic);
         }
     }
 
@@ -162,18 +167,19 @@ pub fn bind(
         open_names.into_iter().map(|name| (name, Dim::symbol(identifiers.unique(name)))).collect();
     let mut types = Vec::new();
     let mut inputs_of_unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for input in &signature.inputs {
+    for (i, input) in signature.inputs.iter().enumerate() {
+        check_cancelled(i)?;
         let shape_option = options.input_shapes.get(&input.name);
         let shape: Option<Vec<Dim>> = match (&input.dims, shape_option) {
             (None, shape_option) => {
                 if shape_option.is_none() {
-                    errors.push(
+                    errors.add(|| {
                         Diagnostic::error(
                             codes::frontends::UNBOUND_DIMENSION,
                             format!("the model does not specify the rank of input \"{}\"", input.name),
                         )
-                        .help(format!("pass a value for the input: --input {}=FILE", input.name)),
-                    );
+                        .help(format!("pass a value for the input: --input {}=FILE", input.name))
+                    });
                 }
                 shape_option.map(|shape| shape.iter().map(|&n| Dim::Fixed(n)).collect())
             }
@@ -196,33 +202,32 @@ pub fn bind(
                 .collect(),
         };
         let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
-        if ty.unaddressable().is_some() {
-            errors.push(binding_error(format!(
-                "input \"{}\": expected a tensor that fits in the address space, found {ty}",
-                input.name
-            )));
+        if let Some(fault) = ty.tensor_fault() {
+            errors.add(|| binding_error(format!("input \"{}\": {fault}", input.name)));
         }
         types.push(ty);
     }
     for (name, inputs) in inputs_of_unbound {
-        let inputs: Vec<String> = inputs.iter().map(|i| format!("input \"{i}\"")).collect();
-        errors.push(
+        errors.add(|| {
+            let inputs = list(inputs.iter().map(|input| format!("input \"{input}\"")), " and ");
             Diagnostic::error(
                 codes::frontends::UNBOUND_DIMENSION,
-                format!("unbound symbolic dimension \"{name}\" of {}", inputs.join(" and ")),
+                format!("unbound symbolic dimension \"{name}\" of {inputs}"),
             )
             .help(format!(
                 "bind it with --dim {name}=N, or pass the input to \"byoc run\"; --dim \"{name}=?\" keeps it symbolic"
-            )),
-        );
+            ))
+        });
     }
-    if errors.is_empty() { Ok((types, bound)) } else { Err(errors) }
+    if errors.is_empty() { Ok((types, bound)) } else { Err(errors.into_vec()) }
 }
 
 /// Generator of unique text-format identifiers, which consist of letters, digits and underscores.
 #[derive(Default)]
 pub struct Identifiers {
     used: std::collections::HashSet<String>,
+    /// Next suffix of each identifier that is taken.
+    suffixes: std::collections::HashMap<String, usize>,
 }
 
 impl Identifiers {
@@ -233,12 +238,16 @@ impl Identifiers {
         if !stem.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             stem.insert(0, '_');
         }
-        let mut candidate = stem.clone();
-        let mut n = 1;
-        while !self.used.insert(candidate.clone()) {
-            candidate = format!("{stem}_{n}");
-            n += 1;
+        if self.used.insert(stem.clone()) {
+            return stem;
         }
-        candidate
+        let suffix = self.suffixes.entry(stem.clone()).or_insert(1);
+        loop {
+            let candidate = format!("{stem}_{suffix}");
+            *suffix += 1;
+            if self.used.insert(candidate.clone()) {
+                return candidate;
+            }
+        }
     }
 }

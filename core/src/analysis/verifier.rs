@@ -28,10 +28,12 @@
 //!     let with the variable, and the clauses of a match with the scrutinee and with each other.
 //! 14. A `match` covers every value of its scrutinee; a `match?` need not.
 //!
-//! Checking all rules takes O(n log n) time; the logarithmic factor is due to the scope checks alone.
+//! Checking all rules takes O(n log n) time; the logarithmic factor is due to the scope checks alone. A cancelled check
+//! reports its cancellation as its only violation.
 
 use super::equal::describe;
-use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::cancel::{self, Ticks};
+use byoc_ir::diag::{Diagnostic, Reports, codes, nearest};
 use byoc_ir::ir::{
     AttrValue, Attrs, Callee, ClausePattern, Expr, ExprId, Fault, Id, IndexVec, Module, Name, ScopeId, Scopes, Type,
     TypeDef,
@@ -39,13 +41,10 @@ use byoc_ir::ir::{
 use byoc_ir::op;
 use byoc_ir::typing::{infer_expr, unify};
 
-/// Maximum number of reported violations.
-const MAX_FAULTS: usize = 100;
-
 /// Checks every rule.
 ///
 /// # Errors
-/// If a rule is violated; the error lists all violations, each with the function that contains it.
+/// If a rule is violated; the error lists the first [`MAX_REPORTED`](byoc_ir::diag::MAX_REPORTED) violations, each with the function that contains it.
 pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     let faults = faults(module);
     if faults.is_empty() {
@@ -84,15 +83,16 @@ impl<'m> VerifiedModule<'m> {
 pub fn faults(module: &Module) -> Vec<Fault> {
     let mut faults = structure_faults(module);
     if faults.is_empty() {
-        check_types(module, &mut faults);
+        faults = check_types(module);
     }
     faults
 }
 
 /// Returns the violations of the structural rules, 1 to 11. The module need not be typed.
 pub fn structure_faults(module: &Module) -> Vec<Fault> {
-    let mut verifier = Verifier { module, faults: Vec::new() };
+    let mut verifier = Verifier { module, faults: Reports::default() };
     verifier.check_order();
+    let mut ticks = Ticks::every(1 << 8);
     if verifier.faults.is_empty() {
         let scopes = Scopes::of_module(module);
         let globals = verifier.check_globals(&scopes);
@@ -107,12 +107,21 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
                 verifier.check_expr(id, &node.expr);
                 verifier.check_written_type(&scopes, id, &node.expr);
             }
-            if verifier.faults.len() >= MAX_FAULTS {
+            if ticks.is_requested() {
+                return cancelled();
+            }
+            if verifier.faults.is_full() {
                 break;
             }
         }
     }
-    verifier.faults
+    verifier.faults.into_vec()
+}
+
+/// Returns the only violation of a check that is cancelled.
+fn cancelled() -> Vec<Fault> {
+    let reason = cancel::check(|| "the module was being verified".to_owned()).err();
+    reason.map(|diagnostic| Fault { at: None, diagnostic }).into_iter().collect()
 }
 
 /// Returns the global function that an expression belongs to.
@@ -130,13 +139,12 @@ fn enclosing_global<'m>(module: &'m Module, scopes: &Scopes, id: ExprId) -> Opti
 
 struct Verifier<'a> {
     module: &'a Module,
-    faults: Vec<Fault>,
+    faults: Reports<Fault>,
 }
 
 impl Verifier<'_> {
     fn report_fault(&mut self, at: ExprId, message: impl Into<String>) {
-        let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, message);
-        self.faults.push(Fault { at: Some(at), diagnostic });
+        self.faults.add(|| Fault { at: Some(at), diagnostic: Diagnostic::error(codes::types::BAD_STRUCTURE, message) });
     }
 
     /// Checks rule 1.
@@ -152,7 +160,7 @@ impl Verifier<'_> {
                     self.report_fault(id, message);
                 }
             });
-            if self.faults.len() >= MAX_FAULTS {
+            if self.faults.is_full() {
                 return;
             }
         }
@@ -160,7 +168,7 @@ impl Verifier<'_> {
             if self.module.nodes.get(id).is_none() {
                 let message = format!("@{name} refers to expression {}, which does not exist", id.index());
                 let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, message);
-                self.faults.push(Fault { at: None, diagnostic });
+                self.faults.add(|| Fault { at: None, diagnostic });
             }
         }
     }
@@ -253,7 +261,7 @@ impl Verifier<'_> {
                 Some(_) => format!("%{} is used outside its scope", self.var_name(operand)),
             };
             let diagnostic = Diagnostic::error(codes::types::OUT_OF_SCOPE, message);
-            self.faults.push(Fault { at: Some(id), diagnostic });
+            self.faults.add(|| Fault { at: Some(id), diagnostic });
         });
     }
 
@@ -279,7 +287,7 @@ impl Verifier<'_> {
         if let Some(suggestion) = nearest(name, self.module.types.constructor_names()) {
             diagnostic = diagnostic.help(format!("did you mean {suggestion}?"));
         }
-        self.faults.push(Fault { at: Some(id), diagnostic });
+        self.faults.add(|| Fault { at: Some(id), diagnostic });
         None
     }
 
@@ -294,7 +302,7 @@ impl Verifier<'_> {
                 {
                     let message = format!("fields of pattern {name}: expected {field_count}, found {}", fields.len());
                     let diagnostic = Diagnostic::error(codes::types::BAD_ARITY, message);
-                    self.faults.push(Fault { at: Some(id), diagnostic });
+                    self.faults.add(|| Fault { at: Some(id), diagnostic });
                 }
                 fields.iter().for_each(|field| self.check_pattern(id, field));
             }
@@ -315,8 +323,8 @@ impl Verifier<'_> {
             }
             for message in messages {
                 let message = format!("type {name}: {message}");
-                self.faults
-                    .push(Fault { at: None, diagnostic: Diagnostic::error(codes::types::BAD_STRUCTURE, message) });
+                let create = || Diagnostic::error(codes::types::BAD_STRUCTURE, message);
+                self.faults.add(|| Fault { at: None, diagnostic: create() });
             }
         }
     }
@@ -365,7 +373,7 @@ impl Verifier<'_> {
                 if let Some(suggestion) = nearest(name, self.module.globals.keys().map(|k| &**k)) {
                     diagnostic = diagnostic.help(format!("did you mean @{suggestion}?"));
                 }
-                self.faults.push(Fault { at: Some(id), diagnostic });
+                self.faults.add(|| Fault { at: Some(id), diagnostic });
             }
             Expr::Var(var) => self.check_text(id, "the name of a variable", &var.name),
             Expr::Constructor(name) => {
@@ -389,7 +397,7 @@ impl Verifier<'_> {
                                 format!("{name}: expected no attribute equal to its default, found {defaults}"),
                             );
                         }
-                        Err(diagnostic) => self.faults.push(Fault { at: Some(id), diagnostic: *diagnostic }),
+                        Err(diagnostic) => self.faults.add(|| Fault { at: Some(id), diagnostic: *diagnostic }),
                     }
                 }
                 self.check_strings(id, &call.attrs);
@@ -478,8 +486,10 @@ fn find_duplicate(params: &[Name]) -> Option<String> {
 }
 
 /// Checks rules 12 to 14.
-fn check_types(module: &Module, faults: &mut Vec<Fault>) {
+fn check_types(module: &Module) -> Vec<Fault> {
     let live = module.live();
+    let mut faults = Reports::default();
+    let mut ticks = Ticks::every(1 << 8);
     let mut first_untyped = None;
     let mut count = 0usize;
     for (id, node) in module.nodes.iter() {
@@ -491,8 +501,11 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
             count += 1;
             continue;
         }
-        if faults.len() >= MAX_FAULTS {
-            return;
+        if node.ty.parts() > 1 << 8 && cancel::is_requested() || ticks.is_requested() {
+            return cancelled();
+        }
+        if faults.is_full() {
+            return faults.into_vec();
         }
         let diagnostic = match infer_expr(module, &node.expr) {
             Err(diagnostic) => *diagnostic,
@@ -505,7 +518,7 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
                 Diagnostic::error(codes::types::TYPE_MISMATCH, message)
             }
         };
-        faults.push(Fault { at: Some(id), diagnostic });
+        faults.add(|| Fault { at: Some(id), diagnostic });
     }
     if let Some(id) = first_untyped {
         let ty = module.ty(id);
@@ -515,8 +528,9 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
             format!("expected a complete type for every expression, found {count} without one; the first has {detail}"),
         )
         .help("run infer_type first");
-        faults.push(Fault { at: Some(id), diagnostic });
+        faults.add(|| Fault { at: Some(id), diagnostic });
     }
+    faults.into_vec()
 }
 
 #[cfg(test)]

@@ -10,16 +10,18 @@
 //! with type parameters is instantiated at each use, with types inferred from the arguments and from the context of the
 //! result. The same applies to the constructors of algebraic data types.
 
-use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::cancel::{self, Ticks};
+use byoc_ir::diag::{Diagnostic, Reports, codes};
 use byoc_ir::ir::{Callee, ClausePattern, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
+use byoc_ir::tensor::memory;
 use byoc_ir::typing::{Solver, infer_expr, signature_of_call, unify};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 /// Infers the types of a module; the expressions keep their ids.
 ///
 /// # Errors
-/// If an expression has a type error (every such expression is reported), or its type cannot be inferred without more
-/// annotations.
+/// If an expression has a type error (of which at most [`MAX_REPORTED`](byoc_ir::diag::MAX_REPORTED) are reported), its type cannot be inferred without
+/// more annotations, the types exceed the memory limit, or the work is cancelled.
 pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
     let mut result = module.clone();
     infer_type_in_place(&mut result, &[])?;
@@ -33,17 +35,17 @@ pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
 /// See [`infer_type`]. On an error, the module is left partially typed.
 pub fn infer_type_in_place(module: &mut Module, roots: &[ExprId]) -> Result<(), Vec<Fault>> {
     let mut inference = Inference::new(module, roots);
-    inference.declare();
-    inference.sweep();
-    inference.fill_gaps();
-    inference.check_complete();
+    inference.run().map_err(|diagnostic| vec![Fault { at: None, diagnostic: *diagnostic }])?;
     let Inference { live, faults, module, .. } = inference;
     if !faults.is_empty() {
-        return Err(faults.into_values().collect());
+        return Err(faults.into_sorted(|fault| fault.at));
     }
     complete_annotations(module, &live);
     Ok(())
 }
+
+/// Result of a step; only the end of the entire inference is an error.
+type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
 
 /// Maximum number of inference rounds per expression. A type that still changes is assumed not to converge.
 const MAX_ROUNDS: u8 = 200;
@@ -96,7 +98,10 @@ struct Inference<'a> {
     module: &'a mut Module,
     live: IndexVec<ExprId, bool>,
     lets: Lets,
-    faults: BTreeMap<ExprId, Fault>,
+    faults: Reports<Fault>,
+    /// Expressions with a type error.
+    is_faulty: IndexVec<ExprId, bool>,
+    ticks: Ticks,
     /// Work list: expressions to type again.
     worklist: BTreeSet<ExprId>,
     visits: IndexVec<ExprId, u8>,
@@ -120,12 +125,38 @@ impl<'a> Inference<'a> {
         Inference {
             live,
             lets: Lets::default(),
-            faults: BTreeMap::new(),
+            faults: Reports::default(),
+            is_faulty: IndexVec::filled(false, module.nodes.len()),
+            ticks: Ticks::every(1 << 8),
             worklist: BTreeSet::new(),
             visits: IndexVec::new(),
             users: IndexVec::new(),
             mentions: HashMap::new(),
             module,
+        }
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.declare();
+        self.sweep()?;
+        self.fill_gaps()?;
+        self.check_complete();
+        Ok(())
+    }
+
+    /// Fails if the work is cancelled, or the types exceed the memory limit. Called for each expression that is typed;
+    /// the time that one takes depends on the size of its type.
+    fn poll(&mut self, id: ExprId) -> Result<()> {
+        let parts = self.module.ty(id).parts();
+        if parts > 1 << 8 || self.ticks.is_requested() {
+            cancel::check(|| "types were being inferred".to_owned())?;
+        }
+        memory::check().map_err(|error| Box::new(Diagnostic::from(error).note("types were being inferred")))
+    }
+
+    fn report(&mut self, id: ExprId, create: impl FnOnce() -> Diagnostic) {
+        if !std::mem::replace(&mut self.is_faulty[id], true) {
+            self.faults.add(|| Fault { at: Some(id), diagnostic: create() });
         }
     }
 
@@ -164,18 +195,20 @@ impl<'a> Inference<'a> {
         Type::func(FuncType { type_params: function.type_params.clone(), params, ret: function.ret.clone() })
     }
 
-    fn sweep(&mut self) {
+    fn sweep(&mut self) -> Result<()> {
         for id in self.module.nodes.ids() {
             if self.live[id] {
                 self.infer(id);
+                self.poll(id)?;
             }
         }
+        Ok(())
     }
 
     /// Infers the type of an expression. Returns true if the type changed.
     fn infer(&mut self, id: ExprId) -> bool {
         let node = &self.module.nodes[id];
-        if self.faults.contains_key(&id) {
+        if self.is_faulty[id] {
             return false;
         }
         if matches!(node.expr, Expr::Var(_)) {
@@ -199,11 +232,12 @@ impl<'a> Inference<'a> {
             }
             Err(mut diagnostic) => {
                 if diagnostic.code == codes::types::TYPE_MISMATCH
+                    && !self.faults.is_full()
                     && let Some(help) = self.ambiguous_types(id)
                 {
                     diagnostic.help = Some(help);
                 }
-                self.faults.insert(id, Fault { at: Some(id), diagnostic: *diagnostic });
+                self.report(id, || *diagnostic);
                 false
             }
         }
@@ -290,11 +324,11 @@ impl<'a> Inference<'a> {
     }
 
     /// If there are incomplete types, infers types repeatedly until none changes.
-    fn fill_gaps(&mut self) {
+    fn fill_gaps(&mut self) -> Result<()> {
         let is_incomplete = |module: &Module, id: ExprId| !module.ty(id).is_complete();
         let has_gaps = self.module.nodes.ids().any(|id| self.live[id] && is_incomplete(self.module, id));
         if !has_gaps {
-            return;
+            return Ok(());
         }
         self.collect_users();
         self.visits = IndexVec::filled(0, self.module.nodes.len());
@@ -302,12 +336,14 @@ impl<'a> Inference<'a> {
         while let Some(id) = self.worklist.pop_first() {
             if self.visits[id] >= MAX_ROUNDS {
                 let message = "type inference does not converge: the type grows with every call";
-                let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message)
-                    .help("write the types of the parameters and the result of the recursive function");
-                self.faults.entry(id).or_insert(Fault { at: Some(id), diagnostic });
+                self.report(id, || {
+                    Diagnostic::error(codes::types::CANNOT_INFER, message)
+                        .help("write the types of the parameters and the result of the recursive function")
+                });
                 continue;
             }
             self.visits[id] += 1;
+            self.poll(id)?;
             self.flow_backwards(id);
             if self.infer(id) {
                 // The new type propagates to the users of the expression, and back to its operands.
@@ -318,6 +354,7 @@ impl<'a> Inference<'a> {
                 }
             }
         }
+        Ok(())
     }
 
     fn collect_users(&mut self) {
@@ -477,7 +514,7 @@ impl<'a> Inference<'a> {
             }
             let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message)
                 .help("write the types of parameters and the result types of recursive functions");
-            self.faults.insert(id, Fault { at: Some(id), diagnostic });
+            self.report(id, || diagnostic);
         }
     }
 }
@@ -497,6 +534,42 @@ fn complete_annotations(module: &mut Module, live: &IndexVec<ExprId, bool>) {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_ir::diag::MAX_REPORTED;
+    use byoc_ir::text::{ParseOptions, parse};
+
+    fn module(count: usize, line: impl Fn(usize) -> String) -> Module {
+        let lines: String = (0..count).map(line).collect();
+        let text = format!("#[version = \"0.0.5\"]\ndef @main(%x: float32) {{\n{lines} %x\n}}\n");
+        let parsed = parse(&text, &ParseOptions::default());
+        assert_eq!(parsed.diagnostics, []);
+        parsed.module
+    }
+
+    #[test]
+    fn type_errors_beyond_the_first_are_counted() {
+        let faults = infer_type(&module(MAX_REPORTED + 7, |i| format!(" let %a{i} = add(%x, 1);\n"))).unwrap_err();
+        assert_eq!(faults.len(), MAX_REPORTED);
+        assert_eq!(faults[MAX_REPORTED - 1].diagnostic.notes, ["7 more errors are not shown"]);
+    }
+
+    #[test]
+    fn cancelled_inference_reports_only_its_cancellation() {
+        let module = module(1000, |i| format!(" let %a{i} = add(%x, 1);\n"));
+        let cancel = cancel::Cancel::default();
+        cancel.set(true);
+        for faults in [cancel.within(|| infer_type(&module).unwrap_err()), {
+            let typed = infer_type(&self::module(1000, |i| format!(" let %a{i} = exp(%x);\n"))).unwrap();
+            cancel.within(|| crate::analysis::verifier::faults(&typed))
+        }] {
+            let found: Vec<_> = faults.iter().map(|fault| (fault.at, fault.diagnostic.code)).collect();
+            assert_eq!(found, [(None, codes::runtime::CANCELLED)]);
         }
     }
 }

@@ -8,6 +8,7 @@ use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{DesiredLayout, PassOptions, TargetRule, infer_type};
 use byoc_core::pattern::{Checks, entry_name, parse_table};
+use byoc_ir::cancel::Cancel;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
 use byoc_ir::ir::Module;
 use byoc_ir::op;
@@ -15,6 +16,10 @@ use byoc_ir::text::{PrintOptions, print};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// Time that the search for a minimal difference between two modules takes at most.
+const MAX_DIFF_TIME: Duration = Duration::from_secs(2);
 
 /// Runs the passes on a module, and prints the result or compares it with the expected module.
 pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
@@ -62,7 +67,11 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(difference) => {
             let (actual_module, expected_module) = (text(&actual_module), text(&expected_module));
-            let diff = similar::TextDiff::from_lines(&expected_module, &actual_module);
+            // The time for a minimal difference is quadratic in the number of lines that differ.
+            let time_left = Cancel::current().and_then(|cancel| cancel.remaining()).unwrap_or(MAX_DIFF_TIME);
+            let diff = similar::TextDiff::configure()
+                .timeout(time_left.min(MAX_DIFF_TIME))
+                .diff_lines(&expected_module, &actual_module);
             print!("{}", diff.unified_diff().header(&expected.display().to_string(), &args.file.display().to_string()));
             let message = format!(
                 "{} after the passes: expected the module in {}, found a different module",

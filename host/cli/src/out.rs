@@ -6,6 +6,7 @@
 
 use super::escape;
 use byoc::runtime::error::Failure;
+use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries::{ReservedStdout, restore_process};
 use std::cell::RefCell;
@@ -47,20 +48,27 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::out::write_stderr(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Failed write to standard output. [`OutputError::end`] uses it as the payload when unwinding to the start of the
-/// command.
-pub struct OutputError(io::Error);
+/// Output that was not completed. [`OutputError::end`] uses it as the payload when unwinding to the start of the command.
+pub enum OutputError {
+    /// Failed write to standard output.
+    Write(io::Error),
+    /// Reason for which the work was cancelled.
+    Cancelled(Box<Diagnostic>),
+}
 
 impl From<io::Error> for OutputError {
     fn from(error: io::Error) -> OutputError {
-        OutputError(error)
+        OutputError::Write(error)
     }
 }
 
 impl OutputError {
     /// Returns the error that the command ends with; `None` if the reader closed the pipe.
     pub fn failure(&self) -> Option<Failure> {
-        (self.0.kind() != ErrorKind::BrokenPipe).then(|| write_error(&self.0).into())
+        match self {
+            OutputError::Write(error) => (error.kind() != ErrorKind::BrokenPipe).then(|| write_error(error).into()),
+            OutputError::Cancelled(reason) => Some(Diagnostic::clone(reason).into()),
+        }
     }
 
     /// Unwinds to the start of the command without a panic, so that the panic hook does not run.
@@ -128,7 +136,15 @@ pub fn write(text: Arguments<'_>) {
         return write_stderr(text);
     }
     if let Err(error) = with_stdout(|stdout| write_escaped(stdout, text)) {
-        OutputError(error).end();
+        OutputError::from(error).end();
+    }
+}
+
+/// Ends the command if the work is cancelled. Called periodically while a large output is printed.
+pub fn end_if_cancelled(progress: impl FnOnce() -> String) {
+    let is_captured = CAPTURE.with_borrow(Option::is_some);
+    if !is_captured && let Err(reason) = cancel::check(progress) {
+        OutputError::Cancelled(Box::new(reason)).end();
     }
 }
 
@@ -161,7 +177,7 @@ pub fn write_stderr(text: Arguments<'_>) {
 /// # Errors
 /// If standard output cannot be written.
 pub fn flush() -> Result<(), OutputError> {
-    with_stdout(|stdout| stdout.flush()).map_err(OutputError)
+    with_stdout(|stdout| stdout.flush()).map_err(OutputError::Write)
 }
 
 /// Tests whether standard output is a terminal.

@@ -11,6 +11,7 @@ use byoc::trace::Trace;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Type;
 use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::memory::{self, Charge};
 use byoc_plugin_api::host::entries;
 use serde_json::json;
 use std::io::Write;
@@ -57,7 +58,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     for (name, tensor) in named_outputs {
         match &labels {
-            Some(labels) => print_top_classes(name, tensor, labels, args.build.diagnostics.json)?,
+            Some((labels, _)) => print_top_classes(name, tensor, labels, args.build.diagnostics.json)?,
             None => print_summary(name, tensor, args.build.diagnostics.json),
         }
     }
@@ -102,11 +103,19 @@ fn print_signature(args: &RunArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
+/// Labels, and the charge for their memory.
+type Labels = (Vec<String>, Charge);
+
+fn read_labels(path: &Path) -> Result<Labels, Failure> {
     let text = io::read_text(path).map_err(|e| {
         Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {e}", path.display()))
     })?;
-    Ok(text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect())
+    // Each label is a string with an allocation of its own.
+    const BYTES_PER_LABEL: usize = 2 * size_of::<String>();
+    let line_breaks = text.bytes().filter(|byte| *byte == b'\n').count();
+    let charge = memory::reserve(text.len() + line_breaks * BYTES_PER_LABEL).map_err(Diagnostic::from)?;
+    let labels = text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect();
+    Ok((labels, charge))
 }
 
 /// Prints the most probable classes of each row. An output that does not consist of probabilities is treated as logits.

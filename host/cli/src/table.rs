@@ -2,34 +2,57 @@
 
 use super::wrap::wrap;
 use super::{escape, out};
+use byoc_ir::cancel::Ticks;
 use comfy_table::{Cell, ContentArrangement, presets};
 
 /// Table that escapes the text of its cells.
-pub struct Table(comfy_table::Table);
+pub struct Table {
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+/// Maximum length of a cell in characters.
+const MAX_CELL: usize = 4096;
 
 impl Table {
     pub fn add_row<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = T>) {
-        self.0.add_row(cells.into_iter().map(|cell| Cell::new(escape::line(cell.as_ref()))));
+        let cell = |text: T| escape::line(&shorten_cell(text.as_ref(), MAX_CELL)).into_owned();
+        self.rows.push(cells.into_iter().map(cell).collect());
     }
 }
 
 /// Creates a table with a header row. On a terminal, long cells wrap so that the table fits the terminal width;
 /// elsewhere lines are not wrapped.
 pub fn new(header: &[&str]) -> Table {
-    let mut table = comfy_table::Table::new();
-    table.load_style(presets::NOTHING);
-    let on_terminal = out::is_terminal();
-    table.set_content_arrangement(if on_terminal { ContentArrangement::Dynamic } else { ContentArrangement::Disabled });
-    if let (true, Some(width)) = (on_terminal, out::width()) {
-        table.set_width(width);
-    }
-    table.set_header(header.iter().map(|h| Cell::new(h.to_uppercase())));
-    Table(table)
+    Table { header: header.iter().map(|name| name.to_uppercase()).collect(), rows: Vec::new() }
 }
+
+/// Maximum number of rows that are laid out together. The columns of further rows are aligned among themselves.
+const MAX_ALIGNED: usize = 10_000;
 
 /// Prints the table without trailing spaces.
 pub fn print(table: &Table) {
-    println!("{}", table.0.trim_fmt());
+    let mut header = Some(&table.header);
+    for rows in table.rows.chunks(MAX_ALIGNED).chain(table.rows.is_empty().then_some(&[][..])) {
+        out::end_if_cancelled(|| format!("a table of {} rows was being printed", table.rows.len()));
+        let mut block = comfy_table::Table::new();
+        block.load_style(presets::NOTHING);
+        let on_terminal = out::is_terminal();
+        block.set_content_arrangement(match on_terminal {
+            true => ContentArrangement::Dynamic,
+            false => ContentArrangement::Disabled,
+        });
+        if let (true, Some(width)) = (on_terminal, out::width()) {
+            block.set_width(width);
+        }
+        if let Some(header) = header.take() {
+            block.set_header(header.iter().map(Cell::new));
+        }
+        for row in rows {
+            block.add_row(row.iter().map(Cell::new));
+        }
+        println!("{}", block.trim_fmt());
+    }
 }
 
 /// Minimum width to which a column is narrowed.
@@ -38,7 +61,8 @@ const MIN_COLUMN: usize = 12;
 /// Prints a header and single-line rows. On a terminal the columns in `shorten` are narrowed so that each line fits.
 pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
     let mut lines = vec![header.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>()];
-    lines.extend(rows.iter().map(|row| row.iter().map(|text| escape::line(text).into_owned()).collect()));
+    let cell = |text: &String| escape::line(&shorten_cell(text, MAX_CELL)).into_owned();
+    lines.extend(rows.iter().map(|row| row.iter().map(cell).collect()));
     let rows = lines;
     let mut widths = vec![0; header.len()];
     for row in &rows {
@@ -49,7 +73,11 @@ pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
     if let (true, Some(width)) = (out::is_terminal(), out::width()) {
         fit(&mut widths, width.into(), shorten);
     }
+    let mut ticks = Ticks::every(1 << 10);
     for row in &rows {
+        if ticks.is_requested() {
+            out::end_if_cancelled(|| format!("a table of {} rows was being printed", rows.len()));
+        }
         let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{:width$}", shorten_cell(cell, width)));
         println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }

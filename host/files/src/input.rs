@@ -1,6 +1,7 @@
 //! Input files. An input must be a regular file: a FIFO would block, and a device may be endless.
 
 use super::mapped::MappedFile;
+use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes};
 use bytes::Bytes;
 use rustix::fs::OFlags;
@@ -79,8 +80,11 @@ pub fn map(file: &File) -> Result<Bytes> {
     Ok(Bytes::from_owner(MappedFile::of(file)?))
 }
 
-/// Returns the diagnostic for a tensor file that cannot be read.
+/// Returns the diagnostic for a tensor file that cannot be read, or whose reading is cancelled.
 pub fn bad_file(path: &Path, reason: impl std::fmt::Display) -> Diagnostic {
+    if let Err(cancelled) = cancel::check(|| format!("{} was being read", path.display())) {
+        return cancelled;
+    }
     Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {reason}", path.display()))
 }
 

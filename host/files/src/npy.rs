@@ -3,7 +3,9 @@
 
 use crate::input::{bad_file, map_file};
 use crate::output::write_atomically;
+use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::TensorType;
 use byoc_ir::tensor::{DType, OutOfMemory, Shape, Tensor, byte_count};
 use std::borrow::Cow;
 use std::io::{Read, Write};
@@ -60,6 +62,10 @@ impl Header {
         let shape: Shape = dims
             .map(|d| d.parse().map_err(|_| format!("expected a dimension, found \"{d}\"")))
             .collect::<Result<_, _>>()?;
+        if shape.len() > TensorType::MAX_RANK {
+            let (max, found) = (TensorType::MAX_RANK, shape.len());
+            return Err(format!("expected an array of at most {max} dimensions, found {found}"));
+        }
         let is_fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
         Ok(Header { dtype, shape, is_swapped, is_fortran })
     }
@@ -103,7 +109,11 @@ impl Header {
         if !self.is_fortran {
             return Ok(tensor);
         }
-        Ok(Tensor::build(dtype, shape, |bytes| copy_row_major(tensor.bytes(), shape, dtype.size(), bytes))?)
+        let tensor = Tensor::build(dtype, shape, |bytes| copy_row_major(tensor.bytes(), shape, dtype.size(), bytes))?;
+        match cancel::is_requested() {
+            true => Err(ReadError::File("cancelled".to_owned())),
+            false => Ok(tensor),
+        }
     }
 }
 
@@ -284,7 +294,11 @@ fn copy_row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
         strides[axis] = strides[axis - 1] * shape[axis - 1];
     }
     let mut index = vec![0; shape.len()];
+    let mut ticks = Ticks::every(1 << 4);
     for element in out.chunks_exact_mut(size) {
+        if ticks.is_requested() {
+            return;
+        }
         let offset = index.iter().zip(&strides).map(|(i, s)| i * s).sum::<usize>() * size;
         element.copy_from_slice(&data[offset..offset + size]);
         for axis in (0..shape.len()).rev() {

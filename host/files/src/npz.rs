@@ -3,8 +3,10 @@
 use crate::input::{bad_file, map_file};
 use crate::npy::{self, Header, ReadError};
 use crate::output::write_atomically;
-use byoc_ir::diag::{Diagnostic, nearest};
+use byoc_ir::cancel::CancellableReader;
+use byoc_ir::diag::{Diagnostic, list, nearest};
 use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::memory::{self, Charge};
 use bytes::Bytes;
 use std::io::{Cursor, Read, Seek, Write};
 use std::path::Path;
@@ -16,21 +18,31 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 /// not decompressed.
 pub struct Npz<'p> {
     path: &'p Path,
-    archive: ZipArchive<Cursor<Bytes>>,
+    archive: ZipArchive<Source>,
     names: Vec<String>,
+    /// Counts the entries of the archive as in use.
+    _charge: Charge,
 }
+
+type Source = CancellableReader<Cursor<Bytes>>;
 
 impl<'p> Npz<'p> {
     /// Opens an `.npz` file.
     ///
     /// # Errors
-    /// If the file cannot be read or is not a ZIP archive.
+    /// If the file cannot be read or is not a ZIP archive, its entries exceed the memory limit, or the work is cancelled.
     pub fn open(path: &'p Path) -> Result<Npz<'p>, Diagnostic> {
         let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-        let archive = ZipArchive::new(Cursor::new(bytes)).map_err(|e| bad_file(path, e))?;
+        let entries = declared_entries(&bytes);
+        let charge = memory::reserve(entries.saturating_mul(BYTES_PER_ENTRY))?;
+        let archive = ZipArchive::new(CancellableReader::new(Cursor::new(bytes))).map_err(|e| bad_file(path, e))?;
+        if archive.len() > entries {
+            let reason = format!("expected {entries} entries as the end of the file states, found {}", archive.len());
+            return Err(bad_file(path, reason));
+        }
         let names = archive.file_names().map(|n| n.map(|n| n.trim_end_matches(".npy").to_owned()));
         let names = names.collect::<Result<_, _>>().map_err(|e| bad_file(path, e))?;
-        Ok(Npz { path, archive, names })
+        Ok(Npz { path, archive, names, _charge: charge })
     }
 
     /// Returns the names of the arrays, in the order of the file.
@@ -54,7 +66,7 @@ impl<'p> Npz<'p> {
                     None => format!("expected one entry, found {}", names.len()),
                 };
                 let mut diagnostic =
-                    bad_file(self.path, reason).note(format!("entries of the file: {}", names.join(", ")));
+                    bad_file(self.path, reason).note(format!("entries of the file: {}", list(names, ", ")));
                 if let Some(suggestion) = nearest(entry_name, names.iter().map(String::as_str)) {
                     diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
                 }
@@ -70,7 +82,7 @@ impl<'p> Npz<'p> {
     /// # Errors
     /// If the entry is not an array.
     pub fn header(&mut self, index: usize) -> Result<Header, Diagnostic> {
-        let read = |file: &mut ZipFile<'_, Cursor<Bytes>>| Header::read(file).map_err(ReadError::File);
+        let read = |file: &mut ZipFile<'_, Source>| Header::read(file).map_err(ReadError::File);
         self.entry(index, read)
     }
 
@@ -90,13 +102,37 @@ impl<'p> Npz<'p> {
     fn entry<T>(
         &mut self,
         index: usize,
-        read: impl FnOnce(&mut ZipFile<'_, Cursor<Bytes>>) -> Result<T, ReadError>,
+        read: impl FnOnce(&mut ZipFile<'_, Source>) -> Result<T, ReadError>,
     ) -> Result<T, Diagnostic> {
         let name = self.names.get(index).cloned().unwrap_or_default();
         let path = self.path;
         let mut file = self.archive.by_index(index).map_err(|e| bad_file(path, e))?;
         read(&mut file).map_err(|error| error.with_location(&format!("entry {name}")).of(path))
     }
+}
+
+/// Memory in bytes that an entry of an open archive takes: its description, twice its name, and its place in the index.
+const BYTES_PER_ENTRY: usize = 1024;
+
+/// Returns the number of entries that the end of a ZIP archive states.
+fn declared_entries(archive: &[u8]) -> usize {
+    const END: (&[u8], usize) = (b"PK\x05\x06", 22);
+    const END64: (&[u8], usize) = (b"PK\x06\x06", 56);
+    const MAX_COMMENT: usize = u16::MAX as usize;
+    let number = |at: usize, bytes: usize| {
+        let field = archive.get(at..at + bytes).unwrap_or_default();
+        field.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte))
+    };
+    // A comment may contain the signature of an end, so the greatest number counts. The archive has no more entries than
+    // fit into it.
+    let tail = archive.len().saturating_sub(END.1 + END64.1 + MAX_COMMENT);
+    let entries = archive[tail..].windows(4).enumerate().filter_map(|(i, signature)| match signature {
+        signature if signature == END.0 => Some(number(tail + i + 10, 2)),
+        signature if signature == END64.0 => Some(number(tail + i + 32, 8)),
+        _ => None,
+    });
+    const MIN_ENTRY: usize = 46;
+    entries.max().map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX)).min(archive.len() / MIN_ENTRY)
 }
 
 /// Reader that counts the bytes read.
@@ -198,5 +234,37 @@ mod tests {
         let x = Tensor::from_slice(&[2], &[1u8, 2]);
         write(&path, [("arr_0", &x)]).unwrap();
         assert_eq!(read_entry(&path, Some("image")).unwrap(), x);
+    }
+
+    #[test]
+    fn entries_are_counted_before_they_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.npz");
+        let x = Tensor::from_slice(&[2], &[1u8, 2]);
+        let names: Vec<String> = (0..100).map(|i| format!("x{i}")).collect();
+        write(&path, names.iter().map(|name| (name.as_str(), &x))).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        assert_eq!(declared_entries(&bytes), 100);
+        assert_eq!(Npz::open(&path).unwrap().names().len(), 100);
+        let error = read_entry(&path, Some("y")).unwrap_err();
+        assert!(error.notes[0].ends_with(", x49, 50 more"), "{error}");
+        // A number of entries that the file is too short for is not believed.
+        let end = bytes.len() - 22;
+        bytes[end + 10..end + 12].fill(0xff);
+        assert_eq!(declared_entries(&bytes), bytes.len() / 46);
+        for short in 0..64 {
+            declared_entries(&bytes[bytes.len() - short..]);
+        }
+    }
+
+    #[test]
+    fn cancelled_read_reports_its_cancellation() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.npz");
+        write(&path, [("x", &Tensor::from_slice(&[100], &[1u8; 100]))]).unwrap();
+        let cancel = byoc_ir::cancel::Cancel::default();
+        cancel.set_timeout(Some(std::time::Duration::ZERO));
+        let error = cancel.within(|| read(&path)).unwrap_err();
+        assert_eq!(error.code, byoc_ir::diag::codes::runtime::TIMED_OUT);
     }
 }

@@ -7,6 +7,9 @@ use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, unreadable};
 use byoc_ir::tensor::Tensor;
 use std::path::{Path, PathBuf};
 
+/// Maximum size of `data.json` in bytes.
+const MAX_SETTINGS: usize = 1 << 20;
+
 /// Directory in ONNX test-data layout.
 #[derive(Clone, Debug)]
 pub struct TestFolder {
@@ -61,6 +64,10 @@ impl TestFolder {
         let settings = path.join("data.json");
         if settings.exists() {
             let text = byoc_files::read_text(&settings).map_err(|e| folder_error(format!("data.json: {e}")))?;
+            if text.len() > MAX_SETTINGS {
+                let found = text.len();
+                return Err(folder_error(format!("data.json: expected at most {MAX_SETTINGS} bytes, found {found}")));
+            }
             let json: serde_json::Value =
                 serde_json::from_str(&text).map_err(|e| folder_error(format!("data.json: {e}")))?;
             let tolerance = |key: &str| match json.get(key).and_then(serde_json::Value::as_f64) {

@@ -5,6 +5,7 @@ use super::invalid_model;
 use super::proto::{
     AttributeProto, Bytes, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, is_standard_domain,
 };
+use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::memory;
 use prost::Message;
@@ -38,6 +39,13 @@ struct ExpansionSize {
 }
 
 impl ExpansionSize {
+    /// Returns the size of the names that a call maps to names of the graph, without the function's nodes.
+    fn of_call(function: &FunctionProto) -> ExpansionSize {
+        const BYTES_PER_NAME: usize = 4 * size_of::<&str>();
+        let names = function.input.len() + function.output.len() + function.attribute_proto.len();
+        ExpansionSize { nodes: 0, bytes: names * BYTES_PER_NAME }
+    }
+
     /// Returns the size of a single node. The factor of 2 accounts for unique names, which are longer; `raw_data` is
     /// shared with the file and not counted.
     fn of(node: &NodeProto) -> ExpansionSize {
@@ -62,14 +70,18 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
     // `None` marks a function whose nodes are being counted.
     let mut sizes_by_function: HashMap<*const FunctionProto, Option<ExpansionSize>> = HashMap::new();
     let mut total_size = ExpansionSize::default();
+    let mut ticks = Ticks::every(1 << 8);
     for function in nodes.iter().filter_map(callee) {
         // Stack of functions whose nodes are being counted, each with its next node and its partial sum.
         let mut stack: Vec<(&FunctionProto, usize, ExpansionSize)> = Vec::new();
         if let Entry::Vacant(slot) = sizes_by_function.entry(key(function)) {
             slot.insert(None);
-            stack.push((function, 0, ExpansionSize::default()));
+            stack.push((function, 0, ExpansionSize::of_call(function)));
         }
         while let Some((function, next, sum)) = stack.last_mut() {
+            if ticks.is_requested() {
+                check_cancelled()?;
+            }
             let Some(node) = function.node.get(*next) else {
                 sizes_by_function.insert(key(function), Some(*sum));
                 stack.pop();
@@ -81,7 +93,7 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
                 Some((callee_proto, Some(None))) => return Err(recursion_error(callee_proto)),
                 Some((callee_proto, None)) => {
                     sizes_by_function.insert(key(callee_proto), None);
-                    stack.push((callee_proto, 0, ExpansionSize::default()));
+                    stack.push((callee_proto, 0, ExpansionSize::of_call(callee_proto)));
                     continue;
                 }
             }
@@ -102,6 +114,10 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
         )));
     }
     Ok(())
+}
+
+fn check_cancelled() -> Result<(), Diagnostic> {
+    cancel::check(|| "the functions of the model were being expanded".to_owned())
 }
 
 fn recursion_error(function: &FunctionProto) -> Diagnostic {
@@ -138,9 +154,14 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
 
     let mut flat = Vec::with_capacity(nodes.len());
     let mut calls = 0usize;
+    let mut ticks = Ticks::every(1 << 8);
+    let mut opsets_by_function: HashMap<*const FunctionProto, Rc<Opsets>> = HashMap::new();
     let mut worklist: Vec<PendingNode> =
         nodes.into_iter().rev().map(|node| PendingNode { node, opsets: main.clone(), depth: 0 }).collect();
     while let Some(PendingNode { node, opsets: call_opsets, depth }) = worklist.pop() {
+        if ticks.is_requested() {
+            check_cancelled()?;
+        }
         let Some(function) = functions.get(&(node.domain.as_str(), node.op_type.as_str())) else {
             let opset = version(&call_opsets, &node.domain);
             flat.push(FlatNode { proto: node, opset });
@@ -150,8 +171,14 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
             return Err(recursion_error(function));
         }
         calls += 1;
-        let callee_opsets =
-            if function.opset_import.is_empty() { call_opsets } else { Rc::new(opsets(&function.opset_import)) };
+        let callee_opsets = match function.opset_import.as_slice() {
+            [] => call_opsets,
+            imports => {
+                let own_opsets = opsets_by_function.entry(std::ptr::from_ref(*function));
+                own_opsets.or_insert_with(|| Rc::new(opsets(imports))).clone()
+            }
+        };
+        check_cancelled()?;
         let expansion = expand(&node, function, calls)?;
         worklist.extend(expansion.into_iter().rev().map(|node| PendingNode {
             node,
@@ -179,6 +206,14 @@ fn expand(call: &NodeProto, function: &FunctionProto, call_index: usize) -> Resu
         ));
     }
     let mut names: HashMap<&str, &str> = function.input.iter().map(|formal| (formal.as_str(), "")).collect();
+    // Of an input or attribute that occurs twice, the first counts.
+    let input_positions: HashMap<&str, usize> =
+        function.input.iter().enumerate().rev().map(|(position, formal)| (formal.as_str(), position)).collect();
+    let defaults = function.attribute_proto.iter().rev();
+    let attributes = Attributes {
+        arguments: call.attribute.iter().rev().map(|a| (a.name.as_str(), a)).collect(),
+        defaults: defaults.map(|a| (a.name.as_str(), a)).collect(),
+    };
     for (formal, actual) in function.input.iter().zip(&call.input) {
         names.insert(formal, actual);
     }
@@ -190,7 +225,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, call_index: usize) -> Resu
     // A result that is also an input is copied by an Identity node, whose output has the caller's name.
     let mut nodes = Vec::with_capacity(function.node.len());
     for (formal, actual) in function.output.iter().zip(&call.output) {
-        if let Some(index) = function.input.iter().position(|input| input == formal) {
+        if let Some(&index) = input_positions.get(formal.as_str()) {
             let input = call.input.get(index).cloned().unwrap_or_default();
             names.insert(formal, call.input.get(index).map_or("", String::as_str));
             nodes.push(NodeProto {
@@ -217,20 +252,28 @@ fn expand(call: &NodeProto, function: &FunctionProto, call_index: usize) -> Resu
             name,
             input: node.input.iter().map(rename).collect(),
             output: node.output.iter().map(rename).collect(),
-            attribute: node.attribute.iter().filter_map(|a| attribute(a, call, function)).collect(),
+            attribute: node.attribute.iter().filter_map(|a| attributes.resolve(a)).collect(),
             ..node.clone()
         });
     }
     Ok(nodes)
 }
 
-/// Resolves an attribute reference; `None` if the call omits the referenced attribute and the attribute has no default.
-fn attribute(attribute: &AttributeProto, call: &NodeProto, function: &FunctionProto) -> Option<AttributeProto> {
-    let attribute_name = &attribute.ref_attr_name;
-    if attribute_name.is_empty() {
-        return Some(attribute.clone());
+/// Attributes of a call, and the defaults of the function, by name.
+struct Attributes<'m> {
+    arguments: HashMap<&'m str, &'m AttributeProto>,
+    defaults: HashMap<&'m str, &'m AttributeProto>,
+}
+
+impl Attributes<'_> {
+    /// Resolves an attribute reference; `None` if the call omits the referenced attribute and the attribute has no
+    /// default.
+    fn resolve(&self, attribute: &AttributeProto) -> Option<AttributeProto> {
+        let attribute_name = attribute.ref_attr_name.as_str();
+        if attribute_name.is_empty() {
+            return Some(attribute.clone());
+        }
+        let value = self.arguments.get(attribute_name).or_else(|| self.defaults.get(attribute_name))?;
+        Some(AttributeProto { name: attribute.name.clone(), ..AttributeProto::clone(value) })
     }
-    let argument = call.attribute.iter().find(|a| a.name == *attribute_name);
-    let value = argument.or_else(|| function.attribute_proto.iter().find(|a| a.name == *attribute_name))?;
-    Some(AttributeProto { name: attribute.name.clone(), ..value.clone() })
 }

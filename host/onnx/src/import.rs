@@ -6,11 +6,11 @@ use super::node::Node;
 use super::proto::{ModelProto, NodeProto, STANDARD_DOMAIN, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
 use super::{NEWEST_OPSET, OLDEST_OPSET, graph_signature, invalid_model, ops, schema};
-use byoc_ir::cancel;
-use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::cancel::{self, Ticks};
+use byoc_ir::diag::{Diagnostic, MAX_REPORTED, codes, nearest};
 use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, Signature, bind};
 use byoc_ir::ir::{ExprId, Source, Type};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Converts a model to a module.
 pub fn convert(
@@ -116,15 +116,24 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
     Ok(warnings)
 }
 
-/// Checks that every operator has a converter; all operators without one are reported together.
+/// Checks that every operator has a converter; the operators without one are reported together.
 fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     let mut missing_operators: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
     let mut pending: Vec<(&NodeProto, i64)> = nodes.iter().map(|node| (&node.proto, node.opset.unwrap_or(0))).collect();
+    let mut has_converter: HashMap<(&str, &str, i64), bool> = HashMap::new();
+    let mut ticks = Ticks::every(1 << 8);
     while let Some((proto, version)) = pending.pop() {
+        if ticks.is_requested() {
+            cancel::check(|| "the operators of the model were being checked".to_owned())
+                .map_err(|reason| vec![reason])?;
+        }
         let subgraphs = proto.attribute.iter().filter_map(|attribute| attribute.g.as_deref());
         pending.extend(subgraphs.flat_map(|graph| &graph.node).map(|node| (node, version)));
-        if ops::converter(&proto.domain, &proto.op_type, version).is_none() {
-            let domain = if is_standard_domain(&proto.domain) { STANDARD_DOMAIN } else { proto.domain.as_str() };
+        let domain = if is_standard_domain(&proto.domain) { STANDARD_DOMAIN } else { proto.domain.as_str() };
+        let has_converter = has_converter
+            .entry((proto.op_type.as_str(), domain, version))
+            .or_insert_with(|| ops::converter(domain, &proto.op_type, version).is_some());
+        if !*has_converter {
             *missing_operators.entry((proto.op_type.as_str(), domain, version)).or_default() += 1;
         }
     }
@@ -139,12 +148,16 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
         },
     );
     let mut suggested_name = None;
-    for ((op, domain, version), count) in missing_operators {
+    let omitted = missing_operators.len().saturating_sub(MAX_REPORTED);
+    for ((op, domain, version), count) in missing_operators.into_iter().take(MAX_REPORTED) {
         let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
         error = error.note(format!("{op} (domain {domain}, opset {version}), {times}"));
         if suggested_name.is_none() {
             suggested_name = nearest(op, ops::names(domain)).filter(|suggestion| *suggestion != op);
         }
+    }
+    if omitted > 0 {
+        error = error.note(format!("{omitted} more operators"));
     }
     Err(vec![error.help(match suggested_name {
         Some(suggestion) => {

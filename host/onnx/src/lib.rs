@@ -33,7 +33,8 @@ mod state;
 pub mod tensor;
 
 use byoc_files::mapped;
-use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::cancel::{self, Ticks};
+use byoc_ir::diag::{Diagnostic, Reports, codes};
 use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::memory::Charge;
@@ -136,23 +137,27 @@ pub fn proto_of_bytes(bytes: Bytes) -> Result<(ModelProto, Charge), Diagnostic> 
 pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagnostic>> {
     let sparse_values = graph.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
     let constants: HashSet<&str> = graph.initializer.iter().chain(sparse_values).map(|t| t.name.as_str()).collect();
-    let mut errors = Vec::new();
-    let mut ports = |infos: &[ValueInfoProto], role: &str| -> Vec<PortInfo> {
+    let mut errors = Reports::default();
+    let mut ticks = Ticks::every(1 << 8);
+    let mut ports = |infos: &[ValueInfoProto], role: &str| -> Result<Vec<PortInfo>, Vec<Diagnostic>> {
         let mut names = BTreeSet::new();
         let mut ports = Vec::new();
         for info in infos.iter().filter(|i| role == "output" || !constants.contains(i.name.as_str())) {
+            if ticks.is_requested() {
+                cancel::check(|| format!("{} {role}s had been read", ports.len())).map_err(|reason| vec![reason])?;
+            }
             if role == "input" && !names.insert(info.name.as_str()) {
-                errors.push(invalid_model(format!("duplicate input \"{}\"", info.name)));
+                errors.add(|| invalid_model(format!("duplicate input \"{}\"", info.name)));
             }
             match port(info, role) {
                 Ok(port) => ports.push(port),
-                Err(error) => errors.push(error),
+                Err(error) => errors.add(|| error),
             }
         }
-        ports
+        Ok(ports)
     };
-    let signature = Signature { inputs: ports(&graph.input, "input"), outputs: ports(&graph.output, "output") };
-    if errors.is_empty() { Ok(signature) } else { Err(errors) }
+    let signature = Signature { inputs: ports(&graph.input, "input")?, outputs: ports(&graph.output, "output")? };
+    if errors.is_empty() { Ok(signature) } else { Err(errors.into_vec()) }
 }
 
 fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {

@@ -6,6 +6,7 @@ use super::names::{Names, Source};
 use super::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use super::size::{Size, Sizes};
 use super::{invalid_model, tensor};
+use byoc_ir::cancel;
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Callee, Dim, Expr, ExprId, Module, Name, OpId, OriginId, TensorType, Type};
 use byoc_ir::op::{self, Value};
@@ -48,6 +49,8 @@ struct Binding {
 struct Captures {
     /// Pairs of an outer value and its variable in the function, in order of first use.
     variables: Vec<(ExprId, ExprId)>,
+    /// Variable of each outer value.
+    by_value: HashMap<ExprId, ExprId>,
 }
 
 /// Maximum nesting depth of subgraphs.
@@ -162,8 +165,7 @@ impl<'m> ConversionState<'m> {
         if matches!(self.builder.module.expr(value), Expr::Constant(_) | Expr::Var(_)) {
             return value;
         }
-        let known_capture = self.functions[function].variables.iter().find(|(outer, _)| *outer == value);
-        if let Some(&(_, variable)) = known_capture {
+        if let Some(&variable) = self.functions[function].by_value.get(&value) {
             return variable;
         }
         let ty = self.builder.module.ty(value).clone();
@@ -173,6 +175,7 @@ impl<'m> ConversionState<'m> {
         }
         self.names.copy(value, variable);
         self.functions[function].variables.push((value, variable));
+        self.functions[function].by_value.insert(value, variable);
         variable
     }
 
@@ -272,6 +275,7 @@ impl<'m> ConversionState<'m> {
             self.bind_name(&proto.name, value)?;
         }
         for (position, proto) in graph.node.iter().enumerate() {
+            cancel::check(|| format!("{position} of {} nodes of a subgraph had been converted", graph.node.len()))?;
             let node = FlatNode { proto: proto.clone(), opset: Some(opset) };
             (self.convert)(self, &node, position)?;
         }
@@ -289,13 +293,23 @@ impl<'m> ConversionState<'m> {
     /// decoded again if a later node uses it.
     pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first_id: usize) {
         const MIN_LARGE_BYTES: usize = 64 << 10;
+        let mut operands: Option<HashSet<ExprId>> = None;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
             let Some(id) = self.values.get(name).map(|binding| binding.value) else { continue };
             let module = &mut self.builder.module;
             let is_large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= MIN_LARGE_BYTES);
-            let mut is_read = !is_large || outputs.contains(&id) || self.retained_initializers.contains(&id);
-            for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first_id) {
-                node.expr.for_each_operand(|operand| is_read |= operand == id);
+            let mut is_read = !is_large || self.retained_initializers.contains(&id);
+            if !is_read {
+                let operands = operands.get_or_insert_with(|| {
+                    let mut operands = HashSet::from_iter(outputs.iter().copied());
+                    for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first_id) {
+                        node.expr.for_each_operand(|operand| {
+                            operands.insert(operand);
+                        });
+                    }
+                    operands
+                });
+                is_read = operands.contains(&id);
             }
             if is_read {
                 // This node still reads the initializer, so it must remain even if a later node folds it.

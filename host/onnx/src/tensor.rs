@@ -3,6 +3,7 @@
 use super::external::ExternalFiles;
 use super::proto::{Bytes, LOCATION_EXTERNAL, SparseTensorProto, TensorProto};
 use byoc_files::mapped::{MappedRange, aligned};
+use byoc_ir::ir::TensorType;
 use byoc_ir::tensor::{DType, Storage, Tensor, element_count};
 use byoc_ir::with_dtype;
 use std::sync::Arc;
@@ -79,8 +80,11 @@ pub fn type_name(number: i32) -> String {
 /// Converts the dimensions of a tensor.
 ///
 /// # Errors
-/// If a dimension is negative.
+/// If a dimension is negative, or there are more than [`TensorType::MAX_RANK`].
 pub fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
+    if dims.len() > TensorType::MAX_RANK {
+        return Err(format!("expected at most {} dimensions, found {}", TensorType::MAX_RANK, dims.len()));
+    }
     dims.iter().map(|&d| usize::try_from(d).map_err(|_| format!("expected dimensions >= 0, found {d}"))).collect()
 }
 

@@ -7,7 +7,7 @@ use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use crate::io;
 use byoc_core::analysis::verifier;
 use byoc_core::pass::{infer_type, monomorphize};
-use byoc_ir::diag::{Diagnostic, Span, codes, nearest};
+use byoc_ir::diag::{Diagnostic, Lines, Span, codes, nearest};
 use byoc_ir::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
@@ -151,8 +151,7 @@ fn read_constants(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
 
 /// Names each operator call after its position in the text.
 fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
-    let lines: Vec<usize> =
-        std::iter::once(0).chain(source.match_indices('\n').map(|(offset, _)| offset + 1)).collect();
+    let lines = Lines::of(source);
     let calls: Vec<_> = module
         .nodes
         .iter()
@@ -166,8 +165,8 @@ fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
         .collect();
     for (id, op) in calls {
         let start = spans.get(id).map_or(0, |span| span.start as usize);
-        let line = lines.partition_point(|&line_start| line_start <= start);
-        let column = start - lines[line - 1] + 1;
+        let line = lines.line(start);
+        let column = start - lines.range(line).start + 1;
         let name = format!("{line}:{column}").as_str().into();
         module.nodes[id].origin = module.origins.add_source(Source { name, op: op::get(op).name.into() });
     }

@@ -4,7 +4,7 @@ use byoc_files::mapped::MappedRange;
 use byoc_files::write_atomically;
 use byoc_files::{bad_file, map_file};
 use byoc_ir::diag::Diagnostic;
-use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor, memory};
 use safetensors::tensor::Dtype;
 use safetensors::{SafeTensors, View};
 use std::borrow::Cow;
@@ -19,6 +19,11 @@ use std::sync::Arc;
 /// If the file cannot be read, is corrupt, or has a tensor of an unsupported element type.
 pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
+    // The first eight bytes are the length of the header, whose tree of JSON is larger than its text.
+    const TREE_PER_BYTE: usize = 16;
+    let header = bytes.first_chunk::<8>().map_or(0, |length| u64::from_le_bytes(*length));
+    let header = usize::try_from(header).unwrap_or(usize::MAX).min(bytes.len());
+    let _charge = memory::reserve(header.saturating_mul(TREE_PER_BYTE))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, e))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {

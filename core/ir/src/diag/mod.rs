@@ -1,8 +1,12 @@
 //! Diagnostics as plain data. The command line renders them; this crate never prints.
 
 pub mod codes;
+mod lines;
+mod reports;
 mod wording;
 
+pub use lines::Lines;
+pub use reports::{MAX_REPORTED, Reports, list};
 pub use wording::Interface;
 
 use std::fmt;
@@ -120,11 +124,25 @@ impl fmt::Display for Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
-/// Returns the name in `candidates` nearest to `target`, if `target` is likely to be a misspelling of it.
+/// Maximum length of a name for which a similar name is searched, in bytes.
+const MAX_SEARCHED_NAME: usize = 256;
+
+/// Maximum number of names that are compared with a misspelled name.
+const MAX_CANDIDATES: usize = 10_000;
+
+/// Returns the name in `candidates` nearest to `target`, if `target` is likely to be a misspelling of it. Long names and
+/// candidates after the first 10,000 are not searched, because a model can have any number of names of any length.
 pub fn nearest<'a>(target: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (target.chars().count() / 3).max(1);
+    if target.len() > MAX_SEARCHED_NAME {
+        return None;
+    }
+    let length = target.chars().count();
+    let limit = (length / 3).max(1);
     candidates
         .into_iter()
+        .take(MAX_CANDIDATES)
+        // The distance is at least the difference of the lengths.
+        .filter(|name| name.len() <= 4 * (length + limit) && name.chars().count().abs_diff(length) <= limit)
         .map(|name| (strsim::levenshtein(target, name), name))
         .filter(|(distance, _)| *distance <= limit)
         .min()
@@ -141,5 +159,18 @@ mod tests {
         assert_eq!(nearest("nn.conv2", names), Some("nn.conv2d"));
         assert_eq!(nearest("nn.dens", names), Some("nn.dense"));
         assert_eq!(nearest("completely.other", names), None);
+    }
+
+    #[test]
+    fn nearest_bounds_its_search() {
+        let long_name = "x".repeat(MAX_SEARCHED_NAME + 1);
+        assert_eq!(nearest(&long_name, [&*long_name]), None);
+        let mut visited = 0;
+        let names = std::iter::repeat_with(|| {
+            visited += 1;
+            "other"
+        });
+        assert_eq!(nearest("name", names.take(1 << 20)), None);
+        assert_eq!(visited, MAX_CANDIDATES);
     }
 }

@@ -1,7 +1,7 @@
 //! Algebraic data types: the type definitions (`type`, `extern type`) of a module, and the patterns of `match`.
 
 use super::{ExprId, FuncType, Name, Type};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Type definition: `type List[A] { Cons(A, List[A]), Nil }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +38,9 @@ impl TypeDefs {
         if self.defs.contains_key(&name) || self.constructors.contains_key(&name) {
             return Some(name);
         }
-        for (index, constructor) in def.constructors.iter().enumerate() {
-            let is_duplicate = def.constructors[..index].iter().any(|earlier| earlier.name == constructor.name);
-            if is_duplicate
+        let mut names = HashSet::new();
+        for constructor in &def.constructors {
+            if !names.insert(&constructor.name)
                 || self.constructors.contains_key(&constructor.name)
                 || self.defs.contains_key(&constructor.name)
             {

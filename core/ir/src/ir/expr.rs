@@ -117,6 +117,20 @@ pub enum Expr {
 }
 
 impl Expr {
+    /// Returns the approximate number of bytes that the expression takes beside its own size. The data of constants and
+    /// shared attributes are not counted.
+    pub fn heap_size(&self) -> usize {
+        match self {
+            Expr::Constant(_) => size_of::<Tensor>(),
+            Expr::Var(var) => size_of::<Var>() + var.name.len(),
+            Expr::Tuple(fields) => size_of_val(&**fields),
+            Expr::Call(call) => size_of::<Call>() + size_of_val(&*call.args),
+            Expr::Match(m) => size_of::<Match>() + size_of_val(&*m.clauses),
+            Expr::Function(function) => size_of::<Function>() + size_of_val(&*function.params),
+            _ => 0,
+        }
+    }
+
     /// Creates an operator call.
     pub fn op(op: OpId, args: impl IntoIterator<Item = ExprId>, attrs: Attrs) -> Expr {
         Expr::Call(Box::new(Call { callee: Callee::Op(op), args: args.into_iter().collect(), attrs }))

@@ -21,3 +21,9 @@ impl Fault {
         }
     }
 }
+
+impl AsMut<Diagnostic> for Fault {
+    fn as_mut(&mut self) -> &mut Diagnostic {
+        &mut self.diagnostic
+    }
+}

@@ -2,9 +2,11 @@
 //!
 //! Types can nest as deeply as a module has lines, since each line can wrap the tuple of the previous line in another
 //! tuple. So the properties that are queried often (equality, size, completeness) are computed once, at construction,
-//! from the summaries of the parts, and types are dropped iteratively.
+//! from the summaries of the parts, and types are dropped iteratively. Their memory counts as in use, since a chain of
+//! calls can build an ever larger type in each line.
 
 use super::{AdtType, Dim, FuncType, Name, Type};
+use crate::tensor::memory::Charge;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -30,6 +32,7 @@ pub trait TypeParts {
 pub struct Nested<T: TypeParts> {
     summary: Summary,
     inner: T,
+    _charge: Charge,
 }
 
 /// Summary of a type and all its parts.
@@ -68,7 +71,9 @@ impl<T: TypeParts> Nested<T> {
             has_definitions: text.first() == Some(&b'a'),
             has_open_dims: false,
         };
+        let mut direct_parts = 0;
         inner.for_each(&mut |ty| {
+            direct_parts += 1;
             let part = ty.summary();
             summary.parts = summary.parts.saturating_add(part.parts);
             summary.depth = summary.depth.max(part.depth.saturating_add(1));
@@ -87,7 +92,8 @@ impl<T: TypeParts> Nested<T> {
         let hash = *blake3::hash(&text).as_bytes();
         let word = |start: usize| u64::from_le_bytes(std::array::from_fn(|i| hash[start + i]));
         summary.digest = [word(0), word(8)];
-        Nested { summary, inner }
+        let bytes = size_of::<Nested<T>>() + direct_parts * size_of::<Type>();
+        Nested { summary, inner, _charge: Charge::beyond_limit(bytes) }
     }
 
     pub(super) fn summary(&self) -> Summary {

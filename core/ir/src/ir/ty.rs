@@ -16,6 +16,10 @@ pub struct TensorType {
 }
 
 impl TensorType {
+    /// Maximum number of dimensions, as in NumPy. Without a limit, the types of a chain of operators on one tensor of many
+    /// dimensions take memory quadratic in the size of the model.
+    pub const MAX_RANK: usize = 64;
+
     /// Creates a tensor type whose dimensions are all known.
     pub fn fixed(dtype: DType, shape: &[usize]) -> TensorType {
         TensorType { dtype, dims: shape.iter().map(|&d| Dim::Fixed(d)).collect() }
@@ -221,13 +225,23 @@ impl Type {
         self.summary().parts as usize
     }
 
-    /// Returns the first tensor type that is not [addressable](TensorType::is_addressable): the type itself, or a
-    /// direct field of a tuple type.
-    pub fn unaddressable(&self) -> Option<&Type> {
-        let is_unaddressable = |ty: &&Type| matches!(ty, Type::Tensor(tensor) if !tensor.is_addressable());
+    /// Describes the first tensor type that exceeds a limit: one that is not [addressable](TensorType::is_addressable),
+    /// or has more than [`TensorType::MAX_RANK`] dimensions. Only the type itself and the direct fields of a tuple type
+    /// are checked.
+    pub fn tensor_fault(&self) -> Option<String> {
+        let fault = |ty: &Type| match ty {
+            Type::Tensor(tensor) if tensor.dims.len() > TensorType::MAX_RANK => {
+                let (max, found) = (TensorType::MAX_RANK, tensor.dims.len());
+                Some(format!("expected a tensor of at most {max} dimensions, found {found}"))
+            }
+            Type::Tensor(tensor) if !tensor.is_addressable() => {
+                Some(format!("expected a tensor of at most {} bytes, found {ty}", isize::MAX))
+            }
+            _ => None,
+        };
         match self {
-            Type::Tuple(fields) => fields.iter().find(is_unaddressable),
-            _ => Some(self).filter(is_unaddressable),
+            Type::Tuple(fields) => fields.iter().find_map(fault),
+            _ => fault(self),
         }
     }
 

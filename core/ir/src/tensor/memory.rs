@@ -42,6 +42,19 @@ pub fn available() -> usize {
     limit().saturating_sub(used())
 }
 
+/// Fails if the bytes in use exceed the limit. Work that counts its structures only after it has created them
+/// ([`Charge::beyond_limit`]) calls this periodically.
+///
+/// # Errors
+/// If more bytes are in use than the limit permits.
+pub fn check() -> Result<(), OutOfMemory> {
+    let (limit, used) = (limit(), used());
+    match used.checked_sub(limit) {
+        None | Some(0) => Ok(()),
+        Some(excess) => Err(OutOfMemory { bytes: Some(excess), limit: Some((limit, limit)) }),
+    }
+}
+
 /// Allocation failure: the limit is exceeded, or the system is out of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
@@ -253,6 +266,12 @@ mod tests {
         assert!(kept.0.lock().unwrap().is_none());
         drop((charge, cache, kept));
         reclaim();
+
+        assert_eq!(check(), Ok(()));
+        let excess = Charge::beyond_limit(1 << 41);
+        assert!(matches!(check(), Err(OutOfMemory { limit: Some((limit, used)), .. }) if limit == used));
+        drop(excess);
+        assert_eq!(check(), Ok(()));
 
         let mut grown = Charge::new(1 << 37).unwrap();
         grown.grow(1 << 38).unwrap();

@@ -139,6 +139,11 @@ impl<'a> Lexer<'a> {
         self.token(kind, start)
     }
 
+    /// Skips the rest of the text.
+    pub(super) fn skip_to_end(&mut self) {
+        self.offset = self.bytes.len();
+    }
+
     fn token(&self, kind: Kind, start: usize) -> Token {
         Token { kind, span: Span { start: start as u32, end: self.offset as u32 } }
     }

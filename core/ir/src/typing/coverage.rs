@@ -6,8 +6,8 @@
 
 use crate::ir::{ClausePattern, Match, Module, Name};
 
-/// Maximum number of steps; a match that needs more is assumed to be exhaustive.
-const MAX_STEPS: usize = 100_000;
+/// Maximum number of steps, each of which looks at one row; a match that needs more is assumed to be exhaustive.
+const MAX_STEPS: usize = 1_000_000;
 
 /// Row of the pattern matrix.
 type Row<'a> = Vec<&'a ClausePattern>;
@@ -70,6 +70,10 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
                 let def = module.types.constructor(name).and_then(|(owner, ..)| module.types.get(owner))?;
                 // Pushed in reverse so that constructors are tried in the order of the definition.
                 for constructor in def.constructors.iter().rev() {
+                    steps += rows.len();
+                    if steps > MAX_STEPS {
+                        return None;
+                    }
                     let count = constructor.fields.len();
                     let mut choices = choices.clone();
                     choices.push(Choice::Constructor(constructor.name.clone(), count));

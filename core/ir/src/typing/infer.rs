@@ -25,9 +25,8 @@ pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
     // Expressions of other kinds take their tensor types from the text, which the parser checks, or from an operand.
     let computes = matches!(expr, Expr::Constant(_) | Expr::Var(_))
         || matches!(expr, Expr::Call(call) if matches!(call.callee, Callee::Op(_)));
-    if let Some(tensor) = ty.unaddressable().filter(|_| computes) {
-        let message = format!("expected a tensor of at most {} bytes, found {tensor}", isize::MAX);
-        return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message)));
+    if let Some(fault) = computes.then(|| ty.tensor_fault()).flatten() {
+        return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, fault)));
     }
     if builds && !ty.is_within_limits() {
         let message = format!("the type has more than {} parts", Type::MAX_PARTS);

@@ -8,8 +8,10 @@
 //! `let`. The time is linear in the size of the result. A function that calls itself at ever larger types would need
 //! infinitely many specializations, and is an error.
 
+use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, Origins, ScopeId, Scopes, Type};
+use byoc_ir::tensor::memory::{self, Charge};
 use byoc_ir::typing::{Solver, map_params, signature_of_call};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,7 +25,8 @@ const MAX_DEPTH: usize = 500;
 /// Specializes functions until none has type parameters.
 ///
 /// # Errors
-/// If the types of a function's type parameters cannot be inferred at a use, or too many specializations are needed.
+/// If the types of a function's type parameters cannot be inferred at a use, too many specializations are needed, their
+/// names and types exceed the memory limit, or the work is cancelled.
 pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     if !needs_copies(module) {
         return Ok(module.clone());
@@ -36,6 +39,8 @@ pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
         names: BTreeMap::new(),
         closures: 0,
         queue: VecDeque::new(),
+        ticks: Ticks::every(1 << 8),
+        charge: Charge::default(),
     };
     for (name, &root) in &module.globals {
         let is_monomorphic = module.expr(root).as_function().is_none_or(|function| function.type_params.is_empty());
@@ -124,6 +129,9 @@ struct Copies<'m> {
     /// Number of closure specializations created so far.
     closures: usize,
     queue: VecDeque<(ExprId, Name, Types)>,
+    ticks: Ticks,
+    /// Counts the names of the specializations, which contain types, as in use.
+    charge: Charge,
 }
 
 /// Specialization under construction. At the bottom of the stack is the specialization of a global; each further entry
@@ -155,6 +163,9 @@ impl Copies<'_> {
         let source = self.source;
         let mut stack = vec![new_copy(root, types.clone(), String::new())];
         loop {
+            if self.ticks.is_requested() {
+                self.check_budget()?;
+            }
             let top = stack.len() - 1;
             let function = stack[top].function;
             let next_part = self.parts.get(&Some(function)).and_then(|ids| ids.get(stack[top].part_count)).copied();
@@ -173,6 +184,7 @@ impl Copies<'_> {
                 Err(CopyError::Closure(function, args)) => {
                     self.closures += 1;
                     let key = list(&args);
+                    self.count_key(&key)?;
                     if stack.len() >= MAX_DEPTH
                         || self.closures + self.names.len() >= MAX_COPIES
                         || !args.iter().all(Type::is_within_limits)
@@ -188,6 +200,18 @@ impl Copies<'_> {
                 Err(CopyError::Fault(fault)) => return Err(fault),
             }
         }
+    }
+
+    /// Counts the types of a new specialization, as text, as in use: once for each of its copies in names and keys.
+    fn count_key(&mut self, key: &str) -> Result<(), Box<Diagnostic>> {
+        const COPIES: usize = 3;
+        self.check_budget()?;
+        Ok(self.charge.grow(COPIES * key.len()).map_err(Diagnostic::from)?)
+    }
+
+    fn check_budget(&self) -> Result<(), Box<Diagnostic>> {
+        cancel::check(|| "functions with type parameters were being specialized".to_owned())?;
+        Ok(memory::check().map_err(Diagnostic::from)?)
     }
 
     /// Copies the operands of `user` that are leaves shared by globals.
@@ -390,6 +414,7 @@ impl Copies<'_> {
         if self.closures + self.names.len() >= MAX_COPIES || !args.iter().all(Type::is_within_limits) {
             return Err(too_many_copies(&format!("@{name}"), &key.1));
         }
+        self.count_key(&key.1)?;
         let mut copy: Name = format!("{name}[{}]", key.1).into();
         while self.source.globals.contains_key(&copy) {
             copy = format!("{copy}_").into();

@@ -20,7 +20,8 @@ mod values;
 
 use super::data::{MAX_DEPTH, Pattern, PatternId, PatternNode};
 use super::lexer::{SpannedToken, Token, entries, tokens};
-use byoc_ir::diag::{Diagnostic, Severity, Span, codes, nearest};
+use byoc_ir::cancel;
+use byoc_ir::diag::{Diagnostic, Reports, Severity, Span, codes, nearest};
 use byoc_ir::ir::{Attrs, IndexVec, Name, OpId};
 use byoc_ir::op;
 use std::collections::BTreeMap;
@@ -64,19 +65,63 @@ impl Parsed {
     }
 }
 
-/// Parses a pattern table. Entries with errors are omitted.
+/// Maximum length of a table in bytes.
+const MAX_TABLE: usize = 1 << 20;
+
+/// Parses a pattern table. Entries with errors are omitted. A cancelled parse reports its cancellation as its only error.
 pub fn parse_table(text: &str, checks: Checks) -> Parsed {
-    let mut table = Parsed::default();
+    if text.len() > MAX_TABLE {
+        let message = format!("expected a pattern table of at most {MAX_TABLE} bytes, found {}", text.len());
+        let diagnostics = vec![Diagnostic::error(codes::text::TOO_LARGE, message)];
+        return Parsed { entries: Vec::new(), diagnostics };
+    }
+    let mut table_entries = Vec::new();
+    let mut findings = Findings::default();
     for (start, end) in entries(text) {
         let mut parser = Parser::new(text, start, end, checks);
+        parser.findings = std::mem::take(&mut findings);
+        parser.findings.has_failed = false;
         match parser.entry() {
-            Ok(entry) if !parser.has_failed() => table.entries.push(entry),
+            Ok(entry) if !parser.findings.has_failed => table_entries.push(entry),
             Ok(_) => {}
-            Err(diagnostic) => parser.diagnostics.push(*diagnostic),
+            Err(diagnostic) => parser.findings.add(Severity::Error, || *diagnostic),
         }
-        table.diagnostics.append(&mut parser.diagnostics);
+        findings = parser.findings;
+        if let Err(reason) = check_cancelled() {
+            return Parsed { entries: Vec::new(), diagnostics: vec![*reason] };
+        }
     }
-    table
+    Parsed { entries: table_entries, diagnostics: findings.into_vec() }
+}
+
+fn check_cancelled() -> Result<()> {
+    Ok(cancel::check(|| "patterns were being parsed".to_owned())?)
+}
+
+/// Errors and warnings.
+#[derive(Default)]
+struct Findings {
+    errors: Reports,
+    warnings: Reports,
+    /// True if the current entry has an error.
+    has_failed: bool,
+}
+
+impl Findings {
+    fn add(&mut self, severity: Severity, create: impl FnOnce() -> Diagnostic) {
+        self.has_failed |= severity == Severity::Error;
+        match severity {
+            Severity::Error => self.errors.add(create),
+            Severity::Warning => self.warnings.add(create),
+        }
+    }
+
+    /// Returns the errors and warnings in the order of the text.
+    fn into_vec(self) -> Vec<Diagnostic> {
+        let mut diagnostics = [self.errors.into_vec(), self.warnings.into_vec()].concat();
+        diagnostics.sort_by_key(|diagnostic| diagnostic.labels.first().map_or(0, |label| label.span.start));
+        diagnostics
+    }
 }
 
 /// Returns the name of the entry around byte `offset` of a table, for the location of a diagnostic; empty if there is
@@ -93,11 +138,11 @@ pub fn entry_name(table: &str, offset: usize) -> &str {
 pub fn parse_pattern(text: &str) -> Result<(Pattern, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut parser = Parser::new(text, 0, text.len(), Checks::Refused);
     match parser.definition().and_then(|pattern| parser.expect_end().map(|()| pattern)) {
-        Ok(pattern) if !parser.has_failed() => Ok((pattern, parser.diagnostics)),
-        Ok(_) => Err(parser.diagnostics),
+        Ok(pattern) if !parser.findings.has_failed => Ok((pattern, parser.findings.into_vec())),
+        Ok(_) => Err(parser.findings.into_vec()),
         Err(diagnostic) => {
-            parser.diagnostics.push(*diagnostic);
-            Err(parser.diagnostics)
+            parser.findings.add(Severity::Error, || *diagnostic);
+            Err(parser.findings.into_vec())
         }
     }
 }
@@ -123,7 +168,7 @@ struct Parser<'a> {
     /// Placeholders for a name inside its own definition, with the span of the definition.
     recursive: Vec<(PatternId, &'a str, Span)>,
     depth: usize,
-    diagnostics: Vec<Diagnostic>,
+    findings: Findings,
 }
 
 impl<'a> Parser<'a> {
@@ -140,12 +185,8 @@ impl<'a> Parser<'a> {
             ops: BTreeMap::new(),
             recursive: Vec::new(),
             depth: 0,
-            diagnostics: Vec::new(),
+            findings: Findings::default(),
         }
-    }
-
-    fn has_failed(&self) -> bool {
-        self.diagnostics.iter().any(|d| d.severity == Severity::Error)
     }
 
     fn peek(&self) -> Token<'a> {
@@ -275,13 +316,14 @@ impl<'a> Parser<'a> {
         let root = self.alternative()?;
         let pattern = Pattern { nodes: std::mem::take(&mut self.nodes), root };
         for (placeholder, name, span) in std::mem::take(&mut self.recursive) {
+            check_cancelled()?;
             if pattern.is_unguarded(placeholder) {
                 let message = format!("the pattern \"{name}\" refers directly to itself");
-                self.diagnostics.push(
+                self.findings.add(Severity::Error, || {
                     Diagnostic::error(codes::passes::PATTERN_NAME, message)
                         .at(span, "the recursion consumes no expression")
-                        .help(format!("use \"{name}\" inside an operand of its definition: nn.relu({name} | *)")),
-                );
+                        .help(format!("use \"{name}\" inside an operand of its definition: nn.relu({name} | *)"))
+                });
             }
         }
         if pattern.depth() > MAX_DEPTH {
@@ -363,6 +405,7 @@ impl<'a> Parser<'a> {
     }
 
     fn atom(&mut self) -> Result<PatternId> {
+        check_cancelled()?;
         let spanned_token = self.next();
         match spanned_token.token {
             Token::Mark('*') => match self.peek() {
@@ -469,7 +512,7 @@ impl<'a> Parser<'a> {
                     .at(span, "not bound by a let or a wildcard")
                     .help(format!("write *{name} for an expression that occurs several times"))
             };
-            self.diagnostics.push(diagnostic);
+            self.findings.add(Severity::Error, || diagnostic);
             return Ok(self.push(PatternNode::Wildcard));
         }
         let op = self.operator(name, span);
@@ -484,12 +527,12 @@ impl<'a> Parser<'a> {
             let expected =
                 if arity.min == arity.max { arity.min.to_string() } else { format!("{} to {}", arity.min, arity.max) };
             let message = format!("arguments of {name}: expected {expected}, found {}", args.len());
-            self.diagnostics.push(
+            self.findings.add(Severity::Warning, || {
                 Diagnostic::warning(codes::passes::PATTERN_ARITY, message)
                     .at(span, "never matches")
                     .note(format!("signature: {name}({})", op::get(op).inputs.join(", ")))
-                    .help(format!("write {name}({}) for any arguments", vec!["*"; arity.min].join(", "))),
-            );
+                    .help(format!("write {name}({}) for any arguments", vec!["*"; arity.min].join(", ")))
+            });
         }
         Ok(self.call_op(op, attrs, args))
     }
@@ -596,14 +639,14 @@ impl<'a> Parser<'a> {
         let attrs = self.attrs()?;
         for (key, _) in attrs.iter() {
             if &**key != "TOpPattern" {
-                self.diagnostics.push(
+                self.findings.add(Severity::Warning, || {
                     Diagnostic::warning(
                         codes::passes::PATTERN_ATTRIBUTE,
                         format!("operators have no attribute \"{key}\""),
                     )
                     .at(span, "never matches")
-                    .note("the only attribute of operators is TOpPattern"),
-                );
+                    .note("the only attribute of operators is TOpPattern")
+                });
             }
         }
         let wildcard = self.push(PatternNode::Wildcard);
@@ -627,7 +670,7 @@ impl<'a> Parser<'a> {
             } else {
                 diagnostic = diagnostic.help("\"byoc ops\" lists the operators");
             }
-            self.diagnostics.push(diagnostic);
+            self.findings.add(Severity::Error, || diagnostic);
         }
         operator_id
     }

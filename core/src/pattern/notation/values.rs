@@ -3,7 +3,7 @@
 use super::{Parser, Result, advice, depth_error};
 use crate::pattern::data::{MAX_DEPTH, PatternId, PatternNode};
 use crate::pattern::lexer::Token;
-use byoc_ir::diag::{Diagnostic, Span, codes, nearest};
+use byoc_ir::diag::{Diagnostic, Severity, Span, codes, nearest};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Name, OpId, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::{DType, Tensor};
@@ -22,12 +22,14 @@ impl Parser<'_> {
             for (key, _, span) in &list {
                 if def.attr(key).is_none() {
                     let message = format!("{} has no attribute \"{key}\"", def.name);
-                    let mut diagnostic =
-                        Diagnostic::warning(codes::passes::PATTERN_ATTRIBUTE, message).at(*span, "never matches");
-                    if let Some(suggestion) = nearest(key, def.attrs.iter().map(|a| a.name)) {
-                        diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
-                    }
-                    self.diagnostics.push(diagnostic);
+                    self.findings.add(Severity::Warning, || {
+                        let diagnostic =
+                            Diagnostic::warning(codes::passes::PATTERN_ATTRIBUTE, message).at(*span, "never matches");
+                        match nearest(key, def.attrs.iter().map(|a| a.name)) {
+                            Some(suggestion) => diagnostic.help(format!("did you mean \"{suggestion}\"?")),
+                            None => diagnostic,
+                        }
+                    });
                 }
             }
         }

@@ -236,12 +236,9 @@ fn type_from_api(ty: &api::TensorType) -> Result<ir::Type, Box<Diagnostic>> {
         api::Dim::Unknown(name) => dim_or_symbol(name),
     });
     let ty = ir::Type::tensor_of(dtype_from_api(ty.dtype)?, dims);
-    match ty.unaddressable() {
+    match ty.tensor_fault() {
         None => Ok(ty),
-        Some(_) => {
-            let message = format!("expected a tensor of at most {} bytes, found {ty}", isize::MAX);
-            Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)))
-        }
+        Some(fault) => Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, fault))),
     }
 }
 

@@ -1,11 +1,13 @@
 //! Reader of the metadata section.
 
 use super::{base64, ndarray};
+use crate::cancel::CancellableReader;
 use crate::ir::{AttrValue, Name};
 use crate::op::{AttrKind, Default as AttrDefault, OpDef};
 use crate::tensor::Tensor;
 use crate::text::MAX_NESTING;
 use serde_json::Value;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -17,15 +19,35 @@ pub(crate) struct Metadata {
     arrays: Vec<Value>,
     /// Decoded arrays, by index in `arrays`.
     tensors: HashMap<usize, Arc<Tensor>>,
+    /// Number of attribute values that may still be read.
+    values_left: Cell<usize>,
 }
 
+/// Maximum number of attribute values that are read from a section. Lists can share their items, so the size of a section
+/// does not bound the size of its values.
+const MAX_VALUES: usize = 1 << 20;
+
 impl Metadata {
+    /// Returns the maximum size in bytes of the tree of a JSON text, of which a byte can become a hundred: an object of
+    /// one entry has a node of a search tree for eleven.
+    pub(crate) fn tree_size(json: &str) -> usize {
+        let sizes = json.bytes().map(|byte| match byte {
+            b'{' => 11 * size_of::<(String, Value)>() + 64,
+            b'[' => 4 * size_of::<Value>(),
+            b',' => 2 * size_of::<(String, Value)>(),
+            b'"' => 16,
+            _ => 1,
+        });
+        sizes.sum()
+    }
+
     /// Reads the JSON of a section. Arrays are decoded on demand.
     ///
     /// # Errors
     /// If the text is not JSON, or the root is not a map from type keys to lists of objects.
     pub(crate) fn read(json: &str) -> Result<Metadata, String> {
-        let mut json: Value = serde_json::from_str(json).map_err(|error| format!("invalid JSON: {error}"))?;
+        let reader = CancellableReader::new(json.as_bytes());
+        let mut json: Value = serde_json::from_reader(reader).map_err(|error| format!("invalid JSON: {error}"))?;
         let nodes = match json.get_mut("nodes").map(Value::take) {
             Some(Value::Array(nodes)) => nodes,
             Some(other) => return Err(format!("expected a list \"nodes\", found {other}")),
@@ -58,7 +80,7 @@ impl Metadata {
             let root_type = &root["type_key"];
             return Err(format!("expected a map of type keys as the root, found an object of type {root_type}"));
         }
-        Ok(Metadata { nodes, keys, arrays, tensors: HashMap::new() })
+        Ok(Metadata { nodes, keys, arrays, tensors: HashMap::new(), values_left: Cell::new(MAX_VALUES) })
     }
 
     /// Returns the type keys, in order.
@@ -152,6 +174,8 @@ impl Metadata {
         if depth > MAX_NESTING {
             return Err(format!("lists nested more than {MAX_NESTING} levels deep"));
         }
+        let values_left = self.values_left.get().checked_sub(1);
+        self.values_left.set(values_left.ok_or_else(|| format!("expected at most {MAX_VALUES} values, found more"))?);
         let key = node["type_key"].as_str().unwrap_or_default();
         let text = || node["attrs"]["value"].as_str();
         match key {

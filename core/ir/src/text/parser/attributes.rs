@@ -34,6 +34,7 @@ impl Parser<'_> {
                 ));
             }
             self.attrs.push((key, value));
+            self.check_list("attributes", self.attrs.len() - first, token.span)?;
             if self.peek().kind != Kind::CloseParen {
                 self.expect(Kind::Comma)?;
             }

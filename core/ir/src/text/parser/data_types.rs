@@ -3,7 +3,7 @@
 use super::tokens::shorten;
 use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{Constructor, Name, Type, TypeDef};
+use crate::ir::{Constructor, Name, Type, TypeDef, TypeDefs};
 use crate::op;
 use crate::text::number;
 use std::sync::Arc;
@@ -77,41 +77,38 @@ impl Parser<'_> {
 
     /// Reports names that are called or used in a pattern but are neither operators nor constructors.
     pub(super) fn check_unknown_callees(&mut self) {
-        let types = self.module.types.clone();
-        for (token, in_pattern) in std::mem::take(&mut self.unknown_callees) {
+        let names = std::mem::take(&mut self.unknown_callees);
+        for (token, in_pattern) in names {
             let word = self.text_of(token);
-            let excerpt = shorten(word);
-            let mut diagnostic = if types.constructor(word).is_some() {
-                Diagnostic::error(
-                    codes::text::UNKNOWN_NAME,
-                    format!("the constructor `{excerpt}` is used before its type is defined"),
-                )
-                .help("move the definition of the type above the function")
-            } else if in_pattern {
-                let diagnostic =
-                    Diagnostic::error(codes::text::UNKNOWN_NAME, format!("unknown constructor `{excerpt}`"));
-                match nearest(&excerpt, types.constructor_names()) {
-                    Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
-                    None => diagnostic
-                        .help(format!("write a variable as `%{excerpt}`, or define the constructor in a `type`")),
-                }
-            } else {
-                let mut names: Vec<&str> = op::names().collect();
-                names.extend(types.constructor_names());
-                let diagnostic =
-                    Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator `{excerpt}`"));
-                match nearest(&excerpt, names.iter().copied()) {
-                    Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
-                    None => diagnostic,
-                }
-            };
-            diagnostic = diagnostic.at(token.span, "");
-            self.report(Box::new(diagnostic));
+            let Parser { diagnostics, module, .. } = self;
+            diagnostics.add(|| unknown_callee(&module.types, word, in_pattern).at(token.span, ""));
         }
     }
 
     pub(super) fn is_at_word(&mut self, expected: &str) -> bool {
         let token = self.peek();
         self.word(token) == Some(expected)
+    }
+}
+
+fn unknown_callee<'t>(types: &'t TypeDefs, word: &str, in_pattern: bool) -> Diagnostic {
+    let excerpt = shorten(word);
+    if types.constructor(word).is_some() {
+        let message = format!("the constructor `{excerpt}` is used before its type is defined");
+        return Diagnostic::error(codes::text::UNKNOWN_NAME, message)
+            .help("move the definition of the type above the function");
+    }
+    if in_pattern {
+        let diagnostic = Diagnostic::error(codes::text::UNKNOWN_NAME, format!("unknown constructor `{excerpt}`"));
+        return match nearest(&excerpt, types.constructor_names()) {
+            Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
+            None => diagnostic.help(format!("write a variable as `%{excerpt}`, or define the constructor in a `type`")),
+        };
+    }
+    let diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("unknown operator `{excerpt}`"));
+    let names = op::names().map(|name| -> &'t str { name });
+    match nearest(&excerpt, names.chain(types.constructor_names())) {
+        Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
+        None => diagnostic,
     }
 }

@@ -367,8 +367,7 @@ impl Parser<'_> {
         if self.peek().kind == Kind::Semicolon {
             self.push_sequence();
             let semicolon = self.take();
-            let var = self.module.push(Expr::var("_", Type::Unknown), crate::ir::Origins::none());
-            self.spans.push(semicolon.span);
+            let var = self.push(Expr::var("_", Type::Unknown), semicolon.span.start);
             self.lets.push((var, value));
             return Ok(State::Item);
         }
@@ -503,7 +502,7 @@ impl Parser<'_> {
             diagnostic = diagnostic
                 .note("a `/` inside a name is part of the name")
                 .help(format!("for a division, put spaces around the `/`: `%{left} / {right}`"));
-        } else if let Some(near) = nearest(&excerpt, self.names.bound()) {
+        } else if let Some(near) = self.suggestion(&excerpt, self.names.bound()) {
             diagnostic = diagnostic.help(format!("did you mean `%{near}`?"));
         }
         self.report(Box::new(diagnostic));

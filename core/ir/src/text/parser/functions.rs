@@ -105,15 +105,18 @@ impl Parser<'_> {
                 undefined.push((name.clone(), id));
             }
         }
+        let Parser { diagnostics, module, spans, .. } = self;
         for (name, id) in undefined {
-            let excerpt = shorten(&name);
-            let mut diagnostic =
-                Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined function `@{excerpt}`"))
-                    .at(self.spans[id], "");
-            if let Some(near) = nearest(&excerpt, self.module.globals.keys().map(|k| &**k)) {
-                diagnostic = diagnostic.help(format!("did you mean `@{near}`?"));
-            }
-            self.report(Box::new(diagnostic));
+            diagnostics.add(|| {
+                let excerpt = shorten(&name);
+                let diagnostic =
+                    Diagnostic::error(codes::text::UNKNOWN_NAME, format!("undefined function `@{excerpt}`"))
+                        .at(spans[id], "");
+                match nearest(&excerpt, module.globals.keys().map(|k| &**k)) {
+                    Some(near) => diagnostic.help(format!("did you mean `@{near}`?")),
+                    None => diagnostic,
+                }
+            });
         }
         debug_assert_eq!(self.spans.len(), self.module.nodes.len(), "every expression has a span");
     }

@@ -30,7 +30,12 @@ impl<'a> Parser<'a> {
         while let Some(comment) = json.strip_prefix("//") {
             json = comment.split_once('\n').map_or("", |(_, tail)| tail).trim_start();
         }
-        match Metadata::read(json) {
+        if let Err(error) = self.charge.grow(Metadata::tree_size(json)) {
+            return self.stop(Diagnostic::from(error).note("the metadata section was being read"));
+        }
+        let metadata = Metadata::read(json);
+        self.stop_if_cancelled();
+        match metadata {
             Ok(metadata) => {
                 self.section = Some(span.start);
                 self.metadata = Some(metadata);

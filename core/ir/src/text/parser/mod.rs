@@ -2,6 +2,9 @@
 //! to the depth of the input; a loop moves between three states (before an item, before an operand, after an operand).
 //! Only match patterns and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
 //!
+//! Cancellation and the memory limit are checked while tokens are consumed. When the work is to end, the lexer returns the
+//! end of the text from then on, so that no loop of the parser goes on, and the reason is the only diagnostic.
+//!
 //! The parser reports several errors per run. After an error, the parser drops unfinished constructs in the enclosing
 //! block, skips to the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound
 //! to `()`, so that one mistake causes only one diagnostic.
@@ -20,9 +23,11 @@ mod types;
 
 use super::lexer::{Kind, Lexer, Token};
 use super::metadata::Metadata;
-use crate::diag::{Diagnostic, Span, codes};
-use crate::ir::{AttrValue, Attrs, Expr, ExprId, Function, IndexVec, Module, Name, Origins, Type};
+use crate::cancel::{self, Ticks};
+use crate::diag::{Diagnostic, MAX_REPORTED, Reports, Span, codes, nearest};
+use crate::ir::{AttrValue, Attrs, Expr, ExprId, Function, IndexVec, Module, Name, Node, Origins, Type};
 use crate::tensor::Tensor;
+use crate::tensor::memory::Charge;
 use frames::ParseFrame;
 use names::Names;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -47,6 +52,8 @@ pub struct Parsed {
     pub spans: IndexVec<ExprId, Span>,
     /// Diagnostics, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
+    /// Counts the memory of the module as in use while it is processed.
+    pub charge: Charge,
 }
 
 impl Parsed {
@@ -102,20 +109,32 @@ pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
             format!("expected source text of at most 1 GiB, found {} bytes", source.len()),
         )
         .help("move constants to the weights file and refer to them as meta[relay.Constant][i]");
-        return Parsed { module: Module::new(), root: None, spans: IndexVec::new(), diagnostics: vec![diagnostic] };
+        let (module, spans) = (Module::new(), IndexVec::new());
+        return Parsed { module, root: None, spans, diagnostics: vec![diagnostic], charge: Charge::default() };
     }
     let mut parser = Parser::new(source, options);
-    parser.parse_text();
-    parser.diagnostics.sort_by_key(|d| d.labels.first().map_or(0, |label| label.span.start));
-    Parsed { module: parser.module, root: parser.root, spans: parser.spans, diagnostics: parser.diagnostics }
+    let last = parser.parse_text();
+    let Parser { module, root, spans, diagnostics, stop, charge, .. } = parser;
+    let diagnostics = match stop {
+        Some(reason) => vec![*reason],
+        None => {
+            let start = |diagnostic: &Diagnostic| diagnostic.labels.first().map_or(0, |label| label.span.start);
+            diagnostics.into_sorted(start).into_iter().chain(last).collect()
+        }
+    };
+    Parsed { module, root, spans, diagnostics, charge }
 }
 
 /// Maximum length of the source text in bytes. Two bytes yield at most three expressions, so spans and expression ids
 /// fit into 32 bits.
 const MAX_LENGTH: usize = 1 << 30;
 
-/// Maximum number of errors, after which parsing stops.
-const MAX_ERRORS: usize = 100;
+/// Maximum number of attributes of a call or function, and of type parameters in scope. The lists are searched
+/// sequentially.
+const MAX_LIST: usize = 1000;
+
+/// Number of bytes by which the memory in use is counted.
+const CHARGE_STEP: usize = 1 << 20;
 
 /// Result with a boxed error, as errors are rare.
 type Result<T, E = Box<Diagnostic>> = std::result::Result<T, E>;
@@ -131,7 +150,15 @@ struct Parser<'a> {
     last_end: u32,
     module: Module,
     spans: IndexVec<ExprId, Span>,
-    diagnostics: Vec<Diagnostic>,
+    diagnostics: Reports,
+    /// Reason for which parsing ended before the end of the text.
+    stop: Option<Box<Diagnostic>>,
+    /// True if text was skipped because no more errors are shown.
+    has_skipped_text: bool,
+    ticks: Ticks,
+    charge: Charge,
+    /// Memory in bytes that `charge` does not contain yet.
+    uncharged: usize,
     root: Option<ExprId>,
     frames: Vec<ParseFrame>,
     /// Finished fields and arguments of the open frames.
@@ -173,7 +200,12 @@ impl<'a> Parser<'a> {
             last_end: 0,
             module: Module::new(),
             spans: IndexVec::new(),
-            diagnostics: Vec::new(),
+            diagnostics: Reports::default(),
+            stop: None,
+            has_skipped_text: false,
+            ticks: Ticks::every(1 << 6),
+            charge: Charge::default(),
+            uncharged: 0,
             root: None,
             frames: Vec::new(),
             values: Vec::new(),
@@ -192,8 +224,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the whole text.
-    fn parse_text(&mut self) {
+    /// Parses the whole text. Returns the final diagnostic if parsing stops because of the number of errors.
+    fn parse_text(&mut self) -> Option<Diagnostic> {
         self.parse_metadata_section();
         let versioned = match self.version() {
             Ok(versioned) => versioned,
@@ -222,7 +254,7 @@ impl<'a> Parser<'a> {
                     .help("begin a module with #[version = \"0.0.5\"]"),
             ));
         }
-        while self.diagnostics.len() < MAX_ERRORS {
+        while !self.diagnostics.is_full() {
             match self.top_level() {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -232,15 +264,17 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        if self.diagnostics.len() >= MAX_ERRORS {
-            let span = self.peek().span;
-            let note = format!("parsing stopped after {MAX_ERRORS} errors");
-            self.report(Box::new(Diagnostic::error(codes::text::UNEXPECTED_TOKEN, note).at(span, "")));
-        } else {
+        let next = self.peek();
+        if self.has_skipped_text || self.diagnostics.is_full() && next.kind != Kind::Eof {
+            let message = format!("parsing stopped after {MAX_REPORTED} errors");
+            return Some(Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(next.span, ""));
+        }
+        if self.stop.is_none() {
             self.check_type_mentions();
             self.check_unknown_callees();
             self.check_globals();
         }
+        None
     }
 
     /// Parses `#[version = "0.0.5"]`, if present.
@@ -319,18 +353,63 @@ impl<'a> Parser<'a> {
         let name = self.names.shared_name(text);
         let id = self.module.push_typed(Expr::var(name, annotation.clone()), annotation, Origins::none());
         self.spans.push(token.span);
+        self.count_memory(size_of::<Node>() + text.len());
         id
     }
 
     /// Appends an expression that begins at `start` and ends with the last token.
     fn push(&mut self, expr: Expr, start: u32) -> ExprId {
+        let bytes = size_of::<(Node, Span)>() + expr.heap_size();
         let id = self.module.push(expr, Origins::none());
         self.spans.push(Span { start, end: self.last_end });
+        self.count_memory(bytes);
         id
+    }
+
+    /// Counts memory of the module as in use. Parsing ends if the limit is exceeded.
+    fn count_memory(&mut self, bytes: usize) {
+        self.uncharged += bytes;
+        if self.uncharged >= CHARGE_STEP
+            && let Err(error) = self.charge.grow(std::mem::take(&mut self.uncharged))
+        {
+            let position = format!("byte {} of {} of the text was being parsed", self.last_end, self.source.len());
+            self.stop(Diagnostic::from(error).note(position));
+        }
+    }
+
+    /// Ends parsing if the work is cancelled.
+    #[cold]
+    fn stop_if_cancelled(&mut self) {
+        let position = || format!("byte {} of {} of the text was being parsed", self.last_end, self.source.len());
+        if let Err(reason) = cancel::check(position) {
+            self.stop(reason);
+        }
+    }
+
+    /// Ends parsing: from now on, every token is the end of the text.
+    #[cold]
+    fn stop(&mut self, reason: Diagnostic) {
+        self.stop.get_or_insert(Box::new(reason));
+        self.lexer.skip_to_end();
+        self.lookahead_tokens = [self.lexer.next(); 2];
     }
 
     #[expect(clippy::boxed_local, reason = "errors are boxed in the whole parser")]
     fn report(&mut self, error: Box<Diagnostic>) {
-        self.diagnostics.push(*error);
+        self.diagnostics.add(|| *error);
+    }
+
+    /// Returns the name that is probably meant by an unknown name, if the error is to be shown.
+    fn suggestion<'n>(&self, name: &str, candidates: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+        if self.diagnostics.is_full() { None } else { nearest(name, candidates) }
+    }
+
+    /// Returns the error for a list that has more than [`MAX_LIST`] items.
+    fn check_list(&self, items: &str, count: usize, span: Span) -> Result<()> {
+        if count <= MAX_LIST {
+            return Ok(());
+        }
+        let message = format!("expected at most {MAX_LIST} {items}, found more");
+        Err(Box::new(Diagnostic::error(codes::text::TOO_LARGE, message).at(span, "the limit is exceeded here")))
     }
 }

@@ -1,7 +1,7 @@
 //! Recovery after a syntax error.
 
 use super::frames::{ParseFrame, State};
-use super::{Kind, MAX_ERRORS, Parser, Result};
+use super::{Kind, Parser, Result};
 use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId};
 
@@ -10,10 +10,11 @@ impl Parser<'_> {
     /// continue.
     ///
     /// # Errors
-    /// If no enclosing block can continue or [`MAX_ERRORS`] is reached. An error that is not yet reported is returned.
+    /// If no enclosing block can continue or no more errors are shown. An error that is not yet reported is returned.
     pub(super) fn recover(&mut self, error: Box<Diagnostic>) -> Result<State> {
         let block = self.frames.iter().rposition(is_block);
-        let Some(block) = block.filter(|_| self.diagnostics.len() < MAX_ERRORS) else {
+        self.has_skipped_text |= self.diagnostics.is_full();
+        let Some(block) = block.filter(|_| !self.diagnostics.is_full()) else {
             return Err(error);
         };
         let kept_frame_count = match self.frames.get(block + 1) {

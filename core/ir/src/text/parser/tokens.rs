@@ -26,6 +26,9 @@ impl<'a> Parser<'a> {
         self.lookahead_tokens[0] = self.lookahead_tokens[1];
         self.lookahead -= 1;
         self.last_end = token.span.end;
+        if self.ticks.is_requested() {
+            self.stop_if_cancelled();
+        }
         token
     }
 

@@ -215,6 +215,7 @@ impl Parser<'_> {
                 name = format!("{text}_{renames}").into();
             }
             self.type_params.push((text, name.clone()));
+            self.check_list("type parameters in scope", self.type_params.len(), token.span)?;
             params.push(name);
             if self.peek().kind != Kind::CloseBracket {
                 self.expect(Kind::Comma)?;
@@ -225,17 +226,17 @@ impl Parser<'_> {
 
     /// Reports types that are undefined or have the wrong number of type arguments.
     pub(super) fn check_type_mentions(&mut self) {
-        for (name, args, span) in std::mem::take(&mut self.type_mentions) {
-            let Some(def) = self.module.types.get(&name) else {
-                let defined_names: Vec<Name> = self.module.types.iter().map(|(name, _)| name.clone()).collect();
-                self.report(unknown_type(&name, &defined_names, span));
+        let Parser { diagnostics, module, type_mentions, .. } = self;
+        for (name, args, span) in std::mem::take(type_mentions) {
+            let Some(def) = module.types.get(&name) else {
+                diagnostics.add(|| *unknown_type(&name, module.types.iter().map(|(name, _)| &**name), span));
                 continue;
             };
             let expected = def.params.len();
             if expected != args {
                 let message = format!("type arguments of `{name}`: expected {expected}, found {args}");
                 let message = if expected == 1 { message.trim_end_matches('s').to_owned() } else { message };
-                self.report(Box::new(Diagnostic::error(codes::types::BAD_ARITY, message).at(span, "")));
+                diagnostics.add(|| Diagnostic::error(codes::types::BAD_ARITY, message).at(span, ""));
             }
         }
     }
@@ -267,12 +268,11 @@ impl Parser<'_> {
         self.expect(Kind::Comma)?;
         let token = self.expect(Kind::Ident)?;
         let word = self.text_of(token);
-        let dtype = DType::parse(word).ok_or_else(|| unknown_type(word, &[], token.span))?;
+        let dtype = DType::parse(word).ok_or_else(|| unknown_type(word, [], token.span))?;
         self.expect(Kind::CloseBracket)?;
         let ty = Type::tensor_of(dtype, dims);
-        if ty.unaddressable().is_some() {
-            let message = format!("expected a tensor of at most {} bytes, found {ty}", isize::MAX);
-            return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message).at(token.span, "")));
+        if let Some(fault) = ty.tensor_fault() {
+            return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, fault).at(token.span, "")));
         }
         Ok(self.shared_type(ty))
     }
@@ -337,9 +337,8 @@ pub(super) fn nesting_error(construct: &str, span: Span) -> Box<Diagnostic> {
     )
 }
 
-fn unknown_type(word: &str, defined_names: &[Name], span: Span) -> Box<Diagnostic> {
-    let candidates =
-        DType::ALL.iter().map(|d| d.name()).chain(["Tensor", "fn", "ref"]).chain(defined_names.iter().map(|n| &**n));
+fn unknown_type<'n>(word: &str, defined_names: impl IntoIterator<Item = &'n str>, span: Span) -> Box<Diagnostic> {
+    let candidates = DType::ALL.iter().map(|d| d.name()).chain(["Tensor", "fn", "ref"]).chain(defined_names);
     let message = format!("unknown type `{}`", shorten(word));
     let mut diagnostic = Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(span, "expected a type");
     if let Some(near) = nearest(word, candidates) {
