@@ -2,15 +2,18 @@
 //! format of Perfetto and chrome://tracing.
 
 use crate::io;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::memory::Tally;
 use byoc_ir::tensor::{DType, Shape};
 use byoc_plugin_api::Span;
 use byoc_runtime::error::Failure;
 use byoc_runtime::exec::trace::{Observer, StepEvent, StepKind};
 use byoc_runtime::plugin::services::{EventPayload, RecordedEvent};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -18,9 +21,34 @@ use std::time::Instant;
 /// Collector of run steps and plugin events.
 pub struct Trace {
     start: Instant,
-    events: Mutex<Vec<Value>>,
+    events: Mutex<Events>,
     /// True if steps are recorded for [`Trace::write`].
     record_steps: bool,
+}
+
+/// Recorded events, whose memory counts toward the limit of the process.
+#[derive(Default)]
+struct Events {
+    list: Vec<Value>,
+    memory: Tally,
+    /// Set once an event exceeds the limit.
+    failure: Option<Diagnostic>,
+}
+
+impl Events {
+    /// Size of an event in bytes, without its texts: tables of its members and of their arguments.
+    const EVENT_BYTES: usize = 4096;
+
+    /// Adds an event, with `text_bytes` in its texts.
+    fn push(&mut self, event: Value, text_bytes: usize) {
+        match self.memory.add(Events::EVENT_BYTES + text_bytes) {
+            Ok(()) => self.list.push(event),
+            Err(error) => {
+                let note = format!("required by the trace, which has {} events", self.list.len());
+                self.failure.get_or_insert_with(|| Diagnostic::from(error).note(note));
+            }
+        }
+    }
 }
 
 impl Trace {
@@ -41,11 +69,14 @@ impl Trace {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tracks = Tracks::default();
         for event in recorded_events {
+            let event_text = event.name.len();
             let ts = event.at.saturating_duration_since(self.start).as_nanos() as f64 / 1e3;
             let event = match &event.payload {
                 EventPayload::Event(fields) if fields[Span::KEY].is_object() => {
                     let (thread, first_event) = tracks.of(fields[Span::KEY]["track"].as_str().unwrap_or_default());
-                    events.extend(first_event);
+                    if let Some(first_event) = first_event {
+                        events.push(first_event, 0);
+                    }
                     span(&event.name, fields, ts, thread)
                 }
                 EventPayload::Event(fields) => json!({
@@ -56,7 +87,7 @@ impl Trace {
                     "name": event.name, "cat": "plugin", "ph": "C", "ts": ts, "pid": 1, "args": {"total": new_total},
                 }),
             };
-            events.push(event);
+            events.push(event, event_text);
         }
     }
 
@@ -74,9 +105,22 @@ impl Trace {
     /// If the file cannot be written.
     pub fn write_to(&self, file: &mut File) -> std::io::Result<()> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let document = json!({"displayTimeUnit": "ms", "traceEvents": *events});
-        file.write_all(document.to_string().as_bytes())
+        if let Some(failure) = &events.failure {
+            return Err(std::io::Error::other(failure.to_string()));
+        }
+        let mut file = BufWriter::new(file);
+        let document = Document { display_time_unit: "ms", trace_events: &events.list };
+        serde_json::to_writer(&mut file, &document)?;
+        file.flush()
     }
+}
+
+/// Contents of a trace file.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'e> {
+    display_time_unit: &'e str,
+    trace_events: &'e [Value],
 }
 
 impl Observer for Trace {
@@ -91,6 +135,8 @@ impl Observer for Trace {
         if !self.record_steps || step.kind == StepKind::Control {
             return;
         }
+        let (inputs, outputs) = (types(&event.inputs), types(&event.outputs));
+        let text_bytes = inputs.len() + outputs.len() + step.name.len();
         let sources = step.origins.iter().filter_map(|&i| event.program.sources.get(i as usize));
         let object = json!({
             "name": step.name,
@@ -107,12 +153,16 @@ impl Observer for Trace {
             "args": {
                 "backend": if event.on_host { None } else { step.backend.as_deref() },
                 "flops": step.flops,
-                "inputs": types(&event.inputs),
-                "outputs": types(&event.outputs),
+                "inputs": inputs,
+                "outputs": outputs,
                 "sources": sources.map(|s| s.name.as_str()).collect::<Vec<_>>(),
             },
         });
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(object);
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(object, text_bytes);
+    }
+
+    fn failure(&self) -> Option<Diagnostic> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).failure.clone()
     }
 }
 

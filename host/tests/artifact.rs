@@ -4,10 +4,11 @@ use byoc::build::plan::plan;
 use byoc::build::{Compiled, CompiledRegion, PluginId, RegionSource};
 use byoc::runtime::artifact::{Artifact, open, parse, write};
 use byoc::runtime::exec::{Executor, Pool};
-use byoc_ir::diag::Diagnostic;
+use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Expr, Function, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
+use byoc_test_support::artifact::Entries;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -67,6 +68,7 @@ fn model() -> Compiled {
         options: serde_json::json!({ "backends": ["test"] }),
         from_file: false,
         variants: Vec::new(),
+        charges: Arc::default(),
     }
 }
 
@@ -241,20 +243,124 @@ fn distinguishes_other_format_version_from_damage() {
     copy[position + 9] = b'2';
     rewrite_digest(&mut copy);
     let error = parse_artifact(&copy).unwrap_err();
-    assert_eq!(error.code, byoc_ir::diag::codes::artifacts::UNSUPPORTED_VERSION);
+    assert_eq!(error.code, codes::artifacts::UNSUPPORTED_VERSION);
 }
 
 #[test]
 fn rejects_files_that_are_not_artifacts() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.byoc");
-    assert_eq!(open(&path).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_READ);
+    assert_eq!(open(&path).unwrap_err().code, codes::artifacts::CANNOT_READ);
     for contents in [&b""[..], b"x", b"PK", b"not an artifact at all"] {
         std::fs::write(&path, contents).unwrap();
         let error = open(&path).unwrap_err();
-        assert_eq!(error.code, byoc_ir::diag::codes::artifacts::NOT_AN_ARTIFACT);
+        assert_eq!(error.code, codes::artifacts::NOT_AN_ARTIFACT);
         assert!(error.message.contains("model.byoc"));
     }
     let missing_path = dir.path().join("no/such/folder/model.byoc");
-    assert_eq!(write(&missing_path, &model()).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_WRITE);
+    assert_eq!(write(&missing_path, &model()).unwrap_err().code, codes::artifacts::CANNOT_WRITE);
+}
+
+/// Packs an edited artifact and checks that it is rejected with both names.
+fn check_overlap(edit: impl FnOnce(&mut Entries), names: [&str; 2]) {
+    let mut entries = Entries::unpack(&written_artifact(&model()));
+    edit(&mut entries);
+    let error = parse_artifact(&entries.pack()).map(drop).unwrap_err();
+    assert_eq!(error.code, codes::artifacts::MALFORMED, "{error}");
+    assert!(names.iter().all(|name| error.message.contains(name)), "expected {names:?} in {error}");
+}
+
+#[test]
+fn rejects_a_second_use_of_an_entry() {
+    let blob = "regions/region_0/test_key";
+    check_overlap(
+        |entries| entries.edit("manifest.json", |manifest| manifest["regions"][0]["source"] = blob.into()),
+        [blob, "blob of region region_0"],
+    );
+    check_overlap(
+        |entries| {
+            entries.edit("manifest.json", |manifest| {
+                let region = manifest["regions"][0].clone();
+                manifest["regions"].as_array_mut().unwrap().push(region);
+            });
+        },
+        ["source.c", "source of region region_0"],
+    );
+    for entry in ["program.json", "weights.safetensors", "manifest.json"] {
+        check_overlap(
+            |entries| entries.edit("manifest.json", |manifest| manifest["regions"][0]["blob"] = entry.into()),
+            [entry, "blob of region region_0"],
+        );
+    }
+    let variant = |program: &str| serde_json::json!({ "dims": {}, "program": program, "options": {}, "explain": {}, "regions": [], "tensors": [] });
+    check_overlap(
+        |entries| entries.edit("manifest.json", |manifest| manifest["variants"] = vec![variant("program.json")].into()),
+        ["program.json", "a program"],
+    );
+}
+
+#[test]
+fn rejects_a_second_listing_of_an_entry() {
+    let mut entries = Entries::unpack(&written_artifact(&model()));
+    // `pack` lists every entry of the archive, so the listings are repeated in an archive with a name that it skips.
+    let bytes = entries.clone().pack();
+    let listed = Entries::unpack(&bytes).entry("manifest.json").clone();
+    let mut manifest: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+    let record = manifest["entries"][0].clone();
+    manifest["entries"].as_array_mut().unwrap().push(record);
+    *entries.entry("manifest.json") = serde_json::to_vec(&manifest).unwrap();
+    let error = parse_artifact(&zip(&entries)).map(drop).unwrap_err();
+    assert!(error.message.contains("lists entry program.json twice"), "{error}");
+}
+
+#[test]
+fn rejects_tensors_that_share_bytes() {
+    let header = |entries: &mut Entries, edit: &dyn Fn(&mut serde_json::Value)| {
+        let weights = entries.entry("weights.safetensors");
+        let (length, rest) = weights.split_first_chunk::<8>().unwrap();
+        let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+        let mut header_value: serde_json::Value = serde_json::from_slice(header).unwrap();
+        edit(&mut header_value);
+        let text = serde_json::to_vec(&header_value).unwrap();
+        *weights = [&(text.len() as u64).to_le_bytes()[..], &text, data].concat();
+    };
+    // The same range, a range inside of another one, and a tensor that no program reads.
+    for range in [[0, 12], [4, 8]] {
+        let tensor = serde_json::json!({ "dtype": "U8", "shape": [range[1] - range[0]], "data_offsets": range });
+        check_overlap(|entries| header(entries, &|header| header["other"] = tensor.clone()), ["other", "c0"]);
+    }
+    let mut entries = Entries::unpack(&written_artifact(&model()));
+    let empty = serde_json::json!({ "dtype": "U8", "shape": [0], "data_offsets": [4, 4] });
+    header(&mut entries, &|header| header["other"] = empty.clone());
+    parse_artifact(&entries.pack()).unwrap();
+}
+
+#[test]
+fn rejects_entries_that_share_bytes() {
+    let original = written_artifact(&model());
+    let mut bytes = original.clone();
+    let names = ["regions/region_0/test_key", "regions/region_0/source.c"];
+    // A record of the directory has the offset of its entry 4 bytes before the name.
+    let record = |name: &str| original.windows(name.len()).rposition(|window| window == name.as_bytes()).unwrap() - 4;
+    let [target, source] = names.map(record);
+    bytes.copy_within(source..source + 4, target);
+    rewrite_digest(&mut bytes);
+    let error = parse_artifact(&bytes).map(drop).unwrap_err();
+    assert_eq!(error.code, codes::artifacts::MALFORMED, "{error}");
+    assert!(names.iter().all(|name| error.message.contains(name)), "{error}");
+}
+
+/// Packs entries as they are, and recomputes only the digest of the file.
+fn zip(entries: &Entries) -> Vec<u8> {
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    archive.set_raw_comment([&b"byoc-blake3:"[..], &[b'0'; DIGITS]].concat().into()).unwrap();
+    let options =
+        zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored).with_alignment(64);
+    for (name, bytes) in &entries.0 {
+        archive.start_file(name, options).unwrap();
+        std::io::Write::write_all(&mut archive, bytes).unwrap();
+    }
+    let mut bytes = archive.finish().unwrap().into_inner();
+    rewrite_digest(&mut bytes);
+    bytes
 }

@@ -2,6 +2,8 @@
 
 use byoc::runtime::exec::Observer;
 use byoc::runtime::exec::trace::StepEvent;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::memory::Tally;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -12,7 +14,16 @@ pub type Event = (String, Option<String>, Vec<(String, String)>, f64, f64);
 /// Observer that collects the steps of a run.
 pub struct Events {
     start: Instant,
-    list: Mutex<Vec<Event>>,
+    list: Mutex<List>,
+}
+
+/// Events, whose memory counts toward the limit of the process.
+#[derive(Default)]
+struct List {
+    events: Vec<Event>,
+    memory: Tally,
+    /// Set once an event exceeds the limit.
+    failure: Option<Diagnostic>,
 }
 
 impl Events {
@@ -23,7 +34,7 @@ impl Events {
 
     /// Returns the events, ordered by the end of their steps.
     pub fn into_list(self) -> Vec<Event> {
-        self.list.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.list.into_inner().unwrap_or_else(PoisonError::into_inner).events
     }
 }
 
@@ -34,7 +45,22 @@ impl Observer for Events {
         let origins = step.origins.iter().filter_map(source).map(|origin| (origin.name.clone(), origin.op.clone()));
         let start = event.start.saturating_duration_since(self.start).as_secs_f64();
         let duration = event.duration.as_secs_f64();
-        let event = (step.name.clone(), step.backend.clone(), origins.collect(), start, duration);
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        let origins: Vec<(String, String)> = origins.collect();
+        let texts = origins.iter().map(|(name, op)| name.len() + op.len() + 2 * size_of::<String>() + 32);
+        // The list doubles its memory when it grows.
+        let bytes = 2 * size_of::<Event>() + step.name.len() + 64 + texts.sum::<usize>();
+        let event = (step.name.clone(), step.backend.clone(), origins, start, duration);
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        match list.memory.add(bytes) {
+            Ok(()) => list.events.push(event),
+            Err(error) => {
+                let note = format!("required by the record of {} steps", list.events.len());
+                list.failure.get_or_insert_with(|| Diagnostic::from(error).note(note));
+            }
+        }
+    }
+
+    fn failure(&self) -> Option<Diagnostic> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).failure.clone()
     }
 }

@@ -5,6 +5,8 @@ use crate::exec::{Program, Signature};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::TensorType;
 use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::memory::Charge;
+use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -34,6 +36,8 @@ pub struct Compiled {
     pub from_file: bool,
     /// Programs for fixed values of symbolic dimensions, used for inputs of these dimensions.
     pub variants: Vec<Variant>,
+    /// Memory of the parts that were read from a file, counted toward the memory limit.
+    pub charges: Arc<Vec<Charge>>,
 }
 
 /// Program for fixed values of symbolic dimensions.
@@ -212,7 +216,7 @@ pub struct CompiledRegion {
     /// Key of `loadbinary_<key>`.
     pub loader: String,
     /// Input of the loader.
-    pub blob: Arc<[u8]>,
+    pub blob: Bytes,
     /// Functions that the blob defines.
     pub symbols: Vec<String>,
     /// Generated source, for inspection and for machines that cannot run the blob.

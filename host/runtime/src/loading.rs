@@ -9,6 +9,7 @@ use crate::exec::Region;
 use crate::exec::device::DeviceSpaces;
 use crate::exec::program::{self, Instr};
 use crate::linking::{self, LINK, LinkedRegions};
+use crate::native;
 use crate::plugin;
 use crate::plugin::bridge::{self, constant_handle, dtype_to_api};
 use crate::plugin::entries;
@@ -202,6 +203,10 @@ impl Loading<'_> {
         let mut region_object = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
         if declaration.space.is_some() {
             region_object = region_object.with_device();
+        }
+        // Native code can read all memory of the process, but not that of a device.
+        if self.compiled.from_file && (declaration.space.is_some() || native::is_data(loader.as_ref())) {
+            region_object = region_object.with_zeroed_memory();
         }
         let max_concurrent = region.metadata(CONCURRENCY).and_then(Value::as_u64).map(|count| count.max(1));
         let max_concurrent = if is_set(region, ONE_AT_A_TIME) { Some(1) } else { max_concurrent };

@@ -5,6 +5,7 @@ use crate::compiled::{Compiled, CompiledRegion};
 use crate::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
+use byoc_plugin_api::Loader;
 
 /// `query` key by which the host asks whether a loader's blobs hold native code. The response is a JSON boolean.
 const QUERY: &str = "blob.native";
@@ -38,11 +39,18 @@ fn native_evidence(session: &Session, region: &CompiledRegion, shared_data: Opti
     if is_elf(&region.blob) || shared_data.is_some_and(|shared_data| is_elf(shared_data.bytes())) {
         return Some("contains an ELF object".to_owned());
     }
+    if is_data(loader.as_ref()) {
+        return None;
+    }
     match loader.query(QUERY, &[]) {
-        Ok(Some(response)) if response == b"false" => None,
         Ok(Some(_)) => Some(format!("loadbinary_{} loads native code", region.loader)),
         Ok(None) | Err(_) => {
             Some(format!("loadbinary_{} does not declare whether its blobs contain native code", region.loader))
         }
     }
+}
+
+/// Returns true if a loader declares that its blobs are data, not native code.
+pub fn is_data(loader: &dyn Loader) -> bool {
+    matches!(loader.query(QUERY, &[]), Ok(Some(response)) if response == b"false")
 }

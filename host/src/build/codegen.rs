@@ -115,7 +115,7 @@ impl<'a> RegionCompiler<'a> {
                 digest: backend.file.digest().to_owned(),
             },
             loader: compiled.loader.to_string(),
-            blob: compiled.blob.as_slice().into(),
+            blob: compiled.blob.as_slice().to_vec().into(),
             symbols: compiled.symbols.iter().map(|s| s.to_string()).collect(),
             source,
             constants: indices.collect(),
@@ -165,7 +165,7 @@ impl<'a> RegionCompiler<'a> {
         linked_regions[0].notes.extend(notes);
         for region in linked_regions {
             if let Some(blob) = blobs.get(&region.symbol) {
-                region.blob = blob.as_slice().into();
+                region.blob = blob.clone().into();
             }
         }
         Ok(Some(shared_data))

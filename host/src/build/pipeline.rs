@@ -24,6 +24,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Passes that simplify every module before partitioning.
@@ -277,6 +278,7 @@ pub fn build(
         options: compiled_options(&backends, &model.bound),
         from_file: false,
         variants: Vec::new(),
+        charges: Arc::default(),
     };
     let signature = model.signature;
     let variant_totals = Vec::new();

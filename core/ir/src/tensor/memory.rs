@@ -183,6 +183,33 @@ impl Drop for Charge {
     }
 }
 
+/// Count of many small allocations, which is charged in blocks.
+#[derive(Debug, Default)]
+pub struct Tally {
+    charges: Vec<Charge>,
+    /// Number of charged bytes that nothing uses yet.
+    room: usize,
+}
+
+impl Tally {
+    /// Size of a block in bytes.
+    const BLOCK: usize = 1 << 20;
+
+    /// Counts `bytes` as in use until the tally is dropped.
+    ///
+    /// # Errors
+    /// See [`Charge::new`].
+    pub fn add(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+        if bytes > self.room {
+            let block = bytes.max(Tally::BLOCK);
+            self.charges.push(Charge::new(block)?);
+            self.room = block;
+        }
+        self.room -= bytes;
+        Ok(())
+    }
+}
+
 /// Cache whose memory is kept only to save later allocations.
 pub trait Cache: Send + Sync {
     /// Releases the memory.
@@ -250,6 +277,15 @@ mod tests {
         assert!(diagnostic.message.contains("the limit is 1.0 TiB"), "{diagnostic}");
         assert!(diagnostic.help.unwrap().contains("--max-memory"));
         assert!(reserve(1 << 41).is_err());
+
+        // A tally is charged for each block, not for each addition.
+        let before = used();
+        let mut tally = Tally::default();
+        (0..1000).for_each(|_| tally.add(1).unwrap());
+        assert!(used() >= before + Tally::BLOCK && used() < before + 3 * Tally::BLOCK);
+        tally.add(Tally::BLOCK).unwrap();
+        assert!(tally.add(1 << 41).is_err());
+        drop(tally);
 
         // An allocation that would exceed the limit releases the registered caches.
         struct Kept(Mutex<Option<Charge>>);

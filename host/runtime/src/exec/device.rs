@@ -178,6 +178,26 @@ impl DeviceFrame {
         DeviceFrame { arenas, imports: Vec::new() }
     }
 
+    /// Returns true if there is no device memory.
+    pub(super) fn is_empty(&self) -> bool {
+        self.imports.is_empty() && self.arenas.iter().all(Option::is_none)
+    }
+
+    /// Fills the arenas with zeros; `sizes` are their sizes in bytes.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(super) fn zero(&self, sizes: &[usize]) -> Result<(), Diagnostic> {
+        const ZEROS: &[u8] = &[0; 64 << 10];
+        for (arena, &bytes) in self.arenas.iter().zip(sizes) {
+            let Some(arena) = arena else { continue };
+            for offset in (0..bytes).step_by(ZEROS.len()) {
+                arena.copy_in(offset, &ZEROS[..ZEROS.len().min(bytes - offset)]).map_err(|error| fault(&error))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the arena of a space.
     pub(super) fn arena(&self, space: u32) -> Result<&Buffer, Diagnostic> {
         let buffer = self.arenas.get(space as usize).and_then(Option::as_ref);

@@ -8,7 +8,8 @@ use std::ops::Range;
 /// Alignment of the tensors of a step in bytes.
 const ALIGNMENT: usize = 64;
 
-/// Returns the results of a straight-line function that are values of known size, written once and read by no step.
+/// Returns the results of a straight-line function that are values of known size, written once and neither read by a step
+/// nor freed.
 pub(super) fn direct_results(function: &Function, regs: &[RegInfo]) -> Vec<DirectResult> {
     let mut uses = vec![(0u32, 0u32); regs.len()];
     for instr in &function.code {
@@ -23,7 +24,9 @@ pub(super) fn direct_results(function: &Function, regs: &[RegInfo]) -> Vec<Direc
             _ => return Vec::new(),
         }
         let (read, outputs_written) = instr.operands();
-        read.iter().for_each(|reg| uses[reg.index()].0 += 1);
+        let freed: &[Reg] = if let Instr::Free { regs } = instr { regs } else { &[] };
+        // A result that is freed is not one that the caller gets.
+        freed.iter().chain(&read).for_each(|reg| uses[reg.index()].0 += 1);
         outputs_written.iter().for_each(|reg| uses[reg.index()].1 += 1);
     }
     let Some(Instr::Return { values }) = function.code.last() else { return Vec::new() };

@@ -11,9 +11,9 @@ use crate::error::fault;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::TensorType;
 use byoc_ir::tensor::memory::Charge;
-use byoc_ir::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
+use byoc_ir::tensor::{AlignedBytes, DType, OutOfMemory, Shape, Tensor, TensorView, TensorViewMut, element_count};
 use byoc_plugin_api::host::device::HostMemory;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Register prepared for execution.
@@ -106,6 +106,32 @@ pub(super) struct Frame {
     /// Tensors at the offsets that the planner assigned.
     pub arena: HostArena,
     pub device: DeviceFrame,
+    #[expect(dead_code, reason = "counts toward the memory limit until it is dropped")]
+    charge: Charge,
+}
+
+impl Frame {
+    /// Size in bytes of the bookkeeping of an activation: the frame itself, and its entry in the stack of activations,
+    /// which doubles its memory as it grows.
+    const ENTRY_BYTES: usize = size_of::<Frame>() + 512;
+
+    /// Creates the memory of an activation with `values` registers that are values. The arena must be zeroed.
+    ///
+    /// # Errors
+    /// If the registers exceed the memory limit of the process, or the system is out of memory.
+    pub(super) fn new(values: usize, arena: HostArena, device: DeviceFrame) -> Result<Frame, OutOfMemory> {
+        let bytes = values.saturating_mul(size_of::<Value>()).saturating_add(Frame::ENTRY_BYTES);
+        let charge = Charge::new(bytes)?;
+        let mut registers = Vec::new();
+        registers.try_reserve_exact(values).map_err(|_| OutOfMemory { bytes: Some(bytes), limit: None })?;
+        registers.resize(values, Value::Empty);
+        Ok(Frame { values: registers, arena, device, charge })
+    }
+
+    /// Returns true if no memory of the activation belongs to a device.
+    pub(super) fn is_on_host(&self) -> bool {
+        self.device.is_empty() && matches!(self.arena, HostArena::Ordinary(_))
+    }
 }
 
 /// Host arena of an activation.
@@ -378,11 +404,12 @@ impl Operands {
         let mut arena_operands = Vec::new();
         let mut footprints: BTreeMap<u32, Footprint> = BTreeMap::new();
         let mut has_other_operands = false;
+        let reused_inputs: BTreeSet<usize> = in_place.iter().map(|[_, input]| *input as usize).collect();
         let operand_lists = [(&inputs, false), (&outs, true)];
         for (list, is_output) in operand_lists {
             for (index, reg) in list.iter().enumerate() {
                 let info = &regs[reg.index()];
-                if !is_output && in_place.iter().any(|[_, input]| *input as usize == index) {
+                if !is_output && reused_inputs.contains(&index) {
                     // The access to the result covers the access to the input.
                     continue;
                 }
@@ -433,10 +460,11 @@ impl Operands {
         })
     }
 
-    /// Sets the results that the step can write to caller-provided memory.
-    pub(super) fn set_direct(&mut self, results: &[DirectResult]) {
-        let index = |result: &DirectResult| self.outs.iter().position(|&out| out == result.reg);
-        self.direct = results.iter().filter_map(|result| Some([index(result)? as u32, result.output])).collect();
+    /// Sets the results that the step can write to caller-provided memory; `outputs` has their indices among the
+    /// program's outputs.
+    pub(super) fn set_direct(&mut self, outputs: &BTreeMap<Reg, u32>) {
+        let results = (0..).zip(&self.outs);
+        self.direct = results.filter_map(|(index, out)| Some([index, *outputs.get(out)?])).collect();
     }
 }
 

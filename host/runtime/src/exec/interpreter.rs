@@ -13,7 +13,7 @@ use super::program::{Instr, Port, Reg};
 use super::signature::admits;
 use super::step::{self, RegionOutcome};
 use super::trace::{Observer, StepEvent};
-use super::value::{Cells, Closure, Data, Value, bad_program};
+use super::value::{Cells, Closure, Data, Fields, Value, bad_program};
 use crate::cancel::Cancel;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{DType, Shape, Tensor, TensorViewMut};
@@ -95,8 +95,7 @@ pub(super) fn run(
         interpreter.is_direct = direct::are_writable(&code.direct, &code.regs, inputs, outputs);
     }
     interpreter.buffers.scratch.keeps_buffers = matches!(results, Results::Into(_));
-    interpreter.buffers.args.extend(inputs.iter().cloned().map(Value::Tensor));
-    let result = interpreter.enter(exec.program.entry, &[]).and_then(|()| interpreter.run(results));
+    let result = interpreter.start(inputs).and_then(|()| interpreter.run(results));
     let lost_regions = interpreter.unfinished.abandon();
     let Interpreter { stack, buffers, .. } = interpreter;
     for mut activation in stack {
@@ -143,6 +142,13 @@ struct Interpreter<'e, 'o> {
 }
 
 impl<'e> Interpreter<'e, '_> {
+    /// Calls the entry function.
+    fn start(&mut self, inputs: &[Tensor]) -> Result<(), Diagnostic> {
+        self.buffers.args.reserve(inputs.len())?;
+        self.buffers.args.values.extend(inputs.iter().cloned().map(Value::Tensor));
+        self.enter(self.exec.program.entry, &[])
+    }
+
     fn run(&mut self, results: &mut Results<'_, '_>) -> Result<(), Diagnostic> {
         if self.cancel.is_set() {
             return Err(self.cancellation_error(0));
@@ -226,7 +232,7 @@ impl<'e> Interpreter<'e, '_> {
             self.buffers.workspace = super::frame::allocate(code.workspace)?;
         }
         let mut frame = self.exec.frame(function, code)?;
-        pass_args(&mut self.buffers.args, &mut frame);
+        pass_args(&mut self.buffers.args.values, &mut frame);
         self.stack.push(Activation { function, code, frame, next: 0, outs });
         Ok(())
     }
@@ -239,7 +245,7 @@ impl<'e> Interpreter<'e, '_> {
             top.frame.values.fill(Value::Empty);
             top.frame.device.clear_imports();
             top.next = 0;
-            pass_args(&mut self.buffers.args, &mut top.frame);
+            pass_args(&mut self.buffers.args.values, &mut top.frame);
             return Ok(());
         }
         self.pop_frame();
@@ -299,7 +305,7 @@ impl<'e> Interpreter<'e, '_> {
     fn leave(&mut self, values: &[Reg]) -> Result<(), Diagnostic> {
         self.read_args(values, &[])?;
         self.pop_frame();
-        let mut results = std::mem::take(&mut self.buffers.args);
+        let mut results = std::mem::take(&mut self.buffers.args.values);
         let constants = &self.exec.constants;
         let top = self.top();
         let scope = Scope { regs: &top.code.regs, constants };
@@ -313,7 +319,7 @@ impl<'e> Interpreter<'e, '_> {
         for (&reg, value) in top.outs.iter().zip(results.drain(..)) {
             scope.write(&mut top.frame, reg, value)?;
         }
-        self.buffers.args = results;
+        self.buffers.args.values = results;
         Ok(())
     }
 
@@ -321,32 +327,37 @@ impl<'e> Interpreter<'e, '_> {
     fn read_args(&mut self, regs: &[Reg], captures: &[Value]) -> Result<(), Diagnostic> {
         let top = self.stack.last().expect("an activation is running");
         let scope = Scope { regs: &top.code.regs, constants: &self.exec.constants };
-        self.buffers.args.clear();
+        let args = &mut self.buffers.args;
+        args.values.clear();
+        args.reserve(regs.len() + captures.len())?;
         for &reg in regs {
-            self.buffers.args.push(scope.read(&top.frame, reg)?);
+            args.values.push(scope.read(&top.frame, reg)?);
         }
-        self.buffers.args.extend(captures.iter().cloned());
+        args.values.extend(captures.iter().cloned());
         Ok(())
     }
 
-    fn read_all(&self, regs: &[Reg]) -> Result<Vec<Value>, Diagnostic> {
+    fn read(&self, reg: Reg) -> Result<Value, Diagnostic> {
         let top = self.stack.last().expect("an activation is running");
-        let scope = Scope { regs: &top.code.regs, constants: &self.exec.constants };
-        regs.iter().map(|&reg| scope.read(&top.frame, reg)).collect()
+        Scope { regs: &top.code.regs, constants: &self.exec.constants }.read(&top.frame, reg)
+    }
+
+    fn read_all(&self, regs: &[Reg]) -> Result<Fields, Diagnostic> {
+        Fields::collect(regs.len(), regs.iter().map(|&reg| self.read(reg)))
     }
 
     /// Copies the arguments for the function of a closure into `buffers`, and returns the function.
     fn closure_args(&mut self, closure: Reg, args: &[Reg]) -> Result<u32, Diagnostic> {
-        let closure = match self.read_all(&[closure])?.remove(0) {
+        let closure = match self.read(closure)? {
             Value::Closure(closure) => closure,
             value => return Err(bad_program(&format!("expected a closure as the callee, found {}", value.kind()))),
         };
         self.read_args(args, &closure.captures)?;
-        if self.buffers.args.len() != self.exec.program.functions[closure.function as usize].params as usize {
+        if self.buffers.args.values.len() != self.exec.program.functions[closure.function as usize].params as usize {
             return Err(bad_program(&format!(
                 "expected {} closure arguments, found {}",
                 self.exec.program.functions[closure.function as usize].params,
-                self.buffers.args.len()
+                self.buffers.args.values.len()
             )));
         }
         Ok(closure.function)
@@ -431,7 +442,7 @@ impl<'e> Interpreter<'e, '_> {
                 Flow::Next
             }
             Instr::RefRead { cell, outs } => {
-                let values = self.read_all(&[*cell])?.remove(0).cell()?.read();
+                let values = self.read(*cell)?.cell()?.read();
                 if values.len() != outs.len() {
                     return Err(bad_program(&format!(
                         "expected {} registers for the values of a cell, found {}",
@@ -445,8 +456,8 @@ impl<'e> Interpreter<'e, '_> {
                 Flow::Next
             }
             Instr::RefWrite { cell, values } => {
-                let cell = self.read_all(&[*cell])?.remove(0).cell()?;
-                drop(cell.replace(self.read_all(values)?));
+                let cell = self.read(*cell)?.cell()?;
+                drop(cell.replace(Some(self.read_all(values)?)));
                 Flow::Next
             }
             Instr::Construct { tag, values, out } => {
@@ -468,7 +479,7 @@ impl<'e> Interpreter<'e, '_> {
                         outs.len()
                     )));
                 }
-                for (&reg, field) in outs.iter().zip(&data.fields) {
+                for (&reg, field) in outs.iter().zip(&*data.fields) {
                     scope.write(&mut top.frame, reg, field.clone())?;
                 }
                 Flow::Next
@@ -558,7 +569,7 @@ impl<'e> Interpreter<'e, '_> {
             start,
             duration,
         });
-        Ok(flow)
+        observer.failure().map_or(Ok(flow), Err)
     }
 
     fn shapes(&self, regs: &[Reg]) -> Vec<(DType, Shape)> {

@@ -7,17 +7,21 @@ use super::direct::direct_results;
 use super::frame::{Arenas, DirectResult, Operands, RegInfo, Slot};
 use super::lru_cache::{Dims, LruCache};
 use super::plans::RegionPlans;
-use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};
+use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg, Register};
 use super::region::{OutputDims, Prepared, Region};
 use super::signature::Signature;
 use super::trace;
 use super::value::bad_program;
+use super::written::importable_registers;
+use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, OpId, TensorType, Type};
 use byoc_ir::op::{self, OpDef};
+use byoc_ir::tensor::memory::Charge;
 use byoc_ir::tensor::{OutOfMemory, Shape, Tensor, memory};
 use byoc_ir::typing::unify;
 use byoc_kernels::{self, Kernel, Spec};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// Maximum number of kernels that a step caches for different dimensions. Such kernels are created without constants,
@@ -32,6 +36,8 @@ pub(super) struct Code {
     pub values: usize,
     /// Size of the workspace in bytes: the maximum over all steps.
     pub workspace: usize,
+    /// True if a region needs device memory without contents of earlier runs.
+    pub zeroes_devices: bool,
     /// Space whose tensors are copied to or from the host arena, if there is one.
     pub copying_space: Option<u32>,
     pub regs: Vec<RegInfo>,
@@ -40,6 +46,25 @@ pub(super) struct Code {
     pub direct: Vec<DirectResult>,
     /// Regions that their backends refused, with the reason, one line each.
     pub notes: Vec<String>,
+    #[expect(dead_code, reason = "counts toward the memory limit until it is dropped")]
+    charge: Charge,
+}
+
+/// Size in bytes of an operand of an instruction, at most: its type, its view, and its entries in the lists of a step.
+const OPERAND_BYTES: usize = 256;
+
+/// Counts the memory of a function toward the limit: its registers, instructions and operands, as they are in the
+/// program and in its [`Code`].
+fn charge(function: &Function) -> Result<Charge, Diagnostic> {
+    let operands = |instr: &Instr| {
+        let (read, written) = instr.operands();
+        (read.len() + written.len()).saturating_mul(OPERAND_BYTES)
+    };
+    let registers = function.registers.len().saturating_mul(size_of::<Register>() + size_of::<RegInfo>());
+    let instructions = function.code.len().saturating_mul(2 * size_of::<Instr>() + size_of::<Step>());
+    let operands = function.code.iter().map(operands).fold(0, usize::saturating_add);
+    let charge = Charge::new(registers.saturating_add(instructions).saturating_add(operands));
+    charge.map_err(|error| Diagnostic::from(error).note(format!("required by function {}", function.name)))
 }
 
 impl Code {
@@ -150,7 +175,9 @@ pub(super) fn load(
     index: usize,
 ) -> Result<Code, Diagnostic> {
     let function = &program.functions[index];
-    let mut loader = Loader { program, constants, regions, plans, workspace: 0, notes: Vec::new() };
+    let charge = charge(function)?;
+    let is_importable = importable_registers(function);
+    let mut loader = Loader { program, constants, regions, plans, workspace: 0, notes: Vec::new(), is_importable };
     let mut values = 0;
     let mut arenas = Arenas::of(function, spaces).ok_or(OutOfMemory::OVERFLOW)?;
     let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &arenas, &mut values)).collect();
@@ -160,15 +187,19 @@ pub(super) fn load(
         .code
         .iter()
         .zip(1..)
-        .map(|(instr, next)| loader.step(function, &regs, instr, &function.code[next..]))
+        .map(|(instr, next)| {
+            cancel::check(|| format!("while preparing step {} of function {}", next - 1, function.name))?;
+            loader.step(function, &regs, instr, &function.code[next..])
+        })
         .collect::<Result<_, _>>()?;
     let direct = if index == program.entry as usize { direct_results(function, &regs) } else { Vec::new() };
+    let direct_outputs: BTreeMap<Reg, u32> = direct.iter().map(|result| (result.reg, result.output)).collect();
     for step in &mut steps {
         match step {
-            Step::Kernel(step) => step.operands.set_direct(&direct),
+            Step::Kernel(step) => step.operands.set_direct(&direct_outputs),
             Step::Region(step) => {
                 if let Some((operands, _)) = &mut step.fixed_plan {
-                    operands.set_direct(&direct);
+                    operands.set_direct(&direct_outputs);
                 }
             }
             _ => {}
@@ -183,8 +214,13 @@ pub(super) fn load(
         }
         _ => None,
     });
+    let zeroes_devices = steps.iter().any(|step| match step {
+        Step::Region(step) => step.region.as_ref().is_some_and(|region| region.needs_zeroed_memory()),
+        _ => false,
+    });
     let Loader { workspace, notes, .. } = loader;
-    Ok(Code { arenas, values: values as usize, workspace, copying_space, regs, steps, direct, notes })
+    let values = values as usize;
+    Ok(Code { arenas, values, workspace, zeroes_devices, copying_space, regs, steps, direct, notes, charge })
 }
 
 /// Reserves a range for workspaces at the end of each device arena. All steps share the range: each step records a
@@ -227,6 +263,8 @@ struct Loader<'a> {
     plans: &'a [Option<Arc<RegionPlans>>],
     workspace: usize,
     notes: Vec<String>,
+    /// Registers that a device may read in host memory.
+    is_importable: Vec<bool>,
 }
 
 impl Loader<'_> {
@@ -242,7 +280,7 @@ impl Loader<'_> {
             Instr::Kernel(call) => self.kernel(function, regs, call, later),
             Instr::Alias(call) => self.alias(function, regs, call),
             Instr::Region { region, inputs, outs, in_place } => self.region(regs, *region, [inputs, outs], in_place),
-            Instr::Copy { from, to } => Ok(copy(function, regs, *from, *to)),
+            Instr::Copy { from, to } => Ok(copy(&self.is_importable, regs, *from, *to)),
             other => Ok(Step::Control(other.clone())),
         }
     }
@@ -473,7 +511,7 @@ pub(super) fn flatten(ty: &Type) -> Option<Vec<TensorType>> {
 }
 
 /// Prepares a copy between host and device memory.
-fn copy(function: &Function, regs: &[RegInfo], source: Reg, target: Reg) -> Step {
+fn copy(is_importable: &[bool], regs: &[RegInfo], source: Reg, target: Reg) -> Step {
     let mut footprint = Footprint::default();
     for (reg, writes) in [(source, false), (target, true)] {
         let info = &regs[reg.index()];
@@ -483,26 +521,8 @@ fn copy(function: &Function, regs: &[RegInfo], source: Reg, target: Reg) -> Step
             if writes { &mut footprint.writes } else { &mut footprint.reads }.push(range);
         }
     }
-    let is_importable =
-        matches!(regs[source.index()].slot, Slot::Value(_)) && is_read_by_regions_only(function, target);
+    let is_importable = matches!(regs[source.index()].slot, Slot::Value(_)) && is_importable[target.index()];
     Step::Copy(Box::new(CopyStep { from: source, to: target, footprint, is_importable }))
-}
-
-/// Returns true if the register is written exactly once, and read only by regions that do not compute in place on it.
-fn is_read_by_regions_only(function: &Function, reg: Reg) -> bool {
-    let mut writes = 0;
-    for instr in &function.code {
-        let (read, written) = instr.operands();
-        writes += written.iter().filter(|out| **out == reg).count();
-        if !read.contains(&reg) {
-            continue;
-        }
-        let Instr::Region { inputs, in_place, .. } = instr else { return false };
-        if in_place.iter().any(|[_, input]| inputs.get(*input as usize) == Some(&reg)) {
-            return false;
-        }
-    }
-    writes == 1
 }
 
 fn refusal_note(region: &program::Region, reason: &str) -> String {

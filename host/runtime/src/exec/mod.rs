@@ -10,7 +10,7 @@
 //! | [`executor`] | runs a program; `inputs` checks its arguments |
 //! | [`trace`] | static facts about the steps, and the observer of a run |
 //! | [`pool`] | thread pool |
-//! | `validate` | checks a program before it runs |
+//! | `validate` | checks a program before it runs; `written` proves that it reads no memory that it has not written |
 //! | `load` | prepares a program for execution: kernels, operands |
 //! | `prepared` | prepared program, and the memory that is reused between runs |
 //! | `interpreter` | loop over the instructions; `step` runs kernels, views and regions |
@@ -43,6 +43,7 @@ pub mod trace;
 mod validate;
 mod value;
 pub mod wire;
+mod written;
 
 pub use executor::Executor;
 pub use inputs::{check_inputs, check_type, order_inputs};

@@ -15,8 +15,9 @@ use super::trace::{StepInfo, steps};
 use super::value::Value;
 use crate::error::fault;
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::tensor::{AlignedBytes, Tensor};
-use std::sync::{Arc, Mutex, OnceLock};
+use byoc_ir::tensor::memory::{self, Charge};
+use byoc_ir::tensor::{AlignedBytes, OutOfMemory, Tensor};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// A program, its constants and its code, shared by concurrent runs.
 pub(super) struct PreparedProgram {
@@ -33,8 +34,9 @@ pub(super) struct PreparedProgram {
     /// Code of each function. A function reachable from the entry is prepared at construction. The host program of a
     /// region that a backend runs is prepared when it is first called.
     functions: Vec<OnceLock<Result<Code, Diagnostic>>>,
-    free_frames: Vec<Mutex<Vec<Frame>>>,
-    free_buffers: Mutex<Vec<RunBuffers>>,
+    free: Arc<FreeMemory>,
+    /// True if a region needs memory without contents of earlier runs.
+    zeroes_workspace: bool,
     infos: OnceLock<Vec<Vec<StepInfo>>>,
     /// Backend whose device was lost.
     lost_backend: OnceLock<String>,
@@ -61,8 +63,63 @@ const MAX_FREE_FRAMES: usize = 16;
 pub(super) struct RunBuffers {
     pub scratch: Scratch,
     pub workspace: AlignedBytes,
-    pub args: Vec<Value>,
+    pub args: Args,
     pub recycler: Arc<Recycler>,
+}
+
+/// Arguments or results of the call in progress.
+pub(super) struct Args {
+    pub values: Vec<Value>,
+    /// Memory of `values`, counted toward the limit.
+    charge: Charge,
+}
+
+impl Args {
+    /// Makes room for `count` values in total.
+    ///
+    /// # Errors
+    /// If the memory limit of the process is exceeded.
+    pub fn reserve(&mut self, count: usize) -> Result<(), OutOfMemory> {
+        if count > self.values.capacity() {
+            self.charge = Charge::new(count.saturating_mul(size_of::<Value>()))?;
+            self.values.reserve_exact(count - self.values.len());
+        }
+        Ok(())
+    }
+}
+
+/// Memory that is retained for later runs. It is released before an allocation in the process fails.
+struct FreeMemory {
+    /// Frames of each function.
+    frames: Vec<Mutex<Vec<Frame>>>,
+    buffers: Mutex<Vec<RunBuffers>>,
+}
+
+impl FreeMemory {
+    fn new(functions: usize) -> Arc<FreeMemory> {
+        let frames = (0..functions).map(|_| Mutex::default()).collect();
+        let free = Arc::new(FreeMemory { frames, buffers: Mutex::default() });
+        let cache: Weak<FreeMemory> = Arc::downgrade(&free);
+        memory::register(cache);
+        free
+    }
+
+    /// Releases the buffers, and the frames for which `is_released` returns true.
+    fn clear(&self, is_released: impl Fn(&Frame) -> bool) {
+        for frames in &self.frames {
+            let released: Vec<Frame> = lock(frames).extract_if(.., |frame| is_released(frame)).collect();
+            drop(released);
+        }
+        let buffers = std::mem::take(&mut *lock(&self.buffers));
+        drop(buffers);
+    }
+}
+
+impl memory::Cache for FreeMemory {
+    fn release(&self) {
+        // A plugin may be the one that allocates, so the memory of devices, which plugins release, is retained.
+        self.clear(Frame::is_on_host);
+    }
 }
 
 impl PreparedProgram {
@@ -83,15 +140,15 @@ impl PreparedProgram {
             released_constants: constants.iter().map(Option::is_none).collect(),
             constants: constants.into_iter().map(|constant| constant.unwrap_or_else(placeholder)).collect(),
             plans: RegionPlans::of(&regions),
-            regions,
             spaces,
             pool,
             functions: (0..count).map(|_| OnceLock::new()).collect(),
-            free_frames: (0..count).map(|_| Mutex::default()).collect(),
-            free_buffers: Mutex::default(),
+            free: FreeMemory::new(count),
+            zeroes_workspace: regions.iter().flatten().any(|region| region.needs_zeroed_memory()),
             infos: OnceLock::new(),
             lost_backend: OnceLock::new(),
             inline: OnceLock::new(),
+            regions,
             program,
         };
         if prepared_program.pool.threads() == 1 {
@@ -160,7 +217,21 @@ impl PreparedProgram {
             self.check_present(index)?;
             load::load(&self.program, &self.constants, &self.regions, &self.plans, &self.spaces, index as usize)
         };
-        self.functions[index as usize].get_or_init(load).as_ref().map_err(Clone::clone)
+        let function = &self.functions[index as usize];
+        let code = match function.get() {
+            Some(code) => code,
+            None => match load() {
+                // There may be more memory or time when the function is called again.
+                Err(error)
+                    if [codes::runtime::OUT_OF_MEMORY, codes::runtime::TIMED_OUT, codes::runtime::CANCELLED]
+                        .contains(&error.code) =>
+                {
+                    return Err(error);
+                }
+                code => function.get_or_init(|| code),
+            },
+        };
+        code.as_ref().map_err(Clone::clone)
     }
 
     /// Checks that no constant that a function reads was released.
@@ -177,7 +248,11 @@ impl PreparedProgram {
 
     /// Returns memory for an activation, reused if possible.
     pub fn frame(&self, index: u32, code: &Code) -> Result<Frame, Diagnostic> {
-        if let Some(frame) = lock(&self.free_frames[index as usize]).pop() {
+        let free_frame = lock(&self.free.frames[index as usize]).pop();
+        if let Some(frame) = free_frame {
+            if code.zeroes_devices {
+                frame.device.zero(&code.arenas.device)?;
+            }
             return Ok(frame);
         }
         let buffer = |(bytes, space): (&usize, &Option<Arc<DeviceSpace>>)| match space {
@@ -187,7 +262,14 @@ impl PreparedProgram {
         let device_arenas = code.arenas.device.iter().zip(&self.spaces).map(buffer).collect::<Result<_, _>>()?;
         let copying_device = code.copying_space.and_then(|space| self.spaces[space as usize].as_deref());
         let arena = HostArena::allocate(code.arenas.host, copying_device)?;
-        Ok(Frame { values: vec![Value::Empty; code.values], arena, device: DeviceFrame::new(device_arenas) })
+        let device = DeviceFrame::new(device_arenas);
+        if code.zeroes_devices {
+            device.zero(&code.arenas.device)?;
+        }
+        Frame::new(code.values, arena, device).map_err(|error| {
+            let name = &self.program.functions[index as usize].name;
+            Diagnostic::from(error).note(format!("required by the registers of a call of {name}"))
+        })
     }
 
     /// Returns the program without the regions and the device memory of a backend.
@@ -211,7 +293,7 @@ impl PreparedProgram {
     pub fn recycle_frame(&self, index: u32, mut frame: Frame) {
         frame.values.fill(Value::Empty);
         frame.device.clear_imports();
-        let mut free_frames = lock(&self.free_frames[index as usize]);
+        let mut free_frames = lock(&self.free.frames[index as usize]);
         if free_frames.len() < MAX_FREE_FRAMES {
             free_frames.push(frame);
         }
@@ -269,25 +351,23 @@ impl PreparedProgram {
 
     /// Returns working memory for a run, reused if possible.
     pub fn buffers(&self) -> RunBuffers {
-        let free_buffers = lock(&self.free_buffers).pop();
-        let buffers = free_buffers.unwrap_or_else(|| RunBuffers {
+        let free_buffers = lock(&self.free.buffers).pop();
+        let mut buffers = free_buffers.unwrap_or_else(|| RunBuffers {
             scratch: Scratch::default(),
             workspace: AlignedBytes::empty(),
-            args: Vec::new(),
+            args: Args { values: Vec::new(), charge: Charge::beyond_limit(0) },
             recycler: Recycler::new(),
         });
+        if self.zeroes_workspace {
+            buffers.workspace.as_mut().fill(0);
+        }
         buffers.recycler.begin_run();
         buffers
     }
 
     /// Releases the memory that is retained between runs, except the memory of runs in progress.
     pub fn release_memory(&self) {
-        for frames in &self.free_frames {
-            let frames = std::mem::take(&mut *lock(frames));
-            drop(frames);
-        }
-        let buffers = std::mem::take(&mut *lock(&self.free_buffers));
-        drop(buffers);
+        self.free.clear(|_| true);
         // All regions share one cache.
         if let Some(plans) = self.plans.iter().flatten().next() {
             plans.clear();
@@ -296,8 +376,8 @@ impl PreparedProgram {
 
     /// Retains the working memory of a completed run for reuse.
     pub fn recycle_buffers(&self, mut buffers: RunBuffers) {
-        buffers.args.clear();
-        lock(&self.free_buffers).push(buffers);
+        buffers.args.values.clear();
+        lock(&self.free.buffers).push(buffers);
     }
 }
 

@@ -144,6 +144,18 @@ pub struct Register {
     pub place: Place,
 }
 
+impl Register {
+    /// Returns the size of the tensor in bytes; `None` for a handle, an unknown dimension, or a size that overflows.
+    pub fn bytes(&self) -> Option<usize> {
+        self.ty.as_ref().and_then(byte_size)
+    }
+}
+
+/// Returns the size of a tensor in bytes; `None` if a dimension is unknown, or the size overflows.
+pub(super) fn byte_size(ty: &TensorType) -> Option<usize> {
+    ty.len()?.checked_mul(ty.dtype.size())
+}
+
 /// Location of the contents of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -15,7 +15,7 @@ pub trait Region: Send + Sync {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic>;
 
     /// Runs the region. Inputs and outputs do not overlap. The initial contents of the outputs and of the workspace are
-    /// unspecified.
+    /// unspecified, unless [`Region::needs_zeroed_memory`] returns true.
     ///
     /// # Errors
     /// If the run fails; the run of the model then fails with the same error.
@@ -54,6 +54,12 @@ pub trait Region: Send + Sync {
     /// If the backend cannot reset the state.
     fn reset_state(&self) -> Result<(), Diagnostic> {
         Ok(())
+    }
+
+    /// Returns true if the region may return what its memory held before the run. Its results, its workspace and its
+    /// device memory are then zeroed, as they may hold tensors of earlier runs.
+    fn needs_zeroed_memory(&self) -> bool {
+        false
     }
 
     /// Returns true if a run may fail because the device is lost. The host then runs the region, so the region's

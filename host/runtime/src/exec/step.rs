@@ -255,6 +255,11 @@ pub(super) fn region(
         let device = operands.is_on_device.then(|| device_operands(scope, frame, step, operands)).transpose()?;
         let mut start_time = None;
         buffers.scratch.with_views(scope, frame, operands, caller, |views| {
+            if region.needs_zeroed_memory() {
+                let is_reused = |index: usize| operands.in_place.iter().any(|[out, _]| *out as usize == index);
+                let outputs = views.outputs.iter_mut().enumerate().filter(|(index, _)| !is_reused(*index));
+                outputs.for_each(|(_, output)| output.data.fill(0));
+            }
             let call = RegionCall {
                 inputs: &views.inputs,
                 outputs: &mut views.outputs,
@@ -305,6 +310,10 @@ fn dynamic_region(
         memory.push((dtype, recycler.allocate(bytes)?));
     }
     let mut workspace = recycler.allocate(plan.workspace)?;
+    if region.needs_zeroed_memory() {
+        workspace.as_mut().fill(0);
+        memory.iter_mut().for_each(|(_, bytes)| bytes.as_mut().fill(0));
+    }
     let views: Vec<TensorView<'_>> = inputs.iter().map(Tensor::view).collect();
     let mut outputs: Vec<TensorViewMut<'_>> = memory
         .iter_mut()

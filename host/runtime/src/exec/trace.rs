@@ -1,6 +1,7 @@
 //! Static information about each step ([`StepInfo`]), and the events that an observer receives during a run.
 
 use super::program::{Function, Instr, OpCall, Place, Program, Reg};
+use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{TensorType, Type};
 use byoc_ir::op::{self, Cost, Params};
 use byoc_ir::tensor::{DType, Shape};
@@ -63,6 +64,12 @@ pub struct StepEvent<'a> {
 pub trait Observer: Sync {
     /// Receives the event of a step after the step has run.
     fn step(&self, event: &StepEvent<'_>);
+
+    /// Returns the reason why the observer cannot receive more events, which ends the run. An observer that keeps events
+    /// counts their memory toward the limit of the process, because a loop has any number of steps.
+    fn failure(&self) -> Option<Diagnostic> {
+        None
+    }
 }
 
 /// Returns the steps of each function, in the order of the code.

@@ -1,15 +1,18 @@
 //! Checks a program before it runs, because its file may be hand-written.
 //!
 //! After the check, every index is in range, every jump goes forward and stays inside the function, every function
-//! ends, the numbers of arguments and results agree, and tensors in an arena are within its bounds. Properties that
+//! ends, the numbers of arguments and results agree, tensors in an arena are within its bounds, and no instruction reads
+//! memory that is not written on every path to it ([`written`]). Properties that
 //! depend on values or on kernels (types of operators, overlapping operands, arguments of closures) are checked later,
 //! where they are known.
 
 use super::device::{ALIGNMENT, MIN_ALIGNMENT};
-use super::program::{Function, Instr, Place, Program, Reg, Register, VERSION};
+use super::program::{Function, Instr, Place, Program, Reg, VERSION, byte_size};
 use super::value::bad_program;
+use super::written;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{TensorType, Type};
+use std::collections::BTreeSet;
 
 /// Checks the structure of a program.
 ///
@@ -20,6 +23,7 @@ pub fn validate(program: &Program) -> Result<(), Diagnostic> {
     for function in &program.functions {
         check_registers(program, function)
             .and_then(|()| check_code(program, function))
+            .and_then(|()| written::check(function))
             .map_err(|reason| bad_program(&format!("in function {}: {reason}", function.name)))?;
     }
     Ok(())
@@ -101,10 +105,6 @@ fn check_origins(program: &Program, origins: &[u32]) -> Result<(), String> {
         Some(i) => Err(format!("expected the index of one of {} model operators, found {i}", program.sources.len())),
         None => Ok(()),
     }
-}
-
-fn byte_size(ty: &TensorType) -> Option<usize> {
-    ty.len()?.checked_mul(ty.dtype.size())
 }
 
 fn check_registers(program: &Program, function: &Function) -> Result<(), String> {
@@ -206,7 +206,7 @@ fn check_spaces(
     let mut spaces = read.iter().chain(outputs_written).filter_map(space);
     let is_compatible = match instr {
         Instr::Copy { from, to } => {
-            let has_size = register(from).ty.as_ref().and_then(byte_size).is_some();
+            let has_size = register(from).bytes().is_some();
             let is_same_type = register(from).ty == register(to).ty;
             has_size && is_same_type && space(from).is_some() != space(to).is_some()
         }
@@ -238,17 +238,18 @@ fn check_spaces(
 /// Returns true if the result and the argument of each pair have the same location and size, and no register is in two
 /// pairs.
 fn is_in_place(function: &Function, inputs: &[Reg], outs: &[Reg], pairs: &[[u32; 2]]) -> bool {
-    pairs.iter().enumerate().all(|(index, &[out, input])| {
+    let (mut paired_outs, mut paired_inputs) = (BTreeSet::new(), BTreeSet::new());
+    pairs.iter().all(|&[out, input]| {
         let (Some(out_reg), Some(input_reg)) = (outs.get(out as usize), inputs.get(input as usize)) else {
             return false;
         };
         let [target_register, source_register] = [out_reg, input_reg].map(|reg| &function.registers[reg.index()]);
-        let size = |register: &Register| register.ty.as_ref().and_then(byte_size);
-        pairs[..index].iter().all(|other| other[0] != out && other[1] != input)
+        paired_outs.insert(out)
+            && paired_inputs.insert(input)
             && matches!(target_register.place, Place::Arena(_) | Place::Device { .. })
             && target_register.place == source_register.place
-            && size(target_register).is_some_and(|bytes| bytes > 0)
-            && size(target_register) == size(source_register)
+            && target_register.bytes().is_some_and(|bytes| bytes > 0)
+            && target_register.bytes() == source_register.bytes()
     })
 }
 
@@ -292,7 +293,7 @@ fn check_instr(program: &Program, function: &Function, instr_index: usize, instr
                 }
                 Some(i) => {
                     let (input, out) = (read[i as usize].index(), call.outs[0].index());
-                    let size = |reg: usize| function.registers[reg].ty.as_ref().and_then(byte_size);
+                    let size = |reg: usize| function.registers[reg].bytes();
                     let is_same_location =
                         location(&read[i as usize]) == location(&call.outs[0]) && size(input) == size(out);
                     if is_same_location && matches!(location(&call.outs[0]), Place::Arena(_)) {

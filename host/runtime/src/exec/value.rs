@@ -1,10 +1,11 @@
 //! Contents of registers while a program runs.
 //!
 //! Closures, cells and values of data types may be nested arbitrarily deeply, so they are dropped by a loop, not by
-//! recursion.
+//! recursion. A program can create any number of them, so the memory of each counts toward the limit of the process.
 
 use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::memory::Charge;
+use byoc_ir::tensor::{OutOfMemory, Tensor};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Contents of a register.
@@ -51,10 +52,53 @@ impl Value {
     }
 }
 
+/// Values owned by a value: the fields of a data type, the captured values of a closure, or the contents of a cell.
+pub(super) struct Fields {
+    values: Vec<Value>,
+    #[expect(dead_code, reason = "counts toward the memory limit until it is dropped")]
+    charge: Charge,
+}
+
+impl Fields {
+    /// Size in bytes of a value that owns other values, without those: the largest such object with its reference
+    /// counts, and the headers of its two allocations.
+    const OWNER_BYTES: usize = size_of::<Cell>() + 6 * size_of::<usize>();
+
+    /// Collects up to `count` values in memory that counts toward the limit.
+    ///
+    /// # Errors
+    /// If the memory limit of the process is exceeded, or a value cannot be read.
+    pub(super) fn collect(
+        count: usize,
+        values: impl Iterator<Item = Result<Value, Diagnostic>>,
+    ) -> Result<Fields, Diagnostic> {
+        let bytes = count.saturating_mul(size_of::<Value>()).saturating_add(Fields::OWNER_BYTES);
+        let charge = Charge::new(bytes).map_err(out_of_handles)?;
+        let mut fields = Fields { values: Vec::with_capacity(count), charge };
+        for value in values.take(count) {
+            fields.values.push(value?);
+        }
+        Ok(fields)
+    }
+}
+
+impl std::ops::Deref for Fields {
+    type Target = [Value];
+
+    fn deref(&self) -> &[Value] {
+        &self.values
+    }
+}
+
+/// Returns the diagnostic for a value that exceeds the memory limit.
+fn out_of_handles(error: OutOfMemory) -> Diagnostic {
+    Diagnostic::from(error).note("required by a closure, a reference cell or a value of a data type")
+}
+
 /// A value of an algebraic data type.
 pub(super) struct Data {
     pub tag: u32,
-    pub fields: Vec<Value>,
+    pub fields: Fields,
 }
 
 /// A function with captured values.
@@ -62,24 +106,25 @@ pub(super) struct Closure {
     /// Index of the function.
     pub function: u32,
     /// Captured values: the last arguments of the function.
-    pub captures: Vec<Value>,
+    pub captures: Fields,
 }
 
 /// A reference cell. The lock is never contended, because a run belongs to one thread.
-pub(super) struct Cell(Mutex<Vec<Value>>);
+pub(super) struct Cell(Mutex<Option<Fields>>);
 
 impl Cell {
-    pub(super) fn new(values: Vec<Value>) -> Cell {
-        Cell(Mutex::new(values))
+    pub(super) fn new(values: Fields) -> Cell {
+        Cell(Mutex::new(Some(values)))
     }
 
     pub(super) fn read(&self) -> Vec<Value> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let contents = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        contents.as_deref().unwrap_or_default().to_vec()
     }
 
     /// Replaces the contents and returns the previous contents. The caller drops the previous contents after the lock
     /// is released, because the drop may take a long time.
-    pub(super) fn replace(&self, values: Vec<Value>) -> Vec<Value> {
+    pub(super) fn replace(&self, values: Option<Fields>) -> Option<Fields> {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), values)
     }
 }
@@ -87,48 +132,22 @@ impl Cell {
 /// Drops values, and everything owned only by them, without recursion.
 fn drop_iteratively(mut values: Vec<Value>) {
     while let Some(value) = values.pop() {
-        match value {
-            Value::Empty | Value::Tensor(_) => {}
-            Value::Closure(closure) => {
-                if let Some(mut closure) = Arc::into_inner(closure) {
-                    values.append(&mut closure.captures);
-                }
-            }
-            Value::Data(data) => {
-                if let Some(mut data) = Arc::into_inner(data) {
-                    values.append(&mut data.fields);
-                }
-            }
-            Value::Cell(cell) => {
-                if let Some(cell) = Arc::into_inner(cell) {
-                    values.append(&mut cell.replace(Vec::new()));
-                }
-            }
+        let owned = match value {
+            Value::Empty | Value::Tensor(_) => None,
+            Value::Closure(closure) => Arc::into_inner(closure).map(|closure| closure.captures),
+            Value::Data(data) => Arc::into_inner(data).map(|data| data.fields),
+            Value::Cell(cell) => Arc::into_inner(cell).and_then(|cell| cell.replace(None)),
+        };
+        if let Some(mut owned) = owned {
+            values.append(&mut owned.values);
         }
     }
 }
 
-impl Drop for Closure {
+impl Drop for Fields {
     fn drop(&mut self) {
-        if !self.captures.is_empty() {
-            drop_iteratively(std::mem::take(&mut self.captures));
-        }
-    }
-}
-
-impl Drop for Data {
-    fn drop(&mut self) {
-        if !self.fields.is_empty() {
-            drop_iteratively(std::mem::take(&mut self.fields));
-        }
-    }
-}
-
-impl Drop for Cell {
-    fn drop(&mut self) {
-        let values = self.replace(Vec::new());
-        if !values.is_empty() {
-            drop_iteratively(values);
+        if !self.values.is_empty() {
+            drop_iteratively(std::mem::take(&mut self.values));
         }
     }
 }
@@ -144,7 +163,7 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn make(&mut self, values: Vec<Value>) -> Value {
+    pub(super) fn make(&mut self, values: Fields) -> Value {
         let cell = Arc::new(Cell::new(values));
         if self.live.len() >= self.sweep_threshold {
             self.live.retain(|cell| cell.strong_count() > 0);
@@ -159,29 +178,38 @@ impl Drop for Cells {
     fn drop(&mut self) {
         for cell in self.live.drain(..) {
             if let Some(cell) = cell.upgrade() {
-                drop(cell.replace(Vec::new()));
+                drop(cell.replace(None));
             }
         }
     }
 }
 
+/// Maximum length in bytes of the description of an invalid program, which may have types with a million dimensions.
+const MAX_MESSAGE: usize = 4096;
+
 /// Returns the diagnostic for a program that violates the invariants of the planner.
 pub(super) fn bad_program(message: &str) -> Diagnostic {
-    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("invalid program: {message}"))
+    let end = message.floor_char_boundary(MAX_MESSAGE);
+    let rest = if end < message.len() { ".." } else { "" };
+    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("invalid program: {}{rest}", &message[..end]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn fields<const N: usize>(values: [Value; N]) -> Fields {
+        Fields::collect(N, values.into_iter().map(Ok)).unwrap()
+    }
+
     #[test]
     fn drops_long_chain_without_recursion() {
         let mut value = Value::Empty;
         for i in 0..1_000_000 {
             value = match i % 3 {
-                0 => Value::Closure(Arc::new(Closure { function: 0, captures: vec![value] })),
-                1 => Value::Data(Arc::new(Data { tag: 0, fields: vec![value] })),
-                _ => Value::Cell(Arc::new(Cell::new(vec![value]))),
+                0 => Value::Closure(Arc::new(Closure { function: 0, captures: fields([value]) })),
+                1 => Value::Data(Arc::new(Data { tag: 0, fields: fields([value]) })),
+                _ => Value::Cell(Arc::new(Cell::new(fields([value])))),
             };
         }
         drop(value);
@@ -189,11 +217,11 @@ mod tests {
 
     #[test]
     fn drops_cyclic_cell_at_end_of_run() {
-        let tensor = Arc::new(Closure { function: 0, captures: Vec::new() });
+        let tensor = Arc::new(Closure { function: 0, captures: fields([]) });
         let mut cells = Cells::default();
-        let Value::Cell(cell) = cells.make(vec![Value::Closure(tensor.clone())]) else { unreachable!() };
-        let cycle = Arc::new(Closure { function: 0, captures: vec![Value::Cell(cell.clone())] });
-        cell.replace(vec![Value::Closure(cycle), Value::Closure(tensor.clone())]);
+        let Value::Cell(cell) = cells.make(fields([Value::Closure(tensor.clone())])) else { unreachable!() };
+        let cycle = Arc::new(Closure { function: 0, captures: fields([Value::Cell(cell.clone())]) });
+        cell.replace(Some(fields([Value::Closure(cycle), Value::Closure(tensor.clone())])));
         drop(cell);
         assert_eq!(Arc::strong_count(&tensor), 2);
         drop(cells);

@@ -31,6 +31,7 @@ pub struct PluginRegion {
     /// True if runs change the state of the region.
     is_stateful: bool,
     may_be_lost: bool,
+    needs_zeroed_memory: bool,
 }
 
 /// `query` key that resets a region to its state after `load`.
@@ -46,7 +47,22 @@ impl PluginRegion {
         let label = format!("plugin {plugin}: run: region {symbol}");
         let may_be_lost = matches!(executable.query(MAY_BE_LOST, b"{}"), Ok(Some(answer)) if answer == b"true");
         let plugin = plugin.to_owned();
-        PluginRegion { executable, label, plugin, is_checked, slots: Vec::new(), is_stateful: false, may_be_lost }
+        PluginRegion {
+            executable,
+            label,
+            plugin,
+            is_checked,
+            slots: Vec::new(),
+            is_stateful: false,
+            may_be_lost,
+            needs_zeroed_memory: false,
+        }
+    }
+
+    /// Declares that the blob of the region was read from a file, so the region may read memory that it has not
+    /// written.
+    pub fn with_zeroed_memory(self) -> PluginRegion {
+        PluginRegion { needs_zeroed_memory: true, ..self }
     }
 
     /// Declares that the region runs on a device with separate memory, which may be lost.
@@ -150,6 +166,10 @@ impl Region for PluginRegion {
 
     fn device_workspace(&self, plan: u64, inputs: &[&[usize]]) -> Result<usize, Diagnostic> {
         device::workspace_bytes(&*self.executable, plan, inputs).map_err(|error| fault(&error))
+    }
+
+    fn needs_zeroed_memory(&self) -> bool {
+        self.needs_zeroed_memory
     }
 
     fn may_be_lost(&self) -> bool {
