@@ -7,7 +7,7 @@ use crate::log::{self, LogControl};
 use crate::options::Options;
 use crate::repository::Repository;
 use crate::shared_memory::Regions;
-use crate::threads::{MAX_THREADS, Threads};
+use crate::threads::{self, MAX_THREADS, Threads};
 use crate::{grpc, http};
 use byoc_ir::diag::codes::{runtime, serving};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -136,8 +136,10 @@ impl Server {
         })
     }
 
-    /// Closes the ports, finishes the requests in progress up to the shutdown limit, and stops the threads.
+    /// Closes the ports, finishes the requests in progress up to the shutdown limit, and joins the threads.
     pub fn stop(self) {
+        /// Time for which threads may go on after their work has been cancelled.
+        const JOIN_LIMIT: Duration = Duration::from_secs(3);
         tracing::info!(target: "byoc::serve", "stopping");
         self.app.is_stopping.store(true, Ordering::Relaxed);
         let _ = self.stop.send(true);
@@ -149,8 +151,11 @@ impl Server {
         // Cancels the runs that exceeded the shutdown limit.
         self.app.repository.engine().session.cancel.set(true);
         self.runtime.shutdown_timeout(Duration::from_secs(1));
-        if let Some(threads) = Arc::into_inner(self.threads) {
-            threads.stop();
+        let mut threads = Arc::into_inner(self.threads).map(Threads::close).unwrap_or_default();
+        threads.extend(self.app.repository.ready_models().iter().flat_map(|model| model.scheduler.close()));
+        let running_count = threads::join(threads, JOIN_LIMIT);
+        if running_count > 0 {
+            tracing::warn!(target: "byoc::serve", threads = running_count, "the process ends without threads that go on although their work was cancelled");
         }
         tracing::info!(target: "byoc::serve", "stopped");
     }

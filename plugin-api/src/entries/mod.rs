@@ -15,16 +15,18 @@
 //! | `line` | one line on standard error, written without allocation or locks |
 //! | `process` | process-wide state: working directory, limits, locale, standard streams |
 //! | `stdout` | standard output, reserved for the host |
+//! | `gate` | end of the process: no thread is inside a plugin while destructors run |
 //! | `exit` | termination of the process with a last message |
 //! | `handlers` | signals, `exit`, `fork`, threads that end inside an entry |
 //! | `watchdog` | termination of a process whose plugin does not return, or uses too much memory |
 //!
-//! The table and the floating-point environment are active in every process that loads plugins. The rest is active only
+//! The table, the gate and the floating-point environment are active in every process that loads plugins. The rest is active only
 //! in an executable that owns its process, such as the command-line tool, and calls [`own_process`].
 
 mod call_site;
 mod exit;
 mod float;
+mod gate;
 mod handlers;
 mod line;
 mod permanent;
@@ -36,6 +38,7 @@ mod thread;
 mod watchdog;
 
 pub use call_site::{CallSite, Entry};
+pub use gate::{is_shut_down, shut_down};
 pub use handlers::{mark_finished, own_process, report_interrupts};
 pub use process::{Change, set_change_reporter};
 pub use record::{prepare_thread, restore_process, save_float_state};
@@ -43,5 +46,5 @@ pub use stdout::ReservedStdout;
 pub use watchdog::{Limits, Watchdog};
 
 pub(crate) use call_site::CallSites;
-pub(crate) use record::{EntryGuard, enter, prepare, run};
+pub(crate) use record::{enter, prepare, run, run_task};
 pub(crate) use slots::current_site;
