@@ -11,7 +11,7 @@
 //! the first entries of each kind, and after the first run that follows a `load`.
 
 use super::call_site::{CallSite, Entry};
-use super::slots;
+use super::{handlers, slots};
 use crate::error::Error;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -121,8 +121,8 @@ extern "C" fn handle_exit_without_status() {
 }
 
 extern "C" fn handle_exit(status: c_int, _: *mut c_void) {
-    // A plugin that calls `exit` cannot leave its entry, and is named by another handler.
-    if slots::current_site().is_some() {
+    // A plugin that calls `exit` may never leave its entry, and is named by another handler.
+    if slots::current_site().is_some() || handlers::is_exit_unexpected() {
         close();
         return;
     }

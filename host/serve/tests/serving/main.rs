@@ -16,4 +16,5 @@ mod operation;
 mod process;
 mod repository;
 mod robustness;
+mod shapes;
 mod shared_memory;
