@@ -5,10 +5,10 @@
 //! run: no thread enters a plugin from then on, objects of plugins are leaked instead of released, and the end of the
 //! process waits until every thread has left the entry that it is in.
 //!
-//! Programs close the gate with [`shut_down`]. In a process that belongs to another program, a handler of `exit` closes
-//! it. Handlers run in the reverse order of their registration, and a library registers its destructors when it is
-//! loaded and when it first uses a static. So the handler is registered again after the entries that may do so: after
-//! the first entries of each kind, and after the first run that follows a `load`.
+//! A handler of `exit` closes the gate, in programs of byoc as in those that embed it. Handlers run in the reverse order
+//! of their registration, and a library registers its destructors when it is loaded and when it first uses a static. So
+//! the handler is registered again after the entries that may do so: after the first entries of each kind, and after
+//! the first run that follows a `load`.
 
 use super::call_site::{CallSite, Entry};
 use super::{handlers, slots};
@@ -126,7 +126,7 @@ extern "C" fn handle_exit(status: c_int, _: *mut c_void) {
         close();
         return;
     }
-    if shut_down().is_some() {
+    if !shut_down() {
         // SAFETY: neither function has preconditions. `_exit` skips the destructors that the entry could not survive.
         unsafe {
             libc::fflush(std::ptr::null_mut());
@@ -140,21 +140,21 @@ extern "C" fn on_fork() {
     slots::forget_other_threads();
 }
 
-/// Closes the gate, and waits until every other thread has left the plugin that it is in, at most five seconds from the
-/// first call. Returns an entry that is still running.
+/// Closes the gate, and waits until every other thread has left the plugin that it is in, at most for [`GRACE`] from the
+/// first call. Returns false if a thread has not.
 ///
-/// Plugins that ask are told that the work is cancelled. Later entries fail, and objects of plugins are leaked.
-pub fn shut_down() -> Option<CallSite> {
+/// Plugins that ask are told that the work is cancelled.
+fn shut_down() -> bool {
     static DEADLINE: OnceLock<Instant> = OnceLock::new();
     close();
     let deadline = *DEADLINE.get_or_init(|| Instant::now() + GRACE);
-    while let Some(site) = slots::entry_of_other_thread() {
+    while slots::is_other_thread_inside() {
         if Instant::now() >= deadline {
-            return Some(*site);
+            return false;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    None
+    true
 }
 
 /// Closes the gate. When this function returns, every thread that passed it has a call site in its slot.
@@ -168,5 +168,81 @@ fn close() {
     if !(barrier(REGISTER_PRIVATE_EXPEDITED) && barrier(PRIVATE_EXPEDITED)) {
         // Without the system call, a store may stay invisible to other processors for far less than this time.
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::exit, reason = "the end of a process is tested")]
+mod tests {
+    use super::super::call_site::CallSites;
+    use super::super::record::{enter, run, run_task};
+    use super::*;
+    use std::process::{Command, exit};
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc;
+
+    /// Variable that names the test whose body a child process runs.
+    const CHILD: &str = "BYOC_GATE_TEST";
+
+    /// Runs the body of the test `name` in a process of its own, because the gate never opens again. The body ends that
+    /// process with the exit code 7.
+    fn in_child(name: &str, body: fn()) {
+        if std::env::var_os(CHILD).is_some_and(|value| value == name) {
+            return body();
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", &format!("entries::gate::tests::{name}")]).env(CHILD, name);
+        let output = child.output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+
+    #[test]
+    fn closed_gate_admits_only_tasks_of_running_entries() {
+        in_child("closed_gate_admits_only_tasks_of_running_entries", || {
+            let sites = CallSites::of("gate", "region");
+            let outcome = run(sites.at(Entry::Run), || {
+                assert!(!is_shut_down());
+                close();
+                run_task(sites.at(Entry::Run), || assert!(is_shut_down()));
+                Ok(5)
+            });
+            assert_eq!(outcome, Ok(5), "an entry in progress completes");
+            assert!(run::<()>(sites.at(Entry::Run), || unreachable!("the gate is closed")).is_err());
+            let error = enter(sites.at(Entry::Release)).err().unwrap();
+            assert_eq!((error.message.as_str(), &*error.code), ("the process is ending", Error::CANCELLED));
+            assert!(slots::current_site().is_none() && shut_down());
+            exit(7);
+        });
+    }
+
+    #[test]
+    fn exit_waits_for_entries_of_other_threads() {
+        static HAS_LEFT: AtomicBool = AtomicBool::new(false);
+        /// Stands for the destructors of a library.
+        extern "C" fn destroy() {
+            if !HAS_LEFT.load(Ordering::SeqCst) {
+                std::process::abort();
+            }
+        }
+        in_child("exit_waits_for_entries_of_other_threads", || {
+            let sites = CallSites::of("gate", "region");
+            // SAFETY: the function lives as long as the process.
+            unsafe { libc::atexit(destroy) };
+            drop(enter(sites.at(Entry::Load)));
+            let (sender, receiver) = mpsc::channel();
+            std::thread::spawn(move || {
+                let _ = run(sites.at(Entry::Run), || {
+                    sender.send(()).unwrap();
+                    while !is_shut_down() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                    HAS_LEFT.store(true, Ordering::SeqCst);
+                    Ok(())
+                });
+            });
+            receiver.recv().unwrap();
+            exit(7);
+        });
     }
 }

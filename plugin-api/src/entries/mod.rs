@@ -38,7 +38,7 @@ mod thread;
 mod watchdog;
 
 pub use call_site::{CallSite, Entry};
-pub use gate::{is_shut_down, shut_down};
+pub use gate::is_shut_down;
 pub use handlers::{mark_finished, own_process, report_interrupts};
 pub use process::{Change, set_change_reporter};
 pub use record::{prepare_thread, restore_process, save_float_state};
