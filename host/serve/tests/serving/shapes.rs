@@ -86,7 +86,7 @@ fn memory_does_not_grow_with_the_number_of_shapes() {
 
 #[test]
 fn sigterm_while_plans_are_created_ends_without_a_fault() {
-    for round in 0..8 {
+    for round in 0..5 {
         for backend in backends() {
             let mut server = ShapeServer::start(backend);
             let (http, is_stopped, served_count) = (server.process.http, AtomicBool::new(false), AtomicUsize::new(0));
