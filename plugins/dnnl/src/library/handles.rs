@@ -5,7 +5,6 @@
 
 use super::OneDnn;
 use super::ffi::{self, Dims, MAX_NDIMS};
-use super::retained;
 use super::status::{OneDnnError, Status};
 use byoc_plugin_api::DType;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -71,7 +70,7 @@ owned! {
     /// List of post-ops.
     PostOps(ffi::CPostOps, post_ops_destroy) { entries: Vec<PostOpKey> };
     /// Implementation that the library chose for given types and layouts.
-    PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy) { retained_key: Option<Box<retained::Key>> };
+    PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy) { retained_key: Option<Box<ConvKey>> };
     /// Compiled primitive, which owns its generated code.
     Primitive(ffi::CPrimitive, primitive_destroy);
     /// Layout and address of a tensor.
@@ -246,6 +245,19 @@ pub struct Conv<'a> {
     pub weights: &'a Desc,
     pub bias: Option<&'a Desc>,
     pub dst: &'a Desc,
+}
+
+/// Everything that determines the code of a convolution.
+#[derive(Clone, PartialEq)]
+pub struct ConvKey {
+    pub implementation: String,
+    pub is_transposed: bool,
+    /// Number of threads, which determines how the work is divided.
+    pub threads: usize,
+    pub window: Window,
+    pub post_ops: Vec<PostOpKey>,
+    /// Source, weights, destination and, if present, bias.
+    pub tensors: Vec<Desc>,
 }
 
 fn raw(desc: Option<&Desc>) -> *const ffi::CMemoryDesc {
@@ -493,7 +505,7 @@ impl PrimitiveDesc {
     ) -> Result<PrimitiveDesc> {
         if self.library.retains_code(self.implementation()) {
             let tensors = [io.src.clone(), self.weights()?, io.dst.clone()].into_iter().chain(io.bias.cloned());
-            self.retained_key = Some(Box::new(retained::Key {
+            self.retained_key = Some(Box::new(ConvKey {
                 implementation: self.implementation().to_owned(),
                 is_transposed,
                 threads: self.library.threads(),
@@ -513,7 +525,7 @@ impl PrimitiveDesc {
     }
 
     /// Returns the key of a convolution whose code the library retains; `None` for every other primitive.
-    pub(super) fn retained_key(&self) -> Option<&retained::Key> {
+    pub(super) fn retained_key(&self) -> Option<&ConvKey> {
         self.retained_key.as_deref()
     }
 

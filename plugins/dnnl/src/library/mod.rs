@@ -26,7 +26,7 @@ pub struct OneDnn {
     team: Option<Team>,
     /// Path or bare file name that was passed to the dynamic loader.
     file: PathBuf,
-    /// True if the library never frees the kernels of some convolutions; see [`retained`].
+    /// True if the library never frees the kernels of some convolutions.
     retains_kernels: bool,
     /// Version, such as `3.2.0`.
     pub version: String,
@@ -129,6 +129,11 @@ impl OneDnn {
                 (self.api.set_primitive_cache_capacity)(capacity);
             }
         }
+    }
+
+    /// Returns true if the library never frees the code of this implementation of a convolution; see [`retained`].
+    fn retains_code(&self, implementation: &str) -> bool {
+        self.retains_kernels && implementation.contains("brg")
     }
 
     /// Sets the number of threads for calls by the calling thread.

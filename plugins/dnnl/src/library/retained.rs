@@ -10,28 +10,15 @@
 //! about 100 KiB each. Plans for further dimensions use the library's next implementation, whose code is freed with the
 //! plan; it is about as fast.
 
-use super::handles::{Desc, PostOpKey, Primitive, PrimitiveDesc, Result, Window};
-use super::{OneDnn, OneDnnError};
+use super::OneDnnError;
+use super::handles::{ConvKey, PostOpKey, Primitive, PrimitiveDesc, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of primitives with retained code that are created for dimensions that become known at run time.
 pub const MAX_RETAINED: usize = 128;
 
-/// Everything that determines the code of a convolution.
-#[derive(Clone, PartialEq)]
-pub struct Key {
-    pub implementation: String,
-    pub is_transposed: bool,
-    /// Number of threads, which determines how the work is divided.
-    pub threads: usize,
-    pub window: Window,
-    pub post_ops: Vec<PostOpKey>,
-    /// Source, weights, destination and, if present, bias.
-    pub tensors: Vec<Desc>,
-}
-
 struct Entry {
-    key: Key,
+    key: ConvKey,
     /// Primitive; `None` while only its place is reserved.
     primitive: Option<Arc<Primitive>>,
 }
@@ -49,12 +36,12 @@ fn pool() -> MutexGuard<'static, Pool> {
 }
 
 impl Pool {
-    fn find(&mut self, key: &Key) -> Option<&mut Entry> {
+    fn find(&mut self, key: &ConvKey) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|entry| entry.key == *key)
     }
 
     /// Returns true if the pool has, or can still reserve, an entry for this primitive.
-    fn reserve(&mut self, key: &Key) -> bool {
+    fn reserve(&mut self, key: &ConvKey) -> bool {
         if self.find(key).is_some() {
             return true;
         }
@@ -71,13 +58,6 @@ impl Pool {
 #[cfg(test)]
 pub fn reserved_count() -> usize {
     pool().reserved_count
-}
-
-impl OneDnn {
-    /// Returns true if the library never frees the code of this implementation of a convolution.
-    pub(super) fn retains_code(&self, implementation: &str) -> bool {
-        self.retains_kernels && implementation.contains("brg")
-    }
 }
 
 impl PrimitiveDesc {
