@@ -328,7 +328,7 @@ impl<H: HostServices> ServicesAbi for ExportedServices<H> {
             let call = || unsafe { (task.call)(task.context, index) };
             #[cfg(feature = "host")]
             if let Some(site) = site {
-                return crate::entries::run(site, call);
+                return crate::entries::run_task(site, call);
             }
             call();
         };

@@ -125,25 +125,31 @@ impl Cancel {
 
     /// Makes this token the current token of the thread until the returned [`Scope`] is dropped.
     pub fn enter(&self) -> Scope {
-        Scope { previous: CURRENT.replace(Some(self.clone())), _here: std::marker::PhantomData }
+        let previous = CURRENT.try_with(|current| current.replace(Some(self.clone())));
+        Scope { previous: previous.ok().flatten(), _here: std::marker::PhantomData }
     }
 
     /// Runs `body` with this token as the current token of the thread.
     pub fn within<R>(&self, body: impl FnOnce() -> R) -> R {
-        let is_current =
-            CURRENT.with_borrow(|current| current.as_ref().is_some_and(|active| Arc::ptr_eq(&self.0, &active.0)));
+        let is_current = with_current(|current| current.is_some_and(|active| Arc::ptr_eq(&self.0, &active.0)));
         let _scope = if is_current { None } else { Some(self.enter()) };
         body()
     }
 
     /// Returns the current token of this thread.
     pub fn current() -> Option<Cancel> {
-        CURRENT.with_borrow(Clone::clone)
+        with_current(|current| current.cloned())
     }
 }
 
 thread_local! {
     static CURRENT: RefCell<Option<Cancel>> = const { RefCell::new(None) };
+}
+
+/// Calls `body` with the current token of this thread. There is none in a handler of `exit`, which runs after the values
+/// of its thread have been destroyed.
+fn with_current<R>(body: impl Fn(Option<&Cancel>) -> R) -> R {
+    CURRENT.try_with(|current| body(current.borrow().as_ref())).unwrap_or_else(|_| body(None))
 }
 
 /// Guard that keeps a [`Cancel`] the current token of its thread.
@@ -156,13 +162,13 @@ pub struct Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        CURRENT.set(self.previous.take());
+        let _ = CURRENT.try_with(|current| current.replace(self.previous.take()));
     }
 }
 
 /// Returns true if the work of this thread is cancelled.
 pub fn is_requested() -> bool {
-    CURRENT.with_borrow(|slot| slot.as_ref().is_some_and(Cancel::is_set))
+    with_current(|current| current.is_some_and(Cancel::is_set))
 }
 
 /// Fails if the work of this thread is cancelled.
@@ -170,7 +176,7 @@ pub fn is_requested() -> bool {
 /// # Errors
 /// See [`Cancel::check`].
 pub fn check(at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
-    CURRENT.with_borrow(|slot| slot.as_ref().map_or(Ok(()), |cancel| cancel.check(at)))
+    CURRENT.try_with(|current| current.borrow().as_ref().map_or(Ok(()), |cancel| cancel.check(at))).unwrap_or(Ok(()))
 }
 
 /// Poll counter for loops whose iterations are too short for one poll each. It polls [`is_requested`] every few

@@ -3,7 +3,7 @@
 
 use byoc::runtime::tensor::Tensor;
 use byoc::{CompileOptions, Model, Session, io};
-use byoc_test_support::{c_library, workspace};
+use byoc_test_support::{c_library, onednn, plugin_dir, workspace};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -148,6 +148,30 @@ fn runs_allocate_nothing() {
     let program = build(&dir, &["cc", "-std=c11"], "tests/allocations.c", true);
     let output = Command::new(&program).arg(digits()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_process_ends_with_its_exit_code_while_threads_run_a_model() {
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "tests/exit_in_use.c", true);
+    let model = dir.path().join("conv.relay");
+    let text = "#[version = \"0.0.5\"]\n\
+                def @main(%x: Tensor[(1, 8, h, w), float32]) {\n\
+                  nn.relu(nn.conv2d(%x, ones(shape=[16, 8, 3, 3], dtype=\"float32\"), strides=[2, 2], \
+                  padding=[1, 1, 1, 1], channels=16, kernel_size=[3, 3]))\n\
+                }";
+    std::fs::write(&model, text).unwrap();
+    let backends = ["none", "dnnl"];
+    let backends = &backends[..1 + usize::from(onednn().is_some())];
+    for backend in backends {
+        let plugins = plugin_dir(if *backend == "none" { &[] } else { std::slice::from_ref(backend) });
+        for (round, ending) in (0..5).flat_map(|round| ["keep", "free", "run"].map(|ending| (round, ending))) {
+            let output =
+                Command::new(&program).arg(&model).arg(plugins.path()).args([backend, ending]).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(7), "{backend}, {ending}, round {round}: {}, {error}", output.status);
+        }
+    }
 }
 
 /// Writes a model whose second result is a constant; returns its path.

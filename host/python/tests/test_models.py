@@ -546,3 +546,55 @@ def test_command() -> None:
 
 def test_signal_handler_stays() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# End of the interpreter
+
+
+EXIT_IN_USE = """
+import asyncio, random, sys, threading
+import numpy as np, byoc
+
+model = byoc.compile(sys.argv[1], backend=sys.argv[2] or None)
+runs = 0
+
+def image(number):
+    return np.ones((1, 8, 9 + number % 37, 9 + number % 41), np.float32)
+
+def work(first):
+    global runs
+    for number in range(first, first + 100_000):
+        model(image(number))
+        runs += 1
+
+async def pending():
+    tasks = [asyncio.ensure_future(model.run_async([image(number)])) for number in range(60)]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    sys.exit(7)
+
+if sys.argv[3] == "threads":
+    for first in (0, 400, 800):
+        threading.Thread(target=work, args=(first,), daemon=True).start()
+    while runs < 60:
+        model(image(runs))
+    sys.exit(7)
+asyncio.run(pending())
+"""
+
+
+@pytest.mark.parametrize("backend", ["", "dnnl"])
+@pytest.mark.parametrize("how", ["threads", "async"])
+def test_exit_while_runs_are_in_progress(tmp_path: Path, backend: str, how: str) -> None:
+    if backend == "dnnl" and not os.environ.get("BYOC_DNNL_LIB"):
+        pytest.skip("oneDNN is not installed")
+    file = tmp_path / "conv.relay"
+    file.write_text(
+        '#[version = "0.0.5"]\n'
+        "def @main(%x: Tensor[(1, 8, h, w), float32]) {\n"
+        '  nn.relu(nn.conv2d(%x, ones(shape=[16, 8, 3, 3], dtype="float32"), strides=[2, 2], padding=[1, 1, 1, 1],'
+        " channels=16, kernel_size=[3, 3]))\n}\n"
+    )
+    for _ in range(4):
+        command = [sys.executable, "-c", EXIT_IN_USE, str(file), backend, how]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 7, done.stderr

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -89,7 +90,8 @@ pub struct JobResult {
     pub times: Times,
 }
 
-/// Queue and instances of a model version. Once it is dropped, its instances finish the queued requests and then exit.
+/// Queue and instances of a model version. Once it is closed or dropped, its instances finish the queued requests and
+/// then exit.
 #[derive(Debug)]
 pub struct Scheduler(Arc<SharedQueue>);
 
@@ -107,6 +109,7 @@ struct SharedQueue {
     executions: AtomicU64,
     queue: Mutex<Queue>,
     state_changed: Condvar,
+    instances: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -168,15 +171,17 @@ impl Scheduler {
             executions: AtomicU64::new(0),
             queue: Mutex::default(),
             state_changed: Condvar::new(),
+            instances: Mutex::default(),
         });
         let scheduler = Scheduler(queue_state);
         for instance in 0..instances {
             let queue_state = scheduler.0.clone();
             let thread = std::thread::Builder::new().name(format!("serve-{instance}"));
-            thread.spawn(move || queue_state.run_worker()).map_err(|error| {
+            let thread = thread.spawn(move || queue_state.run_worker()).map_err(|error| {
                 let message = format!("cannot start the thread of instance {instance}: {error}");
                 ServeError::new(Status::Unavailable, runtime::NO_THREADS, message)
             })?;
+            scheduler.0.instances.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         }
         Ok(scheduler)
     }
@@ -184,6 +189,14 @@ impl Scheduler {
     /// Returns the number of requests in the queue.
     pub fn pending_count(&self) -> usize {
         self.0.lock().pending.len()
+    }
+
+    /// Makes the instances exit once they have finished the queued requests. Returns their threads, which the caller
+    /// may join.
+    pub fn close(&self) -> Vec<JoinHandle<()>> {
+        self.0.lock().is_closed = true;
+        self.0.state_changed.notify_all();
+        std::mem::take(&mut *self.0.instances.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Executes a request. Dropping the future cancels the request.
@@ -274,8 +287,8 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        self.0.lock().is_closed = true;
-        self.0.state_changed.notify_all();
+        // The threads are not joined: the last reference may be dropped on a thread that serves connections.
+        drop(self.close());
     }
 }
 

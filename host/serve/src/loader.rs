@@ -4,7 +4,6 @@ use crate::error::{Result, ServeError, Status};
 use byoc_ir::diag::codes::runtime::{BAD_PROGRAM, NO_THREADS};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, oneshot};
 
 /// Maximum number of models that clients load and unload at the same time.
@@ -60,21 +59,8 @@ impl Loader {
         })
     }
 
-    /// Waits until all threads have ended, for at most `limit`. Returns true if they have.
-    pub fn join(&self, limit: Duration) -> bool {
-        const POLL_INTERVAL: Duration = Duration::from_millis(2);
-        let end = Instant::now().checked_add(limit);
-        loop {
-            let thread = self.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let Some(thread) = thread else { return true };
-            while !thread.is_finished() {
-                if end.is_some_and(|end| Instant::now() >= end) {
-                    return false;
-                }
-                std::thread::sleep(POLL_INTERVAL);
-            }
-            // A panic has ended its load, and was reported to the client.
-            let _ = thread.join();
-        }
+    /// Returns the threads, so that the caller may join them.
+    pub fn take_threads(&self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -8,7 +8,7 @@ use crate::log::{self, LogControl};
 use crate::options::Options;
 use crate::repository::Repository;
 use crate::shared_memory::Regions;
-use crate::threads::{MAX_THREADS, Threads};
+use crate::threads::{self, MAX_THREADS, Threads};
 use crate::{grpc, http};
 use byoc_ir::diag::codes::{runtime, serving};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -31,7 +31,6 @@ pub struct Server {
     tasks: Vec<JoinHandle<()>>,
     /// Signals that end the server. They are caught from its start, so that they also end the loading of models.
     signals: Mutex<[Signal; 2]>,
-    shutdown_timeout: Duration,
     /// Address of the HTTP endpoint.
     pub http: Option<SocketAddr>,
     /// Address of the gRPC endpoint.
@@ -47,7 +46,7 @@ impl Server {
     /// If the options are invalid, or the server cannot listen on an address.
     pub fn start(options: &Options) -> Result<Server> {
         let server = Server::open(options)?;
-        server.app.loader.join(Duration::MAX);
+        threads::join(server.app.loader.take_threads(), Duration::MAX);
         Ok(server)
     }
 
@@ -127,8 +126,7 @@ impl Server {
         };
         let tasks = listeners.into_iter().map(serve).collect();
         let [http, grpc, metrics] = addresses;
-        let shutdown_timeout = options.shutdown_timeout;
-        let server = Server { app, runtime, threads, stop, tasks, signals, shutdown_timeout, http, grpc, metrics };
+        let server = Server { app, runtime, threads, stop, tasks, signals, http, grpc, metrics };
         let address_text =
             |address: Option<SocketAddr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
         tracing::info!(target: "byoc::serve", http = address_text(http), grpc = address_text(grpc), metrics = address_text(metrics), "listening");
@@ -153,9 +151,11 @@ impl Server {
         });
     }
 
-    /// Closes the ports, cancels loads, finishes the requests in progress up to the shutdown limit, and stops the
+    /// Closes the ports, cancels loads, finishes the requests in progress up to the shutdown limit, and joins the
     /// threads.
     pub fn stop(self) {
+        /// Time for which threads may go on after their work has been cancelled.
+        const JOIN_LIMIT: Duration = Duration::from_secs(3);
         tracing::info!(target: "byoc::serve", loading = ?self.app.repository.loading(), "stopping");
         self.app.is_stopping.store(true, Ordering::Relaxed);
         self.app.repository.cancel_loads();
@@ -167,12 +167,13 @@ impl Server {
         });
         // Cancels the runs that exceeded the shutdown limit.
         self.app.repository.engine().session.cancel.set(true);
-        if !self.app.loader.join(self.shutdown_timeout) {
-            tracing::warn!(target: "byoc::serve", loading = ?self.app.repository.loading(), "the loads have not ended");
-        }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
-        if let Some(threads) = Arc::into_inner(self.threads) {
-            threads.stop();
+        let mut threads = Arc::into_inner(self.threads).map(Threads::close).unwrap_or_default();
+        threads.extend(self.app.repository.ready_models().iter().flat_map(|model| model.scheduler.close()));
+        threads.extend(self.app.loader.take_threads());
+        let running_count = threads::join(threads, JOIN_LIMIT);
+        if running_count > 0 {
+            tracing::warn!(target: "byoc::serve", threads = running_count, "the process ends without threads that go on although their work was cancelled");
         }
         tracing::info!(target: "byoc::serve", "stopped");
     }

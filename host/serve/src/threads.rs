@@ -8,7 +8,7 @@ use byoc_ir::diag::codes::runtime::NO_THREADS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
@@ -58,20 +58,30 @@ impl Threads {
         Some(Place { runtime: thread.runtime.clone(), load: thread.load.clone() })
     }
 
-    /// Stops the threads, even if connections are open.
-    pub fn stop(self) {
-        let threads: Vec<JoinHandle<()>> = self
-            .0
-            .into_iter()
-            .map(|Thread { stop, thread, .. }| {
-                drop(stop);
-                thread
-            })
-            .collect();
-        for thread in threads {
-            let _ = thread.join();
+    /// Makes the threads exit, even if connections are open. Returns them, so that the caller may join them.
+    pub fn close(self) -> Vec<JoinHandle<()>> {
+        let close = |Thread { stop, thread, .. }| {
+            drop(stop);
+            thread
+        };
+        self.0.into_iter().map(close).collect()
+    }
+}
+
+/// Waits until the threads have ended, but at most for `limit`. Returns the number of threads that are still running.
+pub fn join(threads: Vec<JoinHandle<()>>, limit: Duration) -> usize {
+    let deadline = Instant::now().checked_add(limit);
+    let mut running_count = 0;
+    for thread in threads {
+        while !thread.is_finished() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        match thread.is_finished() {
+            true => _ = thread.join(),
+            false => running_count += 1,
         }
     }
+    running_count
 }
 
 impl Thread {

@@ -92,6 +92,11 @@ pub fn mark_finished() {
     HAS_FINISHED.store(true, Ordering::SeqCst);
 }
 
+/// Returns true if `exit` was called before the host of this process had finished, so by a plugin.
+pub(super) fn is_exit_unexpected() -> bool {
+    HOST_PID.load(Ordering::Relaxed) != 0 && !HAS_FINISHED.load(Ordering::SeqCst)
+}
+
 /// Makes Ctrl-C print the call site of a running plugin, if any. Does not end the process: handlers that are installed
 /// later run as well.
 ///

@@ -15,20 +15,22 @@
 //! | `line` | one line on standard error, written without allocation or locks |
 //! | `process` | process-wide state: working directory, limits, locale, standard streams |
 //! | `stdout` | standard output, reserved for the host |
+//! | `gate` | end of the process: no thread is inside a plugin while destructors run |
 //! | `exit` | termination of the process with a last message |
 //! | `generation` | how often the process has been forked |
 //! | `handlers` | signals, `exit`, `fork`, threads that end inside an entry |
 //! | `calls` | functions by which a plugin ends the process without any handler |
 //! | `watchdog` | termination of a process whose plugin does not return, or uses too much memory |
 //!
-//! The table and the floating-point environment are active in every process that loads plugins. The rest is active only
-//! in an executable that owns its process, such as the command-line tool, and calls [`own_process`]; the handlers alone
-//! in a process that calls [`guard_process`], such as an interpreter.
+//! The table, the gate and the floating-point environment are active in every process that loads plugins. The rest is
+//! active only in an executable that owns its process, such as the command-line tool, and calls [`own_process`]; the
+//! handlers alone in a process that calls [`guard_process`], such as an interpreter.
 
 mod call_site;
 mod calls;
 mod exit;
 mod float;
+mod gate;
 mod generation;
 mod handlers;
 mod line;
@@ -41,6 +43,7 @@ mod thread;
 mod watchdog;
 
 pub use call_site::{CallSite, Entry, with_operators};
+pub use gate::is_shut_down;
 pub use generation::{current_generation, generation};
 pub use handlers::{guard_process, mark_finished, own_process, report_interrupts};
 pub use process::{Change, set_change_reporter};
@@ -50,5 +53,5 @@ pub use watchdog::{Limits, Watchdog};
 
 pub(crate) use call_site::CallSites;
 pub(crate) use calls::Interception;
-pub(crate) use record::{EntryGuard, enter, prepare, run};
+pub(crate) use record::{enter, prepare, run, run_task};
 pub(crate) use slots::current_site;

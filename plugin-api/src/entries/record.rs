@@ -1,9 +1,10 @@
 //! Entry guards, which record the entry in the thread's slot and restore the state that the plugin has changed.
 
-use super::call_site::CallSite;
+use super::call_site::{CallSite, Entry};
 use super::float::FloatState;
 use super::slots::{CURRENT_SLOT, LATEST_SITE, Slot, claim, last_site, with_left_tag};
-use super::{exit, process, thread};
+use super::{exit, gate, process, thread};
+use crate::error::Result;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -37,21 +38,32 @@ pub fn prepare_thread() {
     CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
 }
 
-/// Runs `body` as the `run` entry of a region, or as a task that an entry started on another thread. Costs a nanosecond
-/// or two.
+/// Runs `body` as the `run` entry of a region. Costs a nanosecond or two.
 ///
 /// Uses the recorded floating-point environment, because reading the current one would wait for all earlier
 /// computations. Does not check other process-wide state, because the checks need system calls.
+///
+/// # Errors
+/// If `body` fails, or the process ends.
 #[inline(always)]
-pub(crate) fn run<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
-    run_outermost::<false, R>(site, body)
+pub(crate) fn run<T>(site: &'static CallSite, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    run_outermost::<false, _>(site, || gate::pass(site, body))
 }
 
 /// Runs `body` as the `prepare` entry of a region: like [`enter`], but with the recorded floating-point environment, as
 /// in [`run`].
+///
+/// # Errors
+/// If `body` fails, or the process ends.
 #[inline(always)]
-pub(crate) fn prepare<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
-    run_outermost::<true, R>(site, body)
+pub(crate) fn prepare<T>(site: &'static CallSite, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    run_outermost::<true, _>(site, || gate::pass(site, body))
+}
+
+/// Runs `body` as a task that an entry, which is still running, has started on another thread.
+#[inline(always)]
+pub(crate) fn run_task(site: &'static CallSite, body: impl FnOnce()) {
+    run_outermost::<false, _>(site, body);
 }
 
 #[inline(always)]
@@ -71,7 +83,7 @@ fn run_outermost<const CHECKED: bool, R>(site: &'static CallSite, body: impl FnO
 
 #[cold]
 fn run_nested<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
-    let _guard = enter(site);
+    let _guard = record(site);
     body()
 }
 
@@ -107,7 +119,16 @@ fn restore_state(float: FloatState, site: &'static CallSite) {
 }
 
 /// Enters a plugin: records `site` as this thread's entry until the guard is dropped.
-pub(crate) fn enter(site: &'static CallSite) -> EntryGuard {
+///
+/// # Errors
+/// If the process ends.
+pub(crate) fn enter(site: &'static CallSite) -> Result<EntryGuard> {
+    let guard = record(site);
+    gate::pass(site, || Ok(()))?;
+    Ok(guard)
+}
+
+fn record(site: &'static CallSite) -> EntryGuard {
     let slot = CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
     let (previous_pointer, is_outermost) = (slot.pointer.load(Ordering::Relaxed), !slot.is_inside());
     let (pointer, float) = (ptr::from_ref(site).cast_mut(), FloatState::read());
@@ -138,6 +159,9 @@ impl Drop for EntryGuard {
         restore_state(self.float, self.site);
         if self.is_outermost {
             process::restore_changes(self.site);
+            if !matches!(self.site.entry, Entry::Query | Entry::Run | Entry::Release) {
+                gate::register_again(self.site);
+            }
         }
         self.slot.pointer.store(self.restored_pointer, Ordering::Release);
     }
@@ -145,7 +169,7 @@ impl Drop for EntryGuard {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call_site::{CallSites, Entry};
+    use super::super::call_site::CallSites;
     use super::super::slots::{SLOTS, current_site, running_entry};
     use super::*;
 
@@ -153,9 +177,9 @@ mod tests {
     fn entries_nest() {
         let (outer, inner) = (CallSites::of("record", "").at(Entry::Load), CallSites::of("record", "r").at(Entry::Run));
         assert_eq!(current_site(), None);
-        let guard = enter(outer);
+        let guard = enter(outer).unwrap();
         assert_eq!(current_site(), Some(outer));
-        run(inner, || {
+        run_task(inner, || {
             assert_eq!(current_site(), Some(inner));
             let observed_state = std::thread::spawn(|| (current_site(), running_entry().is_some())).join().unwrap();
             assert_eq!(observed_state, (None, true));
@@ -164,7 +188,7 @@ mod tests {
         drop(guard);
         assert_eq!(current_site(), None);
         assert_eq!(CURRENT_SLOT.get().unwrap().last_site(), Some(outer));
-        run(inner, || assert_eq!(current_site(), Some(inner)));
+        run_task(inner, || assert_eq!(current_site(), Some(inner)));
         assert_eq!(current_site(), None);
         assert_eq!(last_site().map(|site| site.entry), Some(Entry::Run));
     }
@@ -172,7 +196,7 @@ mod tests {
     #[test]
     fn panic_leaves_the_entry() {
         let site = CallSites::of("record", "panic").at(Entry::Run);
-        let result = std::panic::catch_unwind(|| run(site, || panic!("on purpose")));
+        let result = std::panic::catch_unwind(|| run_task(site, || panic!("on purpose")));
         assert!(result.is_err());
         assert_eq!(current_site(), None);
     }
@@ -181,10 +205,10 @@ mod tests {
     fn threads_release_their_slots() {
         let site = CallSites::of("record", "").at(Entry::Query);
         for _ in 0..SLOTS + 10 {
-            std::thread::spawn(|| drop(enter(site))).join().unwrap();
+            std::thread::spawn(|| drop(enter(site).unwrap())).join().unwrap();
         }
         std::thread::spawn(|| {
-            let _guard = enter(site);
+            let _guard = enter(site).unwrap();
             assert!(!CURRENT_SLOT.get().unwrap().is_shared());
         })
         .join()

@@ -126,6 +126,21 @@ pub(super) fn running_entry() -> Option<(&'static CallSite, usize)> {
     Some((outermost, sites.count()))
 }
 
+/// Returns true if a thread other than the calling one is inside a plugin.
+pub(super) fn is_other_thread_inside() -> bool {
+    slots_of_other_threads().any(|slot| slot.call_site().is_some())
+}
+
+/// Releases the slots of all threads but the calling one. Async-signal-safe.
+pub(super) fn forget_other_threads() {
+    slots_of_other_threads().for_each(Slot::release);
+}
+
+fn slots_of_other_threads() -> impl Iterator<Item = &'static Slot> {
+    let own_slot = CURRENT_SLOT.get();
+    slots().iter().filter(move |slot| !own_slot.is_some_and(|own_slot| ptr::eq(own_slot, *slot)))
+}
+
 /// Returns a recent entry: a run if a slot holds one, otherwise the most recently started entry.
 pub(super) fn last_site() -> Option<&'static CallSite> {
     let mut sites = slots().iter().filter_map(Slot::last_site);

@@ -183,7 +183,9 @@ mod tests {
 
     #[test]
     fn watchdog_stops_when_dropped() {
-        let limits = Limits { deadline: Some(Instant::now()), grace: Duration::ZERO, resident: Some(u64::MAX) };
+        // A deadline that had passed would end the process if another test had entered a plugin.
+        let deadline = Some(Instant::now() + Duration::from_secs(3600));
+        let limits = Limits { deadline, grace: Duration::ZERO, resident: Some(u64::MAX) };
         drop(Watchdog::start(limits).unwrap());
     }
 }

@@ -94,7 +94,7 @@ impl Memory {
     /// Calls a table function as an entry of the plugin.
     fn call(&self, f: impl FnOnce(*const crate::device::Report) -> i32) -> Result<()> {
         let site = self.sites.at(Entry::Run);
-        let _guard = crate::entries::enter(site);
+        let _guard = crate::entries::enter(site)?;
         match Failure::of(f).map_err(|error| error.with_entry(site.plugin, "memory"))? {
             PENDING => {
                 let error = Error::new("expected a completed operation, found a pending one");
@@ -195,7 +195,7 @@ impl AsMut<[u8]> for HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        let _guard = crate::entries::enter(self.memory.sites.at(Entry::Release));
+        let Ok(_guard) = crate::entries::enter(self.memory.sites.at(Entry::Release)) else { return };
         let table = &self.memory.table;
         if let Some(release_host) = table.release_host {
             // SAFETY: `allocate_host` returned the address, and this is its only owner.
@@ -225,7 +225,7 @@ unsafe impl Sync for Allocation {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let _guard = crate::entries::enter(self.memory.sites.at(Entry::Release));
+        let Ok(_guard) = crate::entries::enter(self.memory.sites.at(Entry::Release)) else { return };
         // SAFETY: the plugin returned the handle for a new buffer, and this allocation is its only owner.
         unsafe { (self.memory.table.release)(self.memory.table.this, self.handle.as_ptr()) };
     }
@@ -318,7 +318,7 @@ impl Event {
     /// If the work failed.
     pub fn wait(&self, time: Duration) -> Result<bool> {
         let site = self.sites.at(Entry::Run);
-        let _guard = crate::entries::enter(site);
+        let _guard = crate::entries::enter(site)?;
         let milliseconds = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         // SAFETY: `self` owns the event, and releases it only in `drop`.
         let status = Failure::of(|report| unsafe { (self.table.wait)(self.table.this, report, milliseconds) });
@@ -328,7 +328,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let _guard = crate::entries::enter(self.sites.at(Entry::Release));
+        let Ok(_guard) = crate::entries::enter(self.sites.at(Entry::Release)) else { return };
         // SAFETY: `self` owns the event, and releases it only here.
         unsafe { (self.table.release)(self.table.this) };
     }

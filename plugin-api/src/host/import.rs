@@ -26,15 +26,15 @@ impl<T> PluginObject<T> {
 
     /// Calls an entry of the object.
     #[inline]
-    fn call<R>(&self, entry: Entry, call: impl FnOnce(&T) -> R) -> R {
-        let _guard = enter(self.sites.at(entry));
+    fn call<R>(&self, entry: Entry, call: impl FnOnce(&T) -> Result<R>) -> Result<R> {
+        let _guard = enter(self.sites.at(entry))?;
         call(&self.object)
     }
 }
 
 impl<T> Drop for PluginObject<T> {
     fn drop(&mut self) {
-        let _guard = enter(self.sites.at(Entry::Release));
+        let Ok(_guard) = enter(self.sites.at(Entry::Release)) else { return };
         // SAFETY: a destructor runs at most once, and the object is not used after this call.
         unsafe { ManuallyDrop::drop(&mut self.object) };
     }
@@ -85,7 +85,7 @@ impl Codegen for ImportedCodegen {
         let options = region.options.to_string();
         let constants = RSlice::from_slice(region.constants);
         let compiled_region = {
-            let _guard = enter(CallSites::of(&self.plugin, &region.graph.symbol).at(Entry::Compile));
+            let _guard = enter(CallSites::of(&self.plugin, &region.graph.symbol).at(Entry::Compile))?;
             self.object.object.compile(region.graph, constants, options.as_str().into()).into_result()
         };
         self.with_context("compile", compiled_region)
@@ -119,7 +119,7 @@ impl Loader for ImportedLoader {
         let (symbol, blob) = (region.symbol.into(), region.blob.into());
         let sites = CallSites::of(&self.plugin, region.symbol);
         let executable = {
-            let _guard = enter(sites.at(Entry::Load));
+            let _guard = enter(sites.at(Entry::Load))?;
             self.object.object.load(symbol, blob, constants, options.as_str().into(), region.services).into_result()
         };
         let object = executable.map_err(|error| error.with_entry(&self.plugin, "load"))?;

@@ -26,7 +26,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
     // The path identifies the plugin in the call sites until its name is known.
     let sites = CallSites::of(&path.to_string_lossy(), "");
     let library = {
-        let _guard = enter(sites.at(Entry::Dlopen));
+        let _guard = enter(sites.at(Entry::Dlopen)).map_err(init_rejection)?;
         open(path)?
     };
     if kind == EntryKind::C {
@@ -37,7 +37,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
     let header = header(library)?;
     let api_version = check_version(header)?;
     let (module, info) = {
-        let _guard = enter(sites.at(Entry::Entry));
+        let _guard = enter(sites.at(Entry::Entry)).map_err(init_rejection)?;
         let module = header.init_root_module::<PluginModuleRef>().map_err(|error| layout_rejection(&error))?;
         (module, (module.info())())
     };
@@ -47,7 +47,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
         options: init_options().into(),
     };
     let init_result = {
-        let _guard = enter(CallSites::of(&info.name, "").at(Entry::Init));
+        let _guard = enter(CallSites::of(&info.name, "").at(Entry::Init)).map_err(init_rejection)?;
         (module.init())(arguments).into_result()
     };
     let init_result = init_result.map_err(|error| init_rejection(error.with_entry(&info.name, "init")))?;

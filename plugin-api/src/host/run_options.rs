@@ -43,16 +43,18 @@ impl BackendOptions {
 
     /// Applies the options to all runs on this thread until the returned [`Scope`] is dropped.
     pub fn enter(self) -> Scope {
-        Scope { previous: CURRENT.replace(Some(self)), _here: std::marker::PhantomData }
+        let previous = CURRENT.try_with(|current| current.replace(Some(self)));
+        Scope { previous: previous.ok().flatten(), _here: std::marker::PhantomData }
     }
 
     /// Returns the options of this thread's current run.
     pub fn current() -> Option<BackendOptions> {
-        CURRENT.with_borrow(Clone::clone)
+        CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
     }
 }
 
 thread_local! {
+    // A handler of `exit` may run a model after the values of its thread have been destroyed, hence `try_with`.
     static CURRENT: RefCell<Option<BackendOptions>> = const { RefCell::new(None) };
 }
 
@@ -67,7 +69,7 @@ pub struct Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        CURRENT.set(self.previous.take());
+        let _ = CURRENT.try_with(|current| current.replace(self.previous.take()));
     }
 }
 

@@ -368,6 +368,7 @@ impl Lowering<'_> {
         let alternatives =
             Alternatives { links, sources, targets, bias: bias.clone(), allows_sum: true, dim_map, dtype };
         let (library, requirement) = (self.library, SumRequirement::of(self.ir, op.output)?);
+        let limits_retained_code = self.ir.limits_retained_code;
         let selection = self.select(&alternatives, &|s, d, attr, with_bias| {
             let mut outcome = Err("oneDNN has no implementation of this operator".into());
             for weights in &weight_layouts {
@@ -376,6 +377,12 @@ impl Lowering<'_> {
                 outcome = match transposed {
                     false => PrimitiveDesc::convolution(library, &io, window, attr),
                     true => PrimitiveDesc::deconvolution(library, &io, window, attr),
+                };
+                outcome = match dtype {
+                    DType::F32 if limits_retained_code => outcome.and_then(PrimitiveDesc::within_retained_limit),
+                    DType::F32 => outcome,
+                    // Integer accumulations have no post-ops.
+                    _ => outcome.map(PrimitiveDesc::without_retained_key),
                 };
                 outcome = outcome.and_then(|desc| requirement.check(desc));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {

@@ -174,6 +174,9 @@ pub struct RegionIr {
     /// Cell states computed by LSTM cells, keyed by the model's value that each state replaces.
     pub cells: HashMap<Val, Val>,
     pub options: Options,
+    /// True if the number of primitives whose code the library never frees is limited, because a plan for these
+    /// dimensions is one of many.
+    pub limits_retained_code: bool,
     /// Operators by kind, operands and type, for deduplication while the IR is built.
     value_by_key: HashMap<String, Val>,
 }

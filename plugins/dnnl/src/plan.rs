@@ -7,6 +7,7 @@ use crate::argument::Argument;
 use crate::library::{Primitive, PrimitiveDesc};
 use byoc_plugin_api::DType;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Location of a buffer's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub enum Operation {
     /// Runs a primitive whose code is not generated yet.
     Primitive(PrimitiveDesc),
     /// Runs a primitive. The descriptor, which is twice as large as the primitive, has been dropped.
-    Code(Primitive),
+    Code(Arc<Primitive>),
     /// Fills the buffer of the only argument with this byte.
     Fill(u8),
     /// Replaces every NaN in the only argument with the first field. The second field is the number of elements.

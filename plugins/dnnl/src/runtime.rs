@@ -144,7 +144,7 @@ impl LoadedRegion {
         {
             return Ok((id, prepared_plan));
         }
-        let has_dynamic_shape = self.graph.inputs.iter().any(|input| input.ty.shape().is_none());
+        let has_dynamic_shape = self.has_dynamic_shape();
         let has_input_shape = |(input, dims): (&Input, &Vec<i64>)| {
             let input_shape = input.ty.shape();
             input_shape.is_some_and(|input_shape| input_shape.iter().map(|&d| d as i64).eq(dims.iter().copied()))
@@ -177,6 +177,11 @@ impl LoadedRegion {
         self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(id, prepared_plan.clone());
         state.by_dims.insert(shapes.to_vec(), id);
         Ok((id, prepared_plan))
+    }
+
+    /// Returns true if dimensions of an input become known only at run time.
+    fn has_dynamic_shape(&self) -> bool {
+        self.graph.inputs.iter().any(|input| input.ty.shape().is_none())
     }
 
     fn find(&self, id: u64) -> Option<Arc<PreparedPlan>> {
@@ -218,10 +223,11 @@ impl LoadedRegion {
         self.library.set_threads(self.threads);
         let mut ir = RegionIr::of(&self.graph, constants, shapes)?;
         ir.options = self.options;
+        ir.limits_retained_code = self.has_dynamic_shape();
         let mut plan = lower(self.library, &ir, packs)?;
         for step in &mut plan.steps {
             if let Operation::Primitive(desc) = &step.operation {
-                step.operation = Operation::Code(Primitive::new(desc)?);
+                step.operation = Operation::Code(Primitive::shared(desc)?);
             }
         }
         Ok(plan)

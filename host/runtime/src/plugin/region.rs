@@ -14,7 +14,7 @@ use crate::exec::region::{OutputDims, Prepared, Region, RegionCall};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{OutOfMemory, Shape, TensorView, TensorViewMut, memory};
 use byoc_plugin_api::host::device::{self, Event};
-use byoc_plugin_api::host::{InPlaceType, in_place};
+use byoc_plugin_api::host::{InPlaceType, entries, in_place};
 use byoc_plugin_api::{AttrValue, Call, Executable, TensorMut, TensorRef};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -178,7 +178,9 @@ impl Region for PluginRegion {
 
     fn release(&self, plan: u64) {
         let data = serde_json::json!({ "plan": plan }).to_string();
-        if let Err(error) = self.executable.query("plan.release", data.as_bytes()) {
+        if let Err(error) = self.executable.query("plan.release", data.as_bytes())
+            && !entries::is_shut_down()
+        {
             tracing::warn!("{}: cannot release plan {plan}: {}", self.label, fault(&error));
         }
     }

@@ -10,7 +10,7 @@ use byoc_ir::ir::Module;
 use byoc_ir::op::interpret::{Tensors, Values, interpret};
 use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::device::STREAM_SERVICE;
-use byoc_plugin_api::host::{device, run_options};
+use byoc_plugin_api::host::{device, entries, run_options};
 use byoc_plugin_api::run_options::RUN_OPTIONS_SERVICE;
 use byoc_plugin_api::{
     Call, Constant, Error, Executable, Graph, HostServices, NodeKind, Prepared, Result, Services, TensorType,
@@ -130,7 +130,7 @@ impl HostServices for Host {
     }
 
     fn cancelled(&self) -> bool {
-        self.cancel.is_set() || cancel::is_requested()
+        self.cancel.is_set() || cancel::is_requested() || entries::is_shut_down()
     }
 
     fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {

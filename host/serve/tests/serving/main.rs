@@ -17,4 +17,5 @@ mod operation;
 mod process;
 mod repository;
 mod robustness;
+mod shapes;
 mod shared_memory;

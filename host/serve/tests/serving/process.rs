@@ -15,10 +15,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a server process, and waits until it listens.
+    /// Starts a server process, and waits until it listens. Models run on the host unless the flags name a backend.
     pub fn start(flags: &[&str]) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_byoc-serve"));
-        command.args(["--http", "0", "--grpc", "0", "--backend", "none", "--log-format", "json"]).args(flags);
+        let backend = if flags.contains(&"--backend") { &[][..] } else { &["--backend", "none"] };
+        command.args(["--http", "0", "--grpc", "0", "--log-format", "json"]).args(backend).args(flags);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let listening = lines

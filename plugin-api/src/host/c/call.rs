@@ -5,6 +5,7 @@
 
 use super::abi::{self, OK};
 use crate::backend::{CompiledRegion, Verdict};
+use crate::entries::{CallSite, enter};
 use crate::error::{Error, Result};
 use crate::executable::{Executable, Prepared};
 use crate::guard::guard;
@@ -71,12 +72,30 @@ impl<'a> CallState<'a> {
         self
     }
 
-    /// Calls an entry and returns its status and the reported results.
+    /// Calls the entry `site` and returns its status and the reported results.
     ///
     /// # Errors
-    /// If the plugin called `fail`, returned an error status, or violated the contract.
-    pub fn run(self, entry: impl FnOnce(*mut abi::Call) -> i32) -> Result<(i32, Answers)> {
+    /// If the plugin called `fail`, returned an error status, or violated the contract, or the process ends.
+    pub fn run(self, site: &'static CallSite, entry: impl FnOnce(*mut abi::Call) -> i32) -> Result<(i32, Answers)> {
+        let guard = enter(site)?;
         let status = entry((&raw const self).cast_mut().cast());
+        drop(guard);
+        self.outcome(status)
+    }
+
+    /// Calls `run`, `prepare` or another function that records its call site itself; otherwise like
+    /// [`run`](CallState::run).
+    ///
+    /// # Errors
+    /// Like [`run`](CallState::run), and if `entry` fails.
+    #[inline(always)]
+    pub fn run_recorded(self, entry: impl FnOnce(*mut abi::Call) -> Result<i32>) -> Result<(i32, Answers)> {
+        let status = entry((&raw const self).cast_mut().cast())?;
+        self.outcome(status)
+    }
+
+    #[inline(always)]
+    fn outcome(self, status: i32) -> Result<(i32, Answers)> {
         let mut answers = self.answers.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(violation) = answers.violation.take() {
             return Err(Error::new(violation));

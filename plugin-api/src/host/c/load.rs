@@ -31,7 +31,7 @@ pub fn load(
     let entry = unsafe { library.get::<abi::Entry>(super::ENTRY.as_bytes()) };
     let entry: abi::Entry = *entry.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
     let plugin = {
-        let _guard = enter(sites.at(Entry::Entry));
+        let _guard = enter(sites.at(Entry::Entry)).map_err(init_rejection)?;
         // SAFETY: the library exports the entry, which the header declares with this signature.
         unsafe { entry(ABI) }
     };
@@ -62,8 +62,7 @@ pub fn load(
     let host = host_table(services);
     let name: Arc<str> = declared_name.as_str().into();
     let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
-    let result = CallState::new(&host, &name).run(|call| {
-        let _guard = enter(CallSites::of(&declared_name, "").at(Entry::Init));
+    let result = CallState::new(&host, &name).run(CallSites::of(&declared_name, "").at(Entry::Init), |call| {
         // SAFETY: the header declares `init` with this signature, and all arguments live until the call returns.
         unsafe { init(call, file.as_ptr(), options.as_ptr()) }
     });

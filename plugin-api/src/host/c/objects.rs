@@ -6,7 +6,7 @@ use super::call::{Answers, CallState, HostTable};
 use crate::RefusalCode;
 use crate::backend::{Candidate, Codegen, CompiledRegion, LoadRequest, Loader, Region, Verdict};
 use crate::describe::Description;
-use crate::entries::{self, CallSites, Entry, EntryGuard, enter};
+use crate::entries::{self, CallSites, Entry, enter};
 use crate::error::{Error, Result};
 use crate::executable::{Call, Executable, Prepared};
 use crate::host::import::check_prepared;
@@ -33,7 +33,7 @@ unsafe impl<T: SizeTagged> Sync for Object<T> {}
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            let _guard = enter(self.sites.at(Entry::Release));
+            let Ok(_guard) = enter(self.sites.at(Entry::Release)) else { return };
             // SAFETY: the plugin registered `release` for this pointer, and no entry is in progress.
             unsafe { release(self.this) };
         }
@@ -41,10 +41,6 @@ impl<T> Drop for Object<T> {
 }
 
 impl<T> Object<T> {
-    fn enter(&self, entry: Entry) -> EntryGuard {
-        enter(self.sites.at(entry))
-    }
-
     fn call(&self) -> CallState<'_> {
         CallState::new(&self.host, &self.plugin)
     }
@@ -62,8 +58,7 @@ impl<T> Object<T> {
         let Some(entry) = entry else { return Ok(None) };
         let key = c_text(key);
         let (data, size) = (data.as_ptr().cast(), data.len());
-        let result = self.call().run(|call| {
-            let _guard = self.enter(Entry::Query);
+        let result = self.call().run(self.sites.at(Entry::Query), |call| {
             // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { entry(self.this, call, key.as_ptr(), data, size) }
         });
@@ -101,8 +96,7 @@ impl CCodegen {
         batch.fill(candidates);
         let pointers = batch.pointers();
         let call = self.0.call().for_judge(candidates.len());
-        let result = call.run(|call| {
-            let _guard = self.0.enter(Entry::Judge);
+        let result = call.run(self.0.sites.at(Entry::Judge), |call| {
             // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) }
         });
@@ -131,8 +125,7 @@ impl CCodegen {
 impl Codegen for CCodegen {
     fn describe(&self) -> Result<Description> {
         let Some(describe) = self.0.table.describe else { return Err(missing_function_message("describe").into()) };
-        let result = self.0.call().run(|call| {
-            let _guard = self.0.enter(Entry::Describe);
+        let result = self.0.call().run(self.0.sites.at(Entry::Describe), |call| {
             // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { describe(self.0.this, call) }
         });
@@ -187,8 +180,7 @@ impl Codegen for CCodegen {
             options: options.as_ptr(),
         };
         let call = self.0.call().for_region(&region.graph.symbol);
-        let result = call.run(|call| {
-            let _guard = enter(CallSites::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile));
+        let result = call.run(CallSites::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile), |call| {
             // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { compile(self.0.this, call, &raw const arguments) }
         });
@@ -236,8 +228,7 @@ impl Loader for CLoader {
         // The services of this request may differ from those that the plugin was initialized with.
         let host = self.0.host.with_services(region.services);
         let call = CallState::new(&host, &self.0.plugin).for_region(region.symbol);
-        let result = call.run(|call| {
-            let _guard = enter(CallSites::of(&self.0.plugin, region.symbol).at(Entry::Load));
+        let result = call.run(CallSites::of(&self.0.plugin, region.symbol).at(Entry::Load), |call| {
             // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
             unsafe { load(self.0.this, call, &raw const request) }
         });
@@ -279,10 +270,10 @@ impl Executable for CExecutable {
         // A dimension has the same representation as `usize` and as `i64`.
         let dims: SmallVec<[abi::Dims; 8]> =
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
-        let result = self.0.call().run(|call| {
+        let result = self.0.call().run_recorded(|call| {
             let site = self.0.sites.at(Entry::Prepare);
             // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
-            entries::prepare(site, || unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) })
+            entries::prepare(site, || Ok(unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) }))
         });
         let preparation = result.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
             true => Err(Error::new("expected a call to `output`, found none")),
@@ -304,9 +295,9 @@ impl Executable for CExecutable {
             workspace_size: call.workspace.len(),
             plan: call.plan,
         };
-        let result = self.0.call().run(|call| {
+        let result = self.0.call().run_recorded(|call| {
             // SAFETY: the header declares the entry with this signature, and all arguments outlive the call.
-            entries::run(self.0.sites.at(Entry::Run), || unsafe { run(self.0.this, call, &raw const arguments) })
+            entries::run(self.0.sites.at(Entry::Run), || Ok(unsafe { run(self.0.this, call, &raw const arguments) }))
         });
         self.0.with_context("run", result.map(drop))
     }

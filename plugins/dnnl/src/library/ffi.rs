@@ -242,6 +242,7 @@ functions! {
 
     fn primitive_desc_query(desc: *const CPrimitiveDesc, what: c_int, index: c_int, result: *mut c_void) -> Status;
     fn primitive_desc_query_md(desc: *const CPrimitiveDesc, what: c_int, index: c_int) -> *const CMemoryDesc;
+    fn primitive_desc_next_impl(desc: *mut CPrimitiveDesc) -> Status;
     fn primitive_desc_destroy(desc: *mut CPrimitiveDesc) -> Status;
     fn primitive_create(primitive: *mut *mut CPrimitive, desc: *const CPrimitiveDesc) -> Status;
     fn primitive_execute(

@@ -42,11 +42,12 @@ fn dims(values: &[i64]) -> Result<Dims> {
 }
 
 macro_rules! owned {
-    ($($(#[$doc:meta])* $name:ident($raw:ty, $destroy:ident);)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($raw:ty, $destroy:ident) $({ $($field:ident: $ty:ty),* })?;)*) => {$(
         $(#[$doc])*
         pub struct $name {
             library: &'static OneDnn,
             raw: *mut $raw,
+            $($($field: $ty,)*)?
         }
 
         impl Drop for $name {
@@ -65,11 +66,11 @@ owned! {
     /// Element type, shape and layout of a tensor.
     Desc(ffi::CMemoryDesc, memory_desc_destroy);
     /// Attributes of a primitive: post-ops and scratchpad mode.
-    Attr(ffi::CAttr, primitive_attr_destroy);
+    Attr(ffi::CAttr, primitive_attr_destroy) { post_ops: Vec<PostOpKey> };
     /// List of post-ops.
-    PostOps(ffi::CPostOps, post_ops_destroy);
+    PostOps(ffi::CPostOps, post_ops_destroy) { entries: Vec<PostOpKey> };
     /// Implementation that the library chose for given types and layouts.
-    PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy);
+    PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy) { retained_key: Option<Box<ConvKey>> };
     /// Compiled primitive, which owns its generated code.
     Primitive(ffi::CPrimitive, primitive_destroy);
     /// Layout and address of a tensor.
@@ -146,6 +147,16 @@ impl PartialEq for Desc {
     }
 }
 
+/// Post-op, as part of the key of a primitive.
+#[derive(Clone, PartialEq)]
+pub enum PostOpKey {
+    Sum,
+    /// Algorithm, and the bits of alpha and beta.
+    Eltwise(c_int, [u32; 2]),
+    /// Algorithm, and the second operand.
+    Binary(c_int, Desc),
+}
+
 impl PostOps {
     /// Creates an empty list.
     ///
@@ -155,7 +166,7 @@ impl PostOps {
         let mut raw = null_mut();
         // SAFETY: `raw` is a valid out-pointer.
         check(unsafe { (library.api.post_ops_create)(&mut raw) }, "post-ops")?;
-        Ok(PostOps { library, raw })
+        Ok(PostOps { library, raw, entries: Vec::new() })
     }
 
     /// Appends an addition of the destination's previous contents.
@@ -164,7 +175,9 @@ impl PostOps {
     /// If there are too many post-ops.
     pub fn sum(&mut self) -> Result<()> {
         // SAFETY: `self` owns the list. Type 0 stands for the destination's type.
-        check(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-op")
+        check(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-op")?;
+        self.entries.push(PostOpKey::Sum);
+        Ok(())
     }
 
     /// Appends an elementwise function.
@@ -174,7 +187,9 @@ impl PostOps {
     pub fn eltwise(&mut self, alg: c_int, alpha: f32, beta: f32) -> Result<()> {
         // SAFETY: `self` owns the list.
         let status = unsafe { (self.library.api.post_ops_append_eltwise)(self.raw, alg, alpha, beta) };
-        check(status, "eltwise post-op")
+        check(status, "eltwise post-op")?;
+        self.entries.push(PostOpKey::Eltwise(alg, [alpha.to_bits(), beta.to_bits()]));
+        Ok(())
     }
 
     /// Appends a binary operator whose second operand has the layout `other`.
@@ -184,7 +199,9 @@ impl PostOps {
     pub fn binary(&mut self, alg: c_int, other: &Desc) -> Result<()> {
         // SAFETY: `self` owns the list and `other` the descriptor; the library copies the descriptor.
         let status = unsafe { (self.library.api.post_ops_append_binary)(self.raw, alg, other.raw) };
-        check(status, "binary post-op")
+        check(status, "binary post-op")?;
+        self.entries.push(PostOpKey::Binary(alg, other.clone()));
+        Ok(())
     }
 }
 
@@ -197,7 +214,7 @@ impl Attr {
         let mut raw = null_mut();
         // SAFETY: `raw` is a valid out-pointer.
         check(unsafe { (library.api.primitive_attr_create)(&mut raw) }, "attributes")?;
-        let attr = Attr { library, raw };
+        let attr = Attr { library, raw, post_ops: post_ops.entries.clone() };
         // SAFETY: `attr` and `post_ops` own both objects; the library copies the list.
         unsafe {
             check((library.api.primitive_attr_set_scratchpad_mode)(raw, ffi::SCRATCHPAD_USER), "scratchpad mode")?;
@@ -230,6 +247,19 @@ pub struct Conv<'a> {
     pub dst: &'a Desc,
 }
 
+/// Everything that determines the code of a convolution.
+#[derive(Clone, PartialEq)]
+pub struct ConvKey {
+    pub implementation: String,
+    pub is_transposed: bool,
+    /// Number of threads, which determines how the work is divided.
+    pub threads: usize,
+    pub window: Window,
+    pub post_ops: Vec<PostOpKey>,
+    /// Source, weights, destination and, if present, bias.
+    pub tensors: Vec<Desc>,
+}
+
 fn raw(desc: Option<&Desc>) -> *const ffi::CMemoryDesc {
     desc.map_or(null(), |desc| desc.raw.cast_const())
 }
@@ -242,7 +272,7 @@ macro_rules! describe {
         // array the length that oneDNN requires.
         let status = unsafe { (library.api.$function)(&mut raw, library.engine, $($arg),*) };
         check(status, $subject)?;
-        Ok(PrimitiveDesc { library, raw })
+        Ok(PrimitiveDesc { library, raw, retained_key: None })
     }};
 }
 
@@ -261,13 +291,13 @@ impl PrimitiveDesc {
             (library.api.reorder_primitive_desc_create)(&mut raw, src.raw, engine, dst.raw, engine, attr.raw)
         };
         check(status, "reorder")?;
-        Ok(PrimitiveDesc { library, raw })
+        Ok(PrimitiveDesc { library, raw, retained_key: None })
     }
 
     pub fn convolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Result<PrimitiveDesc> {
         let [strides, dilates, pad_before, pad_after] = conv_dims(w)?;
         let alg = ffi::CONVOLUTION_DIRECT;
-        describe!(
+        let desc: Result<PrimitiveDesc> = describe!(
             library,
             "convolution",
             convolution_forward_primitive_desc_create(
@@ -283,14 +313,15 @@ impl PrimitiveDesc {
                 &pad_after,
                 attr.raw
             )
-        )
+        );
+        desc?.with_retained_key(false, io, w, attr)
     }
 
     /// Describes a transposed convolution.
     pub fn deconvolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Result<PrimitiveDesc> {
         let [strides, dilates, pad_before, pad_after] = conv_dims(w)?;
         let alg = ffi::DECONVOLUTION_DIRECT;
-        describe!(
+        let desc: Result<PrimitiveDesc> = describe!(
             library,
             "transposed convolution",
             deconvolution_forward_primitive_desc_create(
@@ -306,7 +337,8 @@ impl PrimitiveDesc {
                 &pad_after,
                 attr.raw
             )
-        )
+        );
+        desc?.with_retained_key(true, io, w, attr)
     }
 
     /// Describes a matrix product, batched over all dimensions except the last two.
@@ -461,6 +493,56 @@ impl PrimitiveDesc {
             "resampling",
             resampling_forward_primitive_desc_create(INFERENCE, alg, null(), src.raw, dst.raw, attr.raw)
         )
+    }
+
+    /// Records the key of a convolution whose code the library retains.
+    fn with_retained_key(
+        mut self,
+        is_transposed: bool,
+        io: &Conv<'_>,
+        w: &Window,
+        attr: &Attr,
+    ) -> Result<PrimitiveDesc> {
+        if self.library.retains_code(self.implementation()) {
+            let tensors = [io.src.clone(), self.weights()?, io.dst.clone()].into_iter().chain(io.bias.cloned());
+            self.retained_key = Some(Box::new(ConvKey {
+                implementation: self.implementation().to_owned(),
+                is_transposed,
+                threads: self.library.threads(),
+                window: w.clone(),
+                post_ops: attr.post_ops.clone(),
+                tensors: tensors.collect(),
+            }));
+        }
+        Ok(self)
+    }
+
+    /// Declares that equal kernels of this convolution have equal code, so that the library stores each of them once.
+    pub fn without_retained_key(self) -> PrimitiveDesc {
+        let mut desc = self;
+        desc.retained_key = None;
+        desc
+    }
+
+    /// Returns the key of a convolution whose code the library retains; `None` for every other primitive.
+    pub(super) fn retained_key(&self) -> Option<&ConvKey> {
+        self.retained_key.as_deref()
+    }
+
+    /// Replaces the implementation of a convolution by the library's next one.
+    ///
+    /// # Errors
+    /// If there is no other implementation.
+    pub(super) fn advance(&mut self) -> Result<()> {
+        // SAFETY: `self` owns the descriptor, which the library changes in place.
+        check(unsafe { (self.library.api.primitive_desc_next_impl)(self.raw) }, "next implementation")?;
+        let key = self.retained_key.take().filter(|_| self.library.retains_code(self.implementation()));
+        if let Some(mut key) = key {
+            self.implementation().clone_into(&mut key.implementation);
+            key.tensors[1] = self.weights()?;
+            self.retained_key = Some(key);
+        }
+        Ok(())
     }
 
     /// Returns the weight layout that the implementation expects.

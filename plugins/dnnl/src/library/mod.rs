@@ -5,6 +5,7 @@ mod find;
 mod handles;
 mod openmp;
 pub mod pages;
+pub mod retained;
 mod status;
 
 pub use find::{FILE_NAME, INSTALL_HINT, set_plugin_path};
@@ -25,6 +26,8 @@ pub struct OneDnn {
     team: Option<Team>,
     /// Path or bare file name that was passed to the dynamic loader.
     file: PathBuf,
+    /// True if the library never frees the kernels of some convolutions.
+    retains_kernels: bool,
     /// Version, such as `3.2.0`.
     pub version: String,
     // Never unmapped: the struct lives in a static.
@@ -85,7 +88,8 @@ fn open() -> Result<OneDnn> {
     }
     tracing::debug!("oneDNN {shown_version} from {library_path}");
     let team = Team::of(&library);
-    Ok(OneDnn { api, engine, set_threads, team, file, version: shown_version, _library: library })
+    let retains_kernels = !cfg!(target_arch = "x86_64") || version.minor < 4;
+    Ok(OneDnn { api, engine, set_threads, team, file, retains_kernels, version: shown_version, _library: library })
 }
 
 impl OneDnn {
@@ -125,6 +129,11 @@ impl OneDnn {
                 (self.api.set_primitive_cache_capacity)(capacity);
             }
         }
+    }
+
+    /// Returns true if the library never frees the code of this implementation of a convolution; see [`retained`].
+    fn retains_code(&self, implementation: &str) -> bool {
+        self.retains_kernels && implementation.contains("brg")
     }
 
     /// Sets the number of threads for calls by the calling thread.

@@ -13,6 +13,7 @@ mod plans;
 mod pool;
 mod recurrent;
 mod region;
+mod retained;
 mod status;
 mod winograd;
 
