@@ -291,45 +291,55 @@ fn varint(bytes: &[u8], offset: &mut usize) -> Option<u64> {
     None
 }
 
-/// Memory of the parts of a JSON text.
+/// Memory in bytes of what the parts of a JSON text become, with the capacity that growing vectors reserve.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonCosts {
-    /// Bytes for an object, without its members.
+    /// An object that is not empty, without its members.
     pub object: usize,
-    /// Bytes for an array, without its elements.
-    pub array: usize,
-    /// Bytes for each member of an object and each element of an array.
-    pub item: usize,
+    /// A member of an object.
+    pub member: usize,
+    /// A list that is not empty, with its first elements.
+    pub list: usize,
+    /// A further element of a list, or member of an object.
+    pub element: usize,
 }
 
-/// Returns the memory in bytes that a JSON text takes as a value with these costs. Strings count with their encoded
-/// size. Malformed text counts as well as it can be read.
-pub fn json(text: &[u8], costs: JsonCosts) -> usize {
-    let (mut objects, mut arrays, mut items) = (0usize, 0usize, 1usize);
-    let mut rest = text;
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        match byte {
-            b'{' => (objects, items) = (objects + 1, items + 1),
-            b'[' => (arrays, items) = (arrays + 1, items + 1),
-            b',' => items += 1,
-            b'"' => rest = after_string(rest),
-            _ => {}
-        }
+impl JsonCosts {
+    /// Returns the costs of a tree of values, each of `size` bytes: lists begin with four elements, and an object is a
+    /// table with its entries.
+    pub const fn tree(size: usize) -> JsonCosts {
+        JsonCosts { object: 4 * (size + 32), member: size + 80, list: 4 * size, element: 3 * size / 2 }
     }
-    let sizes = [(objects, costs.object), (arrays, costs.array), (items, costs.item)];
-    sizes.iter().fold(text.len(), |total, (count, size)| total.saturating_add(count.saturating_mul(*size)))
-}
 
-/// Returns the text after a string whose opening quote was read.
-fn after_string(mut text: &[u8]) -> &[u8] {
-    while let Some(position) = text.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
-        if text[position] == b'"' {
-            return &text[position + 1..];
+    /// Returns an upper bound on the memory in bytes that a text takes once it is decoded. The text need not be valid.
+    pub fn of(&self, text: &[u8]) -> usize {
+        /// Memory of a string, without its text.
+        const STRING: usize = 32;
+        let mut bytes = text.len();
+        let mut text = text.iter();
+        while let Some(byte) = text.next() {
+            let is_empty = |end: u8| text.as_slice().first() == Some(&end);
+            let size = match byte {
+                b'{' if !is_empty(b'}') => self.object,
+                b':' => self.member,
+                b'[' if !is_empty(b']') => self.list,
+                b',' => self.element,
+                b'"' => {
+                    while let Some(byte) = text.next()
+                        && *byte != b'"'
+                    {
+                        if *byte == b'\\' {
+                            text.next();
+                        }
+                    }
+                    STRING
+                }
+                _ => 0,
+            };
+            bytes = bytes.saturating_add(size);
         }
-        text = text.get(position + 2..).unwrap_or_default();
+        bytes
     }
-    &[]
 }
 
 #[cfg(test)]
@@ -417,18 +427,19 @@ mod tests {
     }
 
     #[test]
-    fn json_counts_values_outside_strings() {
-        let costs = JsonCosts { object: 10_000, array: 100, item: 1 };
+    fn json_takes_what_it_becomes() {
+        let costs = JsonCosts { object: 10_000, member: 1000, list: 100, element: 1 };
         for (text, expected) in [
-            ("1", 1),
-            ("[]", 102),
-            ("[1,2,3]", 104),
-            (r#"{"a":[1],"b":{}}"#, 20_000 + 100 + 5),
-            (r#"["[{,\"[{,\\",1]"#, 103),
-            (r#"["unterminated [[["#, 102),
-            ("[[[[", 405),
+            ("12", 0),
+            ("[]", 0),
+            ("{}", 0),
+            ("[[],2,3]", 102),
+            (r#"{"a":1}"#, 11_000 + 32),
+            (r#""[,\"{\\""#, 32),
+            (r#"["unfinished,,,"#, 132),
+            ("[[[[", 400),
         ] {
-            assert_eq!(json(text.as_bytes(), costs), expected + text.len(), "{text}");
+            assert_eq!(costs.of(text.as_bytes()), expected + text.len(), "{text}");
         }
     }
 }

@@ -23,7 +23,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use byoc::io::footprint::{self, JsonCosts};
+use byoc::io::footprint::JsonCosts;
 use byoc_ir::diag::{Code, codes::serving};
 use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
@@ -454,18 +454,12 @@ async fn small_body<T: Default + for<'a> Deserialize<'a>>(app: &Arc<App>, reques
     parse_json(&body_bytes.bytes, &mut Charge::default())
 }
 
-/// Memory of the parts of a JSON value. Vectors double their capacity as they grow; the first of a vector is 4 values.
-const VALUE_COSTS: JsonCosts =
-    JsonCosts { object: 11 * (MEMBER + size_of::<usize>()), array: 4 * size_of::<Value>(), item: 2 * MEMBER };
-/// Memory of a member of an object: its name, its value, its hash, and its place in the table.
-const MEMBER: usize = size_of::<String>() + size_of::<Value>() + 4 * size_of::<usize>();
-
 /// Parses JSON whose memory is added to `charge`; white space stands for the default value.
 fn parse_json<T: Default + for<'a> Deserialize<'a>>(text: &[u8], charge: &mut Charge) -> Result<T> {
     if text.iter().all(u8::is_ascii_whitespace) {
         return Ok(T::default());
     }
-    memory::grow(charge, footprint::json(text, VALUE_COSTS))?;
+    memory::grow(charge, JsonCosts::tree(size_of::<Value>()).of(text))?;
     serde_json::from_slice(text)
         .map_err(|error| ServeError::bad_request(format!("failed to parse the request JSON buffer: {error}")))
 }

@@ -7,7 +7,7 @@ use crate::request::{
     InferRequest, InferResponse, InputData, InputTensor, OutputData, Param, Params, check_count, requested_output,
     take_shared,
 };
-use byoc::io::footprint::{self, JsonCosts};
+use byoc::io::footprint::JsonCosts;
 use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
@@ -250,12 +250,13 @@ fn quote_tokens(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Memory of the parts of a request. The vectors that hold them double their capacity as they grow.
+/// Memory of the parts of a request. The first element of a vector reserves four, the first entry of a map eleven, and
+/// vectors double their capacity as they grow.
 const COSTS: JsonCosts = JsonCosts {
-    // The name, the datatype and the shape of an input, and a node of the map of its parameters.
     object: 4 * size_of::<JsonInput>() + 11 * (size_of::<String>() + size_of::<Param>()),
-    array: 4 * size_of::<Option<usize>>(),
-    item: 2 * size_of::<Scalar>(),
+    member: 2 * (size_of::<String>() + size_of::<Param>()),
+    list: 4 * size_of::<Scalar>(),
+    element: 2 * size_of::<Scalar>(),
 };
 
 /// Parses a request: `header` bytes of JSON, followed by the binary data of its inputs. The memory that the request
@@ -264,7 +265,7 @@ const COSTS: JsonCosts = JsonCosts {
 /// # Errors
 /// If the request is malformed, its sizes are inconsistent, or the memory limit is exhausted.
 pub fn parse(body: &Bytes, header: usize, charge: &mut Charge) -> Result<HttpRequest> {
-    memory::grow(charge, footprint::json(&body[..header], COSTS))?;
+    memory::grow(charge, COSTS.of(&body[..header]))?;
     let json: JsonRequest = serde_json::from_slice(&quote_tokens(&body[..header])).map_err(|error| {
         ServeError::bad_request(format!(
             "failed to parse the request JSON buffer: expected an inference request: {error}"

@@ -1,6 +1,7 @@
 //! Opens an artifact: maps it, checks it, and returns its parts without copying them.
 
-use super::json::{self, DecodedSize};
+use super::json;
+use byoc_files::footprint::JsonCosts;
 use super::manifest::{FORMAT, Manifest, RegionRecord, TensorRecord};
 use super::write::dtype_name;
 use super::{ALIGN, DIGEST_DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS, malformed};
@@ -168,7 +169,7 @@ impl<'a, T: AsRef<[u8]> + Send + Sync + 'static> Parts<'a, T> {
         &mut self,
         name: &str,
         user: &str,
-        size: &DecodedSize,
+        costs: &JsonCosts,
         copies: usize,
     ) -> Result<D, Diagnostic> {
         self.take(name, user)?;
