@@ -1,13 +1,13 @@
 //! Opens an artifact: maps it, checks it, and returns its parts without copying them.
 
 use super::json;
-use byoc_files::footprint::JsonCosts;
 use super::manifest::{FORMAT, Manifest, RegionRecord, TensorRecord};
 use super::write::dtype_name;
 use super::{ALIGN, DIGEST_DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS, malformed};
 use crate::compiled::{Compiled, CompiledRegion, PluginId, RegionSource, Variant};
 use crate::exec::program::Port;
 use crate::exec::{Program, validate};
+use byoc_files::footprint::JsonCosts;
 use byoc_files::mapped::{self, MappedFile};
 use byoc_files::open_regular;
 use byoc_ir::cancel;
@@ -173,7 +173,7 @@ impl<'a, T: AsRef<[u8]> + Send + Sync + 'static> Parts<'a, T> {
         copies: usize,
     ) -> Result<D, Diagnostic> {
         self.take(name, user)?;
-        let (value, charge) = json::decode(name, self.get(name)?, size, copies)?;
+        let (value, charge) = json::decode(name, self.get(name)?, costs, copies)?;
         self.charges.push(charge);
         Ok(value)
     }
