@@ -46,7 +46,7 @@ fn a_plugin_that_ends_the_server_is_named() {
         let body = json!({"inputs": [input("x", &[1, 4], &[1.0; 4])]}).to_string();
         let mut client = Client::connect(http);
         client.send("POST", "/v2/models/m/infer", &[], body.as_bytes());
-        client.try_receive().err().expect("expected no reply");
+        client.try_receive().expect_err("expected no reply");
         let status = server.wait().unwrap();
         let mut text = String::new();
         log.read_to_string(&mut text).unwrap();
