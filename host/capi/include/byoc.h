@@ -11,6 +11,7 @@
  *   Structures are only extended at the end; fields beyond the end of a shorter structure are treated as 0.
  * - Strings are UTF-8 and NUL-terminated. A string that a function returns belongs to its object.
  * - Every function except *_free may be called concurrently from several threads, also on the same object.
+ * - In the child of a fork, sessions and models of the parent can only be freed; every other call returns an error.
  */
 #ifndef BYOC_H
 #define BYOC_H

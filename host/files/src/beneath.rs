@@ -46,7 +46,7 @@ impl Directory {
 
     fn open_by(&self, open: Open, path: &Path) -> Result<File> {
         if !is_path_of_names(path) {
-            return Err(Errno::XDEV.into());
+            return Err(Error::other("expected a file inside of the directory, found another path"));
         }
         // Opening a device or a FIFO may have side effects, so the kind of file is first read from a descriptor that
         // opens nothing.

@@ -2,6 +2,7 @@
 
 use byoc::{Diagnostic, Interface};
 use byoc_ir::diag::codes;
+use byoc_ir::escape;
 use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -61,6 +62,12 @@ pub fn result<T>(py: Python<'_>, outcome: Outcome<T>) -> PyResult<T> {
             ))
         }
     }
+}
+
+/// Escapes the characters of a text of several lines that a terminal would interpret.
+#[pyfunction]
+pub fn escaped(text: &str) -> String {
+    escape::lines(text).into_owned()
 }
 
 /// Rewords a message of the command line in terms of the Python package.

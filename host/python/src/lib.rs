@@ -26,7 +26,7 @@ mod _byoc {
     #[pymodule_export]
     use super::command::main;
     #[pymodule_export]
-    use super::error::in_python;
+    use super::error::{escaped, in_python};
     #[pymodule_export]
     use super::graph::Graph;
     #[pymodule_export]

@@ -480,6 +480,70 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert python(code).stdout.strip() == "7"
 
 
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory with a plugin that ends the process: FAULT says how, ENTRY in which entry."""
+    folder = tmp_path_factory.mktemp("plugins")
+    command = "cc -O0 -shared -fPIC -w -I plugin-api/include tests/hardened/faulty.c -lm -lpthread -o".split()
+    subprocess.run([*command, folder / "libbyoc_elementwise.so"], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "found"),
+    [
+        ("segv", -11, "terminated by SIGSEGV"),
+        ("abort", -6, "terminated by SIGABRT"),
+        ("exit0", 1, "called exit before"),
+        ("_exit0", 1, "called _exit before"),
+        ("quick_exit", 1, "called quick_exit before"),
+        ("exec", 1, "called execl before"),
+    ],
+)
+def test_plugin_that_ends_the_interpreter(relu: str, faulty: Path, fault: str, code: int, found: str) -> None:
+    run = f"""
+import faulthandler, sys
+import numpy as np
+import byoc
+if sys.argv[1:] == ["before"]: faulthandler.enable()
+session = byoc.Session(plugin_dirs=[{os.fspath(faulty)!r}])
+if sys.argv[1:] == ["after"]: faulthandler.enable()
+byoc.compile({relu!r}, backend="elementwise", session=session)(np.ones((2, 3), np.float32))
+"""
+    for order in ["none", "before", "after"]:
+        done = subprocess.run(
+            [sys.executable, "-c", run, order],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "FAULT": fault, "ENTRY": "run"},
+        )
+        lines = [line for line in done.stderr.splitlines() if "error[E0450]: plugin elementwise: run: region " in line]
+        assert done.returncode == code and len(lines) == 1 and found in lines[0], done.stderr
+        # The handler of the program runs, too.
+        assert ("Fatal Python error" in done.stderr) == (code < 0 and order != "none"), done.stderr
+
+
+def test_a_program_may_exit_and_crash_by_itself(relu: str) -> None:
+    run = f"import byoc, numpy, os, sys; byoc.compile({relu!r})(numpy.ones((2, 3), numpy.float32)); "
+    for end, code in [("sys.exit(0)", 0), ("os._exit(3)", 3), ("os.abort()", -6), ("os.kill(os.getpid(), 11)", -11)]:
+        done = python(run + end)
+        assert done.returncode == code and "E0450" not in done.stderr, done.stderr
+
+
+def test_messages_have_no_control_characters(tmp_path: Path) -> None:
+    name = "x\x1b[2J\n\u202e\u009b"
+    value = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
+    node = onnx.helper.make_node("None" + name, [name], ["y"], name=name)
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [value]))
+    with pytest.raises(byoc.ModelError) as raised:
+        byoc.compile(model.SerializeToString())
+    error = raised.value
+    for text in [str(error), error.message, *error.context]:
+        assert all(character == "\n" or character.isprintable() for character in text), ascii(text)
+    assert "\n" not in error.message and "\\u{1b}" in str(error)
+
+
 def test_import_is_light() -> None:
     done = python("import sys, byoc; print([m for m in ('numpy', 'torch', 'onnx', 'asyncio') if m in sys.modules])")
     assert done.stdout.strip() == "[]", done.stderr

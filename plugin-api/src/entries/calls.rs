@@ -1,10 +1,11 @@
 //! Calls by which a plugin ends or replaces the process: `_exit`, `execve` and others, after which no handler of the
 //! process runs. The table of imports of a plugin is changed so that these calls pass through [`on_call`], which prints
-//! the message, and ends the process with an error. In a child process that the plugin forked, they do what they always
-//! do.
+//! the message, and ends the process with an error. Calls that would remove the handlers of the host leave them. In a
+//! child process that the plugin forked, all of them do what they always do.
 
-use super::handlers::{exit_after_call, is_guarded, report_signal};
+use super::handlers::{exit_after_call, is_guarded, keep_handler, report_signal};
 use std::ffi::{c_int, c_long};
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Effect of a function.
@@ -20,9 +21,13 @@ enum Effect {
     Kills,
     /// Makes the system call in the first argument.
     Calls,
+    /// Sets the handler of the signal in the first argument to the second one.
+    SetsHandler,
+    /// Sets the action of the signal in the first argument to the one that the second one points to.
+    SetsAction,
 }
 
-const FUNCTIONS: [(&str, Effect); 18] = [
+const FUNCTIONS: [(&str, Effect); 20] = [
     ("exit", Effect::Ends),
     ("_exit", Effect::Ends),
     ("_Exit", Effect::Ends),
@@ -41,6 +46,8 @@ const FUNCTIONS: [(&str, Effect); 18] = [
     ("raise", Effect::Raises),
     ("kill", Effect::Kills),
     ("syscall", Effect::Calls),
+    ("signal", Effect::SetsHandler),
+    ("sigaction", Effect::SetsAction),
 ];
 
 /// Addresses of the functions of the C library, which the trampolines call.
@@ -68,19 +75,20 @@ impl Interception {
     }
 }
 
-extern "C" fn on_call(index: usize, first: c_long, second: c_long) {
+/// Handles a call of a plugin; returns the function that continues it.
+extern "C" fn on_call(index: usize, first: c_long, second: c_long) -> usize {
+    let original = ORIGINALS[index].load(Ordering::Acquire);
     if !is_guarded() {
-        return;
+        return original;
     }
     let (name, effect) = FUNCTIONS[index];
     match effect {
         Effect::Ends => exit_after_call(name),
         Effect::Aborts => report_signal(libc::SIGABRT),
         Effect::Raises => report_signal(first as c_int),
+        // A process, its group, or every process.
         Effect::Kills => {
-            // SAFETY: the functions have no preconditions.
-            let (own, group) = unsafe { (libc::getpid(), libc::getpgrp()) };
-            if [own, 0, -1, -group].contains(&(first as c_int)) {
+            if [std::process::id().cast_signed(), 0, -1].contains(&(first as c_int)) {
                 report_signal(second as c_int);
             }
         }
@@ -89,13 +97,37 @@ extern "C" fn on_call(index: usize, first: c_long, second: c_long) {
             libc::SYS_execve | libc::SYS_execveat => exit_after_call("the system call execve"),
             _ => {}
         },
+        Effect::SetsHandler => {
+            if keep_handler(first as c_int, second as libc::sighandler_t) {
+                return set_no_handler as extern "C" fn(c_int) -> libc::sighandler_t as usize;
+            }
+        }
+        Effect::SetsAction => {
+            // SAFETY: the plugin passes NULL or an action to `sigaction`.
+            let action = unsafe { ptr::with_exposed_provenance::<libc::sigaction>(second as usize).as_ref() };
+            if action.is_some_and(|action| keep_handler(first as c_int, action.sa_sigaction)) {
+                return set_no_action as extern "C" fn(c_int, _, _) -> c_int as usize;
+            }
+        }
     }
+    original
+}
+
+/// Replaces `signal` where the handler stays: returns the default action as the previous one.
+extern "C" fn set_no_handler(_: c_int) -> libc::sighandler_t {
+    libc::SIG_DFL
+}
+
+/// Replaces `sigaction` where the handler stays: stores the action, if the caller asks for it.
+extern "C" fn set_no_action(signal: c_int, _: *const libc::sigaction, previous: *mut libc::sigaction) -> c_int {
+    // SAFETY: the caller passes NULL or a valid output pointer as the third argument of `sigaction`.
+    unsafe { libc::sigaction(signal, ptr::null(), previous) }
 }
 
 type Trampoline = extern "C" fn();
 
 /// Defines one trampoline per function: it calls [`on_call`] with the index and the first two arguments, and goes on in
-/// the original function with all arguments as they were, whatever their number.
+/// the function that it returns, with all arguments as they were, whatever their number.
 macro_rules! trampolines {
     ($($index:literal)*) => {
         [$({
@@ -119,11 +151,11 @@ macro_rules! trampoline_code {
             "mov rsi, rdi",
             "mov edi, {index}",
             "call {on_call}",
+            "mov r11, rax",
             "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi", "pop rax",
-            "jmp qword ptr [rip + {originals} + 8 * {index}]",
+            "jmp r11",
             index = const $index,
             on_call = sym on_call,
-            originals = sym ORIGINALS,
         )
     };
 }
@@ -141,24 +173,21 @@ macro_rules! trampoline_code {
             "mov x1, x0",
             "mov x0, #{index}",
             "bl {on_call}",
+            "mov x16, x0",
             "ldp x8, x30, [sp, #64]",
             "ldp x6, x7, [sp, #48]",
             "ldp x4, x5, [sp, #32]",
             "ldp x2, x3, [sp, #16]",
             "ldp x0, x1, [sp], #80",
-            "adrp x16, {originals}",
-            "add x16, x16, :lo12:{originals}",
-            "ldr x16, [x16, #8 * {index}]",
             "br x16",
             index = const $index,
             on_call = sym on_call,
-            originals = sym ORIGINALS,
         )
     };
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-static TRAMPOLINES: [Trampoline; FUNCTIONS.len()] = trampolines!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17);
+static TRAMPOLINES: [Trampoline; FUNCTIONS.len()] = trampolines!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
 /// On other processors, no call is intercepted.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 static TRAMPOLINES: [Trampoline; 0] = [];

@@ -29,8 +29,8 @@ const SIGNALS: [(c_int, &str); 7] = [
 
 /// Set once the host has finished its work.
 static HAS_FINISHED: AtomicBool = AtomicBool::new(false);
-/// Previous action of each signal.
-static PREVIOUS_ACTIONS: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
+/// Previous action of each signal, if known.
+static PREVIOUS_ACTIONS: OnceLock<[Option<libc::sigaction>; SIGNALS.len()]> = OnceLock::new();
 
 /// Installs the process-wide protections: after a signal, an `exit` or a fork inside a plugin, a message names the
 /// plugin; changes to process-wide state are undone after each entry; standard output is reserved for the host.
@@ -55,16 +55,7 @@ pub fn guard_process() {
     GUARDED_PID.store(std::process::id(), Ordering::Relaxed);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let previous_actions = SIGNALS.map(|(signal, _)| {
-            let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: `action` is a valid output pointer; if the query fails, it stays zero, which is the default
-            // action.
-            unsafe {
-                libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
-                action.assume_init()
-            }
-        });
-        let _ = PREVIOUS_ACTIONS.set(previous_actions);
+        let _ = PREVIOUS_ACTIONS.set(SIGNALS.map(|(signal, _)| process::action_of(signal)));
         for (signal, _) in SIGNALS {
             install_handler(signal, on_fault);
         }
@@ -102,7 +93,7 @@ pub(super) fn is_exit_unexpected() -> bool {
 ///
 /// Returns `false` and installs nothing if Ctrl-C is ignored, as in a background job of a shell.
 pub fn report_interrupts() -> bool {
-    if process::interrupt_action().is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
+    if process::action_of(libc::SIGINT).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
         return false;
     }
     install_handler(libc::SIGINT, on_interrupt);
@@ -166,14 +157,14 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
     // For a fault in the host, the previous handler gives more detail, for example on a stack overflow. In a process that
     // the host shares, the previous handler belongs to the program.
     let is_passed_on = running_entry.is_none() || !owns_process();
-    let previous_action = index.filter(|_| is_passed_on).and_then(|index| PREVIOUS_ACTIONS.get()?.get(index));
+    let previous_action = index.filter(|_| is_passed_on).and_then(|index| PREVIOUS_ACTIONS.get()?.get(index)?.as_ref());
     restore_action(signal, previous_action);
-    // SAFETY: the kernel passes null or a pointer to the signal's information.
-    let was_sent = unsafe { information.as_ref() }.is_none_or(|information| information.si_code <= 0);
-    if was_sent {
+    // SAFETY: the kernel passes null or a pointer to the signal's information; `raise` has no preconditions.
+    unsafe {
         // A fault recurs when the handler returns. A signal that was sent does not recur, so it is raised again.
-        // SAFETY: `raise` has no preconditions.
-        unsafe { libc::raise(signal) };
+        if information.as_ref().is_none_or(|information| information.si_code <= 0) {
+            libc::raise(signal);
+        }
     }
 }
 
@@ -217,13 +208,8 @@ pub(super) fn exit_after_call(function: &str) {
 /// Prints a line because a plugin sends the process a signal that ends or stops it, and that no handler can report.
 pub(super) fn report_signal(signal: c_int) {
     const HARMLESS: [c_int; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the call is a query; `action` is a valid output pointer, and stays zero if the call fails.
-    let action = unsafe {
-        libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
-        action.assume_init()
-    };
-    if signal <= 0 || HARMLESS.contains(&signal) || action.sa_sigaction != libc::SIG_DFL {
+    let is_default = process::action_of(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL);
+    if signal <= 0 || HARMLESS.contains(&signal) || !is_default {
         return;
     }
     if let Some(site) = responsible_site() {
@@ -231,4 +217,15 @@ pub(super) fn report_signal(signal: c_int) {
         line.error(PROCESS_ENDED).site(site).text(": sent signal ").number(signal.unsigned_abs().into());
         line.text(" to the process").operators(site).write();
     }
+}
+
+/// Installs the host's handler instead of a plugin's request to ignore a fault, or to end the process without a message.
+/// Returns false for other requests.
+pub(super) fn keep_handler(signal: c_int, handler: libc::sighandler_t) -> bool {
+    let is_kept =
+        [libc::SIG_DFL, libc::SIG_IGN].contains(&handler) && SIGNALS.iter().any(|(fault, _)| *fault == signal);
+    if is_kept {
+        install_handler(signal, on_fault);
+    }
+    is_kept
 }

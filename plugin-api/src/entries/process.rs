@@ -122,10 +122,11 @@ fn locale() -> Option<CString> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
-pub(super) fn interrupt_action() -> Option<libc::sigaction> {
+/// Returns the action of a signal. Async-signal-safe.
+pub(super) fn action_of(signal: c_int) -> Option<libc::sigaction> {
     let mut action = MaybeUninit::uninit();
     // SAFETY: the call is a query; `action` is a valid output pointer, and is initialized if the call succeeds.
-    unsafe { (libc::sigaction(libc::SIGINT, std::ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init()) }
+    unsafe { (libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init()) }
 }
 
 /// Duplicates a file descriptor to a high descriptor number, which code that closes "all" descriptors is unlikely to
@@ -162,7 +163,7 @@ pub(super) fn record_initial_state() {
             streams,
             working_dir: working_dir().zip(dir),
             locale: locale(),
-            interrupt: Mutex::new(interrupt_action()),
+            interrupt: Mutex::new(action_of(libc::SIGINT)),
         }
     });
 }
@@ -212,7 +213,7 @@ pub(super) fn restore_changes(site: &CallSite) {
 /// never ignores Ctrl-C.
 fn check_interrupt(site: &CallSite, last_action: &Mutex<Option<libc::sigaction>>) {
     let mut last_action = last_action.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(action) = interrupt_action() else { return };
+    let Some(action) = action_of(libc::SIGINT) else { return };
     match &*last_action {
         Some(previous_action)
             if action.sa_sigaction == libc::SIG_IGN && previous_action.sa_sigaction != libc::SIG_IGN =>

@@ -7,6 +7,7 @@ use object::{Endianness, ReadCache, elf};
 use std::ffi::{CString, c_char, c_void};
 use std::fs::File;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,10 +15,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Import of a function: a word of the library's memory that holds the address of the function.
 pub(super) struct Import {
     function: Interception,
-    /// Address, relative to that of the library.
+    /// Address of the word, relative to that of the library.
     offset: u64,
-    /// True if the word is read-only once the library is loaded.
-    is_protected: bool,
+}
+
+/// Imports of a library that are replaced.
+#[derive(Default)]
+pub(super) struct Imports {
+    imports: Vec<Import>,
+    /// Addresses that are read-only once the library is loaded, relative to that of the library.
+    protected: Range<u64>,
 }
 
 /// Types of the relocations of imported functions: that of a call, and that of a pointer.
@@ -29,9 +36,9 @@ const RELOCATIONS: [elf::RelocationType; 2] = [elf::R_AARCH64_JUMP_SLOT, elf::R_
 const RELOCATIONS: [elf::RelocationType; 0] = [];
 
 /// Returns the imports of a library that are replaced; none if they cannot be read.
-pub(super) fn imports(path: &Path) -> Vec<Import> {
-    let read = || -> object::Result<Vec<Import>> {
-        let Ok(file) = File::open(path) else { return Ok(Vec::new()) };
+pub(super) fn imports(path: &Path) -> Imports {
+    let read = || -> object::Result<Imports> {
+        let Ok(file) = File::open(path) else { return Ok(Imports::default()) };
         let data = ReadCache::new(file);
         let header = elf::FileHeader64::<Endianness>::parse(&data)?;
         let endian = header.endian()?;
@@ -39,7 +46,7 @@ pub(super) fn imports(path: &Path) -> Vec<Import> {
         let protected = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_GNU_RELRO);
         let protected = protected.map_or(0..0, |segment| {
             let start = segment.p_vaddr(endian);
-            start..start.saturating_add(segment.p_memsz(endian)) & !(page_size() as u64 - 1)
+            start..start.saturating_add(segment.p_memsz(endian))
         });
         let sections = header.sections(endian, &data)?;
         let symbols = sections.symbols(endian, &data, elf::SHT_DYNSYM)?;
@@ -52,40 +59,40 @@ pub(super) fn imports(path: &Path) -> Vec<Import> {
                 let is_import = RELOCATIONS.contains(&relocation.r_type(endian, false)) && symbol.is_undefined(endian);
                 let function = if is_import { Interception::of(symbols.symbol_name(endian, symbol)?) } else { None };
                 if let Some(function) = function {
-                    let offset = relocation.r_offset(endian);
-                    imports.push(Import { function, offset, is_protected: protected.contains(&offset) });
+                    imports.push(Import { function, offset: relocation.r_offset(endian) });
                 }
             }
         }
-        Ok(imports)
+        Ok(Imports { imports, protected })
     };
     read().unwrap_or_default()
 }
 
 /// Replaces imports of the library with the handle `library`, which the dynamic loader has resolved.
-pub(super) fn replace(library: *mut c_void, imports: &[Import]) {
+pub(super) fn replace(library: *mut c_void, Imports { imports, protected }: &Imports) {
     let Some(library) = Loaded::of(library) else { return };
-    for Import { function, offset, is_protected } in imports {
+    for Import { function, offset } in imports {
         let address = library.address.wrapping_add(*offset as usize);
         let Ok(name) = CString::new(function.name()) else { continue };
-        // SAFETY: the name is a C string.
-        let original = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.expose_provenance();
-        // SAFETY: `contains` finds the word inside of the loaded library, and `mprotect` makes it writable, or fails. The
-        // word is replaced only if it holds the address of the function, so that a file which has changed since the
-        // imports were read does no harm. The replacement is called as the function would be.
+        if !library.contains(address) {
+            continue;
+        }
+        // SAFETY: the word is inside of the loaded library, and `mprotect` makes it writable, or fails. The word is replaced
+        // only if it holds the address of the function, so that a file which has changed since the imports were read
+        // does no harm. The replacement is called as the function would be. The dynamic loader protects whole pages.
         unsafe {
-            if original == 0 || !library.contains(address) {
-                continue;
-            }
+            let original = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).expose_provenance();
             let word = &*ptr::with_exposed_provenance::<AtomicUsize>(address);
-            if word.load(Ordering::Relaxed) != original {
+            if original == 0 || word.load(Ordering::Relaxed) != original {
                 continue;
             }
-            let page = ptr::with_exposed_provenance_mut::<c_void>(address & !(page_size() - 1));
-            if libc::mprotect(page, page_size(), libc::PROT_READ | libc::PROT_WRITE) == 0 {
+            let page_size = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096);
+            let page = ptr::with_exposed_provenance_mut::<c_void>(address & !(page_size - 1));
+            if libc::mprotect(page, page_size, libc::PROT_READ | libc::PROT_WRITE) == 0 {
                 word.store(function.replace(original), Ordering::Release);
-                if *is_protected {
-                    libc::mprotect(page, page_size(), libc::PROT_READ);
+                let end = library.address.wrapping_add(protected.end as usize) & !(page_size - 1);
+                if protected.contains(offset) && address < end {
+                    libc::mprotect(page, page_size, libc::PROT_READ);
                 }
             }
         }
@@ -131,9 +138,4 @@ fn base_of(address: *const c_void) -> Option<*const c_void> {
     // SAFETY: the call only compares the address with those of the libraries, and an all-zero `Dl_info` is valid.
     let info = unsafe { (libc::dladdr(address, info.as_mut_ptr()) != 0).then(|| info.assume_init())? };
     Some(info.dli_fbase.cast_const())
-}
-
-fn page_size() -> usize {
-    // SAFETY: `sysconf` has no preconditions.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }

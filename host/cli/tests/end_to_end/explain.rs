@@ -137,8 +137,15 @@ fn edges_lead_through_tuples() {
 fn page_shows_every_operator() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("page.html").display().to_string();
+    let artifact = dir.path().join("gru.byoc").display().to_string();
     byoc(["explain", &crate::data_text("models/gru"), "--html", &page]).ok();
+    byoc(["compile", &crate::data_text("models/gru"), "-o", &artifact, "--no-cache"]).ok();
+    let page_of_artifact = dir.path().join("artifact.html").display().to_string();
+    byoc(["explain", &artifact, "--html", &page_of_artifact]).ok();
     let page = std::fs::read_to_string(&page).unwrap();
+    // But for the title, the page of an artifact is that of its model.
+    let body = |page: &str| page.split_once("</h1>").unwrap().1.to_owned();
+    assert_eq!(body(&std::fs::read_to_string(page_of_artifact).unwrap()), body(&page));
     assert_eq!(page.matches("<g class=").count(), 15);
     // The page has as many edges as the ONNX graph: operators that are folded together are not connected with each
     // other.

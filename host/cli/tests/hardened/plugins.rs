@@ -126,8 +126,8 @@ enum ExpectedOutcome {
 }
 use ExpectedOutcome::{Either, Error, Harmless, Reported, Restored, Signal};
 
-/// Faults injected into every entry. `_exit`, SIGSTOP and SIGTERM are omitted, as `byoc` does not handle them.
-const FAULTS: [(&str, ExpectedOutcome); 24] = [
+/// Faults injected into every entry. SIGSTOP is omitted, as nothing but the message is left to check.
+const FAULTS: [(&str, ExpectedOutcome); 37] = [
     ("segv", Signal(11)),
     ("abort", Signal(6)),
     ("loop", Error("E0451")),
@@ -152,6 +152,19 @@ const FAULTS: [(&str, ExpectedOutcome); 24] = [
     ("pthexit", Either),
     ("print", Harmless),
     ("umask", Harmless),
+    ("_exit0", Error("E0450")),
+    ("exec", Error("E0450")),
+    ("quick_exit", Error("E0450")),
+    ("daemon", Error("E0450")),
+    ("forkexit0", Error("E0450")),
+    ("syscallexit", Error("E0450")),
+    ("threadexit0", Error("E0450")),
+    ("sigterm", Signal(15)),
+    ("sigkill", Signal(9)),
+    ("segvdefault", Signal(11)),
+    ("abortignored", Signal(6)),
+    ("forkexec", Harmless),
+    ("vforkexec", Harmless),
 ];
 
 /// Describes how a run with `fault` deviates from the expected outcome; `None` if it does not deviate.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import _byoc
+
 
 class Error(Exception):
     """Base class of the exceptions of byoc.
@@ -20,11 +22,13 @@ class Error(Exception):
         context: list[str] | None = None,
         text: str | None = None,
     ) -> None:
+        # Names in messages come from models, and whoever prints an exception prints them on a terminal.
+        message = _byoc.escaped(message)
         self.message = message
         self.code = code
         self.hint = hint
         self.context = list(context or ())
-        lines = [text or message]
+        lines = [_byoc.escaped(text) if text else message]
         if hint and hint not in lines[0]:
             lines.append(f"  help: {hint}")
         super().__init__("\n".join(lines))

@@ -102,7 +102,7 @@ class Model(_byoc.Model):
     def __repr__(self) -> str:
         def ports(ports: list[Port]) -> str:
             dims = [(p, ", ".join("?" if dim is None else str(dim) for dim in p.shape)) for p in ports]
-            return ", ".join(f"{port.name}: {port.dtype}[{shape}]" for port, shape in dims)
+            return ", ".join(f"{_byoc.escaped(port.name)}: {port.dtype}[{shape}]" for port, shape in dims)
 
         return f"<byoc.Model ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
 

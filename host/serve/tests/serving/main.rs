@@ -14,6 +14,7 @@ mod infer;
 mod models;
 mod mutations;
 mod operation;
+mod plugins;
 mod process;
 mod repository;
 mod robustness;

@@ -243,7 +243,7 @@ fn configurations_that_do_not_fit_are_load_errors() {
         ),
         (
             "relu",
-            "model_warmup { name: \"w\" batch_size: 1 inputs { key: \"x\" value { data_type: TYPE_FP32 dims: [1, 4] \
+            "model_warmup { name: \"w\" batch_size: 1 inputs { key: \"x\" value { data_type: TYPE_FP32 dims: [4] \
              input_data_file: \"secret\" } } }",
             "which is outside the directory",
         ),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .. import _errors
+from .. import _byoc, _errors
 
 
 def _of(cls: type[Exception], detail: str) -> Exception:
     """Creates the exception, with its code and name as a prefix of the detail."""
-    return cls(f"[ONNXRuntimeError] : {cls.code} : {cls.label} : {detail}")
+    return cls(f"[ONNXRuntimeError] : {cls.code} : {cls.label} : {_byoc.escaped(detail)}")
 
 
 def _define(name: str, code: int, label: str) -> type[Exception]:

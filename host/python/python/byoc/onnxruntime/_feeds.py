@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._byoc import escaped
 from . import _exceptions
 from ._describe import NodeArg
 from ._exceptions import InvalidArgument
@@ -13,6 +14,11 @@ from ._value import OrtValue
 
 # Type numbers in messages, for types other than tensors.
 _KIND_NUMBERS = {"map": 1, "seq": 3, "optional": 5}
+
+
+def _no_list(port: NodeArg) -> RuntimeError:
+    name = escaped(port.name)
+    return RuntimeError(f"Input must be a list of dictionaries or a single numpy array for input '{name}'.")
 
 
 def to_value(value: Any, port: NodeArg) -> Any:
@@ -28,7 +34,7 @@ def to_value(value: Any, port: NodeArg) -> Any:
     if value is None:
         raise _exceptions.Fail.of(f"Missing Input: {port.name}")
     if isinstance(value, (str, bytes)):
-        raise RuntimeError(f"Input must be a list of dictionaries or a single numpy array for input '{port.name}'.")
+        raise _no_list(port)
     if kind == "optional" and inner.startswith("tensor"):
         return to_value(value, NodeArg(port.name, inner, port.shape, port._has_rank))
     if kind == "optional":
@@ -47,7 +53,7 @@ def to_value(value: Any, port: NodeArg) -> Any:
         raise _tensor_instead(port)
     if isinstance(value, tuple):
         first = type(value[0]) if value else type(None)
-        raise RuntimeError(f"Iterable of {first} should be given as array for input '{port.name}'.")
+        raise RuntimeError(f"Iterable of {first} should be given as array for input '{escaped(port.name)}'.")
     if not isinstance(value, list):
         raise RuntimeError(f"Unable to handle object of type {type(value)}")
     return _to_sequence(value, port, inner)
@@ -71,7 +77,7 @@ def _to_map(value: Mapping[Any, Any], port: NodeArg) -> dict[Any, Any]:
     actual = "map(string,tensor(float))" if isinstance(key, str) else "map(int64,tensor(float))"
     if not isinstance(key, (str, int)):
         raise RuntimeError(
-            f"Unexpected key type  {type(key)}, it cannot be linked to C type int64_t for input '{port.name}'."
+            f"Unexpected key type  {type(key)}, it cannot be linked to C type int64_t for input '{escaped(port.name)}'."
         )
     keys, _, values = port.type[len("map(") : -1].partition(",")
     if not port.type.startswith("map(") or keys != ("string" if isinstance(key, str) else "int64"):
@@ -80,7 +86,8 @@ def _to_map(value: Mapping[Any, Any], port: NodeArg) -> dict[Any, Any]:
     for one in value.values():
         if isinstance(one, str) is not (convert is str) or not (convert is str or hasattr(one, "__float__")):
             raise RuntimeError(
-                f"Unexpected value type  {type(one)}, it cannot be linked to C type {keys} for input '{port.name}'."
+                f"Unexpected value type  {type(one)}, it cannot be linked to C type {keys} for input "
+                f"'{escaped(port.name)}'."
             )
     return {key: convert(one) for key, one in value.items()}
 
@@ -89,7 +96,7 @@ def _to_sequence(value: list[Any], port: NodeArg, inner: str) -> list[Any]:
     import numpy as np
 
     if not inner.startswith("tensor"):
-        raise RuntimeError(f"Unable to handle a list for input '{port.name}' of the type {port.type}")
+        raise RuntimeError(f"Unable to handle a list for input '{escaped(port.name)}' of the type {port.type}")
     elements = []
     for element in value:
         if isinstance(element, OrtValue):
@@ -112,7 +119,7 @@ def to_text(value: Any, port: NodeArg) -> Any:
     if value is None:
         raise _exceptions.Fail.of(f"Missing Input: {port.name}")
     if isinstance(value, (str, bytes, tuple)):
-        raise RuntimeError(f"Input must be a list of dictionaries or a single numpy array for input '{port.name}'.")
+        raise _no_list(port)
     if isinstance(value, Mapping):
         raise InvalidArgument.of(
             f"Unexpected input data type. Actual: ((map(string,tensor(float)))) , expected: (({port.type}))"
@@ -160,7 +167,7 @@ def to_array(value: Any, port: NodeArg) -> Any:
     if value is None:
         raise _exceptions.Fail.of(f"Missing Input: {port.name}")
     if isinstance(value, (str, bytes)):
-        raise RuntimeError(f"Input must be a list of dictionaries or a single numpy array for input '{port.name}'.")
+        raise _no_list(port)
     if isinstance(value, Mapping):
         raise InvalidArgument.of(
             f"Unexpected input data type. Actual: ((map(string,tensor(float)))) , expected: (({port.type}))"
@@ -169,7 +176,7 @@ def to_array(value: Any, port: NodeArg) -> Any:
         if hasattr(value, "__dlpack__"):
             value = np.from_dlpack(value)
         elif isinstance(value, tuple):
-            raise RuntimeError(f"Input must be a list of dictionaries or a single numpy array for input '{port.name}'.")
+            raise _no_list(port)
         elif isinstance(value, list):
             try:
                 value = np.asarray(value, dtype=_dtype_name(port.type))
