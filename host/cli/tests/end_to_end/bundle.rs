@@ -273,7 +273,9 @@ fn what_cannot_be_bundled_is_refused_by_name() {
     std::fs::write(path("out/notes.txt"), "keep").unwrap();
     let description = std::fs::read_to_string(bundle.root().join("bundle.json")).unwrap();
     for description in [None, Some(""), Some("{}"), Some(&*description)] {
-        description.map(|text| std::fs::write(path("out/bundle.json"), text).unwrap());
+        if let Some(text) = description {
+            std::fs::write(path("out/bundle.json"), text).unwrap();
+        }
         let tree = file_tree(&path("out"));
         let failure = byoc(bundle.arguments(&path("out"))).fails_with("E0513");
         failure.stderr_contains(&["found no intact bundle", "--force"]);
