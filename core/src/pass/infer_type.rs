@@ -556,7 +556,8 @@ mod tests {
     fn type_errors_beyond_the_first_are_counted() {
         let faults = infer_type(&module(MAX_REPORTED + 7, |i| format!(" let %a{i} = add(%x, 1);\n"))).unwrap_err();
         assert_eq!(faults.len(), MAX_REPORTED);
-        assert_eq!(faults[MAX_REPORTED - 1].diagnostic.notes, ["7 more errors are not shown"]);
+        let note = faults[MAX_REPORTED - 1].diagnostic.notes.last();
+        assert_eq!(note.map(String::as_str), Some("7 more errors are not shown"));
     }
 
     #[test]

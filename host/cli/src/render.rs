@@ -173,10 +173,10 @@ mod tests {
     #[test]
     fn long_lines_are_shortened_around_labels() {
         let line = format!("first\n{}é here {}\n", "é".repeat(MAX_EXCERPT), "x".repeat(MAX_EXCERPT));
-        let rendered = rendered(&line, &[line.find("here").unwrap()]);
-        assert!(rendered.contains(&format!("a.relay:2:{}", MAX_EXCERPT + 3)), "{rendered}");
-        assert!(rendered.contains("é here x") && rendered.contains("label 0") && rendered.len() < 1000, "{rendered}");
-        let mid_character = super::tests::rendered(&line, &[line.len() - 1, line.len()]);
-        assert!(mid_character.contains("label 1"), "{mid_character}");
+        let middle = rendered(&line, &[line.find("here").unwrap()]);
+        assert!(middle.contains(&format!("a.relay:2:{}", MAX_EXCERPT + 3)), "{middle}");
+        assert!(middle.contains("é here x") && middle.contains("label 0") && middle.len() < 1000, "{middle}");
+        let end = rendered(&line, &[line.len() - 1, line.len()]);
+        assert!(end.contains("label 1"), "{end}");
     }
 }

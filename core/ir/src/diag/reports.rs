@@ -42,9 +42,15 @@ impl<T: AsMut<Diagnostic>> Reports<T> {
     }
 
     /// Returns the errors that are kept, ordered by `key`; the last one has a note with the number of the others.
-    pub fn into_sorted<K: Ord>(self, key: impl FnMut(&T) -> K) -> Vec<T> {
+    pub fn into_sorted<K: Ord>(mut self, key: impl FnMut(&T) -> K) -> Vec<T> {
+        self.kept.sort_by_key(key);
+        self.into_vec()
+    }
+
+    /// Returns the errors that are kept, in the order in which they were added; the last one has a note with the number
+    /// of the others.
+    pub fn into_vec(self) -> Vec<T> {
         let Reports { mut kept, omitted } = self;
-        kept.sort_by_key(key);
         if omitted > 0
             && let Some(last) = kept.last_mut()
         {
@@ -52,12 +58,6 @@ impl<T: AsMut<Diagnostic>> Reports<T> {
             last.as_mut().notes.push(format!("{omitted} more {errors} not shown"));
         }
         kept
-    }
-
-    /// Returns the errors that are kept, in the order in which they were added; the last one has a note with the number
-    /// of the others.
-    pub fn into_vec(self) -> Vec<T> {
-        self.into_sorted(|_| ())
     }
 }
 

@@ -394,7 +394,6 @@ impl<'a> Parser<'a> {
         self.lookahead_tokens = [self.lexer.next(); 2];
     }
 
-    #[expect(clippy::boxed_local, reason = "errors are boxed in the whole parser")]
     fn report(&mut self, error: Box<Diagnostic>) {
         self.diagnostics.add(|| *error);
     }
