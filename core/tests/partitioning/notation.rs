@@ -61,3 +61,19 @@ fn page_has_the_numbers_of_the_operators() {
         }
     }
 }
+
+#[test]
+fn errors_and_length_of_a_table_are_bounded() {
+    use byoc_ir::diag::{MAX_REPORTED, codes};
+    let table: String = (0..MAX_REPORTED + 3).map(|i| format!("a{i}: undefined{i}(*)\n")).collect();
+    let parsed = parse_table(&table, Checks::Allowed);
+    assert_eq!((parsed.diagnostics.len(), parsed.entries.len()), (MAX_REPORTED, 0));
+    assert_eq!(parsed.diagnostics[MAX_REPORTED - 1].notes.last().unwrap(), "3 more errors are not shown");
+    let long_table = format!("# {}", "x".repeat(1 << 18));
+    assert_eq!(parse_table(&long_table, Checks::Allowed).diagnostics[0].code, codes::text::TOO_LARGE);
+    let cancel = byoc_ir::cancel::Cancel::default();
+    cancel.set(true);
+    let cancelled = cancel.within(|| parse_table(&table, Checks::Allowed));
+    let found: Vec<_> = cancelled.diagnostics.iter().map(|diagnostic| diagnostic.code).collect();
+    assert_eq!((found, cancelled.entries.len()), (vec![codes::runtime::CANCELLED], 0));
+}

@@ -214,7 +214,7 @@ fn jpeg_components(color: ColorType) -> u64 {
 mod tests {
     use super::*;
 
-    fn picture(dir: &Path) -> std::path::PathBuf {
+    fn picture(dir: &Path) -> PathBuf {
         let path = dir.join("p.png");
         let pixels = image::RgbImage::from_raw(2, 1, vec![255, 0, 51, 0, 255, 102]).unwrap();
         pixels.save(&path).unwrap();

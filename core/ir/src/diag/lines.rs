@@ -41,12 +41,15 @@ mod tests {
 
     #[test]
     fn finds_line_of_every_byte() {
-        for (text, expected) in [("", vec![0..0]), ("ab\n\ncd", vec![0..2, 3..3, 4..6]), ("a\n", vec![0..1, 2..2])] {
+        let cases: [(&str, &[(usize, usize)]); 3] =
+            [("", &[(0, 0)]), ("ab\n\ncd", &[(0, 2), (3, 3), (4, 6)]), ("a\n", &[(0, 1), (2, 2)])];
+        for (text, expected) in cases {
             let lines = Lines::of(text);
             for offset in 0..=text.len() {
                 let line = lines.line(offset);
                 assert_eq!(line, text[..offset].matches('\n').count() + 1);
-                assert_eq!(lines.range(line), expected[line - 1]);
+                let Range { start, end } = lines.range(line);
+                assert_eq!((start, end), expected[line - 1]);
             }
         }
     }

@@ -65,8 +65,8 @@ impl Parsed {
     }
 }
 
-/// Maximum length of a table in bytes.
-const MAX_TABLE: usize = 1 << 20;
+/// Maximum length of a table in bytes. The time for a match is quadratic in the number of its bindings.
+const MAX_TABLE: usize = 1 << 18;
 
 /// Parses a pattern table. Entries with errors are omitted. A cancelled parse reports its cancellation as its only error.
 pub fn parse_table(text: &str, checks: Checks) -> Parsed {
