@@ -12,6 +12,17 @@ use byoc_ir::cancel;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
+/// Maximum memory of a decoded message per byte. ONNX nodes with the shortest names and attributes take up to 50 bytes, and
+/// the tensors of a request as much; what takes more consists of empty messages.
+pub const MAX_EXPANSION: usize = 64;
+/// Memory that a message may take regardless of its encoded size.
+const MIN_LIMIT: usize = 64 << 20;
+
+/// Returns the maximum memory in bytes of a message of `encoded` bytes.
+pub fn limit(encoded: usize) -> usize {
+    encoded.saturating_mul(MAX_EXPANSION).saturating_add(MIN_LIMIT)
+}
+
 /// Memory of a message: its own size, and what its fields allocate.
 #[derive(Debug)]
 pub struct Layout {

@@ -1,17 +1,11 @@
 //! Decoding of messages within the memory limit and the time limit.
 
-use byoc_files::footprint::{self, Decodable};
+use byoc_files::footprint::{self, Decodable, MAX_EXPANSION};
 use byoc_ir::cancel;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::memory::{self, Charge};
 use bytes::{Buf, Bytes};
 use prost::Message;
-
-/// Maximum memory of the decoded structures per byte of a file. Nodes with the shortest names and attributes take up to
-/// 50 bytes; files that take more consist of empty messages.
-const MAX_EXPANSION: usize = 64;
-/// Memory that structures may take regardless of the size of their file.
-const MIN_LIMIT: usize = 64 << 20;
 
 /// Decodes a message, whose memory is charged until the charge is dropped. `error` creates the diagnostic for malformed
 /// bytes.
@@ -28,7 +22,7 @@ pub fn decode<M: Message + Default + Decodable>(
         cancel::check(progress)?;
         return Err(error("expected fewer fields".into()));
     };
-    let limit = bytes.len().saturating_mul(MAX_EXPANSION).saturating_add(MIN_LIMIT);
+    let limit = footprint::limit(bytes.len());
     if size > limit {
         let (size, limit) = (memory::Bytes(size), memory::Bytes(limit));
         return Err(error(format!(

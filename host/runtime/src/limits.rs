@@ -43,15 +43,20 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     if bytes >= 1.0 && bytes < usize::MAX as f64 { Ok(bytes as usize) } else { Err(size_error()) }
 }
 
-/// Returns the number of bytes that this process can still allocate: the minimum over the system and the control groups
-/// of the process; `None` if neither can be determined.
+/// Returns the number of bytes that this process can still allocate: the minimum over the system, the control groups of
+/// the process, and its limit on the address space; `None` if none of them can be determined.
 fn available(root: &Path) -> Option<usize> {
     let system_bytes = std::fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
     });
     let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    system_bytes.into_iter().chain(groups.lines().filter_map(|line| remaining_in_group(root, line))).min()
+    let address_space = std::fs::read_to_string(root.join("proc/self/limits")).ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+        // "unlimited" does not parse as a number.
+        line.split_whitespace().next()?.parse::<usize>().ok()
+    });
+    system_bytes.into_iter().chain(address_space).chain(groups.lines().filter_map(|line| remaining_in_group(root, line))).min()
 }
 
 /// Returns the remaining memory, in bytes, of the control group in a line of `/proc/self/cgroup`
@@ -104,10 +109,15 @@ mod tests {
     }
 
     #[test]
-    fn available_is_the_minimum_of_system_and_groups() {
+    fn available_is_the_minimum_of_system_groups_and_limits() {
         let meminfo = ("proc/meminfo", "MemTotal:       8000 kB\nMemAvailable:   4000 kB\n");
         assert_eq!(available_with(&[]), None);
         assert_eq!(available_with(&[meminfo]), Some(4000 << 10));
+        let limits = "Max file size             unlimited            unlimited            bytes\n\
+                      Max address space         2000000              unlimited            bytes\n";
+        assert_eq!(available_with(&[meminfo, ("proc/self/limits", limits)]), Some(2_000_000));
+        let unlimited = limits.replace("2000000", "unlimited");
+        assert_eq!(available_with(&[meminfo, ("proc/self/limits", &unlimited)]), Some(4000 << 10));
         let second_hierarchy = [
             meminfo,
             ("proc/self/cgroup", "0::/a/b\n"),

@@ -203,11 +203,13 @@ async fn decode<A: MethodRequest>(bytes: Bytes, charge: &Mutex<Charge>) -> Resul
             .and_then(A::convert)
     };
     if let Some(size) = footprint::protobuf::<A::Message>(&bytes, MAX_INLINE_FIELDS) {
+        check_expansion(size, bytes.len())?;
         memory::grow(&mut charge.lock().unwrap_or_else(PoisonError::into_inner), size)?;
         return decode(bytes);
     }
     let (request, decoded_charge) = run_task(move || {
         let size = footprint::protobuf::<A::Message>(&bytes, usize::MAX).unwrap_or(usize::MAX);
+        check_expansion(size, bytes.len())?;
         let mut charge = Charge::default();
         memory::grow(&mut charge, size)?;
         Ok((decode(bytes)?, charge))
@@ -215,6 +217,19 @@ async fn decode<A: MethodRequest>(bytes: Bytes, charge: &Mutex<Charge>) -> Resul
     .await?;
     charge.lock().unwrap_or_else(PoisonError::into_inner).merge(decoded_charge);
     Ok(request)
+}
+
+/// Checks that a message is not made of empty parts: a few bytes would take any amount of memory.
+fn check_expansion(size: usize, encoded: usize) -> Result<()> {
+    if size <= footprint::limit(encoded) {
+        return Ok(());
+    }
+    Err(ServeError::bad_request(format!(
+        "expected a message that takes at most {} once it is decoded, {} times its size, found {}",
+        byoc_ir::tensor::memory::Bytes(footprint::limit(encoded)),
+        footprint::MAX_EXPANSION,
+        byoc_ir::tensor::memory::Bytes(size)
+    )))
 }
 
 /// Method with one request and one response.
