@@ -56,7 +56,11 @@ fn available(root: &Path) -> Option<usize> {
         // "unlimited" does not parse as a number.
         line.split_whitespace().next()?.parse::<usize>().ok()
     });
-    system_bytes.into_iter().chain(address_space).chain(groups.lines().filter_map(|line| remaining_in_group(root, line))).min()
+    system_bytes
+        .into_iter()
+        .chain(address_space)
+        .chain(groups.lines().filter_map(|line| remaining_in_group(root, line)))
+        .min()
 }
 
 /// Returns the remaining memory, in bytes, of the control group in a line of `/proc/self/cgroup`
