@@ -2,7 +2,7 @@
 
 use byoc_ir::cancel::Cancel;
 use byoc_ir::diag::{Diagnostic, MAX_REPORTED, codes};
-use byoc_ir::text::{ParseOptions, parse};
+use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
 use std::time::Duration;
 
 fn diagnostics(source: &str) -> Vec<Diagnostic> {
@@ -77,4 +77,16 @@ fn cancelled_parse_reports_only_its_cancellation() {
         let position = errors[0].notes[0].split(' ').nth(1).and_then(|number| number.parse::<usize>().ok());
         assert!(position.is_some_and(|position| position < source.len() / 2), "{:?}", errors[0].notes);
     }
+}
+
+#[test]
+fn cancelled_print_is_not_complete() {
+    let parsed = parse(&program(10_000, |i| format!(" let %a{i} = exp(%x);\n")), &ParseOptions::default());
+    let print = || print(&parsed.module, &PrintOptions::default());
+    let length = print().complete().unwrap().text.len();
+    let cancel = Cancel::default();
+    cancel.set_timeout(Some(Duration::ZERO));
+    let printed = cancel.within(print);
+    assert!(printed.text.len() < length / 2);
+    assert_eq!(printed.complete().unwrap_err().code, codes::runtime::TIMED_OUT);
 }

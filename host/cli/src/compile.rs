@@ -24,8 +24,8 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     let build = BuildArgs { source: args.emit == Some(Stage::Source), ..args.build.clone() };
     let build_output = ready::build(&args.model, &build, &session, &inputs)?;
     match args.emit {
-        Some(Stage::Relay) => print_module(&build_output.simplified),
-        Some(Stage::Partitioned) => print_module(&build_output.partitioned),
+        Some(Stage::Relay) => print_module(&build_output.simplified)?,
+        Some(Stage::Partitioned) => print_module(&build_output.partitioned)?,
         Some(Stage::GraphJson) => println!("{:#}", export::graph_json(&build_output.partitioned)?),
         Some(Stage::RegionJson) => {
             export::region_json(&build_output.partitioned)?.iter().for_each(|g| println!("{g:#}"))
@@ -86,8 +86,9 @@ fn report_packed_constants(compiled: &Compiled) {
     );
 }
 
-fn print_module(module: &Module) {
-    print!("{}", escape::lines(&print(module, &PrintOptions::default()).text));
+fn print_module(module: &Module) -> Result<(), Failure> {
+    print!("{}", escape::lines(&print(module, &PrintOptions::default()).complete()?.text));
+    Ok(())
 }
 
 /// Runs `byoc source`.

@@ -37,7 +37,9 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     let module = relay::read_typed(&args.file)?;
     let mut print_module = |pass: &str, module: &Module| {
         if args.print_after.as_deref().is_some_and(|p| p == "all" || p == pass) {
-            eprint!("// after {pass}\n{}", text(module));
+            // The pass manager ends after a pass if the work is cancelled.
+            let text = text(module).unwrap_or_else(|reason| format!("// {}\n", reason.message));
+            eprint!("// after {pass}\n{text}");
         }
     };
     let mut run = RunOptions { verify_each: true, step_limit: args.pass_limit, after_pass: Some(&mut print_module) };
@@ -66,7 +68,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     match structural_equal(&actual_module, &expected_module) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(difference) => {
-            let (actual_module, expected_module) = (text(&actual_module), text(&expected_module));
+            let (actual_module, expected_module) = (text(&actual_module)?, text(&expected_module)?);
             // The time for a minimal difference is quadratic in the number of lines that differ.
             let time_left = Cancel::current().and_then(|cancel| cancel.remaining()).unwrap_or(MAX_DIFF_TIME);
             let diff = similar::TextDiff::configure()
@@ -86,11 +88,13 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
 /// Writes the resulting module to the output file or to standard output.
 fn write_result(args: &OptArgs, module: &Module) -> Result<(), Diagnostic> {
     let path = args.output.as_deref().unwrap_or(Path::new("-"));
-    output::write(path, |file| file.write_all(text(module).as_bytes()))
+    let text = text(module)?;
+    output::write(path, |file| file.write_all(text.as_bytes()))
 }
 
-fn text(module: &Module) -> String {
-    escape::lines(&print(module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text).into_owned()
+fn text(module: &Module) -> Result<String, Diagnostic> {
+    let printed = print(module, &PrintOptions { metadata: true, ..PrintOptions::default() }).complete()?;
+    Ok(escape::lines(&printed.text).into_owned())
 }
 
 fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {

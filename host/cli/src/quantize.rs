@@ -56,7 +56,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     result.warnings.iter().for_each(render::print_diagnostic);
     if to_stdout {
         // Standard output has no accompanying file, so the weights are written into the text.
-        let text = print(&result.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text;
+        let text = print(&result.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).complete()?.text;
         output::write(&args.output, |file| file.write_all(text.as_bytes()))?;
     } else {
         relay::write(&args.output, &result.module)?;

@@ -79,9 +79,9 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
 /// neither file is written.
 ///
 /// # Errors
-/// If a file cannot be written.
+/// If a file cannot be written, the text exceeds the memory limit, or the work is cancelled.
 pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
-    let module_text = print(module, &PrintOptions::default());
+    let module_text = print(module, &PrintOptions::default()).complete()?;
     let text = module_text.text.as_bytes();
     if module_text.constants.is_empty() {
         return io::write_together(&[(path, text)]);

@@ -3,19 +3,23 @@
 //! only use. Numbers are unique in the entire text; the body of a function is numbered before the function.
 //!
 //! Pending output is kept on a stack of [`Task`]s, so that a deeply nested module cannot
-//! overflow the call stack.
+//! overflow the call stack. Types are shared in memory but not in the text, which can be far larger than the module: the
+//! memory of the text counts as in use, and printing ends when the limit is exceeded or the work is cancelled.
 
 mod layout;
 mod names;
 
 use super::metadata;
 use super::number::write_scalar;
+use crate::cancel::{self, Ticks};
+use crate::diag::Diagnostic;
 use crate::ir::{
     AttrValue, Attrs, Callee, ClausePattern, Constructor, Expr, ExprId, Fault, Function, Id, Match, Module, Name,
     ScopeId, Scopes, Type, TypeDef,
 };
 use crate::op::{self, AttrKind};
 use crate::tensor::Tensor;
+use crate::tensor::memory::Charge;
 use layout::{Form, Layout};
 use names::VarNames;
 use std::cell::RefCell;
@@ -41,6 +45,18 @@ pub struct PrintedText {
     pub text: String,
     /// Values of `meta[relay.Constant][i]`.
     pub constants: Vec<Arc<Tensor>>,
+    /// Reason for which the text is incomplete.
+    stop: Option<Box<Diagnostic>>,
+}
+
+impl PrintedText {
+    /// Returns the text if it is complete.
+    ///
+    /// # Errors
+    /// If printing was cancelled, or the text exceeded the memory limit.
+    pub fn complete(mut self) -> Result<PrintedText, Diagnostic> {
+        self.stop.take().map_or(Ok(self), |reason| Err(*reason))
+    }
 }
 
 /// Prints a module.
@@ -156,7 +172,15 @@ struct Printer<'a> {
     holes: Vec<(usize, ExprId)>,
     /// Notes on the current line.
     margin: Vec<String>,
+    ticks: Ticks,
+    /// Counts the text as in use, as long as it was when it was last polled.
+    charge: Charge,
+    counted: usize,
+    stop: Option<Box<Diagnostic>>,
 }
+
+/// Number of bytes of text after which the memory is counted.
+const CHARGE_STEP: usize = 1 << 16;
 
 impl<'a> Printer<'a> {
     fn new(module: &'a Module, layout: Layout, options: &'a PrintOptions<'a>) -> Printer<'a> {
@@ -174,7 +198,23 @@ impl<'a> Printer<'a> {
             constant_index: HashMap::new(),
             holes: Vec::new(),
             margin: Vec::new(),
+            ticks: Ticks::every(1 << 8),
+            charge: Charge::default(),
+            counted: 0,
+            stop: None,
         }
+    }
+
+    /// Counts the memory of the text, and checks whether printing is to end.
+    fn poll(&mut self) -> Result<(), Box<Diagnostic>> {
+        let grown = self.out.len().saturating_sub(self.counted);
+        if grown < CHARGE_STEP && !self.ticks.is_requested() {
+            return Ok(());
+        }
+        self.counted = self.out.len();
+        let progress = || "a program was being printed as text".to_owned();
+        self.charge.grow(grown).map_err(|error| Diagnostic::from(error).note(progress()))?;
+        Ok(cancel::check(progress)?)
     }
 
     fn finish(mut self) -> PrintedText {
@@ -184,7 +224,7 @@ impl<'a> Printer<'a> {
             }
             metadata::write(&mut self.out, &self.constants);
         }
-        PrintedText { text: self.out, constants: self.constants }
+        PrintedText { text: self.out, constants: self.constants, stop: self.stop }
     }
 
     /// Writes `type Name[A] { ... }`.
@@ -252,6 +292,11 @@ impl<'a> Printer<'a> {
 
     fn run(&mut self) {
         while let Some(task) = self.tasks.pop() {
+            if let Err(reason) = self.poll() {
+                self.stop.get_or_insert(reason);
+                self.tasks.clear();
+                return;
+            }
             match task {
                 Task::Body { scope, root } => {
                     let next = self.layout.first_line(scope);
