@@ -18,7 +18,7 @@ const CRATES: [&str; 9] = [
 ];
 
 /// Texts that name options of third-party programs, or of `byoc opt`, which has no library equivalent.
-const OTHERS: [&str; 5] = ["--version", "--layout", "-- --ignored", "--build-id", "--set-section-alignment"];
+const OTHERS: [&str; 6] = ["--version", "--layout", "-- --ignored", "--build-id", "--set-section-alignment", "--exact"];
 
 fn collect_sources(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
