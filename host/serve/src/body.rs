@@ -106,6 +106,17 @@ pub async fn read_body(
     .await
 }
 
+/// Reads and drops a body of at most `max_size` bytes, so that the client reads the response instead of a reset.
+pub async fn drain(mut body: Body, max_size: usize) {
+    let mut size = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        size += frame.data_ref().map_or(0, Bytes::len);
+        if size > max_size {
+            break;
+        }
+    }
+}
+
 fn decompress(app: &App, bytes: &[u8], coding: Coding, max_size: usize) -> Result<BodyBytes> {
     let mut reader: Box<dyn Read> = match coding {
         Coding::Gzip => Box::new(GzDecoder::new(bytes)),

@@ -4,7 +4,7 @@
 //! `error` and `code`.
 
 use crate::app::{App, BodyBytes, run_json_task};
-use crate::body::{accepted_coding, infer_response, read_body};
+use crate::body::{accepted_coding, drain, infer_response, read_body};
 use crate::config;
 use crate::datatype::Datatype;
 use crate::error::{Result, ServeError, Status};
@@ -479,9 +479,12 @@ async fn control_request<T: Send + 'static>(
     arrival: Instant,
     convert: impl FnOnce(BTreeMap<String, Value>) -> Result<T> + Send + 'static,
 ) -> Result<(T, Charge)> {
-    app.check_control()?;
     let (parts, body) = request.into_parts();
     let read = async {
+        if let Err(error) = app.check_control() {
+            drain(body, app.max_request_size).await;
+            return Err(error);
+        }
         let BodyBytes { bytes, mut charge } = read_body(app, &parts.headers, body, app.max_request_size, 0).await?;
         run_json_task(bytes.len(), move || {
             let params: ControlParams = parse_json(&bytes, &mut charge)?;

@@ -27,6 +27,10 @@ fn control_is_off_unless_allowed() {
         let message = client.post(&format!("/v2/repository/models/relu/{verb}"), &json!({})).error(503);
         assert!(message.contains("--allow-control"), "{message}");
     }
+    // A large request is not decoded, and has a response all the same.
+    let items = "[],".repeat(1 << 20);
+    let large = format!(r#"{{"parameters":{{"a":[{items}0]}}}}"#);
+    client.request("POST", "/v2/repository/models/relu/load", &[], large.as_bytes()).error(503);
     let request = RepositoryModelRequest { model_name: "relu".into(), ..RepositoryModelRequest::default() };
     assert_eq!(
         call::<_, RepositoryModelResponse>(server.grpc, "RepositoryModelUnload", &request).unwrap_err().code,
