@@ -498,6 +498,17 @@ fn ten_thousand_mutations_never_panic() {
     assert!(refused_count > 1000, "expected more than 1000 rejected mutations, found {refused_count}");
 }
 
+#[test]
+fn a_rank_is_checked_before_dimensions_are_named() {
+    let mut model = model(vec![node("Relu", &["x"], &["y"])], Vec::new());
+    let dims = vec![DimensionValue::DimParam(String::new()); 65];
+    model.graph.as_mut().unwrap().input[0] = port("x", &dims);
+    let errors = convert_model(model, &LoadOptions::default(), None).unwrap_err();
+    let [error] = &errors[..] else { panic!("expected one error, found {errors:?}") };
+    assert_eq!(error.code, codes::frontends::UNSUPPORTED_TYPE);
+    assert!(error.message.contains("at most 64 dimensions, found 65"), "{error}");
+}
+
 fn branch(name: &str, op: &str, inputs: &[&str]) -> AttributeProto {
     AttributeProto {
         name: name.into(),

@@ -20,13 +20,13 @@ pub fn decode<M: Message + Default + Decodable>(
     let progress = || format!("a file of {} bytes was being decoded", bytes.len());
     let Some(size) = footprint::protobuf::<M>(&bytes, usize::MAX) else {
         cancel::check(progress)?;
-        return Err(error("expected fewer fields".into()));
+        return Err(error("more fields than can be counted".into()));
     };
     let limit = footprint::limit(bytes.len());
     if size > limit {
         let (size, limit) = (memory::Bytes(size), memory::Bytes(limit));
         return Err(error(format!(
-            "expected structures that take at most {limit} in memory, {MAX_EXPANSION} times the size of the file, found {size}"
+            "structures that take {size} in memory, where at most {limit} are permitted, {MAX_EXPANSION} times the size of the file"
         )));
     }
     // The importer keeps the nodes a second time while it arranges them.

@@ -36,7 +36,7 @@ use byoc_files::mapped;
 use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::{Diagnostic, Reports, codes};
 use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
-use byoc_ir::ir::Dim;
+use byoc_ir::ir::{Dim, TensorType};
 use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
 use external::ExternalFiles;
@@ -184,6 +184,12 @@ fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
     let Some(dtype) = tensor::dtype(tensor.elem_type) else {
         return refuse(format!("a tensor of {}", tensor::type_name(tensor.elem_type)));
     };
+    let rank = tensor.shape.as_ref().map_or(0, |shape| shape.dim.len());
+    if rank > TensorType::MAX_RANK {
+        let max = TensorType::MAX_RANK;
+        let message = format!("{role} \"{}\": expected a tensor of at most {max} dimensions, found {rank}", info.name);
+        return Err(Diagnostic::error(codes::frontends::UNSUPPORTED_TYPE, message));
+    }
     let dims = tensor.shape.as_ref().map(|shape| {
         let unnamed_dim = |axis: usize| Dim::symbol(format!("{}.{axis}", info.name));
         let dims = shape.dim.iter().enumerate();
