@@ -2,7 +2,7 @@
 
 use super::call_site::{CallSite, Entry};
 use super::float::FloatState;
-use super::slots::{CURRENT_SLOT, LATEST_SITE, Slot, claim, last_site, with_left_tag};
+use super::slots::{CURRENT_SLOT, LATEST_SITE, Slot, UNWOUND_SITE, claim, last_site, with_left_tag};
 use super::{exit, gate, process, thread};
 use crate::error::Result;
 use std::marker::PhantomData;
@@ -77,8 +77,10 @@ fn run_outermost<const CHECKED: bool, R>(site: &'static CallSite, body: impl FnO
         LATEST_SITE.store(pointer, Ordering::Release);
     }
     slot.pointer.store(pointer, Ordering::Release);
-    let _guard = OutermostEntry::<CHECKED> { slot, site };
-    body()
+    let mut guard = OutermostEntry::<CHECKED> { slot, site, has_returned: false };
+    let result = body();
+    guard.has_returned = true;
+    result
 }
 
 #[cold]
@@ -91,6 +93,7 @@ fn run_nested<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
 struct OutermostEntry<const CHECKED: bool> {
     slot: &'static Slot,
     site: &'static CallSite,
+    has_returned: bool,
 }
 
 impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
@@ -102,6 +105,10 @@ impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
         }
         if CHECKED {
             process::restore_changes(self.site);
+        }
+        if !self.has_returned && !std::thread::panicking() {
+            // Neither a return nor a panic: `pthread_exit` unwinds the thread.
+            UNWOUND_SITE.store(ptr::from_ref(self.site).cast_mut(), Ordering::Release);
         }
         self.slot.pointer.store(with_left_tag(ptr::from_ref(self.site).cast_mut()), Ordering::Release);
     }

@@ -32,6 +32,9 @@ static USED_SLOTS: AtomicU32 = AtomicU32::new(0);
 /// Most recently started outermost entry of any thread, except runs, which are recorded only in slots.
 pub(super) static LATEST_SITE: AtomicPtr<CallSite> = AtomicPtr::new(ptr::null_mut());
 
+/// Entry whose thread the plugin has ended: what the thread unwinds releases regions, and the process then aborts.
+pub(super) static UNWOUND_SITE: AtomicPtr<CallSite> = AtomicPtr::new(ptr::null_mut());
+
 thread_local! {
     // Const-initialized and without a destructor, so that access is a plain memory read, even in a signal handler.
     pub(super) static CURRENT_SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
@@ -141,8 +144,10 @@ fn slots_of_other_threads() -> impl Iterator<Item = &'static Slot> {
     slots().iter().filter(move |slot| !own_slot.is_some_and(|own_slot| ptr::eq(own_slot, *slot)))
 }
 
-/// Returns a recent entry: a run if a slot holds one, otherwise the most recently started entry.
+/// Returns a recent entry: the one whose thread was ended, a run if a slot holds one, otherwise the most recently started
+/// entry.
 pub(super) fn last_site() -> Option<&'static CallSite> {
-    let mut sites = slots().iter().filter_map(Slot::last_site);
-    sites.find(|site| site.entry == Entry::Run).or_else(|| site_of(LATEST_SITE.load(Ordering::Acquire)))
+    let mut runs = slots().iter().filter_map(Slot::last_site).filter(|site| site.entry == Entry::Run);
+    let latest = |pointer: &AtomicPtr<CallSite>| site_of(pointer.load(Ordering::Acquire));
+    latest(&UNWOUND_SITE).or_else(|| runs.next()).or_else(|| latest(&LATEST_SITE))
 }

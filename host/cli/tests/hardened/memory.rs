@@ -132,7 +132,9 @@ fn does_not_inflate_array_of_wrong_shape() {
     let input = format!("x={}", file.display());
     byoc(&["run", &model, "--input", &input]).fails_with("E0511").stderr_contains(&["found [268435456]"]);
     let doubles = program(dir.path(), "def @main(%x: Tensor[(268435456), float64]) { nn.relu(%x) }");
-    byoc(&["run", &doubles, "--input", &input]).fails_with("E0604").stderr_contains(&["float32[268435456]"]);
+    byoc(&["run", &doubles, "--input", &input, "--max-memory", "8G"])
+        .fails_with("E0604")
+        .stderr_contains(&["float32[268435456]"]);
     let open_program = program(dir.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
     byoc(&["run", &open_program, "--input", &input, "--max-memory", "100M"])
         .fails_with("E0609")
