@@ -276,14 +276,12 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
             Ok(json_response(&Value::Array(entries.collect())))
         }
         Endpoint::Load => {
-            app.repository.check_repository(&path.repository)?;
-            let (overrides, _charge) = control_request(app, request, arrival, load_overrides).await?;
+            let (overrides, _charge) = control_request(app, &path, request, arrival, load_overrides).await?;
             app.load(path.model.clone(), overrides).await?;
             Ok(json_response(&json!({"name": path.model, "load": true})))
         }
         Endpoint::Unload => {
-            app.repository.check_repository(&path.repository)?;
-            control_request(app, request, arrival, check_unload).await?;
+            control_request(app, &path, request, arrival, check_unload).await?;
             app.unload(path.model.clone()).await?;
             Ok(json_response(&json!({"name": path.model, "unload": true})))
         }
@@ -475,13 +473,14 @@ struct ControlParams {
 /// blocking work. The charge covers them.
 async fn control_request<T: Send + 'static>(
     app: &Arc<App>,
+    path: &Path,
     request: Request,
     arrival: Instant,
     convert: impl FnOnce(BTreeMap<String, Value>) -> Result<T> + Send + 'static,
 ) -> Result<(T, Charge)> {
     let (parts, body) = request.into_parts();
     let read = async {
-        if let Err(error) = app.check_control() {
+        if let Err(error) = app.repository.check_repository(&path.repository).and_then(|()| app.check_control()) {
             drain(body, app.max_request_size).await;
             return Err(error);
         }
