@@ -505,7 +505,7 @@ fn a_rank_is_checked_before_dimensions_are_named() {
     model.graph.as_mut().unwrap().input[0] = port("x", &dims);
     let errors = convert_model(model, &LoadOptions::default(), None).unwrap_err();
     let [error] = &errors[..] else { panic!("expected one error, found {errors:?}") };
-    assert_eq!(error.code, codes::frontends::UNSUPPORTED_TYPE);
+    assert_eq!(error.code, frontends::UNSUPPORTED_TYPE);
     assert!(error.message.contains("at most 64 dimensions, found 65"), "{error}");
 }
 
