@@ -190,7 +190,7 @@ pub async fn infer_response(response: HttpResponse, compression: Option<Coding>)
         None if size <= MAX_JOINED => {
             let mut message = header;
             binary.iter().for_each(|bytes| message.extend_from_slice(bytes));
-            memory::grow(&mut charge, size - json)?;
+            memory::grow_for_response(&mut charge, size - json)?;
             Body::from(ChargedBytes::of(message, charge))
         }
         None => {

@@ -264,7 +264,7 @@ where
             let response = method(call, message).await?;
             // The encoded response is in memory until the client has read it.
             let mut charge = charges.response.lock().unwrap_or_else(PoisonError::into_inner);
-            memory::grow(&mut charge, response.encoded_len())?;
+            memory::grow_for_response(&mut charge, response.encoded_len())?;
             Ok(tonic::Response::new(response))
         })
     }

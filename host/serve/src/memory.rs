@@ -20,6 +20,19 @@ pub fn resize(charge: &mut Charge, bytes: usize) -> Result<()> {
     charge.resize(bytes).map_err(out_of_memory)
 }
 
+/// Adds the bytes of a response to `charge`. Small responses, such as those of health checks, are sent in any case.
+///
+/// # Errors
+/// If the memory limit is exhausted, and the response is large.
+pub fn grow_for_response(charge: &mut Charge, bytes: usize) -> Result<()> {
+    const SMALL: usize = 4 << 10;
+    if bytes > SMALL {
+        return grow(charge, bytes);
+    }
+    charge.merge(Charge::beyond_limit(bytes));
+    Ok(())
+}
+
 fn out_of_memory(error: OutOfMemory) -> ServeError {
     let advice = "retry later, send less, or raise --max-memory";
     ServeError::overloaded(format!("not enough memory for the request; {advice}: {error}"))
@@ -37,13 +50,13 @@ impl ChargedBytes {
         Bytes::from_owner(ChargedBytes { bytes: bytes.into(), _charge: charge })
     }
 
-    /// Returns `bytes`, which are charged until they are dropped.
+    /// Returns the bytes of a response, which are charged until they are dropped.
     ///
     /// # Errors
-    /// If the memory limit is exhausted.
+    /// If the memory limit is exhausted, and the response is large.
     pub fn charge(bytes: impl Into<Bytes>) -> Result<Bytes> {
         let (bytes, mut charge) = (bytes.into(), Charge::default());
-        grow(&mut charge, bytes.len())?;
+        grow_for_response(&mut charge, bytes.len())?;
         Ok(ChargedBytes::of(bytes, charge))
     }
 }
@@ -51,5 +64,23 @@ impl ChargedBytes {
 impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_ir::tensor::memory;
+
+    #[test]
+    fn a_response_is_charged_until_its_last_part_is_sent() {
+        let size = 1 << 32;
+        // The charge alone, without the bytes.
+        let response = ChargedBytes::of("part", Charge::new(size).unwrap());
+        let last_part = response.slice(2..);
+        drop(response);
+        assert!(memory::used() >= size);
+        drop(last_part);
+        assert!(memory::used() < size);
     }
 }
