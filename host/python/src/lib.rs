@@ -2,6 +2,7 @@
 //! the package define its interface; this module implements the parts that need the library.
 
 mod array;
+mod callback;
 mod command;
 mod dlpack;
 mod error;
@@ -41,6 +42,8 @@ mod _byoc {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let end_callbacks = wrap_pyfunction!(super::callback::end_callbacks, module)?;
+        module.py().import("atexit")?.call_method1("register", (end_callbacks,))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,6 +1,7 @@
 //! Models: compilation, artifacts, runs.
 
 use crate::array::{array_of, bytes_of, tensor_of};
+use crate::callback;
 use crate::kept::StoredCompilation;
 use crate::pending::{self, Pending};
 use crate::session::Session;
@@ -108,11 +109,7 @@ impl Choices {
         }
         if let Some(progress) = self.progress {
             options = options.progress(move |stage| {
-                let _ = Python::try_attach(|py| {
-                    if let Err(error) = progress.call1(py, (stage.to_string(),)) {
-                        error.write_unraisable(py, None);
-                    }
-                });
+                callback::call(|py| progress.call1(py, (stage.to_string(),)).map(drop));
             });
         }
         options

@@ -1,6 +1,7 @@
 //! Asynchronous runs, which a Python program awaits or cancels.
 
 use crate::array::array_of;
+use crate::callback;
 use crate::error;
 use byoc::{Diagnostic, Error, Outputs, RunFuture};
 use byoc_ir::diag::codes;
@@ -57,12 +58,7 @@ struct Notify(Py<PyAny>);
 
 impl Wake for Notify {
     fn wake(self: Arc<Self>) {
-        // During interpreter shutdown, the call is skipped: nothing awaits the run.
-        let _ = Python::try_attach(|py| {
-            if let Err(error) = self.0.call0(py) {
-                error.write_unraisable(py, None);
-            }
-        });
+        callback::call(|py| self.0.call0(py).map(drop));
     }
 }
 
