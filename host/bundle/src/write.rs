@@ -110,7 +110,7 @@ pub fn write(request: &Request<'_>) -> Result<Report, Failure> {
 /// Checks that everything in a directory was written by this command, and may be deleted.
 ///
 /// # Errors
-/// What was found instead.
+/// If the directory holds anything else; the error describes it.
 fn check_replaceable(dir: &Path) -> Result<(), String> {
     let bundle = Bundle::open(dir).map_err(|error| format!("no intact bundle: {}", error.message))?;
     match bundle.foreign_entry() {

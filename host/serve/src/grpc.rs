@@ -29,6 +29,7 @@ use byoc::io::footprint::{self, Decodable};
 use byoc_ir::diag::codes::runtime::TIMED_OUT;
 use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
+use http_body_util::BodyExt;
 use hyper::body::Frame;
 use prost::Message;
 use prost::bytes::Buf;
@@ -305,46 +306,21 @@ where
         }
         Ok(response) => {
             let charge = std::mem::take(&mut *charges.response.lock().unwrap_or_else(PoisonError::into_inner));
-            response.map(|body| axum::body::Body::new(ChargedResponse { body, charge: Some(charge) }))
+            // The message is the first frame, and keeps the charge until it is sent.
+            let mut charge = Some(charge);
+            response.map(|body| {
+                axum::body::Body::new(body.map_frame(move |frame| {
+                    frame.map_data(|bytes| match charge.take() {
+                        Some(charge) => ChargedBytes::of(bytes, charge),
+                        None => bytes,
+                    })
+                }))
+            })
         }
         Err(_) => {
             let message = "the request was not received and served before its deadline";
             tonic::Status::from(ServeError::new(Status::DeadlineExceeded, TIMED_OUT, message)).into_http()
         }
-    }
-}
-
-/// Body of a response, whose message is charged to the memory limit until it is sent.
-struct ChargedResponse {
-    body: tonic::body::Body,
-    /// Charge of the message, which is the first frame.
-    charge: Option<Charge>,
-}
-
-impl http_body::Body for ChargedResponse {
-    type Data = Bytes;
-    type Error = tonic::Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, tonic::Status>>> {
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
-        Poll::Ready(frame.map(|frame| {
-            let frame = frame?;
-            Ok(frame.map_data(|bytes| match self.charge.take() {
-                Some(charge) => ChargedBytes::of(bytes, charge),
-                None => bytes,
-            }))
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
     }
 }
 
