@@ -2,13 +2,14 @@
 
 use super::permanent::{store, store_str};
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicU32;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Entry of a plugin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// Mapping of the library, which runs its constructors.
     Dlopen,
@@ -68,7 +69,7 @@ impl Entry {
 }
 
 /// Entry that a thread executes, with its plugin and, if any, its region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub struct CallSite {
     /// Name of the plugin, or its file until the name is known.
     pub plugin: &'static str,
@@ -78,7 +79,18 @@ pub struct CallSite {
     pub operators: &'static str,
     /// Entry of the plugin.
     pub entry: Entry,
+    /// Number of completed entries of this kind, for all regions of the plugin.
+    pub(super) completed: &'static AtomicU32,
 }
+
+impl PartialEq for CallSite {
+    fn eq(&self, other: &CallSite) -> bool {
+        let names = |site: &CallSite| (site.plugin, site.region, site.operators, site.entry);
+        names(self) == names(other)
+    }
+}
+
+impl Eq for CallSite {}
 
 impl fmt::Display for CallSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,6 +102,8 @@ impl fmt::Display for CallSite {
 thread_local! {
     /// Operators of the region that this thread compiles or loads.
     static OPERATORS: RefCell<String> = const { RefCell::new(String::new()) };
+    /// Call sites that this thread asked for last.
+    static LATEST: Cell<Option<&'static CallSites>> = const { Cell::new(None) };
 }
 
 /// Compiles or loads a region in `body`; messages about its entries contain `operators`, the operators of the model in
@@ -119,22 +133,57 @@ pub(crate) struct CallSites([CallSite; 11]);
 impl CallSites {
     /// Returns the call sites of `plugin` for the region named `region`, or for no region if the name is empty.
     pub(crate) fn of(plugin: &str, region: &str) -> &'static CallSites {
+        OPERATORS.with_borrow(|operators| {
+            let operators = if region.is_empty() { "" } else { operators.as_str() };
+            let latest = LATEST.get().filter(|sites| sites.has_names(plugin, region, operators));
+            latest.unwrap_or_else(|| {
+                let sites = CallSites::interned(plugin, region, operators);
+                LATEST.set(Some(sites));
+                sites
+            })
+        })
+    }
+
+    fn has_names(&self, plugin: &str, region: &str, operators: &str) -> bool {
+        // Entries change the floating-point environment, and a comparison with vector instructions would wait for that.
+        let is_same = |a: &str, b: &str| a.len() == b.len() && a.bytes().zip(b.bytes()).all(|(a, b)| a == b);
+        let [site, ..] = &self.0;
+        is_same(site.region, region) && is_same(site.plugin, plugin) && is_same(site.operators, operators)
+    }
+
+    fn interned(plugin: &str, region: &str, operators: &str) -> &'static CallSites {
         type Key = (&'static str, &'static str, &'static str);
         static INTERNED: LazyLock<Mutex<HashMap<Key, &'static CallSites>>> = LazyLock::new(Mutex::default);
-        let operators = if region.is_empty() { String::new() } else { OPERATORS.with_borrow(String::clone) };
-        let (plugin, region, operators) = (escape_name(plugin), escape_name(region), escape_name(&operators));
+        let (plugin, region, operators) = (escape_name(plugin), escape_name(region), escape_name(operators));
         let mut interned_names = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sites) = interned_names.get(&(&*plugin, &*region, &*operators)) {
             return sites;
         }
         let is_full = interned_names.len() >= MAX_STORED && !region.is_empty();
         let (region, operators) = if is_full { ("", "") } else { (&*region, &*operators) };
-        if let Some(sites) = interned_names.get(&(&*plugin, region, operators)).filter(|_| is_full) {
+        // The sites without a region, which have the counters of the plugin.
+        let plugin_sites = interned_names.get(&(&*plugin, "", "")).copied();
+        if let Some(sites) = plugin_sites.filter(|_| region.is_empty()) {
             return sites;
         }
-        let (plugin, region, operators) = (store_str(&plugin), store_str(region), store_str(operators));
-        let sites = store(CallSites(Entry::ALL.map(|entry| CallSite { plugin, region, operators, entry })));
-        interned_names.insert((plugin, region, operators), sites);
+        let plugin_sites = plugin_sites.unwrap_or_else(|| {
+            let plugin = store_str(&plugin);
+            let sites = store(CallSites(Entry::ALL.map(|entry| CallSite {
+                plugin,
+                region: "",
+                operators: "",
+                entry,
+                completed: Box::leak(Box::new(AtomicU32::new(0))),
+            })));
+            interned_names.insert((plugin, "", ""), sites);
+            sites
+        });
+        if region.is_empty() {
+            return plugin_sites;
+        }
+        let (region, operators) = (store_str(region), store_str(operators));
+        let sites = store(CallSites(plugin_sites.0.map(|site| CallSite { region, operators, ..site })));
+        interned_names.insert((plugin_sites.0[0].plugin, region, operators), sites);
         sites
     }
 

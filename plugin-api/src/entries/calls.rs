@@ -4,7 +4,7 @@
 //! child process that the plugin forked, all of them do what they always do.
 
 use super::handlers::{exit_after_call, is_guarded, keep_handler, report_signal};
-use std::ffi::{c_int, c_long};
+use std::ffi::{CString, c_int, c_long};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,27 +27,28 @@ enum Effect {
     SetsAction,
 }
 
+/// Intercepted functions, sorted by name.
 const FUNCTIONS: [(&str, Effect); 20] = [
-    ("exit", Effect::Ends),
-    ("_exit", Effect::Ends),
     ("_Exit", Effect::Ends),
-    ("quick_exit", Effect::Ends),
+    ("_exit", Effect::Ends),
+    ("abort", Effect::Aborts),
+    ("daemon", Effect::Ends),
     ("execl", Effect::Ends),
     ("execle", Effect::Ends),
     ("execlp", Effect::Ends),
     ("execv", Effect::Ends),
     ("execve", Effect::Ends),
+    ("execveat", Effect::Ends),
     ("execvp", Effect::Ends),
     ("execvpe", Effect::Ends),
-    ("execveat", Effect::Ends),
+    ("exit", Effect::Ends),
     ("fexecve", Effect::Ends),
-    ("daemon", Effect::Ends),
-    ("abort", Effect::Aborts),
-    ("raise", Effect::Raises),
     ("kill", Effect::Kills),
-    ("syscall", Effect::Calls),
-    ("signal", Effect::SetsHandler),
+    ("quick_exit", Effect::Ends),
+    ("raise", Effect::Raises),
     ("sigaction", Effect::SetsAction),
+    ("signal", Effect::SetsHandler),
+    ("syscall", Effect::Calls),
 ];
 
 /// Addresses of the functions of the C library, which the trampolines call.
@@ -59,19 +60,24 @@ pub(crate) struct Interception(usize);
 impl Interception {
     /// Returns the interception of a function; `None` if its calls are not intercepted.
     pub(crate) fn of(name: &[u8]) -> Option<Interception> {
-        let index = FUNCTIONS.iter().position(|(function, _)| function.as_bytes() == name)?;
+        let index = FUNCTIONS.binary_search_by(|(function, _)| function.as_bytes().cmp(name)).ok()?;
         (is_guarded() && index < TRAMPOLINES.len()).then_some(Interception(index))
     }
 
-    /// Name of the function.
-    pub(crate) fn name(&self) -> &'static str {
-        FUNCTIONS[self.0].0
-    }
-
-    /// Sets the address of the function, and returns that of its replacement.
-    pub(crate) fn replace(&self, original: usize) -> usize {
-        ORIGINALS[self.0].store(original, Ordering::Release);
-        TRAMPOLINES[self.0] as usize
+    /// Returns the address of the replacement for the function at the address `original`; `None` if that is the
+    /// function of another library than the C library.
+    pub(crate) fn replacement(&self, original: usize) -> Option<usize> {
+        let known = match ORIGINALS[self.0].load(Ordering::Acquire) {
+            0 => {
+                let name = CString::new(FUNCTIONS[self.0].0).ok()?;
+                // SAFETY: the name is a string, and the call looks for it in the libraries of the process.
+                let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.expose_provenance();
+                ORIGINALS[self.0].store(address, Ordering::Release);
+                address
+            }
+            known => known,
+        };
+        (known == original && original != 0).then_some(TRAMPOLINES[self.0] as usize)
     }
 }
 

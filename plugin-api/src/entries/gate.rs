@@ -13,10 +13,9 @@
 use super::call_site::{CallSite, Entry};
 use super::{handlers, slots};
 use crate::error::Error;
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, compiler_fence};
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Time for which the end of the process waits for entries in progress. Plugins that poll `cancelled` return sooner.
@@ -44,19 +43,22 @@ pub fn is_shut_down() -> bool {
     STATE.load(Ordering::Relaxed) & CLOSED != 0
 }
 
-/// Calls `body` unless the gate is closed. The slot of the thread must already name `site`.
+/// Returns the state of the gate, with which a thread enters a plugin: if it is 0, nothing is to be done, otherwise
+/// [`pass_slowly`] passes the gate. The slot of the thread must already name the entry.
 #[inline(always)]
-pub(super) fn pass<T>(site: &'static CallSite, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+pub(super) fn state() -> u8 {
     // The slot was written before the state is read. `close` has the processors agree on this order.
     compiler_fence(Ordering::SeqCst);
-    match STATE.load(Ordering::Relaxed) {
-        0 => body(),
-        state => pass_slowly(state, site, body),
-    }
+    STATE.load(Ordering::Relaxed)
 }
 
+/// Calls `body` unless the gate is closed.
 #[cold]
-fn pass_slowly<T>(state: u8, site: &'static CallSite, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+pub(super) fn pass_slowly<T>(
+    state: u8,
+    site: &'static CallSite,
+    body: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
     if state & CLOSED != 0 {
         return Err(Error::new("the process is ending").code(Error::CANCELLED));
     }
@@ -66,15 +68,9 @@ fn pass_slowly<T>(state: u8, site: &'static CallSite, body: impl FnOnce() -> Res
 }
 
 /// Registers the handler of `exit` after an entry that may have registered destructors before it.
-#[cold]
 pub(super) fn register_again(site: &CallSite) {
-    static COUNTS: Mutex<BTreeMap<(&str, &str), u32>> = Mutex::new(BTreeMap::new());
-    let is_new = {
-        let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry((site.plugin, site.entry.name())).or_default();
-        *count += 1;
-        *count <= MAX_REGISTRATIONS
-    };
+    let is_new = site.completed.load(Ordering::Relaxed) < MAX_REGISTRATIONS
+        && site.completed.fetch_add(1, Ordering::Relaxed) < MAX_REGISTRATIONS;
     if is_new {
         register_handler();
     }

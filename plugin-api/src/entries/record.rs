@@ -47,7 +47,7 @@ pub fn prepare_thread() {
 /// If `body` fails, or the process ends.
 #[inline(always)]
 pub(crate) fn run<T>(site: &'static CallSite, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    run_outermost::<false, _>(site, || gate::pass(site, body))
+    run_outermost::<false, T>(site, body)
 }
 
 /// Runs `body` as the `prepare` entry of a region: like [`enter`], but with the recorded floating-point environment, as
@@ -57,48 +57,69 @@ pub(crate) fn run<T>(site: &'static CallSite, body: impl FnOnce() -> Result<T>) 
 /// If `body` fails, or the process ends.
 #[inline(always)]
 pub(crate) fn prepare<T>(site: &'static CallSite, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    run_outermost::<true, _>(site, || gate::pass(site, body))
+    run_outermost::<true, T>(site, body)
 }
 
 /// Runs `body` as a task that an entry, which is still running, has started on another thread.
 #[inline(always)]
 pub(crate) fn run_task(site: &'static CallSite, body: impl FnOnce()) {
-    run_outermost::<false, _>(site, body);
+    let Some(entry) = OutermostEntry::<false>::begin(site) else {
+        let _guard = record(site);
+        return body();
+    };
+    body();
+    entry.end();
 }
 
+// The body is called in place: a closure around it would copy what it captures.
 #[inline(always)]
-fn run_outermost<const CHECKED: bool, R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
-    let slot = CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
-    if slot.is_inside() {
-        return run_nested(site, body);
-    }
-    let pointer = ptr::from_ref(site).cast_mut();
-    if CHECKED {
-        LATEST_SITE.store(pointer, Ordering::Release);
-    }
-    slot.pointer.store(pointer, Ordering::Release);
-    let mut guard = OutermostEntry::<CHECKED> { slot, site, has_returned: false };
-    let result = body();
-    guard.has_returned = true;
+fn run_outermost<const CHECKED: bool, T>(site: &'static CallSite, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(entry) = OutermostEntry::<CHECKED>::begin(site) else { return run_nested(site, body) };
+    let result = match gate::state() {
+        0 => body(),
+        state => gate::pass_slowly(state, site, body),
+    };
+    entry.end();
     result
 }
 
 #[cold]
-fn run_nested<R>(site: &'static CallSite, body: impl FnOnce() -> R) -> R {
-    let _guard = record(site);
+fn run_nested<T>(site: &'static CallSite, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _guard = enter(site)?;
     body()
 }
 
-/// Outermost entry of its thread, with the recorded floating-point environment.
+/// Outermost entry of its thread, with the recorded floating-point environment. Dropped only if the plugin does not
+/// return.
 struct OutermostEntry<const CHECKED: bool> {
     slot: &'static Slot,
     site: &'static CallSite,
-    has_returned: bool,
 }
 
-impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
+impl<const CHECKED: bool> OutermostEntry<CHECKED> {
+    /// Records the entry; `None` if the thread is inside a plugin.
     #[inline(always)]
-    fn drop(&mut self) {
+    fn begin(site: &'static CallSite) -> Option<OutermostEntry<CHECKED>> {
+        let slot = CURRENT_SLOT.get().unwrap_or_else(claim_and_prepare);
+        if slot.is_inside() {
+            return None;
+        }
+        let pointer = ptr::from_ref(site).cast_mut();
+        if CHECKED {
+            LATEST_SITE.store(pointer, Ordering::Release);
+        }
+        slot.pointer.store(pointer, Ordering::Release);
+        Some(OutermostEntry { slot, site })
+    }
+
+    #[inline(always)]
+    fn end(self) {
+        self.leave();
+        std::mem::forget(self);
+    }
+
+    #[inline(always)]
+    fn leave(&self) {
         let float = FloatState(self.slot.float.load(Ordering::Relaxed));
         if float.has_changed() || exit::HAS_FORKED.load(Ordering::Relaxed) {
             restore_state(float, self.site);
@@ -106,11 +127,18 @@ impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
         if CHECKED {
             process::restore_changes(self.site);
         }
-        if !self.has_returned && !std::thread::panicking() {
+        self.slot.pointer.store(with_left_tag(ptr::from_ref(self.site).cast_mut()), Ordering::Release);
+    }
+}
+
+impl<const CHECKED: bool> Drop for OutermostEntry<CHECKED> {
+    #[cold]
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
             // Neither a return nor a panic: `pthread_exit` unwinds the thread.
             UNWOUND_SITE.store(ptr::from_ref(self.site).cast_mut(), Ordering::Release);
         }
-        self.slot.pointer.store(with_left_tag(ptr::from_ref(self.site).cast_mut()), Ordering::Release);
+        self.leave();
     }
 }
 
@@ -131,7 +159,10 @@ fn restore_state(float: FloatState, site: &'static CallSite) {
 /// If the process ends.
 pub(crate) fn enter(site: &'static CallSite) -> Result<EntryGuard> {
     let guard = record(site);
-    gate::pass(site, || Ok(()))?;
+    match gate::state() {
+        0 => {}
+        state => gate::pass_slowly(state, site, || Ok(()))?,
+    }
     Ok(guard)
 }
 

@@ -75,12 +75,11 @@ fn open(path: &Path) -> Result<Library, Rejection> {
         rejection.details = missing_libraries(path);
         rejection
     };
-    let imports = imports::imports(path);
     // SAFETY: `sniff_entry` verified that the file is a complete library for this machine with a plugin entry; a user
     // who loads a plugin trusts its constructors.
     let library = unsafe { Library::open(Some(&absolute_path), RTLD_NOW | RTLD_LOCAL) }.map_err(rejection_of)?;
     let handle = library.into_raw();
-    imports::replace(handle, &imports);
+    imports::replace(handle);
     // SAFETY: the handle is that of the library above, which gave it up.
     Ok(unsafe { Library::from_raw(handle) })
 }
