@@ -14,8 +14,8 @@ use byoc_plugin_api::host::run_options::{BackendOptions, Scope};
 use byoc_runtime::Session;
 use byoc_runtime::cancel::Cancel;
 use byoc_runtime::choices::base_name;
+use byoc_runtime::exec::Observer;
 use byoc_runtime::exec::program::Port;
-use byoc_runtime::exec::{Observer, order_inputs};
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -126,6 +126,11 @@ impl Model {
     /// Returns the inputs of the model.
     pub fn inputs(&self) -> &[Port] {
         self.0.loaded.inputs()
+    }
+
+    /// Returns the inputs that have a default value, which a run by name may replace.
+    pub fn optional_inputs(&self) -> &[Port] {
+        self.0.loaded.optional_inputs()
     }
 
     /// Returns the outputs of the model.
@@ -271,8 +276,11 @@ impl Model {
         let ports = self.inputs();
         let is_given_once = |port: &Port| values.iter().filter(|(name, _)| *name == Some(&port.name)).count() == 1;
         if values.len() != ports.len() || !ports.iter().all(is_given_once) {
-            let names = values.iter().map(|(name, _)| (name.unwrap_or_default().to_owned(), Tensor::empty()));
-            order_inputs(ports, names)?;
+            let named = |(name, input): (Option<&str>, Input<'_>)| {
+                Ok((name.unwrap_or_default().to_owned(), self.owned_tensor(input)?))
+            };
+            let named_tensors = values.into_iter().map(named).collect::<Result<Vec<_>, Error>>()?;
+            return Ok(self.0.loaded.bind(named_tensors)?.into());
         }
         let mut bound = SmallVec::with_capacity(ports.len());
         for port in ports {

@@ -13,7 +13,9 @@ use byoc::frontend::{self, LoadOptions};
 use byoc::io::random::Random;
 use byoc_ir::cancel::Cancel;
 use byoc_ir::diag::{Code, Diagnostic, MAX_REPORTED, codes, codes::frontends};
+use byoc_ir::ir::Module;
 use byoc_ir::tensor::Tensor;
+use byoc_ir::text::{PrintOptions, print};
 use prost::Message;
 use std::path::Path;
 use std::time::Duration;
@@ -77,7 +79,7 @@ fn rejects_files_that_are_not_models() {
 
 #[test]
 fn reports_all_unknown_operators_at_once() {
-    let mut foreign_node = node("Attention", &["b"], &["c"]);
+    let mut foreign_node = node("Unheard", &["b"], &["c"]);
     foreign_node.domain = "com.microsoft".into();
     let nodes = vec![
         node("Relux", &["x"], &["a"]),
@@ -90,9 +92,9 @@ fn reports_all_unknown_operators_at_once() {
     assert_eq!(
         error.notes,
         [
-            "Attention (domain com.microsoft, opset 0), once",
-            "Relux (domain ai.onnx, opset 17), 2 times",
-            "TfIdfVectorizer (domain ai.onnx, opset 17), once",
+            "Relux (domain ai.onnx, opset 17), 2 times, first in node \"Relux_0\"",
+            "TfIdfVectorizer (domain ai.onnx, opset 17), once in node \"TfIdfVectorizer_3\"",
+            "Unheard (domain com.microsoft, opset 1), once in node \"Unheard_2\"",
         ]
     );
     assert!(error.help.unwrap().contains("\"Relu\""));
@@ -120,14 +122,50 @@ fn reports_unbound_dimension() {
 
 #[test]
 fn rejects_inconsistent_graphs() {
-    assert_eq!(error(model(vec![node("Relu", &["nothing"], &["y"])], vec![])).code, frontends::BROKEN_MODEL);
-    assert_eq!(error(model(vec![node("Relu", &["x"], &["z"])], vec![])).code, frontends::BROKEN_MODEL);
+    assert_eq!(error(model(vec![node("Relu", &["nothing"], &["y"])], vec![])).code, frontends::MISSING_VALUE);
+    assert_eq!(error(model(vec![node("Relu", &["x"], &["z"])], vec![])).code, frontends::MISSING_VALUE);
     let duplicate_nodes = vec![node("Relu", &["x"], &["y"]), node("Relu", &["x"], &["y"])];
-    assert_eq!(error(model(duplicate_nodes, vec![])).code, frontends::BROKEN_MODEL);
+    assert_eq!(error(model(duplicate_nodes, vec![])).code, frontends::DUPLICATE_VALUE);
     assert_eq!(error(model(vec![node("Add", &["x"], &["y"])], vec![])).code, frontends::BAD_NODE);
     let mut old_model = model(vec![node("Relu", &["x"], &["y"])], vec![]);
     old_model.opset_import[0].version = 0;
     assert_eq!(error(old_model).code, frontends::UNSUPPORTED_OPSET);
+    let mut foreign_node = node("Relu", &["x"], &["y"]);
+    (foreign_node.name, foreign_node.domain) = ("far".into(), "my.domain".into());
+    let error = error(model(vec![foreign_node], vec![]));
+    assert_eq!(error.code, frontends::UNKNOWN_DOMAIN);
+    assert_eq!(error.message, "node \"far\" (Relu): the model does not import domain my.domain");
+}
+
+#[test]
+fn nodes_are_sorted() {
+    let in_order = vec![node("Relu", &["x"], &["a"]), node("Neg", &["a"], &["b"]), node("Add", &["a", "b"], &["y"])];
+    let convert = |nodes| convert_model(model(nodes, vec![]), &LoadOptions::default(), None).unwrap().module;
+    let expected = convert(in_order.clone());
+    for order in [[2, 1, 0], [1, 2, 0], [2, 0, 1], [0, 2, 1]] {
+        let module = convert(order.into_iter().map(|index: usize| in_order[index].clone()).collect());
+        let text = |module: &Module| print(module, &PrintOptions::default()).text;
+        assert_eq!(text(&module), text(&expected), "{order:?}");
+    }
+}
+
+#[test]
+fn cycles_are_named() {
+    let mut nodes = vec![
+        node("Relu", &["x"], &["a"]),
+        node("Add", &["a", "d"], &["b"]),
+        node("Neg", &["b"], &["c"]),
+        node("Abs", &["c"], &["d"]),
+        node("Exp", &["d"], &["y"]),
+    ];
+    nodes.reverse();
+    let error = error(model(nodes.clone(), vec![]));
+    assert_eq!(error.code, frontends::CYCLE);
+    assert!(error.message.ends_with("depends on its own result, through a cycle of 3 nodes"), "{}", error.message);
+    for operator in ["(Add) reads \"d\"", "(Neg) reads \"b\"", "(Abs) reads \"c\""] {
+        assert!(error.notes[0].contains(operator), "{}", error.notes[0]);
+    }
+    assert!(!error.notes[0].contains("Relu") && !error.notes[0].contains("Exp"), "{}", error.notes[0]);
 }
 
 #[test]

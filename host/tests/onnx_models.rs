@@ -35,7 +35,7 @@ fn models_match_pytorch() {
     for path in model_folders() {
         let dir = TestFolder::open(&path).unwrap();
         let loaded = dir.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", dir.name));
-        let inputs = dir.sets[0].read_inputs(&loaded.signature.inputs).unwrap();
+        let inputs = dir.sets[0].read_inputs(&loaded.signature).unwrap();
         let expected = dir.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
         let actual = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e:?}", dir.name));
         assert_eq!(actual.len(), expected.len());

@@ -18,7 +18,7 @@ fn operators_match_recorded_results() {
         let outcome = || -> Result<f64, String> {
             let loaded =
                 dir.load(&LoadOptions::default()).map_err(|e| byoc::runtime::error::Failure::from(e).to_string())?;
-            let inputs = dir.sets[0].read_inputs(&loaded.signature.inputs).map_err(|e| e.to_string())?;
+            let inputs = dir.sets[0].read_inputs(&loaded.signature).map_err(|e| e.to_string())?;
             let expected = dir.sets[0].read_outputs(&loaded.signature.outputs).map_err(|e| e.to_string())?;
             let actual = run(&loaded.module, &inputs)?;
             assert_eq!(actual.len(), expected.len(), "{}", dir.name);

@@ -42,7 +42,7 @@ fn inputs_run_on_the_program_of_their_sizes() {
     let mut fixed_count = 0;
     for set in &dir.sets {
         let loaded = dir.load(&LoadOptions::default()).unwrap();
-        let inputs = set.read_inputs(&loaded.signature.inputs).unwrap();
+        let inputs = set.read_inputs(&loaded.signature).unwrap();
         let expected = set.read_outputs(&loaded.signature.outputs).unwrap();
         let actual = model.run(&inputs).unwrap();
         for (actual, expected) in actual.iter().zip(&expected) {
@@ -65,7 +65,7 @@ fn programs_with_one_fixed_dimension_serve_every_size_of_the_other() {
     let (model, _) = Model::load(&session, compiled, None).unwrap();
     let loaded = dir.load(&LoadOptions::default()).unwrap();
     let batches = dir.sets.iter().map(|set| {
-        let inputs = set.read_inputs(&loaded.signature.inputs).unwrap();
+        let inputs = set.read_inputs(&loaded.signature).unwrap();
         let expected = set.read_outputs(&loaded.signature.outputs).unwrap();
         let actual = model.run(&inputs).unwrap();
         assert!(max_rel_err(&actual[0], &expected[0]) <= 1e-5);

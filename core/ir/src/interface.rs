@@ -7,7 +7,7 @@
 use crate::cancel;
 use crate::diag::{Diagnostic, Reports, codes, list, nearest};
 use crate::ir::{Dim, Module, Type};
-use crate::tensor::DType;
+use crate::tensor::{DType, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -27,6 +27,9 @@ pub struct LoadOptions {
     pub exclude_ones: bool,
     /// Input shapes, by input name.
     pub input_shapes: BTreeMap<String, Vec<usize>>,
+    /// Names of the optional inputs that the program takes as inputs, after the others. Every other optional input,
+    /// unless it has a shape in `input_shapes`, is a constant with its default value.
+    pub given: BTreeSet<String>,
 }
 
 /// Input or output of a model, as the file declares it.
@@ -47,6 +50,20 @@ pub struct Signature {
     pub inputs: Vec<PortInfo>,
     /// Outputs, in the order of the result fields. Their declared dimensions are informational only.
     pub outputs: Vec<PortInfo>,
+    /// Inputs with a default value, in the order of the file; `@main` has no parameters for them.
+    pub optional: Vec<OptionalInput>,
+}
+
+/// Input with a default value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OptionalInput {
+    /// Input as declared.
+    pub port: PortInfo,
+    /// Position among all inputs that the file declares.
+    pub position: usize,
+    /// True if only a program that was built for the purpose takes another value. In files of older formats, every weight
+    /// is an optional input.
+    pub is_weight: bool,
 }
 
 impl Signature {
@@ -63,6 +80,25 @@ impl Signature {
         names.dedup();
         names
     }
+
+    /// Returns the names of all inputs in the order of the file, including those of the optional inputs.
+    pub fn declared_inputs(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.inputs.iter().map(|input| input.name.as_str()).collect();
+        for input in &self.optional {
+            names.insert(input.position.min(names.len()), &input.port.name);
+        }
+        names
+    }
+
+    /// Moves the optional inputs with one of the given names to the end of the inputs.
+    pub fn with_given(mut self, options: &LoadOptions) -> Signature {
+        let is_given = |name: &String| options.given.contains(name) || options.input_shapes.contains_key(name);
+        let (given, optional) = self.optional.into_iter().partition(|input| is_given(&input.port.name));
+        self.optional = optional;
+        let given: Vec<OptionalInput> = given;
+        self.inputs.extend(given.into_iter().map(|input| input.port));
+        self
+    }
 }
 
 /// Result of reading a model.
@@ -72,6 +108,8 @@ pub struct Loaded {
     pub module: Module,
     /// Inputs and outputs, as the file declares them.
     pub signature: Signature,
+    /// Default values of the last inputs, which [`LoadOptions::given`] names.
+    pub defaults: Vec<Tensor>,
     /// Values of the bound symbolic dimensions, by name.
     pub bound: BTreeMap<String, usize>,
     /// Names of the symbolic dimensions that the module assumes to differ from 1.

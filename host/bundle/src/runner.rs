@@ -108,14 +108,15 @@ fn inputs(model: &Model, arguments: &[(String, String)]) -> Result<Vec<Tensor>, 
     let mut tensors = Vec::with_capacity(arguments.len());
     for (name, value) in arguments {
         // `bind` reports an unknown name together with the names of the model's inputs.
-        let position = model.inputs().iter().position(|port| port.name == *name);
-        let tensor = match position {
-            Some(index) => input(&model.inputs()[index], index, value)?,
+        let port =
+            model.inputs().iter().chain(model.optional_inputs()).enumerate().find(|(_, port)| port.name == *name);
+        let tensor = match port {
+            Some((index, port)) => input(port, index, value)?,
             None => Tensor::scalar(0.0f32),
         };
         tensors.push((name.clone(), tensor));
     }
-    Ok(model.executor().bind(tensors)?)
+    Ok(model.bind(tensors)?)
 }
 
 fn input(port: &Port, index: usize, value: &str) -> Result<Tensor, Diagnostic> {

@@ -10,7 +10,7 @@ use byoc::runtime::model::Model;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::{OutOfMemory, Shape, Tensor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Source of an input value.
@@ -75,6 +75,11 @@ impl InputSources {
         known_shapes.collect()
     }
 
+    /// Returns the names of the inputs with a value.
+    pub fn names(&self) -> BTreeSet<String> {
+        self.values.keys().cloned().collect()
+    }
+
     /// Returns true if the inputs include an image.
     pub fn has_image(&self) -> bool {
         self.image.is_some()
@@ -94,15 +99,17 @@ impl InputSources {
     pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
         let ports = model.inputs();
         let mut named_inputs: Vec<(String, Tensor)> = Vec::new();
-        for (index, port) in ports.iter().enumerate() {
+        let given_optional = model.optional_inputs().iter().filter(|port| self.values.contains_key(&port.name));
+        for (index, port) in ports.iter().chain(given_optional).enumerate() {
             if let Some(value) = self.value(index, port, ports, default)? {
                 named_inputs.push((port.name.clone(), value));
             }
         }
         // Unknown names are passed on to `bind`, whose error message lists the model's inputs.
-        let unknown_names = self.values.keys().filter(|name| ports.iter().all(|p| p.name != **name));
+        let is_known = |name: &String| ports.iter().chain(model.optional_inputs()).any(|port| port.name == *name);
+        let unknown_names = self.values.keys().filter(|name| !is_known(name));
         named_inputs.extend(unknown_names.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
-        Ok(model.executor().bind(named_inputs)?)
+        Ok(model.bind(named_inputs)?)
     }
 
     fn value(

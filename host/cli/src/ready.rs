@@ -132,7 +132,8 @@ pub fn compile_unchecked(
         .help(format!("print the contents of the artifact with \"byoc inspect {}\"", path.display()))
         .into());
     }
-    let mut load = LoadOptions { input_shapes: inputs.shapes(), ..LoadOptions::default() };
+    let (input_shapes, given) = (inputs.shapes(), inputs.names());
+    let mut load = LoadOptions { input_shapes, given, ..LoadOptions::default() };
     let mut specialized_dims = Vec::new();
     for (name, dim_choice) in &args.dims {
         match dim_choice {
@@ -246,9 +247,7 @@ pub fn input_sources(path: &Path, args: &InputArgs) -> Result<InputSources, Fail
 
 /// Returns `inputs`, with missing inputs read from a data set.
 pub fn recorded_inputs(dir: &TestFolder, set: &TestSet, inputs: InputSources) -> Result<InputSources, Failure> {
-    let ports = frontend::signature(&dir.model)?.inputs;
-    let names = ports.iter().map(|p| p.name.clone());
-    Ok(inputs.with_recorded(names.zip(set.read_inputs(&ports)?)))
+    Ok(inputs.with_recorded(set.recorded_inputs(&frontend::signature(&dir.model)?)?))
 }
 
 /// Sets the backend options that apply to every run of a model. Compile-time, load-time and unknown options are left to

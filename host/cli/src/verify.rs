@@ -122,7 +122,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>)
         message: String::new(),
     };
     for (set_index, set) in test_dir.sets.iter().enumerate() {
-        let inputs = set.read_inputs(&ports.inputs)?;
+        let inputs = set.read_inputs(&ports)?;
         let actual = match model.run(&inputs) {
             // The model is built for the dimensions of the first data set; later data sets may have different
             // dimensions.

@@ -2,8 +2,8 @@
 //! `data.json` with tolerances.
 
 use crate::pb;
-use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, unreadable};
+use byoc_ir::diag::{Diagnostic, codes, list};
+use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use byoc_ir::tensor::Tensor;
 use std::path::{Path, PathBuf};
 
@@ -50,10 +50,10 @@ impl TestFolder {
             return Err(folder_error("missing model.onnx".into()));
         }
         let mut numbered_sets: Vec<(u64, TestSet)> = Vec::new();
-        for entry in list(path).map_err(|e| folder_error(e.to_string()))? {
+        for entry in files_in(path).map_err(|e| folder_error(e.to_string()))? {
             let number = entry.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("test_data_set_"));
             let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else { continue };
-            let files = list(&entry).map_err(|e| folder_error(e.to_string()))?;
+            let files = files_in(&entry).map_err(|e| folder_error(e.to_string()))?;
             numbered_sets.push((
                 number,
                 TestSet { inputs: files_by_position(&files, "input_"), outputs: files_by_position(&files, "output_") },
@@ -90,9 +90,7 @@ impl TestFolder {
     /// If the model or a data file cannot be read.
     pub fn recorded_inputs(&self) -> Result<Vec<(String, Tensor)>, Vec<Diagnostic>> {
         let Some(set) = self.sets.first() else { return Ok(Vec::new()) };
-        let signature = crate::signature(&self.model)?;
-        let pairs = signature.inputs.iter().zip(&set.inputs).filter_map(|(port, file)| Some((port, file.as_ref()?)));
-        pairs.map(|(port, file)| Ok((port.name.clone(), pb::read(file).map_err(|e| vec![e])?))).collect()
+        set.recorded_inputs(&crate::signature(&self.model)?).map_err(|error| vec![error])
     }
 
     /// Imports the model. An input without a shape in `options` is given the shape recorded in the first data set.
@@ -109,12 +107,48 @@ impl TestFolder {
 }
 
 impl TestSet {
-    /// Reads the recorded inputs, one per model input.
+    /// Reads the recorded inputs, by name: a file belongs to the input that its tensor names, otherwise to that at its
+    /// position. Of a model with optional inputs, positions count these as well if there are files for them.
+    ///
+    /// # Errors
+    /// If a file is not a tensor, or belongs to no input.
+    pub fn recorded_inputs(&self, signature: &Signature) -> Result<Vec<(String, Tensor)>, Diagnostic> {
+        let declared_names = signature.declared_inputs();
+        let are_optional_counted = self.inputs.len() > signature.inputs.len();
+        let mut inputs: Vec<(String, Tensor)> = Vec::new();
+        for (position, file) in self.inputs.iter().enumerate() {
+            let Some(file) = file else { continue };
+            let (name, tensor) = pb::read_named(file)?;
+            let name_at_position = match are_optional_counted {
+                true => declared_names.get(position).copied(),
+                false => signature.inputs.get(position).map(|port| port.name.as_str()),
+            };
+            let is_declared =
+                declared_names.contains(&name.as_str()) && !inputs.iter().any(|(other, _)| *other == name);
+            match name_at_position {
+                _ if is_declared => inputs.push((name, tensor)),
+                Some(name) => inputs.push((name.to_owned(), tensor)),
+                None => {
+                    let message = format!("input_{position}.pb: the model has no such input");
+                    let inputs = format!("inputs of the model: {}", list(&declared_names, ", "));
+                    return Err(Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, message).note(inputs));
+                }
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// Reads the recorded values of the given inputs, in their order.
     ///
     /// # Errors
     /// If a file is missing or is not a tensor.
-    pub fn read_inputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
-        read(&self.inputs, ports, "input")
+    pub fn read_inputs(&self, signature: &Signature) -> Result<Vec<Tensor>, Diagnostic> {
+        let mut recorded = self.recorded_inputs(signature)?;
+        let value = |(position, port): (usize, &PortInfo)| {
+            let index = recorded.iter().position(|(name, _)| *name == port.name);
+            index.map(|index| recorded.swap_remove(index).1).ok_or_else(|| missing_file("input", position, port))
+        };
+        signature.inputs.iter().enumerate().map(value).collect()
     }
 
     /// Reads the recorded outputs, one per model output.
@@ -122,29 +156,21 @@ impl TestSet {
     /// # Errors
     /// If a file is missing or is not a tensor.
     pub fn read_outputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
-        read(&self.outputs, ports, "output")
+        let value = |(position, port): (usize, &PortInfo)| {
+            let file = self.outputs.get(position).and_then(Option::as_ref);
+            pb::read(file.ok_or_else(|| missing_file("output", position, port))?)
+        };
+        ports.iter().enumerate().map(value).collect()
     }
 }
 
-fn read(files: &[Option<PathBuf>], ports: &[PortInfo], role: &str) -> Result<Vec<Tensor>, Diagnostic> {
-    let missing_file = |position: usize, port: &PortInfo| {
-        Diagnostic::error(
-            codes::frontends::BAD_TEST_FOLDER,
-            format!("missing {role}_{position}.pb for {role} \"{}\"", port.name),
-        )
-    };
-    ports
-        .iter()
-        .enumerate()
-        .map(|(i, port)| {
-            let file = files.get(i).and_then(Option::as_ref).ok_or_else(|| missing_file(i, port))?;
-            pb::read(file)
-        })
-        .collect()
+fn missing_file(role: &str, position: usize, port: &PortInfo) -> Diagnostic {
+    let message = format!("missing {role}_{position}.pb for {role} \"{}\"", port.name);
+    Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, message)
 }
 
 /// Returns the entries of a directory, sorted.
-fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn files_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut entries = std::fs::read_dir(path)?.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
     entries.sort();
     Ok(entries)

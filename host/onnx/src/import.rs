@@ -1,13 +1,14 @@
 //! Conversion of a model to a module: checks the opsets and operators, then converts the nodes in order.
 
 use super::external::ExternalFiles;
-use super::functions::{FlatNode, flatten};
+use super::functions::flatten;
+use super::graph::{FlatNode, nested_nodes};
 use super::node::Node;
-use super::proto::{ModelProto, NodeProto, STANDARD_DOMAIN, is_standard_domain};
+use super::proto::{ModelProto, STANDARD_DOMAIN, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
-use super::{NEWEST_OPSET, OLDEST_OPSET, graph_signature, invalid_model, ops, schema};
+use super::{NEWEST_OPSET, OLDEST_OPSET, invalid_model, model_signature, ops, schema};
 use byoc_ir::cancel::{self, Ticks};
-use byoc_ir::diag::{Diagnostic, MAX_REPORTED, codes, nearest};
+use byoc_ir::diag::{Diagnostic, MAX_REPORTED, Reports, Severity, codes, list, nearest};
 use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, Signature, bind};
 use byoc_ir::ir::{ExprId, Source, Type};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,9 +20,12 @@ pub fn convert(
     external: Option<&ExternalFiles>,
 ) -> Result<Loaded, Vec<Diagnostic>> {
     let single_diagnostic = |d: Diagnostic| vec![d];
-    let nodes = flatten(&mut model).map_err(single_diagnostic)?;
+    let signature = model_signature(&model)?.with_given(options);
+    let (nodes, has_moved) = flatten(&mut model).map_err(single_diagnostic)?;
+    if has_moved {
+        tracing::info!(target: "byoc::onnx", "the nodes of the model are not in topological order, and were sorted");
+    }
     let graph = model.graph.take().unwrap_or_default();
-    let signature = graph_signature(&graph)?;
     let warnings = check_versions(&model, &nodes)?;
     check_operators(&nodes)?;
     let (types, bound) = bind(&signature, options)?;
@@ -29,6 +33,7 @@ pub fn convert(
     let mut conversion = ConversionState::new(&graph, external, convert_node)?;
     conversion.warnings = warnings;
     conversion.excludes_ones = options.exclude_ones;
+    let defaults = conversion.take_defaults(&signature).map_err(|d| vec![*d])?;
     let mut names = Identifiers::default();
     let mut params = Vec::new();
     for (port, ty) in signature.inputs.iter().zip(types) {
@@ -50,7 +55,8 @@ pub fn convert(
     let mut results = Vec::new();
     for port in &signature.outputs {
         let result = conversion.value(&port.name).map_err(|d| vec![*d])?.ok_or_else(|| {
-            vec![invalid_model(format!("output \"{}\" is neither the result of a node nor an input", port.name))]
+            let message = format!("output \"{}\" is neither the result of a node nor an input", port.name);
+            vec![Diagnostic::error(codes::frontends::MISSING_VALUE, message)]
         })?;
         results.push(result);
     }
@@ -64,7 +70,8 @@ pub fn convert(
     let ConversionState { builder, mut warnings, .. } = conversion;
     // The body of a loop may be converted several times.
     warnings.dedup();
-    Ok(Loaded { module: builder.module, signature, bound, excluded_ones, warnings, digest: String::new() })
+    let digest = String::new();
+    Ok(Loaded { module: builder.module, signature, defaults, bound, excluded_ones, warnings, digest })
 }
 
 /// Returns the names that the model declares for the dimensions assumed to differ from 1; in the module, names may be
@@ -80,9 +87,9 @@ fn declared_names(signature: &Signature, params: &[ExprId], conversion: &Convers
 
 /// Checks that the opsets are supported; an opset newer than the supported range only causes a warning.
 fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
-    let standard_nodes = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
+    let standard_nodes = nested_nodes(nodes).filter(|n| is_standard_domain(&n.proto.domain));
     let versions: BTreeSet<Option<i64>> = standard_nodes.map(|n| n.opset).collect();
-    let mut warnings = Vec::new();
+    let mut warnings = check_domains(nodes)?;
     for version in versions {
         let opset_error = |message: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, message);
         let range = format!("supported opsets: {OLDEST_OPSET} to {NEWEST_OPSET}");
@@ -102,7 +109,7 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
             }
             Some(v) if v > NEWEST_OPSET => {
                 let mut warning = opset_error(format!("opset {v} is newer than the newest supported opset"));
-                warning.severity = byoc_ir::diag::Severity::Warning;
+                warning.severity = Severity::Warning;
                 warnings.push(
                     warning.note(range).note("operators are interpreted as defined in the newest supported opset"),
                 );
@@ -116,25 +123,50 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
     Ok(warnings)
 }
 
+/// Checks the domains that the model does not import: a domain with converters only causes a warning.
+fn check_domains(nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+    let mut domains: BTreeMap<&str, (usize, &FlatNode)> = BTreeMap::new();
+    for (position, node) in nested_nodes(nodes).enumerate() {
+        if node.opset.is_none() && !is_standard_domain(&node.proto.domain) {
+            domains.entry(&node.proto.domain).or_insert((position, node));
+        }
+    }
+    let (mut warnings, mut errors) = (Vec::new(), Reports::default());
+    for (domain, (position, node)) in domains {
+        let label = node.label(position);
+        let message = format!("node \"{label}\" ({}): the model does not import domain {domain}", node.proto.op_type);
+        let mut diagnostic = Diagnostic::error(codes::frontends::UNKNOWN_DOMAIN, message);
+        if ops::domains().any(|known_domain| known_domain == domain) {
+            diagnostic.severity = Severity::Warning;
+            let version = ops::DEFAULT_VERSION;
+            warnings.push(diagnostic.note(format!("its operators are interpreted as defined in version {version}")));
+        } else {
+            let known_domains = list(ops::domains(), ", ");
+            let help = "export the model without the operators of this domain, or with functions that define them";
+            errors.add(|| diagnostic.note(format!("supported domains: {known_domains}")).help(help));
+        }
+    }
+    if errors.is_empty() { Ok(warnings) } else { Err(errors.into_vec()) }
+}
+
 /// Checks that every operator has a converter; the operators without one are reported together.
 fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
-    let mut missing_operators: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
-    let mut pending: Vec<(&NodeProto, i64)> = nodes.iter().map(|node| (&node.proto, node.opset.unwrap_or(0))).collect();
+    let mut missing_operators: BTreeMap<(&str, &str, i64), (usize, String)> = BTreeMap::new();
     let mut has_converter: HashMap<(&str, &str, i64), bool> = HashMap::new();
     let mut ticks = Ticks::every(1 << 8);
-    while let Some((proto, version)) = pending.pop() {
+    for (position, node) in nested_nodes(nodes).enumerate() {
         if ticks.is_requested() {
             cancel::check(|| "the operators of the model were being checked".to_owned())
                 .map_err(|reason| vec![reason])?;
         }
-        let subgraphs = proto.attribute.iter().filter_map(|attribute| attribute.g.as_deref());
-        pending.extend(subgraphs.flat_map(|graph| &graph.node).map(|node| (node, version)));
+        let proto = &node.proto;
         let domain = if is_standard_domain(&proto.domain) { STANDARD_DOMAIN } else { proto.domain.as_str() };
+        let key = (proto.op_type.as_str(), domain, node.version());
         let has_converter = has_converter
-            .entry((proto.op_type.as_str(), domain, version))
-            .or_insert_with(|| ops::converter(domain, &proto.op_type, version).is_some());
+            .entry(key)
+            .or_insert_with(|| ops::converter(domain, &proto.op_type, node.version()).is_some());
         if !*has_converter {
-            *missing_operators.entry((proto.op_type.as_str(), domain, version)).or_default() += 1;
+            missing_operators.entry(key).or_insert_with(|| (0, node.label(position))).0 += 1;
         }
     }
     if missing_operators.is_empty() {
@@ -149,9 +181,9 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     );
     let mut suggested_name = None;
     let omitted = missing_operators.len().saturating_sub(MAX_REPORTED);
-    for ((op, domain, version), count) in missing_operators.into_iter().take(MAX_REPORTED) {
-        let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
-        error = error.note(format!("{op} (domain {domain}, opset {version}), {times}"));
+    for ((op, domain, version), (count, first)) in missing_operators.into_iter().take(MAX_REPORTED) {
+        let times = if count == 1 { "once".to_owned() } else { format!("{count} times, first") };
+        error = error.note(format!("{op} (domain {domain}, opset {version}), {times} in node \"{first}\""));
         if suggested_name.is_none() {
             suggested_name = nearest(op, ops::names(domain)).filter(|suggestion| *suggestion != op);
         }
@@ -169,26 +201,24 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
 
 fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position: usize) -> Result<()> {
     let proto = &flat.proto;
-    let version = flat.opset.unwrap_or(0);
-    let label = if proto.name.is_empty() { format!("{}_{position}", proto.op_type) } else { proto.name.clone() };
+    let label = flat.label(position);
     let mut inputs = Vec::with_capacity(proto.input.len());
     for name in &proto.input {
         let value = if name.is_empty() { None } else { conversion.value(name)? };
         if value.is_none() && !name.is_empty() {
-            return Err(Box::new(
-                invalid_model(format!(
-                    "node \"{label}\" ({}) reads \"{name}\", which no earlier node produces",
-                    proto.op_type
-                ))
-                .note("the nodes of a graph must be in topological order"),
-            ));
+            let message = format!(
+                "node \"{label}\" ({}) reads \"{name}\", which is neither the result of a node, nor an input, nor an \
+                 initializer",
+                proto.op_type
+            );
+            return Err(Box::new(Diagnostic::error(codes::frontends::MISSING_VALUE, message)));
         }
         inputs.push(value);
     }
     let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
     let origin = conversion.builder.module.origins.add_source(source);
-    let converter = ops::converter(&proto.domain, &proto.op_type, version).ok_or_else(|| {
-        let message = format!("unsupported operator {} (opset {version})", proto.op_type);
+    let converter = ops::converter(&proto.domain, &proto.op_type, flat.version()).ok_or_else(|| {
+        let message = format!("unsupported operator {} (opset {})", proto.op_type, flat.version());
         Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
     })?;
     if is_standard_domain(&proto.domain) {
@@ -202,7 +232,7 @@ fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position:
     }
     let first_node = conversion.builder.module.nodes.len();
     let first_warning = conversion.warnings.len();
-    let mut node = Node::new(conversion, proto, version, inputs, origin);
+    let mut node = Node::new(conversion, flat, inputs, origin);
     let outputs = converter(&mut node).map_err(|error| node_error(*error, &label, &proto.op_type))?;
     for warning in &mut conversion.warnings[first_warning..] {
         warning.message = node_message(&label, &proto.op_type, &warning.message);

@@ -6,7 +6,7 @@
 //! | `decode` | decoding of messages within the memory limit and the time limit |
 //! | [`folder`], [`pb`] | directories in ONNX test-data layout, and tensors in `.pb` files |
 //! | [`tensor`], [`external`] | tensors, and tensor data in external files |
-//! | `functions` | inlining of model-defined functions |
+//! | `graph`, `functions` | nodes in topological order, and inlining of model-defined functions |
 //! | `import` | model checks, and conversion of the graph node by node |
 //! | `state` | state of the conversion: values by name, constants, folding |
 //! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
@@ -20,6 +20,7 @@ mod decode;
 pub mod external;
 pub mod folder;
 mod functions;
+mod graph;
 mod import;
 mod names;
 mod node;
@@ -35,7 +36,7 @@ pub mod tensor;
 use byoc_files::mapped;
 use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::{Diagnostic, Reports, codes};
-use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
+use byoc_ir::interface::{LoadOptions, Loaded, OptionalInput, PortInfo, Signature, unreadable};
 use byoc_ir::ir::{Dim, TensorType};
 use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
@@ -83,7 +84,7 @@ pub fn load_bytes(bytes: Bytes, dir: Option<&Path>, options: &LoadOptions) -> Re
 /// If the model is invalid.
 pub fn signature_of_bytes(bytes: Bytes) -> Result<Signature, Vec<Diagnostic>> {
     let (model, _charge) = decode_model(Path::new(IN_MEMORY), bytes)?;
-    graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
+    model_signature(&model)
 }
 
 /// Name used in messages for a model that was not read from a file.
@@ -95,7 +96,7 @@ const IN_MEMORY: &str = "the model in memory";
 /// If the file cannot be read, or the model is invalid.
 pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
     let (model, _charge) = decode_model(path, read_model(path)?)?;
-    graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
+    model_signature(&model)
 }
 
 /// Converts a decoded model to a module. External tensor data is read through `external`.
@@ -133,30 +134,49 @@ pub fn proto_of_bytes(bytes: Bytes) -> Result<(ModelProto, Charge), Diagnostic> 
     decode::decode(bytes, |reason| invalid_model(format!("expected an ONNX model, found {reason}")))
 }
 
-/// Returns the inputs and outputs that the graph declares. An input with an initializer is a constant, not an input.
-pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagnostic>> {
+/// Oldest version of the format in which the initializer of an input is its default value. In older files, every
+/// initializer has an input, whose value runs do not replace.
+const DEFAULTS_IR_VERSION: i64 = 4;
+
+/// Returns the inputs and outputs that the graph of a model declares. An input with an initializer is optional.
+pub(crate) fn model_signature(model: &ModelProto) -> Result<Signature, Vec<Diagnostic>> {
+    let no_graph = GraphProto::default();
+    let graph = model.graph.as_ref().unwrap_or(&no_graph);
     let sparse_values = graph.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
     let constants: HashSet<&str> = graph.initializer.iter().chain(sparse_values).map(|t| t.name.as_str()).collect();
+    let is_optional = |name: &str| constants.contains(name);
     let mut errors = Reports::default();
     let mut ticks = Ticks::every(1 << 8);
     let mut ports = |infos: &[ValueInfoProto], role: &str| -> Result<Vec<PortInfo>, Vec<Diagnostic>> {
         let mut names = BTreeSet::new();
         let mut ports = Vec::new();
-        for info in infos.iter().filter(|i| role == "output" || !constants.contains(i.name.as_str())) {
+        for info in infos {
             if ticks.is_requested() {
                 cancel::check(|| format!("{} {role}s had been read", ports.len())).map_err(|reason| vec![reason])?;
             }
             if role == "input" && !names.insert(info.name.as_str()) {
-                errors.add(|| invalid_model(format!("duplicate input \"{}\"", info.name)));
+                let message = format!("duplicate input \"{}\"", info.name);
+                errors.add(|| Diagnostic::error(codes::frontends::DUPLICATE_VALUE, message));
             }
             match port(info, role) {
                 Ok(port) => ports.push(port),
+                // An optional input of another type is a constant, of which only the nodes that read it know the type.
+                Err(_) if is_optional(&info.name) && role == "input" => {}
                 Err(error) => errors.add(|| error),
             }
         }
         Ok(ports)
     };
-    let signature = Signature { inputs: ports(&graph.input, "input")?, outputs: ports(&graph.output, "output")? };
+    let (declared, outputs) = (ports(&graph.input, "input")?, ports(&graph.output, "output")?);
+    let mut signature = Signature { outputs, ..Signature::default() };
+    let is_weight = model.ir_version < DEFAULTS_IR_VERSION;
+    for (position, port) in declared.into_iter().enumerate() {
+        if is_optional(&port.name) {
+            signature.optional.push(OptionalInput { port, position, is_weight });
+        } else {
+            signature.inputs.push(port);
+        }
+    }
     if errors.is_empty() { Ok(signature) } else { Err(errors.into_vec()) }
 }
 
@@ -195,12 +215,19 @@ fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
         let dims = shape.dim.iter().enumerate();
         dims.map(|(axis, dim)| match &dim.value {
             Some(DimensionValue::DimValue(n)) => usize::try_from(*n).map_or_else(|_| unnamed_dim(axis), Dim::Fixed),
-            Some(DimensionValue::DimParam(name)) if !name.is_empty() => Dim::symbol(name.as_str()),
+            Some(DimensionValue::DimParam(name)) if !is_placeholder(name) => Dim::symbol(name.as_str()),
             _ => unnamed_dim(axis),
         })
         .collect()
     });
     Ok(PortInfo { name: info.name.clone(), dtype, dims })
+}
+
+/// Tests for names that tools write for any dimension that they do not know, such as `?` and `None`: two dimensions of
+/// this name are not equal.
+fn is_placeholder(name: &str) -> bool {
+    !name.contains(char::is_alphabetic)
+        || ["none", "null", "nan", "unknown"].iter().any(|word| name.eq_ignore_ascii_case(word))
 }
 
 /// Returns the diagnostic for an inconsistent model.

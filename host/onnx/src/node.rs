@@ -1,6 +1,7 @@
 //! View of a node for converters: inputs, attributes, and creation of Relay calls.
 
-use super::proto::{AttributeProto, AttributeType, GraphProto, NodeProto};
+use super::graph::{FlatGraph, FlatNode};
+use super::proto::{AttributeProto, AttributeType, NodeProto};
 use super::size::Size;
 use super::state::{ConversionState, Error, MAX_STEPS, Result};
 use super::tensor::from_f64s;
@@ -26,6 +27,7 @@ pub(super) use attrs;
 pub struct Node<'a, 'm> {
     conversion: &'a mut ConversionState<'m>,
     proto: &'a NodeProto,
+    graphs: &'a [(String, FlatGraph)],
     inputs: Vec<Option<ExprId>>,
     origin: OriginId,
     /// Version of the node's opset.
@@ -35,12 +37,12 @@ pub struct Node<'a, 'm> {
 impl<'a, 'm> Node<'a, 'm> {
     pub(super) fn new(
         conversion: &'a mut ConversionState<'m>,
-        proto: &'a NodeProto,
-        opset: i64,
+        node: &'a FlatNode,
         inputs: Vec<Option<ExprId>>,
         origin: OriginId,
     ) -> Node<'a, 'm> {
-        Node { conversion, proto, inputs, origin, opset }
+        let FlatNode { proto, graphs, .. } = node;
+        Node { conversion, proto, graphs, inputs, origin, opset: node.version() }
     }
 
     /// Returns input `i`, if present.
@@ -282,9 +284,10 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Returns a subgraph attribute.
-    pub fn graph_attr(&self, name: &str) -> Result<&'a GraphProto> {
-        let graph = self.attribute_of(name, AttributeType::Graph)?.and_then(|attribute| attribute.g.as_deref());
-        graph.ok_or_else(|| self.invalid_node(format!("attribute {name} is missing")))
+    pub fn graph_attr(&self, name: &str) -> Result<&'a FlatGraph> {
+        self.attribute_of(name, AttributeType::Graph)?;
+        let graph = self.graphs.iter().find(|(attribute, _)| attribute == name);
+        graph.map(|(_, graph)| graph).ok_or_else(|| self.invalid_node(format!("attribute {name} is missing")))
     }
 
     /// Resolves an axis; a negative axis counts from the end.
@@ -347,8 +350,8 @@ impl<'a, 'm> Node<'a, 'm> {
     }
 
     /// Converts a subgraph with the given input values, and returns its outputs.
-    pub fn subgraph(&mut self, graph: &GraphProto, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
-        self.conversion.subgraph(graph, self.opset, inputs)
+    pub fn subgraph(&mut self, graph: &FlatGraph, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
+        self.conversion.subgraph(graph, inputs)
     }
 
     /// Opens a function: until it is closed, outer values that subgraphs read are captured.

@@ -15,10 +15,19 @@ use std::path::Path;
 /// # Errors
 /// If the file cannot be read or is not a tensor.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
+    read_named(path).map(|(_, tensor)| tensor)
+}
+
+/// Reads a tensor from a `.pb` file, with its name, which may be empty.
+///
+/// # Errors
+/// If the file cannot be read or is not a tensor.
+pub fn read_named(path: &Path) -> Result<(String, Tensor), Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     let error = |reason| bad_file(path, format!("expected a TensorProto, found {reason}"));
     let (proto, _charge) = decode::<TensorProto>(bytes, error)?;
-    tensor::decode(&proto, None).map_err(|reason| bad_file(path, reason))
+    let tensor = tensor::decode(&proto, None).map_err(|reason| bad_file(path, reason))?;
+    Ok((proto.name, tensor))
 }
 
 /// Writes a tensor named `name` to a `.pb` file.

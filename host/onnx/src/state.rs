@@ -1,13 +1,14 @@
 //! Conversion state: the module under construction, values by name, and folded constants.
 
 use super::external::ExternalFiles;
-use super::functions::FlatNode;
+use super::graph::{FlatGraph, FlatNode};
 use super::names::{Names, Source};
 use super::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use super::size::{Size, Sizes};
-use super::{invalid_model, tensor};
+use super::tensor;
 use byoc_ir::cancel;
 use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_ir::interface::Signature;
 use byoc_ir::ir::{Attrs, Callee, Dim, Expr, ExprId, Module, Name, OpId, OriginId, TensorType, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Tensor};
@@ -52,9 +53,6 @@ struct Captures {
     /// Variable of each outer value.
     by_value: HashMap<ExprId, ExprId>,
 }
-
-/// Maximum nesting depth of subgraphs.
-const MAX_NESTING: usize = 64;
 
 /// State of a model conversion.
 pub struct ConversionState<'m> {
@@ -109,7 +107,8 @@ impl<'m> ConversionState<'m> {
         for tensor in &graph.initializer {
             weights += tensor.raw_data.as_ref().map_or(0, super::proto::Bytes::len);
             if initializers.insert(&tensor.name, Initializer::Dense(tensor)).is_some() {
-                return Err(vec![invalid_model(format!("duplicate initializer \"{}\"", tensor.name))]);
+                let message = format!("duplicate initializer \"{}\"", tensor.name);
+                return Err(vec![Diagnostic::error(codes::frontends::DUPLICATE_VALUE, message)]);
             }
         }
         for sparse in &graph.sparse_initializer {
@@ -139,6 +138,25 @@ impl<'m> ConversionState<'m> {
         })
     }
 
+    /// Removes the initializers of the inputs, and returns their values, which are the defaults of these inputs.
+    pub fn take_defaults(&mut self, signature: &Signature) -> Result<Vec<Tensor>> {
+        let mut defaults = Vec::new();
+        for port in &signature.inputs {
+            if let Some(initializer) = self.initializers.remove(port.name.as_str()) {
+                defaults.push(self.decode_initializer(&port.name, initializer)?);
+            }
+        }
+        Ok(defaults)
+    }
+
+    fn decode_initializer(&self, name: &str, initializer: Initializer<'_>) -> Result<Tensor> {
+        match initializer {
+            Initializer::Dense(proto) => self.decode(proto),
+            Initializer::Sparse(proto) => tensor::decode_sparse(proto, MAX_FOLD_BYTES)
+                .map_err(|reason| bad_tensor(name, &reason, codes::frontends::BAD_TENSOR)),
+        }
+    }
+
     /// Returns the value bound to `name`; an initializer is decoded at its first use.
     pub fn value(&mut self, name: &str) -> Result<Option<ExprId>> {
         if let Some(&Binding { value, depth }) = self.values.get(name) {
@@ -147,11 +165,7 @@ impl<'m> ConversionState<'m> {
         let Some(&initializer) = self.initializers.get(name) else {
             return Ok(None);
         };
-        let tensor = match initializer {
-            Initializer::Dense(proto) => self.decode(proto)?,
-            Initializer::Sparse(proto) => tensor::decode_sparse(proto, MAX_FOLD_BYTES)
-                .map_err(|reason| bad_tensor(name, &reason, codes::frontends::BAD_TENSOR))?,
-        };
+        let tensor = self.decode_initializer(name, initializer)?;
         self.builder.origin = None;
         let value = self.builder.constant(tensor);
         self.values.insert(name.to_owned(), Binding { value, depth: 0 });
@@ -235,23 +249,18 @@ impl<'m> ConversionState<'m> {
         if self.nesting > 0 {
             self.shadowed.push((name.to_owned(), previous));
         } else if previous.is_some() || self.initializers.contains_key(name) {
-            return Err(Box::new(invalid_model(format!("duplicate value \"{name}\""))));
+            let message = format!("duplicate value \"{name}\"");
+            return Err(Box::new(Diagnostic::error(codes::frontends::DUPLICATE_VALUE, message)));
         }
         Ok(())
     }
 
     /// Converts a subgraph with the given input values, and returns its outputs. Names of the enclosing graphs are
     /// visible in the subgraph; names that the subgraph binds are not visible outside.
-    pub fn subgraph(&mut self, graph: &GraphProto, opset: i64, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
-        if self.nesting == MAX_NESTING {
-            return Err(Box::new(invalid_model(format!(
-                "expected at most {MAX_NESTING} levels of nested subgraphs, found {}",
-                MAX_NESTING + 1
-            ))));
-        }
+    pub fn subgraph(&mut self, graph: &FlatGraph, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
         self.nesting += 1;
         let (outer_shadowed, depth) = (std::mem::take(&mut self.shadowed), self.functions.len());
-        let outputs = self.convert_subgraph(graph, opset, inputs);
+        let outputs = self.convert_subgraph(graph, inputs);
         // After an error, functions that the subgraph opened are still open.
         self.functions.truncate(depth);
         for (name, previous) in std::mem::replace(&mut self.shadowed, outer_shadowed).into_iter().rev() {
@@ -264,28 +273,27 @@ impl<'m> ConversionState<'m> {
         outputs
     }
 
-    fn convert_subgraph(&mut self, graph: &GraphProto, opset: i64, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
-        for (port, &value) in graph.input.iter().zip(inputs) {
+    fn convert_subgraph(&mut self, FlatGraph { proto, nodes }: &FlatGraph, inputs: &[ExprId]) -> Result<Vec<ExprId>> {
+        for (port, &value) in proto.input.iter().zip(inputs) {
             self.bind_name(&port.name, value)?;
         }
-        for proto in &graph.initializer {
+        for proto in &proto.initializer {
             let tensor = self.decode(proto)?;
             self.builder.origin = None;
             let value = self.builder.constant(tensor);
             self.bind_name(&proto.name, value)?;
         }
-        for (position, proto) in graph.node.iter().enumerate() {
-            cancel::check(|| format!("{position} of {} nodes of a subgraph had been converted", graph.node.len()))?;
-            let node = FlatNode { proto: proto.clone(), opset: Some(opset) };
-            (self.convert)(self, &node, position)?;
+        for (position, node) in nodes.iter().enumerate() {
+            cancel::check(|| format!("{position} of {} nodes of a subgraph had been converted", nodes.len()))?;
+            (self.convert)(self, node, position)?;
         }
         let output = |port: &ValueInfoProto| {
             self.value(&port.name)?.ok_or_else(|| {
                 let message = format!("subgraph output \"{}\" is neither the result of a node nor an input", port.name);
-                Box::new(invalid_model(message))
+                Box::new(Diagnostic::error(codes::frontends::MISSING_VALUE, message))
             })
         };
-        graph.output.iter().map(output).collect()
+        proto.output.iter().map(output).collect()
     }
 
     /// Releases large initializers that a node has folded into new constants (usually transposed matrices), so that

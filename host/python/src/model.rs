@@ -8,7 +8,7 @@ use crate::session::Session;
 use crate::wait::interruptible;
 use crate::{error, fork, trace};
 use byoc::build::explanation::Explanation;
-use byoc::runtime::exec::{check_inputs, order_inputs};
+use byoc::runtime::exec::check_inputs;
 use byoc::runtime::fork::Generation;
 use byoc::{
     Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Interface, Outputs, Port, RunOptions, Source, Tensor,
@@ -34,6 +34,7 @@ pub struct Model {
     session: Arc<byoc::Session>,
     generation: Generation,
     inputs: Vec<Port>,
+    optional_inputs: Vec<Port>,
     outputs: Vec<Port>,
     /// Duration of the last run in nanoseconds. Ctrl-C can interrupt a run only if the previous run was long.
     last_run: AtomicU64,
@@ -150,10 +151,21 @@ impl Model {
         })?;
         let (model, stored_compilation) = error::result(py, compile_result)?;
         let (inputs, outputs) = (model.inputs().to_vec(), model.outputs().to_vec());
+        let optional_inputs = model.optional_inputs().to_vec();
         let explanation = model.explanation().in_interface(Interface::Python);
         let (model, last_run) = (Mutex::new(Some(model)), AtomicU64::new(u64::MAX));
         let generation = session.generation;
-        Ok(Model { model, stored_compilation, explanation, session: engine, generation, inputs, outputs, last_run })
+        Ok(Model {
+            model,
+            stored_compilation,
+            explanation,
+            session: engine,
+            generation,
+            inputs,
+            optional_inputs,
+            outputs,
+            last_run,
+        })
     }
 
     /// Runs the model on values in the order of its inputs, or by name. Returns the result, or a tuple of several
@@ -252,6 +264,12 @@ impl Model {
     #[getter]
     fn input_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
         self.inputs.iter().map(|port| describe(py, port)).collect()
+    }
+
+    /// Returns the name, element type and dimensions of each input with a default value.
+    #[getter]
+    fn optional_input_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
+        self.optional_inputs.iter().map(|port| describe(py, port)).collect()
     }
 
     /// Returns the name, element type and dimensions of each output; a dimension is a number, a name, or `None`.
@@ -354,12 +372,19 @@ impl Model {
             let Some(value) = values.get_item(&port.name)? else { break };
             tensors.push(tensor_of(&value, port)?);
         }
-        if values.len() != self.inputs.len() || tensors.len() != self.inputs.len() {
-            // The names do not match; the library's error lists the expected and the given names.
-            let names = values.keys().iter().map(|name| (name.to_string(), Tensor::empty()));
-            order_inputs(&self.inputs, names).map_err(|error| error::of(values.py(), error))?;
+        if values.len() == self.inputs.len() && tensors.len() == self.inputs.len() {
+            return Ok(tensors);
         }
-        Ok(tensors)
+        // There are optional inputs, or the names do not match; the library's error lists the expected names.
+        let mut named = Vec::with_capacity(values.len());
+        for (name, value) in values {
+            let name = name.to_string();
+            let port = self.inputs.iter().chain(&self.optional_inputs).find(|port| port.name == name);
+            let tensor = port.map_or_else(|| Ok(Tensor::empty()), |port| tensor_of(&value, port))?;
+            named.push((name, tensor));
+        }
+        let bound = self.open_model(values.py())?.loaded().bind(named);
+        Ok(bound.map_err(|error| error::of(values.py(), error))?.into())
     }
 
     /// Runs the model with the interpreter's lock released.

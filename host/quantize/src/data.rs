@@ -416,7 +416,7 @@ mod tests {
     }
 
     fn signature(inputs: Vec<PortInfo>) -> Signature {
-        Signature { inputs, outputs: Vec::new() }
+        Signature { inputs, ..Signature::default() }
     }
 
     fn npz(entries: &[(&str, Tensor)]) -> (tempfile::TempDir, Source) {

@@ -1,6 +1,7 @@
 //! Result of a build: the input of an executor and the contents of an artifact.
 
 use crate::exec::constants::needed_constants;
+use crate::exec::signature::admits;
 use crate::exec::{Program, Signature};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::TensorType;
@@ -40,11 +41,14 @@ pub struct Compiled {
     pub charges: Arc<Vec<Charge>>,
 }
 
-/// Program for fixed values of symbolic dimensions.
+/// Program for fixed values of symbolic dimensions, or with optional inputs.
 #[derive(Clone, Debug)]
 pub struct Variant {
     /// Values of the dimensions, by name.
     pub dims: BTreeMap<String, usize>,
+    /// Default values of the inputs that the program takes in addition to those of the main program, as indices of its
+    /// constants.
+    pub defaults: Vec<u32>,
     /// Built model with these dimensions.
     pub compiled: Compiled,
 }
@@ -105,13 +109,24 @@ impl Compiled {
                 .map_err(|message| contradiction(format!("region {}: {message}", region.symbol)))?;
         }
         self.variants.iter().try_for_each(|variant| {
-            let has_ports = |program: &Program| program.inputs.len() == self.program.inputs.len();
-            if !has_ports(&variant.compiled.program) {
+            let (inputs, count) = (&variant.compiled.program.inputs, self.program.inputs.len());
+            if inputs.len() != count + variant.defaults.len() {
                 return Err(contradiction(format!(
                     "specialized program: expected {} inputs, found {}",
-                    self.program.inputs.len(),
-                    variant.compiled.program.inputs.len()
+                    count + variant.defaults.len(),
+                    inputs.len()
                 )));
+            }
+            for (port, &index) in inputs[count..].iter().zip(&variant.defaults) {
+                let default =
+                    variant.compiled.constant_type(index).filter(|_| !variant.compiled.absent.contains(&index));
+                let is_valid = default
+                    .and_then(|ty| Some((ty.dtype, ty.shape()?)))
+                    .is_some_and(|(dtype, shape)| port.ty.dtype == dtype && admits(&port.ty, &shape));
+                if !is_valid {
+                    let message = format!("input \"{}\": expected a default value of its type", port.name);
+                    return Err(contradiction(message));
+                }
             }
             variant.compiled.check()
         })
@@ -158,8 +173,9 @@ impl Compiled {
         held_constants
     }
 
-    /// Adds a program for fixed values of symbolic dimensions. Constants of both programs share memory.
-    pub fn add_variant(&mut self, dims: BTreeMap<String, usize>, mut compiled: Compiled) {
+    /// Adds a program. Constants of both programs share memory.
+    pub fn add_variant(&mut self, mut variant: Variant) {
+        let compiled = &mut variant.compiled;
         let digest = |tensor: &Tensor| (tensor.dtype(), tensor.shape().to_vec(), blake3::hash(tensor.bytes()));
         let tensors_by_digest: HashMap<_, &Tensor> =
             self.constants.iter().map(|tensor| (digest(tensor), tensor)).collect();
@@ -175,7 +191,7 @@ impl Compiled {
                 *data = main.clone();
             }
         }
-        self.variants.push(Variant { dims, compiled });
+        self.variants.push(variant);
     }
 }
 

@@ -1,13 +1,13 @@
 //! Built model, loaded and ready to run on this machine's plugins.
 
 use crate::cancel::Cancel;
-use crate::compiled::Compiled;
+use crate::compiled::{Compiled, Variant};
 use crate::error::Failure;
 use crate::exec::constants::needed_constants;
 use crate::exec::executor::Executor;
 use crate::exec::program::{Place, Port, Region};
 use crate::exec::trace::{Observer, StepKind};
-use crate::exec::{self, memory, validate};
+use crate::exec::{self, memory, order_inputs, validate};
 use crate::loading::{LoadedRegions, load_regions};
 use crate::native;
 use crate::session::Session;
@@ -35,6 +35,8 @@ pub struct Model {
     executor: Executor,
     /// Executors of the programs for fixed values of symbolic dimensions.
     variants: Vec<Executor>,
+    /// Program that also takes the optional inputs.
+    optional: Option<Optional>,
     /// Share of the FLOPs per run that backends execute, excluding regions that fell back to the host.
     pub offload_share: f64,
     /// Smallest such share among the programs for fixed values of symbolic dimensions; `offload_share` if there are
@@ -44,6 +46,12 @@ pub struct Model {
     pub offload_flops: u64,
     /// Number of regions that run on backends.
     pub regions: usize,
+}
+
+/// Program that takes the inputs of the model, and then optional inputs.
+struct Optional {
+    executor: Executor,
+    defaults: Vec<Tensor>,
 }
 
 impl Model {
@@ -89,6 +97,30 @@ impl Model {
         &self.executor.program().inputs
     }
 
+    /// Returns the inputs that have a default value.
+    pub fn optional_inputs(&self) -> &[Port] {
+        let ports = self.optional.as_ref().map(|optional| &optional.executor.program().inputs[..]);
+        ports.map_or(&[], |ports| &ports[self.inputs().len()..])
+    }
+
+    /// Sorts named inputs into the order of the model's inputs, as a run takes them. If an optional input is among them,
+    /// the values of all optional inputs follow.
+    ///
+    /// # Errors
+    /// If a name is unknown, or an input is duplicated or missing.
+    pub fn bind(&self, named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
+        order_inputs(self.inputs(), self.optional_inputs(), self.defaults(), named)
+    }
+
+    fn defaults(&self) -> &[Tensor] {
+        self.optional.as_ref().map_or(&[], |optional| &optional.defaults)
+    }
+
+    fn executors(&self) -> impl Iterator<Item = &Executor> {
+        let optional = self.optional.as_ref().map(|optional| &optional.executor);
+        std::iter::once(&self.executor).chain(&self.variants).chain(optional)
+    }
+
     /// Returns the outputs of the model.
     pub fn outputs(&self) -> &[Port] {
         &self.executor.program().outputs
@@ -111,19 +143,25 @@ impl Model {
     /// # Errors
     /// If a backend cannot reset the state.
     pub fn reset_state(&self) -> Result<(), Failure> {
-        Ok(std::iter::once(&self.executor).chain(&self.variants).try_for_each(Executor::reset_state)?)
+        Ok(self.executors().try_for_each(Executor::reset_state)?)
     }
 
     /// Releases the memory that is retained between runs: activations, and the plans for dimensions of earlier runs.
     /// The next run allocates it again.
     pub fn release_memory(&self) {
-        std::iter::once(&self.executor).chain(&self.variants).for_each(Executor::release_memory);
+        self.executors().for_each(Executor::release_memory);
         memory::trim_heap();
     }
 
     /// Returns the executor for the given inputs: that of the specialized program whose dimensions match the inputs and
-    /// that has the most fixed dimensions, or else that of the main program.
+    /// that has the most fixed dimensions, or else that of the main program. With optional inputs, it is the executor of
+    /// the program that takes them.
     pub fn executor_for(&self, inputs: &[Tensor]) -> &Executor {
+        if let Some(Optional { executor, .. }) = &self.optional
+            && inputs.len() == executor.program().inputs.len()
+        {
+            return executor;
+        }
         let matches = |(dim, &size): (&Dim, &usize)| dim.fixed().is_none_or(|fixed| fixed == size);
         let takes = |port: &Port, input: &Tensor| {
             port.ty.dims.len() == input.shape().len() && port.ty.dims.iter().zip(input.shape()).all(matches)
@@ -208,13 +246,19 @@ fn load(
     let mut variants = std::mem::take(&mut compiled.variants);
     variants.sort_by_key(|variant| std::cmp::Reverse(variant.dims.len()));
     let (mut model, mut warnings) = load_program(session, compiled, cache_dir, retention)?;
-    if !variants.is_empty() {
+    if variants.iter().any(|variant| variant.defaults.is_empty()) {
         model.min_offload_share = 1.0;
     }
-    for variant in variants {
-        let (variant, variant_warnings) = load_program(session, variant.compiled, cache_dir, retention)?;
-        model.min_offload_share = model.min_offload_share.min(variant.offload_share);
-        model.variants.push(variant.executor);
+    for Variant { defaults, compiled, .. } in variants {
+        let defaults: Vec<Tensor> = defaults.iter().map(|&index| compiled.constants[index as usize].clone()).collect();
+        let (variant, variant_warnings) = load_program(session, compiled, cache_dir, retention)?;
+        match defaults.is_empty() {
+            true => {
+                model.min_offload_share = model.min_offload_share.min(variant.offload_share);
+                model.variants.push(variant.executor);
+            }
+            false => model.optional = Some(Optional { executor: variant.executor, defaults }),
+        }
         // A warning that several programs share is reported once.
         warnings.extend(variant_warnings.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
     }
@@ -302,6 +346,9 @@ fn load_program(
         warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));
     }
     let min_offload_share = offload_share;
-    let variants = Vec::new();
-    Ok((Model { executor, variants, offload_share, min_offload_share, offload_flops, regions: count }, warnings))
+    let (variants, optional) = (Vec::new(), None);
+    Ok((
+        Model { executor, variants, optional, offload_share, min_offload_share, offload_flops, regions: count },
+        warnings,
+    ))
 }

@@ -71,6 +71,8 @@ pub struct Job {
     pub memory: Option<OutputMemory>,
     /// Number of items; 1 for a model without a batch dimension.
     pub rows: usize,
+    /// True if the request has values for optional inputs, which have no batch dimension: it is executed alone.
+    pub has_optional: bool,
     /// Priority of the request; 0 for the default.
     pub priority: u64,
     /// Maximum time in the queue.
@@ -368,7 +370,11 @@ const MAX_INLINE_DURATION: Duration = Duration::from_millis(5);
 
 /// Tests whether two requests can be batched: their inputs have equal types, except for the first dimension.
 fn can_share_batch(a: &Job, b: &Job) -> bool {
-    a.inputs.iter().zip(&b.inputs).all(|(a, b)| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..))
+    !(a.has_optional || b.has_optional)
+        && a.inputs
+            .iter()
+            .zip(&b.inputs)
+            .all(|(a, b)| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..))
 }
 
 impl SharedQueue {
@@ -645,7 +651,8 @@ mod tests {
         let mut queue = Queue::default();
         for (id, &(rows, columns, level)) in requests.iter().enumerate() {
             let inputs = vec![Tensor::zeros(DType::F32, &[rows, columns]).unwrap()];
-            let job = Job { inputs, memory: None, rows, priority: 0, timeout: None, deadline: arrival };
+            let (memory, has_optional, timeout) = (None, false, None);
+            let job = Job { inputs, memory, rows, has_optional, priority: 0, timeout, deadline: arrival };
             let reply = oneshot::channel().0;
             queue.insert(PendingRequest { id: id as u64, job, level, arrival, starts_at_once: false, reply });
         }

@@ -79,6 +79,7 @@ pub fn load(
         tracing::warn!(target: "byoc::serve", model = name, field, "the configuration field has no effect");
     }
     let (mut inputs, mut outputs) = (specs(model.inputs())?, specs(model.outputs())?);
+    let optional_inputs = specs(model.optional_inputs())?;
     let mut config = complete(engine, name, file, &inputs, &outputs)?;
     let batched = config.max_batch_size > 0;
     let declared_specs: Vec<_> = config
@@ -122,7 +123,17 @@ pub fn load(
     model.release_memory();
     let scheduler = Scheduler::new(model.clone(), settings, stats.clone(), &engine.session.cancel)?;
     stats.record_load(start.elapsed(), memory(&model));
-    Ok(ServedModel { name: name.to_owned(), version: source.version, config, model, inputs, outputs, scheduler, stats })
+    Ok(ServedModel {
+        name: name.to_owned(),
+        version: source.version,
+        config,
+        model,
+        inputs,
+        optional_inputs,
+        outputs,
+        scheduler,
+        stats,
+    })
 }
 
 /// Opens an artifact, or loads a model from the cache, or compiles it if it is not cached.

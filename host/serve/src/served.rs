@@ -45,6 +45,8 @@ pub struct ServedModel {
     pub config: ModelConfig,
     pub model: Model,
     pub inputs: Vec<Spec>,
+    /// Inputs with a default value, which a request may contain. They have no batch dimension.
+    pub optional_inputs: Vec<Spec>,
     pub outputs: Vec<Spec>,
     pub scheduler: Scheduler,
     pub stats: Arc<Stats>,
@@ -106,7 +108,8 @@ impl ServedModel {
         outcome: &mut OutcomeRecorder<'_>,
     ) -> Result<InferResponse> {
         let InferRequest { id, params, inputs, outputs } = request;
-        let mut job = Job { inputs: Vec::new(), memory: None, rows: 1, priority: 0, timeout: None, deadline };
+        let (inputs_in_order, memory, has_optional, timeout) = (Vec::new(), None, false, None);
+        let mut job = Job { inputs: inputs_in_order, memory, rows: 1, has_optional, priority: 0, timeout, deadline };
         for (name, value) in &params {
             match name.as_str() {
                 "priority" => job.priority = value.count(name)?,
@@ -202,12 +205,13 @@ impl ServedModel {
     ) -> Result<Vec<(Arc<Region>, SharedSpan)>> {
         let mut in_place_spans = Vec::new();
         self.check_names(&inputs)?;
-        let is_batched = self.config.max_batch_size > 0;
         let mut rows = None;
-        let mut tensors: Vec<Option<Tensor>> = vec![None; self.inputs.len()];
+        let mut tensors: Vec<Option<Tensor>> = vec![None; self.inputs.len() + self.optional_inputs.len()];
         for input in inputs {
-            let Some(index) = self.inputs.iter().position(|spec| spec.name == input.name) else { continue };
-            let spec = &self.inputs[index];
+            let mut specs = self.all_inputs().enumerate();
+            let Some((index, spec)) = specs.find(|(_, spec)| spec.name == input.name) else { continue };
+            let is_optional = index >= self.inputs.len();
+            let is_batched = self.config.max_batch_size > 0 && !is_optional;
             if input.datatype != spec.datatype() {
                 return Err(ServeError::bad_tensor(format!(
                     "inference input '{}' data-type is '{}', but model '{}' expects '{}'",
@@ -217,7 +221,8 @@ impl ServedModel {
                     spec.datatype()
                 )));
             }
-            let shape = self.check_shape(spec, &input.shape)?;
+            let shape = self.check_shape(spec, &input.shape, is_batched)?;
+            job.has_optional |= is_optional;
             if is_batched {
                 let row_count = shape.first().copied().unwrap_or_default();
                 if *rows.get_or_insert(row_count) != row_count {
@@ -232,8 +237,20 @@ impl ServedModel {
             tensors[index] = Some(self.tensor(spec, &shape, input.data, regions, &mut in_place_spans)?);
         }
         job.rows = rows.unwrap_or(1);
-        job.inputs = tensors.into_iter().flatten().collect();
+        job.inputs = match job.has_optional {
+            false => tensors.into_iter().flatten().collect(),
+            true => {
+                let names = self.all_inputs().map(|spec| spec.name.clone());
+                let named = names.zip(tensors).filter_map(|(name, tensor)| Some((name, tensor?)));
+                self.model.loaded().bind(named).map_err(byoc::Error::from)?
+            }
+        };
         Ok(in_place_spans)
+    }
+
+    /// Iterates over the inputs of the model, the optional ones last.
+    fn all_inputs(&self) -> impl Iterator<Item = &Spec> {
+        self.inputs.iter().chain(&self.optional_inputs)
     }
 
     fn check_names(&self, inputs: &[InputTensor]) -> Result<()> {
@@ -246,7 +263,7 @@ impl ServedModel {
         let missing_names: Vec<&str> = self.inputs.iter().map(|spec| spec.name.as_str()).collect();
         let missing_names: Vec<&str> =
             missing_names.into_iter().filter(|name| !inputs.iter().any(|input| input.name == *name)).collect();
-        let unknown_input = inputs.iter().find(|input| !self.inputs.iter().any(|spec| spec.name == input.name));
+        let unknown_input = inputs.iter().find(|input| !self.all_inputs().any(|spec| spec.name == input.name));
         if missing_names.is_empty() && unknown_input.is_none() {
             return Ok(());
         }
@@ -274,8 +291,7 @@ impl ServedModel {
     }
 
     /// Checks an input shape against the model, and converts it to unsigned dimensions.
-    fn check_shape(&self, spec: &Spec, shape: &[i64]) -> Result<Vec<usize>> {
-        let is_batched = self.config.max_batch_size > 0;
+    fn check_shape(&self, spec: &Spec, shape: &[i64], is_batched: bool) -> Result<Vec<usize>> {
         let matches_spec = shape.len() == spec.shape.len()
             && shape
                 .iter()

@@ -12,9 +12,11 @@ use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
 use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, RefusalCode, RegionReport, Report, partition_for};
 use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_ir::ir::{Module, Name, TensorType};
+use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{PrintOptions, print};
 use byoc_plugin_api::Estimate;
 use byoc_runtime::choices::base_name;
+use byoc_runtime::compiled::Variant;
 use byoc_runtime::error::Failure;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::plugin::{self, fault};
@@ -84,7 +86,7 @@ pub struct BuildOutput {
     pub warnings: Vec<Diagnostic>,
     /// Backends without a region in any program of the model.
     pub unused: Vec<UnusedBackend>,
-    /// Totals of the specialized programs, in the order of [`Compiled::variants`].
+    /// Totals of the programs for fixed values of symbolic dimensions, which are the first of [`Compiled::variants`].
     pub variant_totals: Vec<Totals>,
 }
 
@@ -118,8 +120,24 @@ impl BuildOutput {
             variant.warnings.into_iter().filter(|warning| !self.warnings.contains(warning)).collect();
         self.warnings.extend(new_warnings);
         self.variant_totals.push(variant.explanation.totals);
-        self.compiled.add_variant(dims, variant.compiled);
+        self.compiled.add_variant(Variant { dims, defaults: Vec::new(), compiled: variant.compiled });
     }
+
+    /// Adds the program whose last inputs are the optional inputs, which have the given default values.
+    pub fn add_optional(&mut self, mut variant: BuildOutput, values: Vec<Tensor>) {
+        let Compiled { program, constants, .. } = &mut variant.compiled;
+        let mut defaults = Vec::with_capacity(values.len());
+        for value in values {
+            defaults.push(constants.len() as u32);
+            program.constants.push(constant_port(constants.len(), &value));
+            constants.push(value);
+        }
+        self.compiled.add_variant(Variant { dims: BTreeMap::new(), defaults, compiled: variant.compiled });
+    }
+}
+
+fn constant_port(index: usize, tensor: &Tensor) -> Port {
+    Port { name: format!("c{index}"), ty: TensorType::fixed(tensor.dtype(), tensor.shape()) }
 }
 
 /// Value of `print_after` for all passes.
@@ -249,8 +267,7 @@ pub fn build(
         regions.iter().flatten().map(|compiled_region| compiled_region.backend.clone()).collect();
     // A region may read a constant that no host step reads.
     for tensor in &constants[program.constants.len()..] {
-        let name = format!("c{}", program.constants.len());
-        program.constants.push(Port { name, ty: TensorType::fixed(tensor.dtype(), tensor.shape()) });
+        program.constants.push(constant_port(program.constants.len(), tensor));
     }
     passes.record("codegen", start);
     if options.time_passes {

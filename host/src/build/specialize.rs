@@ -1,8 +1,8 @@
 //! Specialized programs for fixed values of symbolic dimensions, in addition to the program with symbolic dimensions.
 
 use super::BuildOutput;
-use byoc_ir::diag::{Diagnostic, codes};
-use byoc_ir::interface::{LoadOptions, Loaded};
+use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_ir::interface::{LoadOptions, Loaded, OptionalInput};
 use byoc_runtime::error::Failure;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,7 +11,7 @@ const MAX_VARIANTS: usize = 64;
 
 /// Reads and builds a model: the program with the symbolic dimensions of `load`, and a specialized program for each
 /// combination of the sizes in `specialized`. A dimension that a program assumes to differ from 1 gets a program for
-/// the size 1.
+/// the size 1, and the optional inputs get a program that takes them.
 ///
 /// # Errors
 /// If `read` or `build` fails, or there are more than `MAX_VARIANTS` specialized programs.
@@ -22,6 +22,8 @@ pub fn build_programs(
     mut build: impl FnMut(Loaded) -> Result<BuildOutput, Failure>,
 ) -> Result<BuildOutput, Failure> {
     let model = read(&LoadOptions { exclude_ones: true, ..load.clone() })?;
+    let optional: Vec<OptionalInput> =
+        model.signature.optional.iter().filter(|input| !input.is_weight).cloned().collect();
     let with_ones = |dims: &BTreeMap<String, usize>, names: &BTreeSet<String>| {
         let with_one = |name: &String| dims.clone().into_iter().chain([(name.clone(), 1)]).collect();
         names.iter().map(with_one).collect::<Vec<BTreeMap<String, usize>>>()
@@ -41,7 +43,65 @@ pub fn build_programs(
         pending.extend(with_ones(&dims, &model.excluded_ones));
         output.add_variant(dims, build(model)?);
     }
+    if !optional.is_empty() {
+        add_optional(&mut output, &optional, |given| read(&LoadOptions { given, ..load.clone() }), build)?;
+    }
     Ok(output)
+}
+
+/// Adds the program that takes optional inputs. Operators may require that a default value is constant, usually one that
+/// determines dimensions; integers are then left out, and if that does not help, all of them.
+fn add_optional(
+    output: &mut BuildOutput,
+    optional: &[OptionalInput],
+    read: impl Fn(BTreeSet<String>) -> Result<Loaded, Failure>,
+    mut build: impl FnMut(Loaded) -> Result<BuildOutput, Failure>,
+) -> Result<(), Failure> {
+    let is_float = |input: &&OptionalInput| input.port.dtype.is_float();
+    let names = |inputs: &mut dyn Iterator<Item = &OptionalInput>| -> BTreeSet<String> {
+        inputs.map(|input| input.port.name.clone()).collect()
+    };
+    let mut reason = None;
+    for given in [names(&mut optional.iter()), names(&mut optional.iter().filter(is_float))] {
+        if given.is_empty() {
+            continue;
+        }
+        let variant = read(given.clone()).and_then(|mut model| {
+            let defaults = std::mem::take(&mut model.defaults);
+            Ok((build(model)?, defaults))
+        });
+        match variant {
+            Ok((variant, defaults)) => {
+                output.add_optional(variant, defaults);
+                let is_constant = |input: &&OptionalInput| !given.contains(&input.port.name);
+                output
+                    .warnings
+                    .extend(optional.iter().filter(is_constant).map(|input| constant_warning(input, &reason)));
+                return Ok(());
+            }
+            Err(failure) if failure.diagnostics.iter().all(|diagnostic| is_about_model(diagnostic.code)) => {
+                reason = failure.diagnostics.into_iter().next();
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    output.warnings.extend(optional.iter().map(|input| constant_warning(input, &reason)));
+    Ok(())
+}
+
+/// Tests whether a model cannot be compiled for other values of its optional inputs; any other error, such as a
+/// cancellation, ends the build.
+fn is_about_model(code: Code) -> bool {
+    (200..400).contains(&code.0) || (500..600).contains(&code.0) || code == codes::runtime::NOT_LOWERABLE
+}
+
+fn constant_warning(input: &OptionalInput, reason: &Option<Diagnostic>) -> Diagnostic {
+    let message = format!("input \"{}\" keeps its default value", input.port.name);
+    let warning = Diagnostic::warning(codes::frontends::NOT_CONSTANT, message);
+    match reason {
+        Some(reason) => warning.note(format!("with another value, the model cannot be compiled: {}", reason.message)),
+        None => warning,
+    }
 }
 
 fn too_many(found: &str) -> Failure {

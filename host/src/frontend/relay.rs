@@ -72,7 +72,8 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let module = monomorphize(&module)?;
     let signature = signature(&module)?;
     let digest = io::mapped::digest(text.source.as_bytes()).to_hex().to_string();
-    Ok(Loaded { module, signature, bound, excluded_ones: BTreeSet::new(), warnings: Vec::new(), digest })
+    let (defaults, excluded_ones, warnings) = (Vec::new(), BTreeSet::new(), Vec::new());
+    Ok(Loaded { module, signature, defaults, bound, excluded_ones, warnings, digest })
 }
 
 /// Writes a module as text, and the constants that the text does not contain to a file beside it. Either both files or
@@ -292,7 +293,7 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
     }
     let named_constants = tensor_types(module.ty(main.body)).into_iter().enumerate();
     let outputs = named_constants.map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?;
-    Ok(Signature { inputs, outputs })
+    Ok(Signature { inputs, outputs, optional: Vec::new() })
 }
 
 /// Returns the leaves of a type from left to right, with nested tuples flattened.

@@ -4,13 +4,13 @@
 //! values, and the scan outputs so far. The recursive call is a tail call, which the executor runs in constant memory.
 
 use super::{Node, Outputs, Result, Row, attrs};
-use crate::proto::{DimensionProto, DimensionValue, GraphProto, ValueInfoProto};
+use crate::graph::FlatGraph;
+use crate::proto::{DimensionProto, DimensionValue, ValueInfoProto};
 use crate::state::Error;
 use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, Dim, ExprId, FuncType, TensorType, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use std::cmp::Ordering;
-use std::collections::HashSet;
 
 pub const ROWS: &[Row] = &[("If", 1, branch), ("Loop", 1, repeat), ("Scan", 8, scan_8), ("Scan", 9, scan)];
 
@@ -172,13 +172,13 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let start = n.optional_input(1).map(|start| condition(n, start)).transpose()?;
     let carried_values = (2..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
     let count = carried_values.len();
-    if graph.input.len() != count + 2 || graph.output.len() < count + 1 {
+    if graph.proto.input.len() != count + 2 || graph.proto.output.len() < count + 1 {
         return Err(n.invalid_node(format!(
             "number of body inputs and outputs: expected {} and at least {}, found {} and {}",
             count + 2,
             count + 1,
-            graph.input.len(),
-            graph.output.len()
+            graph.proto.input.len(),
+            graph.proto.output.len()
         )));
     }
     if carried_values.iter().any(|&value| n.value_type(value).as_tensor().is_none()) {
@@ -186,10 +186,11 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let has_no_condition = start.is_none();
     // The body returns an invariant value under the name of its input, so every iteration reads the initial value.
-    let is_invariant: Vec<bool> = (0..count).map(|k| graph.output[k + 1].name == graph.input[k + 2].name).collect();
+    let is_invariant: Vec<bool> =
+        (0..count).map(|k| graph.proto.output[k + 1].name == graph.proto.input[k + 2].name).collect();
     let varying: Vec<usize> = (0..count).filter(|&k| !is_invariant[k]).collect();
-    let read_names = read_names(graph);
-    let is_overwritten = varying.iter().map(|&k| !read_names.contains(&*graph.input[k + 2].name)).collect();
+    let read_names = graph.read_names();
+    let is_overwritten = varying.iter().map(|&k| !read_names.contains(&*graph.proto.input[k + 2].name)).collect();
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
         let mut inputs = vec![iteration, n.scalar(DType::Bool, 1.0)];
         let mut values = values.iter();
@@ -204,13 +205,13 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
             next: next.filter(|&next| !is_true(n, next)),
             carried_values: varying.iter().map(|&k| outputs[k + 1]).collect(),
             scan_outputs: outputs[count + 1..].iter().map(|&value| (value, End::Back)).collect(),
-            declared_shapes: graph.output[count + 1..].iter().map(declared_dims).collect(),
+            declared_shapes: graph.proto.output[count + 1..].iter().map(declared_dims).collect(),
         })
     };
     let limits = Limits { trips: trip_count, start: start.filter(|&start| !is_true(n, start)) };
     let initial_values = varying.iter().map(|&k| carried_values[k]).collect();
     let mut results = run_loop(n, limits, Carried { initial_values, is_overwritten }, &mut body)?.into_iter();
-    let mut outputs = Vec::with_capacity(graph.output.len() - 1);
+    let mut outputs = Vec::with_capacity(graph.proto.output.len() - 1);
     for (&is_invariant, &initial_value) in is_invariant.iter().zip(&carried_values) {
         outputs.extend(if is_invariant { Some(initial_value) } else { results.next() });
     }
@@ -218,34 +219,16 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     Ok(outputs)
 }
 
-/// Returns the names of the values that a graph, or a graph nested in it, reads or returns.
-fn read_names(graph: &GraphProto) -> HashSet<&str> {
-    let (mut names, mut pending) = (HashSet::new(), vec![graph]);
-    while let Some(graph) = pending.pop() {
-        names.extend(graph.output.iter().map(|output| output.name.as_str()));
-        for node in &graph.node {
-            names.extend(node.input.iter().map(String::as_str));
-            pending.extend(node.attribute.iter().filter_map(|attribute| attribute.g.as_deref()));
-        }
-    }
-    names
-}
-
 /// Unrolls a loop that carries sequences, because the length of a sequence is part of its type. The trip count and the
 /// condition of every iteration must be constants.
-fn unroll(
-    n: &mut Node<'_, '_>,
-    graph: &GraphProto,
-    limits: Limits,
-    mut carried_values: Vec<ExprId>,
-) -> Result<Outputs> {
+fn unroll(n: &mut Node<'_, '_>, graph: &FlatGraph, limits: Limits, mut carried_values: Vec<ExprId>) -> Result<Outputs> {
     let count = carried_values.len();
     let trip_count = limits.trips.map(|trip_count| known(n, trip_count, "trip count")).transpose()?;
     let mut continues = match limits.start {
         Some(start) => known(n, start, "condition")? != 0,
         None => true,
     };
-    let mut scan_rows: Vec<Vec<ExprId>> = vec![Vec::new(); graph.output.len() - count - 1];
+    let mut scan_rows: Vec<Vec<ExprId>> = vec![Vec::new(); graph.proto.output.len() - count - 1];
     let mut iteration = 0;
     while continues && trip_count.is_none_or(|trip_count| iteration < trip_count) {
         if iteration == MAX_UNROLLED {
@@ -265,7 +248,7 @@ fn unroll(
     }
     for (i, rows) in scan_rows.iter().enumerate() {
         if rows.is_empty() {
-            let name = &graph.output[count + 1 + i].name;
+            let name = &graph.proto.output[count + 1 + i].name;
             return Err(
                 n.invalid_node(format!("scan output \"{name}\": expected an iteration, found a loop without any"))
             );
@@ -306,13 +289,15 @@ fn scan(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let scan_count = usize::try_from(n.int_attr("num_scan_inputs", 0)?).unwrap_or(0);
     let count = n.input_count().checked_sub(scan_count).filter(|_| scan_count > 0);
-    let Some(count) = count.filter(|&count| graph.input.len() == n.input_count() && graph.output.len() >= count) else {
+    let Some(count) =
+        count.filter(|&count| graph.proto.input.len() == n.input_count() && graph.proto.output.len() >= count)
+    else {
         return Err(n.invalid_node(format!(
             "num_scan_inputs and number of body inputs and outputs: expected 1 to {0}, {0} and at least one output per \
              state variable, found {scan_count}, {1} and {2}",
             n.input_count(),
-            graph.input.len(),
-            graph.output.len()
+            graph.proto.input.len(),
+            graph.proto.output.len()
         )));
     };
     let carried_values = (0..count).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
@@ -328,11 +313,11 @@ fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
         return Err(n.invalid_node("input 0 (sequence_lens) is not supported"));
     }
     let values = (1..n.input_count()).map(|i| n.input(i)).collect::<Result<Vec<_>>>()?;
-    let Some(count) = values.len().checked_sub(scan_count).filter(|_| graph.input.len() == values.len()) else {
+    let Some(count) = values.len().checked_sub(scan_count).filter(|_| graph.proto.input.len() == values.len()) else {
         return Err(n.invalid_node(format!(
             "num_scan_inputs and number of body inputs: expected at most {0} and {0}, found {scan_count} and {1}",
             values.len(),
-            graph.input.len()
+            graph.proto.input.len()
         )));
     };
     let batch = match values.first() {
@@ -354,18 +339,18 @@ fn scan_8(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let stacked_output = n.tuple(&elements_of_output)?;
         n.op("stack", &[stacked_output], attrs![axis: 0])
     };
-    (0..graph.output.len()).map(stack).collect()
+    (0..graph.proto.output.len()).map(stack).collect()
 }
 
 /// Creates a loop over the scanned `inputs`.
 fn scan_over(
     n: &mut Node<'_, '_>,
-    graph: &GraphProto,
+    graph: &FlatGraph,
     carried_values: Vec<ExprId>,
     inputs: &[ExprId],
 ) -> Result<Outputs> {
     let (count, scan_outputs) = (carried_values.len(), inputs.len());
-    let outputs = graph.output.len() - count;
+    let outputs = graph.proto.output.len() - count;
     let axes = scan_attr(n, "scan_input_axes", scan_outputs)?;
     let directions = scan_attr(n, if n.opset < 9 { "directions" } else { "scan_input_directions" }, scan_outputs)?;
     let output_axes = scan_attr(n, "scan_output_axes", outputs)?;
@@ -386,7 +371,7 @@ fn scan_over(
         let results = n.subgraph(graph, &arguments)?;
         let end = |i: usize| if output_directions[i] == 0 { End::Back } else { End::Front };
         let scan_outputs = results[count..].iter().enumerate().map(|(i, &value)| (value, end(i))).collect();
-        let declared_shapes = graph.output[count..].iter().map(declared_dims).collect();
+        let declared_shapes = graph.proto.output[count..].iter().map(declared_dims).collect();
         Ok(Iteration { next: None, carried_values: results[..count].to_vec(), scan_outputs, declared_shapes })
     };
     let mut results =

@@ -106,7 +106,7 @@ fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let inputs = n.all_inputs()?;
     let count = length(n, n.input(0)?)?;
-    let mut results: Vec<Vec<ExprId>> = vec![Vec::with_capacity(count); graph.output.len()];
+    let mut results: Vec<Vec<ExprId>> = vec![Vec::with_capacity(count); graph.proto.output.len()];
     for i in 0..count {
         let mut arguments = Vec::with_capacity(inputs.len());
         for &input in &inputs {

@@ -35,12 +35,15 @@ pub struct Manifest {
     pub linked: BTreeMap<String, Option<String>>,
 }
 
-/// Program for fixed values of symbolic dimensions.
+/// Program for fixed values of symbolic dimensions, or with optional inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VariantRecord {
     /// Values of the dimensions, by name.
     pub dims: BTreeMap<String, usize>,
+    /// Default values of the optional inputs, which are the last inputs of the program, as indices of its constants.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub defaults: Vec<u32>,
     /// Name of the entry with the program.
     pub program: String,
     /// Build options that affect the result.

@@ -128,7 +128,8 @@ pub fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Result<Art
             variants: Vec::new(),
             charges: Arc::default(),
         };
-        compiled.variants.push(Variant { dims: record.dims.clone(), compiled: variant });
+        let (dims, defaults) = (record.dims.clone(), record.defaults.clone());
+        compiled.variants.push(Variant { dims, defaults, compiled: variant });
     }
     compiled.charges = Arc::new(parts.charges);
     compiled.check()?;

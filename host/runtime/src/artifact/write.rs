@@ -89,6 +89,7 @@ impl<'a> Contents<'a> {
             entries.push((program.clone(), vec![serde_json::to_vec(&compiled.program)?.into()]));
             variants.push(VariantRecord {
                 dims: variant.dims.clone(),
+                defaults: variant.defaults.clone(),
                 program,
                 options: compiled.options.clone(),
                 explain: compiled.explain.clone(),

@@ -244,7 +244,7 @@ impl Executor {
     /// # Errors
     /// If the model has no input of a given name, or an input is duplicated or missing.
     pub fn bind(&self, named_inputs: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
-        order_inputs(&self.program().inputs, named_inputs)
+        order_inputs(&self.program().inputs, &[], &[], named_inputs)
     }
 
     /// Returns the prepared program.

@@ -7,21 +7,25 @@ use byoc_ir::ir::Dim;
 use byoc_ir::tensor::{DType, Tensor, TensorViewMut, byte_count};
 use std::collections::{BTreeMap, HashMap};
 
-/// Sorts named inputs into the order of `ports`.
+/// Sorts named inputs into the order of `ports`. If an input of `optional` is among them, the values of these inputs
+/// follow; those that are missing have their value in `defaults`.
 ///
 /// # Errors
 /// If a name is unknown, or an input is duplicated or missing.
 pub fn order_inputs(
     ports: &[Port],
+    optional: &[Port],
+    defaults: &[Tensor],
     named_inputs: impl IntoIterator<Item = (String, Tensor)>,
 ) -> Result<Vec<Tensor>, Diagnostic> {
-    let position: HashMap<&str, usize> = ports.iter().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
-    let mut bound: Vec<Option<Tensor>> = vec![None; ports.len()];
+    let all_ports = || ports.iter().chain(optional);
+    let position: HashMap<&str, usize> = all_ports().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
+    let mut bound: Vec<Option<Tensor>> = vec![None; ports.len() + optional.len()];
     for (name, tensor) in named_inputs {
         let Some(&index) = position.get(name.as_str()) else {
             let message = format!("the model has no input \"{name}\"");
             let mut diagnostic = inputs_note(Diagnostic::error(codes::runtime::UNKNOWN_INPUT, message), ports);
-            if let Some(suggestion) = nearest(&name, ports.iter().map(|p| p.name.as_str())) {
+            if let Some(suggestion) = nearest(&name, all_ports().map(|p| p.name.as_str())) {
                 diagnostic = diagnostic.help(format!("did you mean \"{suggestion}\"?"));
             }
             return Err(diagnostic);
@@ -42,6 +46,11 @@ pub fn order_inputs(
         let message = format!("missing input{plural} {}", missing_inputs.join(", "));
         let diagnostic = Diagnostic::error(codes::runtime::INPUT_COUNT, message);
         return Err(inputs_note(diagnostic, ports).help(EACH_ONCE));
+    }
+    if bound[ports.len()..].iter().any(Option::is_some) {
+        for (value, default) in bound[ports.len()..].iter_mut().zip(defaults) {
+            value.get_or_insert_with(|| default.clone());
+        }
     }
     Ok(bound.into_iter().flatten().collect())
 }

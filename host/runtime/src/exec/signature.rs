@@ -163,7 +163,7 @@ impl Signature {
 }
 
 /// Returns true if `dims` are possible dimensions of a tensor of type `ty`.
-pub(super) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
+pub(crate) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
     ty.dims.len() == dims.len() && ty.dims.iter().zip(dims).all(|(dim, n)| dim.fixed().is_none_or(|size| size == *n))
 }
 

@@ -194,16 +194,28 @@ impl SizedOperands {
     }
 }
 
-/// Returns the dimensions and the size in bytes of a tensor type; E0611 if a dimension is unknown.
+/// Returns the dimensions and the size in bytes of a tensor type; E0611 if a dimension is unknown, or the size exceeds
+/// the address space.
 fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
-    let fixed_type = ty.shape().and_then(|shape| {
-        let bytes = byoc_ir::tensor::element_count(&shape)?.checked_mul(ty.dtype.size())?;
-        Some((shape, bytes))
-    });
-    fixed_type.ok_or_else(|| {
-        let ty = Type::Tensor(ty.clone().into());
-        Diagnostic::error(codes::runtime::SIZE_UNKNOWN, format!("expected a result of known dimensions, found {ty}"))
-    })
+    let shape = ty.shape();
+    let bytes = shape.as_deref().and_then(|shape| byoc_ir::tensor::byte_count(ty.dtype, shape));
+    let error = |expected: &str, found: String| {
+        let message = format!("expected a result of {expected}, found {found}");
+        Diagnostic::error(codes::runtime::SIZE_UNKNOWN, message)
+    };
+    match (shape, bytes) {
+        (Some(shape), Some(bytes)) => Ok((shape, bytes)),
+        (None, _) => Err(error("known dimensions", Type::Tensor(ty.clone().into()).to_string())),
+        (Some(shape), None) => {
+            let elements: f64 = shape.iter().map(|&size| size as f64).product();
+            let found =
+                format!("{} of {:.1e} bytes", Type::Tensor(ty.clone().into()), elements * ty.dtype.size() as f64);
+            let limit = memory::Bytes(memory::limit().min(isize::MAX as usize));
+            Err(error(&format!("at most {limit}"), found)
+                .note("the memory limit is that of --max-memory, and no result exceeds the address space")
+                .help("pass other values for the inputs that determine the dimensions"))
+        }
+    }
 }
 
 /// Reshapes a tensor to `shape`, or to the dimensions inferred for `call` in this run.

@@ -20,6 +20,10 @@ codes! {
     STDOUT_FAILED = 517, "cannot write to standard output";
     UNSUPPORTED_TYPE = 518, "unsupported input or output type";
     NOT_EXPORTABLE = 519, "model cannot be exported as C";
+    CYCLE = 520, "nodes in a cycle";
+    MISSING_VALUE = 521, "value that nothing provides";
+    DUPLICATE_VALUE = 522, "duplicate value name";
+    UNKNOWN_DOMAIN = 523, "operator domain without an import";
     CALIBRATION_MISFIT = 530, "calibration data does not match the model";
     CALIBRATION_NOT_FINITE = 531, "non-finite calibration data";
     NO_CALIBRATION_DATA = 532, "no calibration data found";
