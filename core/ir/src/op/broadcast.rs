@@ -192,6 +192,8 @@ binary! { arithmetic_relation:
     "subtract", Properties::POINTWISE.ulps(1.0), "lhs - rhs.", |a, b| a - b, |a, b, _| Ok(a - b);
     "multiply", Properties::POINTWISE.ulps(1.0).commutative(), "lhs * rhs.", |a, b| a * b, |a, b, _| Ok(a.wrapping_mul(b));
     "divide", Properties::POINTWISE.ulps(2.5), "lhs / rhs; integers round toward zero.", |a, b| a / b, |a, b, _| divide_checked(a, b, |a, b| a / b);
+    "trunc_divide", Properties::POINTWISE.stable(reduced_elements), "lhs / rhs, rounded toward zero.", |a, b| (a / b).trunc(), |a, b, _| divide_checked(a, b, |a, b| a / b);
+    "trunc_mod", Properties::POINTWISE.stable(reduced_elements), "Remainder of lhs / rhs with the sign of lhs.", |a, b| a % b, |a, b, _| divide_checked(a, b, |a, b| a % b);
     "floor_divide", Properties::POINTWISE.stable(reduced_elements), "lhs / rhs, rounded down.", |a, b| (a / b).floor(), |a, b, _| divide_checked(a, b, floor_div);
     "mod", Properties::POINTWISE.stable(reduced_elements), "Remainder of lhs / rhs with the sign of lhs, as C's fmod.", |a, b| a % b, |a, b, _| divide_checked(a, b, |a, b| a % b);
     "floor_mod", Properties::POINTWISE.stable(reduced_elements), "Remainder of lhs / rhs with the sign of rhs.", floor_mod,

@@ -163,6 +163,8 @@ conv! {
     1 "nn.conv1d" [1] [0] "NCW" "OIW" Fixed;
     2 "nn.conv2d" [1, 1] [0, 0] "NCHW" "OIHW" Conv2d;
     3 "nn.conv3d" [1, 1, 1] [0, 0, 0] "NCDHW" "OIDHW" Fixed;
+    2 "nn.contrib_conv2d_NCHWc" [1, 1] [0, 0] "NCHW" "OIHW" Fixed;
+    2 "nn.contrib_depthwise_conv2d_NCHWc" [1, 1] [0, 0] "NCHW" "OIHW" Fixed;
 }
 
 macro_rules! conv_transpose {

@@ -14,7 +14,7 @@ const SHAPE: AttrDef = AttrDef::new("shape", AttrKind::Ints, Default::Required, 
 const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "element type of the result");
 
 /// Fills the output with a scalar, converted to the output's element type.
-fn fill(value: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
+pub(super) fn fill(value: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
     let size = output.dtype.size();
     Writer::new(output).convert(0, &Reader::new(value), 0);
     let (first, rest) = output.data.split_at_mut(size);
@@ -25,7 +25,7 @@ fn fill_number(number: i8, output: &mut TensorViewMut<'_>) {
     fill(&TensorView { dtype: DType::I8, shape: &[], data: &[number as u8] }, output);
 }
 
-fn element_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
+pub(super) fn element_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
     let missing_dtype = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected an element type, found \"\"");
     relation.params.dtype("dtype").ok_or_else(missing_dtype)
 }
@@ -73,7 +73,7 @@ constants! {
 }
 
 /// Checks that argument `i` is a scalar.
-fn scalar_argument(relation: &Relation<'_>, i: usize) -> Result<DType, Box<Diagnostic>> {
+pub(super) fn scalar_argument(relation: &Relation<'_>, i: usize) -> Result<DType, Box<Diagnostic>> {
     let ty = relation.tensor(i)?;
     if !ty.dims.is_empty() {
         let name = relation.def.inputs[i];

@@ -280,3 +280,100 @@ fn bias_reference(
     });
     Ok(())
 }
+
+const WEIGHT_LAYOUT: AttrDef = AttrDef::new(
+    "weight_layout",
+    AttrKind::Str,
+    Default::Str("NC"),
+    "name of the packed layout, which the shape of weight tells",
+);
+
+/// Returns the attributes of a product with a packed weight.
+pub(super) const fn pack_attrs(out_dtype: AttrDef) -> [AttrDef; 3] {
+    [UNITS, out_dtype, WEIGHT_LAYOUT]
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.contrib_dense_pack",
+        doc: "nn.dense with a weight in blocks of units, (units / n, in, n), or in blocks of units and inputs, (units / n, \
+              in / c, n, c).",
+        arity: Arity::exactly(2),
+        inputs: &["data", "weight"],
+        attrs: &pack_attrs(OUT_DTYPE),
+        pattern: OpPattern::OutEWiseFusable,
+        relation: pack_relation,
+        reference: Some(|_, inputs, outputs| {
+            let s = PackedShape::new(inputs[0].shape, inputs[1].shape);
+            with_sum!(inputs[0].dtype, A => {
+                let mut out = vec![A::ZERO; outputs[0].len()];
+                s.multiply::<A>(&A::load(&inputs[0]), &A::load(&inputs[1]), &mut out);
+                A::store(&out, &mut outputs[0]);
+            });
+            Ok(())
+        }),
+        flops: |cost| {
+            let rows = cost.args.first().and_then(Type::as_tensor).and_then(|t| t.dims.first()).map_or(1, Dim::number);
+            cost.arg_len(1).saturating_mul(2 * rows as u64)
+        },
+        properties: Properties::EXACT.sum(largest_dimension),
+    }
+}
+
+pub(super) fn pack_relation(relation: &Relation<'_>) -> TypeResult {
+    let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
+    let (rows, inner, inputs, blocks, block) = match (&data.dims[..], &weight.dims[..]) {
+        ([rows, inner], [blocks, inputs, block]) => (rows, inner, inputs.clone(), blocks, block),
+        ([rows, inner], [blocks, inputs, block, part]) => {
+            (rows, inner, Dim::product([inputs, part]).unwrap_or(Dim::Any), blocks, block)
+        }
+        _ => {
+            let [data, weight] = [&relation.args[0], &relation.args[1]];
+            return Err(relation.mismatch(format!("expected rank 2, and 3 or 4, found {data} and {weight}")));
+        }
+    };
+    relation.same_dim("inner dimensions", inner, &inputs)?;
+    let mut units = Dim::product([blocks, block]).unwrap_or(Dim::Any);
+    if let Some(count) = relation.params.opt_int("units") {
+        let count = usize::try_from(count);
+        let count =
+            count.map_err(|_| relation.error(codes::types::BAD_ATTRIBUTE, "units: expected an integer >= 0"))?;
+        units = relation.same_dim("units and weight", &Dim::Fixed(count), &units)?;
+    }
+    let dtype = product_dtype(relation, data.dtype, weight.dtype)?;
+    Ok(Type::tensor_of(dtype, [rows.clone(), units]))
+}
+
+/// Product with a packed weight, with known dimensions.
+pub(super) struct PackedShape {
+    rows: usize,
+    inner: usize,
+    units: usize,
+    /// Units and inputs of a block.
+    block: [usize; 2],
+}
+
+impl PackedShape {
+    /// Creates the shape from shapes that the type relation accepted.
+    pub(super) fn new(data: &[usize], weight: &[usize]) -> PackedShape {
+        let block = [weight[2], weight.get(3).copied().unwrap_or(1)];
+        PackedShape { rows: data[0], inner: data[1], units: weight[0] * weight[2], block }
+    }
+
+    /// Computes the product by its definition.
+    pub(super) fn multiply<A: Sum>(&self, a: &[A], w: &[A], out: &mut [A]) {
+        let [units, inputs] = self.block;
+        let mut ticks = Ticks::every(self.inner);
+        for (i, value) in out.iter_mut().enumerate().take(self.rows * self.units) {
+            if ticks.is_requested() {
+                return;
+            }
+            let (row, unit) = (i / self.units, i % self.units);
+            for k in 0..self.inner {
+                let block = unit / units * (self.inner / inputs) + k / inputs;
+                let weight = w[(block * units + unit % units) * inputs + k % inputs];
+                *value = value.plus_product(a[row * self.inner + k], weight);
+            }
+        }
+    }
+}

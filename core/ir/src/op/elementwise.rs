@@ -91,6 +91,9 @@ macro_rules! exact {
 
 real! {
     "exp", 3.0, "e to the power of x.", f64::exp;
+    "fast_exp", 3.0, "exp(x), for which Relay has a faster approximation.", f64::exp;
+    "fast_tanh", 5.0, "tanh(x), for which Relay has a faster approximation.", f64::tanh;
+    "fast_erf", 16.0, "erf(x), for which Relay has a faster approximation.", libm::erf;
     "log", 3.0, "Natural logarithm of x; NaN below zero.", f64::ln;
     "log2", 3.0, "Logarithm of x to base 2.", f64::log2;
     "log10", 3.0, "Logarithm of x to base 10.", f64::log10;

@@ -19,9 +19,9 @@ const ALIGN_CORNERS: AttrDef = AttrDef::new(
     "true to align the corner elements of data and result",
 );
 const LAYOUT: AttrDef = AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes");
-const RESIZE_METHOD: AttrDef =
+pub(super) const RESIZE_METHOD: AttrDef =
     AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic");
-const COORDINATES: AttrDef = AttrDef::new(
+pub(super) const COORDINATES: AttrDef = AttrDef::new(
     "coordinate_transformation_mode",
     AttrKind::Str,
     Default::Str("half_pixel"),
@@ -34,21 +34,21 @@ const ROUNDING: AttrDef = AttrDef::new(
     "for nearest_neighbor: round, round_prefer_floor, round_prefer_ceil, floor or ceil; \
      if empty, round with align_corners, otherwise floor",
 );
-const CUBIC_ALPHA: AttrDef =
+pub(super) const CUBIC_ALPHA: AttrDef =
     AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.5), "coefficient a of cubic convolution");
-const CUBIC_EXCLUDE: AttrDef = AttrDef::new(
+pub(super) const CUBIC_EXCLUDE: AttrDef = AttrDef::new(
     "cubic_exclude",
     AttrKind::Int,
     Default::Int(0),
     "1 to exclude taps outside the data and to renormalize the other weights",
 );
-const EXTRAPOLATION: AttrDef = AttrDef::new(
+pub(super) const EXTRAPOLATION: AttrDef = AttrDef::new(
     "extrapolation_value",
     AttrKind::Float,
     Default::Float(0.0),
     "value outside the data, for tf_crop_and_resize",
 );
-const OUT_DTYPE: AttrDef = AttrDef::new(
+pub(super) const OUT_DTYPE: AttrDef = AttrDef::new(
     "out_dtype",
     AttrKind::DType,
     Default::Str(""),
@@ -142,15 +142,15 @@ pub enum Method {
     Cubic,
 }
 
-const METHODS: [&str; 5] = ["nearest_neighbor", "linear", "bilinear", "cubic", "bicubic"];
+pub(super) const METHODS: [&str; 6] = ["nearest_neighbor", "linear", "bilinear", "trilinear", "cubic", "bicubic"];
 const MODES: [&str; 6] =
     ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn", "tf_crop_and_resize"];
 const ROUNDINGS: [&str; 6] = ["", "round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil"];
 
-fn method(name: &str) -> Option<Method> {
+pub(super) fn method(name: &str) -> Option<Method> {
     match name {
         "nearest_neighbor" => Some(Method::Nearest),
-        "linear" | "bilinear" => Some(Method::Linear),
+        "linear" | "bilinear" | "trilinear" => Some(Method::Linear),
         "cubic" | "bicubic" => Some(Method::Cubic),
         _ => None,
     }
@@ -202,7 +202,8 @@ impl ResizeShape {
 }
 
 impl AxisTaps {
-    fn new(
+    /// Creates the taps of a spatial axis, which is the `axis`-th one of `roi`.
+    pub(super) fn new(
         params: &Params<'_>,
         roi: &[f64],
         axis: usize,
@@ -221,10 +222,9 @@ impl AxisTaps {
             "" => "floor".to_owned(),
             configured => configured.to_owned(),
         };
-        let (first, last) = match roi.len() {
-            4 => (roi[axis], roi[axis + 2]),
-            _ => (0.0, 1.0),
-        };
+        // All first coordinates precede all last ones.
+        let axes = roi.len() / 2;
+        let (first, last) = if axis < axes { (roi[axis], roi[axis + axes]) } else { (0.0, 1.0) };
         let per_index = match method {
             Method::Nearest => 1,
             Method::Linear => 2,
@@ -326,13 +326,13 @@ fn resized_type(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Di
     Ok(Type::tensor_of(dtype, dims))
 }
 
-fn invalid_attribute(relation: &Relation<'_>, attr: &str, choices: &[&str], value: &str) -> Box<Diagnostic> {
+pub(super) fn invalid_attribute(relation: &Relation<'_>, attr: &str, choices: &[&str], value: &str) -> Box<Diagnostic> {
     let choices: Vec<String> = choices.iter().map(|choice| format!("\"{choice}\"")).collect();
     let message = format!("{attr}: expected one of {}, found \"{value}\"", choices.join(", "));
     relation.error(codes::types::BAD_ATTRIBUTE, message)
 }
 
-fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
+pub(super) fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
     for (attr, choices) in [("coordinate_transformation_mode", &MODES), ("rounding_method", &ROUNDINGS)] {
         let value = relation.params.string(attr);
         if !choices.contains(&value.as_str()) {
@@ -370,7 +370,7 @@ fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// Multiplies a dimension by a scale and rounds the product.
-fn scaled_dim(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<Dim, Box<Diagnostic>> {
+pub(super) fn scaled_dim(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<Dim, Box<Diagnostic>> {
     if !(scale > 0.0 && scale <= 1e6) {
         return Err(relation
             .error(codes::types::BAD_ATTRIBUTE, format!("{name}: expected a scale in (0, 1000000], found {scale}")));
@@ -403,7 +403,7 @@ fn dynamic_upsampling_relation(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// Counts a multiply-add for every tap of the interpolation.
-fn flops(cost: &Cost<'_>) -> u64 {
+pub(super) fn flops(cost: &Cost<'_>) -> u64 {
     let per_element = match method(&cost.params.string("method")) {
         Some(Method::Linear) => 8,
         Some(Method::Cubic) => 32,

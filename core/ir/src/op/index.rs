@@ -10,7 +10,7 @@ use crate::op::facts::{Properties, elements_along_axis, elements_of};
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Returns the elements of an integer tensor as `i64`. Error messages call the tensor `name`.
-fn integers(view: &TensorView<'_>, name: &str) -> Result<Vec<i64>, ReferenceError> {
+pub(super) fn integers(view: &TensorView<'_>, name: &str) -> Result<Vec<i64>, ReferenceError> {
     view.to_i64s().ok_or_else(|| format!("{name}: expected integers that fit int64, found {}", view.dtype))
 }
 
@@ -23,7 +23,7 @@ pub fn in_bounds(index: i64, size: usize) -> Result<usize, ReferenceError> {
     }
 }
 
-fn integer_argument<'a>(relation: &Relation<'a>, i: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
+pub(super) fn integer_argument<'a>(relation: &Relation<'a>, i: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
     let ty = relation.tensor(i)?;
     if ty.dtype.is_float() {
         let name = relation.def.inputs[i];
@@ -418,6 +418,59 @@ inventory::submit! {
     }
 }
 
+/// Returns the type of the data, after a check of indices and updates along an axis.
+fn scatter_type(relation: &Relation<'_>) -> TypeResult {
+    along_axis(relation)?;
+    let (data, indices, updates) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
+    relation.same_dtype(data.dtype, updates.dtype)?;
+    if indices.dims.len() != updates.dims.len() {
+        let (rank, updates) = (indices.dims.len(), &relation.args[2]);
+        return Err(relation.mismatch(format!("updates: expected rank {rank}, found {updates}")));
+    }
+    for (i, (a, b)) in indices.dims.iter().zip(&updates.dims).enumerate() {
+        relation.same_dim(&format!("axis {i} of updates"), a, b)?;
+    }
+    same_as_input(relation)
+}
+
+/// Replaces elements along an axis, or combines them with the updates.
+fn scatter(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    mode: &str,
+) -> Result<(), ReferenceError> {
+    outputs[0].data.copy_from_slice(inputs[0].data);
+    let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
+    let positions = offsets_along(axis, inputs[0].shape, &inputs[1])?;
+    let targets = positions.into_iter().take(inputs[2].len());
+    update(mode, &mut outputs[0], &inputs[2], targets)
+}
+
+macro_rules! scatters {
+    ($($name:literal $mode:literal $doc:literal;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(3),
+                inputs: &["data", "indices", "updates"],
+                attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "axis; a negative axis counts from the end")],
+                pattern: OpPattern::Opaque,
+                relation: scatter_type,
+                reference: Some(|params, inputs, outputs| scatter(params, inputs, outputs, $mode)),
+                flops: no_flops,
+                properties: Properties::EXACT.sum(elements_of::<2>),
+            }
+        }
+    )*};
+}
+
+scatters! {
+    "scatter" "update" "scatter_elements with reduction \"update\", under the name that Relay had up to TVM 0.11.";
+    "scatter_add" "add" "scatter_elements with reduction \"add\", under the name that Relay had up to TVM 0.11.";
+}
+
 inventory::submit! {
     OpDef {
         name: "scatter_elements",
@@ -432,25 +485,9 @@ inventory::submit! {
         pattern: OpPattern::Opaque,
         relation: |relation| {
             check_mode(relation, "reduction")?;
-            along_axis(relation)?;
-            let (data, indices, updates) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
-            relation.same_dtype(data.dtype, updates.dtype)?;
-            if indices.dims.len() != updates.dims.len() {
-                let (rank, updates) = (indices.dims.len(), &relation.args[2]);
-                return Err(relation.mismatch(format!("updates: expected rank {rank}, found {updates}")));
-            }
-            for (i, (a, b)) in indices.dims.iter().zip(&updates.dims).enumerate() {
-                relation.same_dim(&format!("axis {i} of updates"), a, b)?;
-            }
-            same_as_input(relation)
+            scatter_type(relation)
         },
-        reference: Some(|params, inputs, outputs| {
-            outputs[0].data.copy_from_slice(inputs[0].data);
-            let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
-            let positions = offsets_along(axis, inputs[0].shape, &inputs[1])?;
-            let targets = positions.into_iter().take(inputs[2].len());
-            update(&params.string("reduction"), &mut outputs[0], &inputs[2], targets)
-        }),
+        reference: Some(|params, inputs, outputs| scatter(params, inputs, outputs, &params.string("reduction"))),
         flops: no_flops,
         properties: Properties::EXACT.sum(elements_of::<2>),
     }

@@ -4,14 +4,18 @@
 //! To add an operator: write its [`OpDef`] in the file of its family (or a new file, with a `mod` line here), with its
 //! type relation and its naive reference, `inventory::submit!` it, and add a row to the family's test.
 
+mod advanced_index;
 mod annotation;
+mod bitserial;
 pub mod blocked;
 mod broadcast;
 mod concat;
 pub mod conv;
 mod create;
+mod crop;
 mod def;
 pub mod dense;
+mod detection;
 mod dynamic;
 pub mod einsum;
 mod elementwise;
@@ -19,28 +23,36 @@ mod evaluate;
 pub mod facts;
 mod fixed_point;
 mod fold;
+mod gradient;
 mod grid;
 pub mod image;
 pub mod index;
 pub mod interpret;
 pub mod layout;
 mod linalg;
+mod loss;
+mod neighborhood;
 mod nms;
 pub mod norm;
 pub mod pad;
 mod params;
 pub mod pool;
 pub mod qnn;
+mod random;
 pub mod reduce;
 mod repeat;
 mod reshape;
 pub mod resize;
+mod resize_spatial;
 mod roi;
 mod scalar;
 mod select;
+mod sequence;
 mod signal;
 pub mod slice;
 mod sort;
+mod space_to_batch;
+mod sparse;
 pub mod spatial;
 mod sum;
 mod table;
@@ -53,7 +65,7 @@ pub use def::{
 pub use evaluate::{Value, evaluate};
 pub use facts::Properties;
 pub use params::Params;
-pub use table::{get, lookup, names, normalize_attrs, table};
+pub use table::{get, is_unread, lookup, names, normalize_attrs, table};
 
 /// Result of a type relation: the type of the call, or a diagnostic.
 pub type TypeResult = Result<crate::ir::Type, Box<crate::diag::Diagnostic>>;

@@ -131,7 +131,7 @@ inventory::submit! {
             AttrDef::new("size", AttrKind::Int, Default::Int(5), "number of channels in the sum; odd"),
             axis(1, "axis of the channels"),
             AttrDef::new("bias", AttrKind::Float, Default::Float(2.0), "constant term of the denominator"),
-            AttrDef::new("alpha", AttrKind::Float, Default::Float(1e-5), "factor of the sum of squares"),
+            AttrDef::new("alpha", AttrKind::Float, Default::Float(1e-4), "factor of the sum of squares"),
             AttrDef::new("beta", AttrKind::Float, Default::Float(0.75), "exponent of the denominator"),
         ],
         pattern: OpPattern::OutEWiseFusable,
@@ -193,6 +193,7 @@ macro_rules! softmax {
 
 softmax! {
     "nn.softmax" "exp(x - max) / sum of exp(x - max) along one axis." false Stable;
+    "nn.fast_softmax" "nn.softmax, for which Relay has a faster approximation." false Stable;
     "nn.log_softmax" "x - max - log(sum of exp(x - max)) along one axis." true Logarithm;
 }
 

@@ -1,6 +1,7 @@
 //! Padding, space_to_depth and depth_to_space: operators that only move elements.
 
 use super::spatial::{self, CanonicalDims};
+use super::walk::{gather, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, DimExpr, Type};
@@ -47,6 +48,42 @@ inventory::submit! {
         }),
         flops: |_| 0,
         properties: Properties::EXACT,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.mirror_pad",
+        doc: "Adds elements before and after each axis: the data mirrored at its border, with the border element repeated \
+              (SYMMETRIC) or not (REFLECT).",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("mode", AttrKind::Str, Default::Str("SYMMETRIC"), "SYMMETRIC or REFLECT"),
+            AttrDef::new("pad_width", AttrKind::Ints, Default::Required, "[before, after] for every axis"),
+        ],
+        pattern: OpPattern::Injective,
+        relation: mirror_pad_relation,
+        reference: Some(|params, inputs, outputs| {
+            let is_symmetric = params.string("mode") == "SYMMETRIC";
+            let widths = pad_width(&params).unwrap_or_default();
+            let (shape, strides) = (inputs[0].shape, strides(inputs[0].shape));
+            gather(&inputs[0], &mut outputs[0], |index| {
+                let source = |axis: usize| {
+                    let (x, size) = (index[axis] as i64 - widths[axis].0, shape[axis] as i64);
+                    let mirrored = match x {
+                        ..0 => -x - i64::from(is_symmetric),
+                        _ if x >= size => 2 * size - x - 1 - i64::from(!is_symmetric),
+                        _ => x,
+                    };
+                    mirrored as usize * strides[axis]
+                };
+                (0..shape.len()).map(source).sum()
+            });
+            Ok(())
+        }),
+        flops: |_| 0,
+        properties: Properties::SELECTS,
     }
 }
 
@@ -114,6 +151,42 @@ fn pad_relation(relation: &Relation<'_>) -> TypeResult {
         )
     })?;
     padded_type(relation, 1, Some(&widths))
+}
+
+fn mirror_pad_relation(relation: &Relation<'_>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let mode = relation.params.string("mode");
+    let missing = match mode.as_str() {
+        "SYMMETRIC" => 0,
+        "REFLECT" => 1,
+        _ => {
+            let message = format!("mode: expected \"SYMMETRIC\" or \"REFLECT\", found \"{mode}\"");
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+        }
+    };
+    let rank = data.dims.len();
+    let widths = pad_width(&relation.params)
+        .filter(|widths| widths.len() == rank && widths.iter().all(|&(before, after)| before >= 0 && after >= 0));
+    let widths = widths.ok_or_else(|| {
+        let pad_width = relation.params.value("pad_width");
+        let message = format!("pad_width: expected a pair of integers >= 0 per axis (rank {rank}), found {pad_width}");
+        relation.error(codes::types::BAD_ATTRIBUTE, message)
+    })?;
+    let dims: Result<Vec<Dim>, Box<Diagnostic>> = data
+        .dims
+        .iter()
+        .zip(widths)
+        .map(|(dim, (before, after))| match dim.fixed() {
+            Some(n) if before.max(after) > (n as i64 - missing).max(0) => Err(relation.mismatch(format!(
+                "expected {mode} padding of at most {} on an axis of length {n}, found {}",
+                (n as i64 - missing).max(0),
+                before.max(after)
+            ))),
+            Some(n) => spatial::to_dim(relation, n as i128 + i128::from(before) + i128::from(after)),
+            None => Ok(Dim::compute([dim], |[n]| n.offset(before)?.offset(after))),
+        })
+        .collect();
+    Ok(Type::tensor_of(data.dtype, dims?))
 }
 
 fn dynamic_pad_relation(relation: &Relation<'_>) -> TypeResult {

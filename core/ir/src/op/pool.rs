@@ -50,6 +50,11 @@ const fn lp_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static 
     [a, b, c, d, e, f, g, p]
 }
 
+/// Returns the attributes of `nn.max_pool2d`.
+pub(super) const fn max_attrs_2d() -> [AttrDef; 7] {
+    window_attrs(&[1, 1], &[0, 0], "NCHW")
+}
+
 /// Returns the attributes of `nn.avg_pool2d`.
 pub(super) const fn avg_attrs_2d() -> [AttrDef; 8] {
     avg_attrs(&[1, 1], &[0, 0], "NCHW")

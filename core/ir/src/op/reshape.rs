@@ -255,24 +255,69 @@ pub(super) fn unknown_dims(relation: &Relation<'_>, i: usize) -> Result<Vec<Dim>
     }
 }
 
+/// Returns the axes from attribute `SIDE_begin` to `SIDE_end`, without the latter.
+fn axis_range(relation: &Relation<'_>, side: &str, rank: usize) -> Result<std::ops::Range<usize>, Box<Diagnostic>> {
+    let resolve =
+        |value: i64| usize::try_from(if value < 0 { value + rank as i64 } else { value }).unwrap_or(usize::MAX);
+    let begin = resolve(relation.params.int(&format!("{side}_begin")));
+    let end = relation.params.opt_int(&format!("{side}_end")).map_or(rank, resolve);
+    if begin <= end && end <= rank {
+        return Ok(begin..end);
+    }
+    let message =
+        format!("{side}_begin, {side}_end: expected ascending axes from 0 to {rank}, found {begin} and {end}");
+    Err(relation.error(codes::types::BAD_ATTRIBUTE, message))
+}
+
+inventory::submit! {
+    OpDef {
+        name: "contrib_reverse_reshape",
+        doc: "reshape whose codes are read from the last dimension to the first.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("newshape", AttrKind::Ints, Default::Required, "dimensions or codes"), ALLOWZERO],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let reversed = |ty: &TensorType| TensorType { dims: ty.dims.iter().rev().cloned().collect(), ..ty.clone() };
+            let (data, mut newshape) = (reversed(relation.tensor(0)?), relation.params.ints("newshape"));
+            newshape.reverse();
+            let result = reshaped_type(relation, &data, &newshape, relation.params.bool("allowzero"))?;
+            Ok(result.as_tensor().map_or(result.clone(), |ty| Type::tensor_of(ty.dtype, ty.dims.iter().rev().cloned())))
+        },
+        reference: Some(copy),
+        flops: no_flops,
+        properties: Properties::VIEW,
+    }
+}
+
 inventory::submit! {
     OpDef {
         name: "reshape_like",
-        doc: "data with the dimensions of shape_like, which has the same number of elements.",
+        doc: "data with the dimensions of shape_like: those from rhs_begin to rhs_end replace those of data from lhs_begin to \
+              lhs_end, and have the same number of elements.",
         arity: Arity::exactly(2),
         inputs: &["data", "shape_like"],
-        attrs: &[],
+        attrs: &[
+            AttrDef::new("lhs_begin", AttrKind::Int, Default::Int(0), "first replaced axis of data; negative values count from the end"),
+            AttrDef::new("lhs_end", AttrKind::Int, Default::None, "axis of data after the replaced ones; the rank if None"),
+            AttrDef::new("rhs_begin", AttrKind::Int, Default::Int(0), "first axis of shape_like that is taken"),
+            AttrDef::new("rhs_end", AttrKind::Int, Default::None, "axis of shape_like after those that are taken; the rank if None"),
+        ],
         pattern: OpPattern::Injective,
         relation: |relation| {
             let (data, target) = (relation.tensor(0)?, relation.tensor(1)?);
-            if let (Some(a), Some(b)) = (product(&data.dims), product(&target.dims))
+            let replaced = axis_range(relation, "lhs", data.dims.len())?;
+            let taken = &target.dims[axis_range(relation, "rhs", target.dims.len())?];
+            if let (Some(a), Some(b)) = (product(&data.dims[replaced.clone()]), product(taken))
                 && a != b
             {
                 return Err(
                     relation.mismatch(format!("shape_like: expected element count {a}, found {}", relation.args[1]))
                 );
             }
-            Ok(Type::tensor_of(data.dtype, target.dims.iter().cloned()))
+            let mut dims = data.dims.to_vec();
+            dims.splice(replaced, taken.iter().cloned());
+            Ok(Type::tensor_of(data.dtype, dims))
         },
         reference: Some(copy),
         flops: no_flops,

@@ -47,7 +47,7 @@ inventory::submit! {
 
 inventory::submit! {
     OpDef {
-        name: "unique",
+        name: "unique_slices",
         doc: "Distinct elements, or the distinct slices along `axis`, in ascending order or in order of first \
               occurrence; the index of the first occurrence of each; for each input element, the index of the distinct \
               element that it equals; and the number of occurrences of each. NaN equals NaN and is the largest.",
@@ -58,8 +58,8 @@ inventory::submit! {
             AttrDef::new("is_sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
         ],
         pattern: OpPattern::Opaque,
-        relation: unique_type,
-        reference: Some(unique),
+        relation: unique_slices_type,
+        reference: Some(unique_slices),
         flops: no_flops,
         properties: Properties::EXACT,
     }
@@ -83,8 +83,11 @@ fn slices(params: &Params<'_>, shape: &[usize]) -> (usize, usize, usize) {
     }
 }
 
-fn distinct_slices(params: &Params<'_>, data: &TensorView<'_>) -> DistinctSlices {
-    let (outer, count, inner) = slices(params, data.shape);
+fn distinct_slices(
+    (outer, count, inner): (usize, usize, usize),
+    data: &TensorView<'_>,
+    is_sorted: bool,
+) -> DistinctSlices {
     let reader = Reader::new(data);
     let element = |a: usize, b: usize| match reader.compare(a, &reader, b) {
         Some(order) => order,
@@ -112,7 +115,7 @@ fn distinct_slices(params: &Params<'_>, data: &TensorView<'_>) -> DistinctSlices
         groups.inverse[slice] = last;
         groups.counts[last] += 1;
     }
-    if !params.bool("is_sorted") {
+    if !is_sorted {
         let mut occurrence_order: Vec<usize> = (0..groups.first.len()).collect();
         occurrence_order.sort_by_key(|&i| groups.first[i]);
         let mut rank = vec![0; occurrence_order.len()];
@@ -124,12 +127,16 @@ fn distinct_slices(params: &Params<'_>, data: &TensorView<'_>) -> DistinctSlices
     groups
 }
 
-fn unique_type(relation: &Relation<'_>) -> TypeResult {
+fn groups_of(params: &Params<'_>, data: &TensorView<'_>) -> DistinctSlices {
+    distinct_slices(slices(params, data.shape), data, params.bool("is_sorted"))
+}
+
+fn unique_slices_type(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
     let axis = relation.params.opt_int("axis").map(|axis| relation.axis(axis, data.dims.len())).transpose()?;
     let static_values = relation.values.first().copied().flatten();
     let count =
-        static_values.map_or(Dim::Any, |data| Dim::Fixed(distinct_slices(&relation.params, &data.view()).first.len()));
+        static_values.map_or(Dim::Any, |data| Dim::Fixed(groups_of(&relation.params, &data.view()).first.len()));
     let (values, total) = match axis {
         Some(axis) => {
             let mut dims = data.dims.to_vec();
@@ -142,12 +149,12 @@ fn unique_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tuple([Type::tensor_of(data.dtype, values), vector(count.clone()), vector(total), vector(count)]))
 }
 
-fn unique(
+fn unique_slices(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let groups = distinct_slices(&params, &inputs[0]);
+    let groups = groups_of(&params, &inputs[0]);
     let (outer, count, inner) = slices(&params, inputs[0].shape);
     let row = inner * inputs[0].dtype.size();
     let group_count = groups.first.len();
@@ -161,4 +168,48 @@ fn unique(
     Writer::new(&mut outputs[2]).store(groups.inverse.iter().map(|&i| i as f64));
     Writer::new(&mut outputs[3]).store(groups.counts.iter().map(|&n| n as f64));
     Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "unique",
+        doc: "Distinct elements of a vector, in ascending order or in order of first occurrence; the index of the first \
+              occurrence of each; for each element of data, the index of the distinct element that it equals; the number of \
+              distinct elements; and with return_counts the number of occurrences of each. The results have the length of \
+              data, and zeros after the distinct elements.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("sorted", AttrKind::Bool, Default::Bool(true), "true for ascending order"),
+            AttrDef::new("return_counts", AttrKind::Bool, Default::Bool(false), "true to return the numbers of occurrences"),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            let [length] = &data.dims[..] else {
+                return Err(relation.mismatch(format!("data: expected a vector, found {}", relation.args[0])));
+            };
+            let indices = |length: &Dim| Type::tensor_of(DType::I32, [length.clone()]);
+            let counts = relation.params.bool("return_counts").then(|| indices(length));
+            let results = [relation.args[0].clone(), indices(length), indices(length), indices(&Dim::Fixed(1))];
+            Ok(Type::tuple(results.into_iter().chain(counts)))
+        },
+        reference: Some(|params, inputs, outputs| {
+            let groups = distinct_slices((1, inputs[0].len(), 1), &inputs[0], params.bool("sorted"));
+            let size = inputs[0].dtype.size();
+            outputs.iter_mut().for_each(|output| output.data.fill(0));
+            for (target, &source) in outputs[0].data.chunks_exact_mut(size).zip(&groups.first) {
+                target.copy_from_slice(&inputs[0].data[source * size..][..size]);
+            }
+            let count = [groups.first.len() as f64];
+            let counts: Vec<f64> = groups.counts.iter().map(|&n| n as f64).collect();
+            let columns = [groups.first, groups.inverse].map(|column| column.iter().map(|&i| i as f64).collect::<Vec<_>>());
+            for (output, values) in outputs[1..].iter_mut().zip([&columns[0][..], &columns[1], &count, &counts]) {
+                Writer::new(output).store(values.iter().copied());
+            }
+            Ok(())
+        }),
+        flops: no_flops,
+        properties: Properties::EXACT,
+    }
 }

@@ -252,3 +252,158 @@ fn stft(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
     Writer::new(&mut outputs[0]).store(result);
     Ok(())
 }
+
+inventory::submit! {
+    OpDef {
+        name: "dft",
+        doc: "Discrete Fourier transform along the last axis of a complex tensor in two parts: y[k] = sum of x[n] e^(-2 pi i \
+              k n / length), the inverse with the opposite sign and divided by the length.",
+        arity: Arity::exactly(2),
+        inputs: &["re_data", "im_data"],
+        attrs: &[AttrDef::new("inverse", AttrKind::Bool, Default::Bool(false), "true for the inverse transform")],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            let (real, imaginary) = (relation.tensor(0)?, relation.tensor(1)?);
+            let dtype = relation.same_dtype(real.dtype, imaginary.dtype)?;
+            if real.dims.is_empty() || real.dims.len() != imaginary.dims.len() || !dtype.is_float() {
+                let [a, b] = [&relation.args[0], &relation.args[1]];
+                return Err(relation.mismatch(format!("expected floats of equal rank, at least 1, found {a} and {b}")));
+            }
+            for (i, (a, b)) in real.dims.iter().zip(&imaginary.dims).enumerate() {
+                relation.same_dim(&format!("axis {i}"), a, b)?;
+            }
+            Ok(Type::tuple(relation.args.iter().cloned()))
+        },
+        reference: Some(split_dft),
+        flops,
+        properties: Properties::EXACT.sum(elements_of::<0>),
+    }
+}
+
+fn split_dft(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let length = inputs[0].shape[inputs[0].shape.len() - 1];
+    let (real, imaginary, inverse) = (inputs[0].to_f64s(), inputs[1].to_f64s(), params.bool("inverse"));
+    let [real_out, imaginary_out] = outputs else { return Err("expected two results".into()) };
+    let (mut real_out, mut imaginary_out) = (Writer::new(real_out), Writer::new(imaginary_out));
+    let mut ticks = Ticks::every(length.saturating_mul(length));
+    for start in (0..real.len()).step_by(length.max(1)) {
+        if ticks.is_requested() {
+            return Err("cancelled".into());
+        }
+        transform(
+            length,
+            length,
+            inverse,
+            |n| (real[start + n], imaginary[start + n]),
+            |k, x, y| {
+                real_out.set_float(start + k, x);
+                imaginary_out.set_float(start + k, y);
+            },
+        );
+    }
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "stft",
+        doc: "Discrete Fourier transforms of windows of a signal, hop_length apart: data is (length) or (batch, length), the \
+              result (batch, frequencies, frames, 2) with real and imaginary parts. Of each frame the win_length elements are \
+              multiplied by window; the angles are those of win_length.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "window"],
+        attrs: &[
+            AttrDef::new("n_fft", AttrKind::Int, Default::Required, "length of the transform"),
+            AttrDef::new("hop_length", AttrKind::Int, Default::Int(-1), "distance between frames; n_fft / 4 if not positive"),
+            AttrDef::new("win_length", AttrKind::Int, Default::Int(-1), "number of elements of a frame; n_fft if not positive"),
+            AttrDef::new("normalized", AttrKind::Bool, Default::Bool(false), "true to divide by the square root of n_fft"),
+            AttrDef::new("onesided", AttrKind::Bool, Default::Bool(true), "true to return the frequencies up to the Nyquist frequency"),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: windows_type,
+        reference: Some(windows),
+        flops,
+        properties: Properties::EXACT.sum(elements_of::<1>),
+    }
+}
+
+/// Returns attributes n_fft, hop_length and win_length; `None` if they are out of range.
+fn window_sizes(params: &Params<'_>) -> Option<[usize; 3]> {
+    let size = params.int("n_fft");
+    let or = |value: i64, default: i64| if value > 0 { value } else { default };
+    let (hop, window) = (or(params.int("hop_length"), size / 4), or(params.int("win_length"), size));
+    let is_valid = (1..1 << 31).contains(&size) && (1..1 << 31).contains(&hop) && window <= size;
+    is_valid.then_some([size as usize, hop as usize, window as usize])
+}
+
+fn windows_type(relation: &Relation<'_>) -> TypeResult {
+    let (data, window) = (relation.tensor(0)?, relation.tensor(1)?);
+    relation.same_dtype(data.dtype, window.dtype)?;
+    let Some([size, hop, length]) = window_sizes(&relation.params) else {
+        let [size, hop, length] = ["n_fft", "hop_length", "win_length"].map(|name| relation.params.int(name));
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("expected 1 <= win_length <= n_fft and hop_length >= 1, found {length}, {size} and {hop}"),
+        ));
+    };
+    let (batch, samples) = match (&data.dims[..], &window.dims[..]) {
+        ([samples], [_]) => (None, samples),
+        ([batch, samples], [_]) => (Some(batch.clone()), samples),
+        _ => {
+            let [a, b] = [&relation.args[0], &relation.args[1]];
+            return Err(relation.mismatch(format!("expected data of rank 1 or 2 and a vector, found {a} and {b}")));
+        }
+    };
+    if !data.dtype.is_float() {
+        return Err(relation.mismatch(format!("data: expected floats, found {}", relation.args[0])));
+    }
+    relation.same_dim("win_length and window", &Dim::Fixed(length), &window.dims[0])?;
+    let frames = match samples.fixed() {
+        Some(samples) if samples >= size => Dim::Fixed((samples - size) / hop + 1),
+        Some(samples) => {
+            return Err(relation.mismatch(format!("data: expected at least {size} elements, found {samples}")));
+        }
+        None => Dim::Any,
+    };
+    let frequencies = Dim::Fixed(if relation.params.bool("onesided") { size / 2 + 1 } else { size });
+    Ok(Type::tensor_of(data.dtype, batch.into_iter().chain([frequencies, frames, Dim::Fixed(2)])))
+}
+
+fn windows(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let [size, hop, length] = window_sizes(&params).ok_or("n_fft, hop_length, win_length: expected valid sizes")?;
+    let (data, window) = (inputs[0].to_f64s(), inputs[1].to_f64s());
+    let samples = inputs[0].shape[inputs[0].shape.len() - 1];
+    let [.., frequencies, frames, _] = *outputs[0].shape else {
+        return Err("result: expected 3 dimensions or more".into());
+    };
+    let scale = if params.bool("normalized") { 1.0 / (size as f64).sqrt() } else { 1.0 };
+    let mut result = vec![0.0; outputs[0].len()];
+    let mut ticks = Ticks::every(length.saturating_mul(frequencies));
+    for (batch, signal) in data.chunks_exact(samples.max(1)).enumerate() {
+        for frame in 0..frames {
+            if ticks.is_requested() {
+                return Err("cancelled".into());
+            }
+            transform(
+                length,
+                frequencies,
+                false,
+                |n| (signal[frame * hop + n] * window[n], 0.0),
+                |k, x, y| {
+                    let start = ((batch * frequencies + k) * frames + frame) * 2;
+                    (result[start], result[start + 1]) = (x * scale, y * scale);
+                },
+            );
+        }
+    }
+    Writer::new(&mut outputs[0]).store(result);
+    Ok(())
+}

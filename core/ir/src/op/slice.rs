@@ -1,7 +1,7 @@
-//! Operators that select a strided part of a tensor.
+//! Operators that select or replace a strided part of a tensor.
 
-use super::elementwise::no_flops;
-use super::walk::{gather, offset, strides};
+use super::elementwise::{no_flops, same_as_input};
+use super::walk::{for_each_index, gather, offset, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, DimExpr, Type};
@@ -316,4 +316,71 @@ inventory::submit! {
         flops: no_flops,
         properties: Properties::EXACT,
     }
+}
+
+/// Returns the slice that arguments 2 to 4 of `strided_set` specify; `None` if a value is unknown.
+fn set_slice(values: [Option<Vec<i64>>; 3]) -> Option<Slice> {
+    let [begin, end, strides] = values;
+    Some(Slice { begin: begin?, end: end?, strides: strides?, axes: None, has_sizes: false })
+}
+
+inventory::submit! {
+    OpDef {
+        name: "strided_set",
+        doc: "data with the elements at [begin:end:strides] replaced by v, whose dimensions are those of the slice. \
+              Bounds are handled as in strided_slice.",
+        arity: Arity::exactly(5),
+        inputs: &["data", "v", "begin", "end", "strides"],
+        attrs: &[],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let (data, v) = (relation.tensor(0)?, relation.tensor(1)?);
+            relation.same_dtype(data.dtype, v.dtype)?;
+            for i in 2..5 {
+                let bounds = relation.tensor(i)?;
+                if !bounds.dtype.is_int() || bounds.dims.len() != 1 {
+                    let (name, found) = (relation.def.inputs[i], &relation.args[i]);
+                    return Err(relation.mismatch(format!("{name}: expected an integer vector, found {found}")));
+                }
+            }
+            if data.dims.len() != v.dims.len() {
+                let [data, v] = [&relation.args[0], &relation.args[1]];
+                return Err(relation.mismatch(format!("expected equal ranks, found {data} and {v}")));
+            }
+            if let Some(slice) = set_slice([2, 3, 4].map(|i| relation.known_ints(i))) {
+                for (i, (a, b)) in slice.dims(relation, &data.dims)?.iter().zip(&v.dims).enumerate() {
+                    relation.same_dim(&format!("axis {i} of v"), a, b)?;
+                }
+            }
+            same_as_input(relation)
+        },
+        reference: Some(strided_set),
+        flops: no_flops,
+        properties: Properties::EXACT,
+    }
+}
+
+fn strided_set(
+    _: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let slice = set_slice([2, 3, 4].map(|i| inputs[i].to_i64s()));
+    let slice = slice.ok_or("begin, end, strides: expected integers that fit int64")?;
+    let (data, v) = (&inputs[0], &inputs[1]);
+    let ranges = slice.ranges(data.shape)?;
+    let shape: Vec<usize> = ranges.iter().map(|r| r.len).collect();
+    if shape != v.shape {
+        return Err(format!("v: expected the shape of the slice, {shape:?}, found {:?}", v.shape));
+    }
+    outputs[0].data.copy_from_slice(data.data);
+    let (strides, size, mut source) = (strides(data.shape), data.dtype.size(), v.data.chunks_exact(v.dtype.size()));
+    for_each_index(&shape, |index| {
+        let target: Vec<usize> =
+            index.iter().zip(&ranges).map(|(&i, r)| (r.start as i64 + i as i64 * r.step) as usize).collect();
+        if let Some(element) = source.next() {
+            outputs[0].data[offset(&target, &strides) * size..][..size].copy_from_slice(element);
+        }
+    });
+    Ok(())
 }

@@ -32,7 +32,37 @@ pub fn get(id: OpId) -> &'static OpDef {
     TABLE[id.index()]
 }
 
-/// Checks attributes against the operator's schema and omits those that equal their default.
+/// Attributes that Relay's text has and no result depends on: arguments of a call once more, settings of Relay's executors
+/// and passes. Their values are not read, whatever their form.
+const UNREAD: &[(&str, &[&str])] = &[
+    ("arange", &["start", "stop", "step"]),
+    ("broadcast_to", &["dtype"]),
+    ("debug", &["debug_func"]),
+    ("device_copy", &["src_virtual_device", "dst_virtual_device"]),
+    ("dyn.broadcast_to", &["dtype"]),
+    ("nn.space_to_depth", &["mode"]),
+    ("on_device", &["virtual_device"]),
+    ("sort", &["dtype"]),
+];
+
+/// Returns true for an attribute that Relay's text has and no result depends on.
+pub fn is_unread(def: &OpDef, attr: &str) -> bool {
+    UNREAD.iter().any(|(name, attrs)| *name == def.name && attrs.contains(&attr))
+}
+
+/// Returns true for an attribute that Relay leaves unset because the operator computes it at run time: an attribute of
+/// `NAME` in a call to `dyn.NAME`, null or a number.
+fn is_unset(def: &OpDef, attr: &str, value: &AttrValue) -> bool {
+    let is_null = match value {
+        AttrValue::List(items) => items.is_empty(),
+        value => matches!(value, AttrValue::None | AttrValue::Int(_) | AttrValue::Float(_)),
+    };
+    let fixed = || def.name.strip_prefix("dyn.").and_then(lookup).map(get);
+    is_null && def.attr(attr).is_none() && fixed().is_some_and(|def| def.attr(attr).is_some())
+}
+
+/// Checks attributes against the operator's schema and omits those that equal their default, and those that Relay leaves
+/// unset. `None` denotes the default.
 ///
 /// # Errors
 /// If an attribute is unknown, missing or of the wrong kind; the help suggests the nearest known name.
@@ -41,6 +71,10 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
     let mut is_redundant = false;
     for (key, value) in attrs.iter() {
         let Some(attr) = def.attr(key) else {
+            if is_unset(def, key, value) {
+                is_redundant = true;
+                continue;
+            }
             let mut diagnostic = fail(format!("{} has no attribute \"{key}\"", def.name));
             if let Some(near) = nearest(key, def.attrs.iter().map(|a| a.name)) {
                 diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
@@ -58,7 +92,7 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
                 def.name, attr.kind
             ))));
         }
-        is_redundant |= attr.default != Default::Required && attr.default.value() == *value;
+        is_redundant |= is_default(attr, value);
     }
     for attr in def.attrs {
         if attr.default == Default::Required && attrs.get(attr.name).is_none() {
@@ -71,16 +105,18 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
     if !is_redundant {
         return Ok(attrs);
     }
-    let non_default = attrs.iter().filter(|(key, value)| {
-        def.attr(key).is_none_or(|a| a.default == Default::Required || a.default.value() != **value)
-    });
+    let non_default = attrs.iter().filter(|(key, value)| def.attr(key).is_some_and(|a| !is_default(a, value)));
     Ok(Attrs::new(non_default.map(|(k, v)| (k.clone(), v.clone()))))
+}
+
+fn is_default(attr: &AttrDef, value: &AttrValue) -> bool {
+    attr.default != Default::Required && (attr.default.value() == *value || *value == AttrValue::None)
 }
 
 fn accepts(attr: &AttrDef, value: &AttrValue) -> bool {
     let is_ints = |v: &AttrValue| v.as_ints().is_some();
     match (attr.kind, value) {
-        (_, AttrValue::None) => attr.default == Default::None,
+        (_, AttrValue::None) => attr.default != Default::Required,
         (AttrKind::Int, v) => v.as_int().is_some(),
         (AttrKind::Float, v) => v.as_float().is_some(),
         (AttrKind::Bool, v) => v.as_int().is_some(),

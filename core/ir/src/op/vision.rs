@@ -23,7 +23,11 @@ fn tensor_of_rank<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<
 }
 
 /// Returns the type of argument `i`, which must be a floating-point tensor of `rank` dimensions.
-fn float_tensor_of_rank<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
+pub(super) fn float_tensor_of_rank<'a>(
+    relation: &Relation<'a>,
+    i: usize,
+    rank: usize,
+) -> Result<&'a TensorType, Box<Diagnostic>> {
     let ty = tensor_of_rank(relation, i, rank)?;
     if ty.dtype.is_float() {
         return Ok(ty);

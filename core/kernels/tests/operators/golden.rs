@@ -1,6 +1,8 @@
-//! Tests the naive references against recorded results of ONNX Runtime and numpy (`tests/golden/nn.txt`).
+//! Tests the naive references against recorded results of ONNX Runtime and numpy (`tests/golden/nn.txt`), and of numpy alone
+//! (`tests/golden/relay.txt`, written by `relay.py` beside it).
 //!
-//! A case names an operator, its attributes, its inputs and the expected output. Inputs are not stored: element i of an
+//! A case names an operator, its attributes, its inputs and the expected outputs. An `arg` has its elements below; those
+//! between `tuple` and `end` are the fields of one argument. The elements of an `in` are not stored: element i of an
 //! input with seed s is `(37 * i + 101 * s + 13 * (i / 5)) % 23 - 11`, divided by 8 for floating-point types (exact in
 //! all of them); `abs` takes the absolute value and adds 1/4; uint8 adds 11.
 
@@ -9,13 +11,20 @@ use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::Value;
 use byoc_ir::tensor::{DType, Tensor};
 
-const CASES: &str = include_str!("../golden/nn.txt");
-
 #[test]
 fn references_agree_with_recorded_results() {
+    check_all(include_str!("../golden/nn.txt"), 60);
+}
+
+#[test]
+fn references_of_relay_agree_with_numpy() {
+    check_all(include_str!("../golden/relay.txt"), 100);
+}
+
+fn check_all(file: &str, least: usize) {
     let mut failures = Vec::new();
-    let cases: Vec<&str> = CASES.split("case ").skip(1).collect();
-    assert!(cases.len() > 60, "expected more than 60 cases, found {}", cases.len());
+    let cases: Vec<&str> = file.split("case ").skip(1).collect();
+    assert!(cases.len() > least, "expected more than {least} cases, found {}", cases.len());
     for text in cases {
         if let Err(error) = check(text) {
             failures.push(format!("{}: {error}", text.lines().next().unwrap_or_default()));
@@ -24,12 +33,93 @@ fn references_agree_with_recorded_results() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// Tensor of a case, with its elements.
+struct Recorded {
+    dtype: DType,
+    shape: Vec<usize>,
+    elements: Vec<f64>,
+    /// Elements of 64 bits, which not every binary64 number can hold.
+    words: Vec<i128>,
+}
+
+impl Recorded {
+    fn new(text: &str) -> Result<Recorded, String> {
+        let (name, dims) =
+            text.split_once(' ').ok_or_else(|| format!("expected an element type and a shape, found \"{text}\""))?;
+        let dtype = DType::parse(name).ok_or_else(|| format!("expected an element type, found \"{name}\""))?;
+        Ok(Recorded { dtype, shape: numbers(dims), elements: Vec::new(), words: Vec::new() })
+    }
+
+    fn extend(&mut self, line: &str) {
+        for word in line.split_whitespace() {
+            self.elements.push(word.parse().expect("expected a number"));
+            self.words.extend(word.parse::<i128>());
+        }
+    }
+
+    fn tensor(&self) -> Tensor {
+        macro_rules! tensor {
+            ($source:ident as $ty:ty) => {
+                Tensor::from_slice(&self.shape, &self.$source.iter().map(|&v| v as $ty).collect::<Vec<_>>())
+            };
+        }
+        match self.dtype {
+            DType::F32 => tensor!(elements as f32),
+            DType::F64 => tensor!(elements as f64),
+            DType::I8 => tensor!(words as i8),
+            DType::U8 => tensor!(words as u8),
+            DType::I32 => tensor!(words as i32),
+            DType::I64 => tensor!(words as i64),
+            DType::U64 => tensor!(words as u64),
+            other => panic!("arg: expected another element type, found {other}"),
+        }
+    }
+
+    fn compare(&self, actual: &Tensor) -> Result<(), String> {
+        if actual.shape() != self.shape || actual.dtype() != self.dtype {
+            let (dtype, shape) = (actual.dtype(), actual.shape());
+            return Err(format!("expected {} of shape {:?}, found {dtype} of shape {shape:?}", self.dtype, self.shape));
+        }
+        if self.dtype == DType::U64 {
+            let actual: Vec<i128> = actual.as_slice::<u64>().iter().map(|&word| i128::from(word)).collect();
+            return if actual == self.words {
+                Ok(())
+            } else {
+                Err(format!("expected {:?}, found {actual:?}", self.words))
+            };
+        }
+        let largest = self.elements.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        let tolerance = if self.dtype.is_float() { 2e-6 * largest } else { 0.0 };
+        for (i, (g, w)) in actual.view().to_f64s().iter().zip(&self.elements).enumerate() {
+            // Negating `<=`, rather than testing `>`, also rejects NaN.
+            let is_close = (g - w).abs() <= tolerance;
+            if !is_close {
+                return Err(format!("element {i}: expected {w}, found {g}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Part of a case to which lines of elements belong.
+enum Part {
+    Argument,
+    Output,
+}
+
 fn check(text: &str) -> Result<(), String> {
-    let (mut op, mut attrs, mut args, mut expected, mut shape) = ("", Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut dtype = DType::F32;
+    let (mut op, mut attrs, mut args) = ("", Vec::new(), Vec::new());
+    let (mut fields, mut outputs): (Vec<Recorded>, Vec<Recorded>) = (Vec::new(), Vec::new());
+    let (mut is_tuple, mut part) = (false, Part::Argument);
+    let flush = |fields: &mut Vec<Recorded>, is_tuple: bool, args: &mut Vec<Value>| {
+        let tensors: Vec<Tensor> = fields.drain(..).map(|field| field.tensor()).collect();
+        match is_tuple {
+            true => args.push(Value::Tuple(tensors)),
+            false => args.extend(tensors.into_iter().map(Value::Tensor)),
+        }
+    };
     for line in text.lines().skip(1) {
-        let (word, rest) =
-            line.split_once(' ').ok_or_else(|| format!("expected a keyword and its arguments, found \"{line}\""))?;
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "op" => op = rest,
             "attr" => {
@@ -38,35 +128,36 @@ fn check(text: &str) -> Result<(), String> {
                 attrs.push((key, attribute(value)));
             }
             "in" => args.push(Value::Tensor(input(rest))),
-            "out" => {
-                let (name, dims) = rest
-                    .split_once(' ')
-                    .ok_or_else(|| format!("out: expected an element type and a shape, found \"{rest}\""))?;
-                dtype = DType::parse(name).ok_or_else(|| format!("out: expected an element type, found \"{name}\""))?;
-                shape = numbers(dims);
+            "tuple" | "end" => {
+                flush(&mut fields, word == "end", &mut args);
+                is_tuple = word == "tuple";
             }
-            _ => expected.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("expected a number"))),
+            "arg" => {
+                if !is_tuple {
+                    flush(&mut fields, false, &mut args);
+                }
+                part = Part::Argument;
+                fields.push(Recorded::new(rest)?);
+            }
+            "out" => {
+                flush(&mut fields, false, &mut args);
+                part = Part::Output;
+                outputs.push(Recorded::new(rest)?);
+            }
+            _ => {
+                let recorded = match part {
+                    Part::Argument => fields.last_mut(),
+                    Part::Output => outputs.last_mut(),
+                };
+                recorded.ok_or_else(|| format!("expected a keyword, found \"{line}\""))?.extend(line);
+            }
         }
     }
-    let actual = call(op, &Attrs::new(attrs), &args)?.swap_remove(0);
-    if actual.shape() != shape || actual.dtype() != dtype {
-        return Err(format!(
-            "expected {dtype} of shape {shape:?}, found {} of shape {:?}",
-            actual.dtype(),
-            actual.shape()
-        ));
+    let actual = call(op, &Attrs::new(attrs), &args)?;
+    if actual.len() < outputs.len() || outputs.is_empty() {
+        return Err(format!("expected {} results, found {}", outputs.len(), actual.len()));
     }
-    let actual = actual.view().to_f64s();
-    let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-    let tolerance = if dtype.is_float() { 2e-6 * largest } else { 0.0 };
-    for (i, (g, w)) in actual.iter().zip(&expected).enumerate() {
-        // Negating `<=`, rather than testing `>`, also rejects NaN.
-        let is_close = (g - w).abs() <= tolerance;
-        if !is_close {
-            return Err(format!("element {i}: expected {w}, found {g}"));
-        }
-    }
-    Ok(())
+    outputs.iter().zip(&actual).try_for_each(|(expected, actual)| expected.compare(actual))
 }
 
 fn numbers(text: &str) -> Vec<usize> {
@@ -102,7 +193,8 @@ fn attribute(text: &str) -> AttrValue {
             AttrValue::List(pairs.collect())
         }
         _ if text.starts_with('[') => {
-            AttrValue::ints(text.trim_matches(['[', ']']).split(", ").map(|v| v.parse().expect("expected an integer")))
+            let items = text.trim_matches(['[', ']']).split(", ").filter(|item| !item.is_empty());
+            AttrValue::List(items.map(attribute).collect())
         }
         _ => text.parse().map_or_else(|_| AttrValue::Float(text.parse().expect("expected a number")), AttrValue::Int),
     }

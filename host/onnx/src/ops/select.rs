@@ -60,6 +60,6 @@ fn unique(n: &mut Node<'_, '_>) -> Result<Outputs> {
         let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)?;
         attributes = attributes.with("axis", axis as i64);
     }
-    let unique_outputs = n.op("unique", &[data], attributes)?;
+    let unique_outputs = n.op("unique_slices", &[data], attributes)?;
     (0..n.output_count().min(4)).map(|i| n.project(unique_outputs, i as u32)).collect()
 }

@@ -100,6 +100,35 @@ inventory::submit! {
 
 inventory::submit! {
     OpDef {
+        name: "qnn.contrib_dense_pack",
+        doc: "qnn.dense with a weight in blocks of units and inputs, (units / n, in / c, n, c), as in nn.contrib_dense_pack. \
+              Scale and zero point of the kernel are scalars.",
+        arity: Arity::exactly(6),
+        inputs: INPUTS,
+        attrs: &dense::pack_attrs(OUT_DTYPE),
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| {
+            check_contraction(relation, false)?;
+            match relation.tensor(1)?.dims.len() {
+                4 => dense::pack_relation(relation),
+                rank => Err(relation.mismatch(format!("weight: expected 4 dimensions, found {rank}"))),
+            }
+        },
+        reference: Some(|params, inputs, outputs| {
+            let shape = dense::PackedShape::new(inputs[0].shape, inputs[1].shape);
+            let (x, w) = differences(&params, inputs);
+            let mut y = vec![0i64; outputs[0].len()];
+            shape.multiply::<i64>(&x, &w, &mut y);
+            <i64 as Sum>::store(&y, &mut outputs[0]);
+            Ok(())
+        }),
+        flops: dense::flops,
+        properties: Properties::EXACT,
+    }
+}
+
+inventory::submit! {
+    OpDef {
         name: "qnn.batch_matmul",
         doc: "Products (as nn.batch_matmul) of x - x_zero_point with y - y_zero_point. The result has the scale \
               x_scale * y_scale and the zero point 0. Sums are exact modulo the range of out_dtype (they wrap \

@@ -15,6 +15,7 @@ pub mod numerics;
 mod params;
 mod pool;
 mod quantize;
+mod simulated;
 mod unary;
 
 pub use fused::fused_bounds;

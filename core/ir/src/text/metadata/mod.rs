@@ -17,3 +17,6 @@ pub(super) use write::write;
 
 /// First line of the section.
 pub(super) const HEADER: &str = "#[metadata]";
+
+/// First line of the section in texts of version 0.0.4.
+pub(super) const OLD_HEADER: &str = "METADATA:";

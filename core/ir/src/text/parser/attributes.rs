@@ -1,9 +1,11 @@
 //! Attributes of calls and functions: `strides=[1, 1], out_dtype="int32", axis=None`.
 
+use super::frames::{ParseFrame, Target};
 use super::types::nesting_error;
 use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, Span, codes};
 use crate::ir::{AttrValue, Name};
+use crate::op;
 use crate::text::MAX_NESTING;
 use crate::text::number::{self, Number};
 
@@ -24,8 +26,14 @@ impl Parser<'_> {
                 ));
             }
             self.take();
-            let key = self.names.shared_name(self.text_of(token));
             self.expect(Kind::Equal)?;
+            if let Some(&ParseFrame::Arguments { target: Target::Op(op), .. }) = self.frames.last()
+                && op::is_unread(op::get(op), self.text_of(token))
+            {
+                self.skip_value()?;
+                continue;
+            }
+            let key = self.names.shared_name(self.text_of(token));
             let value = self.attribute_value(0)?;
             if self.attrs[first..].iter().any(|(k, _)| *k == key) {
                 return Err(Box::new(
@@ -40,6 +48,28 @@ impl Parser<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Skips a value of any form, up to and including the comma after it.
+    fn skip_value(&mut self) -> Result<()> {
+        let mut depth = 0usize;
+        loop {
+            let token = self.peek();
+            match token.kind {
+                Kind::Comma if depth == 0 => {
+                    self.take();
+                    return Ok(());
+                }
+                Kind::CloseParen if depth == 0 => return Ok(()),
+                Kind::OpenParen | Kind::OpenBracket | Kind::OpenBrace => depth += 1,
+                Kind::CloseParen | Kind::CloseBracket | Kind::CloseBrace => depth = depth.saturating_sub(1),
+                Kind::Eof | Kind::Unknown | Kind::OpenString | Kind::OpenComment | Kind::Semicolon => {
+                    return Err(self.unexpected_token(token, "the value of an attribute"));
+                }
+                _ => {}
+            }
+            self.take();
+        }
     }
 
     fn attribute_value(&mut self, depth: usize) -> Result<AttrValue> {

@@ -8,7 +8,7 @@ use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{AttrValue, Expr};
 use crate::op;
-use crate::text::metadata::{HEADER, Metadata};
+use crate::text::metadata::{HEADER, Metadata, OLD_HEADER};
 
 /// Parsed `meta[key][index]`.
 struct Reference<'a> {
@@ -21,12 +21,13 @@ impl<'a> Parser<'a> {
     /// Finds and reads the metadata section at the end of the text. The header found may be inside a comment, which is
     /// known only once the text before it has been parsed.
     pub(super) fn parse_metadata_section(&mut self) {
-        let Some(start) = self.source.rfind(HEADER) else { return };
+        let find = |header: &'static str| self.source.rfind(header).map(|start| (start, header));
+        let Some((start, header)) = find(HEADER).or_else(|| find(OLD_HEADER)) else { return };
         if start > 0 && !self.source[..start].trim_end_matches([' ', '\t', '\r']).ends_with('\n') {
             return;
         }
-        let span = Span { start: start as u32, end: (start + HEADER.len()) as u32 };
-        let mut json = self.source[start + HEADER.len()..].trim_start();
+        let span = Span { start: start as u32, end: (start + header.len()) as u32 };
+        let mut json = self.source[start + header.len()..].trim_start();
         while let Some(comment) = json.strip_prefix("//") {
             json = comment.split_once('\n').map_or("", |(_, tail)| tail).trim_start();
         }

@@ -32,6 +32,7 @@ use frames::ParseFrame;
 use names::Names;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use tokens::shorten;
 
 /// Parser options.
 #[derive(Clone, Copy, Debug, Default)]
@@ -277,8 +278,17 @@ impl<'a> Parser<'a> {
         None
     }
 
-    /// Parses `#[version = "0.0.5"]`, if present.
+    /// Parses `#[version = "0.0.5"]`, or `v0.0.4` as older releases of TVM wrote it, if present.
     fn version(&mut self) -> Result<bool> {
+        let first = self.peek();
+        if self.word(first) == Some("v0") && self.peek_second().kind == Kind::Dot {
+            self.take();
+            while matches!(self.peek().kind, Kind::Dot | Kind::Number) && self.peek().span.start == self.last_end {
+                self.take();
+            }
+            let span = Span { start: first.span.start, end: self.last_end };
+            return self.check_version(span, &["v0.0.4"]);
+        }
         if !self.accept(Kind::Hash) {
             return Ok(false);
         }
@@ -290,16 +300,16 @@ impl<'a> Parser<'a> {
         self.expect(Kind::Equal)?;
         let version = self.expect(Kind::Str)?;
         self.expect(Kind::CloseBracket)?;
-        if self.text_of(version) != "\"0.0.5\"" {
-            return Err(Box::new(
-                Diagnostic::error(
-                    codes::text::BAD_VERSION,
-                    format!("version: expected \"0.0.5\", found {}", self.text_of(version)),
-                )
-                .at(version.span, "unsupported version"),
-            ));
+        self.check_version(version.span, &["\"0.0.5\"", "\"0.0.4\""])
+    }
+
+    fn check_version(&self, span: Span, known: &[&str]) -> Result<bool> {
+        let version = &self.source[span.start as usize..span.end as usize];
+        if known.contains(&version) {
+            return Ok(true);
         }
-        Ok(true)
+        let message = format!("version: expected {}, found {}", known[0], shorten(version));
+        Err(Box::new(Diagnostic::error(codes::text::BAD_VERSION, message).at(span, "unsupported version")))
     }
 
     fn is_at_definition(&mut self) -> bool {
@@ -313,7 +323,7 @@ impl<'a> Parser<'a> {
         match token.kind {
             Kind::Eof => return Ok(false),
             // The rest of the text is the metadata section, which has already been read.
-            Kind::Hash if self.section == Some(token.span.start) => {
+            _ if self.section == Some(token.span.start) => {
                 if let Some(error) = self.section_error.take() {
                     self.report(error);
                 }

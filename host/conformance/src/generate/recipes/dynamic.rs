@@ -42,7 +42,7 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
             let shape = sampler.shape_of_rank(1, 4);
             recipe([weight(DType::Bool, shape, Fill::Within(0.0, 1.0))], Attrs::none())
         }
-        "unique" => {
+        "unique_slices" => {
             let (dtype, shape) = first_argument(sampler, constraints, 1, 3);
             recipe([weight(dtype, shape, Fill::Within(0.0, 3.0))], attrs([("is_sorted", sampler.chance(2).into())]))
         }

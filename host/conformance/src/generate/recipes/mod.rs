@@ -6,6 +6,7 @@ mod create;
 mod detection;
 mod dynamic;
 mod elementwise;
+mod fixed;
 mod index;
 mod norm;
 mod products;
@@ -76,6 +77,7 @@ pub fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constr
         .or_else(|| create::propose(def, sampler, constraints))
         .or_else(|| detection::propose(def, sampler, constraints))
         .or_else(|| dynamic::propose(def, sampler, constraints))
+        .or_else(|| fixed::propose(def, sampler))
         .or_else(|| by_schema(def, sampler, constraints))
 }
 

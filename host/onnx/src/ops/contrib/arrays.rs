@@ -14,7 +14,7 @@ pub const ROWS: &[Row] = &[
     ("UnfoldTensor", 1, unfold),
     ("Unique", 1, |n| {
         let data = n.input(0)?;
-        let results = n.op("unique", &[data], attrs![is_sorted: false])?;
+        let results = n.op("unique_slices", &[data], attrs![is_sorted: false])?;
         // Results: elements, indices of their first occurrences, index of each input element, counts.
         [0, 2, 3].into_iter().take(n.output_count()).map(|i| n.project(results, i)).collect()
     }),
