@@ -336,6 +336,19 @@ impl<'a, 'm> Node<'a, 'm> {
         self.conversion.builder.tuple(fields)
     }
 
+    /// Creates a sequence whose length is known in the run only, from its elements, a vector, and the shapes of its
+    /// tensors, one row each.
+    pub fn packed_sequence(&mut self, [data, shapes]: [ExprId; 2]) -> Result<ExprId> {
+        let sequence = self.tuple(&[data, shapes])?;
+        self.conversion.packed.insert(sequence);
+        Ok(sequence)
+    }
+
+    /// Tests whether a value is a sequence whose length is known in the run only.
+    pub fn is_packed(&self, value: ExprId) -> bool {
+        self.conversion.packed.contains(&value)
+    }
+
     /// Returns a field of a tuple.
     pub fn project(&mut self, tuple: ExprId, index: u32) -> Result<ExprId> {
         if let Expr::Tuple(fields) = self.conversion.builder.module.expr(tuple)
@@ -357,6 +370,27 @@ impl<'a, 'm> Node<'a, 'm> {
     /// Opens a function: until it is closed, outer values that subgraphs read are captured.
     pub fn open_function(&mut self) {
         self.conversion.open_function();
+    }
+
+    /// Records that the function that is being opened runs once per iteration; `iteration` is its parameter.
+    pub fn enter_loop(&mut self, iteration: ExprId) {
+        self.conversion.enter_loop(iteration);
+    }
+
+    /// Leaves the loop that was entered last.
+    pub fn leave_loop(&mut self) {
+        self.conversion.leave_loop();
+    }
+
+    /// Returns the number of the iteration of the innermost loop, an int64 scalar, if the node is in a loop.
+    pub fn iteration(&mut self) -> Option<ExprId> {
+        self.conversion.iteration()
+    }
+
+    /// Returns a number that no other operator of the model gets.
+    pub fn random_number(&mut self) -> u64 {
+        self.conversion.random_numbers += 1;
+        self.conversion.random_numbers
     }
 
     /// Captures an outer value in the innermost function, so that it is computed only once, and returns the expression

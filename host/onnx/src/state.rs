@@ -23,6 +23,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Maximum size of a folded constant in bytes, unless its operands are larger.
 const MAX_FOLD_BYTES: usize = 64 << 20;
+/// Minimum size of a large constant in bytes: it is released once nothing reads it, and folded once for all its users.
+const MIN_LARGE_BYTES: usize = 64 << 10;
 /// Maximum total size of all folded constants in bytes, in addition to twice the size of the weights.
 const MAX_TOTAL_FOLD_BYTES: usize = 256 << 20;
 /// Maximum number of FLOPs of a folded call; a more expensive call is executed at run time.
@@ -72,8 +74,14 @@ pub struct ConversionState<'m> {
     pub excluded_ones: BTreeSet<Name>,
     /// Zero vectors, by the symbolic dimension that is their length.
     pub dim_zeros: BTreeMap<Name, ExprId>,
+    /// Number of random operators so far.
+    pub random_numbers: u64,
+    /// Iteration numbers of the loops around the current node, innermost last.
+    iterations: Vec<Binding>,
     /// Remaining unrolling budget for recurrent layers, in steps.
     pub steps_left: usize,
+    /// Sequences whose length is known in the run only: tuples of their elements and shapes.
+    pub packed: HashSet<ExprId>,
     values: HashMap<String, Binding>,
     /// Previous bindings of the names that the innermost subgraph has bound.
     shadowed: Vec<(String, Option<Binding>)>,
@@ -86,6 +94,13 @@ pub struct ConversionState<'m> {
     external: Option<&'m ExternalFiles>,
     /// Initializers that must remain in the module because a node reads them.
     retained_initializers: HashSet<ExprId>,
+    /// Results of folded calls by operator and arguments, with the attributes, so that a weight which several nodes fold
+    /// in the same way is one constant.
+    folded: HashMap<(OpId, Box<[ExprId]>), Vec<(Attrs, ExprId)>>,
+    /// First constant of each initializer that has been released.
+    released: HashMap<String, ExprId>,
+    /// First constant of each initializer that was decoded again after its release.
+    decoded_again: HashMap<ExprId, ExprId>,
     budget: usize,
 }
 
@@ -125,7 +140,10 @@ impl<'m> ConversionState<'m> {
             excludes_ones: false,
             excluded_ones: BTreeSet::new(),
             dim_zeros: BTreeMap::new(),
+            random_numbers: 0,
+            iterations: Vec::new(),
             steps_left: MAX_STEPS,
+            packed: HashSet::new(),
             values: HashMap::new(),
             shadowed: Vec::new(),
             functions: Vec::new(),
@@ -134,6 +152,9 @@ impl<'m> ConversionState<'m> {
             initializers,
             external,
             retained_initializers: HashSet::new(),
+            folded: HashMap::new(),
+            released: HashMap::new(),
+            decoded_again: HashMap::new(),
             budget: MAX_TOTAL_FOLD_BYTES.saturating_add(weights.saturating_mul(2)),
         })
     }
@@ -168,6 +189,9 @@ impl<'m> ConversionState<'m> {
         let tensor = self.decode_initializer(name, initializer)?;
         self.builder.origin = None;
         let value = self.builder.constant(tensor);
+        if let Some(&first) = self.released.get(name) {
+            self.decoded_again.insert(value, first);
+        }
         self.values.insert(name.to_owned(), Binding { value, depth: 0 });
         Ok(Some(value))
     }
@@ -188,6 +212,9 @@ impl<'m> ConversionState<'m> {
             self.sizes.set(variable, sizes);
         }
         self.names.copy(value, variable);
+        if self.packed.contains(&value) {
+            self.packed.insert(variable);
+        }
         self.functions[function].variables.push((value, variable));
         self.functions[function].by_value.insert(value, variable);
         variable
@@ -227,6 +254,22 @@ impl<'m> ConversionState<'m> {
             Some(innermost) => self.capture(value, innermost),
             None => value,
         }
+    }
+
+    /// Enters a loop, whose function is open; `iteration` is a parameter of it.
+    pub fn enter_loop(&mut self, iteration: ExprId) {
+        self.iterations.push(Binding { value: iteration, depth: self.functions.len() });
+    }
+
+    /// Leaves the innermost loop.
+    pub fn leave_loop(&mut self) {
+        self.iterations.pop();
+    }
+
+    /// Returns the number of the iteration of the innermost loop.
+    pub fn iteration(&mut self) -> Option<ExprId> {
+        let &Binding { value, depth } = self.iterations.last()?;
+        Some(self.capture_from(value, depth))
     }
 
     /// Opens a function: outer values that it reads by name are captured.
@@ -300,7 +343,6 @@ impl<'m> ConversionState<'m> {
     /// only one copy is in memory. Expressions with ids >= `first_id` belong to the node. A released initializer is
     /// decoded again if a later node uses it.
     pub fn release_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first_id: usize) {
-        const MIN_LARGE_BYTES: usize = 64 << 10;
         let mut operands: Option<HashSet<ExprId>> = None;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
             let Some(id) = self.values.get(name).map(|binding| binding.value) else { continue };
@@ -325,6 +367,8 @@ impl<'m> ConversionState<'m> {
                 continue;
             }
             self.values.remove(name);
+            let first = self.decoded_again.get(&id).copied().unwrap_or(id);
+            self.released.insert(name.clone(), first);
             let empty_tensor = Tensor::empty();
             module.nodes[id].ty = Type::tensor(empty_tensor.dtype(), empty_tensor.shape());
             module.nodes[id].expr = Expr::Constant(empty_tensor.into());
@@ -343,17 +387,57 @@ impl<'m> ConversionState<'m> {
         if let Some(values) = args.iter().map(|&a| self.known_value(a)).collect::<Option<Vec<Value>>>()
             && let Some(id) = op::lookup(name)
             && let Ok(attrs) = op::normalize_attrs(op::get(id), attrs.clone())
-            && let Some(outputs) = self.fold(id, &attrs, args, &values)
         {
-            self.builder.origin = Some(self.union_with(origin, args));
-            return match outputs {
-                FoldResult::One(tensor) => Ok(self.builder.constant(tensor)),
-                FoldResult::Tuple(tensors) => {
-                    let fields: Vec<ExprId> = tensors.into_iter().map(|t| self.builder.constant(t)).collect();
-                    self.builder.tuple(&fields)
-                }
-            };
+            if let Some(constant) = self.folded_before(id, &attrs, args) {
+                let union = self.union_with(origin, args);
+                let union = self.union(self.builder.module.nodes[constant].origin, union);
+                self.builder.module.nodes[constant].origin = union;
+                return Ok(constant);
+            }
+            if let Some(outputs) = self.fold(id, &attrs, args, &values) {
+                return self.add_folded(id, attrs, args, origin, outputs);
+            }
         }
+        self.call_unfolded(name, args, attrs, origin)
+    }
+
+    fn fold_key(&self, op: OpId, args: &[ExprId]) -> (OpId, Box<[ExprId]>) {
+        let first = |arg: &ExprId| self.decoded_again.get(arg).copied().unwrap_or(*arg);
+        (op, args.iter().map(first).collect())
+    }
+
+    /// Returns the constant to which an equal call was folded.
+    fn folded_before(&self, op: OpId, attrs: &Attrs, args: &[ExprId]) -> Option<ExprId> {
+        let calls = self.folded.get(&self.fold_key(op, args))?;
+        calls.iter().find(|(other, _)| other == attrs).map(|(_, constant)| *constant)
+    }
+
+    fn add_folded(
+        &mut self,
+        op: OpId,
+        attrs: Attrs,
+        args: &[ExprId],
+        origin: OriginId,
+        outputs: FoldResult,
+    ) -> Result<ExprId> {
+        self.builder.origin = Some(self.union_with(origin, args));
+        match outputs {
+            FoldResult::One(tensor) => {
+                let is_weight = tensor.bytes().len() >= MIN_LARGE_BYTES;
+                let constant = self.builder.constant(tensor);
+                if is_weight {
+                    self.folded.entry(self.fold_key(op, args)).or_default().push((attrs, constant));
+                }
+                Ok(constant)
+            }
+            FoldResult::Tuple(tensors) => {
+                let fields: Vec<ExprId> = tensors.into_iter().map(|t| self.builder.constant(t)).collect();
+                self.builder.tuple(&fields)
+            }
+        }
+    }
+
+    fn call_unfolded(&mut self, name: &str, args: &[ExprId], attrs: Attrs, origin: OriginId) -> Result<ExprId> {
         self.builder.origin = Some(origin);
         let call = self.builder.op(name, args, attrs)?;
         self.names.derive(&self.builder.module, call, self.functions.len());

@@ -34,6 +34,7 @@ mod loss;
 mod neighborhood;
 mod nms;
 pub mod norm;
+mod packed;
 pub mod pad;
 mod params;
 pub mod pool;

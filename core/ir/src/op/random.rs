@@ -221,15 +221,20 @@ inventory::submit! {
     }
 }
 
-/// Returns the type of a distribution with two parameters in arguments 1 and 2.
-fn distribution_type(relation: &Relation<'_>) -> TypeResult {
-    check_key(relation)?;
+/// Returns the element type of the random numbers.
+fn number_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
     let dtype = relation.params.dtype("out_dtype").filter(|dtype| matches!(dtype, DType::F32 | DType::F64));
-    let dtype = dtype.ok_or_else(|| {
+    dtype.ok_or_else(|| {
         let found = relation.params.string("out_dtype");
         relation
             .error(codes::types::BAD_ATTRIBUTE, format!("out_dtype: expected float32 or float64, found \"{found}\""))
-    })?;
+    })
+}
+
+/// Returns the type of a distribution with two parameters in arguments 1 and 2.
+fn distribution_type(relation: &Relation<'_>) -> TypeResult {
+    check_key(relation)?;
+    let dtype = number_type(relation)?;
     for i in [1, 2] {
         if relation.args[i] != Type::scalar(dtype) {
             let (name, found) = (relation.def.inputs[i], &relation.args[i]);
@@ -292,6 +297,28 @@ inventory::submit! {
         }),
         flops: one_flop_per_element,
         properties: Properties::EXACT.ulps(64.0),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "random.uniform_like",
+        doc: "Numbers of the uniform distribution in [0, 1), as many as the elements of a tensor, whose values have no effect.",
+        arity: Arity::exactly(2),
+        inputs: &["key", "data"],
+        attrs: &[OUT_DTYPE],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            check_key(relation)?;
+            Ok(Type::tensor_of(number_type(relation)?, relation.tensor(1)?.dims.iter().cloned()))
+        },
+        reference: Some(|_, inputs, outputs| {
+            let (values, _) = Generator::read(&inputs[0]).uniform(outputs[0].len(), outputs[0].dtype);
+            Writer::new(&mut outputs[0]).store(values);
+            Ok(())
+        }),
+        flops: one_flop_per_element,
+        properties: Properties::EXACT,
     }
 }
 

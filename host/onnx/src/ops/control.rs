@@ -3,6 +3,7 @@
 //! A loop becomes a recursive function whose parameters are the iteration number, the condition, the loop-carried
 //! values, and the scan outputs so far. The recursive call is a tail call, which the executor runs in constant memory.
 
+use super::sequence::{self, is_sequence};
 use super::{Node, Outputs, Result, Row, attrs};
 use crate::graph::FlatGraph;
 use crate::proto::{DimensionProto, DimensionValue, ValueInfoProto};
@@ -51,13 +52,60 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
         );
         return Err(n.invalid_node(message));
     }
-    let count = then_values.len();
-    for i in 0..count {
-        unify_ranks(n, &mut then_values[i], &mut else_values[i])?;
+    // Packed sequences are returned as two values.
+    let (mut branches, mut are_packed) = ([Vec::new(), Vec::new()], Vec::new());
+    for values in then_values.iter_mut().zip(&mut else_values) {
+        let is_packed = match packed_alike(n, [*values.0, *values.1])? {
+            Some(fields) => {
+                branches.iter_mut().zip(fields).for_each(|(branch, fields)| branch.extend(fields));
+                true
+            }
+            None => {
+                unify_ranks(n, values.0, values.1)?;
+                branches[0].push(*values.0);
+                branches[1].push(*values.1);
+                false
+            }
+        };
+        are_packed.push(is_packed);
     }
-    let branches = [n.tuple(&then_values)?, n.tuple(&else_values)?];
+    let branches = [n.tuple(&branches[0])?, n.tuple(&branches[1])?];
     let result = n.if_else(cond, branches)?;
-    (0..count).map(|i| n.project(result, i as u32)).collect()
+    let mut next = 0;
+    let mut field = |n: &mut Node<'_, '_>| {
+        next += 1;
+        n.project(result, next - 1)
+    };
+    let mut outputs = Vec::with_capacity(are_packed.len());
+    for is_packed in are_packed {
+        let value = field(n)?;
+        outputs.push(if is_packed {
+            let shapes = field(n)?;
+            n.packed_sequence([value, shapes])?
+        } else {
+            value
+        });
+    }
+    Ok(outputs)
+}
+
+/// Returns the fields of the sequences of both branches in packed form, unless the branches return tensors or sequences
+/// of the same known length. One of the sequences may be empty.
+fn packed_alike(n: &mut Node<'_, '_>, values: [ExprId; 2]) -> Result<Option<[[ExprId; 2]; 2]>> {
+    let have_same_type = n.value_type(values[0]) == n.value_type(values[1]);
+    if !values.iter().all(|&value| is_sequence(n, value))
+        || (have_same_type && !values.iter().any(|&value| n.is_packed(value)))
+    {
+        return Ok(None);
+    }
+    let types = [sequence::element_type(n, values[0])?, sequence::element_type(n, values[1])?];
+    let Some((dtype, rank)) = types[0].or(types[1]) else { return Ok(None) };
+    let mut fields = [values; 2];
+    for ((fields, value), ty) in fields.iter_mut().zip(values).zip(types) {
+        let packed = if ty.is_some() { sequence::pack(n, value)? } else { sequence::empty(n, dtype, rank)? };
+        *fields = [packed.data, packed.shapes];
+    }
+    Ok(Some(fields))
 }
 
 /// Returns values for the branch `name`, which cannot be imported; computing them fails at run time. A branch may be
@@ -181,8 +229,14 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
             graph.proto.output.len()
         )));
     }
-    if carried_values.iter().any(|&value| n.value_type(value).as_tensor().is_none()) {
-        return unroll(n, graph, Limits { trips: trip_count, start }, carried_values);
+    if carried_values.iter().any(|&value| is_sequence(n, value)) {
+        let limits = Limits { trips: trip_count, start };
+        return match is_unrolled(n, limits).then(|| unroll(n, graph, limits, carried_values.clone())) {
+            Some(Ok(outputs)) => Ok(outputs),
+            // The condition or a position is known in the run only.
+            Some(Err(error)) if error.code != codes::frontends::NOT_CONSTANT => Err(error),
+            _ => repeat_with_sequences(n, graph, limits, &carried_values),
+        };
     }
     let has_no_condition = start.is_none();
     // The body returns an invariant value under the name of its input, so every iteration reads the initial value.
@@ -217,6 +271,110 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     outputs.extend(results);
     Ok(outputs)
+}
+
+/// Tests whether a loop that carries sequences may be unrolled: the number of its iterations is known and small.
+fn is_unrolled(n: &mut Node<'_, '_>, limits: Limits) -> bool {
+    let mut known = |value: Option<ExprId>| match value {
+        Some(value) => n.constant_value(value)?.view().to_i64s()?.first().copied(),
+        None => Some(0),
+    };
+    let (trips, start) = (known(limits.trips), known(limits.start));
+    trips.is_some_and(|trips| trips <= MAX_UNROLLED)
+        && start.is_some()
+        && (limits.trips.is_some() || limits.start.is_none())
+}
+
+/// Converts a loop that carries sequences, of a number of iterations that the run determines: the sequences are packed.
+fn repeat_with_sequences(
+    n: &mut Node<'_, '_>,
+    graph: &FlatGraph,
+    limits: Limits,
+    carried_values: &[ExprId],
+) -> Result<Outputs> {
+    let count = carried_values.len();
+    let types = sequence_types(n, graph, carried_values)?;
+    // Sequences are carried as two values.
+    let mut initial_values = Vec::new();
+    for (&value, ty) in carried_values.iter().zip(&types) {
+        let Some((dtype, rank)) = *ty else {
+            initial_values.push(value);
+            continue;
+        };
+        let packed = match sequence::element_type(n, value)? {
+            Some(_) => sequence::pack(n, value)?,
+            None => sequence::empty(n, dtype, rank)?,
+        };
+        initial_values.extend([packed.data, packed.shapes]);
+    }
+    let rebuild = |n: &mut Node<'_, '_>, values: &[ExprId]| -> Result<Vec<ExprId>> {
+        let mut values = values.iter().copied();
+        let mut next = || values.next().ok_or_else(|| n.invalid_node("expected as many values as the loop carries"));
+        let fields = types.iter().map(|ty| Ok((next()?, if ty.is_some() { Some(next()?) } else { None })));
+        let fields = fields.collect::<Result<Vec<_>>>()?;
+        let value = |(value, shapes): (ExprId, Option<ExprId>)| match shapes {
+            Some(shapes) => n.packed_sequence([value, shapes]),
+            None => Ok(value),
+        };
+        fields.into_iter().map(value).collect()
+    };
+    let has_no_condition = limits.start.is_none();
+    let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
+        let mut inputs = vec![iteration, n.scalar(DType::Bool, 1.0)];
+        inputs.extend(rebuild(n, values)?);
+        let outputs = n.subgraph(graph, &inputs)?;
+        let next = if has_no_condition { None } else { Some(condition(n, outputs[0])?) };
+        let mut carried_values = Vec::new();
+        for (&value, ty) in outputs[1..=count].iter().zip(&types) {
+            match ty {
+                Some(_) => {
+                    let packed = sequence::pack(n, value)?;
+                    carried_values.extend([packed.data, packed.shapes]);
+                }
+                None => carried_values.push(value),
+            }
+        }
+        Ok(Iteration {
+            next: next.filter(|&next| !is_true(n, next)),
+            carried_values,
+            scan_outputs: outputs[count + 1..].iter().map(|&value| (value, End::Back)).collect(),
+            declared_shapes: graph.proto.output[count + 1..].iter().map(declared_dims).collect(),
+        })
+    };
+    let value_count = initial_values.len();
+    let limits = Limits { start: limits.start.filter(|&start| !is_true(n, start)), ..limits };
+    let results = run_loop(n, limits, Carried::read(initial_values), &mut body)?;
+    let mut outputs = rebuild(n, &results[..value_count])?;
+    outputs.extend(&results[value_count..]);
+    Ok(outputs)
+}
+
+/// Returns the element type and rank of each carried sequence; `None` for a tensor. A conversion of the body tells what
+/// it adds to an empty sequence.
+fn sequence_types(
+    n: &mut Node<'_, '_>,
+    graph: &FlatGraph,
+    carried_values: &[ExprId],
+) -> Result<Vec<Option<(DType, usize)>>> {
+    let iteration = n.variable("iteration", Type::scalar(DType::I64));
+    n.open_function();
+    let mut inputs = vec![iteration, n.scalar(DType::Bool, 1.0)];
+    inputs.extend(carried_values.iter().map(|&value| n.capture(value)));
+    let outputs = n.subgraph(graph, &inputs);
+    let element_types = outputs.and_then(|outputs| {
+        let ty = |(&value, &output): (&ExprId, &ExprId)| match is_sequence(n, value) {
+            false => Ok(None),
+            true => match sequence::element_type(n, value)? {
+                Some(ty) => Ok(Some(ty)),
+                None => sequence::element_type(n, output)?.map(Some).ok_or_else(|| {
+                    n.invalid_node("body: expected a sequence that gets a tensor, found one that stays empty")
+                }),
+            },
+        };
+        carried_values.iter().zip(&outputs[1..]).map(ty).collect()
+    });
+    n.close_function();
+    element_types
 }
 
 /// Unrolls a loop that carries sequences, because the length of a sequence is part of its type. The trip count and the
@@ -452,7 +610,10 @@ fn try_loop(
     let values: Vec<ExprId> =
         types.iter().map(|ty| n.variable("carried", Type::tensor_of(ty.dtype, ty.dims.clone()))).collect();
     n.open_function();
-    let Iteration { next, carried_values: mut results, scan_outputs, declared_shapes } = body(n, iteration, &values)?;
+    n.enter_loop(iteration);
+    let results_of_body = body(n, iteration, &values);
+    n.leave_loop();
+    let Iteration { next, carried_values: mut results, scan_outputs, declared_shapes } = results_of_body?;
     let mut wider_types = types.to_vec();
     for (i, (ty, result)) in wider_types.iter_mut().zip(&mut results).enumerate() {
         let mut result_type = n.ty(*result)?;

@@ -4,6 +4,7 @@ use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::tensor;
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
+use std::sync::Arc;
 
 pub const ROWS: &[Row] = &[
     ("Abs", 1, |n| unary(n, "abs")),
@@ -279,16 +280,18 @@ fn clip_11(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(y)
 }
 
-/// Converts Dropout in inference mode, which returns the data unchanged. Training mode is not supported.
+/// Converts Dropout: the data unchanged, or in training mode with random elements set to zero. The mode may be known in
+/// the run only.
 pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     if n.opset >= 12
-        && let Some(training) = n.constant(2, "training_mode")?
+        && let Some(mode) = n.optional_input(2)
     {
-        let is_zero = |tensor: &Tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0);
-        let ratio_is_zero =
-            n.optional_input(1).and_then(|ratio| n.constant_value(ratio)).is_some_and(|ratio| is_zero(&ratio));
-        if !is_zero(&training) && !ratio_is_zero {
-            return Err(n.invalid_node("dropout in training mode is not supported"));
+        let is_zero =
+            |tensor: Option<Arc<Tensor>>| tensor.is_some_and(|t| t.view().to_f64s().iter().all(|&v| v == 0.0));
+        let is_inference = is_zero(n.constant_value(mode));
+        let ratio = n.optional_input(1);
+        if !is_inference && !ratio.is_some_and(|ratio| is_zero(n.constant_value(ratio))) {
+            return dropout_in_training(n, mode, ratio);
         }
     }
     let x = n.input(0)?;
@@ -302,6 +305,36 @@ pub(super) fn dropout(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let one_tensor = n.scalar(dtype, 1.0);
     let mask = n.broadcast_to(one_tensor, &dims)?;
     Ok(vec![y, mask])
+}
+
+/// Sets elements to zero with the probability `ratio`, and divides the others by its complement, if `mode` is true.
+fn dropout_in_training(n: &mut Node<'_, '_>, mode: ExprId, ratio: Option<ExprId>) -> Result<Outputs> {
+    let x = n.input(0)?;
+    let dtype = n.dtype(x)?;
+    let data = n.widen(x)?;
+    let computed_type = n.dtype(data)?;
+    let ratio = match ratio {
+        Some(ratio) => {
+            let ratio = n.reshape(ratio, &[])?;
+            n.cast(ratio, computed_type)?
+        }
+        None => n.scalar(computed_type, 0.5),
+    };
+    let numbers = super::random::uniform_like(n, data, computed_type, 0)?;
+    let is_kept = n.op_without_attrs("greater_equal", &[numbers, ratio])?;
+    let is_inference = {
+        let mode = n.reshape(mode, &[])?;
+        let mode = n.cast(mode, DType::Bool)?;
+        n.op_without_attrs("logical_not", &[mode])?
+    };
+    let one = n.scalar(computed_type, 1.0);
+    let kept_share = n.op_without_attrs("subtract", &[one, ratio])?;
+    let scaled = n.op_without_attrs("divide", &[data, kept_share])?;
+    let zero = n.scalar(computed_type, 0.0);
+    let trained = n.op_without_attrs("where", &[is_kept, scaled, zero])?;
+    let y = n.op_without_attrs("where", &[is_inference, data, trained])?;
+    let mask = n.op_without_attrs("logical_or", &[is_kept, is_inference])?;
+    Ok(vec![n.cast(y, dtype)?, mask])
 }
 
 /// Converts a unary operator to several calls, in float32 for 16-bit floats, so that only the result is rounded.

@@ -22,6 +22,7 @@ mod ml;
 mod norm;
 mod pool;
 mod quant;
+mod random;
 mod recurrence;
 mod recurrent;
 mod reduce;
@@ -82,6 +83,7 @@ const STANDARD: &[&[Row]] = &[
     norm::ROWS,
     pool::ROWS,
     quant::ROWS,
+    random::ROWS,
     recurrence::ROWS,
     recurrent::ROWS,
     reduce::ROWS,

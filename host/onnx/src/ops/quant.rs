@@ -253,19 +253,23 @@ fn dynamic_quantize_of(n: &mut Node<'_, '_>, x: ExprId) -> Result<[ExprId; 3]> {
     Ok([n.cast(value, DType::U8)?, scale, n.cast(rounded_zero_point, DType::U8)?])
 }
 
-/// Quantizes a matrix to uint8 over the range of its values, multiplies it by a matrix of `int32` integers, and
-/// dequantizes the product with both scales.
+/// Quantizes a matrix to uint8 over the range of its values, multiplies it by a matrix of integers with a zero point, a
+/// scalar or a vector along its columns, and dequantizes the product with both scales.
 pub(super) fn dynamic_matmul(
     n: &mut Node<'_, '_>,
     data: ExprId,
-    weight: ExprId,
-    weight_scale: ExprId,
+    [weight, weight_zero, weight_scale]: [ExprId; 3],
 ) -> Result<ExprId> {
     let [data, data_scale, data_zero] = dynamic_quantize_of(n, data)?;
     let zero_point = n.cast(data_zero, DType::I32)?;
-    let data = n.cast(data, DType::I32)?;
-    let data = n.op_without_attrs("subtract", &[data, zero_point])?;
-    let accumulator = math::matmul(n, data, weight, None)?;
+    let accumulator = if n.rank(weight)? == 2 {
+        let one = n.scalar(DType::F32, 1.0);
+        math::matmul(n, data, weight, Some([zero_point, weight_zero, one, one]))?
+    } else {
+        let data = subtract_zero_point(n, data, zero_point, 0)?;
+        let weight = subtract_zero_point(n, weight, weight_zero, 0)?;
+        math::matmul(n, data, weight, None)?
+    };
     let float_value = n.cast(accumulator, DType::F32)?;
     let factor = n.op_without_attrs("multiply", &[data_scale, weight_scale])?;
     n.op_without_attrs("multiply", &[float_value, factor])

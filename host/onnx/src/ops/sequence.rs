@@ -1,5 +1,11 @@
-//! Sequences of known length, as tuples, and optional values whose presence is known at compile time.
+//! Sequences and optional values.
+//!
+//! A sequence of known length is a tuple of its elements. One whose length, or the position of an element, is known in
+//! the run only is *packed*: a tuple of its elements as one vector, and of their shapes, which operators `sequence.*`
+//! read and write. Its tensors have the same rank. An optional value is the value; its presence is known when the model
+//! is read.
 
+use super::control::{Carried, Iteration, Limits, counter, run_loop};
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{AttrValue, ExprId, Type};
 use byoc_ir::tensor::{DType, Tensor};
@@ -19,80 +25,190 @@ pub const ROWS: &[Row] = &[
         single_output(n.scalar(DType::Bool, f64::from(u8::from(is_present))))
     }),
     ("SequenceAt", 11, |n| {
-        let sequence = n.input(0)?;
-        let count = length(n, sequence)?;
-        let position = position(n, 1, count, count)?;
-        single_output(n.project(sequence, position as u32)?)
+        let value = n.input(0)?;
+        if let Sequence::Known(elements) = read(n, value)?
+            && let Some(position) = known_position(n, 1)?
+        {
+            let position = resolve(n, position, elements.len(), elements.len())?;
+            return single_output(elements[position]);
+        }
+        let (sequence, position) = (pack(n, value)?, position(n, 1)?);
+        single_output(at(n, sequence, position)?)
     }),
     ("SequenceConstruct", 11, |n| {
         let elements = n.all_inputs()?;
         single_output(n.tuple(&elements)?)
     }),
     ("SequenceEmpty", 11, |n| single_output(n.tuple(&[])?)),
-    ("SequenceErase", 11, |n| {
-        let mut elements = elements(n)?;
-        let position = match n.optional_input(1) {
-            Some(_) => position(n, 1, elements.len(), elements.len())?,
-            None => elements
-                .len()
-                .checked_sub(1)
-                .ok_or_else(|| n.invalid_node("expected a non-empty sequence, found an empty sequence"))?,
-        };
-        elements.remove(position);
-        single_output(n.tuple(&elements)?)
-    }),
-    ("SequenceInsert", 11, |n| {
-        let mut elements = elements(n)?;
-        let new_element = n.input(1)?;
-        let position = match n.optional_input(2) {
-            Some(_) => position(n, 2, elements.len(), elements.len() + 1)?,
-            None => elements.len(),
-        };
-        elements.insert(position, new_element);
-        single_output(n.tuple(&elements)?)
-    }),
+    ("SequenceErase", 11, erase),
+    ("SequenceInsert", 11, insert),
     ("SequenceLength", 11, |n| {
-        let sequence = n.input(0)?;
-        let count = length(n, sequence)?;
-        single_output(n.tensor(Tensor::scalar(count as i64)))
+        let value = n.input(0)?;
+        let length = length(n, value)?;
+        single_output(length)
     }),
     ("SequenceMap", 17, sequence_map),
     ("SplitToSequence", 11, split_to_sequence),
 ];
 
-/// Returns the number of elements of a sequence.
-fn length(n: &Node<'_, '_>, sequence: ExprId) -> Result<usize> {
-    match n.value_type(sequence) {
-        Type::Tuple(fields) => Ok(fields.len()),
-        other => Err(n.invalid_node(format!("expected a sequence, found {other}"))),
+/// Sequence in a converter.
+enum Sequence {
+    /// Elements, whose number is known.
+    Known(Vec<ExprId>),
+    Packed(Packed),
+}
+
+/// Elements of all tensors, a vector, and their shapes, one row each.
+#[derive(Clone, Copy)]
+pub(super) struct Packed {
+    pub data: ExprId,
+    pub shapes: ExprId,
+}
+
+/// Tests whether a value is a sequence.
+pub(super) fn is_sequence(n: &Node<'_, '_>, value: ExprId) -> bool {
+    matches!(n.value_type(value), Type::Tuple(_))
+}
+
+fn read(n: &mut Node<'_, '_>, value: ExprId) -> Result<Sequence> {
+    let Type::Tuple(fields) = n.value_type(value) else {
+        return Err(n.invalid_node(format!("expected a sequence, found {}", n.value_type(value))));
+    };
+    if n.is_packed(value) {
+        return Ok(Sequence::Packed(Packed { data: n.project(value, 0)?, shapes: n.project(value, 1)? }));
+    }
+    let elements = (0..fields.len()).map(|i| n.project(value, i as u32)).collect::<Result<Vec<_>>>()?;
+    Ok(Sequence::Known(elements))
+}
+
+/// Returns a sequence in packed form.
+pub(super) fn pack(n: &mut Node<'_, '_>, value: ExprId) -> Result<Packed> {
+    let elements = match read(n, value)? {
+        Sequence::Packed(packed) => return Ok(packed),
+        Sequence::Known(elements) => elements,
+    };
+    let Some(&first) = elements.first() else {
+        return Err(n.invalid_node("expected a sequence that is not empty, as its tensors have an unknown rank"));
+    };
+    let mut packed = empty(n, n.dtype(first)?, n.rank(first)?)?;
+    for element in elements {
+        packed = append(n, packed, element)?;
+    }
+    Ok(packed)
+}
+
+/// Creates an empty sequence of tensors of a rank.
+pub(super) fn empty(n: &mut Node<'_, '_>, dtype: DType, rank: usize) -> Result<Packed> {
+    Ok(Packed { data: n.zeros(dtype, &[0])?, shapes: n.zeros(DType::I64, &[0, rank])? })
+}
+
+/// Returns a sequence with another tensor at its end.
+fn append(n: &mut Node<'_, '_>, Packed { data, shapes }: Packed, element: ExprId) -> Result<Packed> {
+    let expected = (n.dtype(data)?, n.dims(shapes)?[1].fixed());
+    let found = n.ty(element)?;
+    if expected != (found.dtype, Some(found.dims.len())) {
+        let rank = expected.1.unwrap_or_default();
+        return Err(n.invalid_node(format!("expected a tensor of {} with rank {rank}, found {found}", expected.0)));
+    }
+    let elements = n.op("reshape", &[element], attrs![newshape: [-1]])?;
+    let shape = n.shape_vector(element, 0..found.dims.len())?;
+    let row = n.reshape(shape, &[1, found.dims.len()])?;
+    Ok(Packed { data: n.concatenate(&[data, elements], 0)?, shapes: n.concatenate(&[shapes, row], 0)? })
+}
+
+fn at(n: &mut Node<'_, '_>, Packed { data, shapes }: Packed, position: ExprId) -> Result<ExprId> {
+    n.op_without_attrs("sequence.at", &[data, shapes, position])
+}
+
+/// Returns the number of tensors, an int64 scalar.
+fn length(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
+    match read(n, value)? {
+        Sequence::Known(elements) => Ok(n.tensor(Tensor::scalar(elements.len() as i64))),
+        Sequence::Packed(Packed { shapes, .. }) => {
+            let length = n.shape_vector(shapes, 0..1)?;
+            n.reshape(length, &[])
+        }
     }
 }
 
-/// Returns the elements of the sequence in input 0.
-fn elements(n: &mut Node<'_, '_>) -> Result<Vec<ExprId>> {
-    let sequence = n.input(0)?;
-    (0..length(n, sequence)?).map(|i| n.project(sequence, i as u32)).collect()
+/// Returns the position in input `i`, if it is a constant.
+fn known_position(n: &mut Node<'_, '_>, i: usize) -> Result<Option<i64>> {
+    let Some(value) = n.optional_input(i) else { return Ok(None) };
+    if n.constant_value(value).is_none() { Ok(None) } else { n.int(i, "position") }
 }
 
-/// Reads a position from input `i`. A negative position counts from the end of `count` elements; the result must be
-/// less than `bound`.
-fn position(n: &mut Node<'_, '_>, i: usize, count: usize, bound: usize) -> Result<usize> {
-    let input_position =
-        n.int(i, "position")?.ok_or_else(|| n.invalid_node(format!("input {i} (position) is missing")))?;
-    let resolved_position =
-        if input_position < 0 { input_position.saturating_add(count as i64) } else { input_position };
-    usize::try_from(resolved_position).ok().filter(|&position| position < bound).ok_or_else(|| {
-        n.invalid_node(format!("position {input_position} is out of range for a sequence of length {count}"))
-    })
+/// Returns the position in input `i`, which the run provides.
+fn position(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId> {
+    let value = n.input(i)?;
+    counter(n, value)
+}
+
+/// Resolves a position among `count` elements, where a negative position counts from the end; the result must be less
+/// than `bound`.
+fn resolve(n: &Node<'_, '_>, position: i64, count: usize, bound: usize) -> Result<usize> {
+    let from_start = if position < 0 { position.saturating_add(count as i64) } else { position };
+    usize::try_from(from_start)
+        .ok()
+        .filter(|&position| position < bound)
+        .ok_or_else(|| n.invalid_node(format!("position {position} is out of range for a sequence of length {count}")))
+}
+
+fn erase(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let value = n.input(0)?;
+    let has_position = n.optional_input(1).is_some();
+    let known = if has_position { known_position(n, 1)? } else { Some(-1) };
+    if let (Sequence::Known(mut elements), Some(position)) = (read(n, value)?, known) {
+        if elements.is_empty() {
+            return Err(n.invalid_node("expected a non-empty sequence, found an empty sequence"));
+        }
+        elements.remove(resolve(n, position, elements.len(), elements.len())?);
+        return single_output(n.tuple(&elements)?);
+    }
+    let Packed { data, shapes } = pack(n, value)?;
+    let position = if has_position { position(n, 1)? } else { n.tensor(Tensor::scalar(-1i64)) };
+    let rest = n.op_without_attrs("sequence.erase", &[data, shapes, position])?;
+    let fields = [n.project(rest, 0)?, n.project(rest, 1)?];
+    single_output(n.packed_sequence(fields)?)
+}
+
+fn insert(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let (value, element) = (n.input(0)?, n.input(1)?);
+    let known = known_position(n, 2)?;
+    let is_at_end = n.optional_input(2).is_none();
+    if let Sequence::Known(mut elements) = read(n, value)?
+        && (is_at_end || known.is_some() || elements.is_empty())
+    {
+        let end = elements.len();
+        let position = known.map_or(Ok(end), |position| resolve(n, position, end, end + 1))?;
+        elements.insert(position, element);
+        return single_output(n.tuple(&elements)?);
+    }
+    let packed = pack(n, value)?;
+    let fields = if is_at_end {
+        let Packed { data, shapes } = append(n, packed, element)?;
+        [data, shapes]
+    } else {
+        let position = position(n, 2)?;
+        let inserted = n.op_without_attrs("sequence.insert", &[packed.data, packed.shapes, position, element])?;
+        [n.project(inserted, 0)?, n.project(inserted, 1)?]
+    };
+    single_output(n.packed_sequence(fields)?)
 }
 
 /// Concatenates the elements along an axis, or stacks them along a new axis.
 fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let elements = elements(n)?;
+    let value = n.input(0)?;
+    let (axis, is_stacked) = (n.int_attr("axis", 0)?, n.int_attr("new_axis", 0)? != 0);
+    let elements = match read(n, value)? {
+        Sequence::Known(elements) => elements,
+        Sequence::Packed(Packed { data, shapes }) => {
+            let attrs = attrs![axis: axis, new_axis: is_stacked];
+            return single_output(n.op("sequence.concatenate", &[data, shapes], attrs)?);
+        }
+    };
     let &first_element =
         elements.first().ok_or_else(|| n.invalid_node("expected a non-empty sequence, found an empty sequence"))?;
-    let is_stacked = n.int_attr("new_axis", 0)? != 0;
-    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first_element)? + usize::from(is_stacked))? as i64;
+    let axis = n.axis(axis, n.rank(first_element)? + usize::from(is_stacked))? as i64;
     if !is_stacked {
         return single_output(n.concatenate(&elements, axis)?);
     }
@@ -105,13 +221,15 @@ fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
 fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let inputs = n.all_inputs()?;
-    let count = length(n, n.input(0)?)?;
-    let mut results: Vec<Vec<ExprId>> = vec![Vec::with_capacity(count); graph.proto.output.len()];
-    for i in 0..count {
+    if inputs.iter().any(|&input| n.is_packed(input)) {
+        return map_packed(n, &inputs);
+    }
+    let Sequence::Known(first) = read(n, n.input(0)?)? else { return map_packed(n, &inputs) };
+    let mut results: Vec<Vec<ExprId>> = vec![Vec::with_capacity(first.len()); graph.proto.output.len()];
+    for i in 0..first.len() {
         let mut arguments = Vec::with_capacity(inputs.len());
         for &input in &inputs {
-            let is_sequence = matches!(n.value_type(input), Type::Tuple(_));
-            arguments.push(if is_sequence { n.project(input, i as u32)? } else { input });
+            arguments.push(if is_sequence(n, input) { n.project(input, i as u32)? } else { input });
         }
         for (result, value) in results.iter_mut().zip(n.subgraph(graph, &arguments)?) {
             result.push(value);
@@ -120,20 +238,73 @@ fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     results.iter().map(|elements| n.tuple(elements)).collect()
 }
 
+/// Maps sequences of a length that the run determines, in a loop.
+fn map_packed(n: &mut Node<'_, '_>, inputs: &[ExprId]) -> Result<Outputs> {
+    let graph = n.graph_attr("body")?;
+    let trips = length(n, inputs[0])?;
+    let sequences = inputs
+        .iter()
+        .map(|&input| if is_sequence(n, input) { pack(n, input).map(Some) } else { Ok(None) })
+        .collect::<Result<Vec<_>>>()?;
+    let apply = |n: &mut Node<'_, '_>, iteration: ExprId| {
+        let mut arguments = Vec::with_capacity(inputs.len());
+        for (&input, sequence) in inputs.iter().zip(&sequences) {
+            arguments.push(match *sequence {
+                Some(Packed { data, shapes }) => {
+                    let captured = Packed { data: n.capture(data), shapes: n.capture(shapes) };
+                    at(n, captured, iteration)?
+                }
+                None => n.capture(input),
+            });
+        }
+        n.subgraph(graph, &arguments)
+    };
+    // The first conversion of the body tells the types of its results.
+    let iteration = n.variable("iteration", Type::scalar(DType::I64));
+    n.open_function();
+    let results = apply(n, iteration);
+    n.close_function();
+    let mut initial_values = Vec::new();
+    for result in results? {
+        let Packed { data, shapes } = empty(n, n.dtype(result)?, n.rank(result)?)?;
+        initial_values.extend([data, shapes]);
+    }
+    let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
+        let mut carried_values = Vec::with_capacity(values.len());
+        for (result, fields) in apply(n, iteration)?.into_iter().zip(values.chunks_exact(2)) {
+            let Packed { data, shapes } = append(n, Packed { data: fields[0], shapes: fields[1] }, result)?;
+            carried_values.extend([data, shapes]);
+        }
+        Ok(Iteration { next: None, carried_values, scan_outputs: Vec::new(), declared_shapes: Vec::new() })
+    };
+    let limits = Limits { trips: Some(trips), start: None };
+    let fields = run_loop(n, limits, Carried::read(initial_values), &mut body)?;
+    fields.chunks_exact(2).map(|fields| n.packed_sequence([fields[0], fields[1]])).collect()
+}
+
 /// Splits a tensor into parts of equal size or of the listed sizes, or into slices of length 1. The split axis of such
 /// slices is removed unless `keepdims` is set.
 fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
-    let Some(size) = dims[axis].fixed() else { return Err(n.unknown_dims_error(&n.ty(data)?)) };
-    let scalar = match n.optional_input(1) {
+    let split = n.optional_input(1);
+    let keepdims = split.is_some() || n.int_attr("keepdims", 1)? != 0;
+    let is_known = split.is_none_or(|split| n.constant_value(split).is_some());
+    let Some(size) = dims[axis].fixed().filter(|_| is_known) else {
+        let split = match split {
+            Some(split) => n.cast(split, DType::I64)?,
+            None => n.tensor(Tensor::scalar(1i64)),
+        };
+        let parts = n.op("sequence.split", &[data, split], attrs![axis: axis as i64, keepdims: keepdims])?;
+        let fields = [n.project(parts, 0)?, n.project(parts, 1)?];
+        return single_output(n.packed_sequence(fields)?);
+    };
+    let scalar = match split {
         Some(sizes) => n.rank(sizes)? == 0,
         None => false,
     };
-    let split_sizes = n.ints(1, "split")?;
-    let keepdims = split_sizes.is_some() || n.int_attr("keepdims", 1)? != 0;
-    let sizes: Vec<usize> = match split_sizes {
+    let sizes: Vec<usize> = match n.ints(1, "split")? {
         None => vec![1; size],
         Some(sizes) if scalar => {
             let part_size =
@@ -159,4 +330,18 @@ fn split_to_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
         offset += size;
     }
     single_output(n.tuple(&slices)?)
+}
+
+/// Returns the element type and the rank of the tensors of a sequence; `None` if it is empty.
+pub(super) fn element_type(n: &mut Node<'_, '_>, value: ExprId) -> Result<Option<(DType, usize)>> {
+    Ok(match read(n, value)? {
+        Sequence::Known(elements) => match elements.first() {
+            Some(&first) => Some((n.dtype(first)?, n.rank(first)?)),
+            None => None,
+        },
+        Sequence::Packed(Packed { data, shapes }) => {
+            let rank = n.dims(shapes)?[1].fixed().unwrap_or_default();
+            Some((n.dtype(data)?, rank))
+        }
+    })
 }

@@ -39,6 +39,8 @@ fn dft(n: &mut Node<'_, '_>, axis: ExprId) -> Result<Outputs> {
 fn stft(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (signal, step) = (n.input(0)?, n.input(1)?);
     let dtype = n.dtype(signal)?;
+    // A signal of real numbers may lack the last dimension, as exporters write it.
+    let signal = if n.rank(signal)? == 2 { n.op("expand_dims", &[signal], attrs![axis: 2])? } else { signal };
     let window = match (n.optional_input(2), n.optional_input(3)) {
         (Some(window), _) => window,
         (None, length) => {

@@ -25,4 +25,5 @@ codes! {
     INPUT_MEMORY = 622, "input memory not readable by the host";
     MODEL_GONE = 623, "model closed or owned by another process";
     MISSING_PACKAGE = 624, "missing Python package";
+    SEQUENCE_INDEX = 625, "sequence position out of range";
 }

@@ -23,6 +23,7 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler) -> Option<Reci
         .or_else(|| losses(def, sampler))
         .or_else(|| random(def, sampler))
         .or_else(|| packed(def, sampler))
+        .or_else(|| sequences(def, sampler))
 }
 
 fn indexing(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
@@ -289,6 +290,25 @@ fn random(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
             let probabilities = operand(DType::F32, vec![2, 4], Fill::Within(0.125, 1.0));
             recipe([key, probabilities], attrs([("num_samples", 5.into())]))
         }
+        "random.uniform_like" => recipe(
+            [key, operand(sampler.theme.dtype, vec![3, 5], Fill::Free)],
+            attrs([("out_dtype", DType::F32.into())]),
+        ),
+        _ => None,
+    }
+}
+
+/// Sequences of three tensors, of the shapes (2, 3), (1, 3) and (4, 3).
+fn sequences(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
+    let data = |shape: &[usize]| operand(sampler.theme.dtype, shape.to_vec(), Fill::Free);
+    let exact = |shape: &[usize], values: &[i64]| weight(DType::I64, shape.to_vec(), Fill::Exactly(values.to_vec()));
+    let shapes = exact(&[3, 2], &[2, 3, 1, 3, 4, 3]);
+    let position = exact(&[], &[-1]);
+    match def.name {
+        "sequence.at" | "sequence.erase" => recipe([data(&[21]), shapes, position], Attrs::none()),
+        "sequence.insert" => recipe([data(&[21]), shapes, position, data(&[5, 2])], Attrs::none()),
+        "sequence.concatenate" => recipe([data(&[21]), shapes], attrs([("axis", 0.into())])),
+        "sequence.split" => recipe([data(&[2, 5]), exact(&[2], &[1, 4])], attrs([("axis", 1.into())])),
         _ => None,
     }
 }

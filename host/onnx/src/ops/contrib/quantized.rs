@@ -166,9 +166,7 @@ pub(super) fn matmul_to_float(
 fn dynamic_quantize_matmul(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, weight, weight_scale) = (n.input(0)?, n.input(1)?, n.input(2)?);
     let weight_zero = zero_point(n, 3, n.dtype(weight)?)?;
-    let weight = n.cast(weight, DType::I32)?;
-    let weight = n.op_without_attrs("subtract", &[weight, weight_zero])?;
-    let product = dynamic_matmul(n, data, weight, weight_scale)?;
+    let product = dynamic_matmul(n, data, [weight, weight_zero, weight_scale])?;
     single_output(match n.optional_input(4) {
         Some(bias) => n.op_without_attrs("add", &[product, bias])?,
         None => product,

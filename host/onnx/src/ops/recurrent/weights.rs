@@ -9,8 +9,8 @@ use byoc_ir::tensor::DType;
 pub(super) enum Weights {
     /// (directions, rows, columns).
     Float(ExprId),
-    /// Integers less their zero points, (directions, columns, rows), and scales, (directions, 1, 1 or rows).
-    Quantized { integers: ExprId, scales: ExprId },
+    /// Integers, (directions, columns, rows), their zero points and scales, (directions, 1, 1 or rows).
+    Quantized { integers: ExprId, zero_points: ExprId, scales: ExprId },
 }
 
 impl Weights {
@@ -45,8 +45,8 @@ impl Weights {
             }
         };
         let (scales, zero_points) = (per_direction(scales)?, per_direction(zero_points)?);
-        let (integers, zero_points) = (n.cast(integers, DType::I32)?, n.cast(zero_points, DType::I32)?);
-        Ok(Weights::Quantized { integers: n.op_without_attrs("subtract", &[integers, zero_points])?, scales })
+        let zero_points = n.cast(zero_points, DType::I32)?;
+        Ok(Weights::Quantized { integers, zero_points, scales })
     }
 
     /// Returns the shape of the weights as (directions, rows, columns).
@@ -70,8 +70,11 @@ impl Weights {
         };
         Ok(match *self {
             Weights::Float(value) => Matrix::Float(part(n, value)?),
-            Weights::Quantized { integers, scales } => {
-                Matrix::Quantized { integers: part(n, integers)?, scales: part(n, scales)? }
+            Weights::Quantized { integers, zero_points, scales } => {
+                let (zero_points, scales) = (part(n, zero_points)?, part(n, scales)?);
+                let shape = n.shape(zero_points)?;
+                let zero_points = n.reshape(zero_points, if shape[1] == 1 { &[] } else { &shape[1..] })?;
+                Matrix::Quantized { integers: part(n, integers)?, zero_points, scales }
             }
         })
     }
@@ -82,8 +85,8 @@ impl Weights {
 pub(super) enum Matrix {
     /// (rows, columns).
     Float(ExprId),
-    /// Integers (columns, rows) and scales (1, 1 or rows).
-    Quantized { integers: ExprId, scales: ExprId },
+    /// Integers (columns, rows), zero points, a scalar or (rows), and scales (1, 1 or rows).
+    Quantized { integers: ExprId, zero_points: ExprId, scales: ExprId },
 }
 
 impl Matrix {
@@ -91,7 +94,9 @@ impl Matrix {
     pub(super) fn multiply(self, n: &mut Node<'_, '_>, data: ExprId, row_count: usize) -> Result<ExprId> {
         match self {
             Matrix::Float(weight) => n.op("nn.dense", &[data, weight], attrs![units: row_count as i64]),
-            Matrix::Quantized { integers, scales } => dynamic_matmul(n, data, integers, scales),
+            Matrix::Quantized { integers, zero_points, scales } => {
+                dynamic_matmul(n, data, [integers, zero_points, scales])
+            }
         }
     }
 
@@ -99,9 +104,11 @@ impl Matrix {
     pub(super) fn capture(self, n: &mut Node<'_, '_>) -> Matrix {
         match self {
             Matrix::Float(weight) => Matrix::Float(n.capture(weight)),
-            Matrix::Quantized { integers, scales } => {
-                Matrix::Quantized { integers: n.capture(integers), scales: n.capture(scales) }
-            }
+            Matrix::Quantized { integers, zero_points, scales } => Matrix::Quantized {
+                integers: n.capture(integers),
+                zero_points: n.capture(zero_points),
+                scales: n.capture(scales),
+            },
         }
     }
 
@@ -109,10 +116,12 @@ impl Matrix {
     pub(super) fn rows(self, n: &mut Node<'_, '_>, begin: usize, end: usize) -> Result<Matrix> {
         Ok(match self {
             Matrix::Float(weight) => Matrix::Float(n.slice(weight, 0, begin, end)?),
-            Matrix::Quantized { integers, scales } => {
+            Matrix::Quantized { integers, zero_points, scales } => {
                 let has_row_scales = n.shape(scales)?[1] > 1;
                 let scales = if has_row_scales { n.slice(scales, 1, begin, end)? } else { scales };
-                Matrix::Quantized { integers: n.slice(integers, 1, begin, end)?, scales }
+                let has_row_zero_points = n.rank(zero_points)? > 0;
+                let zero_points = if has_row_zero_points { n.slice(zero_points, 0, begin, end)? } else { zero_points };
+                Matrix::Quantized { integers: n.slice(integers, 1, begin, end)?, zero_points, scales }
             }
         })
     }
