@@ -28,7 +28,7 @@ fn dense_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
     if coordinates != Some(dims.len()) || values.dims.len() > 1 {
         let [indices, values] = [&relation.args[0], &relation.args[1]];
         return Err(relation.mismatch(format!(
-            "expected indices with {} coordinates and a scalar or vector of values, found {indices} and {values}",
+            "expected indices into rank {} and a scalar or vector of values, found {indices} and {values}",
             dims.len()
         )));
     }
