@@ -23,7 +23,7 @@ struct RoiAlign {
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let ([data, _], out) = f32_shapes(spec)?;
     let params = spec.params();
-    if params.string("mode") != "avg" {
+    if params.string("mode") != "avg" || params.string("layout") != "NCHW" {
         return None;
     }
     Some(Box::new(RoiAlign {

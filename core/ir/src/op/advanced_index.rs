@@ -28,7 +28,7 @@ inventory::submit! {
             };
             if indices.is_empty() || indices.len() > data.dims.len() {
                 return Err(relation.mismatch(format!(
-                    "expected from 1 to {} tensors of indices, found {}", data.dims.len(), indices.len()
+                    "number of tensors of indices: expected 1 to {}, found {}", data.dims.len(), indices.len()
                 )));
             }
             if let Some(other) = indices.iter().find(|index| index.dtype.is_float()) {

@@ -4,6 +4,7 @@ use super::index::{in_bounds, integer_argument, integers};
 use super::scalar::{Writer, max_or_nan};
 use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::cancel::Ticks;
 use crate::diag::codes;
 use crate::ir::{AttrValue, Dim, Type};
 use crate::op::facts::{ErrorModel, Properties};
@@ -81,9 +82,13 @@ fn crop_and_resize(
     let is_linear = params.string("method") == "bilinear";
     let [_, _, _, height, width] = data.size;
     let mut result = vec![params.float("extrapolation_value"); outputs[0].len()];
+    let mut ticks = Ticks::every(16);
     for (i, corners) in boxes.chunks_exact(4).enumerate() {
         let image = in_bounds(images[i], data.size[0]).map_err(|error| format!("box_indices: {error}"))?;
         each([out.size[1], out.size[3], out.size[4]], |[channel, row, column]| {
+            if ticks.is_requested() {
+                return;
+            }
             let y = crop_coordinate(row, out.size[3], height, corners[0], corners[2]);
             let x = crop_coordinate(column, out.size[4], width, corners[1], corners[3]);
             let Some((y, x)) = y.zip(x) else { return };
@@ -202,8 +207,12 @@ fn dilation(
     let window = WindowParams::new(&Params::new(params.def(), &attrs), 2);
     let (x, w) = (inputs[0].to_f64s(), inputs[1].to_f64s());
     let mut result = vec![f64::NEG_INFINITY; outputs[0].len()];
+    let mut ticks = Ticks::every(weight.spatial().iter().product());
     for (n, c) in (0..out.size[0]).flat_map(|n| (0..out.size[1]).map(move |c| (n, c))) {
         each(out.spatial(), |position| {
+            if ticks.is_requested() {
+                return;
+            }
             let target = out.at(n, c, position);
             each(weight.spatial(), |tap| {
                 let element = window.tap(position, tap, data.spatial()).map_or(0.0, |index| x[data.at(n, c, index)]);

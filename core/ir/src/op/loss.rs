@@ -83,7 +83,7 @@ fn nll_loss(
                 -predictions[offset(index, &rest) + class * class_stride] * weights[class]
             }
             None => {
-                error.get_or_insert(format!("targets: expected classes from 0 to {}, found {target}", weights.len()));
+                error.get_or_insert(format!("targets: expected classes >= 0 and < {}, found {target}", weights.len()));
                 0.0
             }
         };

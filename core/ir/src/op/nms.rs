@@ -18,8 +18,11 @@ inventory::submit! {
               0. To disable a threshold, pass 0 as iou_threshold or -inf as score_threshold.",
         arity: Arity::exactly(5),
         inputs: &["boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold"],
-        attrs: &[AttrDef::new("center_point_box", AttrKind::Bool, Default::Bool(false),
-            "true if a box is center x, center y, width, height; false if it is two opposite corners, y before x")],
+        attrs: &[
+            AttrDef::new("center_point_box", AttrKind::Bool, Default::Bool(false),
+                "true if a box is center x, center y, width, height; false if it is two opposite corners, y before x"),
+            AttrDef::new("output_format", AttrKind::Str, Default::Str("onnx"), "form of the results; only onnx"),
+        ],
         pattern: OpPattern::Opaque,
         relation: nms_type,
         reference: Some(nms),
@@ -30,6 +33,11 @@ inventory::submit! {
 
 fn nms_type(relation: &Relation<'_>) -> TypeResult {
     let (boxes, scores) = (relation.tensor(0)?, relation.tensor(1)?);
+    let format = relation.params.string("output_format");
+    if format != "onnx" {
+        let message = format!("output_format: expected \"onnx\", found \"{format}\"");
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, message));
+    }
     if boxes.dims.len() != 3 || scores.dims.len() != 3 || boxes.dims[2].fixed().is_some_and(|n| n != 4) {
         let [a, b] = [&relation.args[0], &relation.args[1]];
         return Err(relation

@@ -1,6 +1,7 @@
 //! Pooling of regions of interest with interpolation (K. He et al., Mask R-CNN, 2017).
 
 use super::scalar::Writer;
+use super::spatial::CanonicalDims;
 use super::walk::for_each_index;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
@@ -21,6 +22,7 @@ inventory::submit! {
             AttrDef::new("spatial_scale", AttrKind::Float, Default::Float(1.0), "ratio of the size of the data to that of the image in which coordinates are given"),
             AttrDef::new("sample_ratio", AttrKind::Int, Default::Int(-1),
                 "samples per bin along each axis; if not positive, one for each element of the data, rounded up"),
+            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes of data and result"),
             AttrDef::new("mode", AttrKind::Str, Default::Str("avg"), "avg or max"),
             AttrDef::new("aligned", AttrKind::Bool, Default::Bool(false),
                 "true to move coordinates by half an element; false also widens regions to at least one element"),
@@ -52,8 +54,11 @@ fn roi_type(relation: &Relation<'_>) -> TypeResult {
     if !["avg", "max"].contains(&mode.as_str()) {
         return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("mode: expected avg or max, found \"{mode}\"")));
     }
-    let spatial = size.iter().map(|&n| Dim::Fixed(n as usize));
-    let dims: Vec<Dim> = [rois.dims[0].clone(), data.dims[1].clone()].into_iter().chain(spatial).collect();
+    let positions = super::spatial::layout(relation, "layout", "NCHW", "NCHW")?;
+    let mut dims = data.dims.to_vec();
+    dims[positions[0]] = rois.dims[0].clone();
+    dims[positions[2]] = Dim::Fixed(size[0] as usize);
+    dims[positions[3]] = Dim::Fixed(size[1] as usize);
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
@@ -77,9 +82,10 @@ fn roi_align(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let (data, rois) = (inputs[0].to_f64s(), inputs[1].to_f64s());
-    let &[batches, channels, height, width] = inputs[0].shape else {
-        return Err(format!("data: expected 4 dimensions, found {}", inputs[0].shape.len()));
-    };
+    let layout = params.string("layout");
+    let dims = CanonicalDims::new(inputs[0].shape, &layout, "NC");
+    let [batches, _, _, height, width] = dims.size;
+    let positions = super::spatial::positions(&layout, "NCHW").ok_or("layout: expected a permutation of NCHW")?;
     let (scale, aligned) = (params.float("spatial_scale"), params.bool("aligned"));
     let (ratio, max) = (params.int("sample_ratio"), params.string("mode") == "max");
     let pooled_size = params.per_axis("pooled_size", 2);
@@ -97,21 +103,21 @@ fn roi_align(
     };
     let mut values = Vec::with_capacity(outputs[0].len());
     for_each_index(outputs[0].shape, |index| {
-        let roi = &rois[index[0] * 5..][..5];
-        let plane = (roi[0] as usize * channels + index[1]) * height * width;
+        let [region, channel, bin_row, bin_column] = [0, 1, 2, 3].map(|i| index[positions[i]]);
+        let roi = &rois[region * 5..][..5];
         let (y, x) = (bins_along(roi, 0), bins_along(roi, 1));
         let coordinate = |(first, bin, samples): (f64, f64, usize), bin_index: usize, sample: usize| {
             first + bin_index as f64 * bin + (sample as f64 + 0.5) * bin / samples as f64
         };
         let (mut sum, mut maximum) = (0.0, f64::NEG_INFINITY);
         for (i, j) in (0..y.2).flat_map(|i| (0..x.2).map(move |j| (i, j))) {
-            let pair = neighbors(coordinate(y, index[2], i), height).zip(neighbors(coordinate(x, index[3], j), width));
+            let pair = neighbors(coordinate(y, bin_row, i), height).zip(neighbors(coordinate(x, bin_column, j), width));
             let Some((rows, columns)) = pair else {
                 maximum = maximum.max(0.0);
                 continue;
             };
             for ((row, a), (column, b)) in rows.into_iter().flat_map(|row| columns.map(|column| (row, column))) {
-                let weighted_sample = data[plane + row * width + column] * a * b;
+                let weighted_sample = data[dims.at(roi[0] as usize, channel, [0, row, column])] * a * b;
                 sum += weighted_sample;
                 maximum = maximum.max(weighted_sample);
             }

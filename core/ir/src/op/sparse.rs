@@ -28,7 +28,7 @@ fn dense_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
     if coordinates != Some(dims.len()) || values.dims.len() > 1 {
         let [indices, values] = [&relation.args[0], &relation.args[1]];
         return Err(relation.mismatch(format!(
-            "expected indices with {} coordinates and a scalar or vector of values, found {indices} and {values}",
+            "expected indices into rank {} and a scalar or vector of values, found {indices} and {values}",
             dims.len()
         )));
     }
@@ -107,22 +107,19 @@ inventory::submit! {
     }
 }
 
-/// Returns the number of elements in each row of a sparse tensor in row-major order.
-fn row_counts(indices: &[i64], coordinates: usize, shape: &[i64]) -> Result<Vec<usize>, String> {
-    let rows = shape.first().and_then(|&rows| usize::try_from(rows).ok()).filter(|&rows| rows < 1 << 31);
-    let rows =
-        rows.ok_or_else(|| format!("dense_shape: expected a number of rows from 0 to 2^31 - 1, found {shape:?}"))?;
-    let mut counts = vec![0; rows];
-    let mut previous = 0;
+/// Checks the indices of a sparse tensor in row-major order. Returns its number of rows, and how many of them are empty.
+fn count_rows(indices: &[i64], coordinates: usize, shape: &[i64]) -> Result<[usize; 2], String> {
+    let rows = shape.first().and_then(|&rows| usize::try_from(rows).ok());
+    let rows = rows.ok_or_else(|| format!("dense_shape: expected a number of rows >= 0, found {shape:?}"))?;
+    let (mut empty, mut next) = (rows, 0);
     for &row in indices.iter().step_by(coordinates.max(1)) {
-        let position = in_bounds(row, rows)?;
-        if row < previous {
-            return Err(format!("sparse_indices: expected rows in ascending order, found {row} after {previous}"));
-        }
-        previous = row;
-        counts[position] += 1;
+        let position = usize::try_from(row).ok().filter(|&position| position < rows && position + 1 >= next);
+        let position = position
+            .ok_or_else(|| format!("sparse_indices: expected rows in ascending order and below {rows}, found {row}"))?;
+        empty -= usize::from(position >= next);
+        next = position + 1;
     }
-    Ok(counts)
+    Ok([rows, empty])
 }
 
 fn fill_rows_type(relation: &Relation<'_>) -> TypeResult {
@@ -140,9 +137,10 @@ fn fill_rows_type(relation: &Relation<'_>) -> TypeResult {
     let known = relation.known_ints(0).zip(relation.known_ints(2)).zip(coordinates.fixed());
     let (filled, rows) = match known {
         Some(((indices, shape), coordinates)) => {
-            let counts = row_counts(&indices, coordinates, &shape);
-            let counts = counts.map_err(|message| relation.error(codes::types::BAD_ATTRIBUTE, message))?;
-            (Dim::Fixed(counts.iter().map(|&n| n.max(1)).sum()), Dim::Fixed(counts.len()))
+            let counts = count_rows(&indices, coordinates, &shape);
+            let [rows, empty] = counts.map_err(|message| relation.error(codes::types::BAD_ATTRIBUTE, message))?;
+            let filled = (indices.len() / coordinates.max(1)) as i128 + empty as i128;
+            (spatial::to_dim(relation, filled)?, spatial::to_dim(relation, rows as i128)?)
         }
         None => (Dim::Any, Dim::Any),
     };
@@ -159,26 +157,31 @@ fn fill_rows(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let (indices, coordinates) = (integers(&inputs[0], "sparse_indices")?, inputs[0].shape[1]);
-    let counts = row_counts(&indices, coordinates, &integers(&inputs[2], "dense_shape")?)?;
+    let [rows, _] = count_rows(&indices, coordinates, &integers(&inputs[2], "dense_shape")?)?;
     let [all_indices, values, indicator] = outputs else { return Err("expected three results".into()) };
     let size = inputs[1].dtype.size();
     let (mut out, mut empty) = (Writer::new(all_indices), Writer::new(indicator));
     let (mut position, mut source) = (0, 0);
-    for (row, &count) in counts.iter().enumerate() {
-        empty.set_int(row, i128::from(count == 0));
-        for i in 0..count.max(1) {
-            let element = if count == 0 { &inputs[3].data[..size] } else { &inputs[1].data[source * size..][..size] };
+    let row_of = |source: usize| indices.get(source * coordinates).copied();
+    for row in 0..rows {
+        let is_empty = row_of(source) != Some(row as i64);
+        empty.set_int(row, i128::from(is_empty));
+        while is_empty || row_of(source) == Some(row as i64) {
+            let element = if is_empty { &inputs[3].data[..size] } else { &inputs[1].data[source * size..][..size] };
             values.data[position * size..][..size].copy_from_slice(element);
             for axis in 0..coordinates {
-                let coordinate = match count {
-                    0 if axis == 0 => row as i64,
-                    0 => 0,
-                    _ => indices[source * coordinates + axis],
+                let coordinate = match axis {
+                    _ if !is_empty => indices[source * coordinates + axis],
+                    0 => row as i64,
+                    _ => 0,
                 };
                 out.set_int(position * coordinates + axis, i128::from(coordinate));
             }
             position += 1;
-            source += usize::from(i < count);
+            if is_empty {
+                break;
+            }
+            source += 1;
         }
     }
     Ok(())

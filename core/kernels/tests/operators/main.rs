@@ -9,6 +9,7 @@ mod neural;
 mod qnn;
 mod qnn_kernels;
 mod reduce;
+mod relay;
 mod shape;
 mod symbolic;
 mod vision;

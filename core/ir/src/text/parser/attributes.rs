@@ -1,13 +1,15 @@
 //! Attributes of calls and functions: `strides=[1, 1], out_dtype="int32", axis=None`.
 
-use super::frames::{ParseFrame, Target};
 use super::types::nesting_error;
 use super::{Kind, Parser, Result};
 use crate::diag::{Diagnostic, Span, codes};
-use crate::ir::{AttrValue, Name};
+use crate::ir::{AttrValue, Name, OpId};
 use crate::op;
 use crate::text::MAX_NESTING;
 use crate::text::number::{self, Number};
+
+/// Attributes of functions that hold objects of TVM's executors, which no result depends on.
+const UNREAD_OF_FUNCTIONS: [&str; 4] = ["executor", "runtime", "target", "virtual_device"];
 
 impl Parser<'_> {
     /// Returns true if the next tokens are `name =`.
@@ -15,8 +17,9 @@ impl Parser<'_> {
         self.peek().kind == Kind::Ident && self.peek_second().kind == Kind::Equal
     }
 
-    /// Parses `name = value` pairs up to and including the closing parenthesis, and appends them to `self.attrs`.
-    pub(super) fn parse_attributes(&mut self) -> Result<()> {
+    /// Parses `name = value` pairs up to and including the closing parenthesis, and appends them to `self.attrs`: the
+    /// attributes of a call of `op`, or of a function.
+    pub(super) fn parse_attributes(&mut self, op: Option<OpId>) -> Result<()> {
         let first = self.attrs.len();
         while !self.accept(Kind::CloseParen) {
             let token = self.peek();
@@ -27,13 +30,16 @@ impl Parser<'_> {
             }
             self.take();
             self.expect(Kind::Equal)?;
-            if let Some(&ParseFrame::Arguments { target: Target::Op(op), .. }) = self.frames.last()
-                && op::is_unread(op::get(op), self.text_of(token))
-            {
+            let name = self.text_of(token);
+            let is_unread = match op {
+                Some(op) => op::is_unread(op::get(op), name),
+                None => UNREAD_OF_FUNCTIONS.contains(&name) && self.is_at_object(),
+            };
+            if is_unread {
                 self.skip_value()?;
                 continue;
             }
-            let key = self.names.shared_name(self.text_of(token));
+            let key = self.names.shared_name(name);
             let value = self.attribute_value(0)?;
             if self.attrs[first..].iter().any(|(k, _)| *k == key) {
                 return Err(Box::new(
@@ -50,6 +56,23 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// Returns true before a reference to metadata, or before a device in the form that TVM prints without metadata.
+    fn is_at_object(&mut self) -> bool {
+        let token = self.peek();
+        matches!(self.word(token), Some("meta" | "VirtualDevice"))
+    }
+
+    /// Skips `{virtual_device=...}` after a parameter.
+    pub(super) fn skip_device(&mut self) -> Result<()> {
+        if self.accept(Kind::OpenBrace) {
+            self.expect(Kind::Ident)?;
+            self.expect(Kind::Equal)?;
+            self.skip_value()?;
+            self.expect(Kind::CloseBrace)?;
+        }
+        Ok(())
+    }
+
     /// Skips a value of any form, up to and including the comma after it.
     fn skip_value(&mut self) -> Result<()> {
         let mut depth = 0usize;
@@ -60,9 +83,10 @@ impl Parser<'_> {
                     self.take();
                     return Ok(());
                 }
-                Kind::CloseParen if depth == 0 => return Ok(()),
+                Kind::CloseParen | Kind::CloseBrace if depth == 0 => return Ok(()),
                 Kind::OpenParen | Kind::OpenBracket | Kind::OpenBrace => depth += 1,
                 Kind::CloseParen | Kind::CloseBracket | Kind::CloseBrace => depth = depth.saturating_sub(1),
+                Kind::Unknown if depth > 0 => {}
                 Kind::Eof | Kind::Unknown | Kind::OpenString | Kind::OpenComment | Kind::Semicolon => {
                     return Err(self.unexpected_token(token, "the value of an attribute"));
                 }

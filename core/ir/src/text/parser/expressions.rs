@@ -247,7 +247,11 @@ impl Parser<'_> {
         if self.peek().kind != Kind::CloseParen && !self.is_at_attribute() {
             return Ok(State::Item);
         }
-        self.parse_attributes()?;
+        let op = match self.frames.last() {
+            Some(&ParseFrame::Arguments { target: Target::Op(op), .. }) => Some(op),
+            _ => None,
+        };
+        self.parse_attributes(op)?;
         let Some(ParseFrame::Arguments { target, start, values, attrs }) = self.frames.pop() else {
             unreachable!("the frame of a call is on top when its arguments end");
         };

@@ -31,7 +31,7 @@ impl Parser<'_> {
                 break;
             }
             if self.is_at_attribute() {
-                self.parse_attributes()?;
+                self.parse_attributes(None)?;
                 break;
             }
             let token = self.peek();
@@ -39,6 +39,7 @@ impl Parser<'_> {
                 return Err(self.unexpected_token(token, "a parameter, an attribute or `)`"));
             }
             self.take();
+            self.skip_device()?;
             let annotation = if self.accept(Kind::Colon) { self.ty()? } else { Type::Unknown };
             let param_name = self.local_name(token);
             if !names.insert(param_name) {

@@ -67,7 +67,8 @@ pub enum Constraint {
 
 /// Proposes a call that satisfies `constraints`, which may be shorter than the argument list.
 pub fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constraint]) -> Option<Recipe> {
-    elementwise::propose(def, sampler, constraints)
+    fixed::propose(def, sampler)
+        .or_else(|| elementwise::propose(def, sampler, constraints))
         .or_else(|| products::propose(def, sampler, constraints))
         .or_else(|| qnn::propose(def, sampler, constraints))
         .or_else(|| windows::propose(def, sampler, constraints))
@@ -77,7 +78,6 @@ pub fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &[Constr
         .or_else(|| create::propose(def, sampler, constraints))
         .or_else(|| detection::propose(def, sampler, constraints))
         .or_else(|| dynamic::propose(def, sampler, constraints))
-        .or_else(|| fixed::propose(def, sampler))
         .or_else(|| by_schema(def, sampler, constraints))
 }
 
