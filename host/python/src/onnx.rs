@@ -1,7 +1,9 @@
 //! ONNX files as data: metadata that compilation does not need, and models with replaced initializers.
 
 use crate::error;
-use byoc::frontend::onnx::proto::{Bytes, DimensionValue, ModelProto, TensorProto, TypeProto, ValueInfoProto};
+use byoc::frontend::onnx::proto::{
+    Bytes, DimensionValue, ModelProto, TensorProto, TypeProto, ValueInfoProto, external_entries,
+};
 use byoc::frontend::onnx::proto_of_bytes;
 use byoc_ir::tensor::memory::Charge;
 use prost::Message;
@@ -15,7 +17,8 @@ pub fn decode(py: Python<'_>, bytes: &Bound<'_, PyBytes>) -> PyResult<(ModelProt
 }
 
 /// Decodes the metadata of an ONNX model: producer, names, versions, properties, declarations of inputs and outputs,
-/// and the inputs with default values.
+/// the inputs with default values, and for each initializer with external data the file, offset, length, type code and
+/// dimensions.
 #[pyfunction]
 pub fn onnx_metadata<'py>(py: Python<'py>, bytes: &Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyDict>> {
     let (model, _charge) = decode(py, bytes)?;
@@ -45,8 +48,15 @@ pub fn onnx_metadata<'py>(py: Python<'py>, bytes: &Bound<'py, PyBytes>) -> PyRes
     dict.set_item("overridable", ports(py, overridable)?)?;
     dict.set_item("outputs", ports(py, graph.output.iter())?)?;
     dict.set_item("initializers", PyList::new(py, &initializer_names)?)?;
-    let external_tensors = graph.initializer.iter().filter(|tensor| !tensor.external_data.is_empty());
-    dict.set_item("external", PyList::new(py, external_tensors.map(|tensor| &tensor.name).collect::<Vec<_>>())?)?;
+    let external_tensors = PyDict::new(py);
+    for tensor in graph.initializer.iter().filter(|tensor| !tensor.external_data.is_empty()) {
+        let entries = external_entries(tensor);
+        let number = |key: &str| entries.get(key).and_then(|text| text.parse::<u64>().ok());
+        let location = entries.get("location").copied().unwrap_or_default();
+        let place = (location, number("offset").unwrap_or(0), number("length"), tensor.data_type, &tensor.dims);
+        external_tensors.set_item(&tensor.name, place)?;
+    }
+    dict.set_item("external", external_tensors)?;
     dict.set_item("graph_name", &graph.name)?;
     dict.set_item("graph_doc_string", &graph.doc_string)?;
     Ok(dict)

@@ -26,7 +26,6 @@ UNSUPPORTED = {
     "RunOptions.add_active_adapter",
     "SessionOptions.register_custom_ops_library",
     "SessionOptions.set_ep_context_data_read_func",
-    "SessionOptions.add_external_initializers_from_files_in_memory",
     "module.register_execution_provider_library",
 }
 
@@ -591,6 +590,16 @@ def replaces_initializers(ort: Any, case: Case, folder: Path) -> Any:
     return outcomes
 
 
+@member("SessionOptions.add_external_initializers_from_files_in_memory")
+def reads_files_in_memory(ort: Any, case: Case, folder: Path) -> Any:
+    model = onnx.load(addition(True, folder), load_external_data=False).SerializeToString()
+    data = (folder / "a.data").read_bytes()
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.add_external_initializers_from_files_in_memory(["a.data"], [data], [len(data)])
+    return ort.InferenceSession(model, options).run(None, {"x": np.ones((2, 4), np.float32)})
+
+
 @member("InferenceSession.get_overridable_initializers")
 def overrides_initializers(ort: Any, case: Case, folder: Path) -> Any:
     options = ort.SessionOptions()
@@ -657,7 +666,6 @@ def refuses_by_name(ort: Any, case: Case, folder: Path) -> Any:
     for name, call in {
         "register_custom_ops_library": lambda: options.register_custom_ops_library(str(existing)),
         "set_ep_context_data_read_func": lambda: options.set_ep_context_data_read_func(print),
-        "from_files_in_memory": lambda: options.add_external_initializers_from_files_in_memory([], [], []),
         "add_active_adapter": lambda: run_options.add_active_adapter(None),
         "register_execution_provider_library": lambda: ort.register_execution_provider_library("a", existing),
         "LoraAdapter": lambda: ort.LoraAdapter(),

@@ -1,4 +1,4 @@
-"""Runs typical ONNX Runtime scripts with ONNX Runtime and, with one changed import, with byoc."""
+"""Runs typical ONNX Runtime scripts with ONNX Runtime, and with byoc: with one changed import, and in its place."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import onnx
 import pytest
 from conftest import CASES
 from onnx import TensorProto, helper, numpy_helper
+
+import byoc.onnxruntime
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.py"))
 
@@ -108,6 +110,11 @@ def test_script(script: Path, models: Path) -> None:
     assert changed != source
     expected, found = printed(source, models), printed(changed, models)
     assert expected and found == expected
+    byoc.onnxruntime.install()
+    try:
+        assert printed(source, models) == expected
+    finally:
+        byoc.onnxruntime.uninstall()
 
 
 def test_there_are_ten() -> None:

@@ -88,6 +88,57 @@ def test_weights_that_change() -> None:
         assert torch.allclose(compiled(x), layer(x), atol=1e-5)
 
 
+class Moving(torch.nn.Module):
+    """Network with a buffer that the program replaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.register_buffer("shift", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * 2 + self.shift
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(("values", "most"), [("other", 3), ("equal", 1), ("two", 2)])
+def test_a_weight_that_is_another_at_each_call_is_exported_no_more_than_needed(mode, values: str, most: int) -> None:  # noqa: ANN001
+    network = Moving().eval()
+    compiled = torch.compile(network, backend="byoc")
+    x = torch.randn(5, 4)
+    with mode():
+        for call in range(8):
+            fill = {"other": call, "equal": 1, "two": min(call, 1)}[values]
+            network.shift = torch.full((3,), float(fill))
+            assert torch.allclose(compiled(x), network(x), atol=1e-5)
+    assert byoc.torch.reasons() == []
+    assert 0 < len(byoc.torch.taken()) <= most
+    # The weights that did not change stay constants.
+    assert len(byoc.torch.taken()[-1]["model"].inputs) <= 2
+
+
+def test_weights_that_change_in_place_at_each_call() -> None:
+    layer = torch.nn.Linear(4, 2).eval()
+    compiled = torch.compile(layer, backend="byoc")
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for _ in range(6):
+            layer.weight.add_(1)
+            assert torch.allclose(compiled(x), layer(x), atol=1e-5)
+    assert len(byoc.torch.taken()) == 3
+
+
+def test_sizes_cost_one_export() -> None:
+    network = Moving().eval()
+    compiled = torch.compile(network, backend="byoc")
+    with torch.no_grad():
+        for size in (2, 3, 4, 5, 9):
+            x = torch.randn(size, 4)
+            assert torch.allclose(compiled(x), network(x), atol=1e-5)
+    # One for the first size, one for all others.
+    assert len(byoc.torch.taken()) == 2
+
+
 def test_gradients_stay_with_pytorch() -> None:
     layer = torch.nn.Linear(4, 2)
     compiled = torch.compile(layer, backend="byoc")

@@ -44,7 +44,8 @@ def export(
                 dynamic_shapes=dynamic_shapes,
                 input_names=input_names,
                 verbose=False,
-                optimize=True,
+                # byoc simplifies the graph itself, in a fraction of the time.
+                optimize=False,
             )
     finally:
         log.setLevel(level)

@@ -69,6 +69,38 @@ def backend(
     return _Compiled(graph, example_inputs, choices)
 
 
+# Number of different values after which a tensor counts as an input: a graph is exported again for one change of a
+# weight, such as loaded parameters, and not for a tensor that the program makes anew for each call.
+_MAX_CHANGES = 2
+
+
+class _Weight:
+    """Parameter or buffer that a compiled graph contains as a constant."""
+
+    def __init__(self) -> None:
+        self.value: torch.Tensor | None = None
+        self.version = 0
+        self.changes = 0
+
+    def hold(self, value: torch.Tensor) -> None:
+        """Sets the value that the graph contains."""
+        self.value, self.version = value, value._version
+
+    def is_held(self, value: Any) -> bool:
+        """Returns True if the graph contains a value: the same tensor unchanged, or another one with equal elements."""
+        if value is self.value:
+            return value._version == self.version
+        is_known = self.value is not None and not value.is_inference() and self.value._version == self.version
+        if not is_known or not _are_equal(self.value, value):
+            return False
+        self.hold(value)
+        return True
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+
+
 class _Compiled:
     """Graph run by byoc. It is exported on the first call, because the exporter cannot run while TorchDynamo traces."""
 
@@ -79,8 +111,7 @@ class _Compiled:
         places = [node for node in graph.graph.nodes if node.op == "placeholder"]
         # Traced values of the inputs, in which dynamic sizes are symbols; in the examples, the sizes are integers.
         self.known = [node.meta.get("example_value", value) for node, value in zip(places, example_inputs)]
-        self.weights = [index for index, value in enumerate(example_inputs) if _is_weight(value)]
-        self.held: list[tuple[int, torch.Tensor, int]] = []
+        self.weights = {index: _Weight() for index, value in enumerate(example_inputs) if _is_weight(value)}
         self.model: Model | None = None
         # Replacement that runs if byoc cannot compile the entire graph.
         self.instead: Callable[..., Any] | None = None
@@ -101,12 +132,20 @@ class _Compiled:
 
     def has_weights(self, inputs: Sequence[Any]) -> bool:
         """Returns True if the weights in `inputs` are those of the compiled model."""
-        return all(inputs[index] is value and value._version == version for index, value, version in self.held)
+        return all(weight.is_held(inputs[index]) for index, weight in self.weights.items())
 
     def build(self, inputs: Sequence[Any]) -> None:
-        """Exports and compiles the graph with the weights in `inputs`."""
-        held = {index: inputs[index] for index in self.weights}
-        self.held = [(index, value, value._version) for index, value in held.items()]
+        """Exports and compiles the graph with the weights in `inputs`. Weights that changed before become inputs."""
+        kept = {}
+        for index, weight in self.weights.items():
+            if self.model is not None:
+                weight.changes += not weight.is_held(inputs[index])
+            # Changes of an inference tensor cannot be noticed.
+            if weight.changes < _MAX_CHANGES and not inputs[index].is_inference():
+                weight.hold(inputs[index])
+                kept[index] = weight
+        self.weights = kept
+        held = {index: inputs[index] for index in kept}
         bound, shapes, fed = _bind(self.graph, self.known, held)
         examples = [inputs[index].detach() for index in fed]
         output = next(node for node in self.graph.graph.nodes if node.op == "output").args[0]

@@ -1,6 +1,8 @@
-"""ONNX Runtime's interface on top of byoc: scripts written for its CPU provider run with one changed import.
+"""ONNX Runtime's interface on top of byoc: scripts written for its CPU provider run with one changed import, and
+programs without a change.
 
     import byoc.onnxruntime as onnxruntime
+    python -m byoc.onnxruntime program.py
 
 Sessions run on the host; the session configuration entry "byoc.backend" selects backends of byoc. Features for other
 devices, LoRA, custom-operator libraries and precompiled contexts raise NotImplemented with the name of the feature.
@@ -8,7 +10,7 @@ devices, LoRA, custom-operator libraries and precompiled contexts raise NotImple
 
 from .. import __version__ as byoc_version
 from . import capi
-from ._binding import IOBinding
+from ._binding import IOBinding, SessionIOBinding
 from ._describe import ModelMetadata, NodeArg
 from ._enums import (
     ExecutionMode,
@@ -25,6 +27,7 @@ from ._enums import (
     OrtMemType,
     OrtSparseFormat,
 )
+from ._install import install, uninstall
 from ._options import RunOptions, SessionOptions
 from ._runtime import (
     OrtArenaCfg,
@@ -70,8 +73,6 @@ from ._unsupported import (
     OrtSyncStream,
 )
 from ._value import OrtValue, OrtValueVector, SparseTensor, copy_tensors
-
-SessionIOBinding = IOBinding
 
 # Version of ONNX Runtime whose interface this module implements.
 __version__ = get_version_string()

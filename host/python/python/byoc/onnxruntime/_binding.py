@@ -22,6 +22,12 @@ class IOBinding:
         self._outputs: dict[str, Any] = {}
         self._results: dict[str, Any] = {}
 
+    @property
+    def _iobinding(self) -> SessionIOBinding:
+        native = SessionIOBinding(self._session)
+        native.__dict__ = self.__dict__
+        return native
+
     def _check_input(self, name: str) -> None:
         if name not in self._session._input_names and name not in self._session._overridable_names:
             raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
@@ -128,7 +134,31 @@ class IOBinding:
         self._results.clear()
 
 
-def _require_cpu(device_type: str, what: str) -> None:
+class SessionIOBinding(IOBinding):
+    """The same with the signatures of ONNX Runtime's native class, which takes devices instead of their names."""
+
+    def bind_input(self, name: str, *place: Any) -> None:
+        """Binds an input to an array, or to memory: device, element type, shape, address."""
+        if len(place) == 1:
+            self.bind_cpu_input(name, place[0])
+        else:
+            device, *memory = place
+            super().bind_input(name, device, 0, *memory)
+
+    def bind_output(self, name: str, device: Any = "cpu", *memory: Any) -> None:
+        """Binds an output to memory (element type, shape, address), or to memory allocated by each run."""
+        super().bind_output(name, device, 0, *memory)
+
+    def get_outputs(self) -> OrtValueVector:
+        """Returns the bound outputs as values."""
+        return self.get_outputs_as_ortvaluevector()
+
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """Returns the bound outputs as values."""
+        return OrtValueVector(super().get_outputs())
+
+
+def _require_cpu(device_type: Any, what: str) -> None:
     try:
         check_device(device_type)
     except RuntimeError as error:

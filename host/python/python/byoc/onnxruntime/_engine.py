@@ -16,6 +16,7 @@ from . import _exceptions
 _MAX_SHAPES = 32
 
 _threads = 0
+_backend: str | None = None
 _sessions: dict[tuple[int, int], Session] = {}
 _lock = threading.Lock()
 
@@ -24,6 +25,17 @@ def set_default_threads(threads: int) -> None:
     """Sets the default number of threads, for sessions whose options do not specify it."""
     global _threads
     _threads = max(threads, 0)
+
+
+def set_default_backend(backend: str | None) -> None:
+    """Sets the backends of sessions whose options do not name any."""
+    global _backend
+    _backend = backend
+
+
+def default_backend() -> str | None:
+    """Returns the backends of sessions whose options do not name any."""
+    return _backend
 
 
 def session_of(threads: int) -> Session:
@@ -119,9 +131,9 @@ def read(source: str | bytes) -> bytes:
     try:
         with open(source, "rb") as file:
             return file.read()
-    except FileNotFoundError:
+    except FileNotFoundError as cause:
         raise _exceptions.NoSuchFile.of(
             f"Load model from {source} failed:Load model {source} failed. File doesn't exist"
-        ) from None
+        ) from cause
     except OSError as cause:
         raise _exceptions.Fail.of(f"Load model from {source} failed:{cause}") from cause

@@ -26,14 +26,37 @@ def _elements(tensor: Any) -> Sequence[Any]:
 
 
 def _encodes_text(node: Node, kinds: Any) -> Sequence[Kind]:
+    if "classes_strings" in node.attributes:
+        return _other_kind(node, kinds)
     values = node.attributes.get("values_tensor")
     return ["text" if "values_strings" in node.attributes or isinstance(values, tuple) else None]
+
+
+def _other_kind(node: Node, kinds: Any) -> Sequence[Kind]:
+    """Returns the kind of a result that has numbers for words, and words for numbers."""
+    return [None if kinds.get(node.inputs[0]) == "text" else "text"]
+
+
+def _exchanged(call: Call, data: Any, words: Sequence[str], codes: Sequence[int]) -> Any:
+    """Returns the number of each word, or the word of each number."""
+    import numpy as np
+
+    values = data.reshape(-1).tolist()
+    if data.dtype.kind == "O":
+        code_of = dict(zip(words, codes))
+        found = [code_of.get(value, call.get("default_int64", -1)) for value in values]
+        return np.array(found, np.int64).reshape(data.shape)
+    word_of = dict(zip(codes, words))
+    return strings([word_of.get(value, call.get("default_string", "_Unused")) for value in values], data.shape)
 
 
 @operator("LabelEncoder", _encodes_text, _ML)
 def _label_encoder(call: Call, data: Any) -> Any:
     import numpy as np
 
+    # Version 1 of the operator numbers the classes in order.
+    if (classes := call.get("classes_strings")) is not None:
+        return _exchanged(call, data, classes, range(len(classes)))
     tensor = call.get("values_tensor")
     table = {_key(key): value for key, value in zip(_encoded(call, "keys"), _encoded(call, "values"))}
     if call.get("values_strings") is not None or isinstance(tensor, tuple):
@@ -54,18 +77,9 @@ def _key(value: Any) -> Any:
     return "NaN of a float" if isinstance(value, float) and value != value else value
 
 
-@operator("CategoryMapper", lambda node, kinds: [None if kinds.get(node.inputs[0]) == "text" else "text"], _ML)
+@operator("CategoryMapper", _other_kind, _ML)
 def _category_mapper(call: Call, data: Any) -> Any:
-    import numpy as np
-
-    names, codes = call.get("cats_strings", []), call.get("cats_int64s", [])
-    values = data.reshape(-1).tolist()
-    if data.dtype.kind == "O":
-        code_of = dict(zip(names, codes))
-        found = [code_of.get(value, call.get("default_int64", -1)) for value in values]
-        return np.array(found, np.int64).reshape(data.shape)
-    name_of = dict(zip(codes, names))
-    return strings([name_of.get(value, call.get("default_string", "_Unused")) for value in values], data.shape)
+    return _exchanged(call, data, call.get("cats_strings", []), call.get("cats_int64s", []))
 
 
 @operator("DictVectorizer", lambda node, kinds: [None], _ML)
@@ -203,8 +217,9 @@ def _linear_classifier(call: Call, data: Any) -> Any:
     rows = (data.reshape(1, -1) if data.ndim == 1 else data).astype(np.float32)
     labels = call.get("classlabels_strings") or call.get("classlabels_ints") or []
     offset = np.array(call.get("intercepts") or [0.0], np.float32)
-    weights = np.array(call.get("coefficients"), np.float32).reshape(len(offset), -1)
-    scores = rows @ weights.T + offset
+    # As in ONNX Runtime, the number of features is that of the input, whatever the number of coefficients.
+    weights = np.array(call.get("coefficients")[: len(offset) * rows.shape[1]], np.float32)
+    scores = rows @ weights.reshape(len(offset), rows.shape[1]).T + offset
     kind = call.get("post_transform", "NONE")
     if scores.shape[1] == 1 and len(labels) == 2:
         chosen = (scores[:, 0] > 0).astype(np.int64)

@@ -9,7 +9,7 @@ from .._byoc import escaped
 from . import _exceptions
 from ._describe import NodeArg
 from ._exceptions import InvalidArgument
-from ._types import NUMBER_OF, number_of, type_name
+from ._types import NUMBER_OF_NAME, dtype_of, number_of, type_name
 from ._value import OrtValue
 
 # Type numbers in messages, for types other than tensors.
@@ -179,9 +179,11 @@ def to_array(value: Any, port: NodeArg) -> Any:
             raise _no_list(port)
         elif isinstance(value, list):
             try:
-                value = np.asarray(value, dtype=_dtype_name(port.type))
-            except (ValueError, TypeError):
-                raise RuntimeError("Could not create tensor from given input list") from None
+                value = np.asarray(value, dtype=dtype_of(NUMBER_OF_NAME[port.type[len("tensor(") : -1]]))
+            except (ValueError, TypeError, OverflowError, RuntimeError, ImportError) as cause:
+                raise RuntimeError(
+                    f"Could not create tensor from given input list for input '{escaped(port.name)}': {cause}"
+                ) from cause
         else:
             raise RuntimeError(f"Unable to handle object of type {type(value)}")
     number = number_of(value.dtype)
@@ -190,10 +192,6 @@ def to_array(value: Any, port: NodeArg) -> Any:
         raise InvalidArgument.of(f"Unexpected input data type. Actual: ({actual}) , expected: ({port.type})")
     _check_shape(value.shape, port)
     return value
-
-
-def _dtype_name(type_text: str) -> str:
-    return next(name for name, number in NUMBER_OF.items() if type_name(number) == type_text)
 
 
 def _check_shape(shape: tuple[int, ...], port: NodeArg) -> None:

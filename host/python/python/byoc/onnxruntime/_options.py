@@ -57,7 +57,7 @@ class _Configured:
 class SessionOptions(_Configured):
     """Session options. Options that only tune ONNX Runtime's own engine are stored, but have no effect."""
 
-    __slots__ = ("_cancelled", "_dims", "_external", "_initializers", "_providers")
+    __slots__ = ("_cancelled", "_dims", "_external", "_files", "_initializers", "_providers")
 
     enable_cpu_mem_arena = _Option(bool, True, "Accepted for compatibility.")
     enable_mem_pattern = _Option(bool, True, "Accepted for compatibility.")
@@ -83,6 +83,7 @@ class SessionOptions(_Configured):
         self._dims: dict[str, int] = {}
         self._initializers: dict[str, Any] = {}
         self._external: dict[str, Any] = {}
+        self._files: dict[str, bytes] = {}
         self._providers: list[tuple[str, dict[str, str]]] = []
         self._cancelled = False
 
@@ -93,6 +94,7 @@ class SessionOptions(_Configured):
         copy._dims = dict(self._dims)
         copy._initializers = dict(self._initializers)
         copy._external = dict(self._external)
+        copy._files = dict(self._files)
         copy._providers = list(self._providers)
         copy._cancelled = self._cancelled
         return copy
@@ -135,8 +137,17 @@ class SessionOptions(_Configured):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], files: Sequence[bytes], sizes: Sequence[int]
     ) -> None:
-        """Not available: pass the path of the model, or the values with add_external_initializers."""
-        raise unsupported("SessionOptions.add_external_initializers_from_files_in_memory")
+        """Sets the contents of files with external data, by the names that the model has for them.
+
+        sizes: number of bytes of each file that count.
+        """
+        if not len(names) == len(files) == len(sizes):
+            raise RuntimeError(
+                "add_external_initializers_from_files_in_memory: expecting 'names', 'buffers' and 'lengths' to have "
+                "equal length"
+            )
+        for name, file, size in zip(names, files, sizes):
+            self._files[str(name)] = bytes(memoryview(file).cast("B")[: int(size)])
 
     def add_provider(self, name: str, options: dict[str, str] | None = None) -> None:
         """Adds a provider."""

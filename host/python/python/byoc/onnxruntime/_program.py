@@ -12,7 +12,7 @@ from typing import Any
 from .. import _byoc, _errors
 from . import _exceptions
 from ._engine import Engine, read
-from . import _features, _text, _trees  # noqa: F401  (they add their operators to the table)
+from . import _features, _text, _trees, _vectors  # noqa: F401  (they add their operators to the table)
 from ._operators import OPERATORS, Call, Failed, Invalid, Kind, Node, kind_of
 from ._types import number_of
 
@@ -20,9 +20,12 @@ from ._types import number_of
 _TEXT = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
 _FEATURES = (
     "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer", "LabelEncoder", "LinearClassifier",
-    "LinearRegressor", "Normalizer", "OneHotEncoder", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "ZipMap",
+    "LinearRegressor", "Normalizer", "OneHotEncoder", "SVMClassifier", "SVMRegressor", "TreeEnsembleClassifier",
+    "TreeEnsembleRegressor", "ZipMap",
 )  # fmt: skip
-_ALWAYS_HERE = {*(("", name) for name in _TEXT), *(("ai.onnx.ml", name) for name in _FEATURES)}
+_ALWAYS_HERE = {
+    *(("", name) for name in _TEXT), *(("ai.onnx.ml", name) for name in _FEATURES), ("com.microsoft", "Tokenizer"),
+}  # fmt: skip
 
 # Maximum number of cached compilations of a part for different values of its small inputs.
 _MAX_VALUES = 32

@@ -45,7 +45,7 @@ def get_build_info() -> str:
     """Returns a description of the build."""
     from .. import __version__
 
-    return f"byoc {__version__} with the interface of ONNX Runtime {_INTERFACE}"
+    return f"ORT Build Info: byoc {__version__} with the interface of ONNX Runtime {_INTERFACE}"
 
 
 def has_collective_ops() -> bool:
@@ -173,21 +173,40 @@ class OrtArenaCfg:
 
 
 class OrtDevice:
-    """Device, which is always the CPU."""
+    """Device. Numbers of devices and memory are those of ONNX Runtime's native class; only the CPU has memory here."""
+
+    def __init__(self, device_type: Any = 0, memory_type: int = 0, device_id: int = 0, *_others: Any) -> None:
+        self._type = device_type._type if isinstance(device_type, OrtDevice) else int(device_type)
+        self._id = int(device_id)
+
+    @staticmethod
+    def cpu() -> int:
+        """Number of the CPU."""
+        return 0
+
+    @staticmethod
+    def default_memory() -> int:
+        """Number of the memory of the CPU."""
+        return 0
+
+    # Numbers of devices that this module does not have.
+    cuda = gpu = webgpu = staticmethod(lambda: 1)
+    fpga = staticmethod(lambda: 2)
+    npu = cann = staticmethod(lambda: 3)
+    dml = staticmethod(lambda: 4)
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1) -> OrtDevice:
         """Creates a device from its name."""
-        check_device(ort_device_name)
-        return OrtDevice()
+        return OrtDevice(get_ort_device_type(ort_device_name), 0, device_id)
 
     def device_id(self) -> int:
         """Device number."""
-        return 0
+        return self._id
 
     def device_type(self) -> int:
-        """Device type."""
-        return 0
+        """Device type; 0 for the CPU."""
+        return self._type
 
     def device_vendor_id(self) -> int:
         """Vendor of the device; 0 for the CPU."""
@@ -201,15 +220,21 @@ class OrtDevice:
 _OTHER_DEVICES = ("cuda", "cann", "dml", "webgpu", "gpu", "fpga", "npu", "hip", "migraphx", "rocm", "xpu")
 
 
-def check_device(name: str) -> None:
+def get_ort_device_type(device_type: str, device_index: int = 0) -> int:
+    """Returns the number of a device type."""
+    number = {"cpu": 0, "fpga": 2, "npu": 3, "cann": 3, "dml": 4}.get(device_type.lower())
+    if number is None and device_type not in _OTHER_DEVICES:
+        raise Exception(f"Unsupported device type: {device_type}")
+    return 1 if number is None else number
+
+
+def check_device(device: str | OrtDevice) -> None:
     """Raises an exception unless the device is the CPU."""
-    if name in ("cpu", "CPU", "Cpu"):
-        return
-    if name in _OTHER_DEVICES:
+    number = device.device_type() if isinstance(device, OrtDevice) else get_ort_device_type(device)
+    if number != OrtDevice.cpu():
         raise RuntimeError(
-            f'Can\'t allocate memory on the device "{name}" using this package: byoc.onnxruntime runs on the CPU.'
+            f'Can\'t allocate memory on the device "{device}" using this package: byoc.onnxruntime runs on the CPU.'
         )
-    raise Exception(f"Unsupported device type: {name}")
 
 
 class OrtHardwareDevice:

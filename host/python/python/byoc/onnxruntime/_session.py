@@ -11,7 +11,8 @@ from .. import _byoc, _errors
 from . import _exceptions
 from ._binding import IOBinding
 from ._describe import ModelMetadata, NodeArg, node_arg
-from ._engine import Engine, read, session_of
+from ._config import options_of_model
+from ._engine import Engine, default_backend, read, session_of
 from ._exceptions import InvalidArgument
 from ._feeds import to_value
 from ._options import RunOptions, SessionOptions
@@ -62,12 +63,29 @@ class InferenceSession(Session):
             )
         self._options = sess_options._copy() if sess_options is not None else SessionOptions()
         self._start = time.perf_counter()
-        self._profile = Profile(self._options.profile_file_prefix) if self._options.enable_profiling else None
         self._enable_fallback = bool(kwargs.get("enable_fallback", True))
         if not providers and self._options._providers:
             providers = self._options._providers
         self._provider_options = self._choose_providers(providers, provider_options)
         self._load()
+
+    # Attributes that programs read, although their names are private.
+
+    @property
+    def _model_path(self) -> str | None:
+        return self._source if isinstance(self._source, str) else None
+
+    @property
+    def _model_bytes(self) -> bytes | None:
+        return self._source if isinstance(self._source, bytes) else None
+
+    @property
+    def _sess_options(self) -> SessionOptions:
+        return self._options
+
+    @property
+    def _sess(self) -> _Native:
+        return _Native(self)
 
     # Construction
 
@@ -87,13 +105,15 @@ class InferenceSession(Session):
         data = read(self._source)
         try:
             self._metadata = _byoc.onnx_metadata(data)
-        except _errors.ModelError:
+        except _errors.ModelError as error:
             text = "Failed to load model because protobuf parsing failed."
             if isinstance(self._source, str):
                 text = f"Load model from {self._source} failed:Protobuf parsing failed."
-            raise _exceptions.InvalidProtobuf.of(text) from None
+            raise _exceptions.InvalidProtobuf.of(text) from error
         if not self._metadata["has_graph"]:
             raise InvalidArgument.of("No graph was found in the protobuf.")
+        self._options = options_of_model(self._metadata["metadata_props"], self._options)
+        self._profile = Profile(self._options.profile_file_prefix) if self._options.enable_profiling else None
         if self._options._cancelled:
             raise _exceptions.ModelLoadCanceled.of("Graph loading canceled due to user request.")
         ports = self._metadata["inputs"] + self._metadata["overridable"] + self._metadata["outputs"]
@@ -127,7 +147,7 @@ class InferenceSession(Session):
     def _compile(self, source: str | bytes, folder: str | None, is_numeric: bool) -> Engine | Program:
         """Compiles the entire model, or in parts if it uses strings, sequences, maps or optional values."""
         choices = {
-            "backend": self._options._entries.get(_BACKEND),
+            "backend": self._options._entries.get(_BACKEND, default_backend()),
             "dims": self._options._dims,
             "folder": folder,
         }
@@ -152,18 +172,22 @@ class InferenceSession(Session):
     def _replace_initializers(self, data: bytes) -> tuple[str | bytes, str | None]:
         """Returns the model source with the initializers replaced by the options, and its directory."""
         values = {**self._options._external, **self._options._initializers}
-        if not values:
-            return self._source, None
+        external = self._metadata["external"]
         missing = [name for name in values if name not in self._metadata["initializers"]]
         if missing:
             raise InvalidArgument.of(f"Invalid initializer name: {missing[0]}")
-        internal = [name for name in self._options._external if name not in self._metadata["external"]]
+        internal = [name for name in self._options._external if name not in external]
         if internal:
             raise _exceptions.Fail.of(f"Trying to replace non-external initializer with external data: {internal[0]}")
         tensors = []
         for name, value in values.items():
             array = value.numpy()
             tensors.append((name, number_of(array.dtype), list(array.shape), array.tobytes()))
+        for name, (location, *place) in external.items():
+            if name not in values and location in self._options._files:
+                tensors.append(_of_file(name, self._options._files[location], location, *place))
+        if not tensors:
+            return self._source, None
         folder = os.path.dirname(os.path.abspath(self._source)) if isinstance(self._source, str) else None
         return _byoc.onnx_edited(data, tensors, []), folder
 
@@ -429,3 +453,45 @@ class InferenceSession(Session):
     ) -> OrtValue:
         """Creates a value of the given shape with uninitialized elements."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
+
+
+class _Native:
+    """Session with the signatures of ONNX Runtime's native class, where they differ."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    @property
+    def inputs_meta(self) -> list[NodeArg]:
+        return self._session.get_inputs()
+
+    @property
+    def outputs_meta(self) -> list[NodeArg]:
+        return self._session.get_outputs()
+
+    @property
+    def overridable_initializers(self) -> list[NodeArg]:
+        return self._session.get_overridable_initializers()
+
+    @property
+    def model_meta(self) -> ModelMetadata:
+        return self._session.get_modelmeta()
+
+    def run_with_ort_values(
+        self, feeds: Mapping[str, OrtValue], output_names: Sequence[str] | None, run_options: RunOptions | None = None
+    ) -> OrtValueVector:
+        return OrtValueVector(self._session.run_with_ort_values(output_names, feeds, run_options))
+
+
+def _of_file(name: str, file: bytes, location: str, offset: int, length: int | None, number: int, dims: list[int]) -> Any:
+    """Returns an initializer with the data of a file in memory. Its size is checked where the model is read."""
+    end = len(file) if length is None else offset + length
+    if not 0 <= offset <= end <= len(file):
+        raise InvalidArgument.of(
+            f"External initializer: {name}: expected bytes {offset} to {end} of the file {location}, which is in "
+            f"memory, found {len(file)} bytes"
+        )
+    return name, number, dims, file[offset:end]

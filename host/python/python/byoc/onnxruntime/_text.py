@@ -166,3 +166,42 @@ def _tf_idf_vectorizer(call: Call, data: Any) -> Any:
         counts = counts * weight
     counts = counts.astype(np.float32)
     return counts[0] if data.ndim == 1 else counts
+
+
+@operator("Tokenizer", texts, "com.microsoft")
+def _tokenizer(call: Call, data: Any) -> Any:
+    if data.ndim not in (1, 2):
+        raise Invalid("Input dimensions are either [C] or [N][C] allowed")
+    tokens_of = call.node.once("tokens_of", lambda: _tokens_of(call))
+    parts = [tokens_of(text) for text in data.reshape(-1)]
+    if call.get("mark", 0):
+        parts = [["\x02", *part, "\x03"] for part in parts]
+    width, pad = max(map(len, parts), default=0), call.get("pad_value", "")
+    flat = [text for part in parts for text in (*part, *[pad] * (width - len(part)))]
+    return strings(flat, (*data.shape, width))
+
+
+def _tokens_of(call: Call) -> Any:
+    """Returns the function from a text to its tokens."""
+    least = call.get("mincharnum", 1)
+    expression, separators = call.get("tokenexp"), call.get("separators") or []
+    if expression:
+        pattern = re.compile(expression)
+        return lambda text: [found.group() for found in pattern.finditer(text) if len(found.group()) >= least]
+    if separators == [""]:
+        return list
+    patterns = [re.compile(separator) for separator in separators]
+
+    def split(text: str) -> list[str]:
+        parts = [text]
+        for pattern in patterns:
+            parts = [piece for part in parts for piece in _outside(pattern, part)]
+        return [part for part in parts if len(part) >= least]
+
+    return split
+
+
+def _outside(pattern: re.Pattern[str], text: str) -> list[str]:
+    """Returns the parts of a text between the matches of a pattern."""
+    ends = [0, *(place for found in pattern.finditer(text) for place in found.span()), len(text)]
+    return [text[start:end] for start, end in zip(ends[::2], ends[1::2])]

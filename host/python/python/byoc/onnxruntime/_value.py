@@ -27,6 +27,10 @@ class OrtValue:
     def _get_c_value(self) -> OrtValue:
         return self
 
+    @property
+    def _ortvalue(self) -> OrtValue:
+        return self
+
     @staticmethod
     def ortvalue_from_numpy(
         numpy_obj: numpy.ndarray, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
@@ -158,15 +162,23 @@ class OrtValue:
             raise RuntimeError(f"Unsupported ORT data type for DLPack: {self._number}")
         return array.__dlpack__(stream=stream, **options)
 
+    to_dlpack = __dlpack__
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
     @classmethod
-    def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """Creates a value that shares the memory of an external library's tensor."""
+    def from_dlpack(cls, data: Any, is_bool: bool = False, /) -> OrtValue:
+        """Creates a value that shares the memory of an external library's tensor, or of a capsule.
+
+        is_bool: True for Booleans, which older libraries export as uint8.
+        """
         import numpy as np
 
-        return OrtValue(data if isinstance(data, np.ndarray) else np.from_dlpack(data))
+        if type(data).__name__ == "PyCapsule":
+            data = _Capsule(data)
+        array = data if isinstance(data, np.ndarray) else np.from_dlpack(data)
+        return OrtValue(array.view(np.bool_) if is_bool else array)
 
     def update_inplace(self, data: numpy.ndarray) -> None:
         """Sets the elements."""
@@ -180,6 +192,19 @@ class OrtValue:
         if data.size != self._dense().size:
             raise RuntimeError("The input size of numpy arrays does not match the size of the OrtValue.")
         np.copyto(self._dense(), data.reshape(self._value.shape), casting="unsafe")
+
+
+class _Capsule:
+    """Capsule of DLPack in host memory, as NumPy reads it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
 
 
 class OrtValueVector(list):
@@ -213,9 +238,15 @@ class OrtValueVector(list):
         return [convert(capsule) for capsule in capsules] if convert else capsules
 
 
+def _read_only(array: numpy.ndarray) -> numpy.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 class _View:
     def __init__(self, **arrays: numpy.ndarray) -> None:
-        self._arrays = arrays
+        self._arrays = {name: _read_only(array) for name, array in arrays.items()}
 
     def indices(self) -> numpy.ndarray:
         """Linear indices of the elements."""
@@ -263,8 +294,8 @@ class SparseTensor:
         return SparseTensor._of(form, dense_shape, values, inner=inner_indices, outer=outer_indices)
 
     def values(self) -> numpy.ndarray:
-        """Elements."""
-        return self._values
+        """Elements, which cannot be changed."""
+        return _read_only(self._values)
 
     def format(self) -> OrtSparseFormat:
         """Format."""

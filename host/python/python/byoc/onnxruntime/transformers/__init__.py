@@ -1,0 +1,1 @@
+"""Part of `onnxruntime.transformers` that programs need for inference."""
