@@ -73,16 +73,16 @@ fn default_values_are_replaced_by_name() {
     let artifact = compilation.to_bytes().unwrap();
     for model in [Model::of(&session, compilation).unwrap(), Model::load(&session, artifact).unwrap()] {
         let [x] = model.inputs() else { panic!("expected one input") };
-        let [w] = model.optional_inputs() else { panic!("expected one optional input") };
+        let [w, _] = model.optional_inputs() else { panic!("expected two optional inputs") };
         let tensor = |port: &byoc::runtime::exec::program::Port, seed| {
             random::tensor(port.ty.dtype, &port.ty.shape().unwrap(), seed)
         };
         let (first, second) = (tensor(x, 1), tensor(w, 2));
         let with_default = model.run([first.clone()]).unwrap();
         let by_name = model.run(Inputs::named([(&*x.name, &first)])).unwrap();
-        assert_eq!(with_default.tensors(), by_name.tensors());
+        assert_eq!(with_default.clone().into_tensors(), by_name.into_tensors());
         let replaced = model.run(Inputs::named([(&*w.name, &second), (&*x.name, &first)])).unwrap();
-        assert_ne!(with_default.tensors(), replaced.tensors());
+        assert_ne!(with_default.into_tensors(), replaced.into_tensors());
 
         let of_another_type = random::tensor(DType::I64, second.shape(), 3);
         let error = model.run(Inputs::named([(&*x.name, &first), (&*w.name, &of_another_type)])).unwrap_err();
@@ -94,15 +94,14 @@ fn default_values_are_replaced_by_name() {
 
 #[test]
 fn default_that_must_be_constant_stays() {
-    let shape = Tensor::from_slice(&[2], &[3i64, 2]);
-    let inputs = vec![port("x", DType::F32, &["6"]), port("shape", DType::I64, &["2"])];
-    let nodes = vec![node("Reshape", &["x", "shape"], "r", vec![]), node("Gemm", &["r", "w"], "y", vec![])];
-    let weight = random::tensor(DType::F32, &[2, 2], 1);
-    let bytes = model(inputs, nodes, &[("shape", shape), ("w", weight)]).encode_to_vec();
+    let scales = Tensor::from_slice(&[4], &[1f32, 1.0, 2.0, 2.0]);
+    let inputs = vec![port("x", DType::F32, &["1", "1", "2", "2"]), port("scales", DType::F32, &["4"])];
+    let nodes = vec![node("Resize", &["x", "", "scales"], "y", vec![])];
+    let bytes = model(inputs, nodes, &[("scales", scales)]).encode_to_vec();
     let model = Model::compile(&session(), bytes, &CompileOptions::new()).unwrap();
     assert!(model.inputs().len() == 1 && model.optional_inputs().is_empty());
     let [warning] = model.warnings() else { panic!("expected one warning, found {:?}", model.warnings()) };
-    assert_eq!(warning.message, "input \"shape\" keeps its default value");
+    assert_eq!(warning.message, "input \"scales\" keeps its default value");
 }
 
 /// Returns the bytes of the constants in the programs of a model.
@@ -211,7 +210,7 @@ fn position_out_of_range_in_the_run_is_an_error() {
     let path = test_data("operators/sequence_positions_in_the_run/model.onnx");
     let model = Model::compile(&session, path, &CompileOptions::new()).unwrap();
     let x = random::tensor(DType::F32, &[6, 2], 1);
-    for position in [-3i64, 2] {
+    for position in [-2i64, 2] {
         assert!(model.run([x.clone(), Tensor::scalar(position)]).is_ok(), "{position}");
     }
     for position in [-4i64, 3, i64::MIN] {

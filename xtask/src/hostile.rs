@@ -50,15 +50,22 @@ pub fn test(arguments: &[&str]) -> Result<(), String> {
             failures.push(format!("{name}: {error}"));
         }
     };
-    let mut server = cargo(&["test", "--package", "byoc-serve", "--", "--include-ignored"]);
-    run("server", server.env("BYOC_SERVE_FULL", "1"));
-    for package in ["byoc-cli", "byoc-capi", "byoc-dnnl", "byoc-runtime", "byoc-files", "byoc-onnx"] {
-        run(package, &mut cargo(&["test", "--package", package]));
-    }
+    // One build for all: builds of single packages would select other features of the dependencies.
+    let build = ["build", "--workspace", "--lib", "--bins", "--tests", "--examples"];
+    process::run(&mut cargo(&build))?;
+    let built = process::target_dir().join("debug");
+    let tests = |arguments: &[&str]| {
+        let mut command = cargo(&["test", "--workspace"]);
+        command.args(arguments).env("BYOC_TEST_BUILT", &built);
+        command
+    };
+    run("server", tests(&["--test", "serving", "--", "--include-ignored"]).env("BYOC_SERVE_FULL", "1"));
+    run("programs", &mut tests(&["--test", "end_to_end", "--test", "hardened", "--test", "c_programs"]));
+    run("libraries", &mut tests(&["--lib"]));
     for (target, executions) in GUARDS {
         let fuzz = |arguments: &[&str]| {
-            let mut command = cargo(&["run", "--quiet", "--package", "byoc-fuzz", "--", target]);
-            command.args(arguments).env("BYOC_CHECK_REGIONS", "1").env("BYOC_LOG", "off");
+            let mut command = Command::new(built.join("byoc-fuzz"));
+            command.arg(target).args(arguments).env("BYOC_CHECK_REGIONS", "1").env("BYOC_LOG", "off");
             command
         };
         run(&format!("{target}: hostile inputs"), &mut fuzz(&["--hostile", SIZE]));

@@ -1,11 +1,13 @@
 //! Graphs as converters read them: nodes in topological order, with all calls of model-defined functions expanded.
 
-use super::ops::DEFAULT_VERSION;
 use super::proto::{GraphProto, NodeProto};
 use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::{Diagnostic, codes, list};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
+
+/// Version of a domain that the model does not import.
+pub const DEFAULT_VERSION: i64 = 1;
 
 /// Node after the expansion of function calls, with the opset version of its domain.
 pub struct FlatNode {

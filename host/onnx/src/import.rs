@@ -2,7 +2,7 @@
 
 use super::external::ExternalFiles;
 use super::functions::flatten;
-use super::graph::{FlatNode, nested_nodes};
+use super::graph::{DEFAULT_VERSION, FlatNode, nested_nodes};
 use super::node::Node;
 use super::proto::{ModelProto, STANDARD_DOMAIN, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
@@ -58,6 +58,10 @@ pub fn convert(
             let message = format!("output \"{}\" is neither the result of a node nor an input", port.name);
             vec![Diagnostic::error(codes::frontends::MISSING_VALUE, message)]
         })?;
+        if conversion.builder.module.ty(result).as_tensor().is_none() {
+            let message = format!("output \"{}\": expected a tensor, found a sequence", port.name);
+            return Err(vec![Diagnostic::error(codes::frontends::UNSUPPORTED_TYPE, message)]);
+        }
         results.push(result);
     }
     let body = match results.as_slice() {
@@ -138,8 +142,8 @@ fn check_domains(nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>>
         let mut diagnostic = Diagnostic::error(codes::frontends::UNKNOWN_DOMAIN, message);
         if ops::domains().any(|known_domain| known_domain == domain) {
             diagnostic.severity = Severity::Warning;
-            let version = ops::DEFAULT_VERSION;
-            warnings.push(diagnostic.note(format!("its operators are interpreted as defined in version {version}")));
+            let note = format!("its operators are interpreted as defined in version {DEFAULT_VERSION}");
+            warnings.push(diagnostic.note(note));
         } else {
             let known_domains = list(ops::domains(), ", ");
             let help = "export the model without the operators of this domain, or with functions that define them";

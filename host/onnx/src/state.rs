@@ -23,8 +23,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Maximum size of a folded constant in bytes, unless its operands are larger.
 const MAX_FOLD_BYTES: usize = 64 << 20;
-/// Minimum size of a large constant in bytes: it is released once nothing reads it, and folded once for all its users.
+/// Minimum size in bytes of an initializer that is released once nothing reads it.
 const MIN_LARGE_BYTES: usize = 64 << 10;
+/// Minimum size in bytes of a constant that is folded once for all its users.
+const MIN_SHARED_BYTES: usize = 256;
 /// Maximum total size of all folded constants in bytes, in addition to twice the size of the weights.
 const MAX_TOTAL_FOLD_BYTES: usize = 256 << 20;
 /// Maximum number of FLOPs of a folded call; a more expensive call is executed at run time.
@@ -423,9 +425,9 @@ impl<'m> ConversionState<'m> {
         self.builder.origin = Some(self.union_with(origin, args));
         match outputs {
             FoldResult::One(tensor) => {
-                let is_weight = tensor.bytes().len() >= MIN_LARGE_BYTES;
+                let is_shared = tensor.bytes().len() >= MIN_SHARED_BYTES;
                 let constant = self.builder.constant(tensor);
-                if is_weight {
+                if is_shared {
                     self.folded.entry(self.fold_key(op, args)).or_default().push((attrs, constant));
                 }
                 Ok(constant)

@@ -80,7 +80,8 @@ pub fn ports<'py, 'a>(
             let dims = PyList::empty(py);
             for dim in &shape.dim {
                 match &dim.value {
-                    Some(DimensionValue::DimValue(size)) => dims.append(size)?,
+                    // A negative size is an unknown one.
+                    Some(DimensionValue::DimValue(size)) if *size >= 0 => dims.append(size)?,
                     Some(DimensionValue::DimParam(name)) if !name.is_empty() => dims.append(name)?,
                     _ => dims.append(py.None())?,
                 }

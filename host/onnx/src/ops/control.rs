@@ -280,9 +280,8 @@ fn is_unrolled(n: &mut Node<'_, '_>, limits: Limits) -> bool {
         None => Some(0),
     };
     let (trips, start) = (known(limits.trips), known(limits.start));
-    trips.is_some_and(|trips| trips <= MAX_UNROLLED)
-        && start.is_some()
-        && (limits.trips.is_some() || limits.start.is_none())
+    let is_bounded = limits.trips.is_some() || limits.start.is_some();
+    is_bounded && start.is_some() && trips.is_some_and(|trips| trips <= MAX_UNROLLED)
 }
 
 /// Converts a loop that carries sequences, of a number of iterations that the run determines: the sequences are packed.
@@ -390,7 +389,8 @@ fn unroll(n: &mut Node<'_, '_>, graph: &FlatGraph, limits: Limits, mut carried_v
     let mut iteration = 0;
     while continues && trip_count.is_none_or(|trip_count| iteration < trip_count) {
         if iteration == MAX_UNROLLED {
-            return Err(n.invalid_node(format!("a loop that carries a sequence has at most {MAX_UNROLLED} iterations")));
+            let message = format!("expected at most {MAX_UNROLLED} iterations of an unrolled loop");
+            return Err(Box::new(n.error(codes::frontends::NOT_CONSTANT, message)));
         }
         let mut inputs = vec![n.tensor(Tensor::scalar(iteration)), n.scalar(DType::Bool, 1.0)];
         inputs.append(&mut carried_values);

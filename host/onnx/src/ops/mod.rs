@@ -59,9 +59,6 @@ const DOMAINS: &[Domain] = &[
     Domain { name: "com.microsoft", tables: contrib::TABLES },
 ];
 
-/// Version of a domain that the model does not import.
-pub const DEFAULT_VERSION: i64 = 1;
-
 /// Returns the names of all domains with converters.
 pub fn domains() -> impl Iterator<Item = &'static str> {
     DOMAINS.iter().map(|domain| domain.name)

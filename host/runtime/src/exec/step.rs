@@ -212,7 +212,6 @@ fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
                 format!("{} of {:.1e} bytes", Type::Tensor(ty.clone().into()), elements * ty.dtype.size() as f64);
             let limit = memory::Bytes(memory::limit().min(isize::MAX as usize));
             Err(error(&format!("at most {limit}"), found)
-                .note("the memory limit is that of --max-memory, and no result exceeds the address space")
                 .help("pass other values for the inputs that determine the dimensions"))
         }
     }
