@@ -110,3 +110,34 @@ fn what_cannot_be_written_is_unknown() {
     let ty = infer("nn.max_pool1d", &Attrs::new(window(2, 2, 0)), &[f32s("1, 1, ?")]).unwrap();
     assert_eq!(ty.as_tensor().unwrap().dims[2], Dim::Any);
 }
+
+#[test]
+fn operators_of_relay() {
+    let t = |dims: &str| format!("Tensor[({dims}), float32]");
+    let pairs = |values: &[[i64; 2]]| AttrValue::List(values.iter().map(|pair| AttrValue::from(*pair)).collect());
+    check("nn.mirror_pad", &[("pad_width", pairs(&[[1, 0], [2, 1]]))], &["n, m"], &t("n + 1, m + 3"));
+    check("nn.dilate", &[("strides", ints([3, 1]))], &["n, m"], &t("3*n - 2, m"));
+    let blocks = [("block_shape", ints([2])), ("paddings", pairs(&[[1, 0]]))];
+    check("nn.space_to_batch_nd", &blocks, &["n, m"], &t("2*n, floordiv(m + 1, 2)"));
+    let blocks = [("block_shape", ints([2])), ("crops", pairs(&[[1, 0]]))];
+    check("nn.batch_to_space_nd", &blocks, &["n, m"], &t("floordiv(n, 2), 2*m - 1"));
+    let window = [("axis", AttrValue::Int(1)), ("window_shape", ints([2])), ("strides", ints([3]))];
+    check("sliding_window", &window, &["m, n"], &t("m, floordiv(n + 1, 3), 2"));
+    let moved = [("max_displacement", AttrValue::Int(2)), ("stride1", 2.into()), ("padding", ints([1]))];
+    check("nn.correlation", &moved, &["m, 3, n, 7", "m, 3, n, 7"], &t("m, 25, floordiv(n + 1, 2) - 1, 3"));
+    check("vision.yolo_reorg", &[("stride", 2.into())], &["m, 4, n, 6"], &t("m, 16, floordiv(n, 2), 3"));
+    let window = [("strides", ints([2, 1])), ("dilations", ints([1, 2]))];
+    check("image.dilation2d", &window, &["m, 2, n, 9", "2, 3, 2"], &t("m, 2, floordiv(n + 1, 2) - 1, 7"));
+    let scales = [("scale_d", AttrValue::Int(2)), ("scale_h", 3.into()), ("scale_w", 1.into())];
+    check("nn.upsampling3d", &scales, &["1, 2, n, m, 4"], &t("1, 2, 2*n, 3*m, 4"));
+    check("nn.fifo_buffer", &[("axis", 1.into())], &["m, 2", "m, n"], &t("m, n"));
+    check("dft", &[], &["n, m", "n, m"], "(Tensor[(n, m), float32], Tensor[(n, m), float32])");
+    let grids = "(Tensor[(m, n), float32], Tensor[(m, n), float32])";
+    check("meshgrid", &[("indexing", "xy".into())], &["tuple", "n", "m"], grids);
+    check("collapse_sum_like", &[], &["m, n, 4", "n, 1"], &t("n, 1"));
+    let like = [("lhs_begin", AttrValue::Int(1)), ("rhs_end", 1.into())];
+    check("reshape_like", &like, &["m, n", "n, 5"], &t("m, n"));
+    check("nn.contrib_dense_pack", &[], &["n, 6", "m, 6, 4"], &t("n, 4*m"));
+    let pool = [("pool_size", ints([2, 2])), ("strides", ints([2, 2]))];
+    check("nn.max_pool2d_grad", &pool, &["1, m, n, 3", "1, m, 2*n, 6"], &t("1, m, 2*n, 6"));
+}

@@ -64,8 +64,10 @@ impl Parser<'_> {
 
     /// Skips `{virtual_device=...}` after a parameter.
     pub(super) fn skip_device(&mut self) -> Result<()> {
-        if self.accept(Kind::OpenBrace) {
-            self.expect(Kind::Ident)?;
+        let name = if self.peek().kind == Kind::OpenBrace { self.peek_second() } else { return Ok(()) };
+        if self.word(name) == Some("virtual_device") {
+            self.take();
+            self.take();
             self.expect(Kind::Equal)?;
             self.skip_value()?;
             self.expect(Kind::CloseBrace)?;

@@ -287,7 +287,7 @@ impl<'a> Parser<'a> {
                 self.take();
             }
             let span = Span { start: first.span.start, end: self.last_end };
-            return self.check_version(span, &["v0.0.4"]);
+            return self.check_version(span, "v0.0.4");
         }
         if !self.accept(Kind::Hash) {
             return Ok(false);
@@ -300,15 +300,15 @@ impl<'a> Parser<'a> {
         self.expect(Kind::Equal)?;
         let version = self.expect(Kind::Str)?;
         self.expect(Kind::CloseBracket)?;
-        self.check_version(version.span, &["\"0.0.5\"", "\"0.0.4\""])
+        self.check_version(version.span, "\"0.0.5\"")
     }
 
-    fn check_version(&self, span: Span, known: &[&str]) -> Result<bool> {
+    fn check_version(&self, span: Span, known: &str) -> Result<bool> {
         let version = &self.source[span.start as usize..span.end as usize];
-        if known.contains(&version) {
+        if version == known {
             return Ok(true);
         }
-        let message = format!("version: expected {}, found {}", known[0], shorten(version));
+        let message = format!("version: expected {known}, found {}", shorten(version));
         Err(Box::new(Diagnostic::error(codes::text::BAD_VERSION, message).at(span, "unsupported version")))
     }
 
