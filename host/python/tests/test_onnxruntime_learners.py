@@ -106,7 +106,8 @@ def test_weights_in_blocks(bits: int, is_symmetric: bool, shape: tuple[int, int]
     found = []
     for module in (native, ours):
         packed = np.zeros((columns, blocks, 2 * bits), np.uint8)
-        scales, zeros = np.zeros((columns, blocks), np.float32), np.zeros((columns, math.ceil(blocks * bits / 8)), np.uint8)
+        scales = np.zeros((columns, blocks), np.float32)
+        zeros = np.zeros((columns, math.ceil(blocks * bits / 8)), np.uint8)
         quantize = getattr(module, f"quantize_matmul_{bits}bits")
         quantize(packed, matrix, scales, zeros, 16, columns, count, is_symmetric)
         found.append((packed, scales, zeros))
@@ -151,4 +152,4 @@ def test_native_names() -> None:
         copied = state.OrtValue.from_dlpack(result.to_dlpack())
         assert copied.data_ptr() == result.data_ptr() and (copied.numpy() == -x).all()
         assert session._model_bytes == data and session._model_path is None
-        assert TensorProto.FLOAT == result.element_type()
+        assert result.element_type() == TensorProto.FLOAT

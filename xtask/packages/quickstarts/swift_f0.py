@@ -9,4 +9,4 @@ detector = SwiftF0()
 
 def call():
     found = detector.detect(audio, 16000)
-    return {name: np.asarray(value) for name, value in vars(found).items()} if hasattr(found, "__dict__") else list(found)
+    return [np.asarray(found.pitch_hz), np.asarray(found.confidence), np.asarray(found.voicing)]

@@ -83,8 +83,11 @@ class Engine:
                 self._try_sizes(free)
 
     def _try_sizes(self, free: set[str]) -> None:
-        """Raises errors that do not depend on the sizes of the dimensions: those at each of several sizes. At a size of 1,
-        operators such as Squeeze without axes have another rank; some models take batches of 4 or 8 only."""
+        """Raises errors that do not depend on the sizes of the dimensions, which are those at each of several sizes.
+
+        At a size of 1, operators such as Squeeze without axes have another rank; some models take batches of 4 or 8
+        only.
+        """
         for size in (1, 2, 16):
             try:
                 self._compile({}, dict.fromkeys(free, size))
