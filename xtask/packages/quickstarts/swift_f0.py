@@ -9,4 +9,4 @@ detector = SwiftF0()
 
 def call():
     found = detector.detect(audio, 16000)
-    return [np.asarray(found.pitch_hz), np.asarray(found.confidence), np.asarray(found.voicing)]
+    return [found.pitch_hz, found.confidence, found.loudness_db]
