@@ -24,7 +24,8 @@ TIMEOUT = 1800
 
 def mirror():
     """Returns the address and the keyring of this machine's Debian mirror, from apt's own list of sources."""
-    release = dict(line.rstrip().split("=", 1) for line in open("/etc/os-release") if "=" in line)
+    lines = pathlib.Path("/etc/os-release").read_text().splitlines()
+    release = dict(line.split("=", 1) for line in lines if "=" in line)
     suite = release.get("VERSION_CODENAME", "").strip('"')
     for path in ["/etc/apt/sources.list", *sorted(glob.glob("/etc/apt/sources.list.d/*"))]:
         text = pathlib.Path(path).read_text() if os.path.isfile(path) else ""

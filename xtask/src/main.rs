@@ -50,6 +50,9 @@ usage: cargo xtask <task>
   soak [--minutes N]      Run a mixed load on the inference server, check its responses and monitor its memory
                           [default: 20 minutes]
   test-torch              Run the tests of the Python package with PyTorch (fetched)
+  test-torch --networks [NAME..]
+                          Count the exports of ten networks under torch.compile, and compare their times with eager
+                          PyTorch; requires an idle machine
   test-ray                Run the tests of the Python package with Ray and the KServe classes (fetched); takes minutes
   test-packages [--wheel FILE] [NAME..]
                           Run the quick starts of packages that need ONNX Runtime (all fetched) on ONNX Runtime and on
@@ -129,6 +132,9 @@ fn main() -> ExitCode {
         ["test-hostile", rest @ ..] => hostile::test(rest),
         ["soak", rest @ ..] => serve::soak(rest),
         ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
+        ["test-torch", "--networks", names @ ..] => {
+            python::test_networks(names, onednn::fetch_if_possible().as_deref())
+        }
         ["test-ray"] => python::test_ray(onednn::fetch_if_possible().as_deref()),
         ["test-packages", rest @ ..] => packages::test_packages(rest),
         ["test-onnxruntime", rest @ ..] => packages::test_onnxruntime(rest),

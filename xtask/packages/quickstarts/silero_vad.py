@@ -6,7 +6,8 @@ from silero_vad import get_speech_timestamps, load_silero_vad
 random = np.random.default_rng(0)
 time = np.arange(3 * 16000) / 16000
 voice = sum(np.sin(2 * np.pi * 140 * k * time) / k for k in range(1, 20)) * (1 + np.sin(2 * np.pi * 4 * time))
-audio = torch.from_numpy((0.1 * voice * (np.abs(time - 1.5) < 1) + 0.001 * random.standard_normal(len(time))).astype(np.float32))
+samples = 0.1 * voice * (np.abs(time - 1.5) < 1) + 0.001 * random.standard_normal(len(time))
+audio = torch.from_numpy(samples.astype(np.float32))
 model = load_silero_vad(onnx=True)
 
 

@@ -1,4 +1,4 @@
-# packages: speechmos==0.0.1.1 pandas
+# packages: speechmos==0.0.1.1 librosa pandas
 import numpy as np
 from speechmos import dnsmos
 

@@ -4,9 +4,9 @@ from swift_f0 import SwiftF0
 
 time = np.arange(16000) / 16000
 audio = sum(np.sin(2 * np.pi * 220 * k * time) / k for k in range(1, 8)).astype(np.float32) / 3
-detector = SwiftF0(fmin=46.875, fmax=2093.75)
+detector = SwiftF0()
 
 
 def call():
-    found = detector.detect_from_array(audio, 16000)
-    return [found.pitch_hz, found.confidence, found.voicing]
+    found = detector.detect(audio, 16000)
+    return [found.pitch_hz, found.confidence, found.loudness_db]

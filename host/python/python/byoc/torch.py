@@ -146,11 +146,11 @@ class _Compiled:
                 kept[index] = weight
         self.weights = kept
         held = {index: inputs[index] for index in kept}
+        if not any(isinstance(value, torch.Tensor) for index, value in enumerate(self.known) if index not in held):
+            raise RuntimeError("expected a graph with tensor inputs, found none")
         bound, shapes, fed = _bind(self.graph, self.known, held)
         examples = [inputs[index].detach() for index in fed]
         output = next(node for node in self.graph.graph.nodes if node.op == "output").args[0]
-        if not examples:
-            raise RuntimeError("expected a graph with tensor inputs, found none")
         self.tuple = isinstance(output, (tuple, list))
         names = [f"input_{place}" for place in range(len(examples))]
         self.model: Model = compile(export(bound, examples, shapes, names), progress=False, **self.choices)
@@ -235,7 +235,7 @@ def _bind(
             shapes.append(dims or None)
             fed.append(index)
             tensors.append(node)
-    last = tensors[-1] if tensors else places[-1]
+    last = tensors[-1]
     for index, (node, value) in enumerate(zip(places, known)):
         if index in held or isinstance(value, torch.Tensor):
             continue

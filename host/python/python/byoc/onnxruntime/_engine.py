@@ -80,8 +80,21 @@ class Engine:
             if error.code in ("E0503", "E0518", "E0501", "E0506", "E0508") or not (free or unsized):
                 raise
             if not unsized:
-                # Reports errors that do not depend on the shapes.
-                self._compile({}, dict.fromkeys(free, 1))
+                self._try_sizes(free)
+
+    def _try_sizes(self, free: set[str]) -> None:
+        """Raises errors that do not depend on the sizes of the dimensions, which are those at each of several sizes.
+
+        At a size of 1, operators such as Squeeze without axes have another rank; some models take batches of 4 or 8
+        only.
+        """
+        for size in (1, 2, 16):
+            try:
+                self._compile({}, dict.fromkeys(free, size))
+                return
+            except _errors.ModelError as error:
+                found = error
+        raise found
 
     def _compile(self, shapes: dict[str, Sequence[int]], dims: dict[str, int] | None = None) -> Model:
         return compile(

@@ -10,8 +10,8 @@ from typing import Any
 from .. import _byoc, _errors
 from . import _exceptions
 from ._binding import IOBinding
-from ._describe import ModelMetadata, NodeArg, node_arg
 from ._config import options_of_model
+from ._describe import ModelMetadata, NodeArg, node_arg
 from ._engine import Engine, default_backend, read, session_of
 from ._exceptions import InvalidArgument
 from ._feeds import to_value
@@ -486,7 +486,9 @@ class _Native:
         return OrtValueVector(self._session.run_with_ort_values(output_names, feeds, run_options))
 
 
-def _of_file(name: str, file: bytes, location: str, offset: int, length: int | None, number: int, dims: list[int]) -> Any:
+def _of_file(
+    name: str, file: bytes, location: str, offset: int, length: int | None, number: int, dims: list[int]
+) -> Any:
     """Returns an initializer with the data of a file in memory. Its size is checked where the model is read."""
     end = len(file) if length is None else offset + length
     if not 0 <= offset <= end <= len(file):

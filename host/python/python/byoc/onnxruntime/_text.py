@@ -174,7 +174,8 @@ def _tokenizer(call: Call, data: Any) -> Any:
         raise Invalid("Input dimensions are either [C] or [N][C] allowed")
     tokens_of = call.node.once("tokens_of", lambda: _tokens_of(call))
     parts = [tokens_of(text) for text in data.reshape(-1)]
-    if call.get("mark", 0):
+    # Without any token, there are no marks either.
+    if call.get("mark", 0) and any(parts):
         parts = [["\x02", *part, "\x03"] for part in parts]
     width, pad = max(map(len, parts), default=0), call.get("pad_value", "")
     flat = [text for part in parts for text in (*part, *[pad] * (width - len(part)))]

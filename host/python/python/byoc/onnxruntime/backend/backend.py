@@ -67,7 +67,9 @@ class OnnxRuntimeBackend(Backend):
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod
-    def run_node(cls, node: Any, inputs: Any, device: str | None = None, outputs_info: Any = None, **kwargs: Any) -> Any:
+    def run_node(
+        cls, node: Any, inputs: Any, device: str | None = None, outputs_info: Any = None, **kwargs: Any
+    ) -> Any:
         """Not available, as in ONNX Runtime: models run as a whole."""
         raise NotImplementedError("It is much more efficient to run a whole model than every node independently.")
 
