@@ -52,6 +52,8 @@ pub struct Signature {
     pub outputs: Vec<PortInfo>,
     /// Inputs with a default value, in the order of the file; `@main` has no parameters for them.
     pub optional: Vec<OptionalInput>,
+    /// Names of all inputs in the order of the file, each with `true` if the input has a default value.
+    pub declared: Vec<(String, bool)>,
 }
 
 /// Input with a default value.
@@ -59,8 +61,6 @@ pub struct Signature {
 pub struct OptionalInput {
     /// Input as declared.
     pub port: PortInfo,
-    /// Position among all inputs that the file declares.
-    pub position: usize,
     /// True if only a program that was built for the purpose takes another value. In files of older formats, every weight
     /// is an optional input.
     pub is_weight: bool,
@@ -78,15 +78,6 @@ impl Signature {
             .collect();
         names.sort();
         names.dedup();
-        names
-    }
-
-    /// Returns the names of all inputs in the order of the file, including those of the optional inputs.
-    pub fn declared_inputs(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.inputs.iter().map(|input| input.name.as_str()).collect();
-        for input in &self.optional {
-            names.insert(input.position.min(names.len()), &input.port.name);
-        }
         names
     }
 

@@ -180,7 +180,8 @@ int byoc_view(byoc_tensor_view *view, const char *dtype, void *data, const int64
 
 typedef struct byoc_run_options {
     size_t struct_size;
-    const char *const *input_names; /* name of each input; NULL: the inputs are in model order */
+    const char *const *input_names; /* name of each input; NULL: the inputs are in model order. By name, inputs
+                                     * with a default value may be among them */
     double timeout_seconds;         /* 0: no time limit */
     byoc_cancel *cancel;            /* NULL: no cancellation */
     const byoc_pair *backend_options; /* "backend.option" and value, for options that may change from run to run */

@@ -113,19 +113,21 @@ impl TestSet {
     /// # Errors
     /// If a file is not a tensor, or belongs to no input.
     pub fn recorded_inputs(&self, signature: &Signature) -> Result<Vec<(String, Tensor)>, Diagnostic> {
-        let declared_names = signature.declared_inputs();
-        let are_optional_counted = self.inputs.len() > signature.inputs.len();
+        let names_with = |has_default: bool| -> Vec<&str> {
+            let names = signature.declared.iter().filter(|(_, is_optional)| has_default || !is_optional);
+            names.map(|(name, _)| name.as_str()).collect()
+        };
+        let (declared_names, mut names) = (names_with(true), names_with(false));
+        if self.inputs.len() > names.len() {
+            names.clone_from(&declared_names);
+        }
         let mut inputs: Vec<(String, Tensor)> = Vec::new();
         for (position, file) in self.inputs.iter().enumerate() {
             let Some(file) = file else { continue };
             let (name, tensor) = pb::read_named(file)?;
-            let name_at_position = match are_optional_counted {
-                true => declared_names.get(position).copied(),
-                false => signature.inputs.get(position).map(|port| port.name.as_str()),
-            };
             let is_declared =
                 declared_names.contains(&name.as_str()) && !inputs.iter().any(|(other, _)| *other == name);
-            match name_at_position {
+            match names.get(position).copied() {
                 _ if is_declared => inputs.push((name, tensor)),
                 Some(name) => inputs.push((name.to_owned(), tensor)),
                 None => {
@@ -138,17 +140,24 @@ impl TestSet {
         Ok(inputs)
     }
 
-    /// Reads the recorded values of the given inputs, in their order.
+    /// Reads the recorded values of the inputs of `signature`, in their order.
     ///
     /// # Errors
-    /// If a file is missing or is not a tensor.
+    /// If a file is missing or is not a tensor, or there is a file for an optional input.
     pub fn read_inputs(&self, signature: &Signature) -> Result<Vec<Tensor>, Diagnostic> {
         let mut recorded = self.recorded_inputs(signature)?;
         let value = |(position, port): (usize, &PortInfo)| {
             let index = recorded.iter().position(|(name, _)| *name == port.name);
             index.map(|index| recorded.swap_remove(index).1).ok_or_else(|| missing_file("input", position, port))
         };
-        signature.inputs.iter().enumerate().map(value).collect()
+        let values = signature.inputs.iter().enumerate().map(value).collect::<Result<Vec<_>, _>>()?;
+        match recorded.first() {
+            None => Ok(values),
+            Some((name, _)) => {
+                let message = format!("expected a program that takes the recorded value of input \"{name}\"");
+                Err(Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, message))
+            }
+        }
     }
 
     /// Reads the recorded outputs, one per model output.

@@ -168,11 +168,12 @@ pub(crate) fn model_signature(model: &ModelProto) -> Result<Signature, Vec<Diagn
         Ok(ports)
     };
     let (declared, outputs) = (ports(&graph.input, "input")?, ports(&graph.output, "output")?);
-    let mut signature = Signature { outputs, ..Signature::default() };
+    let declared_names = graph.input.iter().map(|input| (input.name.clone(), is_optional(&input.name))).collect();
+    let mut signature = Signature { outputs, declared: declared_names, ..Signature::default() };
     let is_weight = model.ir_version < DEFAULTS_IR_VERSION;
-    for (position, port) in declared.into_iter().enumerate() {
+    for port in declared {
         if is_optional(&port.name) {
-            signature.optional.push(OptionalInput { port, position, is_weight });
+            signature.optional.push(OptionalInput { port, is_weight });
         } else {
             signature.inputs.push(port);
         }

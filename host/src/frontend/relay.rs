@@ -293,7 +293,8 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
     }
     let named_constants = tensor_types(module.ty(main.body)).into_iter().enumerate();
     let outputs = named_constants.map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?;
-    Ok(Signature { inputs, outputs, optional: Vec::new() })
+    let declared = inputs.iter().map(|input| (input.name.clone(), false)).collect();
+    Ok(Signature { inputs, outputs, optional: Vec::new(), declared })
 }
 
 /// Returns the leaves of a type from left to right, with nested tuples flattened.

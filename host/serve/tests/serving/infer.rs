@@ -1,7 +1,7 @@
 //! Tests of inference over JSON.
 
 use crate::client::input;
-use crate::models::{TYPES, serve};
+use crate::models::{TYPES, serve, serve_repository};
 use serde_json::{Value, json};
 
 #[test]
@@ -225,4 +225,30 @@ fn classification_returns_the_largest_values() {
     let expected = json!({"name": "output_0", "datatype": "BYTES", "shape": [2, 2],
                           "data": ["3.000000:1", "3.000000:3", "9.000000:0", "9.000000:2"]});
     assert_eq!(reply["outputs"][0], expected);
+}
+
+#[test]
+fn inputs_with_a_default_value_may_be_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("affine/1");
+    std::fs::create_dir_all(&folder).unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/operators/reads_overridden_initializer/model.onnx");
+    std::fs::copy(model, folder.join("model.onnx")).unwrap();
+    let server = serve_repository(dir, &[]);
+    let mut client = server.client();
+    let metadata = client.get("/v2/models/affine").ok().json();
+    assert_eq!(metadata["inputs"].as_array().unwrap().len(), 1);
+    // The weights are the identity, and the bias is zero.
+    let x = input("x", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let mut infer = |inputs: Value| client.infer("affine", &json!({ "inputs": inputs }));
+    let data = |reply: Value| reply["outputs"][0]["data"].clone();
+    assert_eq!(data(infer(json!([x])).ok().json()), json!([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    let bias = input("b", &[3], &[10.0, 20.0, 30.0]);
+    assert_eq!(data(infer(json!([bias, x])).ok().json()), json!([11.0, 22.0, 33.0, 14.0, 25.0, 36.0]));
+    assert_eq!(data(infer(json!([x])).ok().json()), json!([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    let message = infer(json!([x, {"name": "b", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]}])).error(400);
+    assert!(message.contains("'b' data-type is 'INT64'"), "{message}");
+    let message = infer(json!([x, input("b", &[4], &[0.0; 4])])).error(400);
+    assert!(message.contains("unexpected shape for input 'b'"), "{message}");
+    assert!(infer(json!([bias])).error(400).contains("missing required input(s)"));
 }
