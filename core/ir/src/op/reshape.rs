@@ -12,6 +12,9 @@ use crate::tensor::{TensorView, TensorViewMut};
 pub(super) const MAX_RANK: usize = 64;
 
 fn copy(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    if inputs[0].len() != outputs[0].len() {
+        return Err(format!("expected a result of {} elements, found {:?}", inputs[0].len(), outputs[0].shape));
+    }
     outputs[0].data.copy_from_slice(inputs[0].data);
     Ok(())
 }

@@ -162,7 +162,7 @@ fn check_attributes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
 
 fn resize_type(relation: &Relation<'_>) -> TypeResult {
     check_attributes(relation)?;
-    let (data, extent) = (relation.tensor(0)?, relation.tensor(1)?);
+    let (data, extent, _) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
     let axes = axes(relation)?;
     if extent.dims.len() != 1 || extent.dims[0].fixed().is_some_and(|n| n != axes.len()) {
         let sizes_type = &relation.args[1];

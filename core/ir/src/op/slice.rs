@@ -222,6 +222,9 @@ inventory::submit! {
 fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
     check_mode(relation)?;
     let data = relation.tensor(0)?;
+    for i in 1..relation.args.len() {
+        relation.tensor(i)?;
+    }
     let values = [1, 2, 3].map(|i| relation.known_ints(i));
     let known_axes = relation.known_ints(4);
     let has_axes = relation.args.len() > 4;

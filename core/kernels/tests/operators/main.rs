@@ -8,6 +8,7 @@ mod kernels;
 mod neural;
 mod qnn;
 mod qnn_kernels;
+mod random_calls;
 mod reduce;
 mod relay;
 mod shape;

@@ -34,6 +34,12 @@ fn indices_out_of_range_are_errors() {
 }
 
 #[test]
+fn axes_beyond_int64_are_errors() {
+    let (axes, x) = (Tensor::from_slice(&[2], &[u64::MAX, 0]), Tensor::from_slice(&[1, 2], &[0f32; 2]));
+    rejects("dyn.squeeze", &Attrs::none(), &[&x, &axes], "expected a result of 2 elements, found []");
+}
+
+#[test]
 fn inconsistent_sparse_tensors_are_errors() {
     let none = Attrs::none();
     let (v, matrix) = (vector(&[1.0, 2.0]), Tensor::from_slice(&[2, 3], &[0f32; 6]));
