@@ -183,23 +183,27 @@ fn rejects_tensors_of_wrong_size() {
 
 #[test]
 fn rejects_values_that_are_not_constant() {
+    let branch = |name: &str, op: &str| AttributeProto {
+        name: name.into(),
+        r#type: AttributeType::Graph as i32,
+        g: Some(Box::new(GraphProto {
+            node: vec![node(op, &["x"], &[op])],
+            output: vec![port(op, &[])],
+            ..GraphProto::default()
+        })),
+        ..AttributeProto::default()
+    };
     let nodes = vec![
+        node("ReduceMax", &["x"], &["max"]),
+        node("IsNaN", &["max"], &["cond"]),
         NodeProto {
-            attribute: vec![AttributeProto {
-                name: "to".into(),
-                r#type: AttributeType::Int as i32,
-                i: Some(7),
-                ..AttributeProto::default()
-            }],
-            ..node("Cast", &["x"], &["times"])
+            attribute: vec![branch("then_branch", "Relu"), branch("else_branch", "Flatten")],
+            ..node("If", &["cond"], &["y"])
         },
-        node("Upsample", &["x", "x"], &["y"]),
     ];
-    let mut old_model = model(nodes, vec![]);
-    old_model.opset_import[0].version = 9;
-    let error = error(old_model);
-    assert_eq!(error.code, frontends::NOT_CONSTANT);
-    assert!(error.message.contains("Upsample") && error.message.contains("(scales)"), "{}", error.message);
+    let error = error(model(nodes, vec![]));
+    assert_eq!(error.code, frontends::NOT_CONSTANT, "{error}");
+    assert!(error.message.contains("If") && error.message.contains("condition"), "{}", error.message);
 }
 
 #[test]

@@ -94,14 +94,26 @@ fn default_values_are_replaced_by_name() {
 
 #[test]
 fn default_that_must_be_constant_stays() {
-    let scales = Tensor::from_slice(&[4], &[1f32, 1.0, 2.0, 2.0]);
-    let inputs = vec![port("x", DType::F32, &["1", "1", "2", "2"]), port("scales", DType::F32, &["4"])];
-    let nodes = vec![node("Resize", &["x", "", "scales"], "y", vec![])];
-    let bytes = model(inputs, nodes, &[("scales", scales)]).encode_to_vec();
+    let branch = |name: &str, nodes: Vec<NodeProto>| AttributeProto {
+        name: name.into(),
+        r#type: AttributeType::Graph as i32,
+        g: Some(Box::new(GraphProto {
+            output: vec![port(&nodes.last().unwrap().output[0], DType::F32, &[])],
+            node: nodes,
+            ..GraphProto::default()
+        })),
+        ..AttributeProto::default()
+    };
+    // The branches return values of different ranks.
+    let then_branch = branch("then_branch", vec![node("Relu", &["x"], "t", vec![])]);
+    let else_branch = branch("else_branch", vec![node("Flatten", &["x"], "e", vec![])]);
+    let inputs = vec![port("x", DType::F32, &["2", "3", "4"]), port("clips", DType::Bool, &["1"])];
+    let nodes = vec![node("If", &["clips"], "y", vec![then_branch, else_branch])];
+    let bytes = model(inputs, nodes, &[("clips", Tensor::from_bools(&[1], &[true]))]).encode_to_vec();
     let model = Model::compile(&session(), bytes, &CompileOptions::new()).unwrap();
     assert!(model.inputs().len() == 1 && model.optional_inputs().is_empty());
     let [warning] = model.warnings() else { panic!("expected one warning, found {:?}", model.warnings()) };
-    assert_eq!(warning.message, "input \"scales\" keeps its default value");
+    assert_eq!(warning.message, "input \"clips\" keeps its default value");
 }
 
 /// Returns the bytes of the constants in the programs of a model.

@@ -84,6 +84,11 @@ fn is_narrow(rebuild: &Rebuild<'_>, id: ExprId) -> bool {
     dtype(rebuild, id).is_some_and(|d| d.is_int() && d.size() <= 2)
 }
 
+/// Tests for integers whose products can be added in 32 bits.
+fn has_8_bits(rebuild: &Rebuild<'_>, id: ExprId) -> bool {
+    dtype(rebuild, id).is_some_and(|d| d.is_int() && d.size() == 1)
+}
+
 impl Affine {
     /// Returns true if the scale and the zero point have one element each.
     fn is_single(&self, rebuild: &Rebuild<'_>) -> bool {
@@ -184,8 +189,8 @@ impl Representations {
         };
         let is_per_channel = !weight.is_single(rebuild);
         let is_supported = data.is_single(rebuild)
-            && is_narrow(rebuild, data.value)
-            && is_narrow(rebuild, weight.value)
+            && has_8_bits(rebuild, data.value)
+            && has_8_bits(rebuild, weight.value)
             && (!is_per_channel || weight.axis == weight_axis && name != "nn.batch_matmul");
         let (Some(input), Some(kernel)) = (floats(rebuild, data.scale), floats(rebuild, weight.scale)) else {
             return Ok(None);

@@ -16,6 +16,7 @@ mod embedding;
 mod forest;
 mod geometry;
 mod index;
+mod loops;
 mod loss;
 mod math;
 mod ml;

@@ -1,7 +1,7 @@
 //! Linear attention and causal convolution, both with a state that is carried from step to step.
 
 use super::attention::split_heads;
-use super::control::{Carried, End, Iteration, Limits, counter, run_loop};
+use super::loops::{Carried, End, Iteration, Limits, counter, run_loop};
 use super::{Node, Outputs, Result, Row, attrs};
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::DType;

@@ -5,7 +5,7 @@
 //! read and write. Its tensors have the same rank. An optional value is the value; its presence is known when the model
 //! is read.
 
-use super::control::{Carried, Iteration, Limits, counter, run_loop};
+use super::loops::{Carried, Iteration, Limits, counter, run_loop};
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::{AttrValue, ExprId, Type};
 use byoc_ir::tensor::{DType, Tensor};

@@ -3,7 +3,7 @@
 use super::activation::Activation;
 use super::weights::Matrix;
 use super::{Kind, Node, Result, attrs};
-use crate::ops::control::{Carried, End, Iteration, Limits, counter, run_loop};
+use crate::ops::loops::{Carried, End, Iteration, Limits, counter, run_loop};
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 
