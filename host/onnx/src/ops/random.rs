@@ -54,7 +54,11 @@ fn computed_type(dtype: DType) -> DType {
 /// `part` tells the keys of one operator apart.
 fn key(n: &mut Node<'_, '_>, part: u64) -> Result<ExprId> {
     let seed = match n.has("seed") {
-        true => (n.float_attr("seed", 0.0)? as f32).to_bits().into(),
+        // The seed of Dropout is an integer, all others are floats.
+        true => match n.int_attr("seed", 0) {
+            Ok(seed) => seed.cast_unsigned(),
+            Err(_) => (n.float_attr("seed", 0.0)? as f32).to_bits().into(),
+        },
         false => n.random_number() << 32,
     };
     // The state of Threefry: four words of the key, four of the counter, and the first bit of the path.
