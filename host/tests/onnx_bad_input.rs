@@ -4,9 +4,8 @@ mod support;
 
 use byoc::frontend::onnx::convert_model;
 use byoc::frontend::onnx::proto::{
-    AttributeProto, AttributeType, Bytes, DimensionProto, DimensionValue, FunctionProto, GraphProto, ModelProto,
-    NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TensorTypeProto, TypeProto,
-    ValueInfoProto,
+    AttributeProto, AttributeType, Bytes, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    StringStringEntryProto, TensorProto, ValueInfoProto,
 };
 use byoc::frontend::onnx::tensor::encode;
 use byoc::frontend::{self, LoadOptions};
@@ -14,43 +13,17 @@ use byoc::io::random::Random;
 use byoc_ir::cancel::Cancel;
 use byoc_ir::diag::{Code, Diagnostic, MAX_REPORTED, codes, codes::frontends};
 use byoc_ir::ir::Module;
-use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::text::{PrintOptions, print};
 use prost::Message;
 use std::path::Path;
 use std::time::Duration;
+use support::onnx::{self, integer, node, port};
 use support::test_data;
-
-fn port(name: &str, dims: &[DimensionValue]) -> ValueInfoProto {
-    let dim = dims.iter().map(|d| DimensionProto { value: Some(d.clone()) }).collect();
-    let tensor_type = Some(TensorTypeProto { elem_type: 1, shape: Some(TensorShapeProto { dim }) });
-    let ty = TypeProto { tensor_type, ..TypeProto::default() };
-    ValueInfoProto { name: name.into(), r#type: Some(ty), ..ValueInfoProto::default() }
-}
-
-fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
-    NodeProto {
-        op_type: op.into(),
-        input: inputs.iter().map(|&s| s.into()).collect(),
-        output: outputs.iter().map(|&s| s.into()).collect(),
-        ..NodeProto::default()
-    }
-}
 
 /// Creates a model with an input `x` of two elements and an output `y`.
 fn model(nodes: Vec<NodeProto>, initializer: Vec<TensorProto>) -> ModelProto {
-    ModelProto {
-        ir_version: 8,
-        opset_import: vec![OperatorSetIdProto { domain: String::new(), version: 17 }],
-        graph: Some(GraphProto {
-            node: nodes,
-            initializer,
-            input: vec![port("x", &[DimensionValue::DimValue(2)])],
-            output: vec![port("y", &[DimensionValue::DimValue(2)])],
-            ..GraphProto::default()
-        }),
-        ..ModelProto::default()
-    }
+    onnx::model(onnx::graph(vec![port("x", DType::F32, &["2"])], nodes, initializer))
 }
 
 fn error(model: ModelProto) -> Diagnostic {
@@ -188,7 +161,7 @@ fn rejects_values_that_are_not_constant() {
         r#type: AttributeType::Graph as i32,
         g: Some(Box::new(GraphProto {
             node: vec![node(op, &["x"], &[op])],
-            output: vec![port(op, &[])],
+            output: vec![port(op, DType::F32, &[])],
             ..GraphProto::default()
         })),
         ..AttributeProto::default()
@@ -248,7 +221,7 @@ fn rejects_malformed_trees() {
         let mut model = model(vec![NodeProto { domain: "ai.onnx.ml".into(), attribute, ..trees }], vec![]);
         model.opset_import.push(OperatorSetIdProto { domain: "ai.onnx.ml".into(), version: 3 });
         if let Some(graph) = &mut model.graph {
-            graph.output = vec![port("y", &[DimensionValue::DimValue(1), DimensionValue::DimValue(1)])];
+            graph.output = vec![port("y", DType::F32, &["1", "1"])];
         }
         model
     };
@@ -275,10 +248,6 @@ fn rejects_malformed_trees() {
     }
 }
 
-fn int(name: &str, i: i64) -> AttributeProto {
-    AttributeProto { name: name.into(), r#type: AttributeType::Int as i32, i: Some(i), ..AttributeProto::default() }
-}
-
 /// Creates a model with one node of ONNX Runtime's domain.
 fn contrib_model(node: NodeProto, initializer: Vec<TensorProto>) -> ModelProto {
     let mut model = model(vec![NodeProto { domain: "com.microsoft".into(), ..node }], initializer);
@@ -288,7 +257,7 @@ fn contrib_model(node: NodeProto, initializer: Vec<TensorProto>) -> ModelProto {
 
 #[test]
 fn rejects_training_on_data_without_channels() {
-    let attribute = vec![int("training_mode", 1)];
+    let attribute = vec![integer("training_mode", 1)];
     let normalization = NodeProto { attribute, ..node("BatchNormalization", &["x", "x", "x", "x", "x"], &["y"]) };
     let message = error(model(vec![normalization], vec![])).message;
     assert!(message.ends_with("expected data of rank 2 or more, found Tensor[(2), float32]"), "{message}");
@@ -296,7 +265,7 @@ fn rejects_training_on_data_without_channels() {
 
 #[test]
 fn rejects_attention_of_other_ranks() {
-    let heads = || vec![int("num_heads", 1), int("kv_num_heads", 1)];
+    let heads = || vec![integer("num_heads", 1), integer("kv_num_heads", 1)];
     let lengths = encode("l", &Tensor::from_slice(&[1], &[1i32]));
     for (op, inputs) in [
         ("GroupQueryAttention", &["x", "x", "x", "", "", "l", "l"][..]),
@@ -319,7 +288,7 @@ fn rejects_malformed_quantized_weights() {
     let indices = encode("i", &Tensor::from_slice(&[1], &[0i64]));
     let zeros = |count: usize| encode("z", &Tensor::from_slice(&[count], &vec![0i8; count]));
     let bnb4 = |count: usize| {
-        let attribute = vec![int("K", 2), int("N", 16), int("block_size", 16)];
+        let attribute = vec![integer("K", 2), integer("N", 16), integer("block_size", 16)];
         (NodeProto { attribute, ..node("MatMulBnb4", &["x", "w", "s"], &["y"]) }, vec![bytes(&[count]), scales(2)])
     };
     let gather = |attribute: Vec<AttributeProto>, scales: TensorProto| {
@@ -339,13 +308,13 @@ fn rejects_malformed_quantized_weights() {
                     Tensor[(2), float32]",
         ),
         (
-            gather(vec![int("quantize_axis", 0)], scale_rows(1)),
+            gather(vec![integer("quantize_axis", 0)], scale_rows(1)),
             "packed data: expected quantize_axis 1 and another \
                     gather_axis, found 0 and 0",
         ),
-        (gather(vec![int("bits", 3)], scale_rows(1)), "attribute bits: expected 2, 4 or 8, found 3"),
+        (gather(vec![integer("bits", 3)], scale_rows(1)), "attribute bits: expected 2, 4 or 8, found 3"),
         (
-            gather(vec![int("block_size", 16)], scale_rows(3)),
+            gather(vec![integer("block_size", 16)], scale_rows(3)),
             "scales: expected one per block of 16 along an axis of 32, \
                     found 3",
         ),
@@ -545,8 +514,7 @@ fn ten_thousand_mutations_never_panic() {
 #[test]
 fn a_rank_is_checked_before_dimensions_are_named() {
     let mut model = model(vec![node("Relu", &["x"], &["y"])], Vec::new());
-    let dims = vec![DimensionValue::DimParam(String::new()); 65];
-    model.graph.as_mut().unwrap().input[0] = port("x", &dims);
+    model.graph.as_mut().unwrap().input[0] = port("x", DType::F32, &[""; 65]);
     let errors = convert_model(model, &LoadOptions::default(), None).unwrap_err();
     let [error] = &errors[..] else { panic!("expected one error, found {errors:?}") };
     assert_eq!(error.code, frontends::UNSUPPORTED_TYPE);
@@ -559,7 +527,7 @@ fn branch(name: &str, op: &str, inputs: &[&str]) -> AttributeProto {
         r#type: AttributeType::Graph as i32,
         g: Some(Box::new(GraphProto {
             node: vec![node(op, inputs, &["result"])],
-            output: vec![port("result", &[])],
+            output: vec![port("result", DType::F32, &[])],
             ..GraphProto::default()
         })),
         ..AttributeProto::default()
@@ -568,9 +536,8 @@ fn branch(name: &str, op: &str, inputs: &[&str]) -> AttributeProto {
 
 /// Creates a model with an `If` whose condition is known at run time, and a constant `axis` of 0.
 fn model_with_branches(then_branch: AttributeProto, else_branch: AttributeProto) -> ModelProto {
-    let to = AttributeProto { name: "to".into(), r#type: AttributeType::Int as i32, i: Some(9), ..Default::default() };
     let maximum = node("ReduceMax", &["x"], &["maximum"]);
-    let cast = NodeProto { attribute: vec![to], ..node("Cast", &["maximum"], &["condition"]) };
+    let cast = NodeProto { attribute: vec![integer("to", 9)], ..node("Cast", &["maximum"], &["condition"]) };
     let choice = NodeProto {
         name: "choice".into(),
         attribute: vec![then_branch, else_branch],
@@ -622,7 +589,7 @@ fn changed(change: impl FnOnce(&mut GraphProto)) -> ModelProto {
 fn errors_beyond_the_first_are_counted() {
     const COUNT: usize = MAX_REPORTED + 50;
     let untyped = |i: usize| ValueInfoProto { name: format!("v{i}"), ..ValueInfoProto::default() };
-    let symbolic = |i: usize| port(&format!("v{i}"), &[DimensionValue::DimParam(format!("d{i}"))]);
+    let symbolic = |i: usize| port(&format!("v{i}"), DType::F32, &[&format!("d{i}")]);
     for model in [
         changed(|graph| graph.input.extend((0..COUNT).map(untyped))),
         changed(|graph| graph.output.extend((0..COUNT).map(untyped))),
@@ -654,11 +621,37 @@ fn import_ends_after_cancellation() {
     calls.functions.push(FunctionProto { input: names("i"), output: names("i"), ..function });
     for model in [
         calls,
-        changed(|graph| graph.input.extend(names("v").iter().map(|name| port(name, &[])))),
+        changed(|graph| graph.input.extend(names("v").iter().map(|name| port(name, DType::F32, &[])))),
         changed(|graph| graph.node.extend(names("Unknown").iter().map(|name| node(name, &["x"], &[""])))),
         changed(|graph| graph.node.extend(vec![node("Relu", &["x"], &[""]); COUNT])),
     ] {
         let errors = cancel.within(|| errors(model));
         assert_eq!(errors.iter().map(|error| error.code).collect::<Vec<_>>(), [codes::runtime::TIMED_OUT]);
     }
+}
+
+#[test]
+fn nested_loops_are_not_unrolled_without_end() {
+    // Three loops of 1000 iterations carry a sequence, so they are unrolled.
+    let body = |nodes: Vec<NodeProto>| AttributeProto {
+        name: "body".into(),
+        r#type: AttributeType::Graph as i32,
+        g: Some(Box::new(GraphProto {
+            node: nodes,
+            input: ["i", "go", "carried"].map(|name| port(name, DType::F32, &[])).to_vec(),
+            output: ["go", "result"].map(|name| port(name, DType::F32, &[])).to_vec(),
+            ..GraphProto::default()
+        })),
+        ..AttributeProto::default()
+    };
+    let mut nodes = vec![node("Identity", &["carried"], &["result"])];
+    for _ in 0..3 {
+        let attribute = vec![body(nodes)];
+        nodes = vec![NodeProto { attribute, ..node("Loop", &["trips", "", "carried"], &["result"]) }];
+    }
+    nodes.insert(0, node("SequenceConstruct", &["x"], &["carried"]));
+    nodes.push(node("SequenceAt", &["result", "position"], &["y"]));
+    let numbers = [("trips", 1000i64), ("position", 0)];
+    let error = error(model(nodes, numbers.map(|(name, number)| encode(name, &Tensor::scalar(number))).to_vec()));
+    assert!(error.message.contains("at most 1000000 nodes after unrolling"), "{error}");
 }

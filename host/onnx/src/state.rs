@@ -5,7 +5,7 @@ use super::graph::{FlatGraph, FlatNode};
 use super::names::{Names, Source};
 use super::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use super::size::{Size, Sizes};
-use super::tensor;
+use super::{invalid_model, tensor};
 use byoc_ir::cancel;
 use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_ir::interface::Signature;
@@ -37,6 +37,10 @@ const MAX_ORIGINS: usize = 2048;
 /// Maximum total number of unrolled steps over all recurrent layers in a model. Each step has about a dozen operators,
 /// so a backend would take minutes to compile many more steps.
 pub const MAX_STEPS: usize = 10_000;
+
+/// Maximum number of conversions of nodes in subgraphs. The body of a loop is converted until its types are known, or once
+/// for each iteration, and so are the loops in it.
+const MAX_CONVERSIONS: usize = 1_000_000;
 
 /// Function that converts the node at the given position in its graph.
 pub type ConvertNode = fn(&mut ConversionState<'_>, &FlatNode, usize) -> Result<()>;
@@ -76,6 +80,8 @@ pub struct ConversionState<'m> {
     pub excluded_ones: BTreeSet<Name>,
     /// Zero vectors, by the symbolic dimension that is their length.
     pub dim_zeros: BTreeMap<Name, ExprId>,
+    /// Remaining conversions of nodes in subgraphs.
+    conversions_left: usize,
     /// Number of random operators so far.
     pub random_numbers: u64,
     /// Iteration numbers of the loops around the current node, innermost last.
@@ -142,6 +148,7 @@ impl<'m> ConversionState<'m> {
             excludes_ones: false,
             excluded_ones: BTreeSet::new(),
             dim_zeros: BTreeMap::new(),
+            conversions_left: MAX_CONVERSIONS,
             random_numbers: 0,
             iterations: Vec::new(),
             steps_left: MAX_STEPS,
@@ -330,6 +337,10 @@ impl<'m> ConversionState<'m> {
         }
         for (position, node) in nodes.iter().enumerate() {
             cancel::check(|| format!("{position} of {} nodes of a subgraph had been converted", nodes.len()))?;
+            self.conversions_left = self.conversions_left.checked_sub(1).ok_or_else(|| {
+                let message = format!("loops: expected at most {MAX_CONVERSIONS} nodes after unrolling, found more");
+                Box::new(invalid_model(message))
+            })?;
             (self.convert)(self, node, position)?;
         }
         let output = |port: &ValueInfoProto| {

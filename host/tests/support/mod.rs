@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod onnx;
+
 use byoc_ir::ir::{Callee, Expr, ExprId, Module};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::Tensor;

@@ -90,11 +90,10 @@ pub(super) fn pack(n: &mut Node<'_, '_>, value: ExprId) -> Result<Packed> {
     let Some(&first) = elements.first() else {
         return Err(n.invalid_node("expected a sequence that is not empty, as its tensors have an unknown rank"));
     };
-    let mut packed = empty(n, n.dtype(first)?, n.rank(first)?)?;
-    for element in elements {
-        packed = append(n, packed, element)?;
-    }
-    Ok(packed)
+    let ty = (n.dtype(first)?, n.rank(first)?);
+    let parts = elements.into_iter().map(|element| parts(n, element, ty)).collect::<Result<Vec<_>>>()?;
+    let (data, shapes): (Vec<ExprId>, Vec<ExprId>) = parts.into_iter().unzip();
+    Ok(Packed { data: n.concatenate(&data, 0)?, shapes: n.concatenate(&shapes, 0)? })
 }
 
 /// Creates an empty sequence of tensors of a rank.
@@ -104,16 +103,25 @@ pub(super) fn empty(n: &mut Node<'_, '_>, dtype: DType, rank: usize) -> Result<P
 
 /// Returns a sequence with another tensor at its end.
 fn append(n: &mut Node<'_, '_>, Packed { data, shapes }: Packed, element: ExprId) -> Result<Packed> {
-    let expected = (n.dtype(data)?, n.dims(shapes)?[1].fixed());
+    let ty = packed_type(n, Packed { data, shapes })?;
+    let (elements, row) = parts(n, element, ty)?;
+    Ok(Packed { data: n.concatenate(&[data, elements], 0)?, shapes: n.concatenate(&[shapes, row], 0)? })
+}
+
+/// Returns the elements of a tensor, a vector, and its shape, a row. The tensor must have the given element type and rank.
+fn parts(n: &mut Node<'_, '_>, element: ExprId, (dtype, rank): (DType, usize)) -> Result<(ExprId, ExprId)> {
     let found = n.ty(element)?;
-    if expected != (found.dtype, Some(found.dims.len())) {
-        let rank = expected.1.unwrap_or_default();
-        return Err(n.invalid_node(format!("expected a tensor of {} with rank {rank}, found {found}", expected.0)));
+    if (found.dtype, found.dims.len()) != (dtype, rank) {
+        return Err(n.invalid_node(format!("expected a tensor of {dtype} with rank {rank}, found {found}")));
     }
     let elements = n.op("reshape", &[element], attrs![newshape: [-1]])?;
-    let shape = n.shape_vector(element, 0..found.dims.len())?;
-    let row = n.reshape(shape, &[1, found.dims.len()])?;
-    Ok(Packed { data: n.concatenate(&[data, elements], 0)?, shapes: n.concatenate(&[shapes, row], 0)? })
+    let shape = n.shape_vector(element, 0..rank)?;
+    Ok((elements, n.reshape(shape, &[1, rank])?))
+}
+
+/// Returns the element type and the rank of the tensors of a sequence.
+fn packed_type(n: &mut Node<'_, '_>, Packed { data, shapes }: Packed) -> Result<(DType, usize)> {
+    Ok((n.dtype(data)?, n.dims(shapes)?[1].fixed().unwrap_or_default()))
 }
 
 fn at(n: &mut Node<'_, '_>, Packed { data, shapes }: Packed, position: ExprId) -> Result<ExprId> {
@@ -339,9 +347,6 @@ pub(super) fn element_type(n: &mut Node<'_, '_>, value: ExprId) -> Result<Option
             Some(&first) => Some((n.dtype(first)?, n.rank(first)?)),
             None => None,
         },
-        Sequence::Packed(Packed { data, shapes }) => {
-            let rank = n.dims(shapes)?[1].fixed().unwrap_or_default();
-            Some((n.dtype(data)?, rank))
-        }
+        Sequence::Packed(packed) => Some(packed_type(n, packed)?),
     })
 }
