@@ -50,9 +50,9 @@ def of_model(error: _errors.Error, opsets: dict[str, int]) -> Exception:
             f"This is an invalid model. Error No Op registered for {_operator(error)} with domain_version of "
             f"{version}\n{text}"
         )
-    if error.code == "E0521" and "reads" in error.message:
+    if error.code == "E0521":
         return InvalidArgument.of(f"Invalid model. {text}")
-    if error.code in ("E0502", "E0505", "E0520", "E0521", "E0522", "E0523"):
+    if error.code in ("E0502", "E0505", "E0523"):
         return InvalidGraph.of(f"This is an invalid model. {text}")
     if error.code == "E0518":
         return NotImplemented.of(text)
