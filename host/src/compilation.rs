@@ -9,6 +9,7 @@ use byoc_runtime::cancel::Cancel;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::{Failure, Session, artifact};
 use bytes::Bytes;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,6 +71,8 @@ pub struct CompileOptions {
     load: LoadOptions,
     specialized: BTreeMap<String, Vec<usize>>,
     cancel: Option<Cancel>,
+    /// True to compile no program for the optional inputs.
+    omits_optional: bool,
 }
 
 impl CompileOptions {
@@ -144,6 +147,16 @@ impl CompileOptions {
         self.cancel.as_ref().unwrap_or(&session.cancel)
     }
 
+    /// Returns the options for a program that takes inputs of known shapes, and no optional inputs.
+    pub(crate) fn for_shapes(&self, inputs: &[String], shapes: &[Vec<usize>]) -> CompileOptions {
+        let mut options = self.clone();
+        (options.build.progress, options.omits_optional) = (None, true);
+        options.load.input_shapes = inputs.iter().cloned().zip(shapes.iter().cloned()).collect();
+        options.specialized.clear();
+        options.load.open.clear();
+        options
+    }
+
     /// Reports the stages of the compilation to `report`.
     #[must_use]
     pub fn progress(mut self, report: impl Fn(&Stage) + Send + Sync + 'static) -> CompileOptions {
@@ -159,6 +172,8 @@ pub struct Compilation {
     explanation: Arc<Explanation>,
     warnings: Arc<Vec<Diagnostic>>,
     pub(crate) progress: Option<Progress>,
+    /// True if the digest of the model covers all bytes that it was compiled from.
+    pub(crate) is_self_contained: bool,
 }
 
 impl Compilation {
@@ -173,10 +188,12 @@ impl Compilation {
         build.report(|| Stage::Read);
         let _scope = options.cancellation(session).enter();
         let specialized_dims: Vec<(String, Vec<usize>)> = options.specialized.clone().into_iter().collect();
+        let load = LoadOptions { keeps_optional: !options.omits_optional, ..options.load.clone() };
+        let is_self_contained = Cell::new(true);
         let output = build::build_programs(
-            &options.load,
+            &load,
             &specialized_dims,
-            |load| read(&source, load),
+            |load| read(&source, load).inspect(|model| is_self_contained.set(model.is_self_contained)),
             |model| build::build(session, model, &build, &mut |_| {}),
         )?;
         let warnings = output.warnings().cloned().collect();
@@ -185,6 +202,7 @@ impl Compilation {
             explanation: Arc::new(output.explanation),
             warnings: Arc::new(warnings),
             progress: build.progress,
+            is_self_contained: is_self_contained.get(),
         })
     }
 
@@ -205,6 +223,7 @@ impl Compilation {
             explanation: Arc::new(explanation),
             warnings: Arc::default(),
             progress: None,
+            is_self_contained: false,
         })
     }
 

@@ -85,6 +85,7 @@
 //!
 //! Events and spans are emitted through [`tracing`]; without a subscriber, they are discarded at negligible cost.
 
+mod adaptive;
 pub mod build;
 pub mod compare;
 mod compilation;

@@ -1,5 +1,6 @@
 //! Library interface for loaded models.
 
+use crate::adaptive::{Adaptive, Chosen};
 use crate::build::Stage;
 use crate::build::backend::check_run_option;
 use crate::build::explanation::Explanation;
@@ -26,6 +27,7 @@ pub struct Model(Arc<Inner>);
 
 struct Inner {
     loaded: byoc_runtime::Model,
+    adaptive: Option<Adaptive>,
     names: Arc<[String]>,
     explanation: Arc<Explanation>,
     warnings: Vec<Diagnostic>,
@@ -73,6 +75,11 @@ impl RunOptions {
         (!self.backend_options.is_empty()).then(|| self.backend_options.clone().enter())
     }
 
+    /// Returns true if the run may take as long as it needs.
+    fn is_unlimited(&self) -> bool {
+        self.timeout.is_none() && self.cancel.is_none()
+    }
+
     /// Returns the cancellation of a run; `None` if the run uses the cancellation of the session.
     pub fn cancellation(&self, session: &Cancel) -> Option<Cancel> {
         match (&self.cancel, self.timeout) {
@@ -107,6 +114,28 @@ impl Model {
     /// # Errors
     /// If an operator can run only on the host and has no host implementation, or the load is cancelled.
     pub fn of(session: &Session, compilation: Compilation) -> Result<Model, Error> {
+        Model::with(session, compilation, None)
+    }
+
+    /// Loads the compilation of a model with unknown sizes, as [`Model::of`] does, and adapts it to its inputs: shapes
+    /// that come twice in a row get a program of their own, compiled from `source` with the same options while the second
+    /// run waits. There are at most four such programs, each compiled after more runs than the one before, and their
+    /// constants have at most 512 MiB. Runs with a time limit or a cancellation compile nothing, and nor do models with
+    /// weights in other files, or with regions that have state.
+    ///
+    /// # Errors
+    /// Same as [`Model::of`].
+    pub fn adaptive(
+        session: &Arc<Session>,
+        compilation: Compilation,
+        source: Source,
+        options: CompileOptions,
+    ) -> Result<Model, Error> {
+        let adaptive = Adaptive::new(session, &compilation, source, options);
+        Model::with(session, compilation, adaptive)
+    }
+
+    fn with(session: &Session, compilation: Compilation, adaptive: Option<Adaptive>) -> Result<Model, Error> {
         if let Some(progress) = &compilation.progress {
             progress.report(&Stage::Load);
         }
@@ -114,12 +143,14 @@ impl Model {
         let compiled = Arc::unwrap_or_clone(compilation.compiled);
         let (loaded, load_warnings) = byoc_runtime::Model::load(session, compiled, session.cache_dir.as_deref())?;
         plain_warnings.extend(load_warnings);
+        let adaptive = adaptive.filter(|_| !loaded.is_stateful());
         let warnings = plain_warnings.iter().map(|warning| warning.in_interface(Interface::Rust)).collect();
         let names = loaded.outputs().iter().map(|port| port.name.clone()).collect();
         let executors = Executors::new(session.pool.threads());
         let cancel = session.cancel.clone();
         let staging = Mutex::default();
-        let inner = Inner { loaded, names, explanation, warnings, plain_warnings, cancel, executors, staging };
+        let inner =
+            Inner { loaded, adaptive, names, explanation, warnings, plain_warnings, cancel, executors, staging };
         Ok(Model(Arc::new(inner)))
     }
 
@@ -163,6 +194,14 @@ impl Model {
     pub fn release_memory(&self) {
         self.0.staging.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.0.loaded.release_memory();
+        if let Some(adaptive) = &self.0.adaptive {
+            adaptive.release_memory();
+        }
+    }
+
+    /// Returns the number of programs that were compiled for shapes that came again; see [`Model::adaptive`].
+    pub fn adapted(&self) -> usize {
+        self.0.adaptive.as_ref().map_or(0, Adaptive::count)
     }
 
     /// Returns the warnings with texts that name the options or functions of `interface`.
@@ -201,7 +240,8 @@ impl Model {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel);
         let _scope = options.enter();
-        let tensors = self.0.loaded.run_under(&bound, cancel.as_ref().unwrap_or(&self.0.cancel))?;
+        let loaded = self.0.loaded_for(&bound, options.is_unlimited());
+        let tensors = loaded.run_under(&bound, cancel.as_ref().unwrap_or(&self.0.cancel))?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
 
@@ -211,7 +251,7 @@ impl Model {
     /// Same as [`Model::run`].
     pub fn run_observed<'a>(&self, inputs: impl Into<Inputs<'a>>, observer: &dyn Observer) -> Result<Outputs, Error> {
         let bound = self.bind(inputs.into())?;
-        let tensors = self.0.loaded.run_observed(&bound, observer)?;
+        let tensors = self.0.loaded_for(&bound, true).run_observed(&bound, observer)?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
 
@@ -229,7 +269,8 @@ impl Model {
         let cancel = options.cancellation(&self.0.cancel);
         let cancel = cancel.as_ref().unwrap_or(&self.0.cancel);
         let _scope = options.enter();
-        let tensors = self.0.loaded.run_observed_under(&bound, observer, cancel)?;
+        let loaded = self.0.loaded_for(&bound, options.is_unlimited());
+        let tensors = loaded.run_observed_under(&bound, observer, cancel)?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
 
@@ -249,7 +290,8 @@ impl Model {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel);
         let _scope = options.enter();
-        Ok(self.0.loaded.run_into(&bound, outputs, cancel.as_ref().unwrap_or(&self.0.cancel))?)
+        let loaded = self.0.loaded_for(&bound, options.is_unlimited());
+        Ok(loaded.run_into(&bound, outputs, cancel.as_ref().unwrap_or(&self.0.cancel))?)
     }
 
     /// Starts a run on a separate thread. The future works with any executor; dropping it cancels the run.
@@ -262,7 +304,7 @@ impl Model {
         let (inner, token, options) = (self.0.clone(), cancel.clone(), options.clone());
         Ok(self.0.executors.start(cancel, move || {
             let _scope = options.enter();
-            let tensors = inner.loaded.run_under(&bound, &token)?;
+            let tensors = inner.loaded_for(&bound, options.is_unlimited()).run_under(&bound, &token)?;
             Ok(Outputs { names: inner.names.clone(), tensors })
         }))
     }
@@ -324,6 +366,15 @@ impl Model {
             |memory: &Arc<AlignedBytes>| memory.as_ref().as_ref().len() == bytes && Arc::strong_count(memory) == 1;
         let index = staging.iter().position(is_reusable)?;
         Some(staging.swap_remove(index))
+    }
+}
+
+impl Inner {
+    /// Returns the program for the inputs of a run: the general one, or one for their shapes, which is compiled if
+    /// `may_compile` and they came often enough.
+    fn loaded_for(&self, inputs: &[Tensor], may_compile: bool) -> Chosen<'_> {
+        let specialized = self.adaptive.as_ref().and_then(|adaptive| adaptive.program(inputs, may_compile));
+        specialized.map_or(Chosen::General(&self.loaded), Chosen::Specialized)
     }
 }
 

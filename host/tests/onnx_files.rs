@@ -5,56 +5,20 @@ mod support;
 
 use byoc::frontend::LoadOptions;
 use byoc::frontend::onnx::convert_model;
-use byoc::frontend::onnx::proto::{
-    AttributeProto, AttributeType, DimensionProto, DimensionValue, GraphProto, ModelProto, NodeProto,
-    OperatorSetIdProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
-};
-use byoc::frontend::onnx::tensor::{encode, type_number};
-use byoc::{Compilation, CompileOptions, DType, Inputs, Model, Session, Tensor};
+use byoc::frontend::onnx::proto::{AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use byoc::frontend::onnx::tensor::encode;
+use byoc::{Compilation, CompileOptions, DType, Inputs, Model, RunOptions, Session, Source, Tensor};
 use byoc_ir::diag::codes;
 use byoc_ir::tensor::random;
 use prost::Message;
-use support::{run, test_data};
-
-fn port(name: &str, dtype: DType, dims: &[&str]) -> ValueInfoProto {
-    let dim = |dim: &&str| DimensionProto {
-        value: Some(match dim.parse() {
-            Ok(size) => DimensionValue::DimValue(size),
-            Err(_) => DimensionValue::DimParam((*dim).into()),
-        }),
-    };
-    let shape = Some(TensorShapeProto { dim: dims.iter().map(dim).collect() });
-    let tensor_type = Some(TensorTypeProto { elem_type: type_number(dtype), shape });
-    let r#type = Some(TypeProto { tensor_type, ..TypeProto::default() });
-    ValueInfoProto { name: name.into(), r#type, ..ValueInfoProto::default() }
-}
-
-fn node(op: &str, inputs: &[&str], output: &str, attribute: Vec<AttributeProto>) -> NodeProto {
-    let input = inputs.iter().map(|&name| name.into()).collect();
-    NodeProto { op_type: op.into(), input, output: vec![output.into()], attribute, ..NodeProto::default() }
-}
-
-fn number(name: &str, value: f32) -> AttributeProto {
-    AttributeProto {
-        name: name.into(),
-        r#type: AttributeType::Float as i32,
-        f: Some(value),
-        ..AttributeProto::default()
-    }
-}
-
-fn integer(name: &str, value: i64) -> AttributeProto {
-    let r#type = AttributeType::Int as i32;
-    AttributeProto { name: name.into(), r#type, i: Some(value), ..AttributeProto::default() }
-}
+use std::sync::Arc;
+use std::time::Duration;
+use support::onnx::{self, integer, node, number, port};
+use support::{max_rel_err, run, test_data};
 
 fn model(inputs: Vec<ValueInfoProto>, nodes: Vec<NodeProto>, weights: &[(&str, Tensor)]) -> ModelProto {
-    let outputs = vec![ValueInfoProto { name: "y".into(), ..port("y", DType::F32, &[]) }];
     let initializer = weights.iter().map(|(name, tensor)| encode(name, tensor)).collect();
-    let graph = GraphProto { node: nodes, initializer, input: inputs, output: outputs, ..GraphProto::default() };
-    let import = |domain: &str, version| OperatorSetIdProto { domain: domain.into(), version };
-    let opset_import = vec![import("", 17), import("com.microsoft", 1)];
-    ModelProto { ir_version: 8, graph: Some(graph), opset_import, ..ModelProto::default() }
+    onnx::model(onnx::graph(inputs, nodes, initializer))
 }
 
 fn session() -> Session {
@@ -105,10 +69,11 @@ fn default_that_must_be_constant_stays() {
         ..AttributeProto::default()
     };
     // The branches return values of different ranks.
-    let then_branch = branch("then_branch", vec![node("Relu", &["x"], "t", vec![])]);
-    let else_branch = branch("else_branch", vec![node("Flatten", &["x"], "e", vec![])]);
+    let then_branch = branch("then_branch", vec![node("Relu", &["x"], &["t"])]);
+    let else_branch = branch("else_branch", vec![node("Flatten", &["x"], &["e"])]);
     let inputs = vec![port("x", DType::F32, &["2", "3", "4"]), port("clips", DType::Bool, &["1"])];
-    let nodes = vec![node("If", &["clips"], "y", vec![then_branch, else_branch])];
+    let choice = NodeProto { attribute: vec![then_branch, else_branch], ..node("If", &["clips"], &["y"]) };
+    let nodes = vec![choice];
     let bytes = model(inputs, nodes, &[("clips", Tensor::from_bools(&[1], &[true]))]).encode_to_vec();
     let model = Model::compile(&session(), bytes, &CompileOptions::new()).unwrap();
     assert!(model.inputs().len() == 1 && model.optional_inputs().is_empty());
@@ -134,11 +99,11 @@ fn shared_weights_are_held_once() {
             let (input, output, copy) = (format!("h{i}"), format!("h{}", i + 1), format!("w{i}"));
             let name = if through_identity { copy.as_str() } else { "w" };
             if through_identity {
-                nodes.push(node("Identity", &["w"], name, vec![]));
+                nodes.push(node("Identity", &["w"], &[name]));
             }
-            nodes.push(node("MatMul", &[if i == 0 { "x" } else { &input }, name], "m", vec![]));
+            nodes.push(node("MatMul", &[if i == 0 { "x" } else { &input }, name], &["m"]));
             nodes.last_mut().unwrap().output[0] = format!("m{i}");
-            nodes.push(node("Tanh", &[&format!("m{i}")], if i == 19 { "y" } else { &output }, vec![]));
+            nodes.push(node("Tanh", &[&format!("m{i}")], &[if i == 19 { "y" } else { &output }]));
         }
         let model = model(vec![port("x", DType::F32, &["n", "160"])], nodes, &[("w", weight.clone())]);
         let bytes = constant_bytes(model);
@@ -151,13 +116,12 @@ fn quantized_recurrent_weights_stay_int8() {
     const HIDDEN: usize = 64;
     let weight = |seed| random::tensor(DType::U8, &[1, HIDDEN, 4 * HIDDEN], seed);
     let (scale, zero) = (Tensor::from_slice(&[1], &[0.01f32]), Tensor::from_slice(&[1], &[4u8]));
-    let mut layer = node(
-        "DynamicQuantizeLSTM",
-        &["x", "w", "r", "", "", "", "", "", "scale", "zero", "scale", "zero"],
-        "y",
-        vec![integer("hidden_size", HIDDEN as i64)],
-    );
-    layer.domain = "com.microsoft".into();
+    let inputs = ["x", "w", "r", "", "", "", "", "", "scale", "zero", "scale", "zero"];
+    let layer = NodeProto {
+        domain: "com.microsoft".into(),
+        attribute: vec![integer("hidden_size", HIDDEN as i64)],
+        ..node("DynamicQuantizeLSTM", &inputs, &["y"])
+    };
     let weights = [("w", weight(1)), ("r", weight(2)), ("scale", scale), ("zero", zero)];
     let expected: usize = weights.iter().map(|(_, tensor)| tensor.bytes().len()).sum();
     let bytes = constant_bytes(model(vec![port("x", DType::F32, &["30", "1", "64"])], vec![layer], &weights));
@@ -166,7 +130,7 @@ fn quantized_recurrent_weights_stay_int8() {
 
 /// Runs a model with one node on a vector of `count` elements.
 fn run_random(op: &str, count: usize, value: f32, attributes: Vec<AttributeProto>) -> Vec<f64> {
-    let nodes = vec![node(op, &["x"], "y", attributes)];
+    let nodes = vec![NodeProto { attribute: attributes, ..node(op, &["x"], &["y"]) }];
     let model = model(vec![port("x", DType::F32, &[&count.to_string()])], nodes, &[]);
     let module = convert_model(model, &LoadOptions::default(), None).unwrap().module;
     values(&run(&module, &[Tensor::from_slice(&[count], &vec![value; count])]).unwrap()[0])
@@ -206,9 +170,9 @@ fn random_numbers_have_their_distribution() {
 #[test]
 fn random_operators_of_a_model_differ() {
     let nodes = vec![
-        node("RandomNormalLike", &["x"], "a", vec![]),
-        node("RandomNormalLike", &["x"], "b", vec![]),
-        node("Sub", &["a", "b"], "y", vec![]),
+        node("RandomNormalLike", &["x"], &["a"]),
+        node("RandomNormalLike", &["x"], &["b"]),
+        node("Sub", &["a", "b"], &["y"]),
     ];
     let model = model(vec![port("x", DType::F32, &["100"])], nodes, &[]);
     let module = convert_model(model, &LoadOptions::default(), None).unwrap().module;
@@ -231,4 +195,59 @@ fn position_out_of_range_in_the_run_is_an_error() {
         let message = format!("position {position} is out of range for a sequence of length 3");
         assert!(error.to_string().contains(&message), "{error}");
     }
+}
+
+/// Runs of a model with an open size: each is compared with the model of that size.
+#[test]
+fn shapes_that_come_again_get_a_program() {
+    let session = Arc::new(session());
+    let weight = random::tensor(DType::F32, &[4, 4], 1);
+    let nodes = vec![node("MatMul", &["x", "w"], &["product"]), node("Tanh", &["product"], &["y"])];
+    let source = Source::from(model(vec![port("x", DType::F32, &["n", "4"])], nodes, &[("w", weight)]).encode_to_vec());
+    let options = CompileOptions::new().open_unbound_dims();
+    let compilation = Compilation::new(&session, source.clone(), &options).unwrap();
+    let general = Model::of(&session, compilation.clone()).unwrap();
+    let model = Model::adaptive(&session, compilation, source, options).unwrap();
+    let run = |rows: usize, options: &RunOptions| {
+        let x = random::tensor(DType::F32, &[rows, 4], rows as u64);
+        let expected = general.run([x.clone()]).unwrap().into_tensors().remove(0);
+        let found = model.run_with([x], options).unwrap().into_tensors().remove(0);
+        assert!(max_rel_err(&found, &expected) < 1e-6, "{rows} rows");
+        model.adapted()
+    };
+    let unlimited = RunOptions::default();
+    // Shapes that change in each run are no reason to compile, and nor are runs with a limit.
+    let limited = RunOptions { timeout: Some(Duration::from_secs(60)), ..RunOptions::default() };
+    assert_eq!([2, 3, 2, 3].map(|rows| run(rows, &unlimited)), [0; 4]);
+    assert_eq!([5, 5, 5].map(|rows| run(rows, &limited)), [0; 3]);
+    assert_eq!([2, 2, 2, 2].map(|rows| run(rows, &unlimited)), [0, 1, 1, 1]);
+    // The second program is compiled after eight times as many runs.
+    assert_eq!([3; 16].map(|rows| run(rows, &unlimited)), [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2]);
+    assert_eq!([2, 3, 7].map(|rows| run(rows, &unlimited)), [2; 3]);
+}
+
+#[test]
+fn a_file_that_was_replaced_is_not_compiled_again() {
+    let session = Arc::new(session());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.onnx");
+    let write = |factor: f32| {
+        let weight = Tensor::from_slice(&[1], &[factor]);
+        let graph = onnx::graph(vec![port("x", DType::F32, &["n"])], vec![node("Mul", &["x", "w"], &["y"])], vec![]);
+        let mut model = onnx::model(graph);
+        model.graph.as_mut().unwrap().initializer.push(encode("w", &weight));
+        std::fs::write(&path, model.encode_to_vec()).unwrap();
+    };
+    write(2.0);
+    let options = CompileOptions::new().open_unbound_dims();
+    let compilation = Compilation::new(&session, &path, &options).unwrap();
+    let model = Model::adaptive(&session, compilation, Source::from(&path), options).unwrap();
+    // The file of the model is replaced by another one.
+    std::fs::remove_file(&path).unwrap();
+    write(3.0);
+    for _ in 0..4 {
+        let outputs = model.run([Tensor::from_slice(&[2], &[1f32, 2.0])]).unwrap().into_tensors();
+        assert_eq!(values(&outputs[0]), [2.0, 4.0]);
+    }
+    assert_eq!(model.adapted(), 0);
 }

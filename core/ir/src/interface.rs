@@ -30,6 +30,8 @@ pub struct LoadOptions {
     /// Names of the optional inputs that the program takes as inputs, after the others. Every other optional input,
     /// unless it has a shape in `input_shapes`, is a constant with its default value.
     pub given: BTreeSet<String>,
+    /// True to leave all optional inputs to a program of their own, whatever shapes are given, so that each run decides.
+    pub keeps_optional: bool,
 }
 
 /// Input or output of a model, as the file declares it.
@@ -83,6 +85,9 @@ impl Signature {
 
     /// Moves the optional inputs with one of the given names to the end of the inputs.
     pub fn with_given(mut self, options: &LoadOptions) -> Signature {
+        if options.keeps_optional {
+            return self;
+        }
         let is_given = |name: &String| options.given.contains(name) || options.input_shapes.contains_key(name);
         let (given, optional) = self.optional.into_iter().partition(|input| is_given(&input.port.name));
         self.optional = optional;
@@ -109,6 +114,8 @@ pub struct Loaded {
     pub warnings: Vec<Diagnostic>,
     /// BLAKE3 digest of the model's bytes, in hexadecimal.
     pub digest: String,
+    /// True if the digest covers everything that was read, false if tensors came from other files.
+    pub is_self_contained: bool,
 }
 
 /// Creates the diagnostic for an unreadable model file.
@@ -141,7 +148,8 @@ pub fn bind(
         };
         errors.add(|| diagnostic);
     }
-    for name in options.input_shapes.keys().filter(|name| !signature.inputs.iter().any(|i| i.name == **name)) {
+    let all_inputs = || signature.inputs.iter().chain(signature.optional.iter().map(|input| &input.port));
+    for name in options.input_shapes.keys().filter(|name| !all_inputs().any(|input| input.name == **name)) {
         let names: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
         let mut diagnostic = binding_error(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
             [] => "the model has no inputs".to_owned(),

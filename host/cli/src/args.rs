@@ -96,6 +96,9 @@ pub struct BuildArgs {
     /// True if the command needs the regions as C programs.
     #[arg(skip)]
     pub program: bool,
+    /// True if the command makes an artifact, whose runs may replace the default values of inputs.
+    #[arg(skip)]
+    pub keeps_optional: bool,
     /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
     /// on the host, including artifacts. mychip@1 is the backend mychip on its device 1. By default a model runs on the
     /// host, and an artifact on the plugins it was compiled for.

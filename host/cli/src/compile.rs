@@ -21,7 +21,8 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     }
     let session = ready::session(&args.build)?;
     let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
-    let build = BuildArgs { source: args.emit == Some(Stage::Source), ..args.build.clone() };
+    let source = args.emit == Some(Stage::Source);
+    let build = BuildArgs { source, keeps_optional: true, ..args.build.clone() };
     let build_output = ready::build(&args.model, &build, &session, &inputs)?;
     match args.emit {
         Some(Stage::Relay) => print_module(&build_output.simplified)?,

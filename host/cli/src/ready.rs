@@ -133,7 +133,8 @@ pub fn compile_unchecked(
         .into());
     }
     let (input_shapes, given) = (inputs.shapes(), inputs.names());
-    let mut load = LoadOptions { input_shapes, given, ..LoadOptions::default() };
+    let keeps_optional = args.keeps_optional;
+    let mut load = LoadOptions { input_shapes, given, keeps_optional, ..LoadOptions::default() };
     let mut specialized_dims = Vec::new();
     for (name, dim_choice) in &args.dims {
         match dim_choice {

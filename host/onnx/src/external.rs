@@ -62,6 +62,11 @@ impl ExternalFiles {
         }
     }
 
+    /// Returns true if no file was read.
+    pub fn is_unused(&self) -> bool {
+        self.files.borrow().is_empty()
+    }
+
     fn file(&self, location: &str) -> Result<Bytes, String> {
         if let Some(file) = self.files.borrow().get(location) {
             return Ok(file.clone());

@@ -75,7 +75,16 @@ pub fn convert(
     // The body of a loop may be converted several times.
     warnings.dedup();
     let digest = String::new();
-    Ok(Loaded { module: builder.module, signature, defaults, bound, excluded_ones, warnings, digest })
+    Ok(Loaded {
+        module: builder.module,
+        signature,
+        defaults,
+        bound,
+        excluded_ones,
+        warnings,
+        digest,
+        is_self_contained: true,
+    })
 }
 
 /// Returns the names that the model declares for the dimensions assumed to differ from 1; in the module, names may be

@@ -62,7 +62,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic
     let digest = mapped::digest(&bytes).to_hex().to_string();
     let (model, _charge) = decode_model(path, bytes)?;
     let model = convert_model(model, options, Some(&external))?;
-    Ok(Loaded { digest, ..model })
+    Ok(Loaded { digest, is_self_contained: external.is_unused(), ..model })
 }
 
 /// Reads a model from the bytes of its file. External tensor data is read from `dir`; without a directory, external
@@ -75,7 +75,7 @@ pub fn load_bytes(bytes: Bytes, dir: Option<&Path>, options: &LoadOptions) -> Re
     let external = dir.map(|dir| ExternalFiles::beside(&dir.join(IN_MEMORY)));
     let (model, _charge) = decode_model(Path::new(IN_MEMORY), bytes)?;
     let model = convert_model(model, options, external.as_ref())?;
-    Ok(Loaded { digest, ..model })
+    Ok(Loaded { digest, is_self_contained: external.is_none_or(|files| files.is_unused()), ..model })
 }
 
 /// Reads the signature of a model from the bytes of its file.

@@ -138,6 +138,11 @@ impl Model {
         &self.executor
     }
 
+    /// Returns true if runs change the state of a region.
+    pub fn is_stateful(&self) -> bool {
+        self.executors().any(Executor::is_stateful)
+    }
+
     /// Resets the state of each stateful region to the state after loading.
     ///
     /// # Errors

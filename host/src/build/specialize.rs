@@ -11,7 +11,7 @@ const MAX_VARIANTS: usize = 64;
 
 /// Reads and builds a model: the program with the symbolic dimensions of `load`, and a specialized program for each
 /// combination of the sizes in `specialized`. A dimension that a program assumes to differ from 1 gets a program for
-/// the size 1, and the optional inputs get a program that takes them.
+/// the size 1. Optional inputs get a program that takes them, if the options keep them.
 ///
 /// # Errors
 /// If `read` or `build` fails, or there are more than `MAX_VARIANTS` specialized programs.
@@ -43,8 +43,9 @@ pub fn build_programs(
         pending.extend(with_ones(&dims, &model.excluded_ones));
         output.add_variant(dims, build(model)?);
     }
-    if !optional.is_empty() {
-        add_optional(&mut output, &optional, |given| read(&LoadOptions { given, ..load.clone() }), build)?;
+    if load.keeps_optional && !optional.is_empty() {
+        let read = |given| read(&LoadOptions { given, keeps_optional: false, ..load.clone() });
+        add_optional(&mut output, &optional, read, build)?;
     }
     Ok(output)
 }

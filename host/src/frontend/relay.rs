@@ -73,7 +73,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let signature = signature(&module)?;
     let digest = io::mapped::digest(text.source.as_bytes()).to_hex().to_string();
     let (defaults, excluded_ones, warnings) = (Vec::new(), BTreeSet::new(), Vec::new());
-    Ok(Loaded { module, signature, defaults, bound, excluded_ones, warnings, digest })
+    Ok(Loaded { module, signature, defaults, bound, excluded_ones, warnings, digest, is_self_contained: false })
 }
 
 /// Writes a module as text, and the constants that the text does not contain to a file beside it. Either both files or

@@ -224,6 +224,11 @@ impl Executor {
         }
     }
 
+    /// Returns true if runs change the state of a region.
+    pub fn is_stateful(&self) -> bool {
+        self.prepared_program.is_stateful()
+    }
+
     /// Resets the state of each stateful region to the state after loading. The reset is not ordered with respect to
     /// runs in progress.
     ///

@@ -189,6 +189,11 @@ impl PreparedProgram {
         }
     }
 
+    /// Returns true if runs change the state of a region.
+    pub fn is_stateful(&self) -> bool {
+        self.regions.iter().flatten().any(|region| region.is_stateful())
+    }
+
     /// Resets the states of the regions.
     pub fn reset_state(&self) -> Result<(), Diagnostic> {
         self.regions.iter().flatten().try_for_each(|region| region.reset_state())

@@ -48,6 +48,11 @@ pub trait Region: Send + Sync {
         let _ = plan;
     }
 
+    /// Returns true if runs change the state of the region.
+    fn is_stateful(&self) -> bool {
+        false
+    }
+
     /// Resets the state of the region to the state after loading; does nothing for a region without state.
     ///
     /// # Errors

@@ -185,6 +185,10 @@ impl Region for PluginRegion {
         }
     }
 
+    fn is_stateful(&self) -> bool {
+        self.is_stateful
+    }
+
     fn reset_state(&self) -> Result<(), Diagnostic> {
         if !self.is_stateful {
             return Ok(());
