@@ -86,6 +86,8 @@ struct Choices {
     /// Names of symbolic dimensions, each with the sizes for which specialized programs are compiled.
     open_dims: Vec<(String, Vec<usize>)>,
     input_shapes: Vec<(String, Vec<usize>)>,
+    /// True to compile programs for shapes that come again.
+    adapt: bool,
     /// Python function called with a description of each stage.
     progress: Option<Py<PyAny>>,
 }
@@ -133,20 +135,25 @@ impl Model {
         let source = source.source(folder)?;
         let engine = session.session.clone();
         let cancel = engine.cancel.part(None);
+        let adapt = choices.as_ref().is_some_and(|choices| choices.adapt);
         let options = choices.map(|choices| choices.options(&cancel));
         let compile_result = interruptible(py, &cancel, || {
             let _scope = cancel.enter();
             error::catch_panics(|| {
                 let compilation = match &options {
-                    Some(options) => Compilation::new(&engine, source, options)?,
-                    None => Compilation::open(source)?,
+                    Some(options) => Compilation::new(&engine, source.clone(), options)?,
+                    None => Compilation::open(source.clone())?,
                 };
                 let stored_compilation = match &options {
                     Some(_) => StoredCompilation::new(&compilation, &session.spare_folders()),
                     // The constants of an artifact are views of its mapped file.
                     None => StoredCompilation::in_memory(compilation.clone()),
                 };
-                Ok((byoc::Model::of(&engine, compilation)?, stored_compilation))
+                let model = match options.clone().filter(|_| adapt) {
+                    Some(options) => byoc::Model::adaptive(&engine, compilation, source, options)?,
+                    None => byoc::Model::of(&engine, compilation)?,
+                };
+                Ok((model, stored_compilation))
             })
         })?;
         let (model, stored_compilation) = error::result(py, compile_result)?;
@@ -276,6 +283,12 @@ impl Model {
     #[getter]
     fn output_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
         self.outputs.iter().map(|port| describe(py, port)).collect()
+    }
+
+    /// Returns the number of programs compiled for shapes that came again.
+    #[getter]
+    fn adapted(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.open_model(py)?.adapted())
     }
 
     /// Returns the explanation as JSON.

@@ -21,6 +21,7 @@ from conftest import DIGITS, ROOT, Case, close, resident
 from onnx import TensorProto, helper
 
 import byoc
+import byoc.onnxruntime
 
 X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
 
@@ -663,3 +664,34 @@ def test_exit_while_runs_are_in_progress(tmp_path: Path, backend: str, how: str)
         command = [sys.executable, "-c", EXIT_IN_USE, str(file), backend, how]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 7, done.stderr
+
+
+def test_shapes_that_come_again_get_a_program(digits: Case) -> None:
+    images = digits.feeds["image"]
+    general = byoc.compile(digits.path, adapt=False)
+    model = byoc.compile(digits.path)
+    counts = []
+    for size in (1, 2, 2, 2, 3, 1):
+        assert close(model(images[:size]), general(images[:size]))
+        counts.append(model.adapted)
+    assert counts == [0, 0, 1, 1, 1, 1]
+    assert general.adapted == 0
+    session = byoc.onnxruntime.InferenceSession(digits.path)
+    expected = onnxruntime.InferenceSession(digits.bytes).run(None, digits.feeds)
+    for _ in range(4):
+        assert close(session.run(None, digits.feeds)[0], expected[0])
+    assert session._engine.model.adapted == 1
+
+
+def test_default_values_are_replaced_by_name() -> None:
+    x, b = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xb")
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    default = helper.make_tensor("b", TensorProto.FLOAT, [2], [10.0, 20.0])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "b"], ["y"])], "sum", [x, b], [y], [default])
+    model = byoc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    value, other = np.array([1, 2], np.float32), np.array([5, 6], np.float32)
+    for made in (model, byoc.load(model.to_bytes())):
+        assert made(x=value).tolist() == made(value).tolist() == [11, 22]
+        assert made(x=value, b=other).tolist() == made.run({"b": other, "x": value})["y"].tolist() == [6, 8]
+        with pytest.raises(byoc.InputError):
+            made(b=other)

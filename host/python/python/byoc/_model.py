@@ -122,6 +122,7 @@ def compile(  # noqa: A001
     folder: str | os.PathLike[str] | None = None,
     session: Session | None = None,
     progress: Callable[[str], object] | bool | None = None,
+    adapt: bool = True,
 ) -> Model:
     """Compiles and loads a model.
 
@@ -136,6 +137,8 @@ def compile(  # noqa: A001
     folder: directory of the external data of a model given as bytes or ModelProto.
     progress: callable invoked with a description of each stage; True shows the stages on standard error, False hides
         them. By default, they are shown on a terminal once a compilation takes more than a second.
+    adapt: whether input shapes that come twice in a row get a program of their own, compiled before the second run. It
+        applies to models with symbolic dimensions whose weights are in one file; `Model.adapted` counts the programs.
     """
     source, bound = _source(model, example_inputs)
     fixed, opened = _dims(dims)
@@ -147,6 +150,7 @@ def compile(  # noqa: A001
             "fixed_dims": fixed,
             "open_dims": opened,
             "input_shapes": [(name, list(shape)) for name, shape in {**bound, **(input_shapes or {})}.items()],
+            "adapt": adapt,
             "progress": report,
         }
         made = Model(session or default_session(), source, os.fspath(folder) if folder else None, choices)
