@@ -188,7 +188,11 @@ impl Compilation {
         build.report(|| Stage::Read);
         let _scope = options.cancellation(session).enter();
         let specialized_dims: Vec<(String, Vec<usize>)> = options.specialized.clone().into_iter().collect();
-        let load = LoadOptions { keeps_optional: !options.omits_optional, ..options.load.clone() };
+        let load = LoadOptions {
+            keeps_optional: !options.omits_optional,
+            host_operators: build.host_operators(),
+            ..options.load.clone()
+        };
         let is_self_contained = Cell::new(true);
         let output = build::build_programs(
             &load,

@@ -30,8 +30,22 @@ pub struct LoadOptions {
     /// Names of the optional inputs that the program takes as inputs, after the others. Every other optional input,
     /// unless it has a shape in `input_shapes`, is a constant with its default value.
     pub given: BTreeSet<String>,
+    /// Structures that become one operator, which only the host runs.
+    pub host_operators: HostOperators,
     /// True to leave all optional inputs to a program of their own, whatever shapes are given, so that each run decides.
     pub keeps_optional: bool,
+}
+
+/// Structures that become one operator, which only the host runs. Others become operators that backends can take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostOperators {
+    /// None: the program is compiled without the host.
+    #[default]
+    None,
+    /// Decision trees, recurrent layers whose steps are many or unknown, and those that quantize their state.
+    Long,
+    /// Decision trees, and all recurrent layers: no backend takes part.
+    All,
 }
 
 /// Input or output of a model, as the file declares it.

@@ -28,6 +28,7 @@ mod norm;
 mod plane;
 mod pool;
 mod qnn;
+mod recurrent;
 mod reduce;
 mod roi;
 mod scatter;
@@ -35,6 +36,7 @@ pub(crate) mod simd;
 mod sort;
 pub mod split;
 mod strided;
+mod trees;
 mod widened;
 
 use byoc_ir::ir::{Attrs, OpId, TensorType};

@@ -155,6 +155,98 @@ fn depthwise_convolution() {
 }
 
 #[test]
+fn recurrent_layers() {
+    // Sizes below, at and above the block of a product, and more sequences than threads.
+    for (steps, batch, hidden) in [(1, 1, 1), (3, 1, 64), (5, 3, 7), (2, 4, 33), (4, 9, 40)] {
+        for reverse in [false, true] {
+            let attrs = [("reverse", AttrValue::Bool(reverse))];
+            let state: &[usize] = &[batch, hidden];
+            let gates = |count: usize| ([steps, batch, count * hidden], [count * hidden, hidden]);
+            let (data, weight) = gates(4);
+            check("nn.lstm", &attrs, &[&data, &weight, state, state]);
+            let (data, weight) = gates(3);
+            check("nn.gru", &attrs, &[&data, &weight, state, &[3 * hidden]]);
+            let columns = 4 * hidden;
+            for (dtype, is_per_column) in [(DType::I8, false), (DType::U8, true)] {
+                let parameters: &[usize] = if is_per_column { &[columns] } else { &[] };
+                let (data, hidden_state, cell) =
+                    (random(&[steps, batch, columns], 1), random(state, 2), random(state, 3));
+                let weight = byoc_ir::tensor::random::tensor(dtype, &[hidden, columns], 4);
+                let scales = vec![0.003f32; parameters.iter().product()];
+                let zero_points: Vec<i32> = (0..scales.len() as i32).map(|i| i % 7 + 1).collect();
+                let [zero_points, scales] =
+                    [Tensor::from_slice(parameters, &zero_points), Tensor::from_slice(parameters, &scales)];
+                check_values("qnn.lstm", &attrs, &[data, weight, hidden_state, cell, zero_points, scales]);
+            }
+        }
+    }
+}
+
+#[test]
+fn decision_trees() {
+    let (branches, leaves, features, targets) = (60, 61, 5, 3);
+    for (modes, nan_bits) in [(1, 0), (6, 0), (6, 8)] {
+        // Node i has the children 2 i + 1 and 2 i + 2, or leaves.
+        let child = |i: usize| if i < branches { i as i32 } else { -1 - (i - branches) as i32 };
+        let node =
+            |i: usize| [(i * 7 % features) as i32, (i % modes) as i32 + nan_bits, child(2 * i + 1), child(2 * i + 2)];
+        let nodes: Vec<i32> = (0..branches).flat_map(node).collect();
+        let mut rows = random(&[40, features], 1).view().as_slice::<f32>().to_vec();
+        rows.iter_mut().step_by(11).for_each(|value| *value = f32::NAN);
+        let args = [
+            Tensor::from_slice(&[40, features], &rows),
+            Tensor::from_slice(&[branches, 4], &nodes),
+            random(&[branches], 2),
+            Tensor::from_slice(&[4], &[0, 5, -3, 1]),
+            random(&[leaves, targets], 3),
+        ];
+        for aggregate in ["sum", "min", "max"] {
+            check_values("ml.tree_ensemble", &[("aggregate", AttrValue::Str(aggregate.into()))], &args);
+        }
+    }
+}
+
+/// Trees of nodes that do not exist, or that are below themselves, are left to the reference, which reports them.
+#[test]
+fn malformed_trees_are_errors() {
+    let evaluate = |nodes: [i32; 8], root: i32| {
+        let args = [
+            random(&[2, 3], 1),
+            Tensor::from_slice(&[2, 4], &nodes),
+            Tensor::from_slice(&[2], &[0f32, 0.0]),
+            Tensor::from_slice(&[1], &[root]),
+            random(&[2, 1], 2),
+        ];
+        let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
+        let outputs = [TensorType::fixed(DType::F32, &[2, 1])];
+        let def = op::get(op::lookup("ml.tree_ensemble").unwrap());
+        let constants: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
+        let spec = Spec { def, attrs: &Attrs::none(), inputs: &types, outputs: &outputs, constants: &constants };
+        let kernel = byoc_kernels::make(op::lookup("ml.tree_ensemble").unwrap(), &spec).unwrap();
+        let mut result = AlignedBytes::zeroed(8).unwrap();
+        let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
+        let output = TensorViewMut { dtype: DType::F32, shape: &[2, 1], data: result.as_mut() };
+        let mut workspace = AlignedBytes::zeroed(kernel.workspace()).unwrap();
+        kernel.run(&views, &mut [output], workspace.as_mut())
+    };
+    let leaf = [0, 0, -1, -2];
+    let with = |node: [i32; 4]| [node, leaf].concat().try_into().unwrap();
+    assert!(evaluate(with([0, 0, 1, -1]), 0).is_ok());
+    for (nodes, root, message) in [
+        (with([0, 0, 0, 0]), 0, "on a cycle"),
+        (with([0, 0, 2, 2]), 0, "found 2 out of range"),
+        (with([0, 0, -3, -3]), 0, "found -3 out of range"),
+        (with(leaf), 2, "found 2 out of range"),
+        (with(leaf), i32::MIN, "out of range"),
+        (with([3, 0, -1, -1]), 0, "node 0 has a feature or a mode out of range"),
+        (with([0, 6, -1, -1]), 0, "node 0 has a feature or a mode out of range"),
+    ] {
+        let error = evaluate(nodes, root).unwrap_err();
+        assert!(error.contains(message), "{nodes:?}: expected \"{message}\", found {error}");
+    }
+}
+
+#[test]
 fn sorting() {
     let flag = |name: &'static str, value: bool| (name, AttrValue::Bool(value));
     let axis = |value: i64| ("axis", AttrValue::Int(value));

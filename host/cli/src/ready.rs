@@ -134,7 +134,9 @@ pub fn compile_unchecked(
     }
     let (input_shapes, given) = (inputs.shapes(), inputs.names());
     let keeps_optional = args.keeps_optional;
-    let mut load = LoadOptions { input_shapes, given, keeps_optional, ..LoadOptions::default() };
+    let options = build_options(args);
+    let host_operators = options.host_operators();
+    let mut load = LoadOptions { input_shapes, given, keeps_optional, host_operators, ..LoadOptions::default() };
     let mut specialized_dims = Vec::new();
     for (name, dim_choice) in &args.dims {
         match dim_choice {
@@ -157,7 +159,7 @@ pub fn compile_unchecked(
     let progress = Progress::new(move |stage| {
         progress_spinner.set_message(escape::line(&format!("{message}: {stage}")).into_owned())
     });
-    let options = BuildOptions { progress: Some(progress), ..build_options(args) };
+    let options = BuildOptions { progress: Some(progress), ..options };
     let mut print_line = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
     let output = {
         let _interruptible = cancel_on_interrupt(&session.cancel);

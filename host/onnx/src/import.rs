@@ -33,6 +33,7 @@ pub fn convert(
     let mut conversion = ConversionState::new(&graph, external, convert_node)?;
     conversion.warnings = warnings;
     conversion.excludes_ones = options.exclude_ones;
+    conversion.host_operators = options.host_operators;
     let defaults = conversion.take_defaults(&signature).map_err(|d| vec![*d])?;
     let mut names = Identifiers::default();
     let mut params = Vec::new();

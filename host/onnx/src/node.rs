@@ -6,6 +6,7 @@ use super::size::Size;
 use super::state::{ConversionState, Error, MAX_STEPS, Result};
 use super::tensor::from_f64s;
 use byoc_ir::diag::{Code, Diagnostic, Severity, codes};
+use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType, Type};
 use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use byoc_ir::typing::Builder;
@@ -445,6 +446,11 @@ impl<'a, 'm> Node<'a, 'm> {
     /// Creates a rank-0 constant.
     pub fn scalar(&mut self, dtype: DType, value: f64) -> ExprId {
         self.tensor(from_f64s(dtype, &[], &[value]))
+    }
+
+    /// Returns the structures that become one operator.
+    pub fn host_operators(&self) -> HostOperators {
+        self.conversion.host_operators
     }
 
     /// Reserves steps from the unrolling budget, which all layers and directions of the model share.

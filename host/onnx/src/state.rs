@@ -8,7 +8,7 @@ use super::size::{Size, Sizes};
 use super::{invalid_model, tensor};
 use byoc_ir::cancel;
 use byoc_ir::diag::{Code, Diagnostic, codes};
-use byoc_ir::interface::Signature;
+use byoc_ir::interface::{HostOperators, Signature};
 use byoc_ir::ir::{Attrs, Callee, Dim, Expr, ExprId, Module, Name, OpId, OriginId, TensorType, Type};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{DType, Tensor};
@@ -78,6 +78,8 @@ pub struct ConversionState<'m> {
     pub excludes_ones: bool,
     /// Symbolic dimensions assumed to differ from 1.
     pub excluded_ones: BTreeSet<Name>,
+    /// Structures that become one operator.
+    pub host_operators: HostOperators,
     /// Zero vectors, by the symbolic dimension that is their length.
     pub dim_zeros: BTreeMap<Name, ExprId>,
     /// Remaining conversions of nodes in subgraphs.
@@ -147,6 +149,7 @@ impl<'m> ConversionState<'m> {
             symbolic_dims: BTreeMap::new(),
             excludes_ones: false,
             excluded_ones: BTreeSet::new(),
+            host_operators: HostOperators::None,
             dim_zeros: BTreeMap::new(),
             conversions_left: MAX_CONVERSIONS,
             random_numbers: 0,

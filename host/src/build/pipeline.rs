@@ -11,6 +11,7 @@ use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
 use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, RefusalCode, RegionReport, Report, partition_for};
 use byoc_ir::diag::{Diagnostic, Severity, codes};
+use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::{Module, Name, TensorType};
 use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{PrintOptions, print};
@@ -62,6 +63,15 @@ pub struct BuildOptions {
 }
 
 impl BuildOptions {
+    /// Returns the structures that are read as one operator.
+    pub fn host_operators(&self) -> HostOperators {
+        match self.backends.is_empty() {
+            _ if self.program => HostOperators::None,
+            true => HostOperators::All,
+            false => HostOperators::Long,
+        }
+    }
+
     /// Reports the start of a stage.
     pub fn report(&self, stage: impl FnOnce() -> Stage) {
         if let Some(progress) = &self.progress {

@@ -1,5 +1,4 @@
 # packages: rapidocr==3.10.0 pillow
-# known: two sizes of an input are named ?, and are different
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from rapidocr import RapidOCR

@@ -1,5 +1,4 @@
 # packages: rapidocr-onnxruntime==1.4.4 pillow
-# known: two sizes of an input are named ?, and are different
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from rapidocr_onnxruntime import RapidOCR

@@ -40,6 +40,7 @@ mod params;
 pub mod pool;
 pub mod qnn;
 mod random;
+pub mod recurrent;
 pub mod reduce;
 mod repeat;
 mod reshape;
@@ -57,6 +58,7 @@ mod sparse;
 pub mod spatial;
 mod sum;
 mod table;
+pub mod trees;
 mod vision;
 mod walk;
 

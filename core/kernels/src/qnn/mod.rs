@@ -9,6 +9,9 @@ mod engine;
 mod epilogue;
 mod lookup;
 mod pool;
+mod product;
 mod tile;
 mod transpose;
 mod weights;
+
+pub(crate) use product::RowProduct;

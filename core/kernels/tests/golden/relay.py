@@ -630,6 +630,70 @@ q = np.cumsum(np.maximum(p, 0) / np.maximum(p, 0).sum(1, keepdims=True), 1)
 y = np.array([[np.argmax(q[r] > n) for n in np.array(numbers).reshape(2, 6)[r]] for r in range(2)])
 case("random.multinomial", [u64(key), p], [u64(after), y.astype("int32")], num_samples=6)
 
+# Recurrent layers. The order of the gates is i, o, f, c, and z, r, h.
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm(x, hidden, cell, product, reverse):
+    ys = np.zeros(x.shape[:2] + hidden.shape[1:], "float32")
+    for t in reversed(range(len(x))) if reverse else range(len(x)):
+        i, o, f, c = np.split(x[t] + product(hidden), 4, 1)
+        cell = (sigmoid(f) * cell + sigmoid(i) * np.tanh(c)).astype("float32")
+        ys[t] = hidden = (sigmoid(o) * np.tanh(cell)).astype("float32")
+    return [ys, hidden, cell]
+
+
+for reverse in (False, True):
+    x, w, h, c = f32(4, 2, 12), f32(12, 3), f32(2, 3), f32(2, 3)
+    case("nn.lstm", [x, w, h, c], lstm(x, h, c, lambda h: h @ w.T, reverse), reverse=reverse)
+
+    x, w, h, b = f32(4, 2, 9), f32(9, 3), f32(2, 3), f32(9)
+    ys, first = np.zeros((4, 2, 3), "float32"), h
+    for t in reversed(range(4)) if reverse else range(4):
+        (xz, xr, xh), (pz, pr, ph) = np.split(x[t], 3, 1), np.split(h @ w.T + b, 3, 1)
+        z, r = sigmoid(xz + pz), sigmoid(xr + pr)
+        ys[t] = h = ((1 - z) * np.tanh(xh + r * ph) + z * h).astype("float32")
+    case("nn.gru", [x, w, first, b], [ys, h], reverse=reverse)
+
+for dtype, zeros, scales in (("int8", np.int32(0), np.float32(0.01)), ("uint8", ints(100, 150, 12, "int32"), f32(12) / 99)):
+    w = ints(0, 255, (3, 12), dtype) if dtype == "uint8" else ints(-128, 128, (3, 12), dtype)
+
+    def quantized_product(h):
+        low, high = np.float32(min(h.min(), 0)), np.float32(max(h.max(), 0))
+        scale = np.float32((high - low) / np.float32(255))
+        zero = np.float32(np.rint(np.clip(-low / scale, 0, 255)))
+        q = np.clip(np.rint(h / scale) + zero, 0, 255)
+        return ((q - zero) @ (w.astype("float32") - zeros)).astype("float32") * (scale * scales)
+
+    x, h, c = f32(3, 2, 12), f32(2, 3), f32(2, 3)
+    case("qnn.lstm", [x, w, h, c, zeros, scales], lstm(x, h, c, quantized_product, False))
+
+# Trees. The first has all comparisons along the path of the second children, the second is a leaf.
+nodes = np.array([[1, 0, -1, 1], [0, 1 + 8, -2, 2], [2, 2, -3, 3], [1, 3, -4, 4], [0, 4, -5, 5], [2, 5, -6, -7]], "int32")
+values = np.array([-1, -1, 1, 1, 0.5, 0.25], "float32")
+roots = np.array([0, -8, 3], "int32")
+weights = f32(8, 2)
+x = np.concatenate([f32(12, 3), [[0, np.nan, 0], [np.nan, 0, 0], [0.5, 0, 0.25], [0, 0, 0.25]]]).astype("float32")
+compare = [np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal]
+
+
+def leaf(row, at):
+    while at >= 0:
+        feature, mode, first, second = nodes[at]
+        holds = compare[mode % 8](row[feature], values[at]) or (mode >= 8 and np.isnan(row[feature]))
+        at = first if holds else second
+    return weights[-1 - at]
+
+
+reached = np.array([[leaf(row, root) for root in roots] for row in x])
+for aggregate, function in (("sum", np.sum), ("min", np.min), ("max", np.max)):
+    y = function(reached, axis=1)
+    case("ml.tree_ensemble", [x, nodes, values, roots, weights], y, aggregate=aggregate)
+y = np.sum(reached, axis=1).astype("float64")
+wide = [a.astype("float64") for a in (x, values, weights)]
+case("ml.tree_ensemble", [wide[0], nodes, wide[1], roots, wide[2]], y)
+
 print("# Written by relay.py. Read by tests/operators/golden.rs, which also says what the lines are.")
 for lines in cases:
     print("\n".join(lines))

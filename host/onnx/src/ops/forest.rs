@@ -1,47 +1,46 @@
-//! Evaluation of decision trees by table lookups. A matrix holds the index of the current node for each row of the data
-//! and each tree. Every step advances all indices by one level; a leaf is its own child.
+//! Evaluation of decision trees: by one operator, or by table lookups, which backends can take. Then a matrix holds the index
+//! of the current node for each row of the data and each tree. Every step advances all indices by one level; a leaf is its
+//! own child.
 
 use super::super::tensor::from_f64s;
 use super::ml::table;
 use super::{Node, Result, attrs};
+use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::ExprId;
+use byoc_ir::op::trees::{self, NAN_IS_TRUE};
+use byoc_ir::tensor::Tensor;
 use std::collections::BTreeSet;
 
 /// Kind of a node: a leaf, or a comparison of a feature with the value of the node. The first child is selected if the
 /// comparison holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
-    LessEqual,
-    Less,
-    GreaterEqual,
-    Greater,
-    Equal,
-    NotEqual,
+    Branch(trees::Mode),
     Leaf,
 }
 
 impl Mode {
     pub(super) fn parse(name: &str) -> Option<Mode> {
-        Some(match name {
-            "BRANCH_LEQ" => Mode::LessEqual,
-            "BRANCH_LT" => Mode::Less,
-            "BRANCH_GTE" => Mode::GreaterEqual,
-            "BRANCH_GT" => Mode::Greater,
-            "BRANCH_EQ" => Mode::Equal,
-            "BRANCH_NEQ" => Mode::NotEqual,
-            "LEAF" => Mode::Leaf,
+        Some(Mode::Branch(match name {
+            "BRANCH_LEQ" => trees::Mode::LessEqual,
+            "BRANCH_LT" => trees::Mode::Less,
+            "BRANCH_GTE" => trees::Mode::GreaterEqual,
+            "BRANCH_GT" => trees::Mode::Greater,
+            "BRANCH_EQ" => trees::Mode::Equal,
+            "BRANCH_NEQ" => trees::Mode::NotEqual,
+            "LEAF" => return Some(Mode::Leaf),
             _ => return None,
-        })
+        }))
     }
 
     fn operator(self) -> &'static str {
         match self {
-            Mode::LessEqual => "less_equal",
-            Mode::Less => "less",
-            Mode::GreaterEqual => "greater_equal",
-            Mode::Greater => "greater",
-            Mode::Equal | Mode::Leaf => "equal",
-            Mode::NotEqual => "not_equal",
+            Mode::Branch(trees::Mode::LessEqual) => "less_equal",
+            Mode::Branch(trees::Mode::Less) => "less",
+            Mode::Branch(trees::Mode::GreaterEqual) => "greater_equal",
+            Mode::Branch(trees::Mode::Greater) => "greater",
+            Mode::Branch(trees::Mode::Equal) | Mode::Leaf => "equal",
+            Mode::Branch(trees::Mode::NotEqual) => "not_equal",
         }
     }
 }
@@ -82,7 +81,47 @@ pub(super) enum Aggregate {
 /// Leaf weights, as (node, target, weight).
 pub(super) type Weights = Vec<(usize, usize, f64)>;
 
+/// Nodes as the operator takes them: branches (feature, mode, first child, second child) with their values, and leaves,
+/// which are numbered separately. A child or root c < 0 is the leaf -1 - c.
+struct Tables {
+    branches: Vec<i32>,
+    values: Vec<f64>,
+    roots: Vec<i32>,
+    /// Number of each node among the branches or, for c < 0, among the leaves.
+    numbers: Vec<i32>,
+    leaf_count: usize,
+}
+
 impl Forest {
+    fn tables(&self, n: &Node<'_, '_>) -> Result<Tables> {
+        if i32::try_from(self.nodes.len()).is_err() {
+            return Err(n.invalid_node(format!("expected fewer than 2^31 nodes, found {}", self.nodes.len())));
+        }
+        let (mut branch_count, mut leaf_count) = (0, 0);
+        let number = |node: &TreeNode| {
+            let (count, is_leaf) =
+                if node.mode == Mode::Leaf { (&mut leaf_count, true) } else { (&mut branch_count, false) };
+            *count += 1;
+            if is_leaf { -*count } else { *count - 1 }
+        };
+        let numbers: Vec<i32> = self.nodes.iter().map(number).collect();
+        let mut tables = Tables {
+            branches: Vec::with_capacity(4 * branch_count as usize),
+            values: Vec::with_capacity(branch_count as usize),
+            roots: self.roots.iter().map(|&root| numbers[root]).collect(),
+            numbers,
+            leaf_count: leaf_count as usize,
+        };
+        for node in &self.nodes {
+            let Mode::Branch(mode) = node.mode else { continue };
+            let mode = mode as i32 + if node.missing_is_true { NAN_IS_TRUE } else { 0 };
+            let [first, second] = node.children.map(|child| tables.numbers[child]);
+            tables.branches.extend([node.feature as i32, mode, first, second]);
+            tables.values.push(node.value);
+        }
+        Ok(tables)
+    }
+
     /// Returns the maximum number of edges from a root to a leaf.
     fn depth(&self, n: &mut Node<'_, '_>) -> Result<usize> {
         let mut level: BTreeSet<usize> = self.roots.iter().copied().collect();
@@ -196,20 +235,32 @@ impl Forest {
             Aggregate::Min => f64::INFINITY,
             Aggregate::Max => f64::NEG_INFINITY,
         };
-        let mut table = table(self.nodes.len(), targets, absent)?;
-        for &(node, target, weight) in weights {
-            let entry = &mut table[node * targets + target];
-            *entry = if *entry == absent { weight } else { *entry + weight };
-        }
-        let table = n.tensor(from_f64s(dtype, &[self.nodes.len(), targets], &table));
-        let leaves = self.leaves(n, data)?;
-        let leaf_weights = n.op("take", &[table, leaves], attrs![axis: 0, mode: "fast"])?;
         let reduction = match aggregate {
             Aggregate::Average | Aggregate::Sum => "sum",
             Aggregate::Min => "min",
             Aggregate::Max => "max",
         };
-        let scores = n.op(reduction, &[leaf_weights], attrs![axis: [1]])?;
+        let scores = match n.host_operators() {
+            HostOperators::None => {
+                let table = leaf_table(weights, self.nodes.len(), targets, absent, Some)?;
+                let table = n.tensor(from_f64s(dtype, &[self.nodes.len(), targets], &table));
+                let leaves = self.leaves(n, data)?;
+                let leaf_weights = n.op("take", &[table, leaves], attrs![axis: 0, mode: "fast"])?;
+                n.op(reduction, &[leaf_weights], attrs![axis: [1]])?
+            }
+            HostOperators::Long | HostOperators::All => {
+                self.depth(n)?;
+                let Tables { branches, values, roots, numbers, leaf_count } = self.tables(n)?;
+                // Weights of inner nodes have no effect.
+                let leaf = |node: usize| (numbers[node] < 0).then(|| (-1 - numbers[node]) as usize);
+                let table = leaf_table(weights, leaf_count, targets, absent, leaf)?;
+                let nodes = n.tensor(Tensor::from_slice(&[values.len(), 4], &branches));
+                let values = n.tensor(from_f64s(dtype, &[values.len()], &values));
+                let roots = n.vector(&roots);
+                let table = n.tensor(from_f64s(dtype, &[leaf_count, targets], &table));
+                n.op("ml.tree_ensemble", &[data, nodes, values, roots, table], attrs![aggregate: reduction])?
+            }
+        };
         match aggregate {
             Aggregate::Sum => Ok(scores),
             Aggregate::Average => n.with_scalar("divide", scores, self.roots.len() as f64),
@@ -220,4 +271,21 @@ impl Forest {
             }
         }
     }
+}
+
+/// Returns the weights of `rows` leaves for each target; `row` returns the row of a node.
+fn leaf_table(
+    weights: &Weights,
+    rows: usize,
+    targets: usize,
+    absent: f64,
+    row: impl Fn(usize) -> Option<usize>,
+) -> Result<Vec<f64>> {
+    let mut table = table(rows, targets, absent)?;
+    for &(node, target, weight) in weights {
+        let Some(row) = row(node) else { continue };
+        let entry = &mut table[row * targets + target];
+        *entry = if *entry == absent { weight } else { *entry + weight };
+    }
+    Ok(table)
 }

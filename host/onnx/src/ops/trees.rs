@@ -5,6 +5,7 @@ use super::forest::{Aggregate, Forest, Mode, TreeNode, Weights};
 use super::ml::{class_labels, labels_of, post_transform, rows_of};
 use super::{Node, Outputs, Result, Row, attrs, single_output};
 use byoc_ir::ir::ExprId;
+use byoc_ir::op::trees;
 use byoc_ir::tensor::{DType, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -260,12 +261,10 @@ fn tree_ensemble(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let mut nodes: Vec<TreeNode> = Vec::with_capacity(count + leaf_targets.len());
     for i in 0..count {
         let mode = match modes[i] {
-            0.0 => Mode::LessEqual,
-            1.0 => Mode::Less,
-            2.0 => Mode::GreaterEqual,
-            3.0 => Mode::Greater,
-            4.0 | MEMBER => Mode::Equal,
-            5.0 => Mode::NotEqual,
+            MEMBER => Mode::Branch(trees::Mode::Equal),
+            number if (0.0..MEMBER).contains(&number) && number.fract() == 0.0 => {
+                Mode::Branch(trees::Mode::ALL[number as usize])
+            }
             other => return Err(n.invalid_node(format!("attribute nodes_modes: expected 0 to 6, found {other}"))),
         };
         nodes.push(TreeNode {

@@ -25,6 +25,7 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler) -> Option<Reci
         .or_else(|| random(def, sampler))
         .or_else(|| packed(def, sampler))
         .or_else(|| sequences(def, sampler))
+        .or_else(|| layers(def, sampler))
 }
 
 fn indexing(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
@@ -316,6 +317,37 @@ fn sequences(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
         "sequence.insert" => recipe([data(&[21]), shapes, position, data(&[5, 2])], Attrs::none()),
         "sequence.concatenate" => recipe([data(&[21]), shapes], attrs([("axis", 0.into())])),
         "sequence.split" => recipe([data(&[2, 5]), exact(&[2], &[1, 4])], attrs([("axis", 1.into())])),
+        _ => None,
+    }
+}
+
+/// Recurrent layers of three steps, two sequences and a state of four, and trees of three branches.
+fn layers(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
+    let float = sampler.float();
+    let within = |shape: &[usize]| operand(float, shape.to_vec(), Fill::Within(-2.0, 2.0));
+    let constant = |shape: &[usize]| weight(float, shape.to_vec(), Fill::Within(-1.0, 1.0));
+    let exact = |shape: &[usize], values: &[i64]| weight(DType::I32, shape.to_vec(), Fill::Exactly(values.to_vec()));
+    let state = || within(&[2, 4]);
+    match def.name {
+        "nn.lstm" => recipe([within(&[3, 2, 16]), constant(&[16, 4]), state(), state()], Attrs::none()),
+        "nn.gru" => recipe([within(&[3, 2, 12]), constant(&[12, 4]), state(), constant(&[12])], Attrs::none()),
+        "qnn.lstm" => {
+            let single = |shape: &[usize]| operand(DType::F32, shape.to_vec(), Fill::Within(-2.0, 2.0));
+            let weights = weight(DType::I8, vec![4, 16], Fill::Within(-100.0, 100.0));
+            let scale = weight(DType::F32, Vec::new(), Fill::PowerOfTwo(-7, -7));
+            let data = [single(&[3, 2, 16]), weights, single(&[2, 4]), single(&[2, 4]), exact(&[], &[3]), scale];
+            recipe(data, Attrs::none())
+        }
+        "ml.tree_ensemble" => recipe(
+            [
+                within(&[5, 3]),
+                exact(&[3, 4], &[0, 0, 1, 2, 1, 3, -1, -2, 2, 5, -3, -4]),
+                constant(&[3]),
+                exact(&[2], &[0, 2]),
+                constant(&[4, 2]),
+            ],
+            attrs([("aggregate", "max".into())]),
+        ),
         _ => None,
     }
 }

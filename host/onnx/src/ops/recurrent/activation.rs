@@ -11,6 +11,16 @@ pub(super) struct Activation {
     beta: f64,
 }
 
+/// Returns true if the functions are those that a layer has by default.
+pub(super) fn are_default(activations: &[Activation], kind: Kind) -> bool {
+    activations.iter().map(|activation| activation.name.as_str()).eq(kind.activations().iter().map(
+        |name| match *name {
+            "Sigmoid" => "sigmoid",
+            _ => "tanh",
+        },
+    ))
+}
+
 /// Reads the activation functions of each direction.
 pub(super) fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Vec<Activation>>> {
     let defaults = kind.activations();

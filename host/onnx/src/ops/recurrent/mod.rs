@@ -6,19 +6,24 @@
 mod activation;
 mod direction;
 mod weights;
+mod whole;
 
 use super::{Node, Outputs, Result, Row, attrs};
-use activation::activations;
+use activation::{activations, are_default};
+use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::DType;
 use direction::{Direction, Sequence, State};
-use weights::Weights;
+use weights::{Matrix, Weights};
 
 pub const ROWS: &[Row] = &[
     ("GRU", 1, |n| convert_recurrent(n, Kind::Gru, read_float)),
     ("LSTM", 1, |n| convert_recurrent(n, Kind::Lstm, read_float)),
     ("RNN", 1, |n| convert_recurrent(n, Kind::Rnn, read_float)),
 ];
+
+/// Maximum number of steps of a layer that backends get as operators of each step.
+const MAX_SPREAD: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -86,11 +91,8 @@ fn convert_recurrent(
              [{directions}, {gate_rows}, {hidden_size}], found {w_shape:?} and {r_shape:?}"
         )));
     }
-    if let Some(steps) = steps.fixed() {
-        if steps == 0 {
-            return Err(n.invalid_node("expected a sequence of at least 1 step, found 0 steps"));
-        }
-        n.reserve_steps(steps.saturating_mul(directions))?;
+    if steps.fixed() == Some(0) {
+        return Err(n.invalid_node("expected a sequence of at least 1 step, found 0 steps"));
     }
     let reverse = match (n.str_attr("direction", "forward")?.as_str(), directions) {
         ("forward", 1) => vec![false],
@@ -161,6 +163,18 @@ fn convert_recurrent(
         if let Some(bias) = input_bias {
             projection = n.op("nn.bias_add", &[projection, bias], attrs![axis: 1])?;
         }
+        let is_plain = are_default(&activations[d], kind)
+            && (clip, peepholes, lengths, input_forget) == (None, None, None, false)
+            && (kind == Kind::Lstm || kind == Kind::Gru && linear_before_reset);
+        if is_plain && is_whole(n, steps, recurrent_weight, dtype) {
+            let layer =
+                whole::Layer { kind, hidden: hidden_size, weight: recurrent_weight, bias: recurrent_bias, backward };
+            let (outputs, state) = layer.convert(n, projection, steps, &state_dims, state)?;
+            all_outputs.push(outputs);
+            last_hidden.extend(state.hidden);
+            last_cell.extend(state.cell);
+            continue;
+        }
         let recurrent_parts = if kind == Kind::Gru && !linear_before_reset {
             let gates = recurrent_weight.rows(n, 0, 2 * hidden_size)?;
             Some([gates, recurrent_weight.rows(n, 2 * hidden_size, 3 * hidden_size)?])
@@ -181,7 +195,10 @@ fn convert_recurrent(
         };
         let sequence = Sequence { projected: projection, lengths, steps, state_dims: &state_dims, backward };
         let (outputs, state) = match steps.fixed() {
-            Some(steps) => direction.unroll(n, &sequence, steps, state)?,
+            Some(steps) => {
+                n.reserve_steps(steps)?;
+                direction.unroll(n, &sequence, steps, state)?
+            }
             None => direction.repeat(n, &sequence, state)?,
         };
         all_outputs.push(outputs);
@@ -209,6 +226,17 @@ fn convert_recurrent(
         results.push(n.op("stack", &[tuple], attrs![axis: i64::from(is_batch_first)])?);
     }
     results.into_iter().map(|result| n.cast(result, dtype)).collect()
+}
+
+/// Tests whether a layer becomes one operator.
+fn is_whole(n: &Node<'_, '_>, steps: &Dim, weight: Matrix, dtype: DType) -> bool {
+    let is_long = steps.fixed().is_none_or(|steps| steps > MAX_SPREAD);
+    match (n.host_operators(), weight) {
+        (HostOperators::None, _) => false,
+        (_, Matrix::Quantized { .. }) => dtype == DType::F32,
+        (HostOperators::Long, Matrix::Float(_)) => is_long,
+        (HostOperators::All, Matrix::Float(_)) => true,
+    }
 }
 
 fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {

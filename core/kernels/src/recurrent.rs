@@ -1,0 +1,325 @@
+//! Recurrent layers: the steps of a sequence follow each other on one thread, sequences are divided over the threads.
+//! Weights are packed so that a product adds one column of the matrix after the other, without sums over lanes.
+
+use super::math::{sigmoid, tanh};
+use super::qnn::RowProduct;
+use super::simd::{mul_add, multiversion};
+use super::split::SharedPtr;
+use super::{Kernel, Offer, Spec, split};
+use byoc_ir::cancel::Ticks;
+use byoc_ir::op::recurrent::{LayerShape, Quantized};
+use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
+
+inventory::submit! { Offer { op: "nn.lstm", make: |spec| make(spec, Kind::Lstm) } }
+inventory::submit! { Offer { op: "nn.gru", make: |spec| make(spec, Kind::Gru) } }
+inventory::submit! { Offer { op: "qnn.lstm", make: make_quantized } }
+
+/// Number of results of a product that are computed together.
+const LANES: usize = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Lstm,
+    Gru,
+}
+
+impl Kind {
+    fn gates(self) -> usize {
+        match self {
+            Kind::Lstm => 4,
+            Kind::Gru => 3,
+        }
+    }
+}
+
+struct Layer {
+    kind: Kind,
+    shape: LayerShape,
+    reverse: bool,
+    /// Packed weights, if they are constant.
+    packed: Option<Vec<f32>>,
+}
+
+fn make(spec: &Spec<'_>, kind: Kind) -> Option<Box<dyn Kernel>> {
+    if spec.inputs.iter().any(|ty| ty.dtype != DType::F32) {
+        return None;
+    }
+    let shape = LayerShape::new(&spec.inputs[0].shape()?, &spec.inputs[2].shape()?);
+    let mut layer = Layer { kind, shape, reverse: spec.params().bool("reverse"), packed: None };
+    if let Some(weight) = spec.constants.get(1).copied().flatten() {
+        let mut packed = vec![0.0; layer.packed_len()];
+        pack(weight.view().as_slice(), shape.hidden, &mut packed);
+        layer.packed = Some(packed);
+    }
+    Some(Box::new(layer))
+}
+
+/// Packs a matrix of rows of `columns` elements into blocks of [`LANES`] rows, column by column.
+fn pack(weight: &[f32], columns: usize, packed: &mut [f32]) {
+    for (block, packed) in packed.chunks_mut(columns * LANES).enumerate() {
+        for (lane, row) in weight.chunks(columns).skip(block * LANES).take(LANES).enumerate() {
+            row.iter().enumerate().for_each(|(column, &value)| packed[column * LANES + lane] = value);
+        }
+    }
+}
+
+/// Values of a run.
+struct Operands<'a> {
+    data: &'a [f32],
+    /// Packed weights.
+    packed: &'a [f32],
+    /// Bias of the product of a GRU; empty for an LSTM.
+    bias: &'a [f32],
+    /// States of all steps, written row by row.
+    all: SharedPtr<f32>,
+}
+
+impl Layer {
+    fn rows(&self) -> usize {
+        self.kind.gates() * self.shape.hidden
+    }
+
+    fn packed_len(&self) -> usize {
+        self.rows().next_multiple_of(LANES) * self.shape.hidden
+    }
+
+    /// Returns the number of floats that a sequence needs: for its product, its hidden state and its cell.
+    fn slot_len(&self) -> usize {
+        self.rows().next_multiple_of(LANES) + 2 * self.shape.hidden
+    }
+
+    /// Splits the memory of a sequence.
+    fn slot<'a>(&self, slot: &'a mut [f32]) -> [&'a mut [f32]; 3] {
+        let (product, states) = slot.split_at_mut(self.rows().next_multiple_of(LANES));
+        let (hidden, cell) = states.split_at_mut(self.shape.hidden);
+        [product, hidden, cell]
+    }
+
+    /// Computes the steps of sequence `i`.
+    fn sequence(&self, i: usize, operands: &Operands<'_>, slot: &mut [f32]) {
+        let (hidden, rows) = (self.shape.hidden, self.rows());
+        let [product, state, cell] = self.slot(slot);
+        let mut ticks = Ticks::every(rows * hidden);
+        for step in self.shape.order(self.reverse) {
+            if ticks.is_requested() {
+                return;
+            }
+            let blocks = operands.packed.chunks_exact(hidden * LANES).zip(product.as_chunks_mut::<LANES>().0);
+            blocks.for_each(|(block, product)| multiply(state, block, product));
+            let row = step * self.shape.batch + i;
+            let input = &operands.data[row * rows..][..rows];
+            match self.kind {
+                Kind::Lstm => lstm_state(input, &product[..rows], state, cell),
+                Kind::Gru => gru_state(input, &product[..rows], operands.bias, state),
+            }
+            // SAFETY: `all` has a row for each step of each sequence, and only this call accesses those of sequence `i`.
+            unsafe { std::slice::from_raw_parts_mut(operands.all.get().add(row * hidden), hidden) }
+                .copy_from_slice(state);
+        }
+    }
+}
+
+impl Kernel for Layer {
+    fn workspace(&self) -> usize {
+        let packed = if self.packed.is_some() { 0 } else { self.packed_len() };
+        4 * (packed + self.shape.batch * self.slot_len())
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let (hidden, slot_len) = (self.shape.hidden, self.slot_len());
+        let (slots, packed) = split::scratch(workspace).split_at_mut(self.shape.batch * slot_len);
+        let packed = match &self.packed {
+            Some(packed) => packed.as_slice(),
+            None => {
+                let packed = &mut packed[..self.packed_len()];
+                packed.fill(0.0);
+                pack(inputs[1].as_slice(), hidden, packed);
+                &*packed
+            }
+        };
+        let [initial, last] = [inputs[2].as_slice::<f32>(), inputs[3].as_slice::<f32>()];
+        for (i, slot) in slots.chunks_exact_mut(slot_len).enumerate() {
+            let [_, state, cell] = self.slot(slot);
+            state.copy_from_slice(&initial[i * hidden..][..hidden]);
+            if self.kind == Kind::Lstm {
+                cell.copy_from_slice(&last[i * hidden..][..hidden]);
+            }
+        }
+        let all = SharedPtr::new(outputs[0].as_mut_slice::<f32>());
+        let bias = if self.kind == Kind::Gru { last } else { &[] };
+        let operands = Operands { data: inputs[0].as_slice(), packed, bias, all };
+        let work = self.shape.steps * self.shape.batch * self.packed_len() / 8;
+        split::for_each_chunk(slots, slot_len, work, |i, slot| self.sequence(i, &operands, slot));
+        for (i, slot) in slots.chunks_exact_mut(slot_len).enumerate() {
+            let [_, state, cell] = self.slot(slot);
+            for (output, state) in outputs[1..].iter_mut().zip([state, cell]) {
+                output.as_mut_slice::<f32>()[i * hidden..][..hidden].copy_from_slice(state);
+            }
+        }
+        Ok(())
+    }
+}
+
+multiversion! {
+    /// Computes the results of a block of packed weights: sum over k of values[k] * block[k].
+    fn multiply(values: &[f32], block: &[f32], product: &mut [f32; LANES]) {
+        let mut sums = [0.0; LANES];
+        for (&value, column) in values.iter().zip(block.as_chunks::<LANES>().0) {
+            for (sum, &weight) in sums.iter_mut().zip(column) {
+                *sum = mul_add::<FMA>(value, weight, *sum);
+            }
+        }
+        *product = sums;
+    }
+
+    /// Computes the next state of an LSTM from the gates i, o, f and c: the sums of `input` and `product`.
+    fn lstm_state(input: &[f32], product: &[f32], state: &mut [f32], cell: &mut [f32]) {
+        let size = state.len();
+        let (xi, xo, xf, xc) = (&input[..size], &input[size..][..size], &input[2 * size..][..size], &input[3 * size..][..size]);
+        let (pi, po, pf, pc) =
+            (&product[..size], &product[size..][..size], &product[2 * size..][..size], &product[3 * size..][..size]);
+        let cell = &mut cell[..size];
+        for j in 0..size {
+            let kept = sigmoid::<FMA>(xf[j] + pf[j]) * cell[j];
+            let next = kept + sigmoid::<FMA>(xi[j] + pi[j]) * tanh::<FMA>(xc[j] + pc[j]);
+            cell[j] = next;
+            state[j] = sigmoid::<FMA>(xo[j] + po[j]) * tanh::<FMA>(next);
+        }
+    }
+
+    /// Computes the next state of a GRU from the gates z, r and h, whose products are scaled by r.
+    fn gru_state(input: &[f32], product: &[f32], bias: &[f32], state: &mut [f32]) {
+        let size = state.len();
+        let (xz, xr, xh) = (&input[..size], &input[size..][..size], &input[2 * size..][..size]);
+        let (pz, pr, ph) = (&product[..size], &product[size..][..size], &product[2 * size..][..size]);
+        let (bz, br, bh) = (&bias[..size], &bias[size..][..size], &bias[2 * size..][..size]);
+        for j in 0..size {
+            let update = sigmoid::<FMA>(xz[j] + (pz[j] + bz[j]));
+            let reset = sigmoid::<FMA>(xr[j] + (pr[j] + br[j]));
+            let candidate = tanh::<FMA>(xh[j] + reset * (ph[j] + bh[j]));
+            state[j] = (1.0 - update) * candidate + update * state[j];
+        }
+    }
+
+    /// Returns the range of the values, extended to contain 0.
+    fn range(values: &[f32]) -> (f32, f32) {
+        let mut bounds = [(0f32, 0f32); 16];
+        let (chunks, rest) = values.as_chunks::<16>();
+        for chunk in chunks {
+            for (bound, &x) in bounds.iter_mut().zip(chunk) {
+                *bound = (if x < bound.0 { x } else { bound.0 }, if x > bound.1 { x } else { bound.1 });
+            }
+        }
+        let merge = |a: (f32, f32), b: (f32, f32)| (a.0.min(b.0), a.1.max(b.1));
+        bounds.into_iter().chain(rest.iter().map(|&x| (x, x))).fold((0.0, 0.0), merge)
+    }
+
+    /// Computes round(value / scale) + zero point, with ties rounded to even, as uint8.
+    fn quantize(values: &[f32], scale: f32, zero_point: f32, out: &mut [u8]) {
+        for (out, &value) in out.iter_mut().zip(values) {
+            // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer; quotients are at most 255.
+            let rounded = (value / scale + 12_582_912.0) - 12_582_912.0;
+            *out = (rounded + zero_point).clamp(0.0, 255.0) as u8;
+        }
+    }
+
+    /// Scales integer products.
+    fn scale(products: &[i32], factors: &[f32], scale: f32, out: &mut [f32]) {
+        for ((out, &product), &factor) in out.iter_mut().zip(products).zip(factors) {
+            *out = product as f32 * (scale * factor);
+        }
+    }
+}
+
+/// LSTM with constant 8-bit weights.
+struct QuantizedLayer {
+    shape: LayerShape,
+    reverse: bool,
+    product: RowProduct,
+    /// Scales of the columns.
+    scales: Vec<f32>,
+}
+
+fn make_quantized(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let constant = |i: usize| spec.constants.get(i).copied().flatten();
+    let (weight, zero_points, scales) = (constant(1)?.view(), constant(4)?.view(), constant(5)?.view());
+    let shape = LayerShape::new(&spec.inputs[0].shape()?, &spec.inputs[2].shape()?);
+    let columns = 4 * shape.hidden;
+    let zero_points = zero_points.as_slice::<i32>();
+    let scales = scales.as_slice::<f32>();
+    let each = |i: usize, len: usize| if len == 1 { 0 } else { i };
+    Some(Box::new(QuantizedLayer {
+        shape,
+        reverse: spec.params().bool("reverse"),
+        product: RowProduct::new(&weight, (0..columns).map(|i| zero_points[each(i, zero_points.len())]).collect()),
+        scales: (0..columns).map(|i| scales[each(i, scales.len())]).collect(),
+    }))
+}
+
+impl QuantizedLayer {
+    /// Returns the sizes of the parts of the workspace in bytes: integer products, quantized states, scaled products,
+    /// states and cells.
+    fn parts(&self) -> [usize; 5] {
+        let LayerShape { batch, hidden, .. } = self.shape;
+        let floats = |columns: usize| batch * columns * 4;
+        let quantized = (batch * self.product.row_bytes()).next_multiple_of(64);
+        [floats(4 * hidden), quantized, floats(4 * hidden), floats(hidden), floats(hidden)]
+    }
+}
+
+impl Kernel for QuantizedLayer {
+    fn workspace(&self) -> usize {
+        self.parts().iter().sum()
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let LayerShape { batch, hidden, .. } = self.shape;
+        let (columns, row_bytes) = (4 * hidden, self.product.row_bytes());
+        let [sums, quantized, products, state, _] = self.parts();
+        let (sums, rest) = workspace.split_at_mut(sums);
+        let (quantized, rest) = rest.split_at_mut(quantized);
+        let (products, rest) = split::scratch(rest).split_at_mut(products / 4);
+        let (state, cell) = rest.split_at_mut(state / 4);
+        let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
+        let cell = &mut cell[..state.len()];
+        state.copy_from_slice(inputs[2].as_slice());
+        cell.copy_from_slice(inputs[3].as_slice());
+        quantized.fill(0);
+        let data = inputs[0].as_slice::<f32>();
+        let mut ticks = Ticks::every(batch * columns * hidden / 8);
+        for step in self.shape.order(self.reverse) {
+            if ticks.is_requested() {
+                return Ok(());
+            }
+            let (min, max) = range(state);
+            let (factor, zero_point) = Quantized::parameters(min, max);
+            for (state, row) in state.chunks_exact(hidden).zip(quantized.chunks_exact_mut(row_bytes)) {
+                quantize(state, factor, f32::from(zero_point), &mut row[..hidden]);
+            }
+            self.product.multiply(quantized, i32::from(zero_point), sums);
+            let rows = sums.chunks_exact(columns).zip(products.chunks_exact_mut(columns));
+            rows.for_each(|(sums, products)| scale(sums, &self.scales, factor, products));
+            let input = data[step * batch * columns..].chunks_exact(columns);
+            let rows = input.zip(products.chunks_exact(columns));
+            for ((input, product), (state, cell)) in
+                rows.zip(state.chunks_exact_mut(hidden).zip(cell.chunks_exact_mut(hidden)))
+            {
+                lstm_state(input, product, state, cell);
+            }
+            outputs[0].as_mut_slice::<f32>()[step * batch * hidden..][..batch * hidden].copy_from_slice(state);
+        }
+        outputs[1].as_mut_slice::<f32>().copy_from_slice(state);
+        outputs[2].as_mut_slice::<f32>().copy_from_slice(cell);
+        Ok(())
+    }
+}
