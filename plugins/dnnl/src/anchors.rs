@@ -89,6 +89,17 @@ struct Selection {
     dim_map: DimMap,
 }
 
+impl Selection {
+    fn is_fast(&self) -> bool {
+        !self.desc.is_reference()
+    }
+}
+
+/// Maximum number of output channels of a transposed convolution that is computed as a matrix product and an
+/// overlap-add, and maximum number of contributions to an element of its result.
+const MAX_OVERLAP_CHANNELS: i64 = 8;
+const MAX_OVERLAP: i64 = 8;
+
 fn unsupported_shape(detail: impl Into<String>) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedShape, detail)
 }
@@ -341,9 +352,9 @@ impl Lowering<'_> {
         })?;
         let any_desc = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // Layouts into which another plan has packed the weights come first, so that one packed copy serves both plans.
-        let is_constant = self.is_constant(&w);
+        // Weights that are computed or passed at run time are copied into the chosen layout in each run.
         let mut weight_layouts = self.existing_layouts(&weights);
-        weight_layouts.push(if is_constant { any_desc } else { self.desc_of(&weights)? });
+        weight_layouts.push(any_desc);
         let bf16 = self.should_use_bf16(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
         if bf16 {
             weight_layouts.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
@@ -353,6 +364,14 @@ impl Lowering<'_> {
             && let Some(step) = self.winograd(op, links, (&x, &w), window, bias.as_ref())?
         {
             return Ok(step);
+        }
+        let has_few_channels = shape[1] / groups <= MAX_OVERLAP_CHANNELS
+            && count(&window.kernel) <= MAX_OVERLAP * count(&window.strides)
+            && groups == 1
+            && window.strides.iter().any(|&stride| stride > 1);
+        let parts = (&x, &w);
+        if transposed && dtype == DType::F32 && !bf16 && has_few_channels {
+            return self.overlap_add(op, links, parts, (window, groups), bias.as_ref());
         }
         let bias_desc = Desc::with_strides(self.library, DType::F32, &[shape[1]], &[1])?;
         let mut sources = Vec::new();
@@ -390,7 +409,15 @@ impl Lowering<'_> {
                 }
             }
             outcome
-        })?;
+        });
+        let selection = match selection {
+            Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
+            // The library rejects some windows of transposed convolutions, and has only reference code for others.
+            outcome if transposed && dtype == DType::F32 && !outcome.as_ref().is_ok_and(Selection::is_fast) => {
+                return self.overlap_add(op, links, parts, (window, groups), bias.as_ref());
+            }
+            outcome => outcome?,
+        };
         let mut extra_args = vec![self.weights(&selection, &weights)?];
         if selection.bias
             && let Some((_, bias)) = bias
@@ -406,16 +433,12 @@ impl Lowering<'_> {
         if layout == self.desc_of(weights)? {
             return Ok((ffi::ARG_WEIGHTS, weights.clone(), layout));
         }
-        match self.pack(weights, layout.clone())? {
-            Some(buffer) => {
-                let view = View { offset: 0, ..weights.view.clone() };
-                Ok((ffi::ARG_WEIGHTS, BufferView { buffer, view }, layout))
-            }
-            None => Err(unsupported_shape(
-                "expected constant weights, or weights in the layout that oneDNN selects, found runtime weights in \
-                 another layout",
-            )),
-        }
+        let buffer = match self.pack(weights, layout.clone())? {
+            Some(buffer) => buffer,
+            None => self.copy_into_layout(weights, &layout)?,
+        };
+        let view = View { offset: 0, ..weights.view.clone() };
+        Ok((ffi::ARG_WEIGHTS, BufferView { buffer, view }, layout))
     }
 
     /// Returns the index and the operand of the first non-view link, if that link adds a bias: one value per index

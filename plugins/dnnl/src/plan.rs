@@ -45,6 +45,8 @@ pub enum Operation {
     NoNan(f32, usize),
     /// Winograd convolution.
     Winograd(crate::winograd::Winograd),
+    /// Overlap-add of a transposed convolution.
+    OverlapAdd(crate::overlap::OverlapAdd),
     /// GEMV: product of a row vector and a constant matrix.
     Gemv(crate::gemv::Gemv),
     /// Step of a recurrent layer; `cell` defines the argument indices.

@@ -398,6 +398,9 @@ impl PreparedPlan {
                 Operation::Winograd(convolution) => unsafe { convolution.run(library, args) },
                 // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
                 // buffer.
+                Operation::OverlapAdd(overlap_add) => unsafe { overlap_add.run(library, args) },
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
+                // buffer.
                 Operation::Gemv(gemv) => unsafe { gemv.run(library, args) },
                 // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
                 // buffer.
