@@ -171,7 +171,7 @@ impl Lowering<'_> {
             Ok::<_, OneDnnError>((desc, [src, weights, dst]))
         };
         let mut described = describe(self, &data)?;
-        if described.0.is_reference() {
+        if described.0.is_slow() {
             data = self.row_major(&data)?;
             described = describe(self, &data)?;
         }

@@ -3,7 +3,7 @@
 use crate::concat::{MAX_PARTS, Part, RowConcat};
 use crate::dim_map::DimMap;
 use crate::ir::{Op, Result};
-use crate::library::{Desc, OneDnnError, PrimitiveDesc, ffi, is_slow};
+use crate::library::{Desc, OneDnnError, PrimitiveDesc, ffi};
 use crate::lower::{BufferView, Lowering};
 use crate::plan::Operation;
 use byoc_plugin_support::view::{View, count};
@@ -47,7 +47,7 @@ impl Lowering<'_> {
         let attr = self.attr(&[])?;
         let desc_refs: Vec<&Desc> = descs.iter().collect();
         let desc = PrimitiveDesc::concat(self.library, axis, &desc_refs, &dst, &attr)?;
-        if is_slow(desc.implementation()) && operands.len() <= MAX_PARTS {
+        if desc.is_slow() && operands.len() <= MAX_PARTS {
             let in_order = |operand: &BufferView| self.in_order(operand, &order);
             let operands = operands.iter().map(in_order).collect::<Result<Vec<_>>>()?;
             if let Some(rows) = row_concat(&operands, axis, &order, dtype.size()) {

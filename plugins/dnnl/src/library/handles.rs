@@ -602,9 +602,9 @@ impl PrimitiveDesc {
         self.implementation().starts_with("gemm")
     }
 
-    /// Returns true for oneDNN's reference implementation, which is correct but slow.
-    pub fn is_reference(&self) -> bool {
-        is_reference(self.implementation())
+    /// Returns true for oneDNN's reference implementation or a general loop, which are correct but slow.
+    pub fn is_slow(&self) -> bool {
+        is_slow(self.implementation())
     }
 
     /// Checks that an implementation computes the bias and the post-ops, if there are any, with generated code. A
@@ -624,14 +624,10 @@ impl PrimitiveDesc {
     }
 }
 
-/// Returns true if an implementation is oneDNN's reference code, or wraps it, as `conv:any+ref:any` does.
-fn is_reference(implementation: &str) -> bool {
-    implementation.split('+').any(|part| part.starts_with("ref"))
-}
-
-/// Returns true if an implementation is oneDNN's reference code, or one of its general loops over elements.
+/// Returns true if an implementation is oneDNN's reference code, or one of its general loops over elements, or wraps one,
+/// as `conv:any+ref:any` does.
 pub fn is_slow(implementation: &str) -> bool {
-    is_reference(implementation) || implementation.starts_with("simple")
+    implementation.split('+').any(|part| part.starts_with("ref") || part.starts_with("simple"))
 }
 
 /// Returns the strides, the dilation, and the padding at the start and at the end. In oneDNN's convention, a dense

@@ -16,7 +16,7 @@ use crate::dim_map::DimMap;
 use crate::fuse::{Item, Link, items};
 use crate::gemv::MatrixUses;
 use crate::ir::{CompileError, Def, EltwiseParams, Kind, Op, RegionIr, Result, Val};
-use crate::library::{Attr, Desc, OneDnn, OneDnnError, PostOps, PrimitiveDesc, ffi, is_slow};
+use crate::library::{Attr, Desc, OneDnn, OneDnnError, PostOps, PrimitiveDesc, ffi};
 use crate::pack::{PackSpec, Packing};
 use crate::plan::{Buffer, Operation, Place, Plan, Step, place_in_arena};
 use crate::shape::regroup;
@@ -310,14 +310,26 @@ impl Lowering<'_> {
         let attr = self.attr(&[])?;
         let desc = PrimitiveDesc::reorder(self.library, &src, &dst, &attr)?;
         // Rows between which there are gaps, which the library copies with a general loop over elements.
-        if is_slow(desc.implementation())
+        if desc.is_slow()
             && self.dtype(source) == self.dtype(destination)
             && let Some(rows) = RowConcat::copy(&source.view, &destination.view, self.dtype(source).size())
         {
             let tensors = vec![(ffi::ARG_MULTIPLE_SRC, source.clone()), (ffi::ARG_DST, destination.clone())];
-            return self.handwritten_step(Operation::Concat(rows), tensors, label);
+            self.handwritten_step(Operation::Concat(rows), tensors, label)?;
+        } else {
+            self.step(
+                desc,
+                vec![(ffi::ARG_SRC, source.clone(), src), (ffi::ARG_DST, destination.clone(), dst)],
+                label,
+            )?;
         }
-        self.step(desc, vec![(ffi::ARG_SRC, source.clone(), src), (ffi::ARG_DST, destination.clone(), dst)], label)
+        self.mark_copy();
+        Ok(())
+    }
+
+    /// Marks the last step as a copy into another layout.
+    fn mark_copy(&mut self) {
+        self.steps.iter_mut().next_back().into_iter().for_each(|step| step.is_copy = true);
     }
 
     /// Returns a buffer with a tensor that is not constant in a layout that the library chose, copying it in each run,
@@ -336,6 +348,7 @@ impl Lowering<'_> {
         let copy = BufferView { buffer, view: View::dense(&[layout.size() as i64]) };
         let tensors = vec![(ffi::ARG_SRC, tensor.clone(), src), (ffi::ARG_DST, copy, layout.clone())];
         self.step(desc, tensors, "weights")?;
+        self.mark_copy();
         self.layout_copies.push((tensor.clone(), layout.clone(), buffer));
         Ok(buffer)
     }
@@ -398,7 +411,8 @@ impl Lowering<'_> {
             self.layout_copies.retain(|(source, ..)| source.buffer != overwritten_argument.buffer);
             self.forget_bf16_copies(overwritten_argument.buffer);
         }
-        self.steps.push(Step { operation, args, label: label.to_owned() });
+        let implementation = operation.implementation().to_owned();
+        self.steps.push(Step { operation, args, label: label.to_owned(), implementation, is_copy: false });
     }
 
     /// Creates primitive attributes with the given post-ops.
@@ -677,7 +691,8 @@ impl Lowering<'_> {
             outputs.push(shape.iter().map(|&d| d as usize).collect());
         }
         let workspace = place_in_arena(&self.steps, &mut self.buffers);
-        Ok(Plan { steps: self.steps, buffers: self.buffers, workspace, outputs })
+        let is_serial = self.library.threads() == 1 || self.ir.is_small();
+        Ok(Plan { steps: self.steps, buffers: self.buffers, workspace, outputs, is_serial })
     }
 }
 
