@@ -169,7 +169,13 @@ impl LoadedRegion {
             state.drop_unused(&plan);
         }
         let (packed_constants, bytes) = self.pack(&mut state, &plan, has_dynamic_shape)?;
-        let prepared_plan = Arc::new(PreparedPlan::new(plan, &state.constants, &packed_constants, bytes)?);
+        let mut prepared_plan = PreparedPlan::new(plan, &state.constants, &packed_constants, bytes)?;
+        // Counters that no run increments are announced here, because each costs a call.
+        prepared_plan.counts.retain(|(name, increment)| {
+            self.services.counter(name, 0);
+            *increment > 0
+        });
+        let prepared_plan = Arc::new(prepared_plan);
         if !has_dynamic_shape {
             // The plan owns the constants that it reads in place.
             state.constants.fill(None);
