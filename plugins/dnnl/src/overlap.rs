@@ -3,7 +3,7 @@
 //! The product of the data and the kernel has one row per data position, with the contributions of the position to each
 //! tap and output channel. Every output position adds up the contributions that fall on it. oneDNN's transposed
 //! convolutions fill vectors with output channels and are faster if there are enough of them; with one to eight, this
-//! form took a fourth to a half of the time. It also covers windows for which the library has no implementation.
+//! form took about half of the time. It also covers windows for which the library has no implementation.
 
 use crate::argument::Arguments;
 use crate::cpu::fastest;
@@ -124,7 +124,11 @@ unsafe fn lines(step: &OverlapAdd, tensors: &Tensors<'_>, first: usize, last: us
             std::slice::from_raw_parts_mut(start, width.output * all_channels)
         };
         match tensors.bias {
-            Some(bias) => result.chunks_exact_mut(all_channels).for_each(|position| position.copy_from_slice(bias)),
+            Some(&[bias]) => result.fill(bias),
+            // Not `copy_from_slice`, which would call `memcpy` for a few elements.
+            Some(bias) => result.chunks_exact_mut(all_channels).for_each(|position| {
+                position.iter_mut().zip(bias).for_each(|(element, bias)| *element = *bias);
+            }),
             None => result.fill(0.0),
         }
         for (tap_z, from_z) in depth.contributions(z) {
