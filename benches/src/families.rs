@@ -125,6 +125,25 @@ pub const FAMILIES: &[Family] = &[
         work: conv(64, 8 * 28 * 28, 64 * 27),
     },
     Family {
+        name: "conv2d_transpose 2x2, stride 2",
+        params: "%x: Tensor[(1, 64, 80, 80), float32], %w: Tensor[(64, 64, 2, 2), float32]",
+        body: "nn.conv2d_transpose(%x, %w, strides=[2, 2], channels=64, kernel_size=[2, 2])",
+        work: conv(64, 80 * 80, 64 * 4),
+    },
+    Family {
+        name: "conv2d_transpose 2x2, stride 2, 1 channel",
+        params: "%x: Tensor[(1, 24, 320, 320), float32], %w: Tensor[(24, 1, 2, 2), float32]",
+        body: "nn.conv2d_transpose(%x, %w, strides=[2, 2], channels=1, kernel_size=[2, 2])",
+        work: conv(24, 320 * 320, 4),
+    },
+    Family {
+        name: "conv2d_transpose 4x4, stride 2, depthwise",
+        params: "%x: Tensor[(1, 64, 80, 80), float32], %w: Tensor[(64, 1, 4, 4), float32]",
+        body: "%0 = nn.conv2d_transpose(%x, %w, strides=[2, 2], padding=[1, 1, 1, 1], channels=64, kernel_size=[4, 4],\
+               groups=64);\nnn.relu(%0)",
+        work: conv(64, 80 * 80, 16),
+    },
+    Family {
         name: "max_pool3d",
         params: "%x: Tensor[(1, 64, 16, 56, 56), float32]",
         body: "nn.max_pool3d(%x, pool_size=[2, 2, 2], strides=[2, 2, 2])",

@@ -241,7 +241,7 @@ fn convolution(c: &mut Case, axes: usize, groups: usize, channels_per_group: usi
     for i in 0..axes {
         kernel.push(c.pick(&[1, 1, 2, 3, 3, 5]));
         strides.push(c.pick(&[1, 1, 2, 3]));
-        dilation.push(if is_transposed { 1 } else { c.pick(&[1, 1, 1, 2]) });
+        dilation.push(c.pick(&[1, 1, 1, 2]));
         let kernel_extent = (kernel[i] - 1) * dilation[i] + 1;
         let max_padding = if is_transposed { kernel[i] - 1 } else { kernel_extent - 1 };
         padding[i] = c.int(0, max_padding);
@@ -257,9 +257,10 @@ fn convolution(c: &mut Case, axes: usize, groups: usize, channels_per_group: usi
         .into_iter()
         .chain(kernel.clone())
         .collect();
-    let w = if c.chance(10) { c.input(&shape) } else { c.constant(&shape) };
+    let w = if c.chance(4) { c.input(&shape) } else { c.constant(&shape) };
+    let output_padding: Vec<usize> = strides.iter().map(|&stride| c.int(0, stride - 1)).collect();
     let name = format!("nn.conv{axes}d{}", if is_transposed { "_transpose" } else { "" });
-    let attrs = [
+    let mut attrs = vec![
         ("strides", ints_attr(&strides)),
         ("padding", ints_attr(&padding)),
         ("dilation", ints_attr(&dilation)),
@@ -267,6 +268,9 @@ fn convolution(c: &mut Case, axes: usize, groups: usize, channels_per_group: usi
         ("channels", ((out * groups) as i64).into()),
         ("kernel_size", ints_attr(&kernel)),
     ];
+    if is_transposed {
+        attrs.push(("output_padding", ints_attr(&output_padding)));
+    }
     let y = c.op(&name, &[x, w], &attrs);
     let y = c.chain(y, 1);
     c.set_result(y);

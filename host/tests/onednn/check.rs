@@ -10,7 +10,7 @@ use byoc_plugin_api::{
     Call, Candidate, CandidateKind, Codegen, Executable, Graph, LoadRequest, Loader, Region, TensorMut, TensorRef,
     Verdict,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Loaded oneDNN backend.
@@ -52,8 +52,12 @@ impl Bench {
 
     /// Compiles and loads a supported graph. Panics on failure, because a positive verdict is binding.
     pub fn load(&self, graph: &Graph, constants: &ConstantTable) -> Box<dyn Executable> {
-        let options = json!({});
-        let region = Region { graph, constants: &constants.handles, options: &options };
+        self.load_with(graph, constants, &json!({}))
+    }
+
+    /// Compiles and loads a supported graph with options.
+    fn load_with(&self, graph: &Graph, constants: &ConstantTable, options: &Value) -> Box<dyn Executable> {
+        let region = Region { graph, constants: &constants.handles, options };
         let compiled = self
             .codegen
             .compile(&region)
@@ -62,7 +66,7 @@ impl Bench {
             symbol: &graph.symbol,
             blob: &compiled.blob,
             constants: &constants.handles,
-            options: &options,
+            options,
             services: &self.session.services,
         };
         self.loader.load(&request).unwrap_or_else(|error| panic!("cannot load a compiled graph: {error}"))
@@ -77,15 +81,36 @@ impl Bench {
         let text = byoc_ir::text::print(&module, &byoc_ir::text::PrintOptions::default()).text;
         let context = format!("{name}, seed {seed}:\n{text}");
         let (graph, constants) = self.graph(&module)?;
-        let executable = self.load(&graph, &constants);
         let expected = support::run(&module, &inputs).unwrap_or_else(|error| panic!("{context}: {error}"));
-        // The second run detects state that the first run left behind.
         let dtypes: Vec<DType> = expected.iter().map(Tensor::dtype).collect();
-        for _ in 0..2 {
-            compare_within(&context, case_tolerance, &run_as(&*executable, &inputs, &dtypes), &expected);
+        // Small regions run on one thread unless the option forbids it.
+        for serial in ["true", "false"] {
+            let options = json!({"backend_options": {"serial": serial}});
+            let executable = self.load_with(&graph, &constants, &options);
+            // The second run detects state that the first run left behind.
+            for _ in 0..2 {
+                compare_within(&context, case_tolerance, &run_as(&*executable, &inputs, &dtypes), &expected);
+            }
+            // The library has fast code for only some of the ways in which an operand broadcasts, and for integers only on
+            // CPUs with AVX-512.
+            let slow_steps = slow_steps(&*executable, &inputs);
+            let may_be_slow = |step: &Value| step["step"] == "binary" || case_tolerance == 0.0;
+            assert!(slow_steps.iter().all(may_be_slow), "{context}: {slow_steps:?}");
         }
         Ok(())
     }
+}
+
+/// Returns the steps of a run that the library's reference code or its general loops compute.
+fn slow_steps(executable: &dyn Executable, inputs: &[Tensor]) -> Vec<Value> {
+    let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
+    let plan = executable.prepare(&dims).unwrap_or_else(|error| panic!("{error}"));
+    let answer = executable.query("plan.steps", json!({ "plan": plan.plan }).to_string().as_bytes());
+    let steps = answer.unwrap_or_else(|error| panic!("{error}")).expect("expected the steps of the plan");
+    let mut steps: Vec<Value> = serde_json::from_slice(&steps).expect("expected a list of steps");
+    let is_slow = |name: &str| name.split('+').any(|part| part.starts_with("ref") || part.starts_with("simple"));
+    steps.retain(|step| is_slow(step["implementation"].as_str().expect("expected a name")));
+    steps
 }
 
 /// Calls [`compare_within`] with a tolerance for the rounding errors in sums.

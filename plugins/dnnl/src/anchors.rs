@@ -89,6 +89,17 @@ struct Selection {
     dim_map: DimMap,
 }
 
+impl Selection {
+    fn is_fast(&self) -> bool {
+        !self.desc.is_slow()
+    }
+}
+
+/// Maximum number of output channels of a transposed convolution that is computed as a matrix product and an
+/// overlap-add, and maximum number of contributions to an element of its result.
+const MAX_OVERLAP_CHANNELS: i64 = 8;
+const MAX_OVERLAP: i64 = 8;
+
 fn unsupported_shape(detail: impl Into<String>) -> CompileError {
     CompileError::new(RefusalCode::UnsupportedShape, detail)
 }
@@ -174,7 +185,7 @@ impl Lowering<'_> {
                         }
                         match self.try_desc(sources, (alternatives.dtype, target.view()), &chain, bias.is_some(), make)
                         {
-                            Ok(desc) if reference || !desc.is_reference() => {
+                            Ok(desc) if reference || !desc.is_slow() => {
                                 let has_bias = bias.is_some();
                                 return self.materialize(desc, sources, target, chain, has_bias, alternatives);
                             }
@@ -280,7 +291,11 @@ impl Lowering<'_> {
         let rank = shape.len();
         let row: Vec<usize> = (0..rank).collect();
         let orders = match op.kind {
-            Kind::Softmax { .. } => vec![x.view.order(), row],
+            // Only the innermost dimension, or the last one of several, is fast in every implementation.
+            Kind::Softmax { axis, .. } => {
+                let innermost = (0..rank).filter(|&d| d != axis).chain([axis]).collect();
+                vec![x.view.order(), row, innermost]
+            }
             _ => vec![x.view.order(), channels_last(rank), row],
         };
         let mut selection = None;
@@ -305,7 +320,7 @@ impl Lowering<'_> {
                     dtype,
                 };
                 match self.select(&alternatives, &|s, d, a, _| make(s, d, a)) {
-                    Ok(found) if !found.desc.is_reference() => {
+                    Ok(found) if !found.desc.is_slow() => {
                         selection = Some(found);
                         break 'search;
                     }
@@ -341,9 +356,9 @@ impl Lowering<'_> {
         })?;
         let any_desc = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // Layouts into which another plan has packed the weights come first, so that one packed copy serves both plans.
-        let is_constant = self.is_constant(&w);
+        // Weights that are computed or passed at run time are copied into the chosen layout in each run.
         let mut weight_layouts = self.existing_layouts(&weights);
-        weight_layouts.push(if is_constant { any_desc } else { self.desc_of(&weights)? });
+        weight_layouts.push(any_desc);
         let bf16 = self.should_use_bf16(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
         if bf16 {
             weight_layouts.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
@@ -353,6 +368,14 @@ impl Lowering<'_> {
             && let Some(step) = self.winograd(op, links, (&x, &w), window, bias.as_ref())?
         {
             return Ok(step);
+        }
+        let has_few_channels = shape[1] / groups <= MAX_OVERLAP_CHANNELS
+            && count(&window.kernel) <= MAX_OVERLAP * count(&window.strides)
+            && groups == 1
+            && window.strides.iter().any(|&stride| stride > 1);
+        let parts = (&x, &w);
+        if transposed && dtype == DType::F32 && !bf16 && has_few_channels {
+            return self.overlap_add(op, links, parts, (window, groups), bias.as_ref());
         }
         let bias_desc = Desc::with_strides(self.library, DType::F32, &[shape[1]], &[1])?;
         let mut sources = Vec::new();
@@ -385,12 +408,20 @@ impl Lowering<'_> {
                     _ => outcome.map(PrimitiveDesc::without_retained_key),
                 };
                 outcome = outcome.and_then(|desc| requirement.check(desc));
-                if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
+                if outcome.as_ref().is_ok_and(|desc| !desc.is_slow()) {
                     break;
                 }
             }
             outcome
-        })?;
+        });
+        let selection = match selection {
+            Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
+            // The library rejects some windows of transposed convolutions, and has only reference code for others.
+            outcome if transposed && dtype == DType::F32 && !outcome.as_ref().is_ok_and(Selection::is_fast) => {
+                return self.overlap_add(op, links, parts, (window, groups), bias.as_ref());
+            }
+            outcome => outcome?,
+        };
         let mut extra_args = vec![self.weights(&selection, &weights)?];
         if selection.bias
             && let Some((_, bias)) = bias
@@ -406,16 +437,12 @@ impl Lowering<'_> {
         if layout == self.desc_of(weights)? {
             return Ok((ffi::ARG_WEIGHTS, weights.clone(), layout));
         }
-        match self.pack(weights, layout.clone())? {
-            Some(buffer) => {
-                let view = View { offset: 0, ..weights.view.clone() };
-                Ok((ffi::ARG_WEIGHTS, BufferView { buffer, view }, layout))
-            }
-            None => Err(unsupported_shape(
-                "expected constant weights, or weights in the layout that oneDNN selects, found runtime weights in \
-                 another layout",
-            )),
-        }
+        let buffer = match self.pack(weights, layout.clone())? {
+            Some(buffer) => buffer,
+            None => self.copy_into_layout(weights, &layout)?,
+        };
+        let view = View { offset: 0, ..weights.view.clone() };
+        Ok((ffi::ARG_WEIGHTS, BufferView { buffer, view }, layout))
     }
 
     /// Returns the index and the operand of the first non-view link, if that link adds a bias: one value per index
@@ -533,7 +560,7 @@ impl Lowering<'_> {
             for weights in weight_layouts.iter().chain(s.get(1)) {
                 let io = Conv { src: &s[0], weights, bias, dst: d };
                 outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| requirement.check(desc));
-                if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
+                if outcome.as_ref().is_ok_and(|desc| !desc.is_slow()) {
                     break;
                 }
             }
@@ -549,7 +576,7 @@ impl Lowering<'_> {
                 outcome => outcome,
             });
         let selection = match selection_without_gemm {
-            Ok(selection) if !selection.desc.is_reference() => selection,
+            Ok(selection) if !selection.desc.is_slow() => selection,
             _ => self.select(&alternatives, &make)?,
         };
         let mut extra_args = Vec::new();
@@ -618,7 +645,7 @@ impl Lowering<'_> {
                 dtype: DType::F32,
             };
             match self.select(&alternatives, make) {
-                Ok(selection) if !selection.desc.is_reference() => {
+                Ok(selection) if !selection.desc.is_slow() => {
                     best_selection = Some(selection);
                     break;
                 }
@@ -660,7 +687,7 @@ impl Lowering<'_> {
                 )));
             }
             match alg {
-                ffi::BINARY_SUB | ffi::BINARY_DIV => return self.reversed_binary(op, alg, a, b),
+                ffi::BINARY_SUB | ffi::BINARY_DIV => return self.reversed_binary(op, links, alg, a, b),
                 _ => std::mem::swap(&mut a, &mut b),
             }
         } else if b.view.shape == shape
@@ -678,36 +705,24 @@ impl Lowering<'_> {
 
     /// Lowers `a - b` and `a / b` with a broadcast `a` as `-b + a` and `b^-1 * a`, because the library broadcasts only
     /// the second operand.
-    fn reversed_binary(&mut self, op: &Op, alg: i32, a: BufferView, b: BufferView) -> Result<usize> {
+    fn reversed_binary(&mut self, op: &Op, links: &[Link], alg: i32, a: BufferView, b: BufferView) -> Result<usize> {
         let (function, binary_alg) = match alg {
             ffi::BINARY_SUB => ((ffi::ELTWISE_LINEAR, -1.0, 0.0), ffi::BINARY_ADD),
             _ => ((ffi::ELTWISE_POW, 1.0, -1.0), ffi::BINARY_MUL),
         };
         let order = b.view.order();
         let b = self.in_order(&b, &order)?;
-        let intermediate = self.scratch(b.view.clone());
-        let result = self.scratch(b.view.clone());
-        let a = if a.view.is_packed() { a } else { self.row_major(&a)? };
-        let desc = |this: &Self, tensor: &BufferView| this.desc(&tensor.view);
-        let (a_desc, b_desc, between_desc, result_desc) =
-            (desc(self, &a)?, desc(self, &b)?, desc(self, &intermediate)?, desc(self, &result)?);
-        let attr = self.attr(&[])?;
-        let eltwise_desc = PrimitiveDesc::eltwise(self.library, function, &b_desc, &between_desc, &attr)?;
-        let binary_desc = PrimitiveDesc::binary(self.library, binary_alg, &between_desc, &a_desc, &result_desc, &attr)?;
-        self.step(
-            eltwise_desc,
-            vec![(ffi::ARG_SRC, b, b_desc), (ffi::ARG_DST, intermediate.clone(), between_desc.clone())],
-            "elementwise",
-        )?;
-        let tensors = vec![
-            (ffi::ARG_SRC, intermediate, between_desc),
-            (ffi::ARG_SRC_1, a, a_desc),
-            (ffi::ARG_DST, result.clone(), result_desc),
-        ];
-        self.step(binary_desc, tensors, "binary")?;
-        let dim_map = DimMap::plain(self.ir.shape(op.output), &result.view.shape);
-        self.put_after_chain(op, &[], 0, result, &dim_map)?;
-        Ok(0)
+        let intermediate = self.scratch(View { offset: 0, ..b.view.clone() });
+        // The function does not depend on the order of elements.
+        let flat = self.desc(&View::dense(&[count(&b.view.shape)]))?;
+        let desc = PrimitiveDesc::eltwise(self.library, function, &flat, &flat, &self.attr(&[])?)?;
+        let tensors = vec![(ffi::ARG_SRC, b, flat.clone()), (ffi::ARG_DST, intermediate.clone(), flat)];
+        self.step(desc, tensors, "elementwise")?;
+        let library = self.library;
+        let operands = vec![(ffi::ARG_SRC, intermediate), (ffi::ARG_SRC_1, a)];
+        self.pointwise(op, links, operands, &order, &|s, d, attr, _| {
+            PrimitiveDesc::binary(library, binary_alg, &s[0], &s[1], d, attr)
+        })
     }
 
     fn prelu(&mut self, op: &Op, links: &[Link]) -> Result<usize> {
@@ -775,19 +790,32 @@ impl Lowering<'_> {
     fn reduction(&mut self, op: &Op, links: &[Link], alg: i32, axes: &[usize]) -> Result<usize> {
         let x = self.placement(op.inputs[0]);
         let shape = self.ir.shape(op.output).to_vec();
-        // oneDNN's reductions are fast if the reduced dimensions are innermost.
+        // oneDNN's reductions are fast if the reduced dimensions are the last ones, in memory and in the shape, so the
+        // second form is a matrix whose columns are reduced.
         let mut reduced_last: Vec<usize> = x.view.order().into_iter().filter(|d| !axes.contains(d)).collect();
         reduced_last.extend(axes);
+        let kept = count(&shape);
         let mut sources = Vec::new();
         if x.view.is_packed() {
-            sources.push((Source::as_is(ffi::ARG_SRC, &x), x.view.order()));
+            let target = View::in_order(&shape, &x.view.order());
+            sources.push((Source::as_is(ffi::ARG_SRC, &x), target, DimMap::plain(&shape, &shape)));
         }
-        sources.push((Source::reordered(ffi::ARG_SRC, &x, &reduced_last), reduced_last));
         let library = self.library;
         let mut best_selection = None;
-        for (source, order) in sources {
-            let targets = vec![Target::New(View::in_order(&shape, &order))];
-            let dim_map = DimMap::plain(&shape, &shape);
+        for form in 0..=sources.len() {
+            let (source, target, dim_map) = match sources.get(form) {
+                Some(form) => form.clone(),
+                None => {
+                    let matrix = self.in_order(&x, &reduced_last)?;
+                    let view = matrix.view.permute(&reduced_last).reshape(&[kept, count(&x.view.shape) / kept]);
+                    let view = view.ok_or_else(|| {
+                        unsupported_shape(format!("cannot view shape {:?} as a matrix", x.view.shape))
+                    })?;
+                    let source = Source::as_is(ffi::ARG_SRC, &BufferView { view, ..matrix });
+                    (source, View::dense(&[kept, 1]), DimMap::in_order(&shape, &reduced_last, &[kept, 1]))
+                }
+            };
+            let targets = vec![Target::New(target)];
             let alternatives = Alternatives {
                 links,
                 sources: vec![vec![source]],
@@ -799,7 +827,7 @@ impl Lowering<'_> {
             };
             let selection =
                 self.select(&alternatives, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
-            let is_optimized = !selection.desc.is_reference();
+            let is_optimized = !selection.desc.is_slow();
             best_selection = Some(selection);
             if is_optimized {
                 break;

@@ -1,8 +1,10 @@
 //! Entry points of the backend: its code generator and its loader.
 
+use crate::attributes::Attributes;
 use crate::ir::{CompileError, RegionIr};
 use crate::library::{FILE_NAME, onednn};
 use crate::lower::{Packs, lower};
+use crate::plan::{Plan, Step};
 use crate::runtime::LoadedRegion;
 use crate::translate::table;
 use crate::{blob, options, patterns};
@@ -26,6 +28,9 @@ pub struct JsonLoader;
 /// Minimum number of floating-point operations in a profitable region: about ten microseconds on one core.
 const MIN_FLOPS: u64 = 20_000;
 
+/// Maximum size in bytes of the tensors of an operator that the library's reference code computes.
+const MAX_SLOW_BYTES: usize = 64 << 10;
+
 /// Value substituted for symbolic dimensions when a region is judged.
 const SAMPLE_DIM: usize = 4;
 
@@ -44,6 +49,15 @@ fn sample_shapes(graph: &Graph) -> Vec<Vec<i64>> {
 
 fn is_dynamic(graph: &Graph) -> bool {
     graph.inputs.iter().any(|input| input.ty.shape().is_none())
+}
+
+/// Returns true for a concatenation along an outermost dimension that becomes known at run time. This is how a loop
+/// collects its results: in a region with the rest of its body, it would change the dimensions in every iteration.
+fn appends_to_unknown_size(graph: &Graph) -> bool {
+    graph.nodes.iter().filter(|node| node.op() == Some("concatenate")).any(|node| {
+        let rank = node.outputs.first().map_or(0, |ty| ty.rank());
+        Attributes::of(node).axis("axis", 0, rank) == Ok(0) && matches!(node.outputs[0].dims[0], Dim::Unknown(_))
+    })
 }
 
 impl Codegen for Dnnl {
@@ -71,6 +85,11 @@ impl Codegen for Dnnl {
         if candidate.kind == CandidateKind::Region {
             return judge_region(&candidate.graph);
         }
+        if appends_to_unknown_size(&candidate.graph) {
+            let detail = "concatenate: the outermost dimension is known only at run time: every size would need a plan of \
+                          its own, and the host copies as fast";
+            return Verdict::refused(RefusalCode::NotProfitable, detail);
+        }
         let is_dynamic_graph = is_dynamic(&candidate.graph);
         let ir = match RegionIr::of(&candidate.graph, &candidate.constants, &sample_shapes(&candidate.graph)) {
             Ok(ir) => ir,
@@ -82,14 +101,14 @@ impl Codegen for Dnnl {
         };
         // `Supported` is binding, so the candidate is lowered to check that the library implements every operator.
         match lower(library, &ir, &mut Packs::default()) {
-            Ok(_) => Verdict::Supported,
+            Ok(plan) => judge_plan(&plan),
             Err(reason) => refuse(reason),
         }
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         let library = onednn()?;
-        let mut notes = Vec::new();
+        let (mut notes, mut report) = (Vec::new(), None);
         let mut graph = region.graph.clone();
         options::store(&mut graph, region.options);
         let (options, ignored_option) = options::of_graph(&graph);
@@ -99,16 +118,37 @@ impl Codegen for Dnnl {
             ir.options = options;
             let plan = lower(library, &ir, &mut Packs::default())?;
             notes.push(format!("primitives: {}, workspace: {} bytes", plan.steps.len(), plan.workspace).into());
+            let slow_steps = plan.steps.iter().filter(|step| step.is_slow());
+            notes.extend(slow_steps.map(|step| format!("slow: {}: {}", step.label, step.implementation).into()));
+            report = Some(plan.report());
         }
         let text = blob::write(&graph);
         let mut compiled_region = CompiledRegion::new(&region.graph.symbol, LOADER, text.as_bytes());
-        compiled_region.source = Some(Source { language: "json".into(), text: text.into() }).into();
+        let source = match report {
+            // The steps follow the graph, as a line of their own.
+            Some(steps) => format!("{text}\n{}\n", json!({ "steps": steps })),
+            None => text,
+        };
+        compiled_region.source = Some(Source { language: "json".into(), text: source.into() }).into();
         compiled_region.notes = notes.into();
         // OpenMP creates a thread team per calling thread, so this attribute requests that all calls come from a single
         // thread.
         compiled_region.metadata.push(Attr::new("own_threads", true));
         compiled_region.metadata.push(Attr::new("library", format!("oneDNN {}", library.version)));
         Ok(compiled_region)
+    }
+}
+
+/// Refuses an operator that only the library's reference code computes, unless its tensors are small: another backend or
+/// the host is faster.
+fn judge_plan(plan: &Plan) -> Verdict {
+    match plan.steps.iter().find(|step| step.is_slow() && step.bytes() > MAX_SLOW_BYTES) {
+        None => Verdict::Supported,
+        Some(Step { label, implementation, .. }) => {
+            let detail =
+                format!("{label}: oneDNN has only slow code for these dimensions and layouts: {implementation}");
+            Verdict::refused(RefusalCode::NotProfitable, detail)
+        }
     }
 }
 

@@ -28,6 +28,11 @@ impl DimMap {
         }
     }
 
+    /// Creates a map to a reshape of the dimensions in the order `order`.
+    pub fn in_order(value_shape: &[i64], order: &[usize], exec_shape: &[i64]) -> DimMap {
+        DimMap { value_shape: value_shape.to_vec(), order: order.to_vec(), exec_shape: exec_shape.to_vec() }
+    }
+
     /// Creates the map with the fewest dimensions for a value in memory order `order`, given the shapes of the operands
     /// that broadcast to the value.
     pub fn collapsed(value_shape: &[i64], order: &[usize], operands: &[Vec<i64>]) -> DimMap {

@@ -9,8 +9,9 @@ use crate::elementwise::{Elementwise, MathFn};
 use crate::fuse::Link;
 use crate::gemv::{Gemv, MAX_ADDENDS, Panels};
 use crate::ir::{CompileError, Op, Result};
-use crate::library::{Window, ffi};
+use crate::library::{Conv, OneDnnError, PrimitiveDesc, Window, ffi};
 use crate::lower::{BufferView, Chain, Lowering, PostOp};
+use crate::overlap::{OverlapAdd, WindowAxis};
 use crate::pack::Packing;
 use crate::plan::Operation;
 use crate::shape::channels_last;
@@ -108,6 +109,101 @@ impl Lowering<'_> {
         self.handwritten_step(Operation::Winograd(layer), tensors, "convolution")?;
         self.put_after_chain(op, links, chain.links, target, &dim_map)?;
         Ok(Some(chain.links))
+    }
+
+    /// Adds the steps that compute a transposed convolution of `x` with the kernel `w`, of the axes (I, O / groups,
+    /// spatial...), as a matrix product and an overlap-add, and returns the number of links that they cover.
+    pub fn overlap_add(
+        &mut self,
+        op: &Op,
+        links: &[Link],
+        (x, w): (&BufferView, &BufferView),
+        (window, groups): (&Window, i64),
+        bias: Option<&(usize, BufferView)>,
+    ) -> Result<usize> {
+        let shape = self.ir.shape(op.output).to_vec();
+        let (rank, images) = (shape.len(), shape[0]);
+        let unsupported = |detail: &str| CompileError::new(RefusalCode::UnsupportedShape, detail);
+        let size = |size: i64| usize::try_from(size).map_err(|_| unsupported("expected dimensions of at least 0"));
+        let mut axes = [WindowAxis::UNIT; 3];
+        for (i, axis) in (5 - rank..3).enumerate() {
+            axes[axis] = WindowAxis {
+                input: size(x.view.shape[2 + i])?,
+                output: size(shape[2 + i])?,
+                taps: size(window.kernel[i])?,
+                stride: size(window.strides[i])?,
+                dilation: size(window.dilation[i])?,
+                padding: size(window.pad_before[i])?,
+            };
+        }
+        let range = [f32::NEG_INFINITY, f32::INFINITY];
+        let channels = size(shape[1] / groups)?;
+        let mut step = OverlapAdd { images: size(images)?, groups: size(groups)?, channels, axes, range };
+
+        // The data become one row per position, and the kernel one column per tap and output channel.
+        let order = channels_last(rank);
+        let (rows, columns, inner_dim) = (step.rows() as i64, step.columns() as i64, x.view.shape[1] / groups);
+        let x = self.in_order(x, &order)?;
+        let kernel_order: Vec<usize> = std::iter::once(0).chain(2..rank).chain([1]).collect();
+        let w = self.in_order(w, &kernel_order)?;
+        let as_matrix = |tensor: BufferView, order: &[usize], shape: &[i64]| {
+            let view = tensor.view.permute(order).reshape(shape);
+            view.map(|view| BufferView { view, ..tensor })
+                .ok_or_else(|| unsupported("cannot view a tensor as a matrix"))
+        };
+        let mut data = as_matrix(x, &order, &[rows, groups, inner_dim])?;
+        data.view = data.view.permute(&[1, 0, 2]);
+        let mut weights = as_matrix(w, &kernel_order, &[groups, inner_dim, columns])?;
+        let mut product = self.scratch(View::dense(&[groups, rows, columns]));
+        if groups == 1 {
+            for tensor in [&mut data, &mut weights, &mut product] {
+                tensor.view = View { offset: tensor.view.offset, ..View::dense(&tensor.view.shape[1..]) };
+            }
+        }
+        let attr = self.attr(&[])?;
+        let describe = |this: &Self, data: &BufferView| {
+            let [src, weights, dst] = [this.desc_of(data)?, this.desc_of(&weights)?, this.desc_of(&product)?];
+            let desc = PrimitiveDesc::matmul(
+                this.library,
+                &Conv { src: &src, weights: &weights, bias: None, dst: &dst },
+                &attr,
+            )?;
+            Ok::<_, OneDnnError>((desc, [src, weights, dst]))
+        };
+        let mut described = describe(self, &data)?;
+        if described.0.is_slow() {
+            data = self.row_major(&data)?;
+            described = describe(self, &data)?;
+        }
+        let (desc, [src_desc, weights_desc, dst_desc]) = described;
+        let tensors = vec![
+            (ffi::ARG_SRC, data, src_desc),
+            (ffi::ARG_WEIGHTS, weights, weights_desc),
+            (ffi::ARG_DST, product.clone(), dst_desc),
+        ];
+        self.step(desc, tensors, "transposed convolution")?;
+
+        // The whole chain is computed if it clamps, otherwise only its bias.
+        let (dim_map, view) = (DimMap::plain(&shape, &shape), View::in_order(&shape, &order));
+        let bias_links = bias.map_or(0, |(index, _)| index + 1);
+        let mut fused_links = 0;
+        for limit in [links.len(), bias_links] {
+            let read = self.read_buffers(&links[..limit]);
+            let chain = self.chain(&links[..limit], &dim_map, &view, bias.map(|(index, _)| *index), false, &read)?;
+            let epilogue = WinogradEpilogue::of(&chain, &view).filter(|_| chain.links == limit);
+            if let Some(WinogradEpilogue { addend: None, range }) = epilogue {
+                (step.range, fused_links) = (range, limit);
+                break;
+            }
+        }
+        let bias = bias.filter(|(index, _)| *index < fused_links);
+        let target = self.scratch(view);
+        let mut tensors = vec![(ffi::ARG_SRC, product)];
+        tensors.extend(bias.map(|(_, bias)| (ffi::ARG_BIAS, bias.clone())));
+        tensors.push((ffi::ARG_DST, target.clone()));
+        self.handwritten_step(Operation::OverlapAdd(step), tensors, "transposed convolution")?;
+        self.put_after_chain(op, links, fused_links, target, &dim_map)?;
+        Ok(fused_links)
     }
 
     /// Returns the Winograd kernel of a convolution, with the data's strides and the clamp range still unset. Returns

@@ -9,6 +9,7 @@ use crate::options::Options;
 use byoc_plugin_api::{Constant, DType, Error, RefusalCode};
 use byoc_plugin_support::refusal;
 pub use byoc_plugin_support::region::Val;
+use byoc_plugin_support::view::count;
 use std::collections::{BTreeSet, HashMap};
 
 /// Translation or lowering error.
@@ -143,6 +144,12 @@ pub enum Kind {
     Slice { begin: Vec<i64>, step: Vec<i64> },
 }
 
+/// Rates of a core at its peak, and the estimated time of the largest region that a single thread runs. Regions take two
+/// to three times as long as the estimate.
+const OPERATIONS_PER_NANOSECOND: u64 = 100;
+const BYTES_PER_NANOSECOND: u64 = 100;
+const MAX_SMALL_NANOSECONDS: u64 = 20_000;
+
 impl Kind {
     /// Returns true if the result is a view of the operand.
     pub fn is_view(&self) -> bool {
@@ -235,6 +242,36 @@ impl RegionIr {
         let constant = &self.constants[self.constant(value)?];
         let is_scalar = constant.dtype() == DType::F32 && constant.shape().iter().all(|&d| d == 1);
         is_scalar.then(|| constant.tensor().as_slice::<f32>()[0])
+    }
+
+    /// Returns true if a single thread should run the region: waking the pool would take about as long as the work.
+    pub fn is_small(&self) -> bool {
+        self.options.serial && self.estimated_nanoseconds() <= MAX_SMALL_NANOSECONDS
+    }
+
+    /// Estimates the time of one core that computes at its peak and reads every operand from its cache.
+    fn estimated_nanoseconds(&self) -> u64 {
+        let elements = |value: Val| count(self.shape(value)).unsigned_abs();
+        let estimate = |op: &Op| {
+            let operations = match &op.kind {
+                // Every element of the result, or of the data if it is transposed, is multiplied by one filter.
+                Kind::Conv { transposed, .. } => {
+                    let filters = self.shape(op.inputs[1])[0].unsigned_abs().max(1);
+                    let positions = if *transposed { op.inputs[0] } else { op.output };
+                    2 * elements(positions).saturating_mul(elements(op.inputs[1]) / filters)
+                }
+                Kind::MatMul { transpose_a, .. } => {
+                    let shape = self.shape(op.inputs[0]);
+                    let inner_dim = shape[shape.len() - 1 - usize::from(*transpose_a)].unsigned_abs();
+                    2 * elements(op.output).saturating_mul(inner_dim)
+                }
+                _ => 0,
+            };
+            let operands = op.inputs.iter().chain([&op.output]);
+            let bytes: u64 = operands.map(|&value| elements(value) * self.get(value).dtype.size() as u64).sum();
+            (operations / OPERATIONS_PER_NANOSECOND).max(bytes / BYTES_PER_NANOSECOND)
+        };
+        self.ops.iter().filter(|op| !op.kind.is_view()).map(estimate).fold(0, u64::saturating_add)
     }
 
     /// Removes the operators that no output depends on.

@@ -17,6 +17,7 @@
 //! | `concat` | concatenation along the innermost dimension |
 //! | `bf16` | optional bfloat16 operands |
 //! | `winograd` | 3 x 3 convolutions with fewer multiplications |
+//! | `overlap` | transposed convolutions after their matrix products |
 //! | `options` | region options |
 //! | `lower`, `anchors` | tensor layouts, primitives for operator groups |
 //! | `handwritten` | selection of hand-written kernels in place of the library's primitives |
@@ -49,6 +50,7 @@ mod library;
 mod lower;
 mod math;
 mod options;
+mod overlap;
 mod pack;
 mod patterns;
 mod plan;

@@ -11,22 +11,26 @@ pub struct Options {
     pub bf16: bool,
     /// True if convolutions may use Winograd.
     pub winograd: bool,
+    /// True if small regions run on the calling thread alone.
+    pub serial: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { bf16: false, winograd: true }
+        Options { bf16: false, winograd: true, serial: true }
     }
 }
 
 const BF16: &str = "bf16";
 const WINOGRAD: &str = "winograd";
+const SERIAL: &str = "serial";
 
 /// Returns the option descriptions, by option name.
 pub fn table() -> BTreeMap<String, BackendOption> {
     let bf16 = "Products and convolutions of bfloat16 operands with float32 accumulation, on CPUs with AVX512_BF16";
     let winograd = "Winograd algorithm for 3 x 3 convolutions, on CPUs with AVX-512: fewer multiplications, but the \
                     last digits of results differ, and an infinity turns neighboring results into NaN";
+    let serial = "Small regions on one thread, as waking the others would take about as long as the work";
     let option = |about: &str, values: [&str; 2]| BackendOption {
         about: about.into(),
         values: values.into_iter().map(Into::into).collect(),
@@ -35,6 +39,7 @@ pub fn table() -> BTreeMap<String, BackendOption> {
     BTreeMap::from([
         (BF16.to_owned(), option(bf16, ["false", "true"])),
         (WINOGRAD.to_owned(), option(winograd, ["true", "false"])),
+        (SERIAL.to_owned(), option(serial, ["true", "false"])),
     ])
 }
 
@@ -44,8 +49,10 @@ pub fn store(graph: &mut Graph, options: &serde_json::Value) {
     if options_of_backend[BF16] == "true" {
         graph.attrs.push(Attr::new(BF16, true));
     }
-    if options_of_backend[WINOGRAD] == "false" {
-        graph.attrs.push(Attr::new(WINOGRAD, false));
+    for name in [WINOGRAD, SERIAL] {
+        if options_of_backend[name] == "false" {
+            graph.attrs.push(Attr::new(name, false));
+        }
     }
 }
 
@@ -57,7 +64,11 @@ pub fn of_graph(graph: &Graph) -> (Options, Option<&'static str>) {
         _ => None,
     };
     let allows_bf16 = flag(BF16) == Some(true);
-    let options = Options { bf16: allows_bf16 && cpu::has_bf16(), winograd: flag(WINOGRAD) != Some(false) };
+    let options = Options {
+        bf16: allows_bf16 && cpu::has_bf16(),
+        winograd: flag(WINOGRAD) != Some(false),
+        serial: flag(SERIAL) != Some(false),
+    };
     (options, (allows_bf16 && !options.bf16).then_some(BF16_IGNORED))
 }
 

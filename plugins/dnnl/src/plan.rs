@@ -4,8 +4,9 @@
 //! live at the same time.
 
 use crate::argument::Argument;
-use crate::library::{Primitive, PrimitiveDesc};
+use crate::library::{Primitive, PrimitiveDesc, ffi, is_slow};
 use byoc_plugin_api::DType;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -45,6 +46,8 @@ pub enum Operation {
     NoNan(f32, usize),
     /// Winograd convolution.
     Winograd(crate::winograd::Winograd),
+    /// Overlap-add of a transposed convolution.
+    OverlapAdd(crate::overlap::OverlapAdd),
     /// GEMV: product of a row vector and a constant matrix.
     Gemv(crate::gemv::Gemv),
     /// Step of a recurrent layer; `cell` defines the argument indices.
@@ -58,12 +61,49 @@ pub enum Operation {
     IntAvgPool(crate::qnn::IntAvgPoolKernel),
 }
 
+impl Operation {
+    /// Returns the name of the implementation: that of the library, or that of a hand-written kernel after `byoc:`.
+    pub fn implementation(&self) -> &str {
+        match self {
+            Operation::Primitive(desc) => desc.implementation(),
+            Operation::Code(_) => "generated",
+            Operation::Fill(_) => "byoc:fill",
+            Operation::NoNan(..) => "byoc:no_nan",
+            Operation::Winograd(_) => "byoc:winograd",
+            Operation::OverlapAdd(_) => "byoc:overlap_add",
+            Operation::Gemv(_) => "byoc:gemv",
+            Operation::Cell(_) => "byoc:cell",
+            Operation::Elementwise(_) => "byoc:elementwise",
+            Operation::Concat(_) => "byoc:rows",
+            Operation::Epilogue(_) => "byoc:stages",
+            Operation::IntAvgPool(_) => "byoc:avg_pool",
+        }
+    }
+}
+
 /// Step of a plan.
 pub struct Step {
     pub operation: Operation,
     pub args: Vec<Argument>,
     /// Description of the computation, for messages and traces.
     pub label: String,
+    /// Name of the implementation, which is kept when the descriptor is dropped.
+    pub implementation: String,
+    /// True if the step only copies a tensor into another layout.
+    pub is_copy: bool,
+}
+
+impl Step {
+    /// Returns the size in bytes of the tensors that the step reads and writes.
+    pub fn bytes(&self) -> usize {
+        let tensors = self.args.iter().filter(|argument| argument.arg != ffi::ARG_SCRATCHPAD);
+        tensors.map(|argument| argument.desc.size()).sum()
+    }
+
+    /// Returns true for the library's reference code and general loops.
+    pub fn is_slow(&self) -> bool {
+        is_slow(&self.implementation)
+    }
 }
 
 /// Plan of a run.
@@ -75,9 +115,36 @@ pub struct Plan {
     pub workspace: usize,
     /// Dimensions of the outputs.
     pub outputs: Vec<Vec<usize>>,
+    /// True if the plan has so little work that it runs on the calling thread alone.
+    pub is_serial: bool,
 }
 
 impl Plan {
+    /// Returns the steps as JSON: the computation, its implementation, and the size of its tensors in bytes.
+    pub fn report(&self) -> Value {
+        let step =
+            |step: &Step| json!({ "step": step.label, "implementation": step.implementation, "bytes": step.bytes() });
+        self.steps.iter().map(step).collect()
+    }
+
+    /// Returns what a run on several threads counts: steps, slow steps, steps that may wake the pool, bytes copied into
+    /// other layouts, and steps by implementation.
+    pub fn counts(&self) -> Vec<(String, u64)> {
+        let count = |is_counted: fn(&Step) -> bool| self.steps.iter().filter(|step| is_counted(step)).count() as u64;
+        let copied_bytes: usize = self.steps.iter().filter(|step| step.is_copy).map(Step::bytes).sum();
+        let parallel_steps = if self.is_serial { 0 } else { count(|_| true) };
+        let mut counts = vec![
+            ("dnnl.steps".to_owned(), count(|_| true)),
+            ("dnnl.slow_steps".to_owned(), count(Step::is_slow)),
+            ("dnnl.parallel_steps".to_owned(), parallel_steps),
+            ("dnnl.copied_bytes".to_owned(), copied_bytes as u64),
+        ];
+        let mut by_name = BTreeMap::<&str, u64>::new();
+        self.steps.iter().for_each(|step| *by_name.entry(&step.implementation).or_default() += 1);
+        counts.extend(by_name.into_iter().map(|(name, count)| (format!("dnnl.implementation.{name}"), count)));
+        counts
+    }
+
     /// Returns one flag per buffer: true if a step reads or writes it. A constant that is read only in packed form is
     /// not touched.
     pub fn touched_buffers(&self) -> Vec<bool> {

@@ -69,6 +69,8 @@ struct PreparedPlan {
     _constants: Vec<Constant>,
     /// Approximate number of bytes that dropping the plan frees.
     bytes: usize,
+    /// Counters of a run, with their increments.
+    counts: Vec<(String, u64)>,
     idle_sets: Mutex<Vec<MemorySet>>,
 }
 
@@ -167,7 +169,13 @@ impl LoadedRegion {
             state.drop_unused(&plan);
         }
         let (packed_constants, bytes) = self.pack(&mut state, &plan, has_dynamic_shape)?;
-        let prepared_plan = Arc::new(PreparedPlan::new(plan, &state.constants, &packed_constants, bytes)?);
+        let mut prepared_plan = PreparedPlan::new(plan, &state.constants, &packed_constants, bytes)?;
+        // Counters that no run increments are announced here, because each costs a call.
+        prepared_plan.counts.retain(|(name, increment)| {
+            self.services.counter(name, 0);
+            *increment > 0
+        });
+        let prepared_plan = Arc::new(prepared_plan);
         if !has_dynamic_shape {
             // The plan owns the constants that it reads in place.
             state.constants.fill(None);
@@ -219,11 +227,11 @@ impl LoadedRegion {
 
     /// Creates a plan for these input dimensions and generates its code.
     fn compile(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Plan> {
-        // The number of threads affects the library's choice of implementations.
-        self.library.set_threads(self.threads);
         let mut ir = RegionIr::of(&self.graph, constants, shapes)?;
         ir.options = self.options;
         ir.limits_retained_code = self.has_dynamic_shape();
+        // The number of threads affects the library's choice of implementations.
+        self.library.set_threads(if ir.is_small() { 1 } else { self.threads });
         let mut plan = lower(self.library, &ir, packs)?;
         for step in &mut plan.steps {
             if let Operation::Primitive(desc) = &step.operation {
@@ -251,7 +259,8 @@ impl LoadedRegion {
         new_packs.iter().for_each(|&index| use_counts[state.packs.packs[index].constant] += 1);
         plan.constants_in_place().into_iter().for_each(|index| use_counts[index] += 1);
         let size = |index: usize| state.packs.packs[index].packing.bytes().next_multiple_of(CACHE_LINE);
-        let total_bytes = new_packs.iter().map(|&index| size(index)).sum();
+        let total_bytes: usize = new_packs.iter().map(|&index| size(index)).sum();
+        self.services.counter("dnnl.packed_bytes", total_bytes as u64);
         let (memory, mut next_offset, mut bytes) = (Arc::new(AlignedMemory::in_huge_pages(total_bytes)?), 0, 0);
         for index in new_packs {
             let pack = &state.packs.packs[index];
@@ -335,8 +344,9 @@ impl PreparedPlan {
                 Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
             }
         }
-        let idle_sets = Mutex::new(Vec::new());
-        Ok(PreparedPlan { plan, fixed_addresses, _packed: held_packed, _constants: held_constants, bytes, idle_sets })
+        let (idle_sets, counts) = (Mutex::new(Vec::new()), plan.counts());
+        let (_packed, _constants) = (held_packed, held_constants);
+        Ok(PreparedPlan { plan, fixed_addresses, _packed, _constants, bytes, counts, idle_sets })
     }
 
     fn take_memory_set(&self, library: &'static OneDnn) -> Result<MemorySet> {
@@ -398,6 +408,9 @@ impl PreparedPlan {
                 Operation::Winograd(convolution) => unsafe { convolution.run(library, args) },
                 // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
                 // buffer.
+                Operation::OverlapAdd(overlap_add) => unsafe { overlap_add.run(library, args) },
+                // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
+                // buffer.
                 Operation::Gemv(gemv) => unsafe { gemv.run(library, args) },
                 // SAFETY: `bind` set all addresses to buffers of the planned sizes; lowering gave the result its own
                 // buffer.
@@ -445,12 +458,16 @@ impl Executable for LoadedRegion {
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        if key != "plan.release" {
+        if !["plan.release", "plan.steps"].contains(&key) {
             return Ok(None);
         }
         let data: serde_json::Value = serde_json::from_slice(data).unwrap_or_default();
         let id = data["plan"].as_u64();
-        self.release(id.ok_or_else(|| Error::new(format!("plan.release: expected a plan number, found {data}")))?);
+        let id = id.ok_or_else(|| Error::new(format!("{key}: expected a plan number, found {data}")))?;
+        if key == "plan.steps" {
+            return Ok(self.find(id).map(|prepared_plan| prepared_plan.plan.report().to_string().into_bytes()));
+        }
+        self.release(id);
         Ok(Some(Vec::new()))
     }
 
@@ -474,11 +491,12 @@ impl Executable for LoadedRegion {
                 call.workspace.len()
             )));
         }
-        self.library.set_threads(self.services.num_threads());
+        self.library.set_threads(if prepared_plan.plan.is_serial { 1 } else { self.services.num_threads() });
         let mut set = prepared_plan.take_memory_set(self.library)?;
         prepared_plan.bind(&mut set, &mut call)?;
         let result = prepared_plan.execute(self.library, &set);
         prepared_plan.idle_sets.lock().unwrap_or_else(PoisonError::into_inner).push(set);
+        prepared_plan.counts.iter().for_each(|(name, increment)| self.services.counter(name, *increment));
         result
     }
 }

@@ -43,6 +43,29 @@ fn lowers_recurrent_steps_to_loops() {
     }
 }
 
+/// Tests that no step of a recorded model or operator runs on the library's reference code or general loops.
+#[test]
+fn no_step_is_slow() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    let mut counted = 0;
+    for folder in ["models", "open", "operators"] {
+        let entries = std::fs::read_dir(data(folder)).unwrap().map(|entry| entry.unwrap().path());
+        for model in entries.map(|path| path.display().to_string()) {
+            let output = byoc(["bench", &model, "--runs", "1", "--json", "--backend", "dnnl", "--plugin-dir", &dir]);
+            // Some cases need bound dimensions or have strings as inputs, and most operators are too small for a region.
+            let line = output.out.lines().last().and_then(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            let Some(metrics) = line.map(|line| line["metrics"].clone()) else { continue };
+            if metrics["dnnl.steps"].is_null() {
+                continue;
+            }
+            assert_eq!(metrics["dnnl.slow_steps"], 0.0, "{model}: {metrics}");
+            counted += 1;
+        }
+    }
+    assert!(counted >= 30, "expected at least 30 cases with regions, found {counted}");
+}
+
 #[test]
 fn runs_models_with_open_dimensions() {
     let Some(plugins) = plugins() else { return };

@@ -374,14 +374,13 @@ impl<'e> Interpreter<'e, '_> {
             Step::Nop => return Ok(Flow::Next),
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
-                // The kernel runs inline if this thread belongs to the pool.
-                let result = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, buffers, caller)));
-                result.map_err(|e| self.kernel_error(instruction, e))?;
+                let body = || cancel.within(|| step::kernel(scope, frame, step, buffers, caller));
+                exec.pool.install_unless(step.is_small, body).map_err(|e| self.kernel_error(instruction, e))?;
                 return Ok(Flow::Next);
             }
             Step::Dynamic(step) => {
                 let (frame, recycler) = (&mut top.frame, &buffers.recycler);
-                let result = exec.pool.install(|| cancel.within(|| step::run_dynamic(scope, frame, step, recycler)));
+                let result = step::run_dynamic(scope, frame, step, recycler, (&exec.pool, cancel));
                 result.map_err(|e| self.with_origins(instruction, e))?;
                 return Ok(Flow::Next);
             }

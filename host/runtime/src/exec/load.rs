@@ -106,7 +106,16 @@ pub(super) struct KernelStep {
     pub kernel: Box<dyn Kernel>,
     pub operands: Operands,
     pub in_place: InPlace,
+    /// True if the operands and results are small; see [`MAX_INLINE_BYTES`].
+    pub is_small: bool,
 }
+
+/// Maximum size of the operands and results of a step that the calling thread runs alone, even if it does not belong to
+/// the pool. To hand a step to the pool takes about as long as the work of most operators on tensors of this size.
+pub(super) const MAX_INLINE_BYTES: usize = 64 << 10;
+
+/// Maximum number of floating-point operations of such a step.
+const MAX_INLINE_FLOPS: u64 = 200_000;
 
 /// In-place execution: the first output reuses the memory of an input, which is then not among the [`Operands`].
 pub(super) enum InPlace {
@@ -326,7 +335,9 @@ impl Loader<'_> {
         self.workspace = self.workspace.max(workspace);
         let operands = Operands::new(regs, read, call.outs.clone())
             .ok_or_else(|| bad_program(&format!("the operands of {} overlap", call.op)))?;
-        Ok(Step::Kernel(Box::new(KernelStep { kernel, operands, in_place })))
+        let bytes: usize = call.inputs().chain(call.outs.iter().copied()).map(|reg| regs[reg.index()].bytes).sum();
+        let is_small = bytes <= MAX_INLINE_BYTES && trace::flops(function, call) <= MAX_INLINE_FLOPS;
+        Ok(Step::Kernel(Box::new(KernelStep { kernel, operands, in_place, is_small })))
     }
 
     fn alias(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {

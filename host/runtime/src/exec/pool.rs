@@ -68,6 +68,11 @@ impl Pool {
         if split::is_inline() { body() } else { self.pool.install(body) }
     }
 
+    /// Runs `body` like [`install`](Pool::install), or on the calling thread alone if its work `is_small`.
+    pub fn install_unless<R: Send>(&self, is_small: bool, body: impl FnOnce() -> R + Send) -> R {
+        if is_small { split::inline(body) } else { self.install(body) }
+    }
+
     /// Starts `body` on a thread of the pool, and returns immediately.
     pub fn spawn(&self, body: impl FnOnce() + Send + 'static) {
         self.pool.spawn(body);
@@ -129,6 +134,16 @@ mod tests {
             });
             assert!(hit_counts.iter().all(|h| h.load(Ordering::Relaxed) == 1));
         }
+    }
+
+    #[test]
+    fn small_work_stays_on_the_calling_thread() {
+        let pool = Pool::new(2).unwrap();
+        let caller = std::thread::current().id();
+        let run =
+            |is_small| pool.install_unless(is_small, || (std::thread::current().id() == caller, split::is_inline()));
+        assert_eq!(run(true), (true, true));
+        assert_eq!(run(false), (false, false));
     }
 
     #[test]

@@ -3,14 +3,16 @@
 use super::append::append;
 use super::device::{DeviceOperands, DeviceSlice, DeviceSpace, SharedTensor};
 use super::frame::{Frame, Operands, Scope, Slot};
-use super::load::{CopyStep, DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flatten};
+use super::load::{CopyStep, DynamicStep, InPlace, KernelStep, MAX_INLINE_BYTES, RegionStep, SizedKernel, flatten};
 use super::lock::lock;
 use super::lru_cache::Dims;
+use super::pool::Pool;
 use super::prepared::RunBuffers;
 use super::program::{Arg, Reg};
 use super::recycler::{RecycledBytes, Recycler};
 use super::region::{Region, RegionCall};
 use super::value::{Value, bad_program};
+use crate::cancel::Cancel;
 use crate::error::fault;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{TensorType, Type};
@@ -84,6 +86,7 @@ pub(super) fn run_dynamic(
     frame: &mut Frame,
     step: &DynamicStep,
     recycler: &Arc<Recycler>,
+    (pool, cancel): (&Pool, &Cancel),
 ) -> Result<(), Diagnostic> {
     let mut operands = SizedOperands::new(scope, frame, step)?;
     let outs = operands.results(step)?;
@@ -94,6 +97,23 @@ pub(super) fn run_dynamic(
         }
         operands.inputs.insert(0, scope.read_tensor(frame, growing.register())?);
     }
+    // A step that takes elements of a tensor reads no more of it than it returns.
+    let read = if op::get(step.op).name == "take" { &[][..] } else { &operands.inputs };
+    let read_bytes: usize = read.iter().map(|tensor| tensor.bytes().len()).sum();
+    let result_bytes = outs.iter().map(|ty| Ok(size(ty)?.1)).sum::<Result<usize, Diagnostic>>()?;
+    let is_small = read_bytes.saturating_add(result_bytes) <= MAX_INLINE_BYTES;
+    let body = || cancel.within(|| run_sized(scope, frame, step, recycler, (&operands, outs)));
+    pool.install_unless(is_small, body)
+}
+
+/// Runs an operator on operands, and for results, of these dimensions.
+fn run_sized(
+    scope: Scope<'_>,
+    frame: &mut Frame,
+    step: &DynamicStep,
+    recycler: &Arc<Recycler>,
+    (operands, outs): (&SizedOperands, Vec<TensorType>),
+) -> Result<(), Diagnostic> {
     let kernel = operands.kernel(step, outs)?;
     let mut memory: Vec<(Shape, RecycledBytes)> = Vec::with_capacity(kernel.outs.len());
     for ty in &kernel.outs {

@@ -68,9 +68,14 @@ impl Metrics {
 
     pub(super) fn add(&self, name: &str, increment: u64) {
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let counter = counters.entry(name.to_owned()).or_default();
-        *counter = counter.saturating_add(increment);
-        let new_total = *counter;
+        // A counter that exists is found without a copy of its name, as backends count in every run.
+        let new_total = match counters.get_mut(name) {
+            Some(counter) => {
+                *counter = counter.saturating_add(increment);
+                *counter
+            }
+            None => *counters.entry(name.to_owned()).or_insert(increment),
+        };
         drop(counters);
         self.record_event(name, || EventPayload::Count(new_total));
     }

@@ -35,12 +35,7 @@ impl Lowering<'_> {
         }
         let result = self.scratch_of(dtype, View::in_order(&shape, &order));
         if let Some(row_join) = row_concat(&operands, axis, &order, dtype.size()) {
-            let sources =
-                operands.into_iter().enumerate().map(|(i, operand)| (ffi::ARG_MULTIPLE_SRC + i as i32, operand));
-            let tensors = sources.chain([(ffi::ARG_DST, result.clone())]).collect();
-            self.handwritten_step(Operation::Concat(row_join), tensors, "concatenation")?;
-            self.put_after_chain(op, &[], 0, result, &DimMap::plain(&shape, &shape))?;
-            return Ok(0);
+            return self.concat_rows(op, row_join, operands, result);
         }
         // The primitive copies each operand anyway, so operands of any layout are read in place. The library's
         // primitive cache ignores the strides of unit dimensions, but its concatenation uses them.
@@ -52,6 +47,13 @@ impl Lowering<'_> {
         let attr = self.attr(&[])?;
         let desc_refs: Vec<&Desc> = descs.iter().collect();
         let desc = PrimitiveDesc::concat(self.library, axis, &desc_refs, &dst, &attr)?;
+        if desc.is_slow() && operands.len() <= MAX_PARTS {
+            let in_order = |operand: &BufferView| self.in_order(operand, &order);
+            let operands = operands.iter().map(in_order).collect::<Result<Vec<_>>>()?;
+            if let Some(rows) = row_concat(&operands, axis, &order, dtype.size()) {
+                return self.concat_rows(op, rows, operands, result);
+            }
+        }
         let mut tensors: Vec<(i32, BufferView, Desc)> = operands
             .into_iter()
             .zip(descs)
@@ -61,6 +63,22 @@ impl Lowering<'_> {
         tensors.push((ffi::ARG_DST, result.clone(), dst));
         self.step(desc, tensors, "concatenation")?;
         let dim_map = DimMap::plain(&shape, &shape);
+        self.put_after_chain(op, &[], 0, result, &dim_map)?;
+        Ok(0)
+    }
+
+    /// Adds the step of a concatenation in rows.
+    fn concat_rows(
+        &mut self,
+        op: &Op,
+        rows: RowConcat,
+        operands: Vec<BufferView>,
+        result: BufferView,
+    ) -> Result<usize> {
+        let sources = operands.into_iter().enumerate().map(|(i, operand)| (ffi::ARG_MULTIPLE_SRC + i as i32, operand));
+        let tensors = sources.chain([(ffi::ARG_DST, result.clone())]).collect();
+        self.handwritten_step(Operation::Concat(rows), tensors, "concatenation")?;
+        let dim_map = DimMap::plain(self.ir.shape(op.output), &result.view.shape);
         self.put_after_chain(op, &[], 0, result, &dim_map)?;
         Ok(0)
     }
@@ -82,19 +100,22 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the row-wise form of a concatenation whose result has the memory order `order`; `None` unless `axis` is
-/// innermost and every part can be read as rows in that order.
+/// Returns the row-wise form of a concatenation whose result has the memory order `order`; `None` unless every part can
+/// be read as rows in that order. The dimensions outside of `axis` are the rows.
 fn row_concat(operands: &[BufferView], axis: usize, order: &[usize], size: usize) -> Option<RowConcat> {
-    if order.last() != Some(&axis) || operands.len() > MAX_PARTS {
+    if operands.len() > MAX_PARTS {
         return None;
     }
-    let columns = |operand: &BufferView| operand.view.shape[axis];
-    let rows = operands.first().map(|operand| count(&operand.view.shape) / columns(operand))?;
+    let outer = order.iter().position(|&d| d == axis)?;
+    let rows: i64 = order[..outer].iter().map(|&d| operands[0].view.shape[d]).product();
     let row_part = |operand: &BufferView| {
-        let view = operand.view.permute(order).reshape(&[rows, columns(operand)])?;
-        let is_dense = columns(operand) == 1 || view.strides[1] == 1;
-        let (row, step) = (columns(operand) as usize * size, view.strides[0] as usize * size);
+        let columns = count(&operand.view.shape) / rows;
+        let view = operand.view.permute(order).reshape(&[rows, columns])?;
+        let is_dense = (columns == 1 || view.strides[1] == 1) && view.strides[0] >= 0;
+        let (row, step) = (columns as usize * size, view.strides[0] as usize * size);
         is_dense.then_some(Part { bytes: row, stride: step })
     };
-    Some(RowConcat { rows: rows as usize, parts: operands.iter().map(row_part).collect::<Option<_>>()? })
+    let parts: Vec<Part> = operands.iter().map(row_part).collect::<Option<_>>()?;
+    let stride = parts.iter().map(|part| part.bytes).sum();
+    Some(RowConcat { rows: rows as usize, parts, stride })
 }

@@ -260,6 +260,13 @@ pub struct ConvKey {
     pub tensors: Vec<Desc>,
 }
 
+impl ConvKey {
+    /// Returns true if the convolution adds a bias.
+    pub fn has_bias(&self) -> bool {
+        self.tensors.len() == 4
+    }
+}
+
 fn raw(desc: Option<&Desc>) -> *const ffi::CMemoryDesc {
     desc.map_or(null(), |desc| desc.raw.cast_const())
 }
@@ -317,7 +324,8 @@ impl PrimitiveDesc {
         desc?.with_retained_key(false, io, w, attr)
     }
 
-    /// Describes a transposed convolution.
+    /// Describes a transposed convolution. An implementation that leaves the bias or the post-ops to reference code is
+    /// treated as missing.
     pub fn deconvolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Result<PrimitiveDesc> {
         let [strides, dilates, pad_before, pad_after] = conv_dims(w)?;
         let alg = ffi::DECONVOLUTION_DIRECT;
@@ -338,7 +346,9 @@ impl PrimitiveDesc {
                 attr.raw
             )
         );
-        desc?.with_retained_key(true, io, w, attr)
+        let desc: PrimitiveDesc = desc?;
+        desc.check_epilogue(io.bias.is_some() || !attr.post_ops.is_empty())?;
+        desc.with_retained_key(true, io, w, attr)
     }
 
     /// Describes a matrix product, batched over all dimensions except the last two.
@@ -592,10 +602,32 @@ impl PrimitiveDesc {
         self.implementation().starts_with("gemm")
     }
 
-    /// Returns true for oneDNN's reference implementation, which is correct but slow.
-    pub fn is_reference(&self) -> bool {
-        self.implementation().starts_with("ref")
+    /// Returns true for oneDNN's reference implementation or a general loop, which are correct but slow.
+    pub fn is_slow(&self) -> bool {
+        is_slow(self.implementation())
     }
+
+    /// Checks that an implementation computes the bias and the post-ops, if there are any, with generated code. A
+    /// transposed convolution named `conv:any+...` calls another primitive and then applies both with reference code,
+    /// which takes up to two hundred times as long as separate elementwise primitives.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub(super) fn check_epilogue(&self, has_epilogue: bool) -> Result<()> {
+        let name = self.implementation();
+        match has_epilogue && name.starts_with("conv:any+") {
+            true => {
+                Err(format!("expected an implementation that fuses the bias and the post-ops, found {name}").into())
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+/// Returns true if an implementation is oneDNN's reference code, or one of its general loops over elements, or wraps one,
+/// as `conv:any+ref:any` does.
+pub fn is_slow(implementation: &str) -> bool {
+    implementation.split('+').any(|part| part.starts_with("ref") || part.starts_with("simple"))
 }
 
 /// Returns the strides, the dilation, and the padding at the start and at the end. In oneDNN's convention, a dense

@@ -9,7 +9,7 @@ pub mod retained;
 mod status;
 
 pub use find::{FILE_NAME, INSTALL_HINT, set_plugin_path};
-pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, Stream, Window};
+pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, Stream, Window, is_slow};
 pub use status::{OneDnnError, Status};
 
 use byoc_plugin_api::{Error, Result};

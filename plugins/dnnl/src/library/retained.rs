@@ -71,10 +71,12 @@ impl PrimitiveDesc {
             && !pool().reserve(key)
         {
             let is_found_in_set = key.post_ops.iter().all(|post_op| *post_op == PostOpKey::Sum);
+            let has_epilogue = !key.post_ops.is_empty() || key.has_bias();
             match self.advance() {
                 Err(OneDnnError::Unsupported(_)) if is_found_in_set => return Ok(self.without_retained_key()),
                 outcome => outcome?,
             }
+            self.check_epilogue(has_epilogue)?;
         }
         Ok(self)
     }

@@ -11,6 +11,7 @@ mod avg_pool;
 mod stages;
 
 use crate::argument::{Argument, BufferId};
+use crate::concat::RowConcat;
 use crate::dim_map::DimMap;
 use crate::fuse::{Item, Link, items};
 use crate::gemv::MatrixUses;
@@ -76,6 +77,8 @@ pub struct Lowering<'p> {
     last_needed_item: Vec<usize>,
     /// Tensors and their copies in other layouts, so that each copy is made once.
     copies: Vec<(BufferView, BufferView)>,
+    /// Tensors and their copies in layouts that the library chose.
+    layout_copies: Vec<(BufferView, Desc, BufferId)>,
     /// Tensors and their bfloat16 copies.
     pub bf16_copies: Vec<(BufferView, BufferView)>,
     /// Buffers that the remaining links of the current item read, whether or not the links are fused with the current
@@ -106,6 +109,7 @@ pub fn lower(library: &'static OneDnn, ir: &RegionIr, packs: &mut Packs) -> Resu
         last_read: last_reads(ir, &items),
         last_needed_item: Vec::new(),
         copies: Vec::new(),
+        layout_copies: Vec::new(),
         bf16_copies: Vec::new(),
         chain_reads: Vec::new(),
         matrices: MatrixUses::of(ir),
@@ -305,7 +309,48 @@ impl Lowering<'_> {
         let (src, dst) = (self.desc_of(source)?, self.desc_of(destination)?);
         let attr = self.attr(&[])?;
         let desc = PrimitiveDesc::reorder(self.library, &src, &dst, &attr)?;
-        self.step(desc, vec![(ffi::ARG_SRC, source.clone(), src), (ffi::ARG_DST, destination.clone(), dst)], label)
+        // Rows between which there are gaps, which the library copies with a general loop over elements.
+        if desc.is_slow()
+            && self.dtype(source) == self.dtype(destination)
+            && let Some(rows) = RowConcat::copy(&source.view, &destination.view, self.dtype(source).size())
+        {
+            let tensors = vec![(ffi::ARG_MULTIPLE_SRC, source.clone()), (ffi::ARG_DST, destination.clone())];
+            self.handwritten_step(Operation::Concat(rows), tensors, label)?;
+        } else {
+            self.step(
+                desc,
+                vec![(ffi::ARG_SRC, source.clone(), src), (ffi::ARG_DST, destination.clone(), dst)],
+                label,
+            )?;
+        }
+        self.mark_copy();
+        Ok(())
+    }
+
+    /// Marks the last step as a copy into another layout.
+    fn mark_copy(&mut self) {
+        self.steps.iter_mut().next_back().into_iter().for_each(|step| step.is_copy = true);
+    }
+
+    /// Returns a buffer with a tensor that is not constant in a layout that the library chose, copying it in each run,
+    /// once for all its readers.
+    pub fn copy_into_layout(&mut self, tensor: &BufferView, layout: &Desc) -> Result<BufferId> {
+        let is_same = |(source, chosen, _): &&(BufferView, Desc, BufferId)| source == tensor && chosen == layout;
+        if let Some((_, _, buffer)) = self.layout_copies.iter().find(is_same) {
+            return Ok(*buffer);
+        }
+        let src = self.desc_of(tensor)?;
+        let attr = self.attr(&[])?;
+        let desc = PrimitiveDesc::reorder(self.library, &src, layout, &attr)?;
+        let buffer = self.buffer(Place::Arena(0), layout.size() as i64, DType::U8);
+        // Later items may read the copy, so its buffer is never reused.
+        self.last_needed_item[buffer.0 as usize] = usize::MAX;
+        let copy = BufferView { buffer, view: View::dense(&[layout.size() as i64]) };
+        let tensors = vec![(ffi::ARG_SRC, tensor.clone(), src), (ffi::ARG_DST, copy, layout.clone())];
+        self.step(desc, tensors, "weights")?;
+        self.mark_copy();
+        self.layout_copies.push((tensor.clone(), layout.clone(), buffer));
+        Ok(buffer)
     }
 
     /// Adds a step that fills an entire buffer with a byte.
@@ -363,9 +408,11 @@ impl Lowering<'_> {
             self.copies.retain(|(source, destination)| {
                 source.buffer != overwritten_argument.buffer && destination.buffer != overwritten_argument.buffer
             });
+            self.layout_copies.retain(|(source, ..)| source.buffer != overwritten_argument.buffer);
             self.forget_bf16_copies(overwritten_argument.buffer);
         }
-        self.steps.push(Step { operation, args, label: label.to_owned() });
+        let implementation = operation.implementation().to_owned();
+        self.steps.push(Step { operation, args, label: label.to_owned(), implementation, is_copy: false });
     }
 
     /// Creates primitive attributes with the given post-ops.
@@ -644,7 +691,8 @@ impl Lowering<'_> {
             outputs.push(shape.iter().map(|&d| d as usize).collect());
         }
         let workspace = place_in_arena(&self.steps, &mut self.buffers);
-        Ok(Plan { steps: self.steps, buffers: self.buffers, workspace, outputs })
+        let is_serial = self.library.threads() == 1 || self.ir.is_small();
+        Ok(Plan { steps: self.steps, buffers: self.buffers, workspace, outputs, is_serial })
     }
 }
 

@@ -177,3 +177,40 @@ fn refuses_unsupported_operators_with_reason() {
     let (code, _) = refusal(&candidate("sin", DType::F32));
     assert_eq!(code, "UnsupportedOp");
 }
+
+/// Tests that operators for which the library has only slow code are left to others unless they are small, and that a
+/// loop's results are not collected in the region of its body.
+#[test]
+fn refuses_unprofitable_operators_with_reason() {
+    if library().is_none() {
+        return;
+    }
+    let judge = |name: &str, types: [TensorType; 2], result: TensorType, attrs: &[Attr]| {
+        let mut graph = Graph::new(name);
+        let inputs = types.map(|ty| ValueRef::of(graph.push_input("x", ty)));
+        let y = graph.push_op(name, inputs, attrs.iter().cloned(), [result]);
+        graph.outputs.push(ValueRef::of(y));
+        match Dnnl.judge(&Candidate::new(CandidateKind::Operator, name, graph)) {
+            Verdict::Supported => String::new(),
+            Verdict::Refused(refusal) => format!("{}: {}", refusal.code, refusal.detail),
+        }
+    };
+    let add = |size: usize| {
+        let [full, broadcast] = [[size; 4], [1, size, 1, size]].map(|shape| TensorType::new(DType::F32, &shape));
+        judge("add", [full.clone(), broadcast], full, &[])
+    };
+    assert_eq!(add(4), "");
+    assert_eq!(add(32), "NotProfitable: binary: oneDNN has only slow code for these dimensions and layouts: ref:any");
+    let append = |open_axis: usize| {
+        let ty = |open: bool| {
+            let mut dims = vec![Dim::Known(4), Dim::Known(4)];
+            if open {
+                dims[open_axis] = Dim::Unknown("n".into());
+            }
+            TensorType { dtype: DType::F32, dims: dims.into() }
+        };
+        judge("concatenate", [ty(true), ty(false)], ty(true), &[Attr::new("axis", open_axis as i64)])
+    };
+    assert!(append(0).starts_with("NotProfitable: concatenate: the outermost dimension"), "{}", append(0));
+    assert_eq!(append(1), "");
+}

@@ -29,7 +29,7 @@ fn rows_are_concatenated() {
         };
         let args: Vec<Argument> = (0..tensors.len()).map(argument).collect();
         let addresses: Vec<*mut u8> = tensors.iter_mut().map(Vec::as_mut_ptr).collect();
-        let concat = RowConcat { rows, parts: parts.clone() };
+        let concat = RowConcat { rows, parts: parts.clone(), stride: row_bytes };
         // SAFETY: `tensors` are allocated above in the sizes that rows and strides imply.
         unsafe { concat.run(library, Arguments { args: &args, bases: &addresses }) };
         let result = &tensors[parts.len()];

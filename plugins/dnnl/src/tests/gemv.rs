@@ -36,7 +36,8 @@ fn matches_reference_for_every_width_and_direction() {
     }
     for (n, threads) in [(1, 1), (7, 2), (64, 2), (65, 1), (130, 2), (257, 3), (320, 2)] {
         for bias in [false, true] {
-            let (graph, constants) = chain(1, n, 3, bias);
+            let (mut graph, constants) = chain(1, n, 3, bias);
+            crate::options::store(&mut graph, &serde_json::json!({"backend_options": {"serial": "false"}}));
             let region = LoadedRegion::new(graph, &constants, &Services::new(TestHost(threads))).unwrap();
             let x = random_floats(n, 3);
             let result = run(&region, &[1, n], &x);

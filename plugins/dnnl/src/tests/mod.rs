@@ -9,6 +9,7 @@ mod concat;
 mod division;
 mod gemv;
 mod header;
+mod overlap;
 mod plans;
 mod pool;
 mod recurrent;

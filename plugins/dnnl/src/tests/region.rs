@@ -18,22 +18,32 @@ fn bytes(cache_lines: &mut [CacheLine], floats: usize) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(cache_lines.as_mut_ptr().cast(), floats * 4) }
 }
 
-/// Runs a region with one input and one output `times` times on the same memory, and returns the result.
-pub fn run_times(region: &dyn Executable, shape: &[usize], x: &[f32], times: usize) -> Vec<f32> {
-    let preparation = region.prepare(&[shape]).unwrap();
+/// Runs a region with one output `times` times on the same memory, and returns the result.
+pub fn run_inputs(region: &dyn Executable, inputs: &[(&[usize], &[f32])], times: usize) -> Vec<f32> {
+    let shapes: Vec<&[usize]> = inputs.iter().map(|(shape, _)| *shape).collect();
+    let preparation = region.prepare(&shapes).unwrap();
     let mut out_shape = preparation.outputs[0].dims.to_vec();
     let (elements, workspace_floats) = (out_shape.iter().product(), preparation.workspace.div_ceil(4));
-    let (mut input, mut output, mut workspace) =
-        (cache_lines(x.len()), cache_lines(elements), cache_lines(workspace_floats));
-    input.iter_mut().flat_map(|line| &mut line.0).zip(x).for_each(|(element, &value)| *element = value);
-    let inputs = [TensorRef::new(DType::F32, shape, bytes(&mut input, x.len()))];
+    let (mut output, mut workspace) = (cache_lines(elements), cache_lines(workspace_floats));
+    let mut input_lines: Vec<Vec<CacheLine>> = inputs.iter().map(|(_, values)| cache_lines(values.len())).collect();
+    for (lines, (_, values)) in input_lines.iter_mut().zip(inputs) {
+        lines.iter_mut().flat_map(|line| &mut line.0).zip(*values).for_each(|(element, &value)| *element = value);
+    }
+    let tensors = input_lines.iter_mut().zip(inputs);
+    let tensors: Vec<TensorRef<'_>> =
+        tensors.map(|(lines, (shape, x))| TensorRef::new(DType::F32, shape, bytes(lines, x.len()))).collect();
     let mut outputs = [TensorMut::new(DType::F32, &mut out_shape, bytes(&mut output, elements))];
     let workspace = &mut bytes(&mut workspace, workspace_floats)[..preparation.workspace];
     for _ in 0..times {
-        let call = Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: preparation.plan };
+        let call = Call { inputs: &tensors, outputs: &mut outputs, workspace, plan: preparation.plan };
         region.run(call).unwrap();
     }
     output.iter().flat_map(|line| line.0).take(elements).collect()
+}
+
+/// Runs a region with one input and one output `times` times on the same memory, and returns the result.
+pub fn run_times(region: &dyn Executable, shape: &[usize], x: &[f32], times: usize) -> Vec<f32> {
+    run_inputs(region, &[(shape, x)], times)
 }
 
 /// Runs a region with one input and one output once, and returns the result.
