@@ -8,6 +8,7 @@ use crate::compilation::{Compilation, CompileOptions, Source};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::tensor::Tensor;
 use byoc_runtime::Session;
+use byoc_runtime::cancel::Cancel;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -104,8 +105,9 @@ impl Adaptive {
         }
     }
 
-    /// Returns the program for the shapes of the inputs, and compiles it if `may_compile` and they came often enough.
-    pub(crate) fn program(&self, inputs: &[Tensor], may_compile: bool) -> Option<Arc<byoc_runtime::Model>> {
+    /// Returns the program for the shapes of the inputs, and compiles it if they came often enough, until `cancel` is
+    /// requested; without it, compiles nothing.
+    pub(crate) fn program(&self, inputs: &[Tensor], cancel: Option<&Cancel>) -> Option<Arc<byoc_runtime::Model>> {
         let matches = |shapes: &Shapes| {
             shapes.len() == inputs.len() && shapes.iter().zip(inputs).all(|(shape, input)| shape == input.shape())
         };
@@ -117,13 +119,10 @@ impl Adaptive {
             programs.len()
         };
         let has_all = inputs.len() == self.names.len();
-        if !may_compile
-            || !has_all
-            || count == MAX_PROGRAMS
-            || (count + 1).saturating_mul(self.constant_bytes) > MAX_CONSTANTS
-        {
+        if !has_all || count == MAX_PROGRAMS || (count + 1).saturating_mul(self.constant_bytes) > MAX_CONSTANTS {
             return None;
         }
+        let cancel = cancel?;
         // Runs on other threads go on without the program while it is compiled.
         let mut recent = self.recent.try_lock().ok()?;
         if !matches(&recent.shapes) {
@@ -134,7 +133,7 @@ impl Adaptive {
         if recent.is_refused || recent.count < FIRST * GROWTH.pow(count as u32) {
             return None;
         }
-        match self.compile(&recent.shapes) {
+        match self.compile(&recent.shapes, cancel) {
             Ok(program) => {
                 tracing::debug!(shapes = ?recent.shapes, "compiled a program for shapes that came again");
                 let program = Arc::new(program);
@@ -144,14 +143,14 @@ impl Adaptive {
             }
             Err(reason) => {
                 tracing::debug!(shapes = ?recent.shapes, %reason, "compiled no program for shapes that came again");
-                recent.is_refused = true;
+                recent.is_refused = !cancel.is_set();
                 None
             }
         }
     }
 
-    fn compile(&self, shapes: &Shapes) -> Result<byoc_runtime::Model, String> {
-        let cancel = self.session.cancel.part(Some(MAX_DURATION));
+    fn compile(&self, shapes: &Shapes, cancel: &Cancel) -> Result<byoc_runtime::Model, String> {
+        let cancel = cancel.part(Some(MAX_DURATION));
         let _scope = cancel.enter();
         let options = self.options.for_shapes(&self.names, shapes).cancel(cancel.clone());
         let compilation = Compilation::new(&self.session, self.source.clone(), &options).map_err(|e| e.to_string())?;

@@ -75,11 +75,6 @@ impl RunOptions {
         (!self.backend_options.is_empty()).then(|| self.backend_options.clone().enter())
     }
 
-    /// Returns true if the run may take as long as it needs.
-    fn is_unlimited(&self) -> bool {
-        self.timeout.is_none() && self.cancel.is_none()
-    }
-
     /// Returns the cancellation of a run; `None` if the run uses the cancellation of the session.
     pub fn cancellation(&self, session: &Cancel) -> Option<Cancel> {
         match (&self.cancel, self.timeout) {
@@ -120,8 +115,8 @@ impl Model {
     /// Loads the compilation of a model with unknown sizes, as [`Model::of`] does, and adapts it to its inputs: shapes
     /// that come twice in a row get a program of their own, compiled from `source` with the same options while the second
     /// run waits. There are at most four such programs, each compiled after more runs than the one before, and their
-    /// constants have at most 512 MiB. Runs with a time limit or a cancellation compile nothing, and nor do models with
-    /// weights in other files, or with regions that have state.
+    /// constants have at most 512 MiB. Runs with a time limit compile nothing, and nor do models with weights in other files, or
+    /// with regions that have state.
     ///
     /// # Errors
     /// Same as [`Model::of`].
@@ -240,8 +235,8 @@ impl Model {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel);
         let _scope = options.enter();
-        let loaded = self.0.loaded_for(&bound, options.is_unlimited());
-        let tensors = loaded.run_under(&bound, cancel.as_ref().unwrap_or(&self.0.cancel))?;
+        let cancel = cancel.as_ref().unwrap_or(&self.0.cancel);
+        let tensors = self.0.loaded_for(&bound, cancel, options).run_under(&bound, cancel)?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
 
@@ -251,7 +246,8 @@ impl Model {
     /// Same as [`Model::run`].
     pub fn run_observed<'a>(&self, inputs: impl Into<Inputs<'a>>, observer: &dyn Observer) -> Result<Outputs, Error> {
         let bound = self.bind(inputs.into())?;
-        let tensors = self.0.loaded_for(&bound, true).run_observed(&bound, observer)?;
+        let tensors =
+            self.0.loaded_for(&bound, &self.0.cancel, &RunOptions::default()).run_observed(&bound, observer)?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
 
@@ -269,8 +265,7 @@ impl Model {
         let cancel = options.cancellation(&self.0.cancel);
         let cancel = cancel.as_ref().unwrap_or(&self.0.cancel);
         let _scope = options.enter();
-        let loaded = self.0.loaded_for(&bound, options.is_unlimited());
-        let tensors = loaded.run_observed_under(&bound, observer, cancel)?;
+        let tensors = self.0.loaded_for(&bound, cancel, options).run_observed_under(&bound, observer, cancel)?;
         Ok(Outputs { names: self.0.names.clone(), tensors })
     }
 
@@ -290,8 +285,8 @@ impl Model {
         let bound = self.bind(inputs.into())?;
         let cancel = options.cancellation(&self.0.cancel);
         let _scope = options.enter();
-        let loaded = self.0.loaded_for(&bound, options.is_unlimited());
-        Ok(loaded.run_into(&bound, outputs, cancel.as_ref().unwrap_or(&self.0.cancel))?)
+        let cancel = cancel.as_ref().unwrap_or(&self.0.cancel);
+        Ok(self.0.loaded_for(&bound, cancel, options).run_into(&bound, outputs, cancel)?)
     }
 
     /// Starts a run on a separate thread. The future works with any executor; dropping it cancels the run.
@@ -304,7 +299,7 @@ impl Model {
         let (inner, token, options) = (self.0.clone(), cancel.clone(), options.clone());
         Ok(self.0.executors.start(cancel, move || {
             let _scope = options.enter();
-            let tensors = inner.loaded_for(&bound, options.is_unlimited()).run_under(&bound, &token)?;
+            let tensors = inner.loaded_for(&bound, &token, &options).run_under(&bound, &token)?;
             Ok(Outputs { names: inner.names.clone(), tensors })
         }))
     }
@@ -370,10 +365,11 @@ impl Model {
 }
 
 impl Inner {
-    /// Returns the program for the inputs of a run: the general one, or one for their shapes, which is compiled if
-    /// `may_compile` and they came often enough.
-    fn loaded_for(&self, inputs: &[Tensor], may_compile: bool) -> Chosen<'_> {
-        let specialized = self.adaptive.as_ref().and_then(|adaptive| adaptive.program(inputs, may_compile));
+    /// Returns the program for the inputs of a run: the general one, or one for their shapes, which is compiled if they
+    /// came often enough and the run has no time limit.
+    fn loaded_for(&self, inputs: &[Tensor], cancel: &Cancel, options: &RunOptions) -> Chosen<'_> {
+        let cancel = Some(cancel).filter(|_| options.timeout.is_none());
+        let specialized = self.adaptive.as_ref().and_then(|adaptive| adaptive.program(inputs, cancel));
         specialized.map_or(Chosen::General(&self.loaded), Chosen::Specialized)
     }
 }

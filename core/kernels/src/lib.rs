@@ -138,6 +138,12 @@ fn fast(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     offers.map(|offer| offer.make).find_map(|make| make(spec))
 }
 
+/// Returns true if the kernels of the operator need its constants in another form, whatever the dimensions are: a kernel
+/// for dimensions that only a run determines then gets the constants as well, and has a copy of its own.
+pub fn packs_constants(op: &str) -> bool {
+    matches!(op, "qnn.lstm" | "ml.tree_ensemble")
+}
+
 /// Returns true if the host can run the operator.
 pub fn exists(op: OpId) -> bool {
     op::get(op).reference.is_some()

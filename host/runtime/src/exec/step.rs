@@ -144,17 +144,21 @@ fn run_sized(
 struct SizedOperands {
     /// Inputs, tuples flattened.
     inputs: Vec<Tensor>,
+    /// True for each input that is a constant of the program.
+    is_constant: Vec<bool>,
     args: Vec<Type>,
 }
 
 impl SizedOperands {
     fn new(scope: Scope<'_>, frame: &Frame, step: &DynamicStep) -> Result<SizedOperands, Diagnostic> {
         let mut inputs = Vec::new();
+        let mut is_constant = Vec::new();
         let mut args = Vec::with_capacity(step.args.len());
         for arg in &step.args {
             let first_input = inputs.len();
             for &reg in arg.regs() {
                 inputs.push(scope.read_tensor(frame, reg)?);
+                is_constant.push(matches!(scope.regs[reg.index()].slot, Slot::Constant(_)));
             }
             let mut types = inputs[first_input..].iter().map(|t| Type::tensor(t.dtype(), t.shape()));
             args.push(match arg {
@@ -162,7 +166,7 @@ impl SizedOperands {
                 Arg::Tuple(_) => Type::tuple(types),
             });
         }
-        Ok(SizedOperands { inputs, args })
+        Ok(SizedOperands { inputs, is_constant, args })
     }
 
     /// Infers the types of the results from the values of the arguments.
@@ -202,7 +206,13 @@ impl SizedOperands {
         drop(reservation);
         let def = op::get(step.op);
         let inputs: Vec<TensorType> = self.inputs.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
-        let constants = vec![None; inputs.len()];
+        let packs = byoc_kernels::packs_constants(def.name);
+        let constants: Vec<Option<&Tensor>> = self
+            .inputs
+            .iter()
+            .zip(&self.is_constant)
+            .map(|(input, &is_constant)| Some(input).filter(|_| packs && is_constant))
+            .collect();
         let spec = Spec { def, attrs: &step.attrs, inputs: &inputs, outputs: &outs, constants: &constants };
         let kernel = byoc_kernels::make(step.op, &spec).ok_or_else(|| {
             Diagnostic::error(codes::runtime::NO_KERNEL, format!("the host has no implementation of {}", def.name))
