@@ -4,7 +4,6 @@
 use super::math::{sigmoid, tanh};
 use super::qnn::RowProduct;
 use super::simd::{mul_add, multiversion};
-use super::split::SharedPtr;
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::cancel::Ticks;
 use byoc_ir::op::recurrent::{LayerShape, Quantized};
@@ -70,8 +69,6 @@ struct Operands<'a> {
     packed: &'a [f32],
     /// Bias of the product of a GRU; empty for an LSTM.
     bias: &'a [f32],
-    /// States of all steps, written row by row.
-    all: SharedPtr<f32>,
 }
 
 impl Layer {
@@ -83,22 +80,23 @@ impl Layer {
         self.rows().next_multiple_of(LANES) * self.shape.hidden
     }
 
-    /// Returns the number of floats that a sequence needs: for its product, its hidden state and its cell.
+    /// Returns the number of floats that a sequence needs: for its product, its hidden state, its cell, and its results.
     fn slot_len(&self) -> usize {
-        self.rows().next_multiple_of(LANES) + 2 * self.shape.hidden
+        self.rows().next_multiple_of(LANES) + (2 + self.shape.steps) * self.shape.hidden
     }
 
     /// Splits the memory of a sequence.
-    fn slot<'a>(&self, slot: &'a mut [f32]) -> [&'a mut [f32]; 3] {
+    fn slot<'a>(&self, slot: &'a mut [f32]) -> [&'a mut [f32]; 4] {
         let (product, states) = slot.split_at_mut(self.rows().next_multiple_of(LANES));
-        let (hidden, cell) = states.split_at_mut(self.shape.hidden);
-        [product, hidden, cell]
+        let (hidden, states) = states.split_at_mut(self.shape.hidden);
+        let (cell, all) = states.split_at_mut(self.shape.hidden);
+        [product, hidden, cell, all]
     }
 
     /// Computes the steps of sequence `i`.
     fn sequence(&self, i: usize, operands: &Operands<'_>, slot: &mut [f32]) {
         let (hidden, rows) = (self.shape.hidden, self.rows());
-        let [product, state, cell] = self.slot(slot);
+        let [product, state, cell, all] = self.slot(slot);
         let mut ticks = Ticks::every(rows * hidden);
         for step in self.shape.order(self.reverse) {
             if ticks.is_requested() {
@@ -112,9 +110,7 @@ impl Layer {
                 Kind::Lstm => lstm_state(input, &product[..rows], state, cell),
                 Kind::Gru => gru_state(input, &product[..rows], operands.bias, state),
             }
-            // SAFETY: `all` has a row for each step of each sequence, and only this call accesses those of sequence `i`.
-            unsafe { std::slice::from_raw_parts_mut(operands.all.get().add(row * hidden), hidden) }
-                .copy_from_slice(state);
+            all[step * hidden..][..hidden].copy_from_slice(state);
         }
     }
 }
@@ -144,19 +140,22 @@ impl Kernel for Layer {
         };
         let [initial, last] = [inputs[2].as_slice::<f32>(), inputs[3].as_slice::<f32>()];
         for (i, slot) in slots.chunks_exact_mut(slot_len).enumerate() {
-            let [_, state, cell] = self.slot(slot);
+            let [_, state, cell, _] = self.slot(slot);
             state.copy_from_slice(&initial[i * hidden..][..hidden]);
             if self.kind == Kind::Lstm {
                 cell.copy_from_slice(&last[i * hidden..][..hidden]);
             }
         }
-        let all = SharedPtr::new(outputs[0].as_mut_slice::<f32>());
         let bias = if self.kind == Kind::Gru { last } else { &[] };
-        let operands = Operands { data: inputs[0].as_slice(), packed, bias, all };
+        let operands = Operands { data: inputs[0].as_slice(), packed, bias };
         let work = self.shape.steps * self.shape.batch * self.packed_len() / 8;
         split::for_each_chunk(slots, slot_len, work, |i, slot| self.sequence(i, &operands, slot));
         for (i, slot) in slots.chunks_exact_mut(slot_len).enumerate() {
-            let [_, state, cell] = self.slot(slot);
+            let [_, state, cell, all] = self.slot(slot);
+            for (step, row) in all.chunks_exact(hidden).enumerate() {
+                let at = (step * self.shape.batch + i) * hidden;
+                outputs[0].as_mut_slice::<f32>()[at..][..hidden].copy_from_slice(row);
+            }
             for (output, state) in outputs[1..].iter_mut().zip([state, cell]) {
                 output.as_mut_slice::<f32>()[i * hidden..][..hidden].copy_from_slice(state);
             }

@@ -112,8 +112,13 @@ fn catches_interrupts(status: &str) -> bool {
     u64::from_str_radix(caught_signals.trim(), 16).unwrap_or(0) & 0b10 != 0
 }
 
+/// The host runs the layer as one operator; a program in C has the operators of each step.
 #[test]
 fn rejects_sequence_too_long_to_unroll() {
+    let model = hostile("lstmseq20k.onnx");
+    byoc(&["explain", &model]).ok();
+    let dir = tempfile::tempdir().unwrap();
     let fragments = ["expected a sequence of at most 10000 steps", "found 20000 steps"];
-    byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505").stderr_contains(&fragments);
+    let target = dir.path().join("program").display().to_string();
+    byoc(&["export", &model, "--c", &target]).fails_with("E0505").stderr_contains(&fragments);
 }
