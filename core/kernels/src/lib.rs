@@ -138,10 +138,15 @@ fn fast(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     offers.map(|offer| offer.make).find_map(|make| make(spec))
 }
 
-/// Returns true if the kernels of the operator need its constants in another form, whatever the dimensions are: a kernel
-/// for dimensions that only a run determines then gets the constants as well, and has a copy of its own.
+/// Registration of an operator whose kernels need its constants in another form, whatever the other dimensions are.
+pub struct Packs(pub &'static str);
+
+inventory::collect!(Packs);
+
+/// Returns true if the kernels of the operator need its constants in another form: a kernel for dimensions that only a run
+/// determines then gets the constants as well, and has a copy of its own.
 pub fn packs_constants(op: &str) -> bool {
-    matches!(op, "qnn.lstm" | "ml.tree_ensemble")
+    inventory::iter::<Packs>.into_iter().any(|packs| packs.0 == op)
 }
 
 /// Returns true if the host can run the operator.

@@ -4,7 +4,7 @@
 use super::math::{sigmoid, tanh};
 use super::qnn::RowProduct;
 use super::simd::{mul_add, multiversion};
-use super::{Kernel, Offer, Spec, split};
+use super::{Kernel, Offer, Packs, Spec, split};
 use byoc_ir::cancel::Ticks;
 use byoc_ir::op::recurrent::{LayerShape, Quantized};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
@@ -12,6 +12,7 @@ use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 inventory::submit! { Offer { op: "nn.lstm", make: |spec| make(spec, Kind::Lstm) } }
 inventory::submit! { Offer { op: "nn.gru", make: |spec| make(spec, Kind::Gru) } }
 inventory::submit! { Offer { op: "qnn.lstm", make: make_quantized } }
+inventory::submit! { Packs("qnn.lstm") }
 
 /// Number of results of a product that are computed together.
 const LANES: usize = 64;

@@ -1,10 +1,11 @@
 //! Ensembles of decision trees, checked and packed once.
 
-use super::{Kernel, Offer, Spec, split};
+use super::{Kernel, Offer, Packs, Spec, split};
 use byoc_ir::op::trees::{Aggregate, Mode, NAN_IS_TRUE};
 use byoc_ir::tensor::{DType, Element, TensorView, TensorViewMut};
 
 inventory::submit! { Offer { op: "ml.tree_ensemble", make } }
+inventory::submit! { Packs("ml.tree_ensemble") }
 
 /// Inner node. A child c < 0 is the leaf -1 - c.
 #[derive(Clone, Copy)]

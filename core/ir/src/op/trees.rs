@@ -178,11 +178,11 @@ fn roots_len(inputs: &[TensorView<'_>]) -> usize {
 }
 
 /// Returns the message for a node or leaf that does not exist, or that lies on a cycle.
-pub fn out_of_range(at: i64) -> String {
+fn out_of_range(at: i64) -> String {
     format!("nodes: expected trees, found {at} out of range or on a cycle")
 }
 
 /// Returns the message for a feature or a mode out of range.
-pub fn bad_feature(node: usize) -> String {
+fn bad_feature(node: usize) -> String {
     format!("nodes: node {node} has a feature or a mode out of range")
 }

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// Maximum number of kernels that a step caches for different dimensions. Such kernels are created without constants,
-/// so they hold no packed weights.
+/// so they hold no packed weights; of those that need packed ones, a step keeps the last.
 const MAX_KERNELS: usize = 16;
 
 /// Function prepared for execution.
@@ -501,13 +501,15 @@ struct TypedCall {
 impl TypedCall {
     /// Creates the step for a call; `grows` is the operand whose memory may grow to hold the result.
     fn dynamic_step(&self, call: &OpCall, grows: Option<Growing>) -> DynamicStep {
+        // Kernels with copies of constants do not add up.
+        let kernels = if byoc_kernels::packs_constants(self.def.name) { 1 } else { MAX_KERNELS };
         DynamicStep {
             op: self.op,
             attrs: self.attrs.clone(),
             args: call.args.clone(),
             outs: call.outs.clone(),
             grows,
-            kernels: Mutex::new(LruCache::new(MAX_KERNELS, usize::MAX)),
+            kernels: Mutex::new(LruCache::new(kernels, usize::MAX)),
         }
     }
 }
