@@ -59,8 +59,12 @@ def inputs(ports, model):
     return feeds
 
 
-def run_one(file, model, backend, out):
-    """Runs a model in this process, and writes the results and the median time."""
+def threads():
+    return len(os.sched_getaffinity(0))
+
+
+def open_session(file, model, backend):
+    """Returns a session of a model, and its inputs."""
     if backend in (REFERENCE, UNOPTIMIZED):
         import onnxruntime as runtime
     else:
@@ -69,11 +73,16 @@ def run_one(file, model, backend, out):
     if backend == UNOPTIMIZED:
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = threads()
     if backend not in (REFERENCE, UNOPTIMIZED, "host"):
         options.add_session_config_entry("byoc.backend", backend)
     session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    feeds = inputs(session.get_inputs(), model)
+    return session, inputs(session.get_inputs(), model)
+
+
+def run_one(file, model, backend, out):
+    """Runs a model in this process, and writes the results and the median time."""
+    session, feeds = open_session(file, model, backend)
     results = session.run(None, feeds)
     times = []
     while sum(times) < SECONDS and len(times) < 100:

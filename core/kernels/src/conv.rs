@@ -1,16 +1,17 @@
 //! Convolutions as matrix products.
 //!
 //! * Channels first (NCHW): out = weight * columns. The columns are the data itself for a 1x1 kernel without stride or
-//!   padding; otherwise they are gathered (im2col) for a run of output elements at a time, as many as fit in the
-//!   L2 cache next to the product's own blocks. Runs are split over the threads; with fewer runs than
-//!   threads, the threads share the gathering and the product of each run.
-//! * Channels last (NHWC), one group: out = columns * weight, with the weight packed once if it is constant.
+//!   padding; otherwise the product gathers them (im2col) a block at a time, where it would pack a matrix.
+//! * Channels last (NHWC), one group: out = columns * weight, with the weight packed once if it is constant. The columns
+//!   are gathered for a run of output elements at a time, as many as fit in the L2 cache next to the product's own
+//!   blocks. Runs are split over the threads; with fewer runs than threads, the threads share the gathering and the
+//!   product of each run.
 //! * Three spatial axes (NCDHW): same as channels first, once for each depth of the result. A channel of the
 //!   two-dimensional convolution is a channel of the data at one tap of the depth.
 //! * One input channel per group over a plane: see [`super::depthwise`].
 
 use super::dense::f32_shapes;
-use super::gemm::{Matrix, gemm_at};
+use super::gemm::{Columns, Matrix, gemm_at, gemm_gathered};
 use super::plane::{Plane, is_channels_last, is_dense};
 use super::simd::copy_every;
 use super::split::{self, SharedPtr};
@@ -40,7 +41,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         let packed = packed_weight(&shape, constant, [0, 1, 2, 3, 4])?;
         return Some(match plane.channels {
             1 if plane.groups > 1 => Box::new(depthwise::DepthwiseConv::new(plane, packed)),
-            _ => Box::new(ChannelsFirst { tile: tile(&plane), plane, depth: Depth::NONE, packed }),
+            _ => Box::new(ChannelsFirst { plane, depth: Depth::NONE, packed }),
         });
     }
     if is_channels_last(&shape.data) && is_channels_last(&shape.out) && plane.groups == 1 {
@@ -94,27 +95,26 @@ fn column_bytes(plane: &Plane, tile: usize) -> usize {
     if plane.is_direct() {
         return 0;
     }
-    let runs = plane.batch * plane.groups * plane.positions().div_ceil(tile);
+    let runs = plane.batch * plane.positions().div_ceil(tile);
     runs.min(SLOTS) * plane.terms() * tile * 4
 }
 
-/// Calls `f(threads, image, group, positions, slot)` for every run of positions: in parallel with one thread and one
-/// slot per run, or sequentially with all threads for each run.
+/// Calls `f(threads, image, positions, slot)` for every run of positions: in parallel with one thread and one slot per
+/// run, or sequentially with all threads for each run.
 fn for_each_run(
     plane: &Plane,
     tile: usize,
     scratch: &mut [f32],
-    f: impl Fn(usize, usize, usize, Range<usize>, &mut [f32]) + Send + Sync,
+    f: impl Fn(usize, usize, Range<usize>, &mut [f32]) + Send + Sync,
 ) {
     let runs_per_image = plane.positions().div_ceil(tile);
-    let runs = plane.batch * plane.groups * runs_per_image;
+    let runs = plane.batch * runs_per_image;
     let slot = if plane.is_direct() { 0 } else { plane.terms() * tile };
     let run = |threads: usize, i: usize, columns: &mut [f32]| {
-        let (image, within_image) = (i / (plane.groups * runs_per_image), i % (plane.groups * runs_per_image));
-        let (group, first) = (within_image / runs_per_image, within_image % runs_per_image * tile);
-        f(threads, image, group, first..(first + tile).min(plane.positions()), columns);
+        let (image, first) = (i / runs_per_image, i % runs_per_image * tile);
+        f(threads, image, first..(first + tile).min(plane.positions()), columns);
     };
-    let threads = split::threads(plane.work() * plane.batch * plane.groups).min(SLOTS);
+    let threads = split::threads(plane.work() * plane.batch).min(SLOTS);
     if threads == 1 || runs < 2 * threads && !runs.is_multiple_of(threads) {
         let threads = split::threads(plane.work());
         (0..runs).for_each(|i| run(threads, i, &mut scratch[..slot]));
@@ -157,7 +157,7 @@ fn make_volume(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     }
     plane.batch *= depth.out;
     plane.channels *= depth.kernel;
-    Some(Box::new(ChannelsFirst { tile: tile(&plane), plane, depth, packed }))
+    Some(Box::new(ChannelsFirst { plane, depth, packed }))
 }
 
 /// Depth axis of a convolution; a convolution over a plane has a single depth.
@@ -179,30 +179,34 @@ struct ChannelsFirst {
     /// channels the pairs of an input channel and a depth tap.
     plane: Plane,
     depth: Depth,
-    tile: usize,
     packed: Option<Vec<f32>>,
 }
 
-/// Gathers the columns of `positions`: one row per channel and tap. `channel` returns the plane of a channel, `None` if
-/// it lies in the padding.
-fn gather<'x>(
-    p: &Plane,
-    channel: impl Fn(usize) -> Option<&'x [f32]> + Sync,
-    positions: Range<usize>,
-    threads: usize,
-    columns: &mut [f32],
-) {
-    let (width, taps) = (positions.len(), p.kernel[0] * p.kernel[1]);
-    let rows = &mut columns[..p.terms() * width];
-    let row = |row: usize, row_out: &mut [f32]| match channel(row / taps) {
-        Some(image) => gather_tap(p, image, row % taps, positions.clone(), row_out),
-        None => row_out.fill(0.0),
-    };
-    if threads == 1 {
-        rows.chunks_mut(width).enumerate().for_each(|(i, row_out)| row(i, row_out));
-    } else {
-        let work = rows.len();
-        split::for_each_chunk(rows, width, work, row);
+/// Columns of one group and one depth of the result: one row per channel and tap, one column per position.
+struct Gathered<'a> {
+    plane: &'a Plane,
+    depth: &'a Depth,
+    /// Channels of the group.
+    data: &'a [f32],
+    /// Depth of the result.
+    at: usize,
+}
+
+impl Columns for Gathered<'_> {
+    fn row<'x>(&'x self, row: usize, positions: Range<usize>, line: &'x mut [f32]) -> &'x [f32] {
+        let (p, depth) = (self.plane, self.depth);
+        let taps = p.kernel[0] * p.kernel[1];
+        let (channel, tap) = (row / taps, row % taps);
+        let (channel, depth_tap) = (channel / depth.kernel, channel % depth.kernel);
+        let at = (self.at * depth.stride + depth_tap * depth.dilation).checked_sub(depth.before);
+        match at.filter(|&at| at < depth.size) {
+            None => line.fill(0.0),
+            Some(at) => {
+                let size = p.size[0] * p.size[1];
+                gather_tap(p, &self.data[(channel * depth.size + at) * size..][..size], tap, positions, line);
+            }
+        }
+        line
     }
 }
 
@@ -231,49 +235,47 @@ fn gather_tap(p: &Plane, image: &[f32], tap: usize, positions: Range<usize>, row
 }
 
 impl Kernel for ChannelsFirst {
-    fn workspace(&self) -> usize {
-        column_bytes(&self.plane, self.tile)
-    }
-
-    fn run(
-        &self,
-        inputs: &[TensorView<'_>],
-        outputs: &mut [TensorViewMut<'_>],
-        workspace: &mut [u8],
-    ) -> Result<(), String> {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (p, depth) = (&self.plane, &self.depth);
         let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
         let w = self.packed.as_deref().unwrap_or(w);
         let out = outputs[0].as_mut_slice::<f32>();
-        let (positions, terms, plane_len) = (p.positions(), p.terms(), p.size[0] * p.size[1]);
-        let group_input_len = p.channels / depth.kernel * depth.size * plane_len;
+        let (positions, terms) = (p.positions(), p.terms());
+        let group_input_len = p.channels / depth.kernel * depth.size * p.size[0] * p.size[1];
         let out_row = depth.out * positions;
         let out_len = out.len();
         let shared_out = SharedPtr::new(out);
-        for_each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
-            let (image, d) = (image / depth.out, image % depth.out);
+        let product = |threads: usize, i: usize| {
+            let (image, d, group) = (i / p.groups / depth.out, i / p.groups % depth.out, i % p.groups);
             let index = image * p.groups + group;
             let data = &x[index * group_input_len..][..group_input_len];
             let weight =
                 Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
-            let columns = if p.is_direct() {
-                Matrix { data: &data[run.start..], row: positions, col: 1 }
-            } else {
-                let channel = |i: usize| {
-                    let (channel, tap) = (i / depth.kernel, i % depth.kernel);
-                    let at = (d * depth.stride + tap * depth.dilation).checked_sub(depth.before)?;
-                    (at < depth.size).then(|| &data[(channel * depth.size + at) * plane_len..][..plane_len])
-                };
-                gather(p, channel, run.clone(), threads, columns);
-                Matrix { data: columns, row: run.len(), col: 1 }
-            };
-            let first = index * p.out_channels * out_row + d * positions + run.start;
-            assert!(first + (p.out_channels - 1) * out_row + run.len() <= out_len, "every run lies within the result");
-            let size = (p.out_channels, run.len(), terms);
-            // SAFETY: the assertion keeps the rectangle inside the result, and `for_each_run` passes each run of
-            // positions to one call, so no other thread accesses the rectangle.
-            unsafe { gemm_at(threads, size, weight, columns, shared_out.get().add(first), out_row) };
-        });
+            let first = index * p.out_channels * out_row + d * positions;
+            assert!(first + (p.out_channels - 1) * out_row + positions <= out_len, "the product lies in the result");
+            let size = (p.out_channels, positions, terms);
+            // SAFETY: the assertion keeps the rows inside the result. Each product belongs to one call, so no other
+            // thread accesses them.
+            unsafe {
+                let out = shared_out.get().add(first);
+                if p.is_direct() {
+                    let columns = Matrix { data, row: positions, col: 1 };
+                    gemm_at(threads, size, weight, columns, out, out_row);
+                } else {
+                    let columns = Gathered { plane: p, depth, data, at: d };
+                    gemm_gathered(threads, size, weight, &columns, out, out_row);
+                }
+            }
+        };
+        let products = p.batch * p.groups;
+        let threads = split::threads(p.work() * products);
+        if products < 2 * threads {
+            (0..products).for_each(|i| product(split::threads(p.work()), i));
+        } else {
+            split::for_each_part(threads, |part| {
+                split::part(products, 1, part, threads).for_each(|i| product(1, i));
+            });
+        }
         Ok(())
     }
 }
@@ -331,7 +333,7 @@ impl Kernel for ChannelsLast {
         let image_input_len = p.channels * p.size[0] * p.size[1];
         let out_len = out.len();
         let shared_out = SharedPtr::new(out);
-        for_each_run(p, self.tile, split::scratch(workspace), |threads, image, _, run, columns| {
+        for_each_run(p, self.tile, split::scratch(workspace), |threads, image, run, columns| {
             let data = &x[image * image_input_len..][..image_input_len];
             let columns = if p.is_direct() {
                 Matrix { data: &data[run.start * terms..], row: terms, col: 1 }

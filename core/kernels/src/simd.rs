@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 /// Vector instruction set of the processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Instructions of the compilation target.
     Baseline,
@@ -16,13 +16,14 @@ pub(crate) enum Level {
     Avx512,
 }
 
-/// Returns the highest level that this processor supports.
+/// Returns the highest level that this processor supports and the variable `BYOC_MAX_ISA` permits.
 pub(crate) fn level() -> Level {
     static LEVEL: LazyLock<Level> = LazyLock::new(|| {
         #[cfg(target_arch = "x86_64")]
         {
-            let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let has_avx2 = permits(Level::Avx2) && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             if has_avx2
+                && permits(Level::Avx512)
                 && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
@@ -37,6 +38,16 @@ pub(crate) fn level() -> Level {
         Level::Baseline
     });
     *LEVEL
+}
+
+/// Returns true unless the variable `BYOC_MAX_ISA` names a lower level: `avx2` or `baseline`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn permits(level: Level) -> bool {
+    match std::env::var("BYOC_MAX_ISA").as_deref() {
+        Ok("avx2") => level <= Level::Avx2,
+        Ok("baseline") => level <= Level::Baseline,
+        _ => true,
+    }
 }
 
 /// Computes `a * b + c`, fused if `FMA` is true. Fusing requires hardware support; without it, the standard function is

@@ -166,8 +166,21 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
 }
 
 impl Model {
-    fn new(session: &Arc<byoc::Session>, compilation: Compilation) -> Result<Model, Error> {
+    /// Compiles and loads a model, which adapts to its inputs.
+    fn compile(session: &Arc<byoc::Session>, source: Source, options: CompileOptions) -> Result<Model, Error> {
+        let compilation = Compilation::new(session, source.clone(), &options)?;
+        let model = byoc::Model::adaptive(session, compilation.clone(), source, options)?;
+        Model::new(session, compilation, model)
+    }
+
+    /// Loads an artifact.
+    fn open(session: &Arc<byoc::Session>, source: Source) -> Result<Model, Error> {
+        let compilation = Compilation::open(source)?;
         let model = byoc::Model::of(session, compilation.clone())?;
+        Model::new(session, compilation, model)
+    }
+
+    fn new(session: &Arc<byoc::Session>, compilation: Compilation, model: byoc::Model) -> Result<Model, Error> {
         let warnings = model.warnings_in(Interface::C);
         let warnings: Vec<String> =
             warnings.iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect();
@@ -218,7 +231,7 @@ pub unsafe extern "C" fn byoc_model_compile(
         let session = object(session, "session")?.live()?;
         let path = PathBuf::from(text(path, "path")?);
         let options = compile_options(options)?;
-        store_result(model, || Model::new(session, Compilation::new(session, path, &options)?))
+        store_result(model, || Model::compile(session, path.into(), options))
     })
 }
 
@@ -239,7 +252,7 @@ pub unsafe extern "C" fn byoc_model_compile_bytes(
         let session = object(session, "session")?.live()?;
         let source = Source::from(array(bytes, size, "bytes")?);
         let options = compile_options(options)?;
-        store_result(model, || Model::new(session, Compilation::new(session, source, &options)?))
+        store_result(model, || Model::compile(session, source, options))
     })
 }
 
@@ -257,7 +270,7 @@ pub unsafe extern "C" fn byoc_model_load(
     report(|| unsafe {
         let session = object(session, "session")?.live()?;
         let path = PathBuf::from(text(path, "path")?);
-        store_result(model, || Model::new(session, Compilation::open(path)?))
+        store_result(model, || Model::open(session, path.into()))
     })
 }
 
@@ -276,7 +289,7 @@ pub unsafe extern "C" fn byoc_model_load_bytes(
     report(|| unsafe {
         let session = object(session, "session")?.live()?;
         let source = Source::from(array(bytes, size, "bytes")?);
-        store_result(model, || Model::new(session, Compilation::open(source)?))
+        store_result(model, || Model::open(session, source))
     })
 }
 

@@ -6,6 +6,7 @@ pub mod attributes;
 #[cfg(feature = "cache")]
 pub mod cache;
 pub mod dims;
+pub mod isa;
 #[cfg(feature = "library")]
 pub mod library;
 pub mod log;

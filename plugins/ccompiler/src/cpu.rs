@@ -1,5 +1,16 @@
 //! CPU features of this machine, which are part of the cache key of native code.
 
+use byoc_plugin_support::isa;
+
+/// Returns the compiler's flag for the processor whose code is generated.
+pub fn target_flag() -> &'static str {
+    match (isa::permits_avx512(), isa::permits_avx2()) {
+        (true, _) => "-march=native",
+        (_, true) => "-march=x86-64-v3",
+        _ => "-march=x86-64",
+    }
+}
+
 /// Returns the features that the compiler may use on this machine, sorted.
 pub fn features() -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
@@ -19,6 +30,11 @@ pub fn features() -> Vec<String> {
             "pclmulqdq" "sha" "tbm" "rdrand" "rdseed"
         }
     }
+    names.retain(|name| {
+        let is_avx512 = name.starts_with("avx512");
+        let is_avx = is_avx512 || ["avx", "avx2", "fma", "f16c", "vaes", "vpclmulqdq"].contains(&name.as_str());
+        (!is_avx512 || isa::permits_avx512()) && (!is_avx || isa::permits_avx2())
+    });
     names.push(std::env::consts::ARCH.to_owned());
     names.sort();
     names

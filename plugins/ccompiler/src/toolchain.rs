@@ -15,7 +15,6 @@ use std::sync::OnceLock;
 const FLAGS: &[&str] = &[
     "-std=gnu11",
     "-O3",
-    "-march=native",
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -86,6 +85,7 @@ fn compiler_command(command_line: &[String]) -> Command {
 impl Toolchain {
     fn flags(&self) -> Vec<&'static str> {
         let mut flags = FLAGS.to_vec();
+        flags.push(cpu::target_flag());
         if cpu::features().iter().any(|f| f == "avx512f") {
             flags.push("-mprefer-vector-width=512");
         }

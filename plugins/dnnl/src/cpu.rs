@@ -1,20 +1,26 @@
 //! Dispatch on CPU features.
 
+use crate::library::{ISA_BF16, ISA_VNNI, onednn};
+use byoc_plugin_support::isa::permits_avx512;
+
 /// Returns true if the CPU supports AVX-512, whose vectors hold 16 `float32` values.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512f");
+    return permits_avx512() && is_x86_feature_detected!("avx512f");
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
 
-/// Returns true if the CPU has bfloat16 dot-product instructions. On other CPUs the library emulates bfloat16, which is
-/// slower than `float32`.
+/// Returns true if the library uses bfloat16 dot-product instructions. Without them it emulates bfloat16, which is slower
+/// than `float32`.
 pub fn has_bf16() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    onednn().is_ok_and(|library| library.isa & ISA_BF16 != 0)
+}
+
+/// Returns true if the library uses int8 dot-product instructions that accumulate in `int32` (VNNI). Without them, pairs
+/// of products are accumulated in 16 bits, which saturate.
+pub fn has_vnni() -> bool {
+    onednn().is_ok_and(|library| ISA_VNNI.iter().any(|isa| library.isa & isa != 0))
 }
 
 /// Defines a function that returns the variant of `$code` for the widest vectors of this CPU; `$code` is inlined into
@@ -43,14 +49,16 @@ macro_rules! fastest {
             *CHOSEN.get_or_init(|| {
                 #[cfg(target_arch = "x86_64")]
                 {
-                    if is_x86_feature_detected!("avx512f")
+                    use byoc_plugin_support::isa::{permits_avx2, permits_avx512};
+                    if permits_avx512()
+                        && is_x86_feature_detected!("avx512f")
                         && is_x86_feature_detected!("avx512dq")
                         && is_x86_feature_detected!("avx512bw")
                         && is_x86_feature_detected!("avx512vl")
                     {
                         return avx512;
                     }
-                    if is_x86_feature_detected!("avx2") {
+                    if permits_avx2() && is_x86_feature_detected!("avx2") {
                         return avx2;
                     }
                 }

@@ -1,20 +1,12 @@
 //! Requirements on the library's implementations for exact integer sums.
 
+use crate::cpu::has_vnni;
 use crate::ir::{CompileError, RegionIr, Result, Val};
 use crate::library::{OneDnnError, PrimitiveDesc};
 use byoc_plugin_api::{DType, RefusalCode};
 
 /// Bound below which integer sums are exact in float32.
 pub const F32_EXACT_BOUND: i64 = 1 << 24;
-
-/// Returns true if the CPU has int8 dot-product instructions that accumulate in `int32` (VNNI). On other CPUs, pairs of
-/// products are accumulated in 16 bits, which saturate.
-fn has_vnni() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return [is_x86_feature_detected!("avx512vnni"), is_x86_feature_detected!("avxvnni")].contains(&true);
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
 
 /// Requirement on the implementation of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

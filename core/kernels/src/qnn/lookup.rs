@@ -1,6 +1,8 @@
 //! Functions of 8-bit integers as lookup tables of 256 results, with vectorized lookup where the processor supports it
 //! (AVX-512 VBMI).
 
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Level, permits};
 use crate::split;
 
 /// Number of elements in a thread's chunk.
@@ -10,7 +12,7 @@ const CHUNK: usize = 4096;
 fn can_look_up_in_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi")
+        permits(Level::Avx512) && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi")
     }
     #[cfg(not(target_arch = "x86_64"))]
     {

@@ -5,6 +5,8 @@
 //! AVX-512 VNNI. Without VNNI, 16-bit products are added in pairs (AVX2) or one by one. All three variants
 //! produce the same results, modulo 2^32.
 
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Level, permits};
 use std::sync::LazyLock;
 
 /// Number of output positions in a tile.
@@ -60,10 +62,10 @@ pub(super) fn supported_isas() -> Vec<Isa> {
     let mut isas = vec![Isa::Plain];
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx2") {
+        if permits(Level::Avx2) && is_x86_feature_detected!("avx2") {
             isas.push(Isa::Avx2);
         }
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+        if permits(Level::Avx512) && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
             isas.push(Isa::Vnni);
         }
     }

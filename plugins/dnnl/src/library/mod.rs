@@ -13,8 +13,10 @@ pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, S
 pub use status::{OneDnnError, Status};
 
 use byoc_plugin_api::{Error, Result};
+use byoc_plugin_support::isa;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use openmp::{SetThreads, Team};
+use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -28,6 +30,8 @@ pub struct OneDnn {
     file: PathBuf,
     /// True if the library never frees the kernels of some convolutions.
     retains_kernels: bool,
+    /// Instruction sets that the library uses: bits of `dnnl_cpu_isa_t`.
+    pub isa: u32,
     /// Version, such as `3.2.0`.
     pub version: String,
     // Never unmapped: the struct lives in a static.
@@ -75,6 +79,7 @@ fn open() -> Result<OneDnn> {
             version.cpu_runtime
         )));
     }
+    let isa = limit_isa(&library);
     // SAFETY: the check above ensures oneDNN 3, and `OneDnn` keeps the library mapped.
     let api = unsafe { ffi::Api::of(&library) };
     let api = api.map_err(|name| unusable(format!("oneDNN {shown_version} lacks the function {name}")))?;
@@ -89,7 +94,34 @@ fn open() -> Result<OneDnn> {
     tracing::debug!("oneDNN {shown_version} from {library_path}");
     let team = Team::of(&library);
     let retains_kernels = !cfg!(target_arch = "x86_64") || version.minor < 4;
-    Ok(OneDnn { api, engine, set_threads, team, file, retains_kernels, version: shown_version, _library: library })
+    Ok(OneDnn { api, engine, set_threads, team, file, retains_kernels, isa, version: shown_version, _library: library })
+}
+
+/// Bits of `dnnl_cpu_isa_t`: int8 dot products in AVX-512 and in AVX2, and bfloat16 dot products.
+pub const ISA_VNNI: [u32; 2] = [0x40, 0x08];
+pub const ISA_BF16: u32 = 0x80;
+
+/// Keeps the library to the instruction sets that may be used, and returns those that it uses. Must be called before
+/// every other function of the library.
+fn limit_isa(library: &Library) -> u32 {
+    const SSE41: c_int = 0x1;
+    const AVX2: c_int = 0x7;
+    let highest = if isa::permits_avx512() {
+        None
+    } else if isa::permits_avx2() {
+        Some(AVX2)
+    } else {
+        Some(SSE41)
+    };
+    // SAFETY: the types are those of oneDNN 3. A build without the functions has no such limit.
+    unsafe {
+        let set = library.get::<unsafe extern "C" fn(c_int) -> c_int>(b"dnnl_set_max_cpu_isa");
+        if let (Some(highest), Ok(set)) = (highest, set) {
+            set(highest);
+        }
+        let used = library.get::<unsafe extern "C" fn() -> u32>(b"dnnl_get_effective_cpu_isa");
+        used.map_or(0, |used| used())
+    }
 }
 
 impl OneDnn {
