@@ -11,7 +11,7 @@
 //! * One input channel per group over a plane: see [`super::depthwise`].
 
 use super::dense::f32_shapes;
-use super::gemm::{Columns, Matrix, gemm_at, gemm_gathered};
+use super::gemm::{Columns, Matrix, Output, gemm, gemm_gathered};
 use super::plane::{Plane, is_channels_last, is_dense};
 use super::simd::copy_every;
 use super::split::{self, SharedPtr};
@@ -121,15 +121,14 @@ fn for_each_run(
         return;
     }
     let parts = threads.min(runs);
-    let shared_scratch = SharedPtr::new(scratch);
-    let scratch_len = scratch.len();
-    split::for_each_part(parts, |part| {
-        assert!((part + 1) * slot <= scratch_len, "the scratch memory has a slot for each part");
-        // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `for_each_part` runs each part once,
-        // so no other thread accesses the slot.
-        let columns = unsafe { std::slice::from_raw_parts_mut(shared_scratch.get().add(part * slot), slot) };
+    let each_run = |part: usize, columns: &mut [f32]| {
         split::part(runs, 1, part, parts).for_each(|i| run(1, i, columns));
-    });
+    };
+    if slot == 0 {
+        split::for_each_part(parts, |part| each_run(part, &mut []));
+    } else {
+        split::for_each_chunk(&mut scratch[..parts * slot], slot, usize::MAX, each_run);
+    }
 }
 
 fn make_volume(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -253,18 +252,13 @@ impl Kernel for ChannelsFirst {
                 Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
             let first = index * p.out_channels * out_row + d * positions;
             assert!(first + (p.out_channels - 1) * out_row + positions <= out_len, "the product lies in the result");
-            let size = (p.out_channels, positions, terms);
             // SAFETY: the assertion keeps the rows inside the result. Each product belongs to one call, so no other
             // thread accesses them.
-            unsafe {
-                let out = shared_out.get().add(first);
-                if p.is_direct() {
-                    let columns = Matrix { data, row: positions, col: 1 };
-                    gemm_at(threads, size, weight, columns, out, out_row);
-                } else {
-                    let columns = Gathered { plane: p, depth, data, at: d };
-                    gemm_gathered(threads, size, weight, &columns, out, out_row);
-                }
+            let out = unsafe { Output::at(shared_out.get().add(first), p.out_channels, positions, out_row) };
+            if p.is_direct() {
+                gemm(threads, terms, weight, Matrix { data, row: positions, col: 1 }, out);
+            } else {
+                gemm_gathered(threads, terms, weight, &Gathered { plane: p, depth, data, at: d }, out);
             }
         };
         let products = p.batch * p.groups;
@@ -343,10 +337,10 @@ impl Kernel for ChannelsLast {
             };
             let first = (image * positions + run.start) * p.out_channels;
             assert!(first + run.len() * p.out_channels <= out_len, "every run lies within the result");
-            let size = (run.len(), p.out_channels, terms);
             // SAFETY: the assertion keeps the rows inside the result, and `for_each_run` passes each run of positions
             // to one call, so no other thread accesses the rows.
-            unsafe { gemm_at(threads, size, columns, weight, shared_out.get().add(first), p.out_channels) };
+            let out = unsafe { Output::at(shared_out.get().add(first), run.len(), p.out_channels, p.out_channels) };
+            gemm(threads, terms, columns, weight, out);
         });
         Ok(())
     }

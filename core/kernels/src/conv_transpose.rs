@@ -3,7 +3,7 @@
 //! channels are split over the threads; a block's contributions fit in the cache.
 
 use super::dense::f32_shapes;
-use super::gemm::{Matrix, gemm};
+use super::gemm::{Matrix, Output, gemm};
 use super::plane::{Plane, is_dense};
 use super::simd::multiversion;
 use super::split::{self, SharedPtr};
@@ -116,7 +116,8 @@ impl Kernel for ConvTranspose {
                 let weight = &w[index % p.groups * p.out_channels * p.channels * taps + first * taps..];
                 let weight = Matrix { data: weight, row: 1, col: p.channels * taps };
                 let data = Matrix { data: &x[index * p.out_channels * positions..], row: positions, col: 1 };
-                gemm(1, (channels * taps, positions, p.out_channels), weight, data, contributions, positions);
+                let products = Output::of(contributions, channels * taps, positions, positions);
+                gemm(1, p.out_channels, weight, data, products);
                 // SAFETY: the assertion keeps the channels of this run inside the result, and `split::part` assigns
                 // each run to one part, so no other thread accesses them.
                 let out = unsafe {

@@ -1,6 +1,6 @@
 //! Matrix products and bias addition.
 
-use super::gemm::{Matrix, gemm};
+use super::gemm::{Matrix, Output, gemm};
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
 use byoc_ir::op::dense::MatMulShape;
@@ -42,7 +42,7 @@ impl Kernel for Product {
         let multiply_one = |threads: usize, i: usize, out: &mut [f32]| {
             let a = Matrix { data: &a[i * s.a[0]..], row: s.a[1], col: s.a[2] };
             let b = Matrix { data: &b[i * s.b[0]..], row: s.b[1], col: s.b[2] };
-            gemm(threads, (s.m, s.n, s.k), a, b, out, s.n);
+            gemm(threads, s.k, a, b, Output::of(out, s.m, s.n, s.n));
         };
         // The constants convert multiply-adds to the unit of work of [`split`]: a blocked product needs less time per
         // multiply-add than the dot products of a result with few rows.

@@ -14,8 +14,10 @@ mod tile;
 use super::split::{self, SharedPtr};
 use byoc_ir::cancel;
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::ops::Range;
-use tile::{Job, Panels};
+use std::slice::from_raw_parts_mut;
+use tile::{Block, Panels};
 
 /// Matrix in memory: elements, row stride and column stride.
 #[derive(Clone, Copy)]
@@ -57,21 +59,60 @@ impl Columns for Matrix<'_> {
     }
 }
 
-/// Result of a product: `rows` x `cols` elements that one thread writes.
-#[derive(Clone, Copy)]
-struct Output {
+/// Result of a product, or a rectangle of one: elements that nothing else accesses.
+pub(super) struct Output<'a> {
     data: SharedPtr<f32>,
+    rows: usize,
+    cols: usize,
     /// Strides between rows and between columns, in elements.
-    row: usize,
-    col: usize,
+    strides: [usize; 2],
+    borrow: PhantomData<&'a mut [f32]>,
 }
 
-impl Output {
+impl<'a> Output<'a> {
+    /// Creates a result of `rows` x `cols` elements, whose rows are `stride` apart.
+    ///
+    /// # Panics
+    /// If `data` is too small.
+    pub fn of(data: &'a mut [f32], rows: usize, cols: usize, stride: usize) -> Output<'a> {
+        let last = rows.saturating_sub(1) * stride + cols;
+        assert!(rows == 0 || stride >= cols && last <= data.len(), "the result lies within the data");
+        // SAFETY: the assertion keeps the rows inside the data, which are borrowed exclusively.
+        unsafe { Output::at(data.as_mut_ptr(), rows, cols, stride) }
+    }
+
+    /// Variant of [`of`](Output::of) for rows that cannot be borrowed as one slice, because other parts of the work write
+    /// the elements between them.
+    ///
     /// # Safety
-    /// The caller guarantees that the result has more than `row` rows and `col` columns.
-    unsafe fn from(self, row: usize, col: usize) -> Output {
-        // SAFETY: as the caller guarantees, the element lies within the result.
-        Output { data: SharedPtr::at(unsafe { self.data.get().add(row * self.row + col * self.col) }), ..self }
+    /// The caller guarantees that `data` points to `rows` rows of `cols` elements, `stride` apart, which nothing else
+    /// accesses during `'a`.
+    pub unsafe fn at(data: *mut f32, rows: usize, cols: usize, stride: usize) -> Output<'a> {
+        Output { data: SharedPtr::at(data), rows, cols, strides: [stride, 1], borrow: PhantomData }
+    }
+
+    fn transposed(self) -> Output<'a> {
+        Output { rows: self.cols, cols: self.rows, strides: [self.strides[1], self.strides[0]], ..self }
+    }
+
+    /// Returns the address of an element. An address is no access.
+    fn address(&self, row: usize, col: usize) -> *mut f32 {
+        self.data.get().wrapping_add(row * self.strides[0] + col * self.strides[1])
+    }
+
+    /// Returns columns `cols` of `N` rows from `row` on, if the elements of a row are adjacent.
+    fn lines<const N: usize>(&mut self, row: usize, cols: Range<usize>) -> Option<[&mut [f32]; N]> {
+        assert!(row + N <= self.rows && cols.end <= self.cols, "the rows lie within the result");
+        // SAFETY: the assertion keeps the rows inside the result, they do not overlap, and `self` is borrowed.
+        let line = |i: usize| unsafe { from_raw_parts_mut(self.address(row + i, cols.start), cols.len()) };
+        (self.strides[1] == 1).then(|| std::array::from_fn(line))
+    }
+
+    /// Returns an element.
+    fn element(&mut self, row: usize, col: usize) -> &mut f32 {
+        assert!(row < self.rows && col < self.cols, "the element lies within the result");
+        // SAFETY: the assertion keeps the element inside the result, and `self` is borrowed.
+        unsafe { &mut *self.address(row, col) }
     }
 }
 
@@ -87,118 +128,63 @@ const MAX_SUM_ROWS: usize = 8;
 /// Terms and columns of a block of the right operand, which is packed at a time: 256 KiB, which stay in the L2 cache.
 const BLOCK: [usize; 2] = [256, 256];
 
-/// Computes `out[i * out_row + j] = sum over p of a[i, p] * b[p, j]` for an m x n result, on up to `threads` threads;
-/// 1 means the calling thread.
-///
-/// # Panics
-/// If an operand or `out` is smaller than the sizes require, which is a bug in the kernel.
-pub(super) fn gemm(
-    threads: usize,
-    (m, n, k): (usize, usize, usize),
-    a: Matrix<'_>,
-    b: Matrix<'_>,
-    out: &mut [f32],
-    out_row: usize,
-) {
-    assert!(m == 0 || n == 0 || out_row >= n && (m - 1) * out_row + n <= out.len(), "the result lies within `out`");
-    // SAFETY: the assertion keeps the m rows of n elements inside `out`, whose exclusive borrow rules out other
-    // accesses.
-    unsafe { gemm_at(threads, (m, n, k), a, b, out.as_mut_ptr(), out_row) };
-}
-
-/// Variant of [`gemm`] for output rows that cannot be borrowed as one slice, because other parts of the work write the
-/// elements between the rows.
+/// Computes `out[i, j] = sum over p of a[i, p] * b[p, j]`, where p is below `k`, on up to `threads` threads; 1 means the
+/// calling thread.
 ///
 /// # Panics
 /// If an operand is smaller than the sizes require, which is a bug in the kernel.
-///
-/// # Safety
-/// The caller guarantees that `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses.
-pub(super) unsafe fn gemm_at(
-    threads: usize,
-    (m, n, k): (usize, usize, usize),
-    a: Matrix<'_>,
-    b: Matrix<'_>,
-    out: *mut f32,
-    out_row: usize,
-) {
-    assert!(a.contains(m, k) && b.contains(k, n), "the operands have the required sizes");
-    let out = Output { data: SharedPtr::at(out), row: out_row, col: 1 };
+pub(super) fn gemm(threads: usize, k: usize, a: Matrix<'_>, b: Matrix<'_>, mut out: Output<'_>) {
+    assert!(a.contains(out.rows, k) && b.contains(k, out.cols), "the operands have the required sizes");
     if k == 0 {
-        // SAFETY: as the caller guarantees.
-        return unsafe { clear((m, n), out) };
+        return clear(&mut out);
     }
     // A matrix with a single term or column has any stride there.
     let is_adjacent = |stride: usize, count: usize| stride == 1 || count == 1;
-    let (a_by_terms, b_by_terms) = (is_adjacent(a.col, k), is_adjacent(b.row, k) && !is_adjacent(b.col, n));
-    for_each_rectangle(threads, (m, n), |rows, cols| {
-        let (m, n) = (rows.len(), cols.len());
-        let (a, b) = (a.from(rows.start, 0), b.from(0, cols.start));
-        // SAFETY: the caller guarantees exclusive access to the m x n result, of which this rectangle is a part that
-        // no other thread accesses.
-        unsafe {
-            let out = out.from(rows.start, cols.start);
-            if a_by_terms && b_by_terms && m.min(n) <= MAX_LINES && k >= MIN_DOT_TERMS {
-                lines::dots((m, n, k), a, b.transposed(), out);
-            } else if m <= MAX_SUM_ROWS && is_adjacent(b.col, n) {
-                lines::sums((m, n, k), a, b, out);
-            } else if a_by_terms && n <= MAX_LINES && k >= 4 * MIN_DOT_TERMS {
-                with_scratch(|_, copy| {
-                    copy.clear();
-                    (0..n).for_each(|j| copy.extend((0..k).map(|p| b.data[p * b.row + j * b.col])));
-                    lines::dots((m, n, k), a, Matrix { data: copy, row: k, col: 1 }, out);
-                });
-            } else if b_by_terms && (a_by_terms && m <= n) {
-                // The transposed product packs the smaller operand.
-                let out = Output { row: out.col, col: out.row, ..out };
-                blocks((n, m, k), b.transposed(), &Panels::Transposed(a), out);
-            } else if is_adjacent(b.col, n) {
-                blocks((m, n, k), a, &Panels::Rows(&b), out);
-            } else {
-                blocks((m, n, k), a, &Panels::Transposed(b.transposed()), out);
-            }
+    let a_by_terms = is_adjacent(a.col, k);
+    for_each_rectangle(threads, out, |first_row, first_column, mut out| {
+        let (m, n) = (out.rows, out.cols);
+        let (a, b) = (a.from(first_row, 0), b.from(0, first_column));
+        let b_by_terms = is_adjacent(b.row, k) && !is_adjacent(b.col, n);
+        if a_by_terms && b_by_terms && m.min(n) <= MAX_LINES && k >= MIN_DOT_TERMS {
+            lines::dots(k, a, b.transposed(), out);
+        } else if m <= MAX_SUM_ROWS && is_adjacent(b.col, n) {
+            lines::sums(k, a, b, &mut out);
+        } else if a_by_terms && n <= MAX_LINES && k >= 4 * MIN_DOT_TERMS {
+            with_scratch(|_, copy| {
+                copy.clear();
+                (0..n).for_each(|j| copy.extend((0..k).map(|p| b.data[p * b.row + j * b.col])));
+                lines::dots(k, a, Matrix { data: copy, row: k, col: 1 }, out);
+            });
+        } else if b_by_terms && a_by_terms && m <= n {
+            // The transposed product packs the smaller operand.
+            blocks(k, b.transposed(), &Panels::Transposed(a), out.transposed());
+        } else if is_adjacent(b.col, n) {
+            blocks(k, a, &Panels::Rows(&b), out);
+        } else {
+            blocks(k, a, &Panels::Transposed(b.transposed()), out);
         }
     });
 }
 
-/// Variant of [`gemm_at`] whose right operand is gathered as it is packed.
+/// Variant of [`gemm`] whose right operand is gathered as it is packed.
 ///
 /// # Panics
 /// If `a` is smaller than the sizes require, which is a bug in the kernel.
-///
-/// # Safety
-/// The caller guarantees that `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses.
-pub(super) unsafe fn gemm_gathered(
-    threads: usize,
-    (m, n, k): (usize, usize, usize),
-    a: Matrix<'_>,
-    b: &dyn Columns,
-    out: *mut f32,
-    out_row: usize,
-) {
-    assert!(a.contains(m, k), "the operand has the required size");
-    let out = Output { data: SharedPtr::at(out), row: out_row, col: 1 };
+pub(super) fn gemm_gathered(threads: usize, k: usize, a: Matrix<'_>, b: &dyn Columns, mut out: Output<'_>) {
+    assert!(a.contains(out.rows, k), "the operand has the required size");
     if k == 0 {
-        // SAFETY: as the caller guarantees.
-        return unsafe { clear((m, n), out) };
+        return clear(&mut out);
     }
-    for_each_rectangle(threads, (m, n), |rows, cols| {
-        let (a, b) = (a.from(rows.start, 0), Shifted { columns: b, first: cols.start });
-        // SAFETY: as in `gemm_at`.
-        unsafe {
-            blocks((rows.len(), cols.len(), k), a, &Panels::Rows(&b), out.from(rows.start, cols.start));
-        }
+    for_each_rectangle(threads, out, |first_row, first_column, out| {
+        let b = Shifted { columns: b, first: first_column };
+        blocks(k, a.from(first_row, 0), &Panels::Rows(&b), out);
     });
 }
 
-/// Writes zeros: a sum without terms.
-///
-/// # Safety
-/// The caller guarantees that `out` has `m` rows of `n` adjacent elements that nothing else accesses.
-unsafe fn clear((m, n): (usize, usize), out: Output) {
-    for i in 0..m {
-        // SAFETY: as the caller guarantees.
-        unsafe { std::slice::from_raw_parts_mut(out.data.get().add(i * out.row), n) }.fill(0.0);
+/// Writes zeros: sums without terms.
+fn clear(out: &mut Output<'_>) {
+    for row in 0..out.rows {
+        (0..out.cols).for_each(|col| *out.element(row, col) = 0.0);
     }
 }
 
@@ -214,8 +200,10 @@ impl Columns for Shifted<'_> {
     }
 }
 
-/// Calls `f(rows, columns)` for disjoint rectangles that cover an m x n result, on up to `threads` threads.
-fn for_each_rectangle(threads: usize, (m, n): (usize, usize), f: impl Fn(Range<usize>, Range<usize>) + Send + Sync) {
+/// Calls `f(row, column, rectangle)` for disjoint rectangles that cover a result, with the place of their first elements,
+/// on up to `threads` threads.
+fn for_each_rectangle(threads: usize, out: Output<'_>, f: impl Fn(usize, usize, Output<'_>) + Send + Sync) {
+    let (m, n) = (out.rows, out.cols);
     let (rows, columns) = tile::size();
     let (row_unit, column_unit) = (rows.min(m.div_ceil(threads)).max(1), (columns / 2).max(1));
     // The part with the most tiles decides on the time.
@@ -223,11 +211,14 @@ fn for_each_rectangle(threads: usize, (m, n): (usize, usize), f: impl Fn(Range<u
     let by_rows = largest(m, row_unit) * n.next_multiple_of(column_unit) < m * largest(n, column_unit);
     let (total, unit) = if by_rows { (m, row_unit) } else { (n, column_unit) };
     let parts = threads.min(total.div_ceil(unit));
+    let (data, strides) = (out.data, out.strides);
     split::for_each_part(parts, |i| {
         let part = split::part(total, unit, i, parts);
         let (rows, columns) = if by_rows { (part, 0..n) } else { (0..m, part) };
         if !rows.is_empty() && !columns.is_empty() {
-            f(rows, columns);
+            let first = data.get().wrapping_add(rows.start * strides[0] + columns.start * strides[1]);
+            let (data, borrow) = (SharedPtr::at(first), PhantomData);
+            f(rows.start, columns.start, Output { data, rows: rows.len(), cols: columns.len(), strides, borrow });
         }
     });
 }
@@ -243,43 +234,32 @@ fn with_scratch<R>(f: impl FnOnce(&mut Vec<f32>, &mut Vec<f32>) -> R) -> R {
 }
 
 /// Computes one rectangle of a product by tiles.
-///
-/// # Safety
-/// The caller guarantees that `out` has `m` x `n` elements that nothing else accesses.
-unsafe fn blocks((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: &Panels<'_>, out: Output) {
+fn blocks(k: usize, a: Matrix<'_>, b: &Panels<'_>, mut out: Output<'_>) {
     /// Rows between two polls for cancellation.
     const ROWS: usize = 1 << 12;
+    let (m, n) = (out.rows, out.cols);
     with_scratch(|panels, copy| {
-        let mut first_column = 0;
-        while first_column < n {
+        for first_column in (0..n).step_by(BLOCK[1]) {
             let columns = first_column..(first_column + BLOCK[1]).min(n);
-            let mut first_term = 0;
-            loop {
+            for first_term in (0..k).step_by(BLOCK[0]) {
                 let terms = first_term..(first_term + BLOCK[0]).min(k);
                 b.pack(terms.clone(), columns.clone(), panels);
                 for first_row in (0..m).step_by(ROWS) {
                     if cancel::is_requested() {
                         return;
                     }
-                    let rows = ROWS.min(m - first_row);
+                    let rows = first_row..(first_row + ROWS).min(m);
                     let mut a = a.from(first_row, terms.start);
                     if a.col != 1 && terms.len() != 1 {
+                        let row = |i: usize| (0..terms.len()).map(move |p| a.data[i * a.row + p * a.col]);
                         copy.clear();
-                        (0..rows).for_each(|i| copy.extend((0..terms.len()).map(|p| a.data[i * a.row + p * a.col])));
+                        (0..rows.len()).for_each(|i| copy.extend(row(i)));
                         a = Matrix { data: copy, row: terms.len(), col: 1 };
                     }
-                    // SAFETY: the rows and columns lie within the m x n result.
-                    let out = unsafe { out.from(first_row, columns.start) };
-                    let size = (rows, columns.len(), terms.len());
-                    // SAFETY: as above, and nothing else accesses the result.
-                    unsafe { Job { size, a, panels, out, is_first: terms.start == 0 }.run() };
-                }
-                first_term = terms.end;
-                if first_term >= k {
-                    break;
+                    let block = Block { rows, columns: columns.clone(), terms: terms.len(), adds: first_term > 0 };
+                    block.multiply(a, panels, &mut out);
                 }
             }
-            first_column = columns.end;
         }
     });
 }

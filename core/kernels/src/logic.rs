@@ -1,25 +1,25 @@
-//! Comparisons of integers and logical operators on Booleans, with broadcasting.
+//! Arithmetic and comparisons of integers, and logical operators on Booleans, with broadcasting.
 
 use super::Offer;
 use super::broadcast::{Loops, make};
 use byoc_ir::tensor::DType;
 
 macro_rules! loops {
-    ($element:ty, |$a:ident, $b:ident| $formula:expr) => {{
-        static LOOPS: Loops<$element, u8> = Loops {
+    ($element:ty => $out:ty, |$a:ident, $b:ident| $formula:expr) => {{
+        static LOOPS: Loops<$element, $out> = Loops {
             slices: |lhs, rhs, output| {
                 for ((out, &$a), &$b) in output.iter_mut().zip(lhs).zip(rhs) {
-                    *out = u8::from($formula);
+                    *out = $formula;
                 }
             },
             right: |lhs, $b, output| {
                 for (out, &$a) in output.iter_mut().zip(lhs) {
-                    *out = u8::from($formula);
+                    *out = $formula;
                 }
             },
             left: |$a, rhs, output| {
                 for (out, &$b) in output.iter_mut().zip(rhs) {
-                    *out = u8::from($formula);
+                    *out = $formula;
                 }
             },
         };
@@ -29,8 +29,8 @@ macro_rules! loops {
 
 macro_rules! comparisons {
     ($($name:literal |$a:ident, $b:ident| $formula:expr;)*) => {$(
-        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::I32, loops!(i32, |$a, $b| $formula), None) } }
-        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::I64, loops!(i64, |$a, $b| $formula), None) } }
+        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::I32, loops!(i32 => u8, |$a, $b| u8::from($formula)), None) } }
+        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::I64, loops!(i64 => u8, |$a, $b| u8::from($formula)), None) } }
     )*};
 }
 
@@ -43,9 +43,24 @@ comparisons! {
     "greater_equal" |a, b| a >= b;
 }
 
+macro_rules! arithmetic {
+    ($($name:literal |$a:ident, $b:ident| $formula:expr;)*) => {$(
+        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::I32, loops!(i32 => i32, |$a, $b| $formula), None) } }
+        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::I64, loops!(i64 => i64, |$a, $b| $formula), None) } }
+    )*};
+}
+
+arithmetic! {
+    "add" |a, b| a.wrapping_add(b);
+    "subtract" |a, b| a.wrapping_sub(b);
+    "multiply" |a, b| a.wrapping_mul(b);
+    "maximum" |a, b| a.max(b);
+    "minimum" |a, b| a.min(b);
+}
+
 macro_rules! logical {
     ($($name:literal |$a:ident, $b:ident| $formula:expr;)*) => {$(
-        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::Bool, loops!(u8, |$a, $b| $formula), None) } }
+        inventory::submit! { Offer { op: $name, make: |spec| make(spec, DType::Bool, loops!(u8 => u8, |$a, $b| u8::from($formula)), None) } }
     )*};
 }
 

@@ -6,7 +6,7 @@ use super::qnn::RowProduct;
 use super::simd::{mul_add, multiversion};
 use super::{Kernel, Offer, Packs, Spec, split};
 use byoc_ir::cancel::Ticks;
-use byoc_ir::op::recurrent::{LayerShape, Quantized};
+use byoc_ir::op::recurrent::{LayerShape, Quantized, step_counts};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
 inventory::submit! { Offer { op: "nn.lstm", make: |spec| make(spec, Kind::Lstm) } }
@@ -41,7 +41,7 @@ struct Layer {
 }
 
 fn make(spec: &Spec<'_>, kind: Kind) -> Option<Box<dyn Kernel>> {
-    if spec.inputs.iter().any(|ty| ty.dtype != DType::F32) {
+    if spec.inputs[..4].iter().any(|ty| ty.dtype != DType::F32) {
         return None;
     }
     let shape = LayerShape::new(&spec.inputs[0].shape()?, &spec.inputs[2].shape()?);
@@ -94,12 +94,13 @@ impl Layer {
         [product, hidden, cell, all]
     }
 
-    /// Computes the steps of sequence `i`.
-    fn sequence(&self, i: usize, operands: &Operands<'_>, slot: &mut [f32]) {
+    /// Computes the first `steps` steps of sequence `i`.
+    fn sequence(&self, i: usize, steps: usize, operands: &Operands<'_>, slot: &mut [f32]) {
         let (hidden, rows) = (self.shape.hidden, self.rows());
         let [product, state, cell, all] = self.slot(slot);
         let mut ticks = Ticks::every(rows * hidden);
-        for step in self.shape.order(self.reverse) {
+        all[(steps.min(self.shape.steps)) * hidden..].fill(0.0);
+        for step in self.shape.order(self.reverse).filter(|&step| step < steps) {
             if ticks.is_requested() {
                 return;
             }
@@ -150,7 +151,8 @@ impl Kernel for Layer {
         let bias = if self.kind == Kind::Gru { last } else { &[] };
         let operands = Operands { data: inputs[0].as_slice(), packed, bias };
         let work = self.shape.steps * self.shape.batch * self.packed_len() / 8;
-        split::for_each_chunk(slots, slot_len, work, |i, slot| self.sequence(i, &operands, slot));
+        let steps_of = step_counts(inputs.get(4), self.shape);
+        split::for_each_chunk(slots, slot_len, work, |i, slot| self.sequence(i, steps_of(i), &operands, slot));
         for (i, slot) in slots.chunks_exact_mut(slot_len).enumerate() {
             let [_, state, cell, all] = self.slot(slot);
             for (step, row) in all.chunks_exact(hidden).enumerate() {
@@ -296,6 +298,7 @@ impl Kernel for QuantizedLayer {
         cell.copy_from_slice(inputs[3].as_slice());
         quantized.fill(0);
         let data = inputs[0].as_slice::<f32>();
+        let steps_of = step_counts(inputs.get(6), self.shape);
         let mut ticks = Ticks::every(batch * columns * hidden / 8);
         for step in self.shape.order(self.reverse) {
             if ticks.is_requested() {
@@ -311,12 +314,16 @@ impl Kernel for QuantizedLayer {
             rows.for_each(|(sums, products)| scale(sums, &self.scales, factor, products));
             let input = data[step * batch * columns..].chunks_exact(columns);
             let rows = input.zip(products.chunks_exact(columns));
-            for ((input, product), (state, cell)) in
-                rows.zip(state.chunks_exact_mut(hidden).zip(cell.chunks_exact_mut(hidden)))
-            {
-                lstm_state(input, product, state, cell);
+            let states = state.chunks_exact_mut(hidden).zip(cell.chunks_exact_mut(hidden));
+            let outputs = outputs[0].as_mut_slice::<f32>()[step * batch * hidden..].chunks_exact_mut(hidden);
+            for (i, (((input, product), (state, cell)), output)) in rows.zip(states).zip(outputs).enumerate() {
+                if step < steps_of(i) {
+                    lstm_state(input, product, state, cell);
+                    output.copy_from_slice(state);
+                } else {
+                    output.fill(0.0);
+                }
             }
-            outputs[0].as_mut_slice::<f32>()[step * batch * hidden..][..batch * hidden].copy_from_slice(state);
         }
         outputs[1].as_mut_slice::<f32>().copy_from_slice(state);
         outputs[2].as_mut_slice::<f32>().copy_from_slice(cell);

@@ -7,6 +7,10 @@ use byoc_ir::tensor::{DType, Element, TensorView, TensorViewMut};
 inventory::submit! { Offer { op: "ml.tree_ensemble", make } }
 inventory::submit! { Packs("ml.tree_ensemble") }
 
+/// Number of trees in which a row descends at a time: a step waits for the memory of the one before it, those of other
+/// trees do not.
+const GROUP: usize = 8;
+
 /// Inner node. A child c < 0 is the leaf -1 - c.
 #[derive(Clone, Copy)]
 struct Branch<T> {
@@ -118,18 +122,25 @@ impl<T: Number> Forest<T> {
     /// child.
     #[inline(always)]
     fn score(&self, row: &[T], scores: &mut [T], goes_first: impl Fn(&Branch<T>, T) -> bool) {
-        for (tree, &root) in self.roots.iter().enumerate() {
-            let mut at = root;
-            while let Ok(node) = usize::try_from(at) {
-                let branch = &self.branches[node];
-                at = branch.children[usize::from(goes_first(branch, row[branch.feature as usize]))];
+        for (group, roots) in self.roots.chunks(GROUP).enumerate() {
+            // A leaf keeps its place until all trees of the group have reached theirs.
+            let mut places = [-1; GROUP];
+            places[..roots.len()].copy_from_slice(roots);
+            while places.iter().any(|&at| at >= 0) {
+                for at in &mut places {
+                    let branch = &self.branches[(*at).max(0) as usize];
+                    let next = branch.children[usize::from(goes_first(branch, row[branch.feature as usize]))];
+                    *at = if *at < 0 { *at } else { next };
+                }
             }
-            let weights = &self.weights[(-1 - at) as usize * self.targets..][..self.targets];
-            if tree == 0 {
-                scores.copy_from_slice(weights);
-            } else {
-                let pairs = scores.iter_mut().zip(weights);
-                pairs.for_each(|(score, &weight)| *score = score.combine(weight, self.aggregate));
+            for (tree, &at) in places[..roots.len()].iter().enumerate() {
+                let weights = &self.weights[(-1 - at) as usize * self.targets..][..self.targets];
+                if (group, tree) == (0, 0) {
+                    scores.copy_from_slice(weights);
+                } else {
+                    let pairs = scores.iter_mut().zip(weights);
+                    pairs.for_each(|(score, &weight)| *score = score.combine(weight, self.aggregate));
+                }
             }
         }
     }

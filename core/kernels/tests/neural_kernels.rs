@@ -166,6 +166,15 @@ fn recurrent_layers() {
             check("nn.lstm", &attrs, &[&data, &weight, state, state]);
             let (data, weight) = gates(3);
             check("nn.gru", &attrs, &[&data, &weight, state, &[3 * hidden]]);
+            // Sequences that end before, at and after the last step.
+            let counts: Vec<i32> = (0..batch as i32).map(|i| (i * 2) % (steps as i32 + 2) - 1).collect();
+            let lengths = Tensor::from_slice(&[batch], &counts);
+            let values = |shape: &[usize], seed: u64| random(shape, seed);
+            for (name, gates, last) in [("nn.lstm", 4, vec![batch, hidden]), ("nn.gru", 3, vec![3 * hidden])] {
+                let (data, weight) = (values(&[steps, batch, gates * hidden], 1), values(&[gates * hidden, hidden], 2));
+                let operands = [data, weight, values(state, 3), values(&last, 4), lengths.clone()];
+                check_values(name, &attrs, &operands);
+            }
             let columns = 4 * hidden;
             for (dtype, is_per_column) in [(DType::I8, false), (DType::U8, true)] {
                 let parameters: &[usize] = if is_per_column { &[columns] } else { &[] };
@@ -176,7 +185,9 @@ fn recurrent_layers() {
                 let zero_points: Vec<i32> = (0..scales.len() as i32).map(|i| i % 7 + 1).collect();
                 let [zero_points, scales] =
                     [Tensor::from_slice(parameters, &zero_points), Tensor::from_slice(parameters, &scales)];
-                check_values("qnn.lstm", &attrs, &[data, weight, hidden_state, cell, zero_points, scales]);
+                let operands = [data, weight, hidden_state, cell, zero_points, scales, lengths.clone()];
+                check_values("qnn.lstm", &attrs, &operands[..6]);
+                check_values("qnn.lstm", &attrs, &operands);
             }
         }
     }
@@ -405,13 +416,24 @@ fn scattering() {
 }
 
 #[test]
-fn integer_and_boolean_relations() {
+fn integer_arithmetic_and_relations() {
     let shapes: [[&[usize]; 2]; 4] = [[&[3, 40], &[3, 40]], [&[3, 40], &[]], [&[1, 1], &[3, 40]], [&[3, 1], &[1, 40]]];
     for [a, b] in shapes {
         for name in ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"] {
             for dtype in ["int32", "int64"] {
                 check_values(name, &[], &[as_type(&indices(a, 3), dtype), as_type(&indices(b, 2), dtype)]);
             }
+        }
+        for name in ["add", "subtract", "multiply", "maximum", "minimum"] {
+            for dtype in ["int32", "int64"] {
+                check_values(name, &[], &[as_type(&indices(a, 70), dtype), as_type(&indices(b, 50), dtype)]);
+            }
+            let extremes = |shape: &[usize], at: usize| {
+                let values = [i32::MIN, i32::MAX, -1, 7];
+                let values: Vec<i32> = (0..shape.iter().product()).map(|i| values[(i + at) % 4]).collect();
+                Tensor::from_slice(shape, &values)
+            };
+            check_values(name, &[], &[extremes(a, 0), extremes(b, 1)]);
         }
         for name in ["logical_and", "logical_or", "logical_xor"] {
             check_values(name, &[], &[as_type(&indices(a, 1), "bool"), as_type(&indices(b, 1), "bool")]);

@@ -113,6 +113,7 @@ typedef struct byoc_compile_options {
     void *progress_context;
     const byoc_input_shape *input_shapes;
     size_t input_shape_count;
+    int no_adapt; /* nonzero: input shapes that come twice in a row get no program of their own */
 } byoc_compile_options;
 
 /* Compiles and loads a model: .onnx, .relay, or a directory in ONNX test-data layout. `options` may be NULL. */

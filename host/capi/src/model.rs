@@ -93,6 +93,7 @@ pub struct Options {
     progress_context: *mut c_void,
     input_shapes: *const InputShape,
     input_shape_count: usize,
+    no_adapt: c_int,
 }
 
 /// Shape of a named input.
@@ -116,11 +117,11 @@ unsafe impl Send for Context {}
 // SAFETY: sharing a `Context` exposes only the pointer value.
 unsafe impl Sync for Context {}
 
-/// Reads the compilation options.
+/// Reads the compilation options, and whether the model adapts to its inputs.
 ///
 /// # Safety
 /// The pointers meet the requirements of `byoc.h`.
-unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Error> {
+unsafe fn compile_options(options: *const Options) -> Result<(CompileOptions, bool), Error> {
     // SAFETY: the caller meets the pointer requirements of `byoc.h`.
     unsafe {
         let c_options = read(options, "byoc_compile_options")?;
@@ -161,15 +162,22 @@ unsafe fn compile_options(options: *const Options) -> Result<CompileOptions, Err
                 progress(context.0, c_text(stage.to_string()).as_ptr());
             });
         }
-        Ok(options)
+        Ok((options, c_options.no_adapt == 0))
     }
 }
 
 impl Model {
-    /// Compiles and loads a model, which adapts to its inputs.
-    fn compile(session: &Arc<byoc::Session>, source: Source, options: CompileOptions) -> Result<Model, Error> {
+    /// Compiles and loads a model.
+    fn compile(
+        session: &Arc<byoc::Session>,
+        source: Source,
+        (options, adapts): (CompileOptions, bool),
+    ) -> Result<Model, Error> {
         let compilation = Compilation::new(session, source.clone(), &options)?;
-        let model = byoc::Model::adaptive(session, compilation.clone(), source, options)?;
+        let model = match adapts {
+            true => byoc::Model::adaptive(session, compilation.clone(), source, options)?,
+            false => byoc::Model::of(session, compilation.clone())?,
+        };
         Model::new(session, compilation, model)
     }
 

@@ -68,6 +68,25 @@ fn layer(relation: &Relation<'_>, gates: usize, states: &[usize]) -> Result<([Di
     Ok(([steps.clone(), batch, width], hidden))
 }
 
+/// Checks the numbers of steps of the sequences, argument `i`, if they are given.
+fn lengths(relation: &Relation<'_>, i: usize, [_, batch, _]: &[Dim; 3]) -> Result<(), Box<Diagnostic>> {
+    let Some(found) = relation.args.get(i) else { return Ok(()) };
+    let lengths = relation.tensor(i)?;
+    let [count] = &lengths.dims[..] else {
+        return Err(relation.mismatch(format!("lengths: expected rank 1, found {found}")));
+    };
+    if lengths.dtype != DType::I32 {
+        return Err(relation.mismatch(format!("lengths: expected int32, found {}", lengths.dtype)));
+    }
+    relation.same_dim("batch of data and lengths", batch, count).map(drop)
+}
+
+/// Returns the numbers of steps of the sequences, which may exceed those of the data.
+pub fn step_counts<'a>(lengths: Option<&'a TensorView<'a>>, shape: LayerShape) -> impl Fn(usize) -> usize + 'a {
+    let lengths = lengths.map(|lengths| lengths.as_slice::<i32>());
+    move |row| lengths.map_or(shape.steps, |lengths| usize::try_from(lengths[row]).unwrap_or(0))
+}
+
 /// Returns the type of the results: the outputs of all steps, and `count` final states.
 fn result_type(dtype: DType, [steps, batch, _]: [Dim; 3], hidden: usize, count: usize) -> Type {
     let state = Type::tensor_of(dtype, [batch.clone(), Dim::Fixed(hidden)]);
@@ -115,15 +134,17 @@ inventory::submit! {
         doc: "Long short-term memory over the steps of a sequence: data (steps, batch, 4 * hidden) are the products of the \
               input with its weights, plus the biases, of the gates i, o, f and c. Each step adds hidden * transposed \
               weight; then cell = sigmoid(f) * cell + sigmoid(i) * tanh(c), hidden = sigmoid(o) * tanh(cell). The results \
-              are the hidden states of all steps, and the last hidden state and cell.",
-        arity: Arity::exactly(4),
-        inputs: &["data", "weight", "hidden", "cell"],
+              are the hidden states of all steps, and the last hidden state and cell. A sequence keeps its state from step \
+              lengths[i] on, and its outputs are 0 there.",
+        arity: Arity { min: 4, max: 5 },
+        inputs: &["data", "weight", "hidden", "cell", "lengths"],
         attrs: &[REVERSE],
         pattern: OpPattern::Opaque,
         relation: |relation| {
             let (dims, hidden) = layer(relation, 4, &[2, 3])?;
             let dtype = relation.tensor(0)?.dtype;
             expect(relation, 1, dtype, &[4 * hidden, hidden])?;
+            lengths(relation, 4, &dims)?;
             Ok(result_type(dtype, dims, hidden, 2))
         },
         reference: Some(|params, inputs, outputs| {
@@ -134,7 +155,7 @@ inventory::submit! {
                     dense(state, products, |row, column| weight.float(row * size + column));
                 }
             };
-            lstm(params, inputs, outputs, product)
+            lstm(params, inputs, inputs.get(4), outputs, product)
         }),
         flops,
         properties: Properties::EXACT.stable(terms),
@@ -152,12 +173,13 @@ fn dense(values: &[f64], products: &mut [f64], weight: impl Fn(usize, usize) -> 
 fn lstm(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
+    lengths: Option<&TensorView<'_>>,
     outputs: &mut [TensorViewMut<'_>],
     product: impl Fn(&[f64], &mut [f64]),
 ) -> Result<(), ReferenceError> {
-    let count = inputs.len();
-    let (data, states) = (Reader::new(&inputs[0]), [&inputs[count - 2], &inputs[count - 1]]);
+    let (data, states) = (Reader::new(&inputs[0]), [&inputs[2], &inputs[3]]);
     let shape = LayerShape::new(inputs[0].shape, states[0].shape);
+    let steps_of = step_counts(lengths, shape);
     let [mut hidden, mut cell] = states.map(|state| state.to_f64s());
     let mut products = vec![0.0; 4 * hidden.len()];
     let [all, last_hidden, last_cell] = outputs else { return Err("expected three results".into()) };
@@ -171,6 +193,10 @@ fn lstm(
         product(&hidden, &mut products);
         for i in 0..hidden.len() {
             let (row, column) = (i / shape.hidden, i % shape.hidden);
+            if step >= steps_of(row) {
+                all.set_float(step * hidden.len() + i, 0.0);
+                continue;
+            }
             let gates = [0, 1, 2, 3].map(|gate| {
                 let at = (row * 4 + gate) * shape.hidden + column;
                 data.float(step * products.len() + at) + products[at]
@@ -190,8 +216,8 @@ inventory::submit! {
         doc: "nn.lstm whose weights are integers (hidden, 4 * hidden) with zero points and scales, scalars or one for each \
               column. In each step the hidden state of all sequences is quantized to uint8 over the range of its values, \
               extended to contain 0; the product is exact, and scaled by both scales.",
-        arity: Arity::exactly(6),
-        inputs: &["data", "weight", "hidden", "cell", "zero_points", "scales"],
+        arity: Arity { min: 6, max: 7 },
+        inputs: &["data", "weight", "hidden", "cell", "zero_points", "scales", "lengths"],
         attrs: &[REVERSE],
         pattern: OpPattern::Opaque,
         relation: |relation| {
@@ -207,6 +233,7 @@ inventory::submit! {
                 let columns = if relation.tensor(i)?.dims.is_empty() { &[][..] } else { &[4 * hidden] };
                 expect(relation, i, dtype, columns)?;
             }
+            lengths(relation, 6, &dims)?;
             Ok(result_type(dtype, dims, hidden, 2))
         },
         reference: Some(|params, inputs, outputs| {
@@ -227,7 +254,7 @@ inventory::submit! {
                     *product = f64::from(terms.sum::<i128>() as i32 as f32 * factor);
                 }
             };
-            lstm(params, &[&inputs[..2], &inputs[2..4]].concat(), outputs, product)
+            lstm(params, inputs, inputs.get(6), outputs, product)
         }),
         flops,
         properties: Properties::EXACT.stable(terms),
@@ -266,9 +293,10 @@ inventory::submit! {
         doc: "Gated recurrent unit over the steps of a sequence: data (steps, batch, 3 * hidden) are the products of the \
               input with its weights, plus its biases, of the gates z, r and h. With p = hidden * transposed weight + bias, \
               each step computes z = sigmoid(z + p_z), r = sigmoid(r + p_r), hidden = (1 - z) * tanh(h + r * p_h) + \
-              z * hidden. The results are the hidden states of all steps, and the last one.",
-        arity: Arity::exactly(4),
-        inputs: &["data", "weight", "hidden", "bias"],
+              z * hidden. The results are the hidden states of all steps, and the last one. A sequence keeps its state from \
+              step lengths[i] on, and its outputs are 0 there.",
+        arity: Arity { min: 4, max: 5 },
+        inputs: &["data", "weight", "hidden", "bias", "lengths"],
         attrs: &[REVERSE],
         pattern: OpPattern::Opaque,
         relation: |relation| {
@@ -276,6 +304,7 @@ inventory::submit! {
             let dtype = relation.tensor(0)?.dtype;
             expect(relation, 1, dtype, &[3 * hidden, hidden])?;
             expect(relation, 3, dtype, &[3 * hidden])?;
+            lengths(relation, 4, &dims)?;
             Ok(result_type(dtype, dims, hidden, 1))
         },
         reference: Some(gru),
@@ -288,6 +317,7 @@ fn gru(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
     let [data, weight, _, bias] = [0, 1, 2, 3].map(|i| Reader::new(&inputs[i]));
     let (shape, mut hidden) = (LayerShape::new(inputs[0].shape, inputs[2].shape), inputs[2].to_f64s());
     let (size, mut products) = (shape.hidden, vec![0.0; 3 * hidden.len()]);
+    let steps_of = step_counts(inputs.get(4), shape);
     let [all, last] = outputs else { return Err("expected two results".into()) };
     let (is_single, mut all) = (all.dtype == DType::F32, Writer::new(all));
     let mut ticks = Ticks::every(products.len().saturating_mul(size));
@@ -300,6 +330,10 @@ fn gru(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewM
         }
         for i in 0..hidden.len() {
             let (row, column) = (i / size, i % size);
+            if step >= steps_of(row) {
+                all.set_float(step * hidden.len() + i, 0.0);
+                continue;
+            }
             let at = |gate: usize| (row * 3 + gate) * size + column;
             let input = |gate: usize| data.float(step * products.len() + at(gate));
             let product = |gate: usize| products[at(gate)] + bias.float(gate * size + column);

@@ -5,15 +5,11 @@ use crate::simd::{Level, level, mul_add, multiversion};
 use byoc_ir::cancel::Ticks;
 
 /// Computes `out[i, j] = sum over p of a[i, p] * b[j, p]`, where the terms of both operands are adjacent.
-///
-/// # Safety
-/// The caller guarantees that `out` has `m` x `n` elements that nothing else accesses.
-pub(super) unsafe fn dots((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, out: Output) {
+pub(super) fn dots(k: usize, a: Matrix<'_>, b: Matrix<'_>, mut out: Output<'_>) {
+    let (m, n) = (out.rows, out.cols);
     if m < n {
         // The operand with more lines is read once.
-        let out = Output { row: out.col, col: out.row, ..out };
-        // SAFETY: the transposed result has n x m elements.
-        return unsafe { dots((n, m, k), b, a, out) };
+        return dots(k, b, a, out.transposed());
     }
     let mut ticks = Ticks::every(4 * n * k);
     for i in (0..m).step_by(4) {
@@ -26,8 +22,7 @@ pub(super) unsafe fn dots((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Ma
             let b = std::array::from_fn(|c| &b.data[(j + c.min(columns - 1)) * b.row..][..k]);
             for (r, sums) in dots_of(&a, &b, columns).iter().enumerate().take(rows) {
                 for (c, sum) in sums.iter().enumerate().take(columns) {
-                    // SAFETY: element (i + r, j + c) lies within the result, which nothing else accesses.
-                    unsafe { *out.data.get().add((i + r) * out.row + (j + c) * out.col) = *sum };
+                    *out.element(i + r, j + c) = *sum;
                 }
             }
         }
@@ -178,38 +173,33 @@ fn products<const FMA: bool, const A: usize, const B: usize, const N: usize>(
 
 /// Computes `out[i, j] = sum over p of a[i, p] * b[p, j]`, where the elements of each row of `b` and of `out` are
 /// adjacent: each row of the result is a weighted sum of the rows of `b`.
-///
-/// # Safety
-/// The caller guarantees that `out` has `m` x `n` elements that nothing else accesses.
-pub(super) unsafe fn sums((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, out: Output) {
+pub(super) fn sums(k: usize, a: Matrix<'_>, b: Matrix<'_>, out: &mut Output<'_>) {
     /// Columns of the result that stay in the L1 cache while rows are added.
     const COLUMNS: usize = 1024;
     const NONE: &[f32] = &[0.0; COLUMNS];
+    let (m, n) = (out.rows, out.cols);
     let mut ticks = Ticks::every(4 * m * n.min(COLUMNS));
     for first in (0..n).step_by(COLUMNS) {
-        let columns = COLUMNS.min(n - first);
+        let columns = first..(first + COLUMNS).min(n);
         for i in 0..m {
-            // SAFETY: row i has `columns` adjacent elements from `first` on, which nothing else accesses.
-            unsafe { std::slice::from_raw_parts_mut(out.data.get().add(i * out.row + first), columns) }.fill(0.0);
+            out.lines(i, columns.clone()).into_iter().for_each(|[line]| line.fill(0.0));
         }
         for p in (0..k).step_by(4) {
             if ticks.is_requested() {
                 return;
             }
             let rows = std::array::from_fn(|r| match p + r < k {
-                true => &b.data[(p + r) * b.row + first..][..columns],
-                false => &NONE[..columns],
+                true => &b.data[(p + r) * b.row..][columns.clone()],
+                false => &NONE[..columns.len()],
             });
-            let factor = |i: usize, r: usize| if p + r < k { a.data[i * a.row + (p + r) * a.col] } else { 0.0 };
-            // SAFETY: as above; every row is borrowed once.
-            let line =
-                |i: usize| unsafe { std::slice::from_raw_parts_mut(out.data.get().add(i * out.row + first), columns) };
+            let factors =
+                |i: usize| std::array::from_fn(|r| if p + r < k { a.data[i * a.row + (p + r) * a.col] } else { 0.0 });
             for i in (0..m / 4 * 4).step_by(4) {
-                let factors = std::array::from_fn(|of| std::array::from_fn(|r| factor(i + of, r)));
-                add_to_4(std::array::from_fn(|of| line(i + of)), &rows, &factors);
+                let factors = std::array::from_fn(|line| factors(i + line));
+                out.lines(i, columns.clone()).into_iter().for_each(|lines| add_to_4(lines, &rows, &factors));
             }
             for i in m / 4 * 4..m {
-                add_to_1([line(i)], &rows, &[std::array::from_fn(|r| factor(i, r))]);
+                out.lines(i, columns.clone()).into_iter().for_each(|line| add_to_1(line, &rows, &[factors(i)]));
             }
         }
     }

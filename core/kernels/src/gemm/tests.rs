@@ -45,12 +45,11 @@ fn check((m, n, k): (usize, usize, usize), threads: usize) {
             [("rows", Matrix { data: &b, row: n, col: 1 }), ("columns", Matrix { data: &b_columns, row: 1, col: k })]
         {
             let mut out = vec![first; m * (n + gap)];
-            gemm(threads, (m, n, k), a, b, &mut out, n + gap);
+            gemm(threads, k, a, b, Output::of(&mut out, m, n, n + gap));
             verify(&out, &format!("{a_layout} by {b_layout}"));
         }
         let mut out = vec![first; m * (n + gap)];
-        // SAFETY: `out` has m rows of n elements, n + gap apart.
-        unsafe { gemm_gathered(threads, (m, n, k), a, &Rows(&b, n), out.as_mut_ptr(), n + gap) };
+        gemm_gathered(threads, k, a, &Rows(&b, n), Output::of(&mut out, m, n, n + gap));
         verify(&out, &format!("{a_layout} by gathered rows"));
     }
 }
@@ -76,7 +75,8 @@ fn infinities_stay_in_their_rows_and_columns() {
     let (mut a, b) = (values(m * k, 1), values(k * n, 2));
     a[2 * k + 17] = f32::INFINITY;
     let mut out = vec![0.0; m * n];
-    gemm(1, (m, n, k), Matrix { data: &a, row: k, col: 1 }, Matrix { data: &b, row: n, col: 1 }, &mut out, n);
+    let (a, b) = (Matrix { data: &a, row: k, col: 1 }, Matrix { data: &b, row: n, col: 1 });
+    gemm(1, k, a, b, Output::of(&mut out, m, n, n));
     for (i, row) in out.chunks(n).enumerate() {
         assert!(row.iter().all(|value| value.is_finite() == (i != 2)), "row {i}: {row:?}");
     }

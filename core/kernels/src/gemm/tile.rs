@@ -57,16 +57,14 @@ impl Panels<'_> {
     }
 }
 
-/// Product of rows with the panels of a block.
-pub(super) struct Job<'a> {
-    /// Numbers of rows, columns and terms.
-    pub size: (usize, usize, usize),
-    /// Left operand, with adjacent terms.
-    pub a: Matrix<'a>,
-    pub panels: &'a [f32],
-    pub out: Output,
-    /// True if the result is written, false if it is added to.
-    pub is_first: bool,
+/// Rectangle of a result, to which the products of some terms are added.
+pub(super) struct Block {
+    pub rows: Range<usize>,
+    pub columns: Range<usize>,
+    /// Number of terms.
+    pub terms: usize,
+    /// False if the result is written, not added to.
+    pub adds: bool,
 }
 
 /// Returns the numbers of rows and columns of a tile.
@@ -82,29 +80,23 @@ pub(super) fn size() -> (usize, usize) {
 
 /// Instruction set with vectors of `N` elements.
 trait Vectors<const N: usize> {
-    /// Computes a tile: the sums of the products of rows with the rows of a panel, added to what is at `to` or written
-    /// there, `stride` elements from row to row. A function of its own, for inside a larger one the compiler does not
-    /// keep the sums in registers.
+    /// Computes a tile: the sums of the products of rows with the rows of a panel, written to the rows of `out`, or added
+    /// to them. A function of its own, for inside a larger one the compiler does not keep the sums in registers.
     ///
     /// # Safety
-    /// The caller guarantees that the processor has the instruction set, and that the result has the rows and columns
-    /// of the tile, which nothing else accesses.
+    /// The caller guarantees that the processor has the instruction set.
     unsafe fn multiply<const R: usize, const V: usize, const ADDS: bool>(
         rows: &[&[f32]; R],
         panel: &[[[f32; N]; V]],
-        to: *mut f32,
-        stride: usize,
+        out: [&mut [[f32; N]; V]; R],
     );
 }
 
-/// # Safety
-/// As for [`Vectors::multiply`].
 #[inline(always)]
-unsafe fn multiply<const FMA: bool, const R: usize, const V: usize, const N: usize, const ADDS: bool>(
+fn multiply<const FMA: bool, const R: usize, const V: usize, const N: usize, const ADDS: bool>(
     rows: &[&[f32]; R],
     panel: &[[[f32; N]; V]],
-    to: *mut f32,
-    stride: usize,
+    out: [&mut [[f32; N]; V]; R],
 ) {
     let rows: [&[f32]; R] = std::array::from_fn(|r| &rows[r][..panel.len()]);
     let mut sums = [[[0.0; N]; V]; R];
@@ -118,12 +110,10 @@ unsafe fn multiply<const FMA: bool, const R: usize, const V: usize, const N: usi
             }
         }
     }
-    for (r, sums) in sums.iter().enumerate() {
-        // SAFETY: the caller guarantees `R` rows of V * N elements.
-        let to = unsafe { &mut *to.add(r * stride).cast::<[[f32; N]; V]>() };
+    for (out, sums) in out.into_iter().zip(&sums) {
         for v in 0..V {
             for lane in 0..N {
-                to[v][lane] = if ADDS { to[v][lane] + sums[v][lane] } else { sums[v][lane] };
+                out[v][lane] = if ADDS { out[v][lane] + sums[v][lane] } else { sums[v][lane] };
             }
         }
     }
@@ -138,11 +128,9 @@ macro_rules! vectors {
             unsafe fn multiply<const R: usize, const V: usize, const ADDS: bool>(
                 rows: &[&[f32]; R],
                 panel: &[[[f32; $lanes]; V]],
-                to: *mut f32,
-                stride: usize,
+                out: [&mut [[f32; $lanes]; V]; R],
             ) {
-                // SAFETY: as the caller guarantees.
-                unsafe { multiply::<$fma, R, V, $lanes, ADDS>(rows, panel, to, stride) };
+                multiply::<$fma, R, V, $lanes, ADDS>(rows, panel, out);
             }
         }
     };
@@ -153,100 +141,83 @@ vectors!(Avx512, 16, true, #[target_feature(enable = "avx512f,avx512bw,avx512dq,
 vectors!(Avx2, 8, true, #[target_feature(enable = "avx2,fma")]);
 vectors!(Baseline, 4, false);
 
-impl Job<'_> {
-    /// # Safety
-    /// The caller guarantees that `out` has as many rows and columns as `size` says, which nothing else accesses.
-    pub unsafe fn run(&self) {
-        // SAFETY: `level` detected the instruction set; the rest as the caller guarantees.
-        unsafe {
-            match level() {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => self.tiles::<Avx512, 12, 8, 4, 16>(),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => self.tiles::<Avx2, 6, 4, 2, 8>(),
-                Level::Baseline => self.tiles::<Baseline, 4, 2, 1, 4>(),
-            }
+impl Block {
+    /// Multiplies rows, whose terms are adjacent, with packed panels.
+    pub fn multiply(&self, a: Matrix<'_>, panels: &[f32], out: &mut Output<'_>) {
+        match level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => self.tiles::<Avx512, 12, 8, 4, 16>(a, panels, out),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => self.tiles::<Avx2, 6, 4, 2, 8>(a, panels, out),
+            Level::Baseline => self.tiles::<Baseline, 4, 2, 1, 4>(a, panels, out),
         }
     }
 
-    /// Computes all tiles: `A` rows each, `B` or `C` where the last rows are fewer.
-    ///
-    /// # Safety
-    /// As for [`run`](Self::run), where the processor has the instruction set `S`.
-    unsafe fn tiles<S: Vectors<N>, const A: usize, const B: usize, const C: usize, const N: usize>(&self) {
-        let (m, n, k) = self.size;
+    /// Computes all tiles: `A` rows each, `B` or `C` where the last rows are fewer. The processor has the instruction set
+    /// `S`.
+    fn tiles<S: Vectors<N>, const A: usize, const B: usize, const C: usize, const N: usize>(
+        &self,
+        a: Matrix<'_>,
+        panels: &[f32],
+        out: &mut Output<'_>,
+    ) {
+        let (m, n) = (self.rows.len(), self.columns.len());
         for i in (0..m).step_by(A) {
             for j in (0..n).step_by(2 * N) {
-                let panel = &self.panels[j * k..];
-                // SAFETY: the tile begins inside the result.
-                unsafe {
-                    match (m - i, n - j > N) {
-                        (rows, true) if rows > B => self.tile::<S, A, 2, N>(i, j, panel),
-                        (rows, true) if rows > C => self.tile::<S, B, 2, N>(i, j, panel),
-                        (_, true) => self.tile::<S, C, 2, N>(i, j, panel),
-                        (rows, false) if rows > B => self.tile::<S, A, 1, N>(i, j, panel),
-                        (rows, false) if rows > C => self.tile::<S, B, 1, N>(i, j, panel),
-                        (_, false) => self.tile::<S, C, 1, N>(i, j, panel),
-                    }
+                let panel = &panels[j * self.terms..];
+                match (m - i, n - j > N) {
+                    (rows, true) if rows > B => self.tile::<S, A, 2, N>([i, j], a, panel, out),
+                    (rows, true) if rows > C => self.tile::<S, B, 2, N>([i, j], a, panel, out),
+                    (_, true) => self.tile::<S, C, 2, N>([i, j], a, panel, out),
+                    (rows, false) if rows > B => self.tile::<S, A, 1, N>([i, j], a, panel, out),
+                    (rows, false) if rows > C => self.tile::<S, B, 1, N>([i, j], a, panel, out),
+                    (_, false) => self.tile::<S, C, 1, N>([i, j], a, panel, out),
                 }
             }
         }
     }
 
     /// Computes the tile of at most `R` rows and `V` vectors of columns at (i, j).
-    ///
-    /// # Safety
-    /// As for [`tiles`](Self::tiles), where the tile begins inside the result.
-    unsafe fn tile<S: Vectors<N>, const R: usize, const V: usize, const N: usize>(
+    fn tile<S: Vectors<N>, const R: usize, const V: usize, const N: usize>(
         &self,
-        i: usize,
-        j: usize,
+        [i, j]: [usize; 2],
+        a: Matrix<'_>,
         panel: &[f32],
+        out: &mut Output<'_>,
     ) {
-        let (m, n, k) = self.size;
-        let (rows, columns) = (R.min(m - i), (V * N).min(n - j));
+        let (rows, columns) = (R.min(self.rows.len() - i), (V * N).min(self.columns.len() - j));
         // Rows beyond the last one repeat it and are not stored.
-        let lines = std::array::from_fn(|r| &self.a.data[(i + r.min(rows - 1)) * self.a.row..][..k]);
-        let panel = &panel.as_chunks::<N>().0.as_chunks::<V>().0[..k];
-        if (rows, columns, self.out.col) == (R, V * N, 1) {
-            // SAFETY: the caller guarantees the instruction set, and the whole tile lies within the result.
+        let lines = std::array::from_fn(|r| &a.data[(i + r.min(rows - 1)) * a.row..][..self.terms]);
+        let panel = &panel.as_chunks::<N>().0.as_chunks::<V>().0[..self.terms];
+        let (first_row, first_column) = (self.rows.start + i, self.columns.start + j);
+        let is_whole = (rows, columns) == (R, V * N);
+        if let Some(out) = is_whole.then(|| out.lines::<R>(first_row, first_column..first_column + columns)).flatten() {
+            // A whole row has V vectors.
+            let vectors = out.map(|line| &mut line.as_chunks_mut::<N>().0.as_chunks_mut::<V>().0[0]);
+            // SAFETY: `multiply` chose an instruction set of the processor.
             return unsafe {
-                let to = self.out.from(i, j).data.get();
-                match self.is_first {
-                    true => S::multiply::<R, V, false>(&lines, panel, to, self.out.row),
-                    false => S::multiply::<R, V, true>(&lines, panel, to, self.out.row),
+                match self.adds {
+                    true => S::multiply::<R, V, true>(&lines, panel, vectors),
+                    false => S::multiply::<R, V, false>(&lines, panel, vectors),
                 }
             };
         }
         let mut sums = [[[0.0f32; N]; V]; R];
-        // SAFETY: the caller guarantees the instruction set, and the sums have the rows and columns of the tile.
-        unsafe { S::multiply::<R, V, false>(&lines, panel, sums.as_mut_ptr().cast(), V * N) };
+        // SAFETY: as above.
+        unsafe { S::multiply::<R, V, false>(&lines, panel, sums.each_mut()) };
         for (r, sums) in sums.iter().enumerate().take(rows) {
-            // SAFETY: row i + r has columns j to j + columns, which nothing else accesses.
-            unsafe { self.store(self.out.from(i + r, j), &sums.as_flattened()[..columns]) };
-        }
-    }
-
-    /// Stores a row of a tile.
-    ///
-    /// # Safety
-    /// The caller guarantees that `out` has as many columns, which nothing else accesses.
-    #[inline(always)]
-    unsafe fn store(&self, out: Output, sums: &[f32]) {
-        if out.col == 1 {
-            // SAFETY: as the caller guarantees; the elements are adjacent.
-            let out = unsafe { std::slice::from_raw_parts_mut(out.data.get(), sums.len()) };
-            if self.is_first {
-                out.copy_from_slice(sums);
-            } else {
-                out.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
+            let sums = &sums.as_flattened()[..columns];
+            if let Some([line]) = out.lines(first_row + r, first_column..first_column + columns) {
+                match self.adds {
+                    true => line.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum),
+                    false => line.copy_from_slice(sums),
+                }
+                continue;
             }
-            return;
-        }
-        for (lane, sum) in sums.iter().enumerate() {
-            // SAFETY: as the caller guarantees.
-            let to = unsafe { &mut *out.data.get().add(lane * out.col) };
-            *to = if self.is_first { *sum } else { *to + sum };
+            for (column, sum) in sums.iter().enumerate() {
+                let to = out.element(first_row + r, first_column + column);
+                *to = if self.adds { *to + sum } else { *sum };
+            }
         }
     }
 }

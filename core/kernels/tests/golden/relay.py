@@ -694,6 +694,13 @@ y = np.sum(reached, axis=1).astype("float64")
 wide = [a.astype("float64") for a in (x, values, weights)]
 case("ml.tree_ensemble", [wide[0], nodes, wide[1], roots, wide[2]], y)
 
+# Recurrent layers over sequences of 2 and 3 of 4 steps.
+x, w, h, c = f32(4, 2, 12), f32(12, 3), f32(2, 3), f32(2, 3)
+rows = [lstm(x[:n, i : i + 1], h[i : i + 1], c[i : i + 1], lambda h: h @ w.T, True) for i, n in enumerate((2, 3))]
+ys = np.concatenate([np.pad(y, ((0, 4 - len(y)), (0, 0), (0, 0))) for y, _, _ in rows], 1)
+last = [np.concatenate([row[i] for row in rows]) for i in (1, 2)]
+case("nn.lstm", [x, w, h, c, np.array([2, 3], "int32")], [ys, *last], reverse=True)
+
 print("# Written by relay.py. Read by tests/operators/golden.rs, which also says what the lines are.")
 for lines in cases:
     print("\n".join(lines))

@@ -62,12 +62,13 @@ fn open() -> Result<OneDnn> {
     // SAFETY: the user trusts the library; its constructors only initialize OpenMP and C++ statics.
     let library = openmp::with_short_spin(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
         .map_err(|error| unusable(format!("cannot load the library: {error}")))?;
-    // SAFETY: every version of the library has this function, and the structure that it returns begins with these
-    // fields.
-    let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
-    let version = version.map_err(|_| unusable("expected oneDNN, found a library without dnnl_version".into()))?;
-    // SAFETY: `dnnl_version` returns a pointer to a static structure.
-    let version = unsafe { &*version() };
+    // SAFETY: every version of the library has this function; it returns a pointer to a static structure, which begins
+    // with these fields.
+    let version = unsafe {
+        let version = library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version");
+        let version = version.map_err(|_| unusable("expected oneDNN, found a library without dnnl_version".into()))?;
+        &*version()
+    };
     let shown_version = format!("{}.{}.{}", version.major, version.minor, version.patch);
     if version.major != 3 {
         return Err(unusable(format!("expected oneDNN 3, found {shown_version}")));

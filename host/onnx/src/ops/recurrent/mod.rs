@@ -164,11 +164,11 @@ fn convert_recurrent(
             projection = n.op("nn.bias_add", &[projection, bias], attrs![axis: 1])?;
         }
         let is_plain = are_default(&activations[d], kind)
-            && (clip, peepholes, lengths, input_forget) == (None, None, None, false)
+            && (clip, peepholes, input_forget) == (None, None, false)
             && (kind == Kind::Lstm || kind == Kind::Gru && linear_before_reset);
         if is_plain && is_whole(n, steps, recurrent_weight, dtype) {
-            let layer =
-                whole::Layer { kind, hidden: hidden_size, weight: recurrent_weight, bias: recurrent_bias, backward };
+            let (hidden, weight, bias) = (hidden_size, recurrent_weight, recurrent_bias);
+            let layer = whole::Layer { kind, hidden, weight, bias, backward, lengths };
             let (outputs, state) = layer.convert(n, projection, steps, &state_dims, state)?;
             all_outputs.push(outputs);
             last_hidden.extend(state.hidden);

@@ -14,6 +14,8 @@ pub(super) struct Layer {
     /// Recurrent bias of a GRU (3 * hidden); `None` represents zeros.
     pub(super) bias: Option<ExprId>,
     pub(super) backward: bool,
+    /// Numbers of steps of the sequences (batch, 1); `None` if all have the full length.
+    pub(super) lengths: Option<ExprId>,
 }
 
 impl Layer {
@@ -39,17 +41,25 @@ impl Layer {
         };
         let hidden = initial(n, state.hidden)?;
         let attrs = attrs![reverse: self.backward];
+        let lengths = match self.lengths {
+            Some(lengths) => Some(n.op("squeeze", &[lengths], attrs![axis: [1]])?),
+            None => None,
+        };
+        let call = |n: &mut Node<'_, '_>, name: &'static str, inputs: &[ExprId]| {
+            let inputs: Vec<ExprId> = inputs.iter().copied().chain(lengths).collect();
+            n.op(name, &inputs, attrs)
+        };
         let results = match (self.kind, self.weight) {
             (Kind::Lstm, Matrix::Float(weight)) => {
                 let cell = initial(n, state.cell)?;
-                n.op("nn.lstm", &[data, weight, hidden, cell], attrs)?
+                call(n, "nn.lstm", &[data, weight, hidden, cell])?
             }
             (Kind::Lstm, Matrix::Quantized { integers, zero_points, scales }) => {
                 let cell = initial(n, state.cell)?;
                 let zero_points = n.cast(zero_points, DType::I32)?;
                 let columns = n.shape(scales)?[1];
                 let scales = if columns == 1 { n.reshape(scales, &[])? } else { n.reshape(scales, &[columns])? };
-                n.op("qnn.lstm", &[data, integers, hidden, cell, zero_points, scales], attrs)?
+                call(n, "qnn.lstm", &[data, integers, hidden, cell, zero_points, scales])?
             }
             (_, Matrix::Float(weight)) => {
                 let bias = match self.bias {
@@ -59,7 +69,7 @@ impl Layer {
                         n.broadcast_to(zero, &[Dim::Fixed(width)])?
                     }
                 };
-                n.op("nn.gru", &[data, weight, hidden, bias], attrs)?
+                call(n, "nn.gru", &[data, weight, hidden, bias])?
             }
             (_, Matrix::Quantized { .. }) => return Err(n.invalid_node("expected an LSTM, the only quantized layer")),
         };
