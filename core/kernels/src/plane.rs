@@ -38,7 +38,7 @@ impl Plane {
         }
         let plane = |c: &CanonicalDims| [c.size[3], c.size[4]];
         let last_two = |v: [usize; 3]| [v[1], v[2]];
-        Some(Plane {
+        let plane = Plane {
             batch: s.data.size[0],
             groups: s.groups,
             channels: s.data.size[1] / s.groups,
@@ -50,7 +50,18 @@ impl Plane {
             dilation: last_two(s.window.dilation),
             before: last_two(s.window.before),
             is_slice: true,
-        })
+        };
+        Some(plane.with_long_rows())
+    }
+
+    /// Returns the same convolution with a column as a row, for the elements of a row are gathered together.
+    fn with_long_rows(mut self) -> Plane {
+        if [self.size[1], self.kernel[1], self.out[1]] == [1; 3] && self.before[1] == 0 {
+            let axes = [&mut self.size, &mut self.kernel, &mut self.out, &mut self.stride, &mut self.dilation];
+            axes.into_iter().for_each(|axis| axis.swap(0, 1));
+            self.before.swap(0, 1);
+        }
+        self
     }
 
     /// Returns the number of output positions per image.

@@ -128,6 +128,11 @@ fn convolution() {
     check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 64, 56, 56], &[32, 64, 3, 3]]);
     check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 256, 7, 7], &[64, 256, 3, 3]]);
     check("nn.conv2d", &[padding([1, 1, 1, 1]), strides([2, 2])], &[&[3, 32, 28, 28], &[40, 32, 3, 3]]);
+    // A column, which is computed as a row.
+    check("nn.conv2d", &[padding([2, 0, 1, 0]), strides([2, 1])], &[&[2, 5, 33, 1], &[7, 5, 4, 1]]);
+    check("nn.conv2d", &[padding([2, 0, 1, 0]), dilation([2, 3]), groups(6)], &[&[2, 6, 33, 1], &[6, 1, 4, 1]]);
+    check("nn.conv2d", &[padding([0, 1, 0, 1])], &[&[2, 5, 33, 1], &[7, 5, 4, 3]]);
+    check("nn.conv2d_transpose", &[padding([1, 0, 1, 0]), strides([2, 1])], &[&[2, 5, 9, 1], &[5, 7, 4, 1]]);
     // Groups.
     check("nn.conv2d", &[groups(2), padding([1, 1, 1, 1])], &[&[2, 8, 9, 9], &[6, 4, 3, 3]]);
     check("nn.conv2d", &[groups(4)], &[&[1, 16, 8, 8], &[8, 4, 1, 1]]);
