@@ -1,0 +1,360 @@
+//! Strings.
+//!
+//! A tensor of strings is the tensor of its spans, whose bytes the conversion records ([`byoc_ir::tensor::strings`]). An
+//! operator that moves elements is therefore the same one on the spans, after its operands got the same bytes. All other
+//! operators have a converter for strings in [`STRING_ROWS`], or accept none.
+
+use super::sequence::{is_sequence, map_fields};
+use super::{Convert, Node, Outputs, Result, Row, attrs, control, elementwise, ml, select, sequence, shape, single_output};
+use crate::state::Error;
+use crate::tensor;
+use byoc_ir::diag::codes;
+use byoc_ir::ir::{AttrValue, ExprId};
+use byoc_ir::op::text::{pattern, whole_pattern};
+use byoc_ir::tensor::strings::BEGIN_SHIFT;
+use byoc_ir::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[
+    ("RegexFullMatch", 20, regex_full_match),
+    ("StringConcat", 20, string_concat),
+    ("StringNormalizer", 10, string_normalizer),
+    ("StringSplit", 20, string_split),
+    ("TfIdfVectorizer", 9, tf_idf_vectorizer),
+];
+
+pub const CONTRIB_ROWS: &[Row] = &[("Tokenizer", 1, tokenizer)];
+
+/// Converters that accept strings.
+const STRING_ROWS: &[(&str, Convert)] = &[
+    ("Cast", elementwise::cast),
+    ("CastLike", elementwise::cast_like),
+    ("CategoryMapper", ml::category_mapper),
+    ("Equal", equal),
+    ("LabelEncoder", ml::label_encoder),
+    ("Loop", control::repeat),
+    ("OneHotEncoder", ml::one_hot_encoder),
+    ("OptionalHasElement", sequence::has_element),
+    ("RegexFullMatch", regex_full_match),
+    ("SequenceLength", sequence::sequence_length),
+    ("SequenceMap", sequence::sequence_map),
+    ("Shape", shape::shape),
+    ("Size", shape::size),
+    ("StringConcat", string_concat),
+    ("StringNormalizer", string_normalizer),
+    ("StringSplit", string_split),
+    ("TfIdfVectorizer", tf_idf_vectorizer),
+    ("Tokenizer", tokenizer),
+    ("Unique", select::unique),
+];
+
+/// Inputs whose elements an operator moves to its results.
+enum Moved {
+    All,
+    These(&'static [usize]),
+}
+
+/// Operators that move elements.
+const MOVES: &[(&str, Moved)] = &[
+    ("ArrayFeatureExtractor", Moved::These(&[0])),
+    ("Compress", Moved::These(&[0])),
+    ("Concat", Moved::All),
+    ("ConcatFromSequence", Moved::These(&[0])),
+    ("DepthToSpace", Moved::These(&[0])),
+    ("Expand", Moved::These(&[0])),
+    ("Flatten", Moved::These(&[0])),
+    ("Gather", Moved::These(&[0])),
+    ("GatherElements", Moved::These(&[0])),
+    ("GatherND", Moved::These(&[0])),
+    ("Identity", Moved::These(&[0])),
+    ("Optional", Moved::These(&[0])),
+    ("OptionalGetElement", Moved::These(&[0])),
+    ("Pad", Moved::These(&[0, 2])),
+    ("Reshape", Moved::These(&[0])),
+    ("ReverseSequence", Moved::These(&[0])),
+    ("Scatter", Moved::These(&[0, 2])),
+    ("ScatterElements", Moved::These(&[0, 2])),
+    ("ScatterND", Moved::These(&[0, 2])),
+    ("SequenceAt", Moved::These(&[0])),
+    ("SequenceConstruct", Moved::All),
+    ("SequenceErase", Moved::These(&[0])),
+    ("SequenceInsert", Moved::These(&[0, 1])),
+    ("Slice", Moved::These(&[0])),
+    ("SpaceToDepth", Moved::These(&[0])),
+    ("Split", Moved::These(&[0])),
+    ("SplitToSequence", Moved::These(&[0])),
+    ("Squeeze", Moved::These(&[0])),
+    ("Tile", Moved::These(&[0])),
+    ("Transpose", Moved::These(&[0])),
+    ("Unsqueeze", Moved::These(&[0])),
+    ("Where", Moved::These(&[1, 2])),
+];
+
+/// Returns the converter of an operator for strings, if it has one of its own.
+pub fn converter(op: &str) -> Option<Convert> {
+    STRING_ROWS.iter().find(|(name, _)| *name == op).map(|(_, convert)| *convert)
+}
+
+/// Converts a node that reads strings.
+///
+/// # Errors
+/// E0524 if its operator does not accept strings, or not in this input.
+pub fn convert(n: &mut Node<'_, '_>, op: &str, convert: Convert) -> Result<Outputs> {
+    if converter(op).is_some() {
+        return convert(n);
+    }
+    let moved = MOVES.iter().find(|(name, _)| *name == op).map(|(_, moved)| moved);
+    let is_moved = |i: usize| match moved {
+        Some(Moved::All) => true,
+        Some(Moved::These(inputs)) => inputs.contains(&i),
+        None => false,
+    };
+    let (mut inputs, mut values) = (Vec::new(), Vec::new());
+    for i in 0..n.input_count() {
+        let Some(value) = n.optional_input(i) else { continue };
+        if is_moved(i) {
+            inputs.push(i);
+            values.push(value);
+        } else if n.has_strings(value) {
+            return Err(misuse(n, format!("input {i}: expected numbers, found strings")));
+        }
+    }
+    let bytes = unite(n, &mut values)?;
+    inputs.into_iter().zip(values).for_each(|(i, value)| n.replace_input(i, value));
+    let outputs = convert(n)?;
+    Ok(outputs.into_iter().map(|output| n.with_bytes(output, bytes)).collect())
+}
+
+fn misuse(n: &Node<'_, '_>, message: String) -> Error {
+    Box::new(n.error(codes::frontends::STRING_MISUSE, message))
+}
+
+/// Gives values, tensors of strings or sequences of them, the same bytes: the bytes of all of them, one after the other.
+pub(super) fn unite(n: &mut Node<'_, '_>, values: &mut [ExprId]) -> Result<ExprId> {
+    let mut parts: Vec<ExprId> = Vec::new();
+    let mut part_of_value = Vec::with_capacity(values.len());
+    for &value in &*values {
+        let Some(bytes) = n.string_bytes(value) else {
+            return Err(misuse(n, format!("expected strings in all operands, found {}", n.value_type(value))));
+        };
+        part_of_value.push(parts.iter().position(|&part| part == bytes).unwrap_or_else(|| {
+            parts.push(bytes);
+            parts.len() - 1
+        }));
+    }
+    let mut begins = vec![None];
+    for (i, &part) in parts[..parts.len().saturating_sub(1)].iter().enumerate() {
+        let length = byte_count(n, part)?;
+        let begin = match begins[i] {
+            Some(begin) => n.op_without_attrs("add", &[begin, length])?,
+            None => length,
+        };
+        begins.push(Some(begin));
+    }
+    let bytes = n.concatenate(&parts, 0)?;
+    for (value, part) in values.iter_mut().zip(part_of_value) {
+        if let Some(begin) = begins[part] {
+            let offset = n.tensor(Tensor::scalar(1i64 << BEGIN_SHIFT));
+            let offset = n.op_without_attrs("multiply", &[begin, offset])?;
+            let mut shift = |n: &mut Node<'_, '_>, spans| n.op_without_attrs("add", &[spans, offset]);
+            *value = if is_sequence(n, *value) { map_fields(n, *value, &mut shift)? } else { shift(n, *value)? };
+            n.with_bytes(*value, bytes);
+        }
+    }
+    Ok(bytes)
+}
+
+/// Returns the number of bytes, an int64 scalar.
+fn byte_count(n: &mut Node<'_, '_>, bytes: ExprId) -> Result<ExprId> {
+    if let Some(constant) = n.constant_value(bytes) {
+        return Ok(n.tensor(Tensor::scalar(constant.len() as i64)));
+    }
+    let count = n.shape_vector(bytes, 0..1)?;
+    n.reshape(count, &[])
+}
+
+/// Returns the position of each string of input `i` among the keys, and -1 for strings that are no key.
+pub(super) fn lookup(n: &mut Node<'_, '_>, [bytes, spans]: [ExprId; 2], keys: ExprId) -> Result<ExprId> {
+    let key_bytes = bytes_of(n, keys)?;
+    n.op_without_attrs("text.lookup", &[bytes, spans, key_bytes, keys])
+}
+
+/// Returns the bytes of strings that a converter created.
+fn bytes_of(n: &mut Node<'_, '_>, strings: ExprId) -> Result<ExprId> {
+    n.string_bytes(strings).ok_or_else(|| misuse(n, format!("expected strings, found {}", n.value_type(strings))))
+}
+
+/// Replaces elements by default strings where `is_known` is false.
+pub(super) fn or_default(n: &mut Node<'_, '_>, is_known: ExprId, strings: ExprId, default: ExprId) -> Result<ExprId> {
+    let mut values = [strings, default];
+    let bytes = unite(n, &mut values)?;
+    let default = n.reshape(values[1], &[])?;
+    let spans = n.op_without_attrs("where", &[is_known, values[0], default])?;
+    Ok(n.with_bytes(spans, bytes))
+}
+
+/// Returns a result of two fields, bytes and spans, as strings.
+fn strings_of(n: &mut Node<'_, '_>, result: ExprId) -> Result<ExprId> {
+    let (bytes, spans) = (n.project(result, 0)?, n.project(result, 1)?);
+    Ok(n.with_bytes(spans, bytes))
+}
+
+fn equal(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let ([a_bytes, a], [b_bytes, b]) = (n.strings(0)?, n.strings(1)?);
+    single_output(n.op_without_attrs("text.equal", &[a_bytes, a, b_bytes, b])?)
+}
+
+/// Casts input 0, which is a tensor of numbers or of strings, to strings.
+pub(super) fn to_strings(n: &mut Node<'_, '_>) -> Result<ExprId> {
+    let x = n.input(0)?;
+    if n.has_strings(x) {
+        return Ok(n.forward(x));
+    }
+    let strings = n.op_without_attrs("text.from_numbers", &[x])?;
+    strings_of(n, strings)
+}
+
+/// Casts the strings of input 0 to numbers.
+pub(super) fn to_numbers(n: &mut Node<'_, '_>, dtype: DType) -> Result<ExprId> {
+    let [bytes, spans] = n.strings(0)?;
+    n.op("text.to_numbers", &[bytes, spans], attrs![dtype: dtype])
+}
+
+fn string_concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let ([a_bytes, a], [b_bytes, b]) = (n.strings(0)?, n.strings(1)?);
+    let strings = n.op_without_attrs("text.concatenate", &[a_bytes, a, b_bytes, b])?;
+    single_output(strings_of(n, strings)?)
+}
+
+fn string_split(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let [bytes, spans] = n.strings(0)?;
+    let delimiter = n.str_attr("delimiter", "")?;
+    let mut attributes = attrs![delimiter: delimiter.as_str()];
+    if n.has("maxsplit") {
+        attributes = attributes.with("maxsplit", n.int_attr("maxsplit", 0)?);
+    }
+    let parts = n.op("text.split", &[bytes, spans], attributes)?;
+    let (spans, counts) = (n.project(parts, 0)?, n.project(parts, 1)?);
+    Ok(vec![n.with_bytes(spans, bytes), counts])
+}
+
+fn check_pattern<T>(n: &Node<'_, '_>, attribute: &str, checked: std::result::Result<T, String>) -> Result<()> {
+    let message = |reason| format!("attribute {attribute}: {reason}");
+    checked.map(drop).map_err(|reason| Box::new(n.error(codes::frontends::BAD_PATTERN, message(reason))))
+}
+
+fn regex_full_match(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let [bytes, spans] = n.strings(0)?;
+    let expression = n.str_attr("pattern", "")?;
+    check_pattern(n, "pattern", whole_pattern(&expression))?;
+    single_output(n.op("text.match", &[bytes, spans], attrs![pattern: expression.as_str()])?)
+}
+
+/// Changes the case of strings.
+fn change_case(n: &mut Node<'_, '_>, strings: ExprId, action: &str) -> Result<ExprId> {
+    let bytes = bytes_of(n, strings)?;
+    let changed = n.op("text.case", &[bytes, strings], attrs![action: action])?;
+    strings_of(n, changed)
+}
+
+fn string_normalizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let [_, data] = n.strings(0)?;
+    let action = match n.str_attr("case_change_action", "NONE")?.as_str() {
+        "NONE" => None,
+        "LOWER" => Some("lower"),
+        "UPPER" => Some("upper"),
+        other => {
+            let message = format!("attribute case_change_action: expected NONE, LOWER or UPPER, found \"{other}\"");
+            return Err(n.invalid_node(message));
+        }
+    };
+    let is_case_sensitive = n.int_attr("is_case_sensitive", 0)? != 0;
+    let stop_words = n.strings_attr("stopwords")?.unwrap_or_default();
+    let dims = n.dims(data)?;
+    let is_row = dims.len() == 2;
+    if !(dims.len() == 1 || is_row && dims[0].fixed().is_none_or(|rows| rows == 1)) {
+        return Err(n.invalid_node(format!("expected strings of shape [C] or [1, C], found {}", n.ty(data)?)));
+    }
+    let bytes = bytes_of(n, data)?;
+    let vector = if is_row { n.op("squeeze", &[data], attrs![axis: [0i64]])? } else { data };
+    let mut strings = n.with_bytes(vector, bytes);
+    if !stop_words.is_empty() {
+        let keys = n.string_tensor(&[stop_words.len()], &stop_words)?;
+        // The case in which words are compared is that of the result.
+        let fold = if action == Some("upper") { "upper" } else { "lower" };
+        let [keys, words] = match is_case_sensitive {
+            true => [keys, strings],
+            false => [change_case(n, keys, fold)?, change_case(n, strings, fold)?],
+        };
+        let word_bytes = bytes_of(n, words)?;
+        let position = lookup(n, [word_bytes, words], keys)?;
+        let is_kept = n.with_scalar("less", position, 0.0)?;
+        let spans = n.op_without_attrs("text.keep", &[strings, is_kept])?;
+        strings = n.with_bytes(spans, bytes);
+    }
+    if let Some(action) = action {
+        strings = change_case(n, strings, action)?;
+    }
+    if !is_row {
+        return single_output(strings);
+    }
+    let bytes = bytes_of(n, strings)?;
+    let spans = n.op("expand_dims", &[strings], attrs![axis: 0])?;
+    single_output(n.with_bytes(spans, bytes))
+}
+
+fn tokenizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let [_, data] = n.strings(0)?;
+    let rank = n.rank(data)?;
+    if !(1..=2).contains(&rank) {
+        return Err(n.invalid_node(format!("expected strings of rank 1 or 2, found {}", n.ty(data)?)));
+    }
+    let expression = n.str_attr("tokenexp", "")?;
+    let separators = n.strings_attr("separators")?.unwrap_or_default();
+    if expression.is_empty() {
+        separators.iter().try_for_each(|separator| check_pattern(n, "separators", pattern(separator)))?;
+    } else {
+        check_pattern(n, "tokenexp", pattern(&expression))?;
+    }
+    let separators = n.string_tensor(&[separators.len()], &separators)?;
+    let separator_bytes = bytes_of(n, separators)?;
+    // The marks of the operator: the control characters for the start and the end of a text.
+    let marks = n.string_tensor(&[3], &[n.str_attr("pad_value", "")?.as_str(), "\x02", "\x03"])?;
+    let mut values = [data, marks];
+    let bytes = unite(n, &mut values)?;
+    let attributes = attrs![
+        tokenexp: expression.as_str(),
+        min_chars: n.int_attr("mincharnum", 1)?,
+        mark: n.int_attr("mark", 0)? != 0,
+    ];
+    let arguments = [bytes, values[0], separator_bytes, separators, values[1]];
+    let tokens = n.op("text.tokenize", &arguments, attributes)?;
+    single_output(n.with_bytes(tokens, bytes))
+}
+
+fn tf_idf_vectorizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let words = n.strings_attr("pool_strings")?.filter(|words| !words.is_empty());
+    let (items, pool) = if n.has_strings(data) || words.is_some() {
+        let strings = n.strings(0)?;
+        let Some(words) = words else {
+            return Err(misuse(n, "expected numbers as in the attribute pool_int64s, found strings".into()));
+        };
+        let keys = n.string_tensor(&[words.len()], &words)?;
+        let key_bytes = bytes_of(n, keys)?;
+        (lookup(n, strings, keys)?, lookup(n, [key_bytes, keys], keys)?)
+    } else {
+        let pool = n.ints_attr("pool_int64s")?.unwrap_or_default();
+        (n.cast(data, DType::I64)?, n.vector(&pool))
+    };
+    let weights = n.floats_attr("weights")?.unwrap_or_default();
+    let attributes = attrs![
+        counts: AttrValue::ints(n.ints_attr("ngram_counts")?.unwrap_or_default()),
+        columns: AttrValue::ints(n.ints_attr("ngram_indexes")?.unwrap_or_default()),
+        weights: AttrValue::List(weights.into_iter().map(AttrValue::Float).collect()),
+        mode: n.str_attr("mode", "TF")?.as_str(),
+        min_length: n.int_attr("min_gram_length", 1)?,
+        max_length: n.int_attr("max_gram_length", 1)?,
+        max_skips: n.int_attr("max_skip_count", 0)?,
+    ];
+    single_output(n.op("text.ngrams", &[items, pool], attributes)?)
+}
