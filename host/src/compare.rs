@@ -114,7 +114,9 @@ pub fn compare_values(actual: &PortValue, expected: &PortValue, tolerance: Toler
                 }
             })
         }
-        (PortValue::Maps(actual_keys, actual), PortValue::Maps(expected_keys, expected)) if actual_keys == expected_keys => {
+        (PortValue::Maps(actual_keys, actual), PortValue::Maps(expected_keys, expected))
+            if actual_keys == expected_keys =>
+        {
             compare(actual, expected, tolerance)
         }
         _ => difference_of(format!("expected {}, found {}", expected.type_text(), actual.type_text())),

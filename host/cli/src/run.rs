@@ -51,13 +51,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         output::write(path, |file| trace.write_to(file))?;
     }
     let names = value::by_value(model_run.model.outputs()).map(|ports| ports[0].name.as_str());
-    let named_outputs: Vec<(&str, PortValue)> =
-        names.zip(value::values(model_run.model.outputs(), outputs)?).collect();
+    let named_outputs: Vec<(&str, PortValue)> = names.zip(value::values(model_run.model.outputs(), outputs)?).collect();
     if let Some(path) = &args.output {
         let arrays = named_outputs.iter().flat_map(|(name, value)| value.arrays(name));
         match &named_outputs[..] {
             [(_, PortValue::Tensor(_) | PortValue::Strings(_))] if is_npy(path) => {
-                output::write(path, |file| arrays.map(|(_, bytes)| file.write_all(&bytes)).collect())?;
+                output::write(path, |file| {
+                    arrays.map(|(_, bytes)| bytes).try_for_each(|bytes| file.write_all(&bytes))
+                })?;
             }
             _ => output::write(path, |file| io::npz::write_encoded(file, arrays))?,
         }

@@ -105,8 +105,7 @@ impl Header {
             }
             None => byte_count(*dtype, shape),
         };
-        size
-            .ok_or_else(|| format!("expected a tensor that fits in the address space, found {dtype}{shape:?}"))
+        size.ok_or_else(|| format!("expected a tensor that fits in the address space, found {dtype}{shape:?}"))
     }
 
     /// Reads the tensor. Its elements are the remaining `size` bytes of the file.

@@ -125,7 +125,8 @@ impl TestSet {
         let mut inputs: Vec<(String, Tensor)> = Vec::new();
         for (position, file) in self.inputs.iter().enumerate() {
             let Some(file) = file else { continue };
-            let ports_of = |name: &str| signature.inputs.iter().skip_while(|port| port.name != name).collect::<Vec<_>>();
+            let ports_of =
+                |name: &str| signature.inputs.iter().skip_while(|port| port.name != name).collect::<Vec<_>>();
             let positional_name = names.get(position).copied();
             let ports = positional_name.map(ports_of).unwrap_or_default();
             let (name, tensors) = read_value(file, &ports)?;

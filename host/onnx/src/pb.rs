@@ -71,7 +71,12 @@ fn content(path: &Path, proto: &TensorProto) -> Result<Content, Diagnostic> {
 ///
 /// # Errors
 /// If the file cannot be read, or has no value of this kind.
-pub fn read_value(path: &Path, kind: PortKind, dtype: DType, rank: Option<usize>) -> Result<(String, Vec<Tensor>), Diagnostic> {
+pub fn read_value(
+    path: &Path,
+    kind: PortKind,
+    dtype: DType,
+    rank: Option<usize>,
+) -> Result<(String, Vec<Tensor>), Diagnostic> {
     let (name, elements) = match kind {
         PortKind::Sequence | PortKind::StringSequence => {
             let (proto, _charge) = read_message::<SequenceProto>(path)?;

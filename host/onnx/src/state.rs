@@ -276,7 +276,9 @@ impl<'m> ConversionState<'m> {
     /// Creates a constant tensor of strings.
     pub fn string_constant<S: AsRef<[u8]>>(&mut self, shape: &[usize], strings: &[S]) -> Result<ExprId> {
         let [spans, bytes] = strings::encode(shape, strings).map_err(|error| match error {
-            strings::EncodeError::Invalid(reason) => Diagnostic::error(codes::frontends::BAD_TENSOR, reason.to_string()),
+            strings::EncodeError::Invalid(reason) => {
+                Diagnostic::error(codes::frontends::BAD_TENSOR, reason.to_string())
+            }
             strings::EncodeError::Memory(error) => Diagnostic::from(error),
         })?;
         let (spans, bytes) = (self.builder.constant(spans), self.builder.constant(bytes));
@@ -342,7 +344,8 @@ impl<'m> ConversionState<'m> {
             return Ok(found);
         }
         let (name, declared) = (&port.name, port.kind.name());
-        let message = format!("output \"{name}\": expected a value of kind {declared}, found one of kind {}", kind.name());
+        let message =
+            format!("output \"{name}\": expected a value of kind {declared}, found one of kind {}", kind.name());
         let code = match (kind, port.kind) {
             (PortKind::Strings, PortKind::Tensor) | (PortKind::Tensor, PortKind::Strings) => {
                 codes::frontends::STRING_MISUSE

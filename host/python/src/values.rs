@@ -25,9 +25,9 @@ pub fn tensors_of(value: &AnyObject<'_>, ports: &[Port]) -> PyResult<Vec<Tensor>
         PortKind::Optional if value.is_none() => PortValue::Optional(None),
         PortKind::Optional => PortValue::Optional(Some(tensor_of(value, port)?)),
         _ => {
-            let list = value.cast::<PyList>().map_err(|_| {
-                input_error(py, codes::runtime::INPUT_DTYPE, ports, value.get_type())
-            })?;
+            let list = value
+                .cast::<PyList>()
+                .map_err(|_| input_error(py, codes::runtime::INPUT_DTYPE, ports, value.get_type()))?;
             let element = |element: AnyObject<'_>| match port.kind {
                 PortKind::StringSequence => strings_of(&element, ports).map(PortValue::Strings),
                 _ => tensor_of(&element, port).map(PortValue::Tensor),

@@ -191,8 +191,11 @@ fn input_error(code: Code, ports: &[Port], found: &str) -> Diagnostic {
 
 fn encoded(port: &Port, shape: &[usize], strings: &[String]) -> Result<[Tensor; 2], Diagnostic> {
     if element_count(shape) != Some(strings.len()) {
-        let message =
-            format!("input \"{}\": expected a string for each element of {shape:?}, found {}", port.name, strings.len());
+        let message = format!(
+            "input \"{}\": expected a string for each element of {shape:?}, found {}",
+            port.name,
+            strings.len()
+        );
         return Err(Diagnostic::error(codes::runtime::INPUT_SHAPE, message));
     }
     strings::encode(shape, strings).map_err(|error| string_error("input", port, error))

@@ -279,7 +279,13 @@ fn with_case(text: &str, is_upper: bool) -> String {
         _ => c,
     };
     let change = |c: char| match is_upper {
-        _ if c.is_ascii() => if is_upper { c.to_ascii_uppercase() } else { c.to_ascii_lowercase() },
+        _ if c.is_ascii() => {
+            if is_upper {
+                c.to_ascii_uppercase()
+            } else {
+                c.to_ascii_lowercase()
+            }
+        }
         true => single(Box::new(c.to_uppercase()), c),
         false => single(Box::new(c.to_lowercase()), c),
     };
@@ -304,7 +310,8 @@ inventory::submit! {
             let Some(data) = known_strings(relation, 0)? else { return Ok(strings_type(Dim::Any, dims)) };
             let size = data.iter().try_fold(0usize, |size, text| {
                 let text = text.map_err(|reason| invalid(relation, reason))?;
-                Ok(size.saturating_add(if text.is_ascii() { text.len() } else { with_case(text, action == "upper").len() }))
+                let len = if text.is_ascii() { text.len() } else { with_case(text, action == "upper").len() };
+                Ok::<usize, Box<Diagnostic>>(size.saturating_add(len))
             })?;
             Ok(strings_type(byte_dim(relation, size)?, dims))
         },
@@ -445,7 +452,9 @@ fn split_each(params: &Params<'_>, data: Strings<'_>) -> Result<Vec<Vec<Part>>, 
     let mut ticks = Ticks::every(16);
     let part = |text: Result<_, _>| match ticks.is_requested() {
         true => Ok(Vec::new()),
-        false => text.map(|text| split(text, &delimiter, limit)).map_err(|reason: crate::tensor::strings::Invalid| reason.to_string()),
+        false => text
+            .map(|text| split(text, &delimiter, limit))
+            .map_err(|reason: crate::tensor::strings::Invalid| reason.to_string()),
     };
     data.iter().map(part).collect()
 }
@@ -794,7 +803,8 @@ impl Grams {
             let end = starts.get(length).map_or(pool.len() as i64, |&end| end);
             let items = usize::try_from(start).ok().zip(usize::try_from(end).ok());
             let items = items.and_then(|(start, end)| pool.get(start..end));
-            let items = items.ok_or_else(|| format!("counts: expected ascending positions in the pool, found {starts:?}"))?;
+            let items =
+                items.ok_or_else(|| format!("counts: expected ascending positions in the pool, found {starts:?}"))?;
             for gram in items.chunks_exact(length) {
                 let column = columns.get(number).and_then(|&column| usize::try_from(column).ok());
                 let column = column.ok_or("columns: expected a column for each n-gram of the pool")?;
@@ -880,9 +890,12 @@ inventory::submit! {
 
 fn ngrams_type(relation: &Relation<'_>) -> TypeResult {
     let (data, pool) = (relation.tensor(0)?, relation.tensor(1)?);
-    if data.dtype != DType::I64 || pool.dtype != DType::I64 || !matches!(data.dims.len(), 1 | 2) || pool.dims.len() != 1 {
+    if data.dtype != DType::I64 || pool.dtype != DType::I64 || !matches!(data.dims.len(), 1 | 2) || pool.dims.len() != 1
+    {
         let [data, pool] = [&relation.args[0], &relation.args[1]];
-        return Err(relation.mismatch(format!("expected items of rank 1 or 2 and a vector, int64, found {data} and {pool}")));
+        return Err(
+            relation.mismatch(format!("expected items of rank 1 or 2 and a vector, int64, found {data} and {pool}"))
+        );
     }
     let attribute_error = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
     let mode = relation.params.string("mode");
@@ -912,9 +925,19 @@ mod tests {
     #[test]
     fn formats_floats_as_c_does() {
         let cases = [
-            (0.1f32 as f64, 8, "0.1"), (1.0, 8, "1"), (-0.0, 8, "-0"), (123456789.0, 8, "1.2345679e+08"), (1e-5, 8, "1e-05"),
-            (0.0001, 8, "0.0001"), (9.99999999, 8, "10"), (99999999.5, 8, "1e+08"), (0.1, 17, "0.10000000000000001"),
-            (f64::MIN, 17, "-1.7976931348623157e+308"), (f64::NAN, 8, "NaN"), (f64::NEG_INFINITY, 8, "-INF"), (100.0, 8, "100"),
+            (0.1f32 as f64, 8, "0.1"),
+            (1.0, 8, "1"),
+            (-0.0, 8, "-0"),
+            (123456789.0, 8, "1.2345679e+08"),
+            (1e-5, 8, "1e-05"),
+            (0.0001, 8, "0.0001"),
+            (9.99999999, 8, "10"),
+            (99999999.5, 8, "1e+08"),
+            (0.1, 17, "0.10000000000000001"),
+            (f64::MIN, 17, "-1.7976931348623157e+308"),
+            (f64::NAN, 8, "NaN"),
+            (f64::NEG_INFINITY, 8, "-INF"),
+            (100.0, 8, "100"),
         ];
         for (value, digits, expected) in cases {
             assert_eq!(float_text(value, digits), expected);
@@ -924,7 +947,8 @@ mod tests {
 
     #[test]
     fn parses_numbers_as_c_does() {
-        let cases = [("1.5abc", 1.5), (" -.5e1", -5.0), ("+2.", 2.0), ("3e", 3.0), ("Infinity", f64::INFINITY), ("7e+", 7.0)];
+        let cases =
+            [("1.5abc", 1.5), (" -.5e1", -5.0), ("+2.", 2.0), ("3e", 3.0), ("Infinity", f64::INFINITY), ("7e+", 7.0)];
         for (text, expected) in cases {
             assert_eq!(parse_float(text), Some(expected), "{text}");
         }

@@ -36,15 +36,21 @@ fn compares_and_finds() {
     let ranks = run("text.rank", &Attrs::none(), &[&words]).remove(0);
     assert_eq!(ranks.as_slice::<i64>(), [1, 2, 0, 1]);
     let matrix = text(&[1, 1], &["a"]);
-    assert!(error_of("text.lookup", &Attrs::none(), &[&words[0], &words[1], &matrix[0], &matrix[1]]).contains("a vector"));
+    assert!(
+        error_of("text.lookup", &Attrs::none(), &[&words[0], &words[1], &matrix[0], &matrix[1]]).contains("a vector")
+    );
     let short = text(&[3], &["a", "b", "c"]);
-    assert!(error_of("text.equal", &Attrs::none(), &[&words[0], &words[1], &short[0], &short[1]]).contains("broadcast"));
+    assert!(
+        error_of("text.equal", &Attrs::none(), &[&words[0], &words[1], &short[0], &short[1]]).contains("broadcast")
+    );
 }
 
 #[test]
 fn concatenates_and_changes_case() {
     let [bytes, spans] =
-        run("text.concatenate", &Attrs::none(), &[&text(&[2, 1], &["a", "ß"]), &text(&[2], &["", "bc"])]).try_into().unwrap();
+        run("text.concatenate", &Attrs::none(), &[&text(&[2, 1], &["a", "ß"]), &text(&[2], &["", "bc"])])
+            .try_into()
+            .unwrap();
     assert_eq!(spans.shape(), [2, 2]);
     assert_eq!(strings_of(&bytes, &spans), ["a", "abc", "ß", "ßbc"]);
     assert_eq!(bytes.len(), 10);
@@ -58,7 +64,9 @@ fn concatenates_and_changes_case() {
     let types = [Type::tensor_of(DType::U8, [byoc_ir::ir::Dim::Any]), Type::tensor(DType::I64, &[3])];
     let upper = attrs([("action", "upper".into())]);
     assert_eq!(inferred_type("text.case", &upper, &types).unwrap(), "(Tensor[(?), uint8], Tensor[(3), int64])");
-    assert!(error_of("text.case", &attrs([("action", "title".into())]), &[&words[0], &words[1]]).contains("lower or upper"));
+    assert!(
+        error_of("text.case", &attrs([("action", "title".into())]), &[&words[0], &words[1]]).contains("lower or upper")
+    );
 }
 
 #[test]
@@ -66,7 +74,10 @@ fn matches_patterns() {
     let words = text(&[3], &["ab", "xaby", "b"]);
     let found = run("text.match", &attrs([("pattern", "a|ab|b".into())]), &[&words]).remove(0);
     assert_eq!(found, Tensor::from_bools(&[3], &[true, false, true]));
-    assert!(error_of("text.match", &attrs([("pattern", "(".into())]), &[&words[0], &words[1]]).contains("expected a pattern"));
+    assert!(
+        error_of("text.match", &attrs([("pattern", "(".into())]), &[&words[0], &words[1]])
+            .contains("expected a pattern")
+    );
 }
 
 #[test]
@@ -122,7 +133,10 @@ fn converts_numbers() {
     assert_eq!(parse(DType::F32).as_slice::<f32>(), [12.0, -1.5, 300.0]);
     assert_eq!(parse(DType::I8).as_slice::<i8>(), [12, -1, 3]);
     let letters = text(&[1], &["x"]);
-    assert!(error_of("text.to_numbers", &attrs([("dtype", DType::I64.into())]), &[&letters[0], &letters[1]]).contains("found \"x\""));
+    assert!(
+        error_of("text.to_numbers", &attrs([("dtype", DType::I64.into())]), &[&letters[0], &letters[1]])
+            .contains("found \"x\"")
+    );
 }
 
 #[test]
@@ -130,12 +144,16 @@ fn counts_ngrams() {
     let data = Tensor::from_slice(&[2, 4], &[1i64, 2, 1, 2, 3, 3, 3, 3]);
     let pool = Tensor::from_slice(&[6], &[1i64, 3, 1, 2, 3, 3]);
     let with = |extra: &[(&str, AttrValue)]| {
-        let fixed = [("counts", AttrValue::ints([0, 2])), ("columns", AttrValue::ints([0, 3, 1, 2])), ("max_length", 2.into())];
+        let fixed =
+            [("counts", AttrValue::ints([0, 2])), ("columns", AttrValue::ints([0, 3, 1, 2])), ("max_length", 2.into())];
         Attrs::new(fixed.into_iter().chain(extra.iter().cloned()))
     };
     let count = |attributes: &Attrs| run("text.ngrams", attributes, &[&[data.clone(), pool.clone()]]).remove(0);
     let counts = count(&with(&[]));
-    assert_eq!((counts.shape(), counts.as_slice::<f32>()), (&[2, 4][..], &[2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 3.0, 4.0][..]));
+    assert_eq!(
+        (counts.shape(), counts.as_slice::<f32>()),
+        (&[2, 4][..], &[2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 3.0, 4.0][..])
+    );
     let skipped = count(&with(&[("max_skips", 1.into())]));
     assert_eq!(skipped.as_slice::<f32>(), [2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 5.0, 4.0]);
     let weights = AttrValue::List([0.5, 2.0, 3.0, 4.0].map(AttrValue::Float).into());

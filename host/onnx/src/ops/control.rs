@@ -299,7 +299,8 @@ fn repeat_with_sequences(
         let mut carried_values = Vec::new();
         for ((&value, ty), form) in outputs[1..=count].iter().zip(&types).zip(&forms) {
             if n.has_strings(value) != form.has_strings {
-                let message = "body: expected strings for each loop-carried value of strings, and numbers for the others";
+                let message =
+                    "body: expected strings for each loop-carried value of strings, and numbers for the others";
                 return Err(Box::new(n.error(codes::frontends::STRING_MISUSE, message)));
             }
             carry(n, value, *ty, &mut carried_values)?;
@@ -320,12 +321,7 @@ fn repeat_with_sequences(
 }
 
 /// Adds the tensors in which a loop carries a value; `ty` is the type of the tensors of a sequence.
-fn carry(
-    n: &mut Node<'_, '_>,
-    value: ExprId,
-    ty: Option<(DType, usize)>,
-    tensors: &mut Vec<ExprId>,
-) -> Result<()> {
+fn carry(n: &mut Node<'_, '_>, value: ExprId, ty: Option<(DType, usize)>, tensors: &mut Vec<ExprId>) -> Result<()> {
     match ty {
         None => tensors.push(value),
         Some((dtype, rank)) => {

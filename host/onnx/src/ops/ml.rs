@@ -346,12 +346,7 @@ pub(super) fn label_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 /// Maps the elements of input 0, which are keys, to the values at the same positions, and others to the default.
-fn map_entries(
-    n: &mut Node<'_, '_>,
-    keys: Entries,
-    values: Entries,
-    default: ExprId,
-) -> Result<ExprId> {
+fn map_entries(n: &mut Node<'_, '_>, keys: Entries, values: Entries, default: ExprId) -> Result<ExprId> {
     let (key_count, value_count) = (keys.len(n)?, values.len(n)?);
     if key_count != value_count {
         return Err(n.invalid_node(format!("expected {key_count} values, one per key, found {value_count}")));

@@ -5,9 +5,10 @@
 //! operators have a converter for strings in [`STRING_ROWS`], or accept none.
 
 use super::sequence::{is_sequence, map_fields};
-use super::{Convert, Node, Outputs, Result, Row, attrs, control, elementwise, ml, select, sequence, shape, single_output};
+use super::{
+    Convert, Node, Outputs, Result, Row, attrs, control, elementwise, ml, select, sequence, shape, single_output,
+};
 use crate::state::Error;
-use crate::tensor;
 use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::op::text::{pattern, whole_pattern};

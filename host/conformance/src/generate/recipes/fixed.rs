@@ -373,13 +373,9 @@ fn text(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
     let numbers = || operand(DType::I64, vec![2, 7], Fill::Within(0.0, 3.0));
     match def.name {
         "text.lookup" => recipe([bytes(), spans(&[2, 3]), bytes(), spans(&[6])], Attrs::none()),
-        "text.equal" | "text.concatenate" => {
-            recipe([bytes(), spans(&[6, 1]), bytes(), spans(&[1, 6])], Attrs::none())
-        }
+        "text.equal" | "text.concatenate" => recipe([bytes(), spans(&[6, 1]), bytes(), spans(&[1, 6])], Attrs::none()),
         "text.rank" => recipe([bytes(), spans(&[2, 3])], Attrs::none()),
-        "text.case" => {
-            recipe([bytes(), spans(&[6])], attrs([("action", sampler.pick(&["lower", "upper"]).into())]))
-        }
+        "text.case" => recipe([bytes(), spans(&[6])], attrs([("action", sampler.pick(&["lower", "upper"]).into())])),
         "text.match" => recipe([bytes(), spans(&[3, 2])], attrs([("pattern", "[a-z ]*".into())])),
         "text.keep" => {
             let flags = weight(DType::Bool, vec![6], Fill::Within(0.0, 1.0));
