@@ -11,7 +11,7 @@ use byoc::runtime::value::{self, PortValue};
 use byoc::trace::Trace;
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::interface::PortKind;
-use byoc_ir::ir::{TensorType, Type};
+use byoc_ir::ir::Type;
 use byoc_ir::tensor::Tensor;
 use byoc_ir::tensor::memory::{self, Charge};
 use byoc_plugin_api::host::entries;
@@ -89,12 +89,7 @@ fn print_signature(args: &RunArgs) -> Result<ExitCode, Failure> {
     } else {
         let signature = byoc::frontend::signature(&args.model)?;
         let ports = |kind, ports: &[byoc::frontend::PortInfo]| -> Vec<_> {
-            let port = |p: &byoc::frontend::PortInfo| Port {
-                name: p.name.clone(),
-                ty: TensorType { dtype: p.dtype, dims: p.dims.iter().flatten().cloned().collect() },
-                kind: p.kind,
-            };
-            let all: Vec<Port> = ports.iter().map(port).collect();
+            let all: Vec<Port> = ports.iter().map(Port::declared).collect();
             let text = |ports: &[Port], info: &byoc::frontend::PortInfo| match &info.dims {
                 None => format!("Tensor[?, {}]", info.dtype),
                 Some(_) => value::type_text(ports),

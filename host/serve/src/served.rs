@@ -348,7 +348,7 @@ impl ServedModel {
     fn strings(&self, spec: &Spec, shape: &[usize], data: InputData, regions: &Regions) -> Result<[Tensor; 2]> {
         let [spans, bytes] = match data {
             InputData::Bytes(bytes) => strings::read(&spec.name, shape, &bytes),
-            InputData::Shared(span) => strings::read(&spec.name, shape, (*regions.read(&span)?).as_ref()),
+            InputData::Shared(span) => strings::read(&spec.name, shape, regions.read(&span)?.as_ref()),
         }?;
         Ok([self.with_model_shape(spec, shape, spans)?, bytes])
     }

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 /// Maximum size in bytes of a compiled pattern.
-const MAX_PATTERN_BYTES: usize = 1 << 20;
+const MAX_PATTERN_BYTES: usize = 10 << 20;
 
 /// Maximum number of bytes of a number in decimal.
 const NUMBER_WIDTH: usize = 24;
@@ -70,8 +70,8 @@ fn byte_dim(relation: &Relation<'_>, count: usize) -> Result<Dim, Box<Diagnostic
 /// # Errors
 /// If the pattern is malformed, or exceeds the size limit.
 pub fn pattern(text: &str) -> Result<Regex, String> {
-    let builder = |text: &str| RegexBuilder::new(text).size_limit(MAX_PATTERN_BYTES).build();
-    builder(text).map_err(|error| match error {
+    let compiled = RegexBuilder::new(&with_ascii_classes(text)).size_limit(MAX_PATTERN_BYTES).build();
+    compiled.map_err(|error| match error {
         regex::Error::CompiledTooBig(limit) => {
             format!("expected a pattern that takes at most {limit} bytes, found a larger one")
         }
@@ -82,6 +82,35 @@ pub fn pattern(text: &str) -> Result<Regex, String> {
             format!("expected a pattern, found \"{}\": {reason}", crate::escape::line(text))
         }
     })
+}
+
+/// Replaces the classes `\w`, `\d`, `\s`, their complements and `\b`, which have ASCII characters only in RE2.
+fn with_ascii_classes(text: &str) -> String {
+    let (mut replaced, mut depth) = (String::with_capacity(text.len()), 0usize);
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if c != '\\' {
+            replaced.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('w') => replaced.push_str("[0-9A-Za-z_]"),
+            Some('W') => replaced.push_str("[^0-9A-Za-z_]"),
+            Some('d') => replaced.push_str("[0-9]"),
+            Some('D') => replaced.push_str("[^0-9]"),
+            Some('s') => replaced.push_str(r"[\t\n\x0c\r ]"),
+            Some('S') => replaced.push_str(r"[^\t\n\x0c\r ]"),
+            Some('b') if depth == 0 => replaced.push_str(r"(?-u:\b)"),
+            Some(other) => replaced.extend(['\\', other]),
+            None => replaced.push('\\'),
+        }
+    }
+    replaced
 }
 
 /// Compiles a pattern that matches whole strings.
@@ -641,8 +670,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "text.from_numbers",
-        doc: "Numbers in decimal: floats as C's %g prints them, with 17 digits in float64 and 8 in narrower types, NaN, INF \
-              and -INF; Booleans as 0 and 1.",
+        doc: "Numbers in decimal: floats with 8 digits, as C's %g prints them, and NaN, INF and -INF; Booleans as 0 and 1.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[],
@@ -659,8 +687,7 @@ inventory::submit! {
             let data = &inputs[0];
             let mut writer = StringWriter::new(outputs)?;
             if data.dtype.is_float() || data.dtype.is_small_float() {
-                let digits = if data.dtype == DType::F64 { 17 } else { 8 };
-                return data.f64s().try_for_each(|value| writer.push(&[float_text(value, digits).as_bytes()]));
+                return data.f64s().try_for_each(|value| writer.push(&[float_text(value).as_bytes()]));
             }
             if data.dtype == DType::U64 {
                 return data.as_slice::<u64>().iter().try_for_each(|value| writer.push(&[value.to_string().as_bytes()]));
@@ -673,27 +700,28 @@ inventory::submit! {
     }
 }
 
-/// Formats a number as C's `%.{digits}g` does.
-fn float_text(value: f64, digits: usize) -> String {
+/// Formats a number as C's `%.8g` does.
+fn float_text(value: f64) -> String {
+    const DIGITS: usize = 8;
     if value.is_nan() {
         return "NaN".to_owned();
     }
     if value.is_infinite() {
         return if value > 0.0 { "INF" } else { "-INF" }.to_owned();
     }
-    let scientific = format!("{value:.*e}", digits - 1);
+    let scientific = format!("{value:.*e}", DIGITS - 1);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let without_zeros = |text: &str| match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
         false => text.to_owned(),
     };
-    if exponent < -4 || exponent >= digits as i32 {
+    if exponent < -4 || exponent >= DIGITS as i32 {
         let mut text = without_zeros(mantissa);
         let _ = write!(text, "e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.unsigned_abs());
         return text;
     }
-    without_zeros(&format!("{value:.*}", (digits as i32 - 1 - exponent).max(0) as usize))
+    without_zeros(&format!("{value:.*}", (DIGITS as i32 - 1 - exponent).max(0) as usize))
 }
 
 /// Number at the beginning of a string, after white space, as C's `strtod` reads it.
@@ -925,22 +953,21 @@ mod tests {
     #[test]
     fn formats_floats_as_c_does() {
         let cases = [
-            (0.1f32 as f64, 8, "0.1"),
-            (1.0, 8, "1"),
-            (-0.0, 8, "-0"),
-            (123456789.0, 8, "1.2345679e+08"),
-            (1e-5, 8, "1e-05"),
-            (0.0001, 8, "0.0001"),
-            (9.99999999, 8, "10"),
-            (99999999.5, 8, "1e+08"),
-            (0.1, 17, "0.10000000000000001"),
-            (f64::MIN, 17, "-1.7976931348623157e+308"),
-            (f64::NAN, 8, "NaN"),
-            (f64::NEG_INFINITY, 8, "-INF"),
-            (100.0, 8, "100"),
+            (0.1, "0.1"),
+            (1.0, "1"),
+            (-0.0, "-0"),
+            (123456789.0, "1.2345679e+08"),
+            (1e-5, "1e-05"),
+            (0.0001, "0.0001"),
+            (9.999999999, "10"),
+            (99999999.5, "1e+08"),
+            (f64::MIN, "-1.7976931e+308"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-INF"),
+            (100.0, "100"),
         ];
-        for (value, digits, expected) in cases {
-            assert_eq!(float_text(value, digits), expected);
+        for (value, expected) in cases {
+            assert_eq!(float_text(value), expected);
             assert!(expected.len() <= NUMBER_WIDTH);
         }
     }
@@ -977,6 +1004,7 @@ mod tests {
         assert!(pattern("(").unwrap_err().contains("\"(\""));
         assert!(whole_pattern("a)|(b").is_err());
         let is_match = |expression: &str, text: &str| whole_pattern(expression).unwrap().is_match(text);
+        assert!(is_match(r"\w+\b\W\d[\s\d]", "a_1 23") && !is_match(r"\w", "é") && is_match(r"[^\d\W]", "x"));
         assert!(is_match("a|ab", "ab") && !is_match("a", "ab") && !is_match("a", "a\n") && is_match("", ""));
     }
 }

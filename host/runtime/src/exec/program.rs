@@ -12,7 +12,7 @@
 //! A program read from a file is untrusted: [`super::validate()`] checks it first.
 
 use super::wire;
-use byoc_ir::interface::PortKind;
+use byoc_ir::interface::{PortInfo, PortKind};
 use byoc_ir::ir::{Attrs, TensorType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -79,6 +79,12 @@ impl Port {
     /// Creates the port of a tensor of numbers.
     pub fn tensor(name: impl Into<String>, ty: TensorType) -> Port {
         Port { name: name.into(), ty, kind: PortKind::Tensor }
+    }
+
+    /// Creates the port that a model file declares; unknown dimensions are left out if the rank is unknown.
+    pub fn declared(info: &PortInfo) -> Port {
+        let ty = TensorType { dtype: info.dtype, dims: info.dims.iter().flatten().cloned().collect() };
+        Port { name: info.name.clone(), ty, kind: info.kind }
     }
 }
 

@@ -111,11 +111,11 @@ class Engine:
         """Returns the model for the shapes of the input arrays."""
         if self.model is not None:
             return self.model
-        key = tuple((name, array.shape) for name, array in sorted(feeds.items()))
+        key = tuple(_shapes(feeds))
         with self._lock:
             model = self._by_shape.get(key)
             if model is None:
-                model = self._compile({name: array.shape for name, array in feeds.items()})
+                model = self._compile(dict(_shapes(feeds)))
                 while len(self._by_shape) >= _MAX_SHAPES:
                     self._by_shape.pop(next(iter(self._by_shape)))
                 self._by_shape[key] = model
@@ -135,6 +135,11 @@ class Engine:
             folder = os.path.dirname(os.path.abspath(self._source))
         metadata = _byoc.onnx_metadata(data)
         return Engine(data, metadata, self._session, backend=self._backend, dims=self._dims, folder=folder)
+
+
+def _shapes(feeds: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Returns the shapes of the tensors among the inputs, by name."""
+    return [(name, value.shape) for name, value in sorted(feeds.items()) if hasattr(value, "shape")]
 
 
 def read(source: str | bytes) -> bytes:

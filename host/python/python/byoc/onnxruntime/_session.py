@@ -27,7 +27,7 @@ from ._runtime import (
     OrtMemoryInfo,
     cpu_memory,
 )
-from ._types import is_numeric, number_of, render
+from ._types import number_of, render
 from ._value import OrtValue, OrtValueVector
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -124,7 +124,7 @@ class InferenceSession(Session):
         if isinstance(source, bytes) and folder is None:
             folder = self._options._entries.get(_FOLDER)
         try:
-            self._engine = self._compile(source, folder, all(is_numeric(declared) for _, declared, _ in ports))
+            self._engine = self._compile(source, folder)
         except _errors.Error as error:
             raise _exceptions.of_model(error, self._metadata["opsets"]) from error
         if self._options.optimized_model_filepath:
@@ -144,16 +144,14 @@ class InferenceSession(Session):
             self._profile.session("model_loading_array", self._start)
             self._profile.session("session_initialization", self._start)
 
-    def _compile(self, source: str | bytes, folder: str | None, is_numeric: bool) -> Engine | Program:
-        """Compiles the entire model, or in parts if it uses strings, sequences, maps or optional values."""
+    def _compile(self, source: str | bytes, folder: str | None) -> Engine | Program:
+        """Compiles the entire model, or in parts if the engine does not support all of it."""
         choices = {
             "backend": self._options._entries.get(_BACKEND, default_backend()),
             "dims": self._options._dims,
             "folder": folder,
         }
         session = session_of(self._options.intra_op_num_threads)
-        if not is_numeric:
-            return Program(source, self._metadata, session, **choices)
         try:
             return Engine(source, self._metadata, session, **choices)
         except _errors.ModelError:

@@ -54,11 +54,6 @@ def render(declared: tuple[Any, ...]) -> str:
     return type_name(declared[1], kind)
 
 
-def is_numeric(declared: tuple[Any, ...]) -> bool:
-    """Returns True if a type is a tensor of numbers or Booleans."""
-    return declared[0] == "tensor" and declared[1] != 8
-
-
 def number_of(dtype: Any) -> int | None:
     """Returns the ONNX type number of a NumPy element type."""
     if dtype.kind in "OSUT":
