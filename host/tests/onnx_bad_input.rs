@@ -56,7 +56,12 @@ fn string_model(nodes: Vec<NodeProto>) -> ModelProto {
     if let Some(tensor) = input.r#type.as_mut().and_then(|ty| ty.tensor_type.as_mut()) {
         tensor.elem_type = STRING;
     }
-    onnx::model(onnx::graph(vec![input], nodes, Vec::new()))
+    with_opset_20(onnx::model(onnx::graph(vec![input], nodes, Vec::new())))
+}
+
+fn with_opset_20(mut model: ModelProto) -> ModelProto {
+    model.opset_import[0].version = 20;
+    model
 }
 
 #[test]
@@ -84,7 +89,7 @@ fn rejects_strings_for_numbers_and_numbers_for_strings() {
         "output \"y\": expected a value of kind tensor",
     );
     let numbers = vec![node("StringConcat", &["x", "x"], &["y"])];
-    check(model(numbers, Vec::new()), misuse, "input 0: expected strings, found Tensor[(2), float32]");
+    check(with_opset_20(model(numbers, Vec::new())), misuse, "input 0: expected strings, found Tensor[(2), float32]");
     let mixed = vec![node("Shape", &["x"], &["s"]), node("Concat", &["x", "s"], &["y"])];
     check(string_model(mixed), misuse, "expected strings in all operands");
     let position = vec![node("Gather", &["x", "x"], &["y"])];
@@ -114,7 +119,7 @@ fn reports_all_unknown_operators_at_once() {
         node("Relux", &["x"], &["a"]),
         node("Relux", &["a"], &["b"]),
         foreign_node,
-        node("TfIdfVectorizer", &["c"], &["y"]),
+        node("TrainableFilter", &["c"], &["y"]),
     ];
     let error = error(model(nodes, vec![]));
     assert_eq!(error.code, frontends::UNSUPPORTED_OPERATOR);
@@ -122,7 +127,7 @@ fn reports_all_unknown_operators_at_once() {
         error.notes,
         [
             "Relux (domain ai.onnx, opset 17), 2 times, first in node \"Relux_0\"",
-            "TfIdfVectorizer (domain ai.onnx, opset 17), once in node \"TfIdfVectorizer_3\"",
+            "TrainableFilter (domain ai.onnx, opset 17), once in node \"TrainableFilter_3\"",
             "Unheard (domain com.microsoft, opset 1), once in node \"Unheard_2\"",
         ]
     );

@@ -299,7 +299,10 @@ pub fn bind(
                         .help(format!("pass a value for the input: --input {}=FILE", input.name))
                     });
                 }
-                shape_option.map(|shape| shape.iter().map(|&n| Dim::Fixed(n)).collect())
+                // The shapes of an input sequence, of which only their rank is bound, unless it is empty.
+                let is_free = |axis: usize, n: usize| input.kind == PortKind::Part && axis == 0 && n > 0;
+                let dim = |(axis, &n): (usize, &usize)| if is_free(axis, n) { Dim::Any } else { Dim::Fixed(n) };
+                shape_option.map(|shape| shape.iter().enumerate().map(dim).collect())
             }
             (Some(dims), _) => dims
                 .iter()
@@ -314,6 +317,7 @@ pub fn bind(
                         let size_of = |name: &str| bound.get(name).map(|&n| Dim::Fixed(n));
                         Some(dim.with_dims(|name| dims_of_symbol.get(name).cloned().or_else(|| size_of(name))))
                     }
+                    Dim::Any if input.kind != PortKind::Tensor => Some(Dim::Any),
                     Dim::Any => {
                         Some(shape_option.and_then(|shape| shape.get(axis)).map_or(Dim::Any, |&n| Dim::Fixed(n)))
                     }

@@ -1,7 +1,7 @@
 //! Operators on strings that prepare a constant operand: a hash table of keys, a compiled pattern.
 
 use super::{Kernel, Offer, Packs};
-use byoc_ir::op::text::{match_whole, positions, whole_pattern};
+use byoc_ir::op::text::{look_up, match_whole, positions, whole_pattern};
 use byoc_ir::tensor::strings::Strings;
 use byoc_ir::tensor::{TensorView, TensorViewMut};
 use regex::Regex;
@@ -13,22 +13,19 @@ inventory::submit! {
         let &[_, _, Some(bytes), Some(spans)] = spec.constants else { return None };
         let keys = positions(Strings::new(&bytes.view(), &spans.view()).ok()?).ok()?;
         let positions = keys.into_iter().map(|(key, position)| (key.into(), position)).collect();
-        Some(Box::new(Lookup { positions }))
+        Some(Box::new(Lookup { positions, is_required: spec.params().bool("is_required") }))
     } }
 }
 
 struct Lookup {
     positions: HashMap<Box<[u8]>, i64>,
+    is_required: bool,
 }
 
 impl Kernel for Lookup {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        let data = strings(inputs)?;
-        for (i, slot) in outputs[0].as_mut_slice::<i64>().iter_mut().enumerate() {
-            let string = data.bytes(i).map_err(|reason| reason.to_string())?;
-            *slot = self.positions.get(string).copied().unwrap_or(-1);
-        }
-        Ok(())
+        let position = |string: &[u8]| self.positions.get(string).copied();
+        look_up(strings(inputs)?, position, self.is_required, outputs[0].as_mut_slice())
     }
 }
 

@@ -305,8 +305,13 @@ impl<'m> ConversionState<'m> {
                 Ok(spans)
             }
             (PortKind::Sequence | PortKind::StringSequence | PortKind::Optional, &[data, shapes, ref rest @ ..]) => {
-                let sequence = self.builder.tuple(&[data, shapes])?;
-                self.packed.insert(sequence);
+                // An empty sequence whose rank the model does not declare takes tensors of any rank.
+                let is_empty =
+                    self.builder.module.ty(shapes).as_tensor().is_some_and(|ty| ty.dims[0].fixed() == Some(0));
+                let sequence = self.builder.tuple(if is_empty { &[] } else { &[data, shapes] })?;
+                if !is_empty {
+                    self.packed.insert(sequence);
+                }
                 if kind == PortKind::Optional {
                     self.optional.insert(sequence);
                 }

@@ -123,6 +123,29 @@ pub fn whole_pattern(text: &str) -> Result<Regex, String> {
     pattern(&format!(r"\A(?:{text})\z"))
 }
 
+/// Writes the position of each string among the keys, and -1 for strings that are no key.
+///
+/// # Errors
+/// If a string is invalid, or no key although keys are required.
+pub fn look_up(
+    data: Strings<'_>,
+    position: impl Fn(&[u8]) -> Option<i64>,
+    is_required: bool,
+    out: &mut [i64],
+) -> Result<(), ReferenceError> {
+    for (i, slot) in out.iter_mut().enumerate() {
+        let string = data.bytes(i).map_err(|reason| reason.to_string())?;
+        *slot = match position(string) {
+            None if is_required => {
+                let found = String::from_utf8_lossy(string);
+                return Err(format!("element {i}: expected a key, found \"{}\"", crate::escape::line(&found)));
+            }
+            position => position.unwrap_or(-1),
+        };
+    }
+    Ok(())
+}
+
 /// Position of each key; of equal keys, that of the first.
 ///
 /// # Errors
@@ -141,7 +164,7 @@ inventory::submit! {
         doc: "The position of each string among the keys, the first one if keys are equal, and -1 for strings that are no key.",
         arity: Arity::exactly(4),
         inputs: &["bytes", "spans", "key_bytes", "key_spans"],
-        attrs: &[],
+        attrs: &[AttrDef::new("is_required", AttrKind::Bool, Default::Bool(false), "whether a string that is no key is an error")],
         pattern: OpPattern::Opaque,
         relation: |relation| {
             let keys = spans_type(relation, 2)?;
@@ -150,14 +173,11 @@ inventory::submit! {
             }
             Ok(Type::tensor_of(DType::I64, spans_type(relation, 0)?.dims.iter().cloned()))
         },
-        reference: Some(|_, inputs, outputs| {
+        reference: Some(|params, inputs, outputs| {
             let (data, keys) = (strings(inputs, 0)?, strings(inputs, 2)?);
             let positions = positions(keys)?;
-            for (i, slot) in outputs[0].as_mut_slice::<i64>().iter_mut().enumerate() {
-                let string = data.bytes(i).map_err(|reason| reason.to_string())?;
-                *slot = positions.get(string).copied().unwrap_or(-1);
-            }
-            Ok(())
+            let position = |string: &[u8]| positions.get(string).copied();
+            look_up(data, position, params.bool("is_required"), outputs[0].as_mut_slice())
         }),
         flops: no_flops,
         properties: Properties::EXACT,
@@ -739,6 +759,11 @@ fn parse_float(text: &str) -> Option<f64> {
     if has_prefix("nan") {
         return Some(f64::NAN);
     }
+    if has_prefix("0x")
+        && let Some(value) = parse_hexadecimal(&rest[2..])
+    {
+        return Some(sign * value);
+    }
     let digits_from = |start: usize| rest[start..].bytes().take_while(u8::is_ascii_digit).count();
     let whole = digits_from(0);
     let mut end = whole;
@@ -757,6 +782,25 @@ fn parse_float(text: &str) -> Option<f64> {
         end += if exponent == 0 { 0 } else { 1 + sign_len + exponent };
     }
     rest[..end].parse::<f64>().ok().map(|value| sign * value)
+}
+
+/// Number in hexadecimal at the beginning of a string, after the prefix.
+fn parse_hexadecimal(text: &str) -> Option<f64> {
+    let (mut value, mut scale, mut digits, mut end, mut has_point) = (0.0f64, 1.0f64, 0usize, 0usize, false);
+    for c in text.chars() {
+        match c.to_digit(16) {
+            Some(digit) => {
+                value = value * 16.0 + f64::from(digit);
+                scale *= if has_point { 16.0 } else { 1.0 };
+                digits += 1;
+            }
+            None if c == '.' && !has_point => has_point = true,
+            None => break,
+        }
+        end += 1;
+    }
+    let exponent = text[end..].strip_prefix(['p', 'P']).and_then(parse_int).unwrap_or(0).clamp(-4096, 4096);
+    (digits > 0).then(|| value / scale * 2f64.powi(exponent as i32))
 }
 
 /// Integer at the beginning of a string, after white space, as C's `strtoll` reads it.
@@ -974,8 +1018,15 @@ mod tests {
 
     #[test]
     fn parses_numbers_as_c_does() {
-        let cases =
-            [("1.5abc", 1.5), (" -.5e1", -5.0), ("+2.", 2.0), ("3e", 3.0), ("Infinity", f64::INFINITY), ("7e+", 7.0)];
+        let cases = [
+            ("1.5abc", 1.5),
+            (" -.5e1", -5.0),
+            ("+2.", 2.0),
+            ("3e", 3.0),
+            ("Infinity", f64::INFINITY),
+            ("7e+", 7.0),
+            ("0x1.8p1", 3.0),
+        ];
         for (text, expected) in cases {
             assert_eq!(parse_float(text), Some(expected), "{text}");
         }

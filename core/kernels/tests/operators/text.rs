@@ -30,6 +30,12 @@ fn compares_and_finds() {
     assert_eq!((positions.shape(), positions.as_slice::<i64>()), (&[2, 2][..], &[2, 0, 1, 2][..]));
     let unknown = run("text.lookup", &Attrs::none(), &[&text(&[1], &["c"]), &keys]).remove(0);
     assert_eq!(unknown.as_slice::<i64>(), [-1]);
+    let required = attrs([("is_required", true.into())]);
+    let [bytes, spans] = text(&[1], &["c"]);
+    assert!(
+        error_of("text.lookup", &required, &[&bytes, &spans, &keys[0], &keys[1]])
+            .contains("expected a key, found \"c\"")
+    );
     let other = text(&[2], &["a", "x"]);
     let equal = run("text.equal", &Attrs::none(), &[&words, &other]).remove(0);
     assert_eq!(equal, Tensor::from_bools(&[2, 2], &[true, false, false, false]));

@@ -438,7 +438,8 @@ pub(super) fn one_hot_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (data, categories) = if n.has_strings(data) {
         let words = n.strings_attr("cats_strings")?.unwrap_or_default();
         let (strings, keys) = (n.strings(0)?, n.string_tensor(&[words.len()], &words)?);
-        (text::lookup(n, strings, keys)?, (0..words.len() as i64).collect())
+        let is_required = n.int_attr("zeros", 1)? == 0;
+        (text::lookup_of(n, strings, keys, is_required)?, (0..words.len() as i64).collect())
     } else {
         (n.cast(data, DType::I64)?, n.ints_attr("cats_int64s")?.unwrap_or_default())
     };

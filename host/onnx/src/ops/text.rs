@@ -174,9 +174,19 @@ fn byte_count(n: &mut Node<'_, '_>, bytes: ExprId) -> Result<ExprId> {
 }
 
 /// Returns the position of each string of input `i` among the keys, and -1 for strings that are no key.
-pub(super) fn lookup(n: &mut Node<'_, '_>, [bytes, spans]: [ExprId; 2], keys: ExprId) -> Result<ExprId> {
+pub(super) fn lookup(n: &mut Node<'_, '_>, strings: [ExprId; 2], keys: ExprId) -> Result<ExprId> {
+    lookup_of(n, strings, keys, false)
+}
+
+/// Same as [`lookup`], where strings that are no key are errors if `is_required` is true.
+pub(super) fn lookup_of(
+    n: &mut Node<'_, '_>,
+    [bytes, spans]: [ExprId; 2],
+    keys: ExprId,
+    is_required: bool,
+) -> Result<ExprId> {
     let key_bytes = bytes_of(n, keys)?;
-    n.op_without_attrs("text.lookup", &[bytes, spans, key_bytes, keys])
+    n.op("text.lookup", &[bytes, spans, key_bytes, keys], attrs![is_required: is_required])
 }
 
 /// Returns the bytes of strings that a converter created.

@@ -137,6 +137,10 @@ class InferenceSession(Session):
         self._overridable = [node_arg(port, sizes, None) for port in self._metadata["overridable"]]
         self._input_names = frozenset(port.name for port in self._inputs)
         self._required_names = frozenset(port.name for port in self._inputs if not port.type.startswith("optional("))
+        # Values other than arrays of numbers are converted as ONNX Runtime does.
+        self._has_numbers = all(
+            port.type.startswith("tensor(") and port.type != "tensor(string)" for port in self._inputs
+        )
         self._types = {port.name: port.type for port in self._outputs}
         self._output_names = [port.name for port in self._outputs]
         self._overridable_names = frozenset(port.name for port in self._overridable)
@@ -338,7 +342,7 @@ class InferenceSession(Session):
         if cancel is not None and cancel.is_set():
             raise _exceptions.Fail.of("Exiting due to terminate flag being set to true.")
         model = self._engine.model
-        if model is not None and self._profile is None and type(input_feed) is dict:
+        if model is not None and self._has_numbers and self._profile is None and type(input_feed) is dict:
             try:
                 return model.run_list(input_feed, None, cancel)
             except _errors.Error:
@@ -359,7 +363,7 @@ class InferenceSession(Session):
         except (_errors.InputError, _errors.ModelError) as error:
             raise InvalidArgument.of(str(error)) from error
         except _errors.Error as error:
-            raise _exceptions.Fail.of(str(error)) from error
+            raise _exceptions.of_run(error) from error
 
     def _run_parts(self, program: Program, feeds: Mapping[str, Any], cancel: Any) -> list[Any]:
         start, events = time.perf_counter(), None if self._profile is None else []
