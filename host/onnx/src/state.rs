@@ -308,7 +308,8 @@ impl<'m> ConversionState<'m> {
                 // An empty sequence whose rank the model does not declare takes tensors of any rank.
                 let is_empty =
                     self.builder.module.ty(shapes).as_tensor().is_some_and(|ty| ty.dims[0].fixed() == Some(0));
-                let sequence = self.builder.tuple(if is_empty { &[] } else { &[data, shapes] })?;
+                let fields = [data, shapes];
+                let sequence = self.builder.tuple(if is_empty { &[] } else { &fields })?;
                 if !is_empty {
                     self.packed.insert(sequence);
                 }
