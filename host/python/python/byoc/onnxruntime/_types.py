@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 # ONNX type number, name in ONNX Runtime, name in NumPy or ml_dtypes.
@@ -74,3 +75,12 @@ def dtype_of(number: int) -> Any:
         import ml_dtypes
 
         return numpy.dtype(getattr(ml_dtypes, name))
+
+
+def strings(values: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Returns a string tensor as an object array."""
+    import numpy as np
+
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(tuple(shape))
