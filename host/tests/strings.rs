@@ -15,7 +15,7 @@ fn strings(shape: &[usize], strings: &[&str]) -> PortValue {
 /// Compiles a model, and loads it from an artifact as well.
 fn models(path: &str) -> [Model; 2] {
     let session = Session::builder().build().unwrap();
-    let compilation = Compilation::new(&session, test_data(path), &CompileOptions::new()).unwrap();
+    let compilation = Compilation::new(&session, test_data(path), &CompileOptions::new().open_dim("n", [])).unwrap();
     let artifact = compilation.to_bytes().unwrap();
     [Model::of(&session, compilation).unwrap(), Model::load(&session, artifact).unwrap()]
 }

@@ -4,7 +4,7 @@ use super::external::ExternalFiles;
 use super::functions::flatten;
 use super::graph::{DEFAULT_VERSION, FlatNode, nested_nodes};
 use super::node::Node;
-use super::ops::text;
+use super::ops::strings;
 use super::proto::{ModelProto, NodeProto, STANDARD_DOMAIN, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
 use super::{NEWEST_OPSET, OLDEST_OPSET, invalid_model, model_signature, ops, schema};
@@ -253,10 +253,10 @@ fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position:
     let has_strings = inputs.iter().flatten().any(|&input| conversion.has_strings(input));
     let mut node = Node::new(conversion, flat, inputs, origin);
     let outputs = if has_strings {
-        if let Some(reads_strings) = text::converter(&proto.op_type) {
+        if let Some(reads_strings) = strings::converter(&proto.op_type) {
             converter = reads_strings;
         }
-        text::convert(&mut node, &proto.op_type, converter)
+        strings::convert(&mut node, &proto.op_type, converter)
     } else {
         converter(&mut node)
     };

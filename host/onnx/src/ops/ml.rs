@@ -36,8 +36,7 @@ pub const ROWS: &[Row] = &[
         single_output(n.concatenate(&columns, 1)?)
     }),
     ("Imputer", 1, imputer),
-    ("LabelEncoder", 1, label_encoder_1),
-    ("LabelEncoder", 2, label_encoder),
+    ("LabelEncoder", 1, label_encoder),
     ("LinearClassifier", 1, linear_classifier),
     ("LinearRegressor", 1, |n| {
         let data = rows_of(n)?;
@@ -201,7 +200,11 @@ pub(super) fn check_count(n: &Node<'_, '_>, name: &str, found: usize, expected: 
 
 /// Computes data * coefficients^T + intercepts, with one row of coefficients per target.
 fn linear_scores(n: &mut Node<'_, '_>, data: ExprId, targets: usize) -> Result<ExprId> {
-    let coefficients = n.floats_attr("coefficients")?.unwrap_or_default();
+    let mut coefficients = n.floats_attr("coefficients")?.unwrap_or_default();
+    // As in ONNX Runtime, there are as many features as the data has, whatever the number of coefficients.
+    if let Some(columns) = n.ty(data)?.dims[1].fixed() {
+        coefficients.truncate(columns.saturating_mul(targets));
+    }
     if coefficients.is_empty() || !coefficients.len().is_multiple_of(targets) {
         let message = format!("attribute coefficients: expected a multiple of {targets}, found {}", coefficients.len());
         return Err(n.invalid_node(message));
@@ -324,6 +327,10 @@ impl Entries {
 
 /// Maps numbers or strings to numbers or strings.
 pub(super) fn label_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    // Version 1 of the operator numbers the classes in order.
+    if let Some(words) = n.strings_attr("classes_strings")? {
+        return exchange(n, &words, (0..words.len() as i64).collect());
+    }
     let (keys, values) = (Entries::read(n, "keys")?, Entries::read(n, "values")?);
     let (Some(keys), Some(values)) = (keys, values) else {
         return Err(n.invalid_node("expected attributes with keys and values"));
@@ -425,12 +432,6 @@ pub(super) fn category_mapper(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let words = n.strings_attr("cats_strings")?.unwrap_or_default();
     let numbers = n.ints_attr("cats_int64s")?.unwrap_or_default();
     exchange(n, &words, numbers)
-}
-
-/// Version 1 of the operator numbers the classes in order.
-fn label_encoder_1(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let Some(words) = n.strings_attr("classes_strings")? else { return label_encoder(n) };
-    exchange(n, &words, (0..words.len() as i64).collect())
 }
 
 pub(super) fn one_hot_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {

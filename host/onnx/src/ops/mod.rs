@@ -33,8 +33,9 @@ mod sequence;
 mod shape;
 mod signal;
 mod slice;
+pub mod strings;
 mod svm;
-pub mod text;
+mod text;
 mod training;
 mod trees;
 

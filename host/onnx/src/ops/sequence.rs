@@ -6,9 +6,11 @@
 //! is read.
 
 use super::loops::{Carried, Iteration, Limits, counter, run_loop};
-use super::{Node, Outputs, Result, Row, attrs, single_output, text};
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::tensor::STRING;
+use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, ExprId, Type};
+use byoc_ir::tensor::strings::BEGIN_SHIFT;
 use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
@@ -117,6 +119,51 @@ pub(super) fn map_fields(
             n.tuple(&elements)
         }
     }
+}
+
+/// Gives values, tensors of strings or sequences of them, the same bytes: the bytes of all of them, one after the other.
+pub(super) fn unite(n: &mut Node<'_, '_>, values: &mut [ExprId]) -> Result<ExprId> {
+    let mut parts: Vec<ExprId> = Vec::new();
+    let mut part_of_value = Vec::with_capacity(values.len());
+    for &value in &*values {
+        let Some(bytes) = n.string_bytes(value) else {
+            let message = format!("expected strings in all operands, found {}", n.value_type(value));
+            return Err(Box::new(n.error(codes::frontends::STRING_MISUSE, message)));
+        };
+        part_of_value.push(parts.iter().position(|&part| part == bytes).unwrap_or_else(|| {
+            parts.push(bytes);
+            parts.len() - 1
+        }));
+    }
+    let mut begins = vec![None];
+    for (i, &part) in parts[..parts.len().saturating_sub(1)].iter().enumerate() {
+        let length = byte_count(n, part)?;
+        let begin = match begins[i] {
+            Some(begin) => n.op_without_attrs("add", &[begin, length])?,
+            None => length,
+        };
+        begins.push(Some(begin));
+    }
+    let bytes = n.concatenate(&parts, 0)?;
+    for (value, part) in values.iter_mut().zip(part_of_value) {
+        if let Some(begin) = begins[part] {
+            let offset = n.tensor(Tensor::scalar(1i64 << BEGIN_SHIFT));
+            let offset = n.op_without_attrs("multiply", &[begin, offset])?;
+            let mut shift = |n: &mut Node<'_, '_>, spans| n.op_without_attrs("add", &[spans, offset]);
+            *value = if is_sequence(n, *value) { map_fields(n, *value, &mut shift)? } else { shift(n, *value)? };
+            n.with_bytes(*value, bytes);
+        }
+    }
+    Ok(bytes)
+}
+
+/// Returns the number of bytes, an int64 scalar.
+fn byte_count(n: &mut Node<'_, '_>, bytes: ExprId) -> Result<ExprId> {
+    if let Some(constant) = n.constant_value(bytes) {
+        return Ok(n.tensor(Tensor::scalar(constant.len() as i64)));
+    }
+    let count = n.shape_vector(bytes, 0..1)?;
+    n.reshape(count, &[])
 }
 
 /// Returns an output as a sequence in packed form. An optional value that is present is a sequence of one.
@@ -305,7 +352,7 @@ fn tuple(n: &mut Node<'_, '_>, mut elements: Vec<ExprId>) -> Result<ExprId> {
     if !elements.iter().any(|&element| n.has_strings(element)) {
         return n.tuple(&elements);
     }
-    let bytes = text::unite(n, &mut elements)?;
+    let bytes = unite(n, &mut elements)?;
     let sequence = n.tuple(&elements)?;
     Ok(n.with_bytes(sequence, bytes))
 }

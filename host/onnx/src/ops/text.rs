@@ -1,19 +1,12 @@
-//! Strings.
-//!
-//! A tensor of strings is the tensor of its spans, whose bytes the conversion records ([`byoc_ir::tensor::strings`]). An
-//! operator that moves elements is therefore the same one on the spans, after its operands got the same bytes. All other
-//! operators have a converter for strings in [`STRING_ROWS`], or accept none.
+//! Operators on strings.
 
-use super::sequence::{is_sequence, map_fields};
-use super::{
-    Convert, Node, Outputs, Result, Row, attrs, control, elementwise, ml, select, sequence, shape, single_output,
-};
+use super::sequence::unite;
+use super::{Node, Outputs, Result, Row, attrs, single_output};
 use crate::state::Error;
 use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::op::text::{pattern, whole_pattern};
-use byoc_ir::tensor::strings::BEGIN_SHIFT;
-use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("RegexFullMatch", 20, regex_full_match),
@@ -25,152 +18,8 @@ pub const ROWS: &[Row] = &[
 
 pub const CONTRIB_ROWS: &[Row] = &[("Tokenizer", 1, tokenizer)];
 
-/// Converters that accept strings.
-const STRING_ROWS: &[(&str, Convert)] = &[
-    ("Cast", elementwise::cast),
-    ("CastLike", elementwise::cast_like),
-    ("CategoryMapper", ml::category_mapper),
-    ("Equal", equal),
-    ("LabelEncoder", ml::label_encoder),
-    ("Loop", control::repeat),
-    ("OneHotEncoder", ml::one_hot_encoder),
-    ("OptionalHasElement", sequence::has_element),
-    ("RegexFullMatch", regex_full_match),
-    ("SequenceLength", sequence::sequence_length),
-    ("SequenceMap", sequence::sequence_map),
-    ("Shape", shape::shape),
-    ("Size", shape::size),
-    ("StringConcat", string_concat),
-    ("StringNormalizer", string_normalizer),
-    ("StringSplit", string_split),
-    ("TfIdfVectorizer", tf_idf_vectorizer),
-    ("Tokenizer", tokenizer),
-    ("Unique", select::unique),
-];
-
-/// Inputs whose elements an operator moves to its results.
-enum Moved {
-    All,
-    These(&'static [usize]),
-}
-
-/// Operators that move elements.
-const MOVES: &[(&str, Moved)] = &[
-    ("ArrayFeatureExtractor", Moved::These(&[0])),
-    ("Compress", Moved::These(&[0])),
-    ("Concat", Moved::All),
-    ("ConcatFromSequence", Moved::These(&[0])),
-    ("DepthToSpace", Moved::These(&[0])),
-    ("Expand", Moved::These(&[0])),
-    ("Flatten", Moved::These(&[0])),
-    ("Gather", Moved::These(&[0])),
-    ("GatherElements", Moved::These(&[0])),
-    ("GatherND", Moved::These(&[0])),
-    ("Identity", Moved::These(&[0])),
-    ("Optional", Moved::These(&[0])),
-    ("OptionalGetElement", Moved::These(&[0])),
-    ("Pad", Moved::These(&[0, 2])),
-    ("Reshape", Moved::These(&[0])),
-    ("ReverseSequence", Moved::These(&[0])),
-    ("Scatter", Moved::These(&[0, 2])),
-    ("ScatterElements", Moved::These(&[0, 2])),
-    ("ScatterND", Moved::These(&[0, 2])),
-    ("SequenceAt", Moved::These(&[0])),
-    ("SequenceConstruct", Moved::All),
-    ("SequenceErase", Moved::These(&[0])),
-    ("SequenceInsert", Moved::These(&[0, 1])),
-    ("Slice", Moved::These(&[0])),
-    ("SpaceToDepth", Moved::These(&[0])),
-    ("Split", Moved::These(&[0])),
-    ("SplitToSequence", Moved::These(&[0])),
-    ("Squeeze", Moved::These(&[0])),
-    ("Tile", Moved::These(&[0])),
-    ("Transpose", Moved::These(&[0])),
-    ("Unsqueeze", Moved::These(&[0])),
-    ("Where", Moved::These(&[1, 2])),
-];
-
-/// Returns the converter of an operator for strings, if it has one of its own.
-pub fn converter(op: &str) -> Option<Convert> {
-    STRING_ROWS.iter().find(|(name, _)| *name == op).map(|(_, convert)| *convert)
-}
-
-/// Converts a node that reads strings.
-///
-/// # Errors
-/// E0524 if its operator does not accept strings, or not in this input.
-pub fn convert(n: &mut Node<'_, '_>, op: &str, convert: Convert) -> Result<Outputs> {
-    if converter(op).is_some() {
-        return convert(n);
-    }
-    let moved = MOVES.iter().find(|(name, _)| *name == op).map(|(_, moved)| moved);
-    let is_moved = |i: usize| match moved {
-        Some(Moved::All) => true,
-        Some(Moved::These(inputs)) => inputs.contains(&i),
-        None => false,
-    };
-    let (mut inputs, mut values) = (Vec::new(), Vec::new());
-    for i in 0..n.input_count() {
-        let Some(value) = n.optional_input(i) else { continue };
-        if is_moved(i) {
-            inputs.push(i);
-            values.push(value);
-        } else if n.has_strings(value) {
-            return Err(misuse(n, format!("input {i}: expected numbers, found strings")));
-        }
-    }
-    let bytes = unite(n, &mut values)?;
-    inputs.into_iter().zip(values).for_each(|(i, value)| n.replace_input(i, value));
-    let outputs = convert(n)?;
-    Ok(outputs.into_iter().map(|output| n.with_bytes(output, bytes)).collect())
-}
-
 fn misuse(n: &Node<'_, '_>, message: String) -> Error {
     Box::new(n.error(codes::frontends::STRING_MISUSE, message))
-}
-
-/// Gives values, tensors of strings or sequences of them, the same bytes: the bytes of all of them, one after the other.
-pub(super) fn unite(n: &mut Node<'_, '_>, values: &mut [ExprId]) -> Result<ExprId> {
-    let mut parts: Vec<ExprId> = Vec::new();
-    let mut part_of_value = Vec::with_capacity(values.len());
-    for &value in &*values {
-        let Some(bytes) = n.string_bytes(value) else {
-            return Err(misuse(n, format!("expected strings in all operands, found {}", n.value_type(value))));
-        };
-        part_of_value.push(parts.iter().position(|&part| part == bytes).unwrap_or_else(|| {
-            parts.push(bytes);
-            parts.len() - 1
-        }));
-    }
-    let mut begins = vec![None];
-    for (i, &part) in parts[..parts.len().saturating_sub(1)].iter().enumerate() {
-        let length = byte_count(n, part)?;
-        let begin = match begins[i] {
-            Some(begin) => n.op_without_attrs("add", &[begin, length])?,
-            None => length,
-        };
-        begins.push(Some(begin));
-    }
-    let bytes = n.concatenate(&parts, 0)?;
-    for (value, part) in values.iter_mut().zip(part_of_value) {
-        if let Some(begin) = begins[part] {
-            let offset = n.tensor(Tensor::scalar(1i64 << BEGIN_SHIFT));
-            let offset = n.op_without_attrs("multiply", &[begin, offset])?;
-            let mut shift = |n: &mut Node<'_, '_>, spans| n.op_without_attrs("add", &[spans, offset]);
-            *value = if is_sequence(n, *value) { map_fields(n, *value, &mut shift)? } else { shift(n, *value)? };
-            n.with_bytes(*value, bytes);
-        }
-    }
-    Ok(bytes)
-}
-
-/// Returns the number of bytes, an int64 scalar.
-fn byte_count(n: &mut Node<'_, '_>, bytes: ExprId) -> Result<ExprId> {
-    if let Some(constant) = n.constant_value(bytes) {
-        return Ok(n.tensor(Tensor::scalar(constant.len() as i64)));
-    }
-    let count = n.shape_vector(bytes, 0..1)?;
-    n.reshape(count, &[])
 }
 
 /// Returns the position of each string of input `i` among the keys, and -1 for strings that are no key.
@@ -209,7 +58,7 @@ fn strings_of(n: &mut Node<'_, '_>, result: ExprId) -> Result<ExprId> {
     Ok(n.with_bytes(spans, bytes))
 }
 
-fn equal(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn equal(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let ([a_bytes, a], [b_bytes, b]) = (n.strings(0)?, n.strings(1)?);
     single_output(n.op_without_attrs("text.equal", &[a_bytes, a, b_bytes, b])?)
 }
@@ -230,13 +79,13 @@ pub(super) fn to_numbers(n: &mut Node<'_, '_>, dtype: DType) -> Result<ExprId> {
     n.op("text.to_numbers", &[bytes, spans], attrs![dtype: dtype])
 }
 
-fn string_concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn string_concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let ([a_bytes, a], [b_bytes, b]) = (n.strings(0)?, n.strings(1)?);
     let strings = n.op_without_attrs("text.concatenate", &[a_bytes, a, b_bytes, b])?;
     single_output(strings_of(n, strings)?)
 }
 
-fn string_split(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn string_split(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let [bytes, spans] = n.strings(0)?;
     let delimiter = n.str_attr("delimiter", "")?;
     let mut attributes = attrs![delimiter: delimiter.as_str()];
@@ -253,7 +102,7 @@ fn check_pattern<T>(n: &Node<'_, '_>, attribute: &str, checked: std::result::Res
     checked.map(drop).map_err(|reason| Box::new(n.error(codes::frontends::BAD_PATTERN, message(reason))))
 }
 
-fn regex_full_match(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn regex_full_match(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let [bytes, spans] = n.strings(0)?;
     let expression = n.str_attr("pattern", "")?;
     check_pattern(n, "pattern", whole_pattern(&expression))?;
@@ -267,7 +116,7 @@ fn change_case(n: &mut Node<'_, '_>, strings: ExprId, action: &str) -> Result<Ex
     strings_of(n, changed)
 }
 
-fn string_normalizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn string_normalizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let [_, data] = n.strings(0)?;
     let action = match n.str_attr("case_change_action", "NONE")?.as_str() {
         "NONE" => None,
@@ -313,7 +162,7 @@ fn string_normalizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.with_bytes(spans, bytes))
 }
 
-fn tokenizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn tokenizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let [_, data] = n.strings(0)?;
     let rank = n.rank(data)?;
     if !(1..=2).contains(&rank) {
@@ -342,7 +191,7 @@ fn tokenizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.with_bytes(tokens, bytes))
 }
 
-fn tf_idf_vectorizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn tf_idf_vectorizer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let words = n.strings_attr("pool_strings")?.filter(|words| !words.is_empty());
     let (items, pool) = if n.has_strings(data) || words.is_some() {

@@ -61,6 +61,8 @@ def of_model(error: _errors.Error, opsets: dict[str, int]) -> Exception:
 
 def of_run(error: _errors.Error) -> Exception:
     """Converts an error of a run."""
+    if error.code == "E0625":
+        return InvalidArgument.of(str(error))
     # The conversions of the C library that ONNX Runtime calls throw exceptions.
     return RuntimeException.of(str(error)) if "text.to_numbers" in str(error) else Fail.of(str(error))
 
