@@ -93,7 +93,8 @@ pub fn compare_values(actual: &PortValue, expected: &PortValue, tolerance: Toler
         | (PortValue::Optional(Some(actual)), PortValue::Optional(Some(expected))) => {
             compare(actual, expected, tolerance)
         }
-        (PortValue::Optional(None), PortValue::Optional(None)) => SAME,
+        (PortValue::Optional(None), PortValue::Optional(None))
+        | (PortValue::OptionalSequence(None), PortValue::OptionalSequence(None)) => SAME,
         (PortValue::Strings(actual), PortValue::Strings(expected)) if actual.shape == expected.shape => {
             let mut pairs = actual.strings.iter().zip(&expected.strings).enumerate();
             match pairs.find(|(_, (actual, expected))| actual != expected) {
@@ -103,7 +104,10 @@ pub fn compare_values(actual: &PortValue, expected: &PortValue, tolerance: Toler
                 None => SAME,
             }
         }
-        (PortValue::Sequence(actual), PortValue::Sequence(expected)) if actual.len() == expected.len() => {
+        (PortValue::Sequence(actual), PortValue::Sequence(expected))
+        | (PortValue::OptionalSequence(Some(actual)), PortValue::OptionalSequence(Some(expected)))
+            if actual.len() == expected.len() =>
+        {
             let elements = actual.iter().zip(expected).enumerate();
             elements.fold(SAME, |sum, (i, (actual, expected))| {
                 let element = compare_values(actual, expected, tolerance);

@@ -63,6 +63,8 @@ pub enum PortKind {
     StringSequence,
     /// Tensor that may be absent: a sequence of at most one.
     Optional,
+    /// Sequence of tensors that may be absent: like [`PortKind::Sequence`], and then whether it is present.
+    OptionalSequence,
     /// Sequence of maps from integers to numbers: a matrix with a row of values for each map, then the keys.
     Maps,
     /// Sequence of maps from strings to numbers: a matrix of values, then the spans and the bytes of the keys.
@@ -72,12 +74,13 @@ pub enum PortKind {
 }
 
 impl PortKind {
-    const NAMES: [(PortKind, &'static str); 8] = [
+    const NAMES: [(PortKind, &'static str); 9] = [
         (PortKind::Tensor, "tensor"),
         (PortKind::Strings, "strings"),
         (PortKind::Sequence, "sequence"),
         (PortKind::StringSequence, "string_sequence"),
         (PortKind::Optional, "optional"),
+        (PortKind::OptionalSequence, "optional_sequence"),
         (PortKind::Maps, "maps"),
         (PortKind::StringMaps, "string_maps"),
         (PortKind::Part, "part"),
@@ -100,6 +103,7 @@ impl PortKind {
             PortKind::Strings => &[".bytes"],
             PortKind::Sequence | PortKind::Optional => &[".shapes"],
             PortKind::StringSequence => &[".shapes", ".bytes"],
+            PortKind::OptionalSequence => &[".shapes", ".present"],
             PortKind::Maps => &[".keys"],
             PortKind::StringMaps => &[".keys", ".bytes"],
         }
@@ -123,6 +127,15 @@ impl PortInfo {
     /// Creates the port of a tensor of numbers.
     pub fn tensor(name: impl Into<String>, dtype: DType, dims: Option<Vec<Dim>>) -> PortInfo {
         PortInfo { name: name.into(), dtype, dims, kind: PortKind::Tensor }
+    }
+
+    /// Formats the type of the tensor; `string` is the element type of tensors of strings.
+    pub fn type_text(&self) -> String {
+        let text = match &self.dims {
+            Some(dims) => Type::tensor_of(self.dtype, dims.iter().cloned()).to_string(),
+            None => format!("Tensor[?, {}]", self.dtype),
+        };
+        if self.kind == PortKind::Strings { text.replace(self.dtype.name(), "string") } else { text }
     }
 }
 
@@ -263,7 +276,7 @@ pub fn bind(
                 .flat_map(Dim::symbols)
                 .filter_map(|name| sizes.get(&**name).map(|size| format!("{name} = {size}")))
                 .collect();
-            let expected = Type::tensor_of(input.dtype, dims.iter().cloned());
+            let expected = input.type_text();
             let mut diagnostic =
                 binding_error(format!("input \"{}\": expected {expected}, found {shape:?}", input.name));
             if !bindings.is_empty() {

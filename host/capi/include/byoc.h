@@ -166,7 +166,7 @@ typedef struct byoc_port {
     const char *const *dim_names; /* name or formula of each unknown dimension; NULL for a known dimension */
     const char *kind; /* "tensor": a tensor of numbers. Other values take several ports, the first of which has their name
                        * and kind, and the next ones the kind "part": "strings" (spans, bytes), "sequence" and "optional"
-                       * (elements, shapes), "string_sequence" (spans, shapes, bytes), "maps" (values, keys), "string_maps"
+                       * (elements, shapes), "optional_sequence" (elements, shapes, presence), "string_sequence" (spans, shapes, bytes), "maps" (values, keys), "string_maps"
                        * (values, spans of the keys, bytes) */
 } byoc_port;
 

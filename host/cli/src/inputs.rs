@@ -179,7 +179,12 @@ impl InputSources {
 /// Returns generated tensors for a value that is no tensor of numbers: strings of one digit, or an empty sequence.
 fn generated(ports: &[Port], seed: u64) -> Result<Vec<Tensor>, Failure> {
     if ports[0].kind != PortKind::Strings {
-        return Ok(PortValue::Sequence(Vec::new()).into_tensors(ports)?);
+        let value = match ports[0].kind {
+            PortKind::Optional => PortValue::Optional(None),
+            PortKind::OptionalSequence => PortValue::OptionalSequence(None),
+            _ => PortValue::Sequence(Vec::new()),
+        };
+        return Ok(value.into_tensors(ports)?);
     }
     let shape = shape_of(&ports[0])?;
     let digits = add_port_to_error(io::random::try_tensor(DType::I64, &shape, seed), &ports[0])?;
@@ -190,7 +195,7 @@ fn generated(ports: &[Port], seed: u64) -> Result<Vec<Tensor>, Failure> {
 /// Adds the name and type of the input to the error for a generated tensor that exceeds the memory limit.
 fn add_port_to_error(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
     tensor.map_err(|error| {
-        let ty = super::render::type_text(&port.ty);
+        let ty = value::type_text(std::slice::from_ref(port));
         Diagnostic::from(error).note(format!("for input \"{}\" of type {ty}", port.name))
     })
 }
@@ -203,7 +208,7 @@ fn accepts_image(rank: usize, inputs: usize) -> bool {
 /// Returns the shape of a generated input.
 fn shape_of(port: &Port) -> Result<Shape, Failure> {
     port.ty.shape().ok_or_else(|| {
-        let ty = super::render::type_text(&port.ty);
+        let ty = value::type_text(std::slice::from_ref(port));
         Diagnostic::error(
             codes::runtime::INPUT_SHAPE,
             format!("input \"{}\": expected a type with known dimensions, found {ty}", port.name),

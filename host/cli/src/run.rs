@@ -91,7 +91,7 @@ fn print_signature(args: &RunArgs) -> Result<ExitCode, Failure> {
         let ports = |kind, ports: &[byoc::frontend::PortInfo]| -> Vec<_> {
             let all: Vec<Port> = ports.iter().map(Port::declared).collect();
             let text = |ports: &[Port], info: &byoc::frontend::PortInfo| match &info.dims {
-                None => format!("Tensor[?, {}]", info.dtype),
+                None => info.type_text(),
                 Some(_) => value::type_text(ports),
             };
             let infos = ports.iter().filter(|p| p.kind != PortKind::Part);

@@ -347,7 +347,12 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Tests whether a value is an optional value that the run provides.
     pub fn is_optional(&self, value: ExprId) -> bool {
-        self.conversion.optional.contains(&value)
+        self.conversion.is_optional(value)
+    }
+
+    /// Returns the Boolean that tells whether an optional sequence of the run is present.
+    pub fn presence(&mut self, value: ExprId) -> Option<ExprId> {
+        self.conversion.presence(value)
     }
 
     /// Tests whether a value has strings: a tensor of spans, or a sequence of such tensors.

@@ -77,15 +77,26 @@ pub fn read_value(
     dtype: DType,
     rank: Option<usize>,
 ) -> Result<(String, Vec<Tensor>), Diagnostic> {
+    let mut is_present = true;
+    let sequence_elements = |proto: &SequenceProto| -> Result<Vec<Content>, Diagnostic> {
+        proto.tensor_values.iter().map(|proto| content(path, proto)).collect()
+    };
     let (name, elements) = match kind {
         PortKind::Sequence | PortKind::StringSequence => {
             let (proto, _charge) = read_message::<SequenceProto>(path)?;
-            (proto.name, proto.tensor_values.iter().map(|proto| content(path, proto)).collect::<Result<Vec<_>, _>>()?)
+            let elements = sequence_elements(&proto)?;
+            (proto.name, elements)
         }
         PortKind::Optional => {
             let (proto, _charge) = read_message::<OptionalProto>(path)?;
             let value = proto.tensor_value.as_ref().map(|proto| content(path, proto)).transpose()?;
             (proto.name, value.into_iter().collect())
+        }
+        PortKind::OptionalSequence => {
+            let (proto, _charge) = read_message::<OptionalProto>(path)?;
+            is_present = proto.sequence_value.is_some();
+            let elements = proto.sequence_value.as_ref().map(sequence_elements).transpose()?;
+            (proto.name, elements.unwrap_or_default())
         }
         _ => {
             return Ok(match read_any(path)? {
@@ -128,6 +139,9 @@ pub fn read_value(
     ];
     if has_strings {
         tensors.push(Tensor::from_slice(&[bytes.len()], &bytes));
+    }
+    if kind == PortKind::OptionalSequence {
+        tensors.push(Tensor::from_bools(&[], &[is_present]));
     }
     Ok((name, tensors))
 }

@@ -15,7 +15,7 @@ pub(super) fn of(info: &ValueInfoProto, role: &str) -> Result<Vec<PortInfo>, Dia
     let name = &info.name;
     let refuse = |found: String| {
         let message = format!("{role} \"{name}\": unsupported type, {found}");
-        let note = "supported types: tensors, sequences of tensors and optional tensors, of numbers or of strings";
+        let note = "supported types: tensors, sequences of tensors and optional ones, of numbers or of strings";
         Err(Diagnostic::error(codes::frontends::UNSUPPORTED_TYPE, message).note(note))
     };
     let Some(ty) = &info.r#type else {
@@ -59,7 +59,14 @@ pub(super) fn of(info: &ValueInfoProto, role: &str) -> Result<Vec<PortInfo>, Dia
                     None => refuse(format!("an optional tensor of {}", tensor::type_name(tensor.elem_type))),
                 };
             }
-            _ => return refuse("an optional value other than a tensor of numbers".into()),
+            TypeProto { sequence_type: Some(inner), .. } => {
+                let tensor = element(&inner).tensor_type.filter(|tensor| !is_string(tensor));
+                return match tensor.and_then(|tensor| packed(name, &tensor, PortKind::OptionalSequence)) {
+                    Some(ports) => Ok(ports),
+                    None => refuse("an optional sequence of other values than tensors of numbers".into()),
+                };
+            }
+            _ => return refuse("an optional value other than tensors of numbers".into()),
         },
         TypeProto { map_type: Some(_), .. } => return refuse("a map".into()),
         TypeProto { sparse_tensor_type: Some(_), .. } => return refuse("a sparse tensor".into()),
@@ -79,11 +86,16 @@ fn part(name: String, dtype: DType, dims: Vec<Dim>) -> PortInfo {
 /// not declare is that of the input's shapes.
 fn packed(name: &str, tensor: &TensorTypeProto, kind: PortKind) -> Option<Vec<PortInfo>> {
     let elements = PortInfo { name: name.to_owned(), dtype: element_type(tensor)?, dims: Some(vec![Dim::Any]), kind };
-    let rank = tensor.shape.as_ref().map(|shape| vec![Dim::Any, Dim::Fixed(shape.dim.len())]);
+    // Tools write no dimensions for unknown ones.
+    let shape = tensor.shape.as_ref().filter(|shape| !shape.dim.is_empty());
+    let rank = shape.map(|shape| vec![Dim::Any, Dim::Fixed(shape.dim.len())]);
     let shapes = PortInfo { dims: rank, ..part(format!("{name}.shapes"), DType::I64, Vec::new()) };
     let mut ports = vec![elements, shapes];
     if kind == PortKind::StringSequence {
         ports.push(part(format!("{name}.bytes"), DType::U8, vec![Dim::Any]));
+    }
+    if kind == PortKind::OptionalSequence {
+        ports.push(part(format!("{name}.present"), DType::Bool, Vec::new()));
     }
     Some(ports)
 }

@@ -262,6 +262,8 @@ messages! {
         pub elem_type: i32,
         #[prost(message, optional, tag = "3")]
         pub tensor_value: Option<TensorProto>,
+        #[prost(message, optional, tag = "5")]
+        pub sequence_value: Option<SequenceProto>,
     }
 
     /// Sparse tensor in coordinate format.

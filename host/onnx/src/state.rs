@@ -94,8 +94,9 @@ pub struct ConversionState<'m> {
     pub packed: HashSet<ExprId>,
     /// Sequences of maps: tuples of the values, a row for each map, and the keys.
     pub maps: HashSet<ExprId>,
-    /// Sequences of at most one tensor, which are optional values.
-    pub optional: HashSet<ExprId>,
+    /// Sequences that are optional values of the run, each with a Boolean that tells whether it is present; without one, an
+    /// empty sequence is an absent tensor.
+    optional: HashMap<ExprId, Option<Binding>>,
     /// Bytes of the strings of each value that has strings: a tensor of spans, or a sequence of such tensors.
     string_bytes: HashMap<ExprId, Binding>,
     values: HashMap<String, Binding>,
@@ -163,7 +164,7 @@ impl<'m> ConversionState<'m> {
             steps_left: MAX_STEPS,
             packed: HashSet::new(),
             maps: HashSet::new(),
-            optional: HashSet::new(),
+            optional: HashMap::new(),
             string_bytes: HashMap::new(),
             values: HashMap::new(),
             shadowed: Vec::new(),
@@ -241,6 +242,13 @@ impl<'m> ConversionState<'m> {
         if self.packed.contains(&value) {
             self.packed.insert(variable);
         }
+        if let Some(&presence) = self.optional.get(&value) {
+            let presence = presence.map(|Binding { value, depth }| Binding {
+                value: (depth..=function).fold(value, |value, function| self.capture(value, function)),
+                depth: function + 1,
+            });
+            self.optional.insert(variable, presence);
+        }
         if let Some(&Binding { value: bytes, depth }) = self.string_bytes.get(&value) {
             let bytes = (depth..=function).fold(bytes, |bytes, function| self.capture(bytes, function));
             self.string_bytes.insert(variable, Binding { value: bytes, depth: function + 1 });
@@ -271,6 +279,17 @@ impl<'m> ConversionState<'m> {
     pub fn set_string_bytes(&mut self, value: ExprId, bytes: ExprId) {
         let depth = self.functions.len();
         self.string_bytes.entry(value).or_insert(Binding { value: bytes, depth });
+    }
+
+    /// Tests whether a value is an optional value of the run.
+    pub fn is_optional(&self, value: ExprId) -> bool {
+        self.optional.contains_key(&value)
+    }
+
+    /// Returns the Boolean that tells whether an optional sequence of the run is present.
+    pub fn presence(&mut self, value: ExprId) -> Option<ExprId> {
+        let Binding { value, depth } = (*self.optional.get(&value)?)?;
+        Some(self.capture_from(value, depth))
     }
 
     /// Creates a constant tensor of strings.
@@ -304,7 +323,10 @@ impl<'m> ConversionState<'m> {
                 self.set_string_bytes(spans, bytes);
                 Ok(spans)
             }
-            (PortKind::Sequence | PortKind::StringSequence | PortKind::Optional, &[data, shapes, ref rest @ ..]) => {
+            (
+                PortKind::Sequence | PortKind::StringSequence | PortKind::Optional | PortKind::OptionalSequence,
+                &[data, shapes, ref rest @ ..],
+            ) => {
                 // An empty sequence whose rank the model does not declare takes tensors of any rank.
                 let is_empty =
                     self.builder.module.ty(shapes).as_tensor().is_some_and(|ty| ty.dims[0].fixed() == Some(0));
@@ -313,8 +335,13 @@ impl<'m> ConversionState<'m> {
                 if !is_empty {
                     self.packed.insert(sequence);
                 }
-                if kind == PortKind::Optional {
-                    self.optional.insert(sequence);
+                match kind {
+                    PortKind::Optional => drop(self.optional.insert(sequence, None)),
+                    PortKind::OptionalSequence => {
+                        let presence = rest.first().map(|&value| Binding { value, depth: 0 });
+                        self.optional.insert(sequence, presence);
+                    }
+                    _ => {}
                 }
                 if kind == PortKind::StringSequence
                     && let Some(&bytes) = rest.first()
@@ -345,7 +372,12 @@ impl<'m> ConversionState<'m> {
             (true, _, true) => PortKind::StringMaps,
         };
         found.extend(self.string_bytes(value));
-        let is_declared = kind == port.kind || (kind, port.kind) == (PortKind::Sequence, PortKind::Optional);
+        if port.kind == PortKind::OptionalSequence {
+            let presence = self.presence(value);
+            found.push(presence.unwrap_or_else(|| self.builder.constant(Tensor::from_bools(&[], &[true]))));
+        }
+        let may_be_absent = matches!(port.kind, PortKind::Optional | PortKind::OptionalSequence);
+        let is_declared = kind == port.kind || kind == PortKind::Sequence && may_be_absent;
         if is_declared && found.len() == port.kind.parts().len() + 1 {
             return Ok(found);
         }

@@ -393,7 +393,9 @@ impl Model {
             let value = match values.get_item(&ports[0].name)? {
                 Some(value) => value,
                 // An optional value may be left out.
-                None if ports[0].kind == PortKind::Optional => values.py().None().into_bound(values.py()),
+                None if matches!(ports[0].kind, PortKind::Optional | PortKind::OptionalSequence) => {
+                    values.py().None().into_bound(values.py())
+                }
                 None => break,
             };
             given += usize::from(values.contains(&ports[0].name)?);

@@ -23,6 +23,7 @@ pub fn tensors_of(value: &AnyObject<'_>, ports: &[Port]) -> PyResult<Vec<Tensor>
         PortKind::Tensor => return Ok(vec![tensor_of(value, port)?]),
         PortKind::Strings => PortValue::Strings(strings_of(value, ports)?),
         PortKind::Optional if value.is_none() => PortValue::Optional(None),
+        PortKind::OptionalSequence if value.is_none() => PortValue::OptionalSequence(None),
         PortKind::Optional => PortValue::Optional(Some(tensor_of(value, port)?)),
         _ => {
             let list = value
@@ -32,7 +33,11 @@ pub fn tensors_of(value: &AnyObject<'_>, ports: &[Port]) -> PyResult<Vec<Tensor>
                 PortKind::StringSequence => strings_of(&element, ports).map(PortValue::Strings),
                 _ => tensor_of(&element, port).map(PortValue::Tensor),
             };
-            PortValue::Sequence(list.iter().map(element).collect::<PyResult<_>>()?)
+            let elements = list.iter().map(element).collect::<PyResult<_>>()?;
+            match port.kind {
+                PortKind::OptionalSequence => PortValue::OptionalSequence(Some(elements)),
+                _ => PortValue::Sequence(elements),
+            }
         }
     };
     value.into_tensors(ports).map_err(|diagnostic| error::of(py, diagnostic))
@@ -82,9 +87,9 @@ pub fn objects_of<'py>(py: Python<'py>, ports: &[Port], tensors: Vec<Tensor>) ->
 fn object_of<'py>(py: Python<'py>, value: PortValue) -> PyResult<AnyObject<'py>> {
     match value {
         PortValue::Tensor(tensor) | PortValue::Optional(Some(tensor)) => array_of(py, tensor),
-        PortValue::Optional(None) => Ok(py.None().into_bound(py)),
+        PortValue::Optional(None) | PortValue::OptionalSequence(None) => Ok(py.None().into_bound(py)),
         PortValue::Strings(tensor) => strings_array(py, &tensor),
-        PortValue::Sequence(elements) => {
+        PortValue::Sequence(elements) | PortValue::OptionalSequence(Some(elements)) => {
             let list = PyList::empty(py);
             for element in elements {
                 // A sequence has no sequences in it.

@@ -25,6 +25,8 @@ pub enum PortValue {
     Sequence(Vec<PortValue>),
     /// Tensor that may be absent.
     Optional(Option<Tensor>),
+    /// Sequence of tensors of numbers that may be absent.
+    OptionalSequence(Option<Vec<PortValue>>),
     /// Sequence of maps with the same keys: a row of values for each map.
     Maps(Keys, Tensor),
 }
@@ -81,6 +83,7 @@ pub fn type_text(ports: &[Port]) -> String {
         PortKind::Sequence => format!("sequence of {}", element(port.ty.dtype.name())),
         PortKind::StringSequence => format!("sequence of {}", element("string")),
         PortKind::Optional => format!("optional {}", element(port.ty.dtype.name())),
+        PortKind::OptionalSequence => format!("optional sequence of {}", element(port.ty.dtype.name())),
         PortKind::Maps => format!("maps from int64 to {}", port.ty.dtype),
         PortKind::StringMaps => format!("maps from string to {}", port.ty.dtype),
     }
@@ -92,9 +95,11 @@ impl PortValue {
         match self {
             PortValue::Tensor(tensor) => Type::tensor(tensor.dtype(), tensor.shape()).to_string(),
             PortValue::Strings(StringTensor { shape, .. }) => format!("string{:?}", &shape[..]),
-            PortValue::Sequence(elements) => format!("a sequence of length {}", elements.len()),
+            PortValue::Sequence(elements) | PortValue::OptionalSequence(Some(elements)) => {
+                format!("a sequence of length {}", elements.len())
+            }
             PortValue::Optional(Some(tensor)) => format!("an optional {}{:?}", tensor.dtype(), tensor.shape()),
-            PortValue::Optional(None) => "an absent value".to_owned(),
+            PortValue::Optional(None) | PortValue::OptionalSequence(None) => "an absent value".to_owned(),
             PortValue::Maps(_, values) => format!("{} maps", values.shape().first().copied().unwrap_or(0)),
         }
     }
@@ -112,6 +117,12 @@ impl PortValue {
                 encoded(port, &shape, &strings).map(Vec::from)
             }
             (PortKind::Sequence | PortKind::StringSequence, PortValue::Sequence(elements)) => pack(ports, elements),
+            (PortKind::OptionalSequence, PortValue::OptionalSequence(value)) => {
+                let present = Tensor::from_bools(&[], &[value.is_some()]);
+                let mut tensors = pack(ports, value.unwrap_or_default())?;
+                tensors.push(present);
+                Ok(tensors)
+            }
             (PortKind::Optional, PortValue::Optional(value)) => {
                 pack(ports, value.map(PortValue::Tensor).into_iter().collect())
             }
@@ -141,13 +152,15 @@ impl PortValue {
             PortValue::Strings(tensor) => {
                 vec![listing(self.type_text(), quoted(&tensor.strings), tensor.strings.len())]
             }
-            PortValue::Sequence(elements) => {
+            PortValue::Sequence(elements) | PortValue::OptionalSequence(Some(elements)) => {
                 let of_element = |(i, element): (usize, &PortValue)| element.summaries(&format!("{name}[{i}]"));
                 let elements = elements.iter().enumerate().flat_map(of_element);
                 std::iter::once(listing(self.type_text(), Vec::new(), 0)).chain(elements).collect()
             }
             PortValue::Optional(Some(tensor)) => vec![summary(name, tensor)],
-            PortValue::Optional(None) => vec![listing(self.type_text(), Vec::new(), 0)],
+            PortValue::Optional(None) | PortValue::OptionalSequence(None) => {
+                vec![listing(self.type_text(), Vec::new(), 0)]
+            }
             PortValue::Maps(keys, values) => {
                 let (first, count) = match keys {
                     Keys::Numbers(keys) => {
@@ -168,11 +181,11 @@ impl PortValue {
             PortValue::Strings(StringTensor { shape, strings }) => {
                 vec![(name.to_owned(), npy::encode_strings(shape, strings))]
             }
-            PortValue::Sequence(elements) => {
+            PortValue::Sequence(elements) | PortValue::OptionalSequence(Some(elements)) => {
                 let of_element = |(i, element): (usize, &PortValue)| element.arrays(&format!("{name}.{i}"));
                 elements.iter().enumerate().flat_map(of_element).collect()
             }
-            PortValue::Optional(None) => Vec::new(),
+            PortValue::Optional(None) | PortValue::OptionalSequence(None) => Vec::new(),
             PortValue::Maps(keys, values) => {
                 let keys = match keys {
                     Keys::Numbers(keys) => npy::encode(&Tensor::from_slice(&[keys.len()], keys)),
@@ -269,6 +282,11 @@ fn value(ports: &[Port], tensors: Vec<Tensor>) -> Result<PortValue, Diagnostic> 
             let elements = unpack(port, spans, shapes)?.into_iter();
             let elements = elements.map(|spans| strings(&spans, bytes).map(PortValue::Strings));
             PortValue::Sequence(elements.collect::<Result<_, _>>()?)
+        }
+        (PortKind::OptionalSequence, [data, shapes, present]) => {
+            let elements = unpack(port, data, shapes)?.into_iter().map(PortValue::Tensor).collect();
+            let is_present = present.view().to_i64s().is_some_and(|values| values == [1]);
+            PortValue::OptionalSequence(is_present.then_some(elements))
         }
         (PortKind::Optional, [data, shapes]) => PortValue::Optional(unpack(port, data, shapes)?.into_iter().next()),
         (PortKind::Maps, [values, keys]) => {

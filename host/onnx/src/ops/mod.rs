@@ -123,8 +123,8 @@ pub fn names(domain: &str) -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// If the tensors of a sequence have different ranks.
 pub fn output(n: &mut Node<'_, '_>, port: &PortInfo, value: ExprId) -> Result<ExprId> {
-    let is_sequence = matches!(port.kind, PortKind::Sequence | PortKind::StringSequence | PortKind::Optional);
-    if !is_sequence || n.is_packed(value) {
+    let is_other = matches!(port.kind, PortKind::Tensor | PortKind::Strings | PortKind::Maps | PortKind::StringMaps);
+    if is_other || n.is_packed(value) {
         return Ok(value);
     }
     let bytes = n.string_bytes(value);

@@ -24,6 +24,10 @@ pub const ROWS: &[Row] = &[
         if !n.is_optional(value) {
             return single_output(n.forward(value));
         }
+        if n.presence(value).is_some() {
+            let Packed { data, shapes } = pack(n, value)?;
+            return single_output(n.packed_sequence([data, shapes])?);
+        }
         let (sequence, position) = (pack(n, value)?, n.tensor(Tensor::scalar(0i64)));
         single_output(at(n, sequence, position)?)
     }),
@@ -91,6 +95,9 @@ fn read(n: &mut Node<'_, '_>, value: ExprId) -> Result<Sequence> {
 pub(super) fn has_element(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let value = n.optional_input(0);
     if let Some(value) = value.filter(|&value| n.is_optional(value)) {
+        if let Some(presence) = n.presence(value) {
+            return single_output(presence);
+        }
         let length = length(n, value)?;
         return single_output(n.with_scalar("greater", length, 0.0)?);
     }
