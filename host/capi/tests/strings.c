@@ -1,4 +1,4 @@
-/* Runs a model of strings: concatenates the input with a constant. Arguments: the model. */
+/* Runs a model that reorders six strings. Arguments: the model. */
 #include "byoc.h"
 #include <stdio.h>
 #include <string.h>
@@ -22,9 +22,9 @@ int main(int argc, char **argv) {
         if (byoc_model_input(model, i, &port) != 0) return 1;
         printf("%s %s %s\n", port.name, port.dtype, port.kind);
     }
-    const char *words[] = {"one", "", "drei\0!"};
-    const size_t sizes[] = {3, 0, 6};
-    const int64_t shape[] = {1, 3};
+    const char *words[] = {"one", "", "drei\0!", "a", "b", "c"};
+    const size_t sizes[] = {3, 0, 6, 1, 1, 1};
+    const int64_t shape[] = {2, 3};
     if (failed(byoc_strings_create(words, sizes, shape, 2, &text))) return 1;
     byoc_tensor_view inputs[] = {*byoc_results_get(text, 0), *byoc_results_get(text, 1)};
     if (failed(byoc_model_run_alloc(model, inputs, 2, NULL, &results))) return 1;
