@@ -161,10 +161,13 @@ pub fn positions<'a>(keys: Strings<'a>) -> Result<HashMap<&'a [u8], i64>, Refere
 inventory::submit! {
     OpDef {
         name: "text.lookup",
-        doc: "The position of each string among the keys, the first one if keys are equal, and -1 for strings that are no key.",
+        doc: "The position of each string among the keys, the first one if keys are equal, and -1 for strings that are no \
+              key.",
         arity: Arity::exactly(4),
         inputs: &["bytes", "spans", "key_bytes", "key_spans"],
-        attrs: &[AttrDef::new("is_required", AttrKind::Bool, Default::Bool(false), "whether a string that is no key is an error")],
+        attrs: &[
+            AttrDef::new("is_required", AttrKind::Bool, Default::Bool(false), "true if a string that is no key is an error"),
+        ],
         pattern: OpPattern::Opaque,
         relation: |relation| {
             let keys = spans_type(relation, 2)?;
@@ -344,7 +347,7 @@ fn with_case(text: &str, is_upper: bool) -> String {
 inventory::submit! {
     OpDef {
         name: "text.case",
-        doc: "Strings in lower or upper case. A character whose other case consists of several characters stays as it is.",
+        doc: "Strings in lower or upper case. A character whose other case has several characters stays as it is.",
         arity: Arity::exactly(2),
         inputs: &["bytes", "spans"],
         attrs: &[AttrDef::new("action", AttrKind::Str, Default::Required, "lower or upper")],
@@ -438,7 +441,8 @@ inventory::submit! {
             };
             if spans.dtype != DType::I64 || is_kept.dtype != DType::Bool {
                 let (spans, is_kept) = (spans.dtype, is_kept.dtype);
-                return Err(relation.mismatch(format!("expected spans of int64 and Booleans, found {spans} and {is_kept}")));
+                let message = format!("expected spans of int64 and Booleans, found {spans} and {is_kept}");
+                return Err(relation.mismatch(message));
             }
             relation.same_dim("spans and is_kept", length, flags)?;
             let count = relation.values.get(1).copied().flatten().map(|flags| kept_count(flags.bytes()).max(1));
@@ -464,8 +468,8 @@ fn part_span(begin: usize, (start, len): Part) -> i64 {
     if len == 0 { 0 } else { span(begin + start, len) }
 }
 
-/// Returns the parts of a string between delimiters, or between runs of white space. After `limit` delimiters, the rest is
-/// one part. An empty string has no parts.
+/// Returns the parts of a string between delimiters, or between runs of white space. After `limit` delimiters, the rest
+/// is one part. An empty string has no parts.
 fn split(text: &str, delimiter: &str, limit: usize) -> Vec<Part> {
     let mut parts = Vec::new();
     if delimiter.is_empty() {
@@ -516,13 +520,13 @@ fn parts_dims(spans: &TensorType, width: Dim) -> impl Iterator<Item = Dim> {
 inventory::submit! {
     OpDef {
         name: "text.split",
-        doc: "The parts of each string between delimiters, as spans of the same bytes on another last axis, filled up with \
-              empty strings; and the number of parts. Python's str.split, except that an empty string has no parts.",
+        doc: "The parts of each string between delimiters, as spans of the same bytes on another last axis, filled up \
+              with empty strings; and the number of parts. Python's str.split, except that an empty string has no parts.",
         arity: Arity::exactly(2),
         inputs: &["bytes", "spans"],
         attrs: &[
             AttrDef::new("delimiter", AttrKind::Str, Default::Str(""), "delimiter; runs of white space if empty"),
-            AttrDef::new("maxsplit", AttrKind::Int, Default::None, "number of delimiters after which the rest is one part"),
+            AttrDef::new("maxsplit", AttrKind::Int, Default::None, "number of delimiters before the last part"),
         ],
         pattern: OpPattern::Opaque,
         relation: |relation| {
@@ -634,13 +638,13 @@ fn token_width(params: &Params<'_>, parts: &[Vec<Part>]) -> usize {
 inventory::submit! {
     OpDef {
         name: "text.tokenize",
-        doc: "The tokens of each string, as spans of the same bytes on another last axis, filled up with the first span of \
-              `marks`. Tokens are the matches of an expression, or the parts between the matches of separators; the only \
-              separator \"\" separates characters. With `mark`, the second and the third span of `marks` enclose them.",
+        doc: "The tokens of each string, as spans of the same bytes on another last axis, filled up with the first span \
+              of `marks`. Tokens are the matches of an expression, or the parts between the matches of separators; the \
+              only separator \"\" separates characters. With `mark`, the second and the third span of `marks` enclose them.",
         arity: Arity::exactly(5),
         inputs: &["bytes", "spans", "separator_bytes", "separator_spans", "marks"],
         attrs: &[
-            AttrDef::new("tokenexp", AttrKind::Str, Default::Str(""), "pattern of tokens in the syntax of RE2; none if empty"),
+            AttrDef::new("tokenexp", AttrKind::Str, Default::Str(""), "pattern of tokens, as in RE2; none if empty"),
             AttrDef::new("min_chars", AttrKind::Int, Default::Int(1), "number of characters that tokens have at least"),
             AttrDef::new("mark", AttrKind::Bool, Default::Bool(false), "whether to enclose the tokens in marks"),
         ],
@@ -657,7 +661,8 @@ inventory::submit! {
             }
             let width = match (known_strings(relation, 0)?, separators) {
                 (Some(data), Some(separators)) => {
-                    let parts = tokenize_each(&relation.params, data, separators).map_err(|reason| invalid(relation, reason))?;
+                    let parts = tokenize_each(&relation.params, data, separators);
+                    let parts = parts.map_err(|reason| invalid(relation, reason))?;
                     Dim::Fixed(token_width(&relation.params, &parts))
                 }
                 _ => Dim::Any,
@@ -690,7 +695,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "text.from_numbers",
-        doc: "Numbers in decimal: floats with 8 digits, as C's %g prints them, and NaN, INF and -INF; Booleans as 0 and 1.",
+        doc: "Numbers in decimal: floats with 8 digits, as C's %g prints them, NaN, INF and -INF; Booleans as 0 and 1.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[],
@@ -823,7 +828,8 @@ inventory::submit! {
         relation: |relation| {
             let spans = spans_type(relation, 0)?;
             let dtype = relation.params.dtype("dtype").filter(|dtype| dtype.bits() >= 8);
-            let dtype = dtype.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "dtype: expected a type of at least 8 bits"))?;
+            let message = "dtype: expected a type of at least 8 bits";
+            let dtype = dtype.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, message))?;
             Ok(Type::tensor_of(dtype, spans.dims.iter().cloned()))
         },
         reference: Some(|_, inputs, outputs| {
@@ -831,7 +837,10 @@ inventory::submit! {
             let dtype = outputs[0].dtype;
             for (i, text) in data.iter().enumerate() {
                 let text = text.map_err(|reason| reason.to_string())?;
-                let error = || format!("element {i}: expected a number of type {dtype}, found \"{}\"", crate::escape::line(text));
+                let error = || {
+                    let found = crate::escape::line(text);
+                    format!("element {i}: expected a number of type {dtype}, found \"{found}\"")
+                };
                 if dtype.is_float() || dtype.is_small_float() {
                     write_number(&mut outputs[0], i, parse_float(text).ok_or_else(error)?);
                     continue;
@@ -916,18 +925,18 @@ const MAX_SKIPS: i64 = 1 << 16;
 inventory::submit! {
     OpDef {
         name: "text.ngrams",
-        doc: "The number of occurrences of each n-gram of a vocabulary in each row of items, ONNX's TfIdfVectorizer. The \
-              pool has the n-grams of one item, then those of two, and so on.",
+        doc: "The number of occurrences of each n-gram of a vocabulary in each row of items, ONNX's TfIdfVectorizer. \
+              The pool has the n-grams of one item, then those of two, and so on.",
         arity: Arity::exactly(2),
         inputs: &["data", "pool"],
         attrs: &[
-            AttrDef::new("counts", AttrKind::Ints, Default::Required, "position in the pool of the first n-gram of each length"),
+            AttrDef::new("counts", AttrKind::Ints, Default::Required, "position in the pool of each length's first n-gram"),
             AttrDef::new("columns", AttrKind::Ints, Default::Required, "column of each n-gram in the result"),
             AttrDef::new("weights", AttrKind::Floats, Default::Floats(&[]), "weight of each n-gram; 1 if empty"),
-            AttrDef::new("mode", AttrKind::Str, Default::Str("TF"), "TF: numbers; IDF: weights of those that occur; TFIDF: numbers by weights"),
+            AttrDef::new("mode", AttrKind::Str, Default::Str("TF"), "TF: counts; IDF: weights of n-grams that occur; TFIDF: both"),
             AttrDef::new("min_length", AttrKind::Int, Default::Int(1), "number of items of the shortest n-grams"),
             AttrDef::new("max_length", AttrKind::Int, Default::Int(1), "number of items of the longest n-grams"),
-            AttrDef::new("max_skips", AttrKind::Int, Default::Int(0), "number of items at most that are skipped between two items of an n-gram"),
+            AttrDef::new("max_skips", AttrKind::Int, Default::Int(0), "number of items skipped at most between two items"),
         ],
         pattern: OpPattern::Opaque,
         relation: ngrams_type,
