@@ -355,6 +355,11 @@ impl<'a, 'm> Node<'a, 'm> {
         self.conversion.presence(value)
     }
 
+    /// Records the Boolean that tells whether an optional sequence is present.
+    pub fn set_presence(&mut self, value: ExprId, presence: ExprId) {
+        self.conversion.set_presence(value, presence);
+    }
+
     /// Tests whether a value has strings: a tensor of spans, or a sequence of such tensors.
     pub fn has_strings(&self, value: ExprId) -> bool {
         self.conversion.has_strings(value)

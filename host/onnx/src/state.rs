@@ -292,6 +292,12 @@ impl<'m> ConversionState<'m> {
         Some(self.capture_from(value, depth))
     }
 
+    /// Records the Boolean that tells whether an optional sequence is present.
+    pub fn set_presence(&mut self, value: ExprId, presence: ExprId) {
+        let binding = Binding { value: presence, depth: self.functions.len() };
+        self.optional.insert(value, Some(binding));
+    }
+
     /// Creates a constant tensor of strings.
     pub fn string_constant<S: AsRef<[u8]>>(&mut self, shape: &[usize], strings: &[S]) -> Result<ExprId> {
         let [spans, bytes] = strings::encode(shape, strings).map_err(|error| match error {

@@ -127,8 +127,11 @@ pub fn output(n: &mut Node<'_, '_>, port: &PortInfo, value: ExprId) -> Result<Ex
     if is_other || n.is_packed(value) {
         return Ok(value);
     }
-    let bytes = n.string_bytes(value);
+    let (bytes, presence) = (n.string_bytes(value), n.presence(value));
     let sequence = sequence::packed_output(n, value, port.dtype)?;
+    if let Some(presence) = presence {
+        n.set_presence(sequence, presence);
+    }
     Ok(bytes.map_or(sequence, |bytes| n.with_bytes(sequence, bytes)))
 }
 
