@@ -1,6 +1,7 @@
 //! Comparison of model outputs with recorded outputs.
 
 use byoc_ir::tensor::{Tensor, TensorView};
+use byoc_runtime::value::PortValue;
 
 /// Tolerance of a comparison. Shapes and element types must be equal, and so must the elements of integer and boolean
 /// tensors. NaN equals NaN.
@@ -77,6 +78,53 @@ pub fn compare(actual: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Comp
     let difference =
         worst_element.map(|(i, a, b)| format!("element {i}: expected {b}, found {a} (max_rel_err {max_rel_err:.2e})"));
     Comparison { max_abs_err, max_rel_err, difference }
+}
+
+/// Compares `actual` with the recorded value `expected`.
+pub fn compare_values(actual: &PortValue, expected: &PortValue, tolerance: Tolerance) -> Comparison {
+    const SAME: Comparison = Comparison { max_abs_err: 0.0, max_rel_err: 0.0, difference: None };
+    let difference_of = |difference: String| Comparison {
+        max_abs_err: f64::INFINITY,
+        max_rel_err: f64::INFINITY,
+        difference: Some(difference),
+    };
+    match (actual, expected) {
+        (PortValue::Tensor(actual), PortValue::Tensor(expected))
+        | (PortValue::Optional(Some(actual)), PortValue::Optional(Some(expected))) => {
+            compare(actual, expected, tolerance)
+        }
+        (PortValue::Optional(None), PortValue::Optional(None))
+        | (PortValue::OptionalSequence(None), PortValue::OptionalSequence(None)) => SAME,
+        (PortValue::Strings(actual), PortValue::Strings(expected)) if actual.shape == expected.shape => {
+            let mut pairs = actual.strings.iter().zip(&expected.strings).enumerate();
+            match pairs.find(|(_, (actual, expected))| actual != expected) {
+                Some((i, (actual, expected))) => {
+                    difference_of(format!("element {i}: expected \"{expected}\", found \"{actual}\""))
+                }
+                None => SAME,
+            }
+        }
+        (PortValue::Sequence(actual), PortValue::Sequence(expected))
+        | (PortValue::OptionalSequence(Some(actual)), PortValue::OptionalSequence(Some(expected)))
+            if actual.len() == expected.len() =>
+        {
+            let elements = actual.iter().zip(expected).enumerate();
+            elements.fold(SAME, |sum, (i, (actual, expected))| {
+                let element = compare_values(actual, expected, tolerance);
+                Comparison {
+                    max_abs_err: sum.max_abs_err.max(element.max_abs_err),
+                    max_rel_err: sum.max_rel_err.max(element.max_rel_err),
+                    difference: sum.difference.or(element.difference.map(|text| format!("position {i}: {text}"))),
+                }
+            })
+        }
+        (PortValue::Maps(actual_keys, actual), PortValue::Maps(expected_keys, expected))
+            if actual_keys == expected_keys =>
+        {
+            compare(actual, expected, tolerance)
+        }
+        _ => difference_of(format!("expected {}, found {}", expected.type_text(), actual.type_text())),
+    }
 }
 
 fn integers(actual: &Tensor, expected: &Tensor) -> Comparison {

@@ -86,7 +86,8 @@ impl Error {
             | runtime::INPUT_DTYPE
             | runtime::INPUT_SHAPE
             | runtime::OUTPUT_MEMORY
-            | runtime::INPUT_MEMORY => Error::Input(info),
+            | runtime::INPUT_MEMORY
+            | runtime::BAD_STRING => Error::Input(info),
             Code(400..=499) => Error::Backend(info),
             Code(600..=699) => Error::Run(info),
             Code(700..=799) => Error::Artifact(info),

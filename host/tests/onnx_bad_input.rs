@@ -7,7 +7,7 @@ use byoc::frontend::onnx::proto::{
     AttributeProto, AttributeType, Bytes, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     StringStringEntryProto, TensorProto, ValueInfoProto,
 };
-use byoc::frontend::onnx::tensor::encode;
+use byoc::frontend::onnx::tensor::{STRING, encode};
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random::Random;
 use byoc_ir::cancel::Cancel;
@@ -50,6 +50,67 @@ fn rejects_files_that_are_not_models() {
     assert_eq!(dir.diagnostics[0].code, frontends::BAD_TEST_FOLDER);
 }
 
+/// Creates a model with an input `x` of two strings.
+fn string_model(nodes: Vec<NodeProto>) -> ModelProto {
+    let mut input = port("x", DType::I64, &["2"]);
+    if let Some(tensor) = input.r#type.as_mut().and_then(|ty| ty.tensor_type.as_mut()) {
+        tensor.elem_type = STRING;
+    }
+    with_opset_20(onnx::model(onnx::graph(vec![input], nodes, Vec::new())))
+}
+
+fn with_opset_20(mut model: ModelProto) -> ModelProto {
+    model.opset_import[0].version = 20;
+    model
+}
+
+#[test]
+fn rejects_strings_for_numbers_and_numbers_for_strings() {
+    let text = |name: &str, text: &str| AttributeProto {
+        name: name.into(),
+        r#type: AttributeType::String as i32,
+        s: Some(Bytes::copy_from_slice(text.as_bytes())),
+        ..AttributeProto::default()
+    };
+    let check = |model: ModelProto, code: Code, expected: &str| {
+        let error = error(model);
+        assert_eq!(error.code, code, "{error}");
+        assert!(error.message.contains(expected), "{error}");
+    };
+    let misuse = frontends::STRING_MISUSE;
+    check(
+        string_model(vec![node("Add", &["x", "x"], &["y"])]),
+        misuse,
+        "(Add): input 0: expected numbers, found strings",
+    );
+    check(
+        string_model(vec![node("Identity", &["x"], &["y"])]),
+        misuse,
+        "output \"y\": expected a value of kind tensor",
+    );
+    let numbers = vec![node("StringConcat", &["x", "x"], &["y"])];
+    check(with_opset_20(model(numbers, Vec::new())), misuse, "input 0: expected strings, found Tensor[(2), float32]");
+    let mixed = vec![node("Shape", &["x"], &["s"]), node("Concat", &["x", "s"], &["y"])];
+    check(string_model(mixed), misuse, "expected strings in all operands");
+    let position = vec![node("Gather", &["x", "x"], &["y"])];
+    check(string_model(position), misuse, "input 1: expected numbers, found strings");
+    for expression in ["(", "a)|(b", "(\\w{500}){500}"] {
+        let mut matched = node("RegexFullMatch", &["x"], &["y"]);
+        matched.attribute.push(text("pattern", expression));
+        check(
+            string_model(vec![matched]),
+            frontends::BAD_PATTERN,
+            "(RegexFullMatch): attribute pattern: expected a pattern",
+        );
+    }
+    let mut constant = TensorProto { name: "k".into(), data_type: STRING, dims: vec![1], ..TensorProto::default() };
+    constant.string_data = vec![Bytes::from_static(b"\xff")];
+    let invalid = model(vec![node("Identity", &["k"], &["y"])], vec![constant.clone()]);
+    check(invalid, frontends::BAD_TENSOR, "element 0: expected UTF-8");
+    constant.dims = vec![3];
+    check(model(vec![node("Identity", &["k"], &["y"])], vec![constant]), frontends::BAD_TENSOR, "found 1 values");
+}
+
 #[test]
 fn reports_all_unknown_operators_at_once() {
     let mut foreign_node = node("Unheard", &["b"], &["c"]);
@@ -58,7 +119,7 @@ fn reports_all_unknown_operators_at_once() {
         node("Relux", &["x"], &["a"]),
         node("Relux", &["a"], &["b"]),
         foreign_node,
-        node("TfIdfVectorizer", &["c"], &["y"]),
+        node("TrainableFilter", &["c"], &["y"]),
     ];
     let error = error(model(nodes, vec![]));
     assert_eq!(error.code, frontends::UNSUPPORTED_OPERATOR);
@@ -66,7 +127,7 @@ fn reports_all_unknown_operators_at_once() {
         error.notes,
         [
             "Relux (domain ai.onnx, opset 17), 2 times, first in node \"Relux_0\"",
-            "TfIdfVectorizer (domain ai.onnx, opset 17), once in node \"TfIdfVectorizer_3\"",
+            "TrainableFilter (domain ai.onnx, opset 17), once in node \"TrainableFilter_3\"",
             "Unheard (domain com.microsoft, opset 1), once in node \"Unheard_2\"",
         ]
     );

@@ -2,8 +2,11 @@
 
 mod support;
 
+use byoc::compare::{Tolerance, compare_values};
 use byoc::frontend::LoadOptions;
 use byoc::frontend::folder::TestFolder;
+use byoc::runtime::exec::program::Port;
+use byoc::runtime::value::{PortValue, values};
 use support::{max_rel_err, run, test_data};
 
 #[test]
@@ -22,7 +25,14 @@ fn operators_match_recorded_results() {
             let expected = dir.sets[0].read_outputs(&loaded.signature.outputs).map_err(|e| e.to_string())?;
             let actual = run(&loaded.module, &inputs)?;
             assert_eq!(actual.len(), expected.len(), "{}", dir.name);
-            Ok(actual.iter().zip(&expected).map(|(g, w)| max_rel_err(g, w)).fold(0.0, f64::max))
+            let ports: Vec<Port> = loaded.signature.outputs.iter().map(Port::declared).collect();
+            let values = |tensors| values(&ports, tensors).map_err(|e| e.to_string());
+            let tolerance = Tolerance::AllClose { rtol: 0.0, atol: 0.0 };
+            let error = |(actual, expected): (PortValue, PortValue)| match (&actual, &expected) {
+                (PortValue::Tensor(actual), PortValue::Tensor(expected)) => max_rel_err(actual, expected),
+                _ => compare_values(&actual, &expected, tolerance).max_rel_err,
+            };
+            Ok(values(actual)?.into_iter().zip(values(expected)?).map(error).fold(0.0, f64::max))
         };
         match outcome() {
             Ok(error) if error <= 1e-5 => {}

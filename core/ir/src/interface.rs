@@ -48,6 +48,68 @@ pub enum HostOperators {
     All,
 }
 
+/// Kind of the value that a port holds. A value that is no tensor takes several ports: the first has its name and its
+/// kind, the others follow as [`PortKind::Part`], named after it ([`PortKind::parts`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortKind {
+    /// Tensor of numbers.
+    #[default]
+    Tensor,
+    /// Tensor of strings: their spans, then their bytes; see [`crate::tensor::strings`].
+    Strings,
+    /// Sequence of tensors of one rank: the elements of all of them, a vector, then their shapes, one row each.
+    Sequence,
+    /// Sequence of tensors of strings: like [`PortKind::Sequence`], with spans as elements, and then the bytes.
+    StringSequence,
+    /// Tensor that may be absent: a sequence of at most one.
+    Optional,
+    /// Sequence of tensors that may be absent: like [`PortKind::Sequence`], and then whether it is present.
+    OptionalSequence,
+    /// Sequence of maps from integers to numbers: a matrix with a row of values for each map, then the keys.
+    Maps,
+    /// Sequence of maps from strings to numbers: a matrix of values, then the spans and the bytes of the keys.
+    StringMaps,
+    /// Further tensor of the value whose port stands before it.
+    Part,
+}
+
+impl PortKind {
+    const NAMES: [(PortKind, &'static str); 9] = [
+        (PortKind::Tensor, "tensor"),
+        (PortKind::Strings, "strings"),
+        (PortKind::Sequence, "sequence"),
+        (PortKind::StringSequence, "string_sequence"),
+        (PortKind::Optional, "optional"),
+        (PortKind::OptionalSequence, "optional_sequence"),
+        (PortKind::Maps, "maps"),
+        (PortKind::StringMaps, "string_maps"),
+        (PortKind::Part, "part"),
+    ];
+
+    /// Returns the name in artifacts.
+    pub fn name(self) -> &'static str {
+        PortKind::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+
+    /// Returns the kind of that name.
+    pub fn parse(name: &str) -> Option<PortKind> {
+        PortKind::NAMES.iter().find(|(_, own_name)| *own_name == name).map(|(kind, _)| *kind)
+    }
+
+    /// Returns the ends of the names of the further ports, which follow the name of the value.
+    pub fn parts(self) -> &'static [&'static str] {
+        match self {
+            PortKind::Tensor | PortKind::Part => &[],
+            PortKind::Strings => &[".bytes"],
+            PortKind::Sequence | PortKind::Optional => &[".shapes"],
+            PortKind::StringSequence => &[".shapes", ".bytes"],
+            PortKind::OptionalSequence => &[".shapes", ".present"],
+            PortKind::Maps => &[".keys"],
+            PortKind::StringMaps => &[".keys", ".bytes"],
+        }
+    }
+}
+
 /// Input or output of a model, as the file declares it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortInfo {
@@ -57,12 +119,30 @@ pub struct PortInfo {
     pub dtype: DType,
     /// Dimensions, fixed or symbolic. `None` if the file does not specify the rank.
     pub dims: Option<Vec<Dim>>,
+    /// Kind of the value.
+    pub kind: PortKind,
+}
+
+impl PortInfo {
+    /// Creates the port of a tensor of numbers.
+    pub fn tensor(name: impl Into<String>, dtype: DType, dims: Option<Vec<Dim>>) -> PortInfo {
+        PortInfo { name: name.into(), dtype, dims, kind: PortKind::Tensor }
+    }
+
+    /// Formats the type of the tensor; `string` is the element type of tensors of strings.
+    pub fn type_text(&self) -> String {
+        let text = match &self.dims {
+            Some(dims) => Type::tensor_of(self.dtype, dims.iter().cloned()).to_string(),
+            None => format!("Tensor[?, {}]", self.dtype),
+        };
+        if self.kind == PortKind::Strings { text.replace(self.dtype.name(), "string") } else { text }
+    }
 }
 
 /// Inputs and outputs of a model, as the file declares them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signature {
-    /// Inputs, in the order of the parameters of `@main`.
+    /// Inputs, in the order of the parameters of `@main`; a value that is no tensor has several.
     pub inputs: Vec<PortInfo>,
     /// Outputs, in the order of the result fields. Their declared dimensions are informational only.
     pub outputs: Vec<PortInfo>,
@@ -196,7 +276,7 @@ pub fn bind(
                 .flat_map(Dim::symbols)
                 .filter_map(|name| sizes.get(&**name).map(|size| format!("{name} = {size}")))
                 .collect();
-            let expected = Type::tensor_of(input.dtype, dims.iter().cloned());
+            let expected = input.type_text();
             let mut diagnostic =
                 binding_error(format!("input \"{}\": expected {expected}, found {shape:?}", input.name));
             if !bindings.is_empty() {
@@ -232,7 +312,10 @@ pub fn bind(
                         .help(format!("pass a value for the input: --input {}=FILE", input.name))
                     });
                 }
-                shape_option.map(|shape| shape.iter().map(|&n| Dim::Fixed(n)).collect())
+                // The shapes of an input sequence, of which only their rank is bound, unless it is empty.
+                let is_free = |axis: usize, n: usize| input.kind == PortKind::Part && axis == 0 && n > 0;
+                let dim = |(axis, &n): (usize, &usize)| if is_free(axis, n) { Dim::Any } else { Dim::Fixed(n) };
+                shape_option.map(|shape| shape.iter().enumerate().map(dim).collect())
             }
             (Some(dims), _) => dims
                 .iter()
@@ -247,7 +330,10 @@ pub fn bind(
                         let size_of = |name: &str| bound.get(name).map(|&n| Dim::Fixed(n));
                         Some(dim.with_dims(|name| dims_of_symbol.get(name).cloned().or_else(|| size_of(name))))
                     }
-                    Dim::Any => shape_option.and_then(|shape| shape.get(axis)).map(|&n| Dim::Fixed(n)),
+                    Dim::Any if input.kind != PortKind::Tensor => Some(Dim::Any),
+                    Dim::Any => {
+                        Some(shape_option.and_then(|shape| shape.get(axis)).map_or(Dim::Any, |&n| Dim::Fixed(n)))
+                    }
                     fixed => Some(fixed.clone()),
                 })
                 .collect(),

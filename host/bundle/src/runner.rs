@@ -7,17 +7,16 @@ use byoc_files::npy::{self, ReadError};
 use byoc_files::{bad_file, npz, write_atomically};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::escape;
-use byoc_ir::ir::Type;
+use byoc_ir::interface::PortKind;
 use byoc_ir::tensor::{Tensor, random};
 use byoc_runtime::exec::check_type;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::invocation::{self, Invocation};
-use byoc_runtime::summary::Summary;
+use byoc_runtime::value::{self, PortValue};
 use byoc_runtime::{Failure, Model, Session, artifact, limits};
 use serde_json::json;
 use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Value of `--input` and `--output` for the standard streams.
 const STREAM: &str = "-";
@@ -56,17 +55,16 @@ pub fn run(options: &Options, stdout: &mut dyn Write, warn: &mut dyn FnMut(&Diag
         );
     }
     let outputs = model.run(&inputs(&model, &options.inputs)?)?;
-    let named_outputs: Vec<(&str, &Tensor)> =
-        model.outputs().iter().map(|port| port.name.as_str()).zip(&outputs).collect();
+    let names = value::by_value(model.outputs()).map(|ports| ports[0].name.as_str());
+    let named_outputs: Vec<(&str, PortValue)> = names.zip(value::values(model.outputs(), outputs)?).collect();
     if let Some(path) = &options.output {
         write_outputs(path, &named_outputs, stdout)?;
         if path == Path::new(STREAM) {
             return Ok(());
         }
     }
-    for (name, tensor) in named_outputs {
-        let summary = Summary::new(name, tensor);
-        let line = if options.json { summary.to_json().to_string() } else { summary.to_line() };
+    for (line, json) in named_outputs.iter().flat_map(|(name, value)| value.summaries(name)) {
+        let line = if options.json { json.to_string() } else { line };
         print(stdout, &(line + "\n"))?;
     }
     Ok(())
@@ -91,8 +89,8 @@ fn root(options: &Options) -> Result<PathBuf, Diagnostic> {
 
 fn describe(ports: &[(&str, &Vec<Port>)], is_json: bool, stdout: &mut dyn Write) -> Result<(), Failure> {
     for (kind, ports) in ports {
-        for port in *ports {
-            let ty = Type::Tensor(Arc::new(port.ty.clone())).to_string();
+        for ports in value::by_value(ports) {
+            let (port, ty) = (&ports[0], value::type_text(ports));
             let line = match is_json {
                 true => json!({"kind": kind, "name": port.name, "type": ty}).to_string(),
                 false => format!("{kind:6}  {}  {ty}", escape::line(&port.name)),
@@ -110,13 +108,26 @@ fn inputs(model: &Model, arguments: &[(String, String)]) -> Result<Vec<Tensor>, 
         // `bind` reports an unknown name together with the names of the model's inputs.
         let port =
             model.inputs().iter().chain(model.optional_inputs()).enumerate().find(|(_, port)| port.name == *name);
-        let tensor = match port {
-            Some((index, port)) => input(port, index, value)?,
-            None => Tensor::scalar(0.0f32),
-        };
-        tensors.push((name.clone(), tensor));
+        match port {
+            Some((_, port)) if port.kind == PortKind::Strings => {
+                let [spans, bytes] = strings(port, value)?;
+                tensors.extend([(name.clone(), spans), (format!("{name}.bytes"), bytes)]);
+            }
+            Some((index, port)) => tensors.push((name.clone(), input(port, index, value)?)),
+            None => tensors.push((name.clone(), Tensor::scalar(0.0f32))),
+        }
     }
     Ok(model.bind(tensors)?)
+}
+
+/// Reads the spans and the bytes of an input of strings from a file.
+fn strings(port: &Port, value: &str) -> Result<[Tensor; 2], Diagnostic> {
+    let path = Path::new(value);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("npy") => npy::read_strings(path),
+        Some("npz") => npz::read_strings(path, Some(&port.name)),
+        _ => Err(bad_file(path, format!("expected a .npy or .npz file of strings, found {value:?}"))),
+    }
 }
 
 fn input(port: &Port, index: usize, value: &str) -> Result<Tensor, Diagnostic> {
@@ -158,27 +169,28 @@ fn read_stream(port: &Port, stream: &mut impl Read) -> Result<Tensor, ReadError>
     header.read_elements(stream, size as u64)
 }
 
-fn write_outputs(path: &Path, named_outputs: &[(&str, &Tensor)], stdout: &mut dyn Write) -> Result<(), Failure> {
+fn write_outputs(path: &Path, named_outputs: &[(&str, PortValue)], stdout: &mut dyn Write) -> Result<(), Failure> {
     let is_npy = path.extension().is_some_and(|extension| extension == "npy");
+    let mut arrays: Vec<(String, Vec<u8>)> =
+        named_outputs.iter().flat_map(|(name, value)| value.arrays(name)).collect();
     if path == Path::new(STREAM) {
-        let bytes = match named_outputs {
-            [(_, tensor)] => npy::encode(tensor),
+        let bytes = match &mut arrays[..] {
+            [(_, bytes)] => std::mem::take(bytes),
             _ => {
                 let mut bytes = Cursor::new(Vec::new());
-                npz::write_to(&mut bytes, named_outputs.iter().copied()).map_err(|error| stdout_error(&error))?;
+                npz::write_encoded(&mut bytes, arrays).map_err(|error| stdout_error(&error))?;
                 bytes.into_inner()
             }
         };
         return Ok(stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(|error| stdout_error(&error))?);
     }
-    match named_outputs {
-        [(_, tensor)] if is_npy => Ok(npy::write(path, tensor)?),
+    match &arrays[..] {
+        [(_, bytes)] if is_npy => Ok(write_atomically(path, |file| file.write_all(bytes))?),
         _ if is_npy => {
-            let message =
-                format!("{}: expected one output for a .npy file, found {}", path.display(), named_outputs.len());
+            let message = format!("{}: expected one output for a .npy file, found {}", path.display(), arrays.len());
             Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("pass --output FILE.npz").into())
         }
-        _ => Ok(write_atomically(path, |file| npz::write_to(file, named_outputs.iter().copied()))?),
+        _ => Ok(write_atomically(path, |file| npz::write_encoded(file, arrays))?),
     }
 }
 

@@ -165,6 +165,10 @@ typedef struct byoc_port {
     int32_t ndim;
     const int64_t *dims; /* -1: known only at run time */
     const char *const *dim_names; /* name or formula of each unknown dimension; NULL for a known dimension */
+    const char *kind; /* "tensor": a tensor of numbers. Other values take several ports: the first has their name and kind,
+                       * the others the kind "part". "strings": spans, bytes; "sequence" and "optional": elements, shapes;
+                       * "string_sequence": spans, shapes, bytes; "optional_sequence": elements, shapes, presence;
+                       * "maps": values, keys; "string_maps": values, spans of the keys, bytes */
 } byoc_port;
 
 size_t byoc_model_input_count(const byoc_model *model);
@@ -200,6 +204,15 @@ byoc_error *byoc_model_run_alloc(const byoc_model *model, const byoc_tensor_view
 /* Returns the view of a result, which belongs to `results`; NULL if the index is out of range. */
 const byoc_tensor_view *byoc_results_get(const byoc_results *results, size_t index);
 void byoc_results_free(byoc_results *results);
+
+/* Creates the tensors of an input of strings, whose elements are `sizes` bytes of UTF-8 each at `texts`: result 0 has
+ * the spans, and is passed for the input, result 1 has the bytes, and is passed for the port after it. */
+byoc_error *byoc_strings_create(const char *const *texts, const size_t *sizes, const int64_t *shape, int32_t ndim,
+                                byoc_results **results);
+/* Returns a string of a result, without a terminating NUL: that of `element` in the spans of result `index`, whose
+ * bytes are result `bytes_index`. It belongs to `results`. */
+byoc_error *byoc_results_string(const byoc_results *results, size_t index, size_t bytes_index, size_t element,
+                                const char **text, size_t *size);
 
 /* Managed tensors with the layout of DLPack's: pointers to DLManagedTensor and DLManagedTensorVersioned may be cast to
  * these types. The owner of a managed tensor calls its deleter once, from any thread. */

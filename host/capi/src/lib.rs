@@ -9,6 +9,7 @@ mod model;
 mod options;
 mod run;
 mod session;
+mod strings;
 mod tensor;
 
 use std::ffi::{CStr, CString, c_char};

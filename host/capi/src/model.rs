@@ -34,6 +34,7 @@ struct PortTexts {
     _dim_names: Vec<Option<CString>>,
     /// Addresses of the dimension names; NULL for a fixed dimension.
     pointers: Vec<*const c_char>,
+    kind: CString,
 }
 
 // SAFETY: `pointers` refer to heap memory owned by `_dim_names`, which is never modified.
@@ -57,6 +58,7 @@ impl PortTexts {
             dims: port.ty.dims.iter().map(size).collect(),
             _dim_names: dim_names,
             pointers,
+            kind: c_text(port.kind.name()),
         }
     }
 }
@@ -70,6 +72,7 @@ pub struct Port {
     ndim: i32,
     dims: *const i64,
     dim_names: *const *const c_char,
+    kind: *const c_char,
 }
 
 /// Named dimension with its size.
@@ -414,6 +417,7 @@ unsafe fn describe(port: Option<&PortTexts>, destination: *mut Port) -> c_int {
             ndim: port.dims.len() as i32,
             dims: port.dims.as_ptr(),
             dim_names: port.pointers.as_ptr(),
+            kind: port.kind.as_ptr(),
         };
         let len = struct_size.min(size_of::<Port>());
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(&full).cast::<u8>(), destination.cast::<u8>(), len);

@@ -135,6 +135,20 @@ fn wrong_calls_give_errors_and_leak_nothing() {
 }
 
 #[test]
+fn strings_are_spans_and_bytes() {
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "tests/strings.c", true);
+    let model = workspace().join("tests/operators/string_reshape_transpose/model.onnx");
+    let output = Command::new(&program).arg(model).output().unwrap();
+    let expected = "x int64 strings\nx.bytes uint8 part\n3:one\n6:drei\0!\n1:b\n0:\n1:a\n1:c\n";
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.starts_with(expected), "{text}");
+    for error in ["below 6, found 6", "E0626 expected a vector of bytes", "E0626 element 0: expected UTF-8"] {
+        assert!(text.contains(error), "{error}: {text}");
+    }
+}
+
+#[test]
 fn after_a_fork_every_call_is_an_error() {
     let dir = install();
     let program = build(&dir, &["cc", "-std=c11"], "tests/fork.c", true);

@@ -7,9 +7,11 @@ use byoc::runtime::error::Failure;
 use byoc::runtime::exec::check_type;
 use byoc::runtime::exec::program::Port;
 use byoc::runtime::model::Model;
+use byoc::runtime::value::{self, PortValue, StringTensor};
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::interface::PortKind;
 use byoc_ir::ir::Dim;
-use byoc_ir::tensor::{OutOfMemory, Shape, Tensor};
+use byoc_ir::tensor::{DType, OutOfMemory, Shape, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -41,6 +43,10 @@ impl InputSources {
                 _ => match io::peek(Path::new(spec), Some(name))? {
                     Peeked::Header(header) => Origin::File(spec.into(), header),
                     Peeked::Tensor(tensor) => Origin::Tensor(tensor),
+                    Peeked::Strings([spans, bytes]) => {
+                        values.insert(format!("{name}.bytes"), Origin::Tensor(bytes));
+                        Origin::Tensor(spans)
+                    }
                 },
             };
             if values.insert(name.clone(), origin).is_some() {
@@ -99,10 +105,19 @@ impl InputSources {
     pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
         let ports = model.inputs();
         let mut named_inputs: Vec<(String, Tensor)> = Vec::new();
-        let given_optional = model.optional_inputs().iter().filter(|port| self.values.contains_key(&port.name));
-        for (index, port) in ports.iter().chain(given_optional).enumerate() {
-            if let Some(value) = self.value(index, port, ports, default)? {
-                named_inputs.push((port.name.clone(), value));
+        let given_optional = model.optional_inputs().chunks(1).filter(|port| self.values.contains_key(&port[0].name));
+        for (index, value_ports) in value::by_value(ports).chain(given_optional).enumerate() {
+            self.check_kind(value_ports)?;
+            let port = &value_ports[0];
+            if port.kind != PortKind::Tensor && !self.values.contains_key(&port.name) && default.is_some() {
+                let tensors = generated(value_ports, default.unwrap_or(0) ^ index as u64)?;
+                named_inputs.extend(value_ports.iter().map(|port| port.name.clone()).zip(tensors));
+                continue;
+            }
+            for port in value_ports {
+                if let Some(value) = self.value(index, port, ports, default)? {
+                    named_inputs.push((port.name.clone(), value));
+                }
             }
         }
         // Unknown names are passed on to `bind`, whose error message lists the model's inputs.
@@ -110,6 +125,19 @@ impl InputSources {
         let unknown_names = self.values.keys().filter(|name| !is_known(name));
         named_inputs.extend(unknown_names.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
         Ok(model.bind(named_inputs)?)
+    }
+
+    /// Checks that an input gets strings if its value has strings, and numbers otherwise.
+    fn check_kind(&self, ports: &[Port]) -> Result<(), Diagnostic> {
+        let name = &ports[0].name;
+        let has_bytes = self.values.contains_key(&format!("{name}.bytes"));
+        let found = match ports[0].kind {
+            PortKind::Tensor if has_bytes => "strings",
+            PortKind::Strings if !has_bytes && self.values.contains_key(name) => "numbers",
+            _ => return Ok(()),
+        };
+        let message = format!("input \"{name}\": expected {}, found {found}", value::type_text(ports));
+        Err(Diagnostic::error(codes::runtime::INPUT_DTYPE, message))
     }
 
     fn value(
@@ -148,10 +176,26 @@ impl InputSources {
     }
 }
 
+/// Returns generated tensors for a value that is no tensor of numbers: strings of one digit, or an empty sequence.
+fn generated(ports: &[Port], seed: u64) -> Result<Vec<Tensor>, Failure> {
+    if ports[0].kind != PortKind::Strings {
+        let value = match ports[0].kind {
+            PortKind::Optional => PortValue::Optional(None),
+            PortKind::OptionalSequence => PortValue::OptionalSequence(None),
+            _ => PortValue::Sequence(Vec::new()),
+        };
+        return Ok(value.into_tensors(ports)?);
+    }
+    let shape = shape_of(&ports[0])?;
+    let digits = add_port_to_error(io::random::try_tensor(DType::I64, &shape, seed), &ports[0])?;
+    let strings = digits.view().to_i64s().unwrap_or_default().iter().map(i64::to_string).collect();
+    Ok(PortValue::Strings(StringTensor { shape, strings }).into_tensors(ports)?)
+}
+
 /// Adds the name and type of the input to the error for a generated tensor that exceeds the memory limit.
 fn add_port_to_error(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
     tensor.map_err(|error| {
-        let ty = super::render::type_text(&port.ty);
+        let ty = value::type_text(std::slice::from_ref(port));
         Diagnostic::from(error).note(format!("for input \"{}\" of type {ty}", port.name))
     })
 }
@@ -164,7 +208,7 @@ fn accepts_image(rank: usize, inputs: usize) -> bool {
 /// Returns the shape of a generated input.
 fn shape_of(port: &Port) -> Result<Shape, Failure> {
     port.ty.shape().ok_or_else(|| {
-        let ty = super::render::type_text(&port.ty);
+        let ty = value::type_text(std::slice::from_ref(port));
         Diagnostic::error(
             codes::runtime::INPUT_SHAPE,
             format!("input \"{}\": expected a type with known dimensions, found {ty}", port.name),

@@ -2,13 +2,15 @@
 
 use super::args::RunArgs;
 use super::interrupt::cancel_on_interrupt;
-use super::{escape, output, ready, render, table};
+use super::{escape, output, ready, table};
 use byoc::io;
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::program::Port;
-use byoc::runtime::summary::{MAX_SHOWN_VALUES, Summary};
+use byoc::runtime::summary::MAX_SHOWN_VALUES;
+use byoc::runtime::value::{self, PortValue};
 use byoc::trace::Trace;
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::interface::PortKind;
 use byoc_ir::ir::Type;
 use byoc_ir::tensor::Tensor;
 use byoc_ir::tensor::memory::{self, Charge};
@@ -27,7 +29,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let mut session = ready::session(&args.build)?;
     let model_run = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
-    let outputs = model_run.model.outputs().len();
+    let outputs = value::by_value(model_run.model.outputs()).count();
     if let Some(path) = args.output.as_deref().filter(|path| is_npy(path) && outputs != 1) {
         let message = format!("{}: expected one output for a .npy file, found {outputs}", path.display());
         return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("pass --output FILE.npz").into());
@@ -48,18 +50,25 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         trace.add_plugin_events(&session.metrics.take_recorded());
         output::write(path, |file| trace.write_to(file))?;
     }
-    let named_outputs: Vec<(&str, &Tensor)> =
-        model_run.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
+    let names = value::by_value(model_run.model.outputs()).map(|ports| ports[0].name.as_str());
+    let named_outputs: Vec<(&str, PortValue)> = names.zip(value::values(model_run.model.outputs(), outputs)?).collect();
     if let Some(path) = &args.output {
-        match named_outputs[..] {
-            [(_, tensor)] if is_npy(path) => output::write(path, |file| file.write_all(&io::npy::encode(tensor)))?,
-            _ => output::write(path, |file| io::npz::write_to(file, named_outputs.iter().copied()))?,
+        let arrays = named_outputs.iter().flat_map(|(name, value)| value.arrays(name));
+        match &named_outputs[..] {
+            [(_, PortValue::Tensor(_) | PortValue::Strings(_))] if is_npy(path) => {
+                output::write(path, |file| {
+                    arrays.map(|(_, bytes)| bytes).try_for_each(|bytes| file.write_all(&bytes))
+                })?;
+            }
+            _ => output::write(path, |file| io::npz::write_encoded(file, arrays))?,
         }
     }
-    for (name, tensor) in named_outputs {
-        match &labels {
-            Some((labels, _)) => print_top_classes(name, tensor, labels, args.build.diagnostics.json)?,
-            None => print_summary(name, tensor, args.build.diagnostics.json),
+    for (name, value) in &named_outputs {
+        match (&labels, value) {
+            (Some((labels, _)), PortValue::Tensor(tensor)) => {
+                print_top_classes(name, tensor, labels, args.build.diagnostics.json)?;
+            }
+            _ => print_summaries(&value.summaries(name), args.build.diagnostics.json),
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -74,17 +83,19 @@ fn print_signature(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut rows: Vec<(&str, String, String)> = Vec::new();
     if ready::is_artifact(&args.model) {
         let compiled = byoc::runtime::artifact::open(&args.model)?.into_compiled();
-        let port = |kind, p: &Port| (kind, p.name.clone(), render::type_text(&p.ty));
-        rows.extend(compiled.program.inputs.iter().map(|p| port("input", p)));
-        rows.extend(compiled.program.outputs.iter().map(|p| port("output", p)));
+        let value = |kind, ports: &[Port]| (kind, ports[0].name.clone(), value::type_text(ports));
+        rows.extend(value::by_value(&compiled.program.inputs).map(|ports| value("input", ports)));
+        rows.extend(value::by_value(&compiled.program.outputs).map(|ports| value("output", ports)));
     } else {
         let signature = byoc::frontend::signature(&args.model)?;
         let ports = |kind, ports: &[byoc::frontend::PortInfo]| -> Vec<_> {
-            let text = |p: &byoc::frontend::PortInfo| match &p.dims {
-                Some(dims) => Type::tensor_of(p.dtype, dims.iter().cloned()).to_string(),
-                None => format!("Tensor[?, {}]", p.dtype),
+            let all: Vec<Port> = ports.iter().map(Port::declared).collect();
+            let text = |ports: &[Port], info: &byoc::frontend::PortInfo| match &info.dims {
+                None => info.type_text(),
+                Some(_) => value::type_text(ports),
             };
-            ports.iter().map(|p| (kind, p.name.clone(), text(p))).collect()
+            let infos = ports.iter().filter(|p| p.kind != PortKind::Part);
+            value::by_value(&all).zip(infos).map(|(p, info)| (kind, info.name.clone(), text(p, info))).collect()
         };
         rows.extend(ports("input", &signature.inputs));
         rows.extend(ports("output", &signature.outputs));
@@ -161,12 +172,13 @@ fn probabilities(values: &[f64]) -> Vec<f64> {
     powers.iter().map(|p| p / sum).collect()
 }
 
-/// Prints the type, range, mean and first elements of an output.
-fn print_summary(name: &str, tensor: &Tensor, is_json: bool) {
-    let summary = Summary::new(name, tensor);
-    if is_json {
-        println!("{}", summary.to_json());
-    } else {
-        println!("{}", summary.to_line());
+/// Prints the type and the first elements of an output.
+fn print_summaries(summaries: &[(String, serde_json::Value)], is_json: bool) {
+    for (line, json) in summaries {
+        if is_json {
+            println!("{json}");
+        } else {
+            println!("{line}");
+        }
     }
 }

@@ -5,12 +5,13 @@ use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
 use super::verify_result::{FolderResult, Status};
 use super::{ready, table, verify_isolated};
-use byoc::compare::{Comparison, Tolerance, compare};
+use byoc::compare::{Comparison, Tolerance, compare_values};
 use byoc::frontend::Signature;
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::runtime::error::Failure;
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
+use byoc::runtime::value;
 use byoc_ir::diag::{Diagnostic, codes};
 use serde_json::json;
 use std::cell::Cell;
@@ -142,8 +143,11 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>)
             actual => actual?,
         };
         let expected = set.read_outputs(&ports.outputs)?;
-        for ((port, actual), expected) in ports.outputs.iter().zip(&actual).zip(&expected) {
-            let Comparison { max_abs_err, max_rel_err, difference } = compare(actual, expected, tolerance);
+        let ports = model.outputs();
+        let (actual, expected) = (value::values(ports, actual)?, value::values(ports, expected)?);
+        for ((ports, actual), expected) in value::by_value(ports).zip(&actual).zip(&expected) {
+            let port = &ports[0];
+            let Comparison { max_abs_err, max_rel_err, difference } = compare_values(actual, expected, tolerance);
             result.max_abs_err = result.max_abs_err.map(|e| e.max(max_abs_err));
             result.max_rel_err = result.max_rel_err.map(|e| e.max(max_rel_err));
             if let Some(difference) = difference

@@ -6,7 +6,8 @@ use crate::output::write_atomically;
 use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::TensorType;
-use byoc_ir::tensor::{DType, OutOfMemory, Shape, Tensor, byte_count};
+use byoc_ir::tensor::strings::{self, EncodeError};
+use byoc_ir::tensor::{AlignedBytes, DType, OutOfMemory, Shape, Tensor, byte_count, element_count, memory};
 use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -20,10 +21,28 @@ pub struct Header {
     pub dtype: DType,
     /// Dimensions.
     pub shape: Shape,
+    /// Form of the elements, if they are strings; `dtype` is then the type of spans.
+    pub strings: Option<StringElements>,
     /// True if the elements are big-endian.
     is_swapped: bool,
     /// True if the elements are column-major.
     is_fortran: bool,
+}
+
+/// Form of string elements: arrays of characters of equal length, padded with zeros.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StringElements {
+    /// Number of characters of each element.
+    width: usize,
+    /// Size in bytes of a character: 4 for code points, 1 for bytes of UTF-8.
+    unit: usize,
+}
+
+/// Type of the elements of a file.
+enum ElementType {
+    Number(DType),
+    /// Strings of a number of characters, each of a size in bytes.
+    Strings(usize, usize),
 }
 
 /// Maximum length of a header in bytes; NumPy typically writes 128.
@@ -57,7 +76,7 @@ impl Header {
         let mut header = vec![0; length];
         file.read_exact(&mut header).map_err(truncated_error)?;
         let header = std::str::from_utf8(&header).map_err(|_| "the header is not UTF-8")?;
-        let (dtype, is_swapped) = element_type(field(header, "descr")?.trim_matches(['\'', '"']))?;
+        let (kind, is_swapped) = element_type(field(header, "descr")?.trim_matches(['\'', '"']))?;
         let dims = field(header, "shape")?.trim_matches(['(', ')']).split(',').map(str::trim).filter(|d| !d.is_empty());
         let shape: Shape = dims
             .map(|d| d.parse().map_err(|_| format!("expected a dimension, found \"{d}\"")))
@@ -67,7 +86,11 @@ impl Header {
             return Err(format!("expected an array of at most {max} dimensions, found {found}"));
         }
         let is_fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
-        Ok(Header { dtype, shape, is_swapped, is_fortran })
+        let (dtype, strings) = match kind {
+            ElementType::Number(dtype) => (dtype, None),
+            ElementType::Strings(width, unit) => (DType::I64, Some(StringElements { width, unit })),
+        };
+        Ok(Header { dtype, shape, strings, is_swapped, is_fortran })
     }
 
     /// Returns the total size of the elements in bytes.
@@ -76,8 +99,13 @@ impl Header {
     /// If the size overflows.
     pub fn size(&self) -> Result<usize, String> {
         let Header { dtype, shape, .. } = self;
-        byte_count(*dtype, shape)
-            .ok_or_else(|| format!("expected a tensor that fits in the address space, found {dtype}{shape:?}"))
+        let size = match self.strings {
+            Some(StringElements { width, unit }) => {
+                element_count(shape).and_then(|count| count.checked_mul(width)?.checked_mul(unit))
+            }
+            None => byte_count(*dtype, shape),
+        };
+        size.ok_or_else(|| format!("expected a tensor that fits in the address space, found {dtype}{shape:?}"))
     }
 
     /// Reads the tensor. Its elements are the remaining `size` bytes of the file.
@@ -86,6 +114,9 @@ impl Header {
     /// If `size` is not the size of the tensor (in which case nothing is read), the file has fewer or more bytes, or
     /// the allocation fails.
     pub fn read_elements(&self, file: &mut impl Read, size: u64) -> Result<Tensor, ReadError> {
+        if self.strings.is_some() {
+            return Err(ReadError::File("expected numbers, found strings".to_owned()));
+        }
         let Header { dtype, ref shape, .. } = *self;
         let byte_count = self.size().map_err(ReadError::File)?;
         if u64::try_from(byte_count) != Ok(size) {
@@ -114,6 +145,45 @@ impl Header {
             true => Err(ReadError::File("cancelled".to_owned())),
             false => Ok(tensor),
         }
+    }
+}
+
+impl Header {
+    /// Reads the strings of an array: the spans and the bytes. The elements are the remaining `size` bytes of the file.
+    ///
+    /// # Errors
+    /// Same as [`Header::read_elements`], and if an element is no string.
+    pub fn read_strings(&self, file: &mut impl Read, size: u64) -> Result<[Tensor; 2], ReadError> {
+        let (Some(StringElements { width, unit }), false) = (self.strings, self.is_fortran) else {
+            return Err(ReadError::File("expected strings in row-major order, found other elements".to_owned()));
+        };
+        let byte_count = self.size().map_err(ReadError::File)?;
+        if u64::try_from(byte_count) != Ok(size) {
+            return Err(ReadError::File(format!("expected {byte_count} bytes of strings, found {size}")));
+        }
+        let mut data = AlignedBytes::zeroed(byte_count)?;
+        file.read_exact(data.as_mut()).map_err(|e| ReadError::File(format!("the data cannot be read: {e}")))?;
+        let count = element_count(&self.shape).unwrap_or(0);
+        let _charge = memory::reserve(byte_count.saturating_add(count.saturating_mul(size_of::<String>())))?;
+        let mut strings = Vec::with_capacity(count);
+        for (i, element) in data.as_ref().chunks(width.max(1) * unit).take(count).enumerate() {
+            let invalid = || ReadError::File(format!("element {i}: expected a string, found invalid characters"));
+            let text = match unit {
+                1 => std::str::from_utf8(element).ok().map(str::to_owned),
+                _ => element.chunks_exact(4).map(|unit| self.char_of(unit)).collect(),
+            };
+            strings.push(text.map(|text: String| text.trim_end_matches('\0').to_owned()).ok_or_else(invalid)?);
+        }
+        strings.resize(count, String::new());
+        strings::encode(&self.shape, &strings).map_err(|error| match error {
+            EncodeError::Memory(error) => ReadError::Memory(error),
+            EncodeError::Invalid(reason) => ReadError::File(reason.to_string()),
+        })
+    }
+
+    fn char_of(&self, unit: &[u8]) -> Option<char> {
+        let unit = <[u8; 4]>::try_from(unit).ok()?;
+        char::from_u32(if self.is_swapped { u32::from_be_bytes(unit) } else { u32::from_le_bytes(unit) })
     }
 }
 
@@ -159,6 +229,20 @@ pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     decode(&bytes).map_err(|error| error.of(path))
 }
 
+/// Reads the strings in a `.npy` file: the spans and the bytes.
+///
+/// # Errors
+/// If the file cannot be read or has no strings, or the allocation fails.
+pub fn read_strings(path: &Path) -> Result<[Tensor; 2], Diagnostic> {
+    let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
+    let mut rest = &bytes[..];
+    let strings = Header::read(&mut rest).map_err(ReadError::File).and_then(|header| {
+        let size = rest.len() as u64;
+        header.read_strings(&mut rest, size)
+    });
+    strings.map_err(|error| error.of(path))
+}
+
 /// Reads the header of a `.npy` file.
 ///
 /// # Errors
@@ -194,6 +278,19 @@ pub fn encode(tensor: &Tensor) -> Vec<u8> {
     [header(tensor).as_slice(), &data(tensor)].concat()
 }
 
+/// Returns the bytes of a `.npy` file that contains strings, as code points.
+pub fn encode_strings(shape: &[usize], strings: &[String]) -> Vec<u8> {
+    // NumPy has no strings of length 0.
+    let width = strings.iter().map(|string| string.chars().count()).max().unwrap_or(0).max(1);
+    let mut out = header_of_type(&format!("<U{width}"), shape);
+    for string in strings {
+        let end = out.len() + width * 4;
+        out.extend(string.chars().flat_map(|c| u32::from(c).to_le_bytes()));
+        out.resize(end, 0);
+    }
+    out
+}
+
 /// Returns the data of a tensor in the element type of the file: floats of fewer than 16 bits, which NumPy lacks,
 /// become float32.
 fn data(tensor: &Tensor) -> Cow<'_, [u8]> {
@@ -205,12 +302,15 @@ fn data(tensor: &Tensor) -> Cow<'_, [u8]> {
 }
 
 fn header(tensor: &Tensor) -> Vec<u8> {
-    let mut dims = tensor.shape().iter().map(|d| format!("{d}, ")).collect::<String>();
-    if tensor.shape().len() > 1 {
+    header_of_type(descr(tensor.dtype()), tensor.shape())
+}
+
+fn header_of_type(descr: &str, shape: &[usize]) -> Vec<u8> {
+    let mut dims = shape.iter().map(|d| format!("{d}, ")).collect::<String>();
+    if shape.len() > 1 {
         dims.truncate(dims.len() - 2);
     }
     let dims = dims.trim_end();
-    let descr = descr(tensor.dtype());
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
     // The magic number, the version and the length occupy ten bytes. The header ends with a newline, and the data is
     // aligned to 64 bytes.
@@ -235,12 +335,21 @@ fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
 }
 
 /// Parses a type string; returns the element type, and true if the elements are big-endian.
-fn element_type(descr: &str) -> Result<(DType, bool), String> {
+fn element_type(descr: &str) -> Result<(ElementType, bool), String> {
     let type_error = || format!("unsupported element type '{descr}'");
     let (order, kind) = match descr.chars().next() {
         Some(order @ ('<' | '>' | '=' | '|')) => (order, &descr[1..]),
         _ => ('<', descr),
     };
+    let width = |digits: &str| digits.parse::<usize>().ok();
+    let strings = match kind.split_at_checked(1) {
+        Some(("U", digits)) => width(digits).map(|width| ElementType::Strings(width, 4)),
+        Some(("S", digits)) => width(digits).map(|width| ElementType::Strings(width, 1)),
+        _ => None,
+    };
+    if let Some(strings) = strings {
+        return Ok((strings, order == '>'));
+    }
     let dtype = match kind {
         "f8" => DType::F64,
         "f4" => DType::F32,
@@ -258,7 +367,7 @@ fn element_type(descr: &str) -> Result<(DType, bool), String> {
         "b1" | "?" => DType::Bool,
         _ => return Err(type_error()),
     };
-    Ok((dtype, order == '>'))
+    Ok((ElementType::Number(dtype), order == '>'))
 }
 
 fn descr(dtype: DType) -> &'static str {

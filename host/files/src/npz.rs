@@ -99,6 +99,19 @@ impl<'p> Npz<'p> {
         })
     }
 
+    /// Reads the strings of an array: the spans and the bytes.
+    ///
+    /// # Errors
+    /// If the entry is not an array of strings, or the allocation fails.
+    pub fn read_strings(&mut self, index: usize) -> Result<[Tensor; 2], Diagnostic> {
+        self.entry(index, |file| {
+            let mut reader = CountingReader { file, bytes: 0 };
+            let header = Header::read(&mut reader).map_err(ReadError::File)?;
+            let remaining = reader.file.size().saturating_sub(reader.bytes);
+            header.read_strings(&mut reader, remaining)
+        })
+    }
+
     fn entry<T>(
         &mut self,
         index: usize,
@@ -168,6 +181,16 @@ pub fn read_entry(path: &Path, name: Option<&str>) -> Result<Tensor, Diagnostic>
     file.read(index)
 }
 
+/// Reads the strings of the array `name`, or of the only array in the file: the spans and the bytes.
+///
+/// # Errors
+/// See [`read_entry`].
+pub fn read_strings(path: &Path, name: Option<&str>) -> Result<[Tensor; 2], Diagnostic> {
+    let mut file = Npz::open(path)?;
+    let index = file.find(name)?;
+    file.read_strings(index)
+}
+
 /// Reads the header of the array `name`, or of the only array in the file.
 ///
 /// # Errors
@@ -194,15 +217,26 @@ pub fn write_to<'a>(
     file: &mut (impl Write + Seek),
     arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
 ) -> std::io::Result<()> {
+    write_encoded(file, arrays.into_iter().map(|(name, tensor)| (name, npy::encode(tensor))))
+}
+
+/// Writes the bytes of `.npy` files to an empty file, or to memory, without compression.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_encoded(
+    file: &mut (impl Write + Seek),
+    arrays: impl IntoIterator<Item = (impl AsRef<str>, Vec<u8>)>,
+) -> std::io::Result<()> {
     let mut zip = ZipWriter::new(file);
     // The time stamp is fixed, so that the same arrays produce the same bytes.
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .last_modified_time(zip::DateTime::default())
         .large_file(false);
-    for (name, tensor) in arrays {
-        zip.start_file(format!("{name}.npy"), options.large_file(tensor.bytes().len() >= 1 << 31))?;
-        zip.write_all(&npy::encode(tensor))?;
+    for (name, bytes) in arrays {
+        zip.start_file(format!("{}.npy", name.as_ref()), options.large_file(bytes.len() >= 1 << 31))?;
+        zip.write_all(&bytes)?;
     }
     zip.finish()?;
     Ok(())

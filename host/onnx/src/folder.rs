@@ -2,9 +2,10 @@
 //! `data.json` with tolerances.
 
 use crate::pb;
+use byoc_files::bad_file;
 use byoc_ir::diag::{Diagnostic, codes, list};
-use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
-use byoc_ir::tensor::Tensor;
+use byoc_ir::interface::{LoadOptions, Loaded, PortInfo, PortKind, Signature, unreadable};
+use byoc_ir::tensor::{DType, Tensor};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of `data.json` in bytes.
@@ -124,12 +125,25 @@ impl TestSet {
         let mut inputs: Vec<(String, Tensor)> = Vec::new();
         for (position, file) in self.inputs.iter().enumerate() {
             let Some(file) = file else { continue };
-            let (name, tensor) = pb::read_named(file)?;
+            let ports_of =
+                |name: &str| signature.inputs.iter().skip_while(|port| port.name != name).collect::<Vec<_>>();
+            let positional_name = names.get(position).copied();
+            let ports = positional_name.map(ports_of).unwrap_or_default();
+            let (name, tensors) = read_value(file, &ports)?;
             let is_declared =
                 declared_names.contains(&name.as_str()) && !inputs.iter().any(|(other, _)| *other == name);
-            match names.get(position).copied() {
-                _ if is_declared => inputs.push((name, tensor)),
-                Some(name) => inputs.push((name.to_owned(), tensor)),
+            let name = if is_declared { Some(name) } else { positional_name.map(str::to_owned) };
+            match name {
+                Some(name) => {
+                    // Strings that the model does not expect have no port for their bytes.
+                    let kind = if tensors.len() == 2 && ports.first().is_none_or(|port| port.kind == PortKind::Tensor) {
+                        PortKind::Strings
+                    } else {
+                        ports.first().map_or(PortKind::Tensor, |port| port.kind)
+                    };
+                    let ends = std::iter::once("").chain(kind.parts().iter().copied());
+                    inputs.extend(ends.zip(tensors).map(|(end, tensor)| (format!("{name}{end}"), tensor)));
+                }
                 None => {
                     let message = format!("input_{position}.pb: the model has no such input");
                     let inputs = format!("inputs of the model: {}", list(&declared_names, ", "));
@@ -160,17 +174,31 @@ impl TestSet {
         }
     }
 
-    /// Reads the recorded outputs, one per model output.
+    /// Reads the recorded outputs: the tensors of each port.
     ///
     /// # Errors
     /// If a file is missing or is not a tensor.
     pub fn read_outputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
-        let value = |(position, port): (usize, &PortInfo)| {
+        let mut tensors = Vec::new();
+        for (position, ports) in ports.chunk_by(|_, next| next.kind == PortKind::Part).enumerate() {
             let file = self.outputs.get(position).and_then(Option::as_ref);
-            pb::read(file.ok_or_else(|| missing_file("output", position, port))?)
-        };
-        ports.iter().enumerate().map(value).collect()
+            let file = file.ok_or_else(|| missing_file("output", position, &ports[0]))?;
+            let value = read_value(file, &ports.iter().collect::<Vec<_>>())?.1;
+            if value.len() != ports.len() {
+                let reason = format!("expected {}, found a value of another kind", ports[0].kind.name());
+                return Err(bad_file(file, reason));
+            }
+            tensors.extend(value);
+        }
+        Ok(tensors)
     }
+}
+
+/// Reads the value of the first of `ports`, a tensor of any type if there are none.
+fn read_value(file: &Path, ports: &[&PortInfo]) -> Result<(String, Vec<Tensor>), Diagnostic> {
+    let Some(port) = ports.first() else { return pb::read_value(file, PortKind::Tensor, DType::F32, None) };
+    let rank = ports.get(1).and_then(|shapes| shapes.dims.as_ref()?.get(1)?.fixed());
+    pb::read_value(file, port.kind, port.dtype, rank)
 }
 
 fn missing_file(role: &str, position: usize, port: &PortInfo) -> Diagnostic {

@@ -4,13 +4,14 @@ use super::external::ExternalFiles;
 use super::functions::flatten;
 use super::graph::{DEFAULT_VERSION, FlatNode, nested_nodes};
 use super::node::Node;
-use super::proto::{ModelProto, STANDARD_DOMAIN, is_standard_domain};
+use super::ops::strings;
+use super::proto::{ModelProto, NodeProto, STANDARD_DOMAIN, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
 use super::{NEWEST_OPSET, OLDEST_OPSET, invalid_model, model_signature, ops, schema};
 use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::{Diagnostic, MAX_REPORTED, Reports, Severity, codes, list, nearest};
-use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, Signature, bind};
-use byoc_ir::ir::{ExprId, Source, Type};
+use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, PortKind, Signature, bind};
+use byoc_ir::ir::{ExprId, Origins, Source, Type};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Converts a model to a module.
@@ -45,25 +46,28 @@ pub fn convert(
                 conversion.names.reserve(name);
             }
         }
-        conversion.bind_name(&port.name, var).map_err(|d| vec![*d])?;
         params.push(var);
+    }
+    for (i, port) in signature.inputs.iter().enumerate().filter(|(_, port)| port.kind != PortKind::Part) {
+        let value = conversion.input_value(port.kind, &params[i..]).map_err(|d| vec![*d])?;
+        conversion.bind_name(&port.name, value).map_err(|d| vec![*d])?;
     }
     for (position, node) in nodes.iter().enumerate() {
         cancel::check(|| format!("{position} of {} model nodes had been converted", nodes.len()))
             .map_err(single_diagnostic)?;
         convert_node(&mut conversion, node, position).map_err(|d| vec![*d])?;
     }
+    let no_node = FlatNode { proto: NodeProto::default(), opset: None, graphs: Vec::new() };
+    let origin = Origins::none();
     let mut results = Vec::new();
-    for port in &signature.outputs {
+    for port in signature.outputs.iter().filter(|port| port.kind != PortKind::Part) {
         let result = conversion.value(&port.name).map_err(|d| vec![*d])?.ok_or_else(|| {
             let message = format!("output \"{}\" is neither the result of a node nor an input", port.name);
             vec![Diagnostic::error(codes::frontends::MISSING_VALUE, message)]
         })?;
-        if conversion.builder.module.ty(result).as_tensor().is_none() {
-            let message = format!("output \"{}\": expected a tensor, found a sequence", port.name);
-            return Err(vec![Diagnostic::error(codes::frontends::UNSUPPORTED_TYPE, message)]);
-        }
-        results.push(result);
+        let result = ops::output(&mut Node::new(&mut conversion, &no_node, Vec::new(), origin), port, result);
+        let parts = result.and_then(|result| conversion.output_parts(port, result));
+        results.extend(parts.map_err(|d| vec![*d])?);
     }
     let body = match results.as_slice() {
         [] => return Err(vec![invalid_model("expected a graph with at least one output, found none".into())]),
@@ -231,7 +235,7 @@ fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position:
     }
     let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
     let origin = conversion.builder.module.origins.add_source(source);
-    let converter = ops::converter(&proto.domain, &proto.op_type, flat.version()).ok_or_else(|| {
+    let mut converter = ops::converter(&proto.domain, &proto.op_type, flat.version()).ok_or_else(|| {
         let message = format!("unsupported operator {} (opset {})", proto.op_type, flat.version());
         Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
     })?;
@@ -246,8 +250,17 @@ fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position:
     }
     let first_node = conversion.builder.module.nodes.len();
     let first_warning = conversion.warnings.len();
+    let has_strings = inputs.iter().flatten().any(|&input| conversion.has_strings(input));
     let mut node = Node::new(conversion, flat, inputs, origin);
-    let outputs = converter(&mut node).map_err(|error| node_error(*error, &label, &proto.op_type))?;
+    let outputs = if has_strings {
+        if let Some(reads_strings) = strings::converter(&proto.op_type) {
+            converter = reads_strings;
+        }
+        strings::convert(&mut node, &proto.op_type, converter)
+    } else {
+        converter(&mut node)
+    };
+    let outputs = outputs.map_err(|error| node_error(*error, &label, &proto.op_type))?;
     for warning in &mut conversion.warnings[first_warning..] {
         warning.message = node_message(&label, &proto.op_type, &warning.message);
     }

@@ -6,6 +6,7 @@
 //! | `decode` | decoding of messages within the memory limit and the time limit |
 //! | [`folder`], [`pb`] | directories in ONNX test-data layout, and tensors in `.pb` files |
 //! | [`tensor`], [`external`] | tensors, and tensor data in external files |
+//! | `port` | inputs and outputs as the model declares them |
 //! | `graph`, `functions` | nodes in topological order, and inlining of model-defined functions |
 //! | `import` | model checks, and conversion of the graph node by node |
 //! | `state` | state of the conversion: values by name, constants, folding |
@@ -27,6 +28,7 @@ mod node;
 mod open;
 mod ops;
 pub mod pb;
+mod port;
 pub mod proto;
 mod schema;
 mod size;
@@ -37,12 +39,11 @@ use byoc_files::mapped;
 use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::{Diagnostic, Reports, codes};
 use byoc_ir::interface::{LoadOptions, Loaded, OptionalInput, PortInfo, Signature, unreadable};
-use byoc_ir::ir::{Dim, TensorType};
 use byoc_ir::tensor::memory::Charge;
 use bytes::Bytes;
 use external::ExternalFiles;
 use folder::read_model;
-use proto::{DimensionValue, GraphProto, ModelProto, ValueInfoProto};
+use proto::{GraphProto, ModelProto, ValueInfoProto};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
@@ -158,11 +159,12 @@ pub(crate) fn model_signature(model: &ModelProto) -> Result<Signature, Vec<Diagn
                 let message = format!("duplicate input \"{}\"", info.name);
                 errors.add(|| Diagnostic::error(codes::frontends::DUPLICATE_VALUE, message));
             }
-            match port(info, role) {
-                Ok(port) => ports.push(port),
-                // An optional input of another type is a constant, of which only the nodes that read it know the type.
-                Err(_) if is_optional(&info.name) && role == "input" => {}
-                Err(error) => errors.add(|| error),
+            // An optional input of another type is a constant, of which only the nodes that read it know the type.
+            let is_constant = is_optional(&info.name) && role == "input";
+            match port::of(info, role) {
+                Ok(value_ports) if !is_constant || value_ports.len() == 1 => ports.extend(value_ports),
+                Err(error) if !is_constant => errors.add(|| error),
+                _ => {}
             }
         }
         Ok(ports)
@@ -179,56 +181,6 @@ pub(crate) fn model_signature(model: &ModelProto) -> Result<Signature, Vec<Diagn
         }
     }
     if errors.is_empty() { Ok(signature) } else { Err(errors.into_vec()) }
-}
-
-fn port(info: &ValueInfoProto, role: &str) -> Result<PortInfo, Diagnostic> {
-    let refuse = |ty: String| {
-        Err(Diagnostic::error(
-            codes::frontends::UNSUPPORTED_TYPE,
-            format!("{role} \"{}\": expected a tensor of numbers or booleans, found {ty}", info.name),
-        )
-        .note("other input and output types are not supported"))
-    };
-    let Some(ty) = &info.r#type else {
-        return Err(invalid_model(format!("{role} \"{}\": expected a type, found none", info.name)));
-    };
-    let Some(tensor) = &ty.tensor_type else {
-        let kind = match ty {
-            t if t.sequence_type.is_some() => "a sequence",
-            t if t.map_type.is_some() => "a map",
-            t if t.optional_type.is_some() => "an optional",
-            t if t.sparse_tensor_type.is_some() => "a sparse tensor",
-            _ => "an unknown type",
-        };
-        return refuse(kind.into());
-    };
-    let Some(dtype) = tensor::dtype(tensor.elem_type) else {
-        return refuse(format!("a tensor of {}", tensor::type_name(tensor.elem_type)));
-    };
-    let rank = tensor.shape.as_ref().map_or(0, |shape| shape.dim.len());
-    if rank > TensorType::MAX_RANK {
-        let max = TensorType::MAX_RANK;
-        let message = format!("{role} \"{}\": expected a tensor of at most {max} dimensions, found {rank}", info.name);
-        return Err(Diagnostic::error(codes::frontends::UNSUPPORTED_TYPE, message));
-    }
-    let dims = tensor.shape.as_ref().map(|shape| {
-        let unnamed_dim = |axis: usize| Dim::symbol(format!("{}.{axis}", info.name));
-        let dims = shape.dim.iter().enumerate();
-        dims.map(|(axis, dim)| match &dim.value {
-            Some(DimensionValue::DimValue(n)) => usize::try_from(*n).map_or_else(|_| unnamed_dim(axis), Dim::Fixed),
-            Some(DimensionValue::DimParam(name)) if !is_placeholder(name) => Dim::symbol(name.as_str()),
-            _ => unnamed_dim(axis),
-        })
-        .collect()
-    });
-    Ok(PortInfo { name: info.name.clone(), dtype, dims })
-}
-
-/// Tests for names that tools write for any dimension that they do not know, such as `?` and `None`: two dimensions of
-/// this name are not equal.
-fn is_placeholder(name: &str) -> bool {
-    !name.contains(char::is_alphabetic)
-        || ["none", "null", "nan", "unknown"].iter().any(|word| name.eq_ignore_ascii_case(word))
 }
 
 /// Returns the diagnostic for an inconsistent model.

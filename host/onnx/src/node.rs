@@ -4,7 +4,7 @@ use super::graph::{FlatGraph, FlatNode};
 use super::proto::{AttributeProto, AttributeType, NodeProto};
 use super::size::Size;
 use super::state::{ConversionState, Error, MAX_STEPS, Result};
-use super::tensor::from_f64s;
+use super::tensor::{STRING, from_f64s};
 use byoc_ir::diag::{Code, Diagnostic, Severity, codes};
 use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType, Type};
@@ -343,6 +343,75 @@ impl<'a, 'm> Node<'a, 'm> {
         let sequence = self.tuple(&[data, shapes])?;
         self.conversion.packed.insert(sequence);
         Ok(sequence)
+    }
+
+    /// Tests whether a value is an optional value that the run provides.
+    pub fn is_optional(&self, value: ExprId) -> bool {
+        self.conversion.is_optional(value)
+    }
+
+    /// Returns the Boolean that tells whether an optional sequence of the run is present.
+    pub fn presence(&mut self, value: ExprId) -> Option<ExprId> {
+        self.conversion.presence(value)
+    }
+
+    /// Records the Boolean that tells whether an optional sequence is present.
+    pub fn set_presence(&mut self, value: ExprId, presence: ExprId) {
+        self.conversion.set_presence(value, presence);
+    }
+
+    /// Tests whether a value has strings: a tensor of spans, or a sequence of such tensors.
+    pub fn has_strings(&self, value: ExprId) -> bool {
+        self.conversion.has_strings(value)
+    }
+
+    /// Returns the bytes of the strings of a value.
+    pub fn string_bytes(&mut self, value: ExprId) -> Option<ExprId> {
+        self.conversion.string_bytes(value)
+    }
+
+    /// Returns the bytes and the spans of the strings in input `i`.
+    pub fn strings(&mut self, i: usize) -> Result<[ExprId; 2]> {
+        let spans = self.input(i)?;
+        match self.string_bytes(spans) {
+            Some(bytes) => Ok([bytes, spans]),
+            None => {
+                let message = format!("input {i}: expected strings, found {}", self.value_type(spans));
+                Err(Box::new(self.error(codes::frontends::STRING_MISUSE, message)))
+            }
+        }
+    }
+
+    /// Returns a tensor of spans, or a sequence of them, as a value whose strings have the given bytes.
+    pub fn with_bytes(&mut self, spans: ExprId, bytes: ExprId) -> ExprId {
+        self.conversion.set_string_bytes(spans, bytes);
+        spans
+    }
+
+    /// Creates a constant tensor of strings.
+    pub fn string_tensor<S: AsRef<[u8]>>(&mut self, shape: &[usize], strings: &[S]) -> Result<ExprId> {
+        self.conversion.builder.origin = Some(self.origin);
+        self.conversion.string_constant(shape, strings)
+    }
+
+    /// Returns the constant strings in a tensor attribute, if it has strings.
+    pub fn string_tensor_attr(&mut self, name: &str) -> Result<Option<ExprId>> {
+        let attribute = self.attribute(name).and_then(|attribute| attribute.t.as_deref());
+        let Some(proto) = attribute.filter(|proto| proto.data_type == STRING) else { return Ok(None) };
+        self.conversion.builder.origin = Some(self.origin);
+        self.conversion.constant(proto).map(Some)
+    }
+
+    /// Creates a sequence of maps from its values, a row for each map, and its keys.
+    pub fn maps(&mut self, values: ExprId, keys: ExprId) -> Result<ExprId> {
+        let maps = self.tuple(&[values, keys])?;
+        self.conversion.maps.insert(maps);
+        Ok(maps)
+    }
+
+    /// Replaces an input.
+    pub fn replace_input(&mut self, i: usize, value: ExprId) {
+        self.inputs[i] = Some(value);
     }
 
     /// Tests whether a value is a sequence whose length is known in the run only.

@@ -244,6 +244,28 @@ messages! {
         pub uint64_data: Vec<u64>,
     }
 
+    /// Sequence of tensors.
+    pub struct SequenceProto {
+        #[prost(string, tag = "1")]
+        pub name: String,
+        #[prost(int32, tag = "2")]
+        pub elem_type: i32,
+        #[prost(message, repeated, tag = "3")]
+        pub tensor_values: Vec<TensorProto>,
+    }
+
+    /// Value that may be absent.
+    pub struct OptionalProto {
+        #[prost(string, tag = "1")]
+        pub name: String,
+        #[prost(int32, tag = "2")]
+        pub elem_type: i32,
+        #[prost(message, optional, tag = "3")]
+        pub tensor_value: Option<TensorProto>,
+        #[prost(message, optional, tag = "5")]
+        pub sequence_value: Option<SequenceProto>,
+    }
+
     /// Sparse tensor in coordinate format.
     pub struct SparseTensorProto {
         #[prost(message, optional, tag = "1")]

@@ -8,10 +8,10 @@ use super::size::{Size, Sizes};
 use super::{invalid_model, tensor};
 use byoc_ir::cancel;
 use byoc_ir::diag::{Code, Diagnostic, codes};
-use byoc_ir::interface::{HostOperators, Signature};
+use byoc_ir::interface::{HostOperators, PortInfo, PortKind, Signature};
 use byoc_ir::ir::{Attrs, Callee, Dim, Expr, ExprId, Module, Name, OpId, OriginId, TensorType, Type};
 use byoc_ir::op::{self, Value};
-use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor, strings};
 use byoc_ir::typing::Builder;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -92,6 +92,13 @@ pub struct ConversionState<'m> {
     pub steps_left: usize,
     /// Sequences whose length is known in the run only: tuples of their elements and shapes.
     pub packed: HashSet<ExprId>,
+    /// Sequences of maps: tuples of the values, a row for each map, and the keys.
+    pub maps: HashSet<ExprId>,
+    /// Sequences that are optional values of the run, each with a Boolean that tells whether it is present; without one, an
+    /// empty sequence is an absent tensor.
+    optional: HashMap<ExprId, Option<Binding>>,
+    /// Bytes of the strings of each value that has strings: a tensor of spans, or a sequence of such tensors.
+    string_bytes: HashMap<ExprId, Binding>,
     values: HashMap<String, Binding>,
     /// Previous bindings of the names that the innermost subgraph has bound.
     shadowed: Vec<(String, Option<Binding>)>,
@@ -156,6 +163,9 @@ impl<'m> ConversionState<'m> {
             iterations: Vec::new(),
             steps_left: MAX_STEPS,
             packed: HashSet::new(),
+            maps: HashSet::new(),
+            optional: HashMap::new(),
+            string_bytes: HashMap::new(),
             values: HashMap::new(),
             shadowed: Vec::new(),
             functions: Vec::new(),
@@ -198,9 +208,14 @@ impl<'m> ConversionState<'m> {
         let Some(&initializer) = self.initializers.get(name) else {
             return Ok(None);
         };
-        let tensor = self.decode_initializer(name, initializer)?;
         self.builder.origin = None;
-        let value = self.builder.constant(tensor);
+        let value = match initializer {
+            Initializer::Dense(proto) => self.constant(proto)?,
+            sparse => {
+                let tensor = self.decode_initializer(name, sparse)?;
+                self.builder.constant(tensor)
+            }
+        };
         if let Some(&first) = self.released.get(name) {
             self.decoded_again.insert(value, first);
         }
@@ -227,6 +242,17 @@ impl<'m> ConversionState<'m> {
         if self.packed.contains(&value) {
             self.packed.insert(variable);
         }
+        if let Some(&presence) = self.optional.get(&value) {
+            let presence = presence.map(|Binding { value, depth }| Binding {
+                value: (depth..=function).fold(value, |value, function| self.capture(value, function)),
+                depth: function + 1,
+            });
+            self.optional.insert(variable, presence);
+        }
+        if let Some(&Binding { value: bytes, depth }) = self.string_bytes.get(&value) {
+            let bytes = (depth..=function).fold(bytes, |bytes, function| self.capture(bytes, function));
+            self.string_bytes.insert(variable, Binding { value: bytes, depth: function + 1 });
+        }
         self.functions[function].variables.push((value, variable));
         self.functions[function].by_value.insert(value, variable);
         variable
@@ -236,6 +262,141 @@ impl<'m> ConversionState<'m> {
     /// depth `depth`.
     pub fn capture_from(&mut self, value: ExprId, depth: usize) -> ExprId {
         (depth..self.functions.len()).fold(value, |value, function| self.capture(value, function))
+    }
+
+    /// Tests whether a value has strings.
+    pub fn has_strings(&self, value: ExprId) -> bool {
+        self.string_bytes.contains_key(&value)
+    }
+
+    /// Returns the bytes of the strings of a value, as an expression in the innermost function.
+    pub fn string_bytes(&mut self, value: ExprId) -> Option<ExprId> {
+        let &Binding { value, depth } = self.string_bytes.get(&value)?;
+        Some(self.capture_from(value, depth))
+    }
+
+    /// Records the bytes of the strings of a value. A value that has bytes keeps them, as others begin with the same.
+    pub fn set_string_bytes(&mut self, value: ExprId, bytes: ExprId) {
+        let depth = self.functions.len();
+        self.string_bytes.entry(value).or_insert(Binding { value: bytes, depth });
+    }
+
+    /// Tests whether a value is an optional value of the run.
+    pub fn is_optional(&self, value: ExprId) -> bool {
+        self.optional.contains_key(&value)
+    }
+
+    /// Returns the Boolean that tells whether an optional sequence of the run is present.
+    pub fn presence(&mut self, value: ExprId) -> Option<ExprId> {
+        let Binding { value, depth } = (*self.optional.get(&value)?)?;
+        Some(self.capture_from(value, depth))
+    }
+
+    /// Records the Boolean that tells whether an optional sequence is present.
+    pub fn set_presence(&mut self, value: ExprId, presence: ExprId) {
+        let binding = Binding { value: presence, depth: self.functions.len() };
+        self.optional.insert(value, Some(binding));
+    }
+
+    /// Creates a constant tensor of strings.
+    pub fn string_constant<S: AsRef<[u8]>>(&mut self, shape: &[usize], strings: &[S]) -> Result<ExprId> {
+        let [spans, bytes] = strings::encode(shape, strings).map_err(|error| match error {
+            strings::EncodeError::Invalid(reason) => {
+                Diagnostic::error(codes::frontends::BAD_TENSOR, reason.to_string())
+            }
+            strings::EncodeError::Memory(error) => Diagnostic::from(error),
+        })?;
+        let (spans, bytes) = (self.builder.constant(spans), self.builder.constant(bytes));
+        self.set_string_bytes(spans, bytes);
+        Ok(spans)
+    }
+
+    /// Creates the constant for a tensor of the model, which may have strings.
+    pub fn constant(&mut self, proto: &TensorProto) -> Result<ExprId> {
+        if proto.data_type != tensor::STRING {
+            let tensor = self.decode(proto)?;
+            return Ok(self.builder.constant(tensor));
+        }
+        let (shape, strings) = tensor::decode_strings(proto)
+            .map_err(|reason| bad_tensor(&proto.name, &reason, codes::frontends::BAD_TENSOR))?;
+        self.string_constant(&shape, &strings)
+    }
+
+    /// Returns the value of an input, whose ports are the first of `ports`.
+    pub fn input_value(&mut self, kind: PortKind, ports: &[ExprId]) -> Result<ExprId> {
+        match (kind, ports) {
+            (PortKind::Strings, &[spans, bytes, ..]) => {
+                self.set_string_bytes(spans, bytes);
+                Ok(spans)
+            }
+            (
+                PortKind::Sequence | PortKind::StringSequence | PortKind::Optional | PortKind::OptionalSequence,
+                &[data, shapes, ref rest @ ..],
+            ) => {
+                // An empty sequence whose rank the model does not declare takes tensors of any rank.
+                let is_empty =
+                    self.builder.module.ty(shapes).as_tensor().is_some_and(|ty| ty.dims[0].fixed() == Some(0));
+                let fields = [data, shapes];
+                let sequence = self.builder.tuple(if is_empty { &[] } else { &fields })?;
+                if !is_empty {
+                    self.packed.insert(sequence);
+                }
+                match kind {
+                    PortKind::Optional => drop(self.optional.insert(sequence, None)),
+                    PortKind::OptionalSequence => {
+                        let presence = rest.first().map(|&value| Binding { value, depth: 0 });
+                        self.optional.insert(sequence, presence);
+                    }
+                    _ => {}
+                }
+                if kind == PortKind::StringSequence
+                    && let Some(&bytes) = rest.first()
+                {
+                    self.set_string_bytes(sequence, bytes);
+                }
+                Ok(sequence)
+            }
+            (_, ports) => Ok(ports[0]),
+        }
+    }
+
+    /// Returns the tensors of an output, one for each of its ports.
+    pub fn output_parts(&mut self, port: &PortInfo, value: ExprId) -> Result<Vec<ExprId>> {
+        let mut found = match self.builder.module.ty(value) {
+            Type::Tensor(_) => vec![value],
+            _ if self.packed.contains(&value) || self.maps.contains(&value) => {
+                (0..2).map(|i| self.builder.project(value, i)).collect::<Result<_>>()?
+            }
+            _ => Vec::new(),
+        };
+        let kind = match (self.maps.contains(&value), found.len(), self.has_strings(value)) {
+            (false, 1, false) => PortKind::Tensor,
+            (false, 1, true) => PortKind::Strings,
+            (false, _, false) => PortKind::Sequence,
+            (false, _, true) => PortKind::StringSequence,
+            (true, _, false) => PortKind::Maps,
+            (true, _, true) => PortKind::StringMaps,
+        };
+        found.extend(self.string_bytes(value));
+        if port.kind == PortKind::OptionalSequence {
+            let presence = self.presence(value);
+            found.push(presence.unwrap_or_else(|| self.builder.constant(Tensor::from_bools(&[], &[true]))));
+        }
+        let may_be_absent = matches!(port.kind, PortKind::Optional | PortKind::OptionalSequence);
+        let is_declared = kind == port.kind || kind == PortKind::Sequence && may_be_absent;
+        if is_declared && found.len() == port.kind.parts().len() + 1 {
+            return Ok(found);
+        }
+        let (name, declared) = (&port.name, port.kind.name());
+        let message =
+            format!("output \"{name}\": expected a value of kind {declared}, found one of kind {}", kind.name());
+        let code = match (kind, port.kind) {
+            (PortKind::Strings, PortKind::Tensor) | (PortKind::Tensor, PortKind::Strings) => {
+                codes::frontends::STRING_MISUSE
+            }
+            _ => codes::frontends::UNSUPPORTED_TYPE,
+        };
+        Err(Box::new(Diagnostic::error(code, message)))
     }
 
     /// Returns the dimensions of a value of type `ty`; dimensions known only at run time have names.
@@ -333,9 +494,8 @@ impl<'m> ConversionState<'m> {
             self.bind_name(&port.name, value)?;
         }
         for proto in &proto.initializer {
-            let tensor = self.decode(proto)?;
             self.builder.origin = None;
-            let value = self.builder.constant(tensor);
+            let value = self.constant(proto)?;
             self.bind_name(&proto.name, value)?;
         }
         for (position, node) in nodes.iter().enumerate() {

@@ -8,6 +8,9 @@ use byoc_ir::tensor::{DType, Storage, Tensor, element_count};
 use byoc_ir::with_dtype;
 use std::sync::Arc;
 
+/// ONNX type number of strings.
+pub const STRING: i32 = 8;
+
 /// Returns the element type for an ONNX type number; `None` if unsupported.
 pub fn dtype(number: i32) -> Option<DType> {
     Some(match number {
@@ -70,7 +73,7 @@ pub fn type_number(dtype: DType) -> i32 {
 /// Returns the name of an ONNX type number, including unsupported types.
 pub fn type_name(number: i32) -> String {
     match number {
-        8 => "string".into(),
+        STRING => "string".into(),
         14 => "complex64".into(),
         15 => "complex128".into(),
         other => dtype(other).map_or_else(|| format!("number {other}"), |d| d.name().into()),
@@ -166,6 +169,28 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
         }
     });
     tensor.map_err(|e| e.to_string())
+}
+
+/// Decodes a tensor of strings: its shape and its elements.
+///
+/// # Errors
+/// If the number of strings does not match the dimensions, or a string is not UTF-8.
+pub fn decode_strings(proto: &TensorProto) -> Result<(Vec<usize>, Vec<Bytes>), String> {
+    if proto.data_type != STRING {
+        return Err(format!("expected a tensor of strings, found one of {}", type_name(proto.data_type)));
+    }
+    if proto.data_location == LOCATION_EXTERNAL {
+        return Err("expected embedded strings, found a reference to an external file".to_owned());
+    }
+    let shape = shape(&proto.dims)?;
+    let (count, strings) = (element_count(&shape), &proto.string_data);
+    if count != Some(strings.len()) {
+        return Err(format!("expected data of type string{shape:?}, found {} values", strings.len()));
+    }
+    match strings.iter().position(|string| std::str::from_utf8(string).is_err()) {
+        Some(element) => Err(format!("element {element}: expected UTF-8, found invalid bytes")),
+        None => Ok((shape, strings.clone())),
+    }
 }
 
 /// Unpacks elements of fewer than 8 bits, the first in the lowest bits, to one byte per element.

@@ -15,6 +15,7 @@ mod onnx;
 mod pending;
 mod session;
 mod trace;
+mod values;
 mod wait;
 
 use pyo3::prelude::*;

@@ -1,19 +1,22 @@
 //! Models: compilation, artifacts, runs.
 
-use crate::array::{array_of, bytes_of, tensor_of};
+use crate::array::bytes_of;
 use crate::callback;
 use crate::kept::StoredCompilation;
 use crate::pending::{self, Pending};
 use crate::session::Session;
+use crate::values::{objects_of, tensors_of};
 use crate::wait::interruptible;
 use crate::{error, fork, trace};
 use byoc::build::explanation::Explanation;
 use byoc::runtime::exec::check_inputs;
 use byoc::runtime::fork::Generation;
+use byoc::runtime::value;
 use byoc::{
     Cancel, Compilation, CompileOptions, Diagnostic, Dim, Inputs, Interface, Outputs, Port, RunOptions, Source, Tensor,
 };
 use byoc_ir::diag::codes;
+use byoc_ir::interface::PortKind;
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -189,13 +192,11 @@ impl Model {
             Some(named) if values.is_empty() => self.named_tensors(named)?,
             Some(_) => return Err(PyTypeError::new_err("expected inputs by position or by name, found both")),
         };
-        let mut outputs = self.run_tensors(py, &tensors, RunOptions::default())?.into_tensors();
-        match outputs.len() {
-            1 => array_of(py, outputs.remove(0)),
-            _ => {
-                let arrays: Vec<_> = outputs.into_iter().map(|tensor| array_of(py, tensor)).collect::<PyResult<_>>()?;
-                Ok(PyTuple::new(py, arrays)?.into_any())
-            }
+        let outputs = self.run_tensors(py, &tensors, RunOptions::default())?.into_tensors();
+        let mut objects = objects_of(py, &self.outputs, outputs)?;
+        match objects.len() {
+            1 => Ok(objects.remove(0)),
+            _ => Ok(PyTuple::new(py, objects)?.into_any()),
         }
     }
 
@@ -212,7 +213,7 @@ impl Model {
         let cancel = cancel.map(|cancel| cancel.token().clone());
         let outputs =
             self.run_tensors(py, &tensors, RunOptions { timeout: limit(timeout)?, cancel, ..RunOptions::default() })?;
-        outputs.into_tensors().into_iter().map(|tensor| array_of(py, tensor)).collect()
+        objects_of(py, &self.outputs, outputs.into_tensors())
     }
 
     /// Variant of `run_list` that also returns one event per step. An event holds the name of the operator or region,
@@ -228,8 +229,7 @@ impl Model {
         let events = trace::Events::new();
         let outcome = py.detach(|| error::catch_panics(|| model.run_observed(Inputs::ordered(&tensors), &events)));
         let outputs = error::result(py, outcome)?.into_tensors();
-        let arrays = outputs.into_iter().map(|tensor| array_of(py, tensor)).collect::<PyResult<_>>()?;
-        Ok((arrays, events.into_list()))
+        Ok((objects_of(py, &self.outputs, outputs)?, events.into_list()))
     }
 
     /// Variant of `run_list` that returns the results as a dictionary by output name. `options` are backend options for
@@ -250,10 +250,10 @@ impl Model {
                 .map_err(|error| error::of(py, error))?;
         }
         let outputs = self.run_tensors(py, &tensors, run_options)?;
-        let names: Vec<String> = outputs.iter().map(|(name, _)| name.to_owned()).collect();
         let dict = PyDict::new(py);
-        for (name, tensor) in names.iter().zip(outputs.into_tensors()) {
-            dict.set_item(name, array_of(py, tensor)?)?;
+        let objects = objects_of(py, &self.outputs, outputs.into_tensors())?;
+        for (ports, object) in value::by_value(&self.outputs).zip(objects) {
+            dict.set_item(&ports[0].name, object)?;
         }
         Ok(dict)
     }
@@ -264,25 +264,26 @@ impl Model {
         let tensors = self.feeds(py, feeds)?;
         let model = self.open_model(py)?;
         let future = py.detach(|| model.run_async(Inputs::ordered(&tensors), &RunOptions::default()));
-        Ok(Pending::new(future.map_err(|error| error::of(py, error))?, done))
+        let future = future.map_err(|error| error::of(py, error))?;
+        Ok(Pending::new(future, self.outputs.clone(), done))
     }
 
     /// Returns the name, element type and dimensions of each input; a dimension is a number, a name, or `None`.
     #[getter]
     fn input_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
-        self.inputs.iter().map(|port| describe(py, port)).collect()
+        value::by_value(&self.inputs).map(|ports| describe(py, ports)).collect()
     }
 
     /// Returns the name, element type and dimensions of each input with a default value.
     #[getter]
     fn optional_input_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
-        self.optional_inputs.iter().map(|port| describe(py, port)).collect()
+        self.optional_inputs.chunks(1).map(|ports| describe(py, ports)).collect()
     }
 
     /// Returns the name, element type and dimensions of each output; a dimension is a number, a name, or `None`.
     #[getter]
     fn output_ports<'py>(&self, py: Python<'py>) -> PyResult<Vec<(String, String, Bound<'py, PyList>)>> {
-        self.outputs.iter().map(|port| describe(py, port)).collect()
+        value::by_value(&self.outputs).map(|ports| describe(py, ports)).collect()
     }
 
     /// Returns the number of programs compiled for shapes that came again.
@@ -373,28 +374,48 @@ impl Model {
         py: Python<'py>,
         values: impl ExactSizeIterator<Item = AnyObject<'py>>,
     ) -> PyResult<Tensors> {
-        if values.len() != self.inputs.len() {
-            check_inputs(&self.inputs, &vec![Tensor::empty(); values.len()]).map_err(|error| error::of(py, error))?;
+        let count = value::by_value(&self.inputs).count();
+        if values.len() != count {
+            let found = self.inputs.len() - count + values.len();
+            check_inputs(&self.inputs, &vec![Tensor::empty(); found]).map_err(|error| error::of(py, error))?;
         }
-        self.inputs.iter().zip(values).map(|(port, value)| tensor_of(&value, port)).collect()
+        let mut tensors = Tensors::new();
+        for (ports, value) in value::by_value(&self.inputs).zip(values) {
+            tensors.extend(tensors_of(&value, ports)?);
+        }
+        Ok(tensors)
     }
 
     fn named_tensors(&self, values: &Bound<'_, PyDict>) -> PyResult<Tensors> {
         let mut tensors = Tensors::new();
-        for port in &self.inputs {
-            let Some(value) = values.get_item(&port.name)? else { break };
-            tensors.push(tensor_of(&value, port)?);
+        let mut given = 0;
+        for ports in value::by_value(&self.inputs) {
+            let value = match values.get_item(&ports[0].name)? {
+                Some(value) => value,
+                // An optional value may be left out.
+                None if matches!(ports[0].kind, PortKind::Optional | PortKind::OptionalSequence) => {
+                    values.py().None().into_bound(values.py())
+                }
+                None => break,
+            };
+            given += usize::from(values.contains(&ports[0].name)?);
+            tensors.extend(tensors_of(&value, ports)?);
         }
-        if values.len() == self.inputs.len() && tensors.len() == self.inputs.len() {
+        if values.len() == given && tensors.len() == self.inputs.len() {
             return Ok(tensors);
         }
         // There are optional inputs, or the names do not match; the library's error lists the expected names.
         let mut named = Vec::with_capacity(values.len());
         for (name, value) in values {
             let name = name.to_string();
-            let port = self.inputs.iter().chain(&self.optional_inputs).find(|port| port.name == name);
-            let tensor = port.map_or_else(|| Ok(Tensor::empty()), |port| tensor_of(&value, port))?;
-            named.push((name, tensor));
+            let mut all = value::by_value(&self.inputs).chain(self.optional_inputs.chunks(1));
+            match all.find(|ports| ports[0].name == name) {
+                Some(ports) => {
+                    let names = ports.iter().map(|port| port.name.clone());
+                    named.extend(names.zip(tensors_of(&value, ports)?));
+                }
+                None => named.push((name, Tensor::empty())),
+            }
         }
         let bound = self.open_model(values.py())?.loaded().bind(named);
         Ok(bound.map_err(|error| error::of(values.py(), error))?.into())
@@ -430,8 +451,13 @@ fn limit(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-fn describe<'py>(py: Python<'py>, port: &Port) -> PyResult<(String, String, Bound<'py, PyList>)> {
-    let dims = PyList::empty(py);
+fn describe<'py>(py: Python<'py>, ports: &[Port]) -> PyResult<(String, String, Bound<'py, PyList>)> {
+    let (port, dims) = (&ports[0], PyList::empty(py));
+    let dtype = match port.kind {
+        PortKind::Strings => "string".to_owned(),
+        PortKind::Tensor | PortKind::Part => port.ty.dtype.to_string(),
+        _ => return Ok((port.name.clone(), value::type_text(ports), dims)),
+    };
     for dim in &port.ty.dims {
         match dim {
             Dim::Fixed(size) => dims.append(size)?,
@@ -439,5 +465,5 @@ fn describe<'py>(py: Python<'py>, port: &Port) -> PyResult<(String, String, Boun
             symbolic => dims.append(symbolic.to_string())?,
         }
     }
-    Ok((port.name.clone(), port.ty.dtype.to_string(), dims))
+    Ok((port.name.clone(), dtype, dims))
 }

@@ -1,9 +1,9 @@
 //! Asynchronous runs, which a Python program awaits or cancels.
 
-use crate::array::array_of;
 use crate::callback;
 use crate::error;
-use byoc::{Diagnostic, Error, Outputs, RunFuture};
+use crate::values::objects_of;
+use byoc::{Diagnostic, Error, Outputs, Port, RunFuture};
 use byoc_ir::diag::codes;
 use pyo3::prelude::*;
 use std::future::Future;
@@ -45,6 +45,7 @@ impl Cancel {
 #[pyclass(frozen, module = "byoc._byoc")]
 pub struct Pending {
     state: Mutex<State>,
+    outputs: Vec<Port>,
 }
 
 enum State {
@@ -65,13 +66,13 @@ impl Wake for Notify {
 impl Pending {
     /// Polls a run for the first time. The flag is true if the run has already ended, in which case `done` is never
     /// called.
-    pub fn new(mut future: RunFuture, done: Py<PyAny>) -> (Pending, bool) {
+    pub fn new(mut future: RunFuture, outputs: Vec<Port>, done: Py<PyAny>) -> (Pending, bool) {
         let waker = Waker::from(Arc::new(Notify(done)));
         let (state, is_ready) = match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => (State::Running(future), false),
             Poll::Ready(outcome) => (State::Done(outcome), true),
         };
-        (Pending { state: Mutex::new(state) }, is_ready)
+        (Pending { state: Mutex::new(state), outputs }, is_ready)
     }
 }
 
@@ -99,7 +100,7 @@ impl Pending {
         };
         drop(state);
         let outputs = outcome.map_err(|error| error::of(py, error))?;
-        outputs.into_tensors().into_iter().map(|tensor| array_of(py, tensor)).collect()
+        objects_of(py, &self.outputs, outputs.into_tensors())
     }
 
     /// Cancels the run.

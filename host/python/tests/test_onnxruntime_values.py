@@ -132,7 +132,7 @@ TEXT_CASES: dict[str, tuple[bytes, list[Any]]] = {
     ),
     "cast of ints": (text_node("Cast", of=INT64, to=STRING), [np.array([1, -2, 2**60])]),
     "cast of bools": (text_node("Cast", of=BOOL, to=STRING), [np.array([True, False])]),
-    "lower": (text_node("StringNormalizer", locale="C.UTF-8", case_change_action="LOWER"), [V, V[:0]]),
+    "lower": (text_node("StringNormalizer", locale="C.UTF-8", case_change_action="LOWER"), [V]),
     "stopwords": (
         text_node(
             "StringNormalizer", locale="C.UTF-8", case_change_action="UPPER", is_case_sensitive=1, stopwords=["one", ""]
@@ -686,9 +686,8 @@ def test_results_are_not_the_inputs() -> None:
 def test_what_is_missing_is_named() -> None:
     session = byoc.onnxruntime.InferenceSession
     missing = byoc.onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented
-    reverse = node("ReverseSequence", ["x", "n"], ["y"], batch_axis=0, time_axis=1)
-    data = model([reverse], [value("x", STRING, [2, 2]), value("n", INT64, [2])], [value("y", STRING, [2, 2])])
-    with pytest.raises(missing, match="the operator ReverseSequence on strings"):
+    data = model([node("Add", ["x", "x"], ["y"])], [value("x", STRING, [2, 2])], [value("y", STRING, [2, 2])])
+    with pytest.raises(missing, match="E0524: node .*: input 0: expected numbers, found strings"):
         session(data)
 
 

@@ -412,7 +412,7 @@ mod tests {
     use super::*;
 
     fn port(name: &str, dims: &[Dim]) -> PortInfo {
-        PortInfo { name: name.into(), dtype: DType::F32, dims: Some(dims.to_vec()) }
+        PortInfo::tensor(name, DType::F32, Some(dims.to_vec()))
     }
 
     fn signature(inputs: Vec<PortInfo>) -> Signature {

@@ -10,6 +10,7 @@
 //! | [`cancel`], [`limits`] | cancellation and deadlines; the memory limit |
 //! | [`invocation`] | command line of the current process, and the directory of its files |
 //! | [`exec`] | programs and the executor |
+//! | [`value`] | values of inputs and outputs that are no tensors of numbers |
 //! | [`compiled`] | compiled models as data |
 //! | [`artifact`] | compiled models as files |
 //! | [`plugin`] | plugins: discovery, registry, services, and the bridge to their graphs |
@@ -34,6 +35,7 @@ mod native;
 pub mod plugin;
 pub mod session;
 pub mod summary;
+pub mod value;
 
 pub use byoc_ir::{diag, tensor};
 pub use error::Failure;

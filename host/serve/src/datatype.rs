@@ -8,8 +8,7 @@ use byoc::DType;
 pub enum Datatype {
     /// Fixed-size elements.
     Fixed(DType),
-    /// Length-prefixed byte strings. No model accepts or returns byte strings, but classification results are byte
-    /// strings.
+    /// Length-prefixed byte strings: the strings of models, and results of classifications.
     Bytes,
 }
 

@@ -6,7 +6,6 @@
 use crate::app::{App, BodyBytes, run_json_task};
 use crate::body::{accepted_coding, drain, infer_response, read_body};
 use crate::config;
-use crate::datatype::Datatype;
 use crate::error::{Result, ServeError, Status};
 use crate::infer_json::{self, HttpRequest};
 use crate::memory::{self, ChargedBytes};
@@ -431,7 +430,7 @@ fn raw_request(model: &ServedModel, bytes: Bytes) -> Result<InferRequest> {
         );
         return Err(ServeError::bad_tensor(message));
     };
-    let datatype = Datatype::Fixed(spec.dtype).name().unwrap_or_default().to_owned();
+    let datatype = spec.datatype_name().to_owned();
     let shape = shape.into_iter().map(|size| size as i64).collect();
     let input = InputTensor { name: spec.name.clone(), datatype, shape, data: InputData::Bytes(bytes) };
     Ok(InferRequest { inputs: vec![input], ..InferRequest::default() })

@@ -39,6 +39,7 @@ mod served;
 mod server;
 mod shared_memory;
 mod stats;
+mod strings;
 mod threads;
 
 pub use error::{ServeError, Status};

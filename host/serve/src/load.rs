@@ -12,9 +12,11 @@ use crate::proto::{
 };
 use crate::served::{ServedModel, Spec, check_spec, dims, resolve};
 use crate::stats::Stats;
+use crate::strings;
 use byoc::io::beneath::Siblings;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::limits;
+use byoc::runtime::value::has_other_values;
 use byoc::{Compilation, CompileOptions, Interface, Model, Port, RunOptions, Session, Source, Tensor};
 use byoc_ir::tensor::{element_count, random};
 use std::io::Read;
@@ -109,6 +111,10 @@ pub fn load(
     for warm_up in &config.model_warmup {
         run_warm_up(&model, &inputs, warm_up, batched, source.folder.as_deref(), cancel)?;
     }
+    if has_other_values(model.inputs()) || has_other_values(model.outputs()) {
+        // The bytes of strings and the tensors of sequences have no batch dimension.
+        settings.joins = false;
+    }
     if settings.joins && !keeps_items_apart(&model, &inputs, cancel) {
         tracing::warn!(
             target: "byoc::serve", model = name,
@@ -166,16 +172,18 @@ fn memory(model: &Model) -> u64 {
 }
 
 fn specs(ports: &[Port]) -> Result<Vec<Spec>> {
-    ports
-        .iter()
-        .map(|port| {
+    strings::tensors(ports)
+        .into_iter()
+        .map(|(index, bytes_port)| {
+            let port = &ports[index];
             let dtype = port.ty.dtype;
             if Datatype::Fixed(dtype).name().is_none() {
                 let message = format!("'{}': expected an element type of the protocol, found {dtype}", port.name);
                 return Err(ServeError::repository(message));
             }
             let shape = port.ty.dims.iter().map(|dim| dim.fixed().map_or(-1, |size| size as i64)).collect();
-            Ok(Spec { name: port.name.clone(), dtype, shape, reshape: None, labels: Vec::new() })
+            let (name, labels) = (port.name.clone(), Vec::new());
+            Ok(Spec { name, dtype, shape, reshape: None, labels, port: index, bytes_port })
         })
         .collect()
 }
@@ -248,7 +256,7 @@ fn fill_tensors(config: &mut ModelConfig, inputs: &[Spec], outputs: &[Spec]) {
     let batch = usize::from(config.max_batch_size > 0);
     let inner = |spec: &Spec| spec.shape.get(batch..).unwrap_or_default().to_vec();
     for spec in inputs {
-        let data_type = Datatype::Fixed(spec.dtype).number();
+        let data_type = spec.datatype().number();
         match config.input.iter_mut().find(|input| input.name == spec.name) {
             Some(input) => input.data_type = data_type,
             None => {
@@ -259,7 +267,7 @@ fn fill_tensors(config: &mut ModelConfig, inputs: &[Spec], outputs: &[Spec]) {
         }
     }
     for spec in outputs {
-        let data_type = Datatype::Fixed(spec.dtype).number();
+        let data_type = spec.datatype().number();
         match config.output.iter_mut().find(|output| output.name == spec.name) {
             Some(output) => output.data_type = data_type,
             None => {
@@ -348,7 +356,7 @@ fn run_warm_up(
     cancel: &Cancel,
 ) -> Result<()> {
     let warm_up_error = |reason: &str| ServeError::repository(format!("model_warmup: {reason}"));
-    let mut tensors = Vec::new();
+    let mut tensors = vec![Tensor::empty(); model.inputs().len()];
     for spec in inputs {
         let mut shape: Vec<i64> = spec.shape.clone();
         let warm_up_input = warm_up.inputs.get(&spec.name);
@@ -379,7 +387,7 @@ fn run_warm_up(
                 })?,
         };
         let tensor = warm_up_tensor(spec, &model_shape, warm_up_input, dir);
-        tensors.push(tensor.map_err(|reason| warm_up_error(&format!("input '{}': {reason}", spec.name)))?);
+        tensors[spec.port] = tensor.map_err(|reason| warm_up_error(&format!("input '{}': {reason}", spec.name)))?;
     }
     let options = RunOptions { cancel: Some(cancel.clone()), ..RunOptions::default() };
     for _ in 0..warm_up.count.max(1) {
@@ -396,6 +404,10 @@ fn warm_up_tensor(
     warm_up_input: Option<&WarmupInput>,
     dir: Option<&Path>,
 ) -> std::result::Result<Tensor, String> {
+    // Empty strings, whose bytes are empty.
+    if spec.bytes_port.is_some() {
+        return Tensor::zeros(spec.dtype, shape).map_err(|error| error.to_string());
+    }
     let (random, file) = warm_up_input
         .map_or((false, ""), |warm_up_input| (warm_up_input.random_data, warm_up_input.input_data_file.as_str()));
     if random && spec.dtype.is_float() {

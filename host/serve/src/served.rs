@@ -10,6 +10,7 @@ use crate::request::{
 };
 use crate::shared_memory::{Region, Regions, is_in_place};
 use crate::stats::{FailReason, Stats};
+use crate::strings;
 use byoc::{DType, Model, Tensor};
 use byoc_ir::diag::codes::serving;
 use byoc_ir::tensor::{Storage, byte_count, element_count};
@@ -29,11 +30,21 @@ pub struct Spec {
     pub reshape: Option<Vec<i64>>,
     /// Class names.
     pub labels: Vec<String>,
+    /// Position of the port among those of the model.
+    pub port: usize,
+    /// Position of the port with the bytes, if the elements are strings.
+    pub bytes_port: Option<usize>,
 }
 
 impl Spec {
-    fn datatype(&self) -> &'static str {
-        Datatype::Fixed(self.dtype).name().unwrap_or_default()
+    /// Returns the datatype in the protocol.
+    pub fn datatype(&self) -> Datatype {
+        if self.bytes_port.is_some() { Datatype::Bytes } else { Datatype::Fixed(self.dtype) }
+    }
+
+    /// Returns the name of the datatype in the protocol.
+    pub fn datatype_name(&self) -> &'static str {
+        self.datatype().name().unwrap_or_default()
     }
 }
 
@@ -57,7 +68,7 @@ impl ServedModel {
     pub fn metadata(&self, versions: Vec<String>) -> ModelMetadataResponse {
         let tensor = |spec: &Spec| TensorMetadata {
             name: spec.name.clone(),
-            datatype: spec.datatype().to_owned(),
+            datatype: spec.datatype_name().to_owned(),
             shape: spec.shape.clone(),
         };
         ModelMetadataResponse {
@@ -184,7 +195,11 @@ impl ServedModel {
             let (Some(span), Some((region, index))) = (&request.output.shared_span, &request.region_span) else {
                 continue;
             };
-            let Some((dtype, shape, memory)) = outputs.get_mut(request.index) else { continue };
+            let spec = &self.outputs[request.index];
+            if spec.bytes_port.is_some() {
+                continue;
+            }
+            let Some((dtype, shape, memory)) = outputs.get_mut(spec.port) else { continue };
             let size = byte_count(*dtype, shape).unwrap_or(usize::MAX);
             if is_in_place(*dtype, size) && size as u64 <= span.byte_size {
                 *memory = region.borrow_writable(*index, size);
@@ -206,19 +221,20 @@ impl ServedModel {
         let mut in_place_spans = Vec::new();
         self.check_names(&inputs)?;
         let mut rows = None;
-        let mut tensors: Vec<Option<Tensor>> = vec![None; self.inputs.len() + self.optional_inputs.len()];
+        let port_count = self.model.inputs().len();
+        let mut tensors: Vec<Option<Tensor>> = vec![None; port_count + self.optional_inputs.len()];
         for input in inputs {
             let mut specs = self.all_inputs().enumerate();
             let Some((index, spec)) = specs.find(|(_, spec)| spec.name == input.name) else { continue };
             let is_optional = index >= self.inputs.len();
             let is_batched = self.config.max_batch_size > 0 && !is_optional;
-            if input.datatype != spec.datatype() {
+            if input.datatype != spec.datatype_name() {
                 return Err(ServeError::bad_tensor(format!(
                     "inference input '{}' data-type is '{}', but model '{}' expects '{}'",
                     spec.name,
                     clip(&input.datatype),
                     self.name,
-                    spec.datatype()
+                    spec.datatype_name()
                 )));
             }
             let shape = self.check_shape(spec, &input.shape, is_batched)?;
@@ -234,13 +250,20 @@ impl ServedModel {
                     )));
                 }
             }
-            tensors[index] = Some(self.tensor(spec, &shape, input.data, regions, &mut in_place_spans)?);
+            if let Some(bytes_port) = spec.bytes_port {
+                let [spans, bytes] = self.strings(spec, &shape, input.data, regions)?;
+                (tensors[spec.port], tensors[bytes_port]) = (Some(spans), Some(bytes));
+                continue;
+            }
+            let port = if is_optional { port_count + spec.port } else { spec.port };
+            tensors[port] = Some(self.tensor(spec, &shape, input.data, regions, &mut in_place_spans)?);
         }
         job.rows = rows.unwrap_or(1);
         job.inputs = match job.has_optional {
             false => tensors.into_iter().flatten().collect(),
             true => {
-                let names = self.all_inputs().map(|spec| spec.name.clone());
+                let ports = self.model.inputs().iter().chain(self.model.optional_inputs());
+                let names = ports.map(|port| port.name.clone());
                 let named = names.zip(tensors).filter_map(|(name, tensor)| Some((name, tensor?)));
                 self.model.loaded().bind(named).map_err(byoc::Error::from)?
             }
@@ -321,6 +344,15 @@ impl ServedModel {
         Ok(sizes)
     }
 
+    /// Returns the spans and the bytes of an input of strings.
+    fn strings(&self, spec: &Spec, shape: &[usize], data: InputData, regions: &Regions) -> Result<[Tensor; 2]> {
+        let [spans, bytes] = match data {
+            InputData::Bytes(bytes) => strings::read(&spec.name, shape, &bytes),
+            InputData::Shared(span) => strings::read(&spec.name, shape, regions.read(&span)?.as_ref()),
+        }?;
+        Ok([self.with_model_shape(spec, shape, spans)?, bytes])
+    }
+
     fn tensor(
         &self,
         spec: &Spec,
@@ -367,6 +399,11 @@ impl ServedModel {
         }
         let tensor = Tensor::from_storage(spec.dtype, shape, storage)
             .ok_or_else(|| ServeError::overloaded(format!("not enough memory for input '{}'", spec.name)))?;
+        self.with_model_shape(spec, shape, tensor)
+    }
+
+    /// Reshapes an input as the configuration states.
+    fn with_model_shape(&self, spec: &Spec, shape: &[usize], tensor: Tensor) -> Result<Tensor> {
         let Some(model_dims) = &spec.reshape else { return Ok(tensor) };
         let batch = usize::from(self.config.max_batch_size > 0);
         resolve(model_dims, &shape[..batch], tensor.len()).and_then(|shape| tensor.reshaped(&shape)).ok_or_else(|| {
@@ -378,7 +415,7 @@ impl ServedModel {
     fn output(&self, request: OutputRequest, result: &JobResult) -> Result<OutputTensor> {
         let OutputRequest { index, output: output_request, region_span } = request;
         let spec = &self.outputs[index];
-        let Some(part) = result.outputs.get(index) else {
+        let Some(part) = result.outputs.get(spec.port) else {
             let message =
                 format!("output '{}': expected more than {index} results, found {}", spec.name, result.outputs.len());
             return Err(ServeError::new(Status::Internal, serving::BAD_TENSOR, message));
@@ -395,12 +432,19 @@ impl ServedModel {
             })?;
         }
         let (name, binary) = (spec.name.clone(), output_request.binary);
+        if output_request.classes > 0 && spec.bytes_port.is_some() {
+            let message = format!("output '{name}': expected a classification of numbers, found one of strings");
+            return Err(ServeError::bad_request(message));
+        }
         if output_request.classes > 0 {
             let (shape, bytes) = self.classes(spec, part, output_request.classes);
             let data = OutputData::Bytes(bytes);
             return Ok(OutputTensor { name, datatype: Datatype::Bytes, shape, data, binary });
         }
-        let bytes = part.bytes();
+        let bytes = match spec.bytes_port.and_then(|port| result.outputs.get(port)) {
+            Some(bytes) => strings::write(&spec.name, &part.tensor, &bytes.tensor)?,
+            None => part.bytes(),
+        };
         let data = match output_request.shared_span.zip(region_span) {
             None => OutputData::Bytes(bytes),
             Some((mut span, (region, index))) => {
@@ -426,7 +470,7 @@ impl ServedModel {
             }
         };
         let shape = shape.into_iter().map(|size| size as i64).collect();
-        Ok(OutputTensor { name, datatype: Datatype::Fixed(spec.dtype), shape, data, binary })
+        Ok(OutputTensor { name, datatype: spec.datatype(), shape, data, binary })
     }
 
     /// Returns the largest values of each row as `value:index` or `value:index:label`.
@@ -529,7 +573,7 @@ pub fn check_spec(
                 format!("expected an {kind} of the model, found '{name}'; the model has {}", names(&model_names));
             return Err(ServeError::repository(message));
         };
-        let datatype_number = Datatype::Fixed(spec.dtype).number();
+        let datatype_number = spec.datatype().number();
         if *data_type != 0 && *data_type != datatype_number {
             return Err(ServeError::repository(format!(
                 "{kind} '{name}': expected data_type {} as in the model, found {}",

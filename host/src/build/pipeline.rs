@@ -147,7 +147,7 @@ impl BuildOutput {
 }
 
 fn constant_port(index: usize, tensor: &Tensor) -> Port {
-    Port { name: format!("c{index}"), ty: TensorType::fixed(tensor.dtype(), tensor.shape()) }
+    Port::tensor(format!("c{index}"), TensorType::fixed(tensor.dtype(), tensor.shape()))
 }
 
 /// Value of `print_after` for all passes.
@@ -209,6 +209,12 @@ pub fn build(
     if program.inputs.len() == model.signature.inputs.len() {
         for (port, info) in program.inputs.iter_mut().zip(&model.signature.inputs) {
             port.name.clone_from(&info.name);
+            port.kind = info.kind;
+        }
+    }
+    if program.outputs.len() == model.signature.outputs.len() {
+        for (port, info) in program.outputs.iter_mut().zip(&model.signature.outputs) {
+            port.kind = info.kind;
         }
     }
     let mut code_options = plugin::options(options.cache_dir.as_deref(), None);

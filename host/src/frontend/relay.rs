@@ -279,7 +279,7 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
             Diagnostic::error(codes::frontends::BAD_NODE, message)
                 .note("inputs and outputs of @main are tensors and tuples of tensors")
         })?;
-        Ok(PortInfo { name, dtype: tensor.dtype, dims: Some(tensor.dims.to_vec()) })
+        Ok(PortInfo::tensor(name, tensor.dtype, Some(tensor.dims.to_vec())))
     };
     let mut inputs = Vec::new();
     for &param in &main.params {

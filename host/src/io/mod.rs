@@ -16,7 +16,7 @@ pub use byoc_ir::tensor::random::{self, filled};
 pub use byoc_onnx::pb;
 
 use byoc_ir::diag::Diagnostic;
-use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::{Tensor, memory, strings};
 use std::path::Path;
 
 /// Reads one tensor from a `.npy`, `.npz` or `.pb` file. For an `.npz` file, reads the entry `entry`, or the only entry
@@ -32,9 +32,21 @@ pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnosti
         Some("pb") => pb::read(path),
         _ => {
             let extension = path.extension().map_or_else(|| "none".to_owned(), |e| format!(".{}", e.to_string_lossy()));
-            Err(bad_file(path, format!("expected the extension .npy, .npz or .pb, found {extension}")))
+            Err(bad_file(path, format!("expected the extension .npy, .npz, .pb or .txt, found {extension}")))
         }
     }
+}
+
+/// Reads the lines of a text file as a vector of strings: the spans and the bytes.
+fn text_lines(path: &Path) -> Result<[Tensor; 2], Diagnostic> {
+    let text = read_text(path).map_err(|error| bad_file(path, error))?;
+    let count = text.bytes().filter(|byte| *byte == b'\n').count() + 1;
+    let _charge = memory::reserve(count.saturating_mul(size_of::<&str>()))?;
+    let lines: Vec<&str> = text.lines().collect();
+    strings::encode(&[lines.len()], &lines).map_err(|error| match error {
+        strings::EncodeError::Memory(error) => Diagnostic::from(error),
+        strings::EncodeError::Invalid(reason) => bad_file(path, reason),
+    })
 }
 
 /// Information that [`peek`] returns about a tensor file.
@@ -44,6 +56,8 @@ pub enum Peeked {
     Header(npy::Header),
     /// Complete tensor, from a format whose type is known only after the elements are read.
     Tensor(Tensor),
+    /// Spans and bytes of strings.
+    Strings([Tensor; 2]),
 }
 
 /// Reads only as much of a tensor file as needed to determine its type.
@@ -52,8 +66,20 @@ pub enum Peeked {
 /// Same as [`read_tensor`].
 pub fn peek(path: &Path, entry: Option<&str>) -> Result<Peeked, Diagnostic> {
     match path.extension().and_then(|e| e.to_str()) {
-        Some("npy") => npy::header_of(path).map(Peeked::Header),
-        Some("npz") => npz::header_of(path, entry).map(Peeked::Header),
+        Some("npy") => match npy::header_of(path)? {
+            header if header.strings.is_some() => npy::read_strings(path).map(Peeked::Strings),
+            header => Ok(Peeked::Header(header)),
+        },
+        Some("npz") => match npz::header_of(path, entry)? {
+            header if header.strings.is_some() => npz::read_strings(path, entry).map(Peeked::Strings),
+            header => Ok(Peeked::Header(header)),
+        },
+        Some("txt") => text_lines(path).map(Peeked::Strings),
+        #[cfg(feature = "onnx")]
+        Some("pb") => Ok(match pb::read_any(path)?.1 {
+            pb::Content::Tensor(tensor) => Peeked::Tensor(tensor),
+            pb::Content::Strings(strings) => Peeked::Strings(strings),
+        }),
         _ => read_tensor(path, entry).map(Peeked::Tensor),
     }
 }

@@ -58,6 +58,7 @@ mod sparse;
 pub mod spatial;
 mod sum;
 mod table;
+pub mod text;
 pub mod trees;
 mod vision;
 mod walk;

@@ -13,6 +13,7 @@ pub mod memory;
 pub mod random;
 pub mod small;
 mod storage;
+pub mod strings;
 mod view;
 
 pub use dtype::{DType, Element};

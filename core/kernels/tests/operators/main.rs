@@ -13,6 +13,7 @@ mod reduce;
 mod relay;
 mod shape;
 mod symbolic;
+mod text;
 mod vision;
 
 use byoc_ir::ir::{AttrValue, Attrs, Type};

@@ -27,6 +27,7 @@ mod run_errors;
 mod skew;
 mod template;
 mod valgrind;
+mod values;
 mod vta;
 
 pub use command::*;

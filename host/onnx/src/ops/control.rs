@@ -46,9 +46,10 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
         );
         return Err(n.invalid_node(message));
     }
-    // Packed sequences are returned as two values.
-    let (mut branches, mut are_packed) = ([Vec::new(), Vec::new()], Vec::new());
+    // Packed sequences are returned as two values, strings with their bytes.
+    let (mut branches, mut forms) = ([Vec::new(), Vec::new()], Vec::new());
     for values in then_values.iter_mut().zip(&mut else_values) {
+        let bytes = [n.string_bytes(*values.0), n.string_bytes(*values.1)];
         let is_packed = match packed_alike(n, [*values.0, *values.1])? {
             Some(fields) => {
                 branches.iter_mut().zip(fields).for_each(|(branch, fields)| branch.extend(fields));
@@ -61,26 +62,48 @@ fn branch(n: &mut Node<'_, '_>) -> Result<Outputs> {
                 false
             }
         };
-        are_packed.push(is_packed);
+        match bytes {
+            [Some(then_bytes), Some(else_bytes)] => {
+                branches[0].push(then_bytes);
+                branches[1].push(else_bytes);
+            }
+            [None, None] => {}
+            _ => {
+                let message = "branches: expected strings in both, found strings in one of them";
+                return Err(Box::new(n.error(codes::frontends::STRING_MISUSE, message)));
+            }
+        }
+        forms.push(Form { is_packed, has_strings: bytes[0].is_some() });
     }
+    let branches_len = branches[0].len();
     let branches = [n.tuple(&branches[0])?, n.tuple(&branches[1])?];
     let result = n.if_else(cond, branches)?;
-    let mut next = 0;
-    let mut field = |n: &mut Node<'_, '_>| {
-        next += 1;
-        n.project(result, next - 1)
-    };
-    let mut outputs = Vec::with_capacity(are_packed.len());
-    for is_packed in are_packed {
-        let value = field(n)?;
-        outputs.push(if is_packed {
-            let shapes = field(n)?;
-            n.packed_sequence([value, shapes])?
-        } else {
-            value
-        });
+    let fields = (0..branches_len as u32).map(|i| n.project(result, i)).collect::<Result<Vec<_>>>()?;
+    rebuild(n, &forms, &fields)
+}
+
+/// Form in which branches and loops hand on a value: sequences as two tensors, and strings with their bytes.
+#[derive(Clone, Copy)]
+struct Form {
+    is_packed: bool,
+    has_strings: bool,
+}
+
+/// Returns the values of these forms that consist of the given tensors.
+fn rebuild(n: &mut Node<'_, '_>, forms: &[Form], tensors: &[ExprId]) -> Result<Vec<ExprId>> {
+    let mut tensors = tensors.iter().copied();
+    let mut values = Vec::with_capacity(forms.len());
+    for &Form { is_packed, has_strings } in forms {
+        let mut next = || tensors.next().ok_or_else(|| n.invalid_node("expected a tensor for each part of a value"));
+        let (first, shapes) = (next()?, is_packed.then(&mut next).transpose()?);
+        let bytes = has_strings.then(&mut next).transpose()?;
+        let value = match shapes {
+            Some(shapes) => n.packed_sequence([first, shapes])?,
+            None => first,
+        };
+        values.push(bytes.map_or(value, |bytes| n.with_bytes(value, bytes)));
     }
-    Ok(outputs)
+    Ok(values)
 }
 
 /// Returns the fields of the sequences of both branches in packed form, unless the branches return tensors or sequences
@@ -176,7 +199,7 @@ fn condition(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
     n.reshape(value, &[])
 }
 
-fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let trip_count = n.optional_input(0).map(|trip_count| counter(n, trip_count)).transpose()?;
     let start = n.optional_input(1).map(|start| condition(n, start)).transpose()?;
@@ -191,7 +214,7 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
             graph.proto.output.len()
         )));
     }
-    if carried_values.iter().any(|&value| is_sequence(n, value)) {
+    if carried_values.iter().any(|&value| is_sequence(n, value) || n.has_strings(value)) {
         let limits = Limits { trips: trip_count, start };
         return match is_unrolled(n, limits).then(|| unroll(n, graph, limits, carried_values.clone())) {
             Some(Ok(outputs)) => Ok(outputs),
@@ -215,6 +238,7 @@ fn repeat(n: &mut Node<'_, '_>) -> Result<Outputs> {
             inputs.push(varying_value.map_or_else(|| n.capture(initial_value), |&value| value));
         }
         let outputs = n.subgraph(graph, &inputs)?;
+        check_numbers(n, &outputs)?;
         // Without an initial condition, the condition from the body has no effect.
         let next = if has_no_condition { None } else { Some(condition(n, outputs[0])?) };
         Ok(Iteration {
@@ -255,45 +279,31 @@ fn repeat_with_sequences(
 ) -> Result<Outputs> {
     let count = carried_values.len();
     let types = sequence_types(n, graph, carried_values)?;
-    // Sequences are carried as two values.
+    let form = |n: &Node<'_, '_>, (value, ty): (&ExprId, &Option<_>)| Form {
+        is_packed: ty.is_some(),
+        has_strings: n.has_strings(*value),
+    };
+    let forms: Vec<Form> = carried_values.iter().zip(&types).map(|pair| form(n, pair)).collect();
+    // Sequences are carried as two values, strings with their bytes.
     let mut initial_values = Vec::new();
     for (&value, ty) in carried_values.iter().zip(&types) {
-        let Some((dtype, rank)) = *ty else {
-            initial_values.push(value);
-            continue;
-        };
-        let packed = match sequence::element_type(n, value)? {
-            Some(_) => sequence::pack(n, value)?,
-            None => sequence::empty(n, dtype, rank)?,
-        };
-        initial_values.extend([packed.data, packed.shapes]);
+        carry(n, value, *ty, &mut initial_values)?;
     }
-    let rebuild = |n: &mut Node<'_, '_>, values: &[ExprId]| -> Result<Vec<ExprId>> {
-        let mut values = values.iter().copied();
-        let mut next = || values.next().ok_or_else(|| n.invalid_node("expected as many values as the loop carries"));
-        let fields = types.iter().map(|ty| Ok((next()?, if ty.is_some() { Some(next()?) } else { None })));
-        let fields = fields.collect::<Result<Vec<_>>>()?;
-        let value = |(value, shapes): (ExprId, Option<ExprId>)| match shapes {
-            Some(shapes) => n.packed_sequence([value, shapes]),
-            None => Ok(value),
-        };
-        fields.into_iter().map(value).collect()
-    };
     let has_no_condition = limits.start.is_none();
     let mut body = |n: &mut Node<'_, '_>, iteration: ExprId, values: &[ExprId]| {
         let mut inputs = vec![iteration, n.scalar(DType::Bool, 1.0)];
-        inputs.extend(rebuild(n, values)?);
+        inputs.extend(rebuild(n, &forms, values)?);
         let outputs = n.subgraph(graph, &inputs)?;
+        check_numbers(n, &outputs[count + 1..])?;
         let next = if has_no_condition { None } else { Some(condition(n, outputs[0])?) };
         let mut carried_values = Vec::new();
-        for (&value, ty) in outputs[1..=count].iter().zip(&types) {
-            match ty {
-                Some(_) => {
-                    let packed = sequence::pack(n, value)?;
-                    carried_values.extend([packed.data, packed.shapes]);
-                }
-                None => carried_values.push(value),
+        for ((&value, ty), form) in outputs[1..=count].iter().zip(&types).zip(&forms) {
+            if n.has_strings(value) != form.has_strings {
+                let message =
+                    "body: expected strings for each loop-carried value of strings, and numbers for the others";
+                return Err(Box::new(n.error(codes::frontends::STRING_MISUSE, message)));
             }
+            carry(n, value, *ty, &mut carried_values)?;
         }
         Ok(Iteration {
             next: next.filter(|&next| !is_true(n, next)),
@@ -305,9 +315,36 @@ fn repeat_with_sequences(
     let value_count = initial_values.len();
     let limits = Limits { start: limits.start.filter(|&start| !is_true(n, start)), ..limits };
     let results = run_loop(n, limits, Carried::read(initial_values), &mut body)?;
-    let mut outputs = rebuild(n, &results[..value_count])?;
+    let mut outputs = rebuild(n, &forms, &results[..value_count])?;
     outputs.extend(&results[value_count..]);
     Ok(outputs)
+}
+
+/// Adds the tensors in which a loop carries a value; `ty` is the type of the tensors of a sequence.
+fn carry(n: &mut Node<'_, '_>, value: ExprId, ty: Option<(DType, usize)>, tensors: &mut Vec<ExprId>) -> Result<()> {
+    match ty {
+        None => tensors.push(value),
+        Some((dtype, rank)) => {
+            let packed = match sequence::element_type(n, value)? {
+                Some(_) => sequence::pack(n, value)?,
+                None => sequence::empty(n, dtype, rank)?,
+            };
+            tensors.extend([packed.data, packed.shapes]);
+        }
+    }
+    tensors.extend(n.string_bytes(value));
+    Ok(())
+}
+
+/// Checks that none of the scan outputs of a loop has strings.
+fn check_numbers(n: &Node<'_, '_>, outputs: &[ExprId]) -> Result<()> {
+    match outputs.iter().any(|&output| n.has_strings(output)) {
+        true => {
+            let message = "body: expected numbers as results of each iteration, found strings";
+            Err(Box::new(n.error(codes::frontends::STRING_MISUSE, message)))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Returns the element type and rank of each carried sequence; `None` for a tensor. A conversion of the body tells what
@@ -362,6 +399,7 @@ fn unroll(n: &mut Node<'_, '_>, graph: &FlatGraph, limits: Limits, mut carried_v
             let condition = condition(n, outputs[0])?;
             continues = known(n, condition, "condition")? != 0;
         }
+        check_numbers(n, &outputs[count + 1..])?;
         carried_values = outputs[1..=count].to_vec();
         scan_rows.iter_mut().zip(&outputs[count + 1..]).for_each(|(rows, &value)| rows.push(value));
         iteration += 1;

@@ -1,6 +1,6 @@
 //! Elementwise operators: arithmetic, comparison, logic, activations, casts.
 
-use super::{Node, Outputs, Result, Row, attrs, single_output};
+use super::{Node, Outputs, Result, Row, attrs, single_output, text};
 use crate::tensor;
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
@@ -207,9 +207,12 @@ fn shift(n: &mut Node<'_, '_>, op: &str) -> Result<Outputs> {
     single_output(n.op_without_attrs(op, &[data, shift_amount])?)
 }
 
-fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let dtype_number = n.int_attr("to", 0)?;
     let dtype_number = i32::try_from(dtype_number).unwrap_or(0);
+    if dtype_number == tensor::STRING {
+        return single_output(text::to_strings(n)?);
+    }
     let dtype = tensor::dtype(dtype_number).ok_or_else(|| {
         n.invalid_node(format!("attribute to: unsupported element type {}", tensor::type_name(dtype_number)))
     })?;
@@ -219,6 +222,9 @@ fn cast(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Casts `x` as the attributes `saturate` and `round_mode` of the node specify.
 pub(super) fn cast_to(n: &mut Node<'_, '_>, x: ExprId, dtype: DType) -> Result<ExprId> {
+    if n.has_strings(x) {
+        return text::to_numbers(n, dtype);
+    }
     if n.dtype(x)? == dtype {
         return Ok(n.forward(x));
     }
@@ -229,8 +235,11 @@ pub(super) fn cast_to(n: &mut Node<'_, '_>, x: ExprId, dtype: DType) -> Result<E
     n.op("cast", &[x], attrs![dtype: dtype, saturate: saturate, round_mode: rounding.as_str()])
 }
 
-fn cast_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn cast_like(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let (x, template) = (n.input(0)?, n.input(1)?);
+    if n.has_strings(template) {
+        return single_output(text::to_strings(n)?);
+    }
     let dtype = n.dtype(template)?;
     single_output(cast_to(n, x, dtype)?)
 }

@@ -1,9 +1,9 @@
-//! Feature operators and linear models of the domain `ai.onnx.ml`, for numeric data. Trees and support vector machines
+//! Feature operators and linear models of the domain `ai.onnx.ml`. Trees and support vector machines
 //! are in [`trees`](super::trees) and [`svm`](super::svm).
 
 use super::super::state::Error;
 use super::super::tensor::from_f64s;
-use super::{Node, Outputs, Result, Row, attrs, single_output};
+use super::{Node, Outputs, Result, Row, attrs, single_output, text};
 use byoc_ir::diag::codes;
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::{DType, OutOfMemory, Tensor, element_count, memory};
@@ -26,6 +26,7 @@ pub const ROWS: &[Row] = &[
         let is_above = n.with_scalar("greater", data, threshold)?;
         single_output(n.cast(is_above, n.dtype(data)?)?)
     }),
+    ("CategoryMapper", 1, category_mapper),
     ("FeatureVectorizer", 1, |n| {
         let mut columns = Vec::with_capacity(n.input_count());
         for input in n.all_inputs()? {
@@ -35,7 +36,7 @@ pub const ROWS: &[Row] = &[
         single_output(n.concatenate(&columns, 1)?)
     }),
     ("Imputer", 1, imputer),
-    ("LabelEncoder", 2, label_encoder),
+    ("LabelEncoder", 1, label_encoder),
     ("LinearClassifier", 1, linear_classifier),
     ("LinearRegressor", 1, |n| {
         let data = rows_of(n)?;
@@ -47,17 +48,7 @@ pub const ROWS: &[Row] = &[
         single_output(post_transform(n, scores, &transform)?)
     }),
     ("Normalizer", 1, normalizer),
-    ("OneHotEncoder", 1, |n| {
-        let Some(categories) = n.ints_attr("cats_int64s")?.filter(|categories| !categories.is_empty()) else {
-            return Err(unsupported(n, "categories other than integers", "number the categories before training"));
-        };
-        let data = n.input(0)?;
-        let data = n.cast(data, DType::I64)?;
-        let data = n.op("expand_dims", &[data], attrs![axis: -1i64])?;
-        let categories = n.vector(&categories);
-        let is_category = n.op_without_attrs("equal", &[data, categories])?;
-        single_output(n.cast(is_category, DType::F32)?)
-    }),
+    ("OneHotEncoder", 1, one_hot_encoder),
     ("Scaler", 1, |n| {
         let data = n.input(0)?;
         let data = n.cast(data, DType::F32)?;
@@ -69,6 +60,7 @@ pub const ROWS: &[Row] = &[
         let difference = n.op_without_attrs("subtract", &[data, offset])?;
         single_output(n.op_without_attrs("multiply", &[difference, scale])?)
     }),
+    ("ZipMap", 1, zip_map),
 ];
 
 /// Creates the error for an unsupported form of the operator.
@@ -91,19 +83,41 @@ pub(super) fn rows_of(n: &mut Node<'_, '_>) -> Result<ExprId> {
     }
 }
 
-/// Returns the class labels, which must be integers.
-pub(super) fn class_labels(n: &Node<'_, '_>, integers: &str, strings: &str) -> Result<Vec<i64>> {
-    match n.ints_attr(integers)?.filter(|labels| !labels.is_empty()) {
-        Some(labels) => Ok(labels),
-        None if n.has(strings) => Err(unsupported(n, "string class labels", "number the classes before training")),
-        None => Err(n.invalid_node(format!("attribute {integers} is missing"))),
+/// Labels of classes.
+pub(super) enum Labels {
+    Numbers(Vec<i64>),
+    Strings(Vec<String>),
+}
+
+impl Labels {
+    pub fn len(&self) -> usize {
+        match self {
+            Labels::Numbers(labels) => labels.len(),
+            Labels::Strings(labels) => labels.len(),
+        }
     }
 }
 
+/// Returns the class labels.
+pub(super) fn class_labels(n: &Node<'_, '_>, integers: &str, strings: &str) -> Result<Labels> {
+    if let Some(labels) = n.ints_attr(integers)?.filter(|labels| !labels.is_empty()) {
+        return Ok(Labels::Numbers(labels));
+    }
+    let labels = n.strings_attr(strings)?.filter(|labels| !labels.is_empty());
+    labels.map(Labels::Strings).ok_or_else(|| n.invalid_node(format!("attribute {integers} or {strings} is missing")))
+}
+
 /// Looks up the label of each class index in `class`.
-pub(super) fn labels_of(n: &mut Node<'_, '_>, labels: &[i64], class: ExprId) -> Result<ExprId> {
-    let labels = n.vector(labels);
-    n.op("take", &[labels, class], attrs![axis: 0, mode: "fast"])
+pub(super) fn labels_of(n: &mut Node<'_, '_>, labels: &Labels, class: ExprId) -> Result<ExprId> {
+    let (labels, bytes) = match labels {
+        Labels::Numbers(labels) => (n.vector(labels), None),
+        Labels::Strings(labels) => {
+            let labels = n.string_tensor(&[labels.len()], labels)?;
+            (labels, n.string_bytes(labels))
+        }
+    };
+    let label = n.op("take", &[labels, class], attrs![axis: 0, mode: "fast"])?;
+    Ok(bytes.map_or(label, |bytes| n.with_bytes(label, bytes)))
 }
 
 /// Applies the attribute `post_transform` to a matrix of scores.
@@ -186,7 +200,11 @@ pub(super) fn check_count(n: &Node<'_, '_>, name: &str, found: usize, expected: 
 
 /// Computes data * coefficients^T + intercepts, with one row of coefficients per target.
 fn linear_scores(n: &mut Node<'_, '_>, data: ExprId, targets: usize) -> Result<ExprId> {
-    let coefficients = n.floats_attr("coefficients")?.unwrap_or_default();
+    let mut coefficients = n.floats_attr("coefficients")?.unwrap_or_default();
+    // As in ONNX Runtime, there are as many features as the data has, whatever the number of coefficients.
+    if let Some(columns) = n.ty(data)?.dims[1].fixed() {
+        coefficients.truncate(columns.saturating_mul(targets));
+    }
     if coefficients.is_empty() || !coefficients.len().is_multiple_of(targets) {
         let message = format!("attribute coefficients: expected a multiple of {targets}, found {}", coefficients.len());
         return Err(n.invalid_node(message));
@@ -269,32 +287,105 @@ fn imputer(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.op_without_attrs("where", &[is_missing, values, data])?)
 }
 
-/// Maps keys to values by comparing each element with every key.
-fn label_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {
-    let numbers = |name: &str| -> Result<Option<Tensor>> {
-        if let Some(tensor) = n.tensor_attr(&format!("{name}_tensor"))? {
-            return Ok(Some(tensor));
+/// Keys or values of a table: a vector.
+enum Entries {
+    Numbers(Tensor),
+    Strings(ExprId),
+}
+
+impl Entries {
+    /// Reads the entries in the attributes whose names begin with `name`.
+    fn read(n: &mut Node<'_, '_>, name: &str) -> Result<Option<Entries>> {
+        let tensor_name = format!("{name}_tensor");
+        if let Some(strings) = n.string_tensor_attr(&tensor_name)? {
+            return Ok(Some(Entries::Strings(strings)));
+        }
+        if let Some(tensor) = n.tensor_attr(&tensor_name)? {
+            return Ok(Some(Entries::Numbers(tensor)));
         }
         if let Some(values) = n.floats_attr(&format!("{name}_floats"))?.filter(|values| !values.is_empty()) {
-            return Ok(Some(from_f64s(DType::F32, &[values.len()], &values)));
+            return Ok(Some(Entries::Numbers(from_f64s(DType::F32, &[values.len()], &values))));
         }
-        let values = n.ints_attr(&format!("{name}_int64s"))?.filter(|values| !values.is_empty());
-        Ok(values.map(|values| Tensor::from_vec(&[values.len()], values)))
-    };
-    let (Some(keys), Some(values)) = (numbers("keys")?, numbers("values")?) else {
-        return Err(unsupported(n, "keys or values that are strings", "encode strings before the model"));
-    };
-    if keys.len() != values.len() {
-        return Err(n.invalid_node(format!("expected {} values, one per key, found {}", keys.len(), values.len())));
+        if let Some(values) = n.ints_attr(&format!("{name}_int64s"))?.filter(|values| !values.is_empty()) {
+            return Ok(Some(Entries::Numbers(Tensor::from_vec(&[values.len()], values))));
+        }
+        let strings = n.strings_attr(&format!("{name}_strings"))?.filter(|strings| !strings.is_empty());
+        strings.map(|strings| Entries::strings(n, &strings)).transpose()
     }
-    let default = match n.tensor_attr("default_tensor")? {
-        Some(tensor) => tensor,
-        None if values.dtype().is_float() => Tensor::scalar(n.float_attr("default_float", 0.0)? as f32),
-        None => Tensor::scalar(n.int_attr("default_int64", -1)?),
+
+    fn strings(n: &mut Node<'_, '_>, strings: &[String]) -> Result<Entries> {
+        Ok(Entries::Strings(n.string_tensor(&[strings.len()], strings)?))
+    }
+
+    fn len(&self, n: &Node<'_, '_>) -> Result<usize> {
+        match self {
+            Entries::Numbers(tensor) => Ok(tensor.len()),
+            Entries::Strings(strings) => Ok(n.shape(*strings)?.iter().product()),
+        }
+    }
+}
+
+/// Maps numbers or strings to numbers or strings.
+pub(super) fn label_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    // Version 1 of the operator numbers the classes in order.
+    if let Some(words) = n.strings_attr("classes_strings")? {
+        return exchange(n, &words, (0..words.len() as i64).collect());
+    }
+    let (keys, values) = (Entries::read(n, "keys")?, Entries::read(n, "values")?);
+    let (Some(keys), Some(values)) = (keys, values) else {
+        return Err(n.invalid_node("expected attributes with keys and values"));
     };
-    let (dtype, is_nan_key) =
-        (values.dtype(), keys.view().to_f64s().iter().map(|key| key.is_nan()).collect::<Vec<_>>());
-    let data = n.input(0)?;
+    let default = match &values {
+        Entries::Strings(_) => match n.string_tensor_attr("default_tensor")? {
+            Some(strings) => strings,
+            None => default_string(n)?,
+        },
+        Entries::Numbers(values) => {
+            let default = match n.tensor_attr("default_tensor")? {
+                Some(tensor) => tensor,
+                None if values.dtype().is_float() => Tensor::scalar(n.float_attr("default_float", 0.0)? as f32),
+                None => Tensor::scalar(n.int_attr("default_int64", -1)?),
+            };
+            n.tensor(default)
+        }
+    };
+    single_output(map_entries(n, keys, values, default)?)
+}
+
+/// Maps the elements of input 0, which are keys, to the values at the same positions, and others to the default.
+fn map_entries(n: &mut Node<'_, '_>, keys: Entries, values: Entries, default: ExprId) -> Result<ExprId> {
+    let (key_count, value_count) = (keys.len(n)?, values.len(n)?);
+    if key_count != value_count {
+        return Err(n.invalid_node(format!("expected {key_count} values, one per key, found {value_count}")));
+    }
+    let (is_known, position) = match keys {
+        Entries::Strings(keys) => {
+            let strings = n.strings(0)?;
+            let position = text::lookup(n, strings, keys)?;
+            (n.with_scalar("greater_equal", position, 0.0)?, n.with_scalar("maximum", position, 0.0)?)
+        }
+        Entries::Numbers(keys) => number_position(n, keys)?,
+    };
+    let values = match values {
+        Entries::Numbers(values) => n.tensor(values),
+        Entries::Strings(values) => {
+            let bytes = n.string_bytes(values);
+            let spans = n.op("take", &[values, position], attrs![axis: 0, mode: "fast"])?;
+            let strings = bytes.map_or(spans, |bytes| n.with_bytes(spans, bytes));
+            return text::or_default(n, is_known, strings, default);
+        }
+    };
+    let dtype = n.dtype(values)?;
+    let value = n.op("take", &[values, position], attrs![axis: 0, mode: "fast"])?;
+    let default = n.reshape(default, &[])?;
+    let default = n.cast(default, dtype)?;
+    n.op_without_attrs("where", &[is_known, value, default])
+}
+
+/// Returns whether each number in input 0 is a key, and its position among the keys, by comparing it with all of them.
+fn number_position(n: &mut Node<'_, '_>, keys: Tensor) -> Result<(ExprId, ExprId)> {
+    let is_nan_key = keys.view().to_f64s().iter().map(|key| key.is_nan()).collect::<Vec<_>>();
+    let data = numbers(n, 0)?;
     let data = n.cast(data, keys.dtype())?;
     let data = n.op("expand_dims", &[data], attrs![axis: -1i64])?;
     let keys = n.tensor(keys);
@@ -306,11 +397,82 @@ fn label_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {
     }
     let has_key = n.op("any", &[is_key], attrs![axis: [-1i64]])?;
     let is_key = n.cast(is_key, DType::F32)?;
-    let position = n.op("argmax", &[is_key], attrs![axis: [-1i64]])?;
-    let values = n.tensor(values);
-    let value = n.op("take", &[values, position], attrs![axis: 0, mode: "fast"])?;
-    let default = n.tensor(default);
-    let default = n.op("reshape", &[default], attrs![newshape: Vec::<i64>::new()])?;
-    let default = n.cast(default, dtype)?;
-    single_output(n.op_without_attrs("where", &[has_key, value, default])?)
+    Ok((has_key, n.op("argmax", &[is_key], attrs![axis: [-1i64]])?))
+}
+
+/// Returns input `i`, which must be numbers.
+fn numbers(n: &Node<'_, '_>, i: usize) -> Result<ExprId> {
+    let value = n.input(i)?;
+    if n.has_strings(value) {
+        let message = format!("input {i}: expected numbers, as the attributes have numbers, found strings");
+        return Err(Box::new(n.error(codes::frontends::STRING_MISUSE, message)));
+    }
+    Ok(value)
+}
+
+/// Maps strings to numbers or numbers to strings, depending on the input.
+fn exchange(n: &mut Node<'_, '_>, words: &[String], numbers: Vec<i64>) -> Result<Outputs> {
+    let words = Entries::strings(n, words)?;
+    let numbers = Entries::Numbers(Tensor::from_vec(&[numbers.len()], numbers));
+    if n.has_strings(n.input(0)?) {
+        let default = n.tensor(Tensor::scalar(n.int_attr("default_int64", -1)?));
+        return single_output(map_entries(n, words, numbers, default)?);
+    }
+    let default = default_string(n)?;
+    single_output(map_entries(n, numbers, words, default)?)
+}
+
+/// Returns the string for elements that are no key.
+fn default_string(n: &mut Node<'_, '_>) -> Result<ExprId> {
+    let default = n.str_attr("default_string", "_Unused")?;
+    n.string_tensor(&[], &[default])
+}
+
+pub(super) fn category_mapper(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let words = n.strings_attr("cats_strings")?.unwrap_or_default();
+    let numbers = n.ints_attr("cats_int64s")?.unwrap_or_default();
+    exchange(n, &words, numbers)
+}
+
+pub(super) fn one_hot_encoder(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let data = n.input(0)?;
+    let (data, categories) = if n.has_strings(data) {
+        let words = n.strings_attr("cats_strings")?.unwrap_or_default();
+        let (strings, keys) = (n.strings(0)?, n.string_tensor(&[words.len()], &words)?);
+        let is_required = n.int_attr("zeros", 1)? == 0;
+        (text::lookup_of(n, strings, keys, is_required)?, (0..words.len() as i64).collect())
+    } else {
+        (n.cast(data, DType::I64)?, n.ints_attr("cats_int64s")?.unwrap_or_default())
+    };
+    if categories.is_empty() {
+        return Err(n.invalid_node("expected categories of the type of the input, found none"));
+    }
+    let data = n.op("expand_dims", &[data], attrs![axis: -1i64])?;
+    let categories = n.vector(&categories);
+    let is_category = n.op_without_attrs("equal", &[data, categories])?;
+    single_output(n.cast(is_category, DType::F32)?)
+}
+
+/// Creates a map from labels to values for each row of input 0. The labels are in ascending order, as in ONNX Runtime's
+/// maps.
+fn zip_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let labels = class_labels(n, "classlabels_int64s", "classlabels_strings")?;
+    let data = n.input(0)?;
+    let rows = if n.rank(data)? == 1 { n.op("expand_dims", &[data], attrs![axis: 0])? } else { data };
+    let [_, columns] = n.dims_of_rank::<2>(rows)?;
+    if let Some(columns) = columns.fixed().filter(|&columns| columns != labels.len()) {
+        return Err(n.invalid_node(format!("expected {columns} class labels, one per column, found {}", labels.len())));
+    }
+    let mut order: Vec<usize> = (0..labels.len()).collect();
+    match &labels {
+        Labels::Numbers(labels) => order.sort_by_key(|&i| labels[i]),
+        Labels::Strings(labels) => order.sort_by_key(|&i| &labels[i]),
+    }
+    let order: Vec<i64> = order.into_iter().map(|i| i as i64).collect();
+    let order = n.vector(&order);
+    let rows = n.op("take", &[rows, order], attrs![axis: 1, mode: "fast"])?;
+    let keys = labels_of(n, &labels, order)?;
+    let bytes = n.string_bytes(keys);
+    let maps = n.maps(rows, keys)?;
+    single_output(bytes.map_or(maps, |bytes| n.with_bytes(maps, bytes)))
 }

@@ -33,13 +33,17 @@ mod sequence;
 mod shape;
 mod signal;
 mod slice;
+pub mod strings;
 mod svm;
+mod text;
 mod training;
 mod trees;
 
 use super::node::{Node, Outputs, attrs};
 use super::proto::{STANDARD_DOMAIN, is_standard_domain};
 use super::state::Result;
+use byoc_ir::interface::{PortInfo, PortKind};
+use byoc_ir::ir::ExprId;
 
 /// Converter of a node to Relay calls.
 pub type Convert = fn(&mut Node<'_, '_>) -> Result<Outputs>;
@@ -91,6 +95,7 @@ const STANDARD: &[&[Row]] = &[
     sequence::ROWS,
     signal::ROWS,
     slice::ROWS,
+    text::ROWS,
 ];
 
 fn rows(domain: &str) -> impl Iterator<Item = &'static Row> {
@@ -113,8 +118,25 @@ pub fn names(domain: &str) -> impl Iterator<Item = &'static str> {
     rows(domain).map(|(name, _, _)| *name)
 }
 
+/// Converts the value of an output of the model to the form of its port.
+///
+/// # Errors
+/// If the tensors of a sequence have different ranks.
+pub fn output(n: &mut Node<'_, '_>, port: &PortInfo, value: ExprId) -> Result<ExprId> {
+    let is_other = matches!(port.kind, PortKind::Tensor | PortKind::Strings | PortKind::Maps | PortKind::StringMaps);
+    if is_other || n.is_packed(value) {
+        return Ok(value);
+    }
+    let (bytes, presence) = (n.string_bytes(value), n.presence(value));
+    let sequence = sequence::packed_output(n, value, port.dtype)?;
+    if let Some(presence) = presence {
+        n.set_presence(sequence, presence);
+    }
+    Ok(bytes.map_or(sequence, |bytes| n.with_bytes(sequence, bytes)))
+}
+
 /// Wraps the output of a single-output operator.
-fn single_output(value: byoc_ir::ir::ExprId) -> Result<Outputs> {
+fn single_output(value: ExprId) -> Result<Outputs> {
     Ok(vec![value])
 }
 

@@ -53,13 +53,31 @@ fn first_rows(n: &mut Node<'_, '_>, rows: ExprId, count: ExprId) -> Result<ExprI
     n.op("dyn.strided_slice", &[rows, start, count, step], attrs![axes: [0i64]])
 }
 
-fn unique(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn unique(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
+    let bytes = n.string_bytes(data);
+    // Strings are compared by their rank, and selected by their positions.
+    let keys = match bytes {
+        Some(bytes) => n.op_without_attrs("text.rank", &[bytes, data])?,
+        None => data,
+    };
     let mut attributes = attrs![is_sorted: n.int_attr("sorted", 1)? != 0];
     if n.has("axis") {
         let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)?;
         attributes = attributes.with("axis", axis as i64);
     }
-    let unique_outputs = n.op("unique_slices", &[data], attributes)?;
-    (0..n.output_count().min(4)).map(|i| n.project(unique_outputs, i as u32)).collect()
+    let axis = attributes.get("axis").cloned();
+    let unique_outputs = n.op("unique_slices", &[keys], attributes)?;
+    let outputs = (0..n.output_count().min(4)).map(|i| n.project(unique_outputs, i as u32));
+    let mut outputs: Outputs = outputs.collect::<Result<_>>()?;
+    if let Some(bytes) = bytes {
+        let positions = n.project(unique_outputs, 1)?;
+        let (data, axis) = match axis {
+            Some(axis) => (data, axis),
+            None => (n.op("reshape", &[data], attrs![newshape: [-1i64]])?, 0.into()),
+        };
+        let values = n.op("take", &[data, positions], attrs![axis: axis, mode: "fast"])?;
+        outputs[0] = n.with_bytes(values, bytes);
+    }
+    Ok(outputs)
 }

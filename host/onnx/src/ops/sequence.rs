@@ -7,7 +7,10 @@
 
 use super::loops::{Carried, Iteration, Limits, counter, run_loop};
 use super::{Node, Outputs, Result, Row, attrs, single_output};
+use crate::tensor::STRING;
+use byoc_ir::diag::codes;
 use byoc_ir::ir::{AttrValue, ExprId, Type};
+use byoc_ir::tensor::strings::BEGIN_SHIFT;
 use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
@@ -18,12 +21,17 @@ pub const ROWS: &[Row] = &[
     }),
     ("OptionalGetElement", 15, |n| {
         let value = n.input(0)?;
-        single_output(n.forward(value))
+        if !n.is_optional(value) {
+            return single_output(n.forward(value));
+        }
+        if n.presence(value).is_some() {
+            let Packed { data, shapes } = pack(n, value)?;
+            return single_output(n.packed_sequence([data, shapes])?);
+        }
+        let (sequence, position) = (pack(n, value)?, n.tensor(Tensor::scalar(0i64)));
+        single_output(at(n, sequence, position)?)
     }),
-    ("OptionalHasElement", 15, |n| {
-        let is_present = n.optional_input(0).is_some();
-        single_output(n.scalar(DType::Bool, f64::from(u8::from(is_present))))
-    }),
+    ("OptionalHasElement", 15, has_element),
     ("SequenceAt", 11, |n| {
         let value = n.input(0)?;
         if let Sequence::Known(elements) = read(n, value)?
@@ -39,14 +47,17 @@ pub const ROWS: &[Row] = &[
         let elements = n.all_inputs()?;
         single_output(n.tuple(&elements)?)
     }),
-    ("SequenceEmpty", 11, |n| single_output(n.tuple(&[])?)),
+    ("SequenceEmpty", 11, |n| {
+        let sequence = n.tuple(&[])?;
+        if n.int_attr("dtype", 1)? != i64::from(STRING) {
+            return single_output(sequence);
+        }
+        let bytes = n.zeros(DType::U8, &[0])?;
+        single_output(n.with_bytes(sequence, bytes))
+    }),
     ("SequenceErase", 11, erase),
     ("SequenceInsert", 11, insert),
-    ("SequenceLength", 11, |n| {
-        let value = n.input(0)?;
-        let length = length(n, value)?;
-        single_output(length)
-    }),
+    ("SequenceLength", 11, sequence_length),
     ("SequenceMap", 17, sequence_map),
     ("SplitToSequence", 11, split_to_sequence),
 ];
@@ -79,6 +90,97 @@ fn read(n: &mut Node<'_, '_>, value: ExprId) -> Result<Sequence> {
     }
     let elements = (0..fields.len()).map(|i| n.project(value, i as u32)).collect::<Result<Vec<_>>>()?;
     Ok(Sequence::Known(elements))
+}
+
+pub(super) fn has_element(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let value = n.optional_input(0);
+    if let Some(value) = value.filter(|&value| n.is_optional(value)) {
+        if let Some(presence) = n.presence(value) {
+            return single_output(presence);
+        }
+        let length = length(n, value)?;
+        return single_output(n.with_scalar("greater", length, 0.0)?);
+    }
+    single_output(n.scalar(DType::Bool, f64::from(u8::from(value.is_some()))))
+}
+
+pub(super) fn sequence_length(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    let value = n.input(0)?;
+    let length = length(n, value)?;
+    single_output(length)
+}
+
+/// Applies a function of the elements' values to the tensors of a sequence.
+pub(super) fn map_fields(
+    n: &mut Node<'_, '_>,
+    value: ExprId,
+    apply: &mut dyn FnMut(&mut Node<'_, '_>, ExprId) -> Result<ExprId>,
+) -> Result<ExprId> {
+    match read(n, value)? {
+        Sequence::Packed(Packed { data, shapes }) => {
+            let data = apply(n, data)?;
+            n.packed_sequence([data, shapes])
+        }
+        Sequence::Known(elements) => {
+            let elements = elements.into_iter().map(|element| apply(n, element)).collect::<Result<Vec<_>>>()?;
+            n.tuple(&elements)
+        }
+    }
+}
+
+/// Gives values, tensors of strings or sequences of them, the same bytes: the bytes of all of them, one after the other.
+pub(super) fn unite(n: &mut Node<'_, '_>, values: &mut [ExprId]) -> Result<ExprId> {
+    let mut parts: Vec<ExprId> = Vec::new();
+    let mut part_of_value = Vec::with_capacity(values.len());
+    for &value in &*values {
+        let Some(bytes) = n.string_bytes(value) else {
+            let message = format!("expected strings in all operands, found {}", n.value_type(value));
+            return Err(Box::new(n.error(codes::frontends::STRING_MISUSE, message)));
+        };
+        part_of_value.push(parts.iter().position(|&part| part == bytes).unwrap_or_else(|| {
+            parts.push(bytes);
+            parts.len() - 1
+        }));
+    }
+    let mut begins = vec![None];
+    for (i, &part) in parts[..parts.len().saturating_sub(1)].iter().enumerate() {
+        let length = byte_count(n, part)?;
+        let begin = match begins[i] {
+            Some(begin) => n.op_without_attrs("add", &[begin, length])?,
+            None => length,
+        };
+        begins.push(Some(begin));
+    }
+    let bytes = n.concatenate(&parts, 0)?;
+    for (value, part) in values.iter_mut().zip(part_of_value) {
+        if let Some(begin) = begins[part] {
+            let offset = n.tensor(Tensor::scalar(1i64 << BEGIN_SHIFT));
+            let offset = n.op_without_attrs("multiply", &[begin, offset])?;
+            let mut shift = |n: &mut Node<'_, '_>, spans| n.op_without_attrs("add", &[spans, offset]);
+            *value = if is_sequence(n, *value) { map_fields(n, *value, &mut shift)? } else { shift(n, *value)? };
+            n.with_bytes(*value, bytes);
+        }
+    }
+    Ok(bytes)
+}
+
+/// Returns the number of bytes, an int64 scalar.
+fn byte_count(n: &mut Node<'_, '_>, bytes: ExprId) -> Result<ExprId> {
+    if let Some(constant) = n.constant_value(bytes) {
+        return Ok(n.tensor(Tensor::scalar(constant.len() as i64)));
+    }
+    let count = n.shape_vector(bytes, 0..1)?;
+    n.reshape(count, &[])
+}
+
+/// Returns an output as a sequence in packed form. An optional value that is present is a sequence of one.
+pub fn packed_output(n: &mut Node<'_, '_>, value: ExprId, dtype: DType) -> Result<ExprId> {
+    let value = if is_sequence(n, value) { value } else { n.tuple(&[value])? };
+    let Packed { data, shapes } = match element_type(n, value)? {
+        Some(_) => pack(n, value)?,
+        None => empty(n, dtype, 0)?,
+    };
+    n.packed_sequence([data, shapes])
 }
 
 /// Returns a sequence in packed form.
@@ -226,7 +328,7 @@ fn concat_from_sequence(n: &mut Node<'_, '_>) -> Result<Outputs> {
 
 /// Applies a subgraph to the corresponding elements of the input sequences. Tensor inputs are passed to every
 /// application.
-fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let graph = n.graph_attr("body")?;
     let inputs = n.all_inputs()?;
     if inputs.iter().any(|&input| n.is_packed(input)) {
@@ -237,13 +339,29 @@ fn sequence_map(n: &mut Node<'_, '_>) -> Result<Outputs> {
     for i in 0..first.len() {
         let mut arguments = Vec::with_capacity(inputs.len());
         for &input in &inputs {
-            arguments.push(if is_sequence(n, input) { n.project(input, i as u32)? } else { input });
+            arguments.push(if is_sequence(n, input) { element(n, input, i)? } else { input });
         }
         for (result, value) in results.iter_mut().zip(n.subgraph(graph, &arguments)?) {
             result.push(value);
         }
     }
-    results.iter().map(|elements| n.tuple(elements)).collect()
+    results.into_iter().map(|elements| tuple(n, elements)).collect()
+}
+
+/// Returns an element of a sequence of known length.
+fn element(n: &mut Node<'_, '_>, sequence: ExprId, i: usize) -> Result<ExprId> {
+    let (element, bytes) = (n.project(sequence, i as u32)?, n.string_bytes(sequence));
+    Ok(bytes.map_or(element, |bytes| n.with_bytes(element, bytes)))
+}
+
+/// Creates a sequence of known length.
+fn tuple(n: &mut Node<'_, '_>, mut elements: Vec<ExprId>) -> Result<ExprId> {
+    if !elements.iter().any(|&element| n.has_strings(element)) {
+        return n.tuple(&elements);
+    }
+    let bytes = unite(n, &mut elements)?;
+    let sequence = n.tuple(&elements)?;
+    Ok(n.with_bytes(sequence, bytes))
 }
 
 /// Maps sequences of a length that the run determines, in a loop.

@@ -74,6 +74,16 @@ fn concat(n: &mut Node<'_, '_>) -> Result<Outputs> {
 }
 
 fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    if let Some(strings) = n.string_tensor_attr("value")? {
+        return single_output(strings);
+    }
+    if n.has("value_string") {
+        let string = n.str_attr("value_string", "")?;
+        return single_output(n.string_tensor(&[], &[string])?);
+    }
+    if let Some(strings) = n.strings_attr("value_strings")? {
+        return single_output(n.string_tensor(&[strings.len()], &strings)?);
+    }
     let value = if let Some(tensor) = n.tensor_attr("value")? {
         tensor
     } else if n.has("value_float") {
@@ -85,25 +95,37 @@ fn constant(n: &mut Node<'_, '_>) -> Result<Outputs> {
     } else if let Some(values) = n.ints_attr("value_ints")? {
         Tensor::from_slice(&[values.len()], &values)
     } else {
-        return Err(n.invalid_node("expected an attribute with a numeric or Boolean value, found none"));
+        return Err(n.invalid_node("expected an attribute with a value, found none"));
     };
     single_output(n.tensor(value))
 }
 
 fn constant_of_shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
+    if let Some(string) = n.string_tensor_attr("value")? {
+        let bytes = n.string_bytes(string);
+        let spans = filled(n, string)?;
+        return single_output(bytes.map_or(spans, |bytes| n.with_bytes(spans, bytes)));
+    }
     let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
-    let dtype = value.dtype();
-    let value = value
-        .reshaped(&[])
-        .ok_or_else(|| n.invalid_node(format!("attribute value: expected one element, found {}", value.len())))?;
     let value = n.tensor(value);
+    single_output(filled(n, value)?)
+}
+
+/// Creates a tensor of the shape in input 0, filled with the only element of `value`.
+fn filled(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId> {
+    let ty = n.ty(value)?;
+    let dtype = ty.dtype;
+    if ty.len() != Some(1) {
+        return Err(n.invalid_node(format!("attribute value: expected one element, found {ty}")));
+    }
+    let value = n.reshape(value, &[])?;
     if let Some(shape) = n.untracked_input(0) {
-        return single_output(n.op("dyn.full", &[value, shape], attrs![dtype: dtype])?);
+        return n.op("dyn.full", &[value, shape], attrs![dtype: dtype]);
     }
     let dims = n.sizes(0, "shape")?.ok_or_else(|| n.invalid_node("input 0 (shape) is missing"))?;
     let dims = check_dims(n, &dims)?;
-    let Some(shape) = fixed_sizes(&dims) else { return single_output(n.broadcast_to(value, &dims)?) };
-    single_output(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
+    let Some(shape) = fixed_sizes(&dims) else { return n.broadcast_to(value, &dims) };
+    n.op("full", &[value], attrs![shape: shape, dtype: dtype])
 }
 
 /// Returns the dimensions, if all are known.
@@ -328,7 +350,7 @@ fn reshape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.reshape_to(data, &result)?)
 }
 
-fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let rank = n.rank(data)? as i64;
     let clamp = |v: i64| (if v < 0 { v.saturating_add(rank) } else { v }).clamp(0, rank) as usize;
@@ -336,7 +358,7 @@ fn shape(n: &mut Node<'_, '_>) -> Result<Outputs> {
     single_output(n.shape_vector(data, start..end.max(start))?)
 }
 
-fn size(n: &mut Node<'_, '_>) -> Result<Outputs> {
+pub(super) fn size(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
     let count = Dim::product(&dims).ok_or_else(|| n.product_error(&dims))?;

@@ -195,6 +195,10 @@ fn classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let ids: BTreeSet<usize> = weights.iter().map(|(_, class, _)| *class).collect();
     let transform = n.str_attr("post_transform", "NONE")?;
     let data = data(n, &forest)?;
+    if labels.len() == 2 && transform != "PROBIT" {
+        let (class, scores) = two_classes(n, &forest, data, &weights, &transform)?;
+        return Ok(vec![labels_of(n, &labels, class)?, n.cast(scores, DType::F32)?]);
+    }
     if labels.len() == 2 && ids.len() == 1 {
         // The scores belong to the second class. The decision threshold is 0.5 for probabilities, and 0 otherwise.
         weights.iter_mut().for_each(|(_, class, _)| *class = 0);
@@ -223,6 +227,73 @@ fn classifier(n: &mut Node<'_, '_>) -> Result<Outputs> {
     let scores = post_transform(n, scores, &transform)?;
     let scores = n.cast(scores, DType::F32)?;
     Ok(vec![labels_of(n, &labels, class)?, scores])
+}
+
+/// Returns the class and the scores of a binary classifier, as ONNX Runtime computes them: where no leaf has a weight for
+/// the second class, the weights of the first one are the score of the second class.
+fn two_classes(
+    n: &mut Node<'_, '_>,
+    forest: &Forest,
+    data: ExprId,
+    weights: &Weights,
+    transform: &str,
+) -> Result<(ExprId, ExprId)> {
+    let base = numbers(n, "base_values")?.unwrap_or_default();
+    if base.len() > 2 {
+        return Err(n.invalid_node(format!("attribute base_values: expected at most 2 values, found {}", base.len())));
+    }
+    let classes = checked_targets(n, 2, weights)?;
+    let scores = forest.scores(n, data, weights, classes, Aggregate::Sum)?;
+    let (mut first, mut second) = (n.slice(scores, 1, 0, 1)?, n.slice(scores, 1, 1, 2)?);
+    let mut has_first = has_weight(n, forest, data, weights, 0)?;
+    let has_second = has_weight(n, forest, data, weights, 1)?;
+    match base[..] {
+        [only] => first = n.with_scalar("add", first, only)?,
+        [of_first, of_second] => {
+            let sum = n.with_scalar("add", first, of_second)?;
+            let negative_sum = n.op_without_attrs("negative", &[sum])?;
+            let with_base = n.with_scalar("add", first, of_first)?;
+            first = n.op_without_attrs("where", &[has_second, negative_sum, with_base])?;
+            let zero = n.scalar(n.dtype(sum)?, 0.0);
+            second = n.op_without_attrs("where", &[has_second, sum, zero])?;
+            let has_no_second = n.op_without_attrs("logical_not", &[has_second])?;
+            has_first = n.op_without_attrs("logical_or", &[has_first, has_no_second])?;
+        }
+        _ => {}
+    }
+    let are_positive = weights.iter().all(|(_, _, weight)| *weight >= 0.0);
+    let is_single = weights.iter().all(|(_, class, _)| *class == weights[0].1);
+    let decisive = n.op_without_attrs("where", &[has_second, second, first])?;
+    let is_second = n.with_scalar("greater", decisive, if is_single && are_positive { 0.5 } else { 0.0 })?;
+    let class = n.cast(is_second, DType::I32)?;
+    let class = n.op("squeeze", &[class], attrs![axis: [1]])?;
+
+    let zero = n.scalar(n.dtype(first)?, 0.0);
+    let own_first = n.op_without_attrs("where", &[has_first, first, zero])?;
+    let both = n.concatenate(&[own_first, second], 1)?;
+    let both = post_transform(n, both, transform)?;
+    if base.len() == 2 {
+        return Ok((class, both));
+    }
+    let negative = n.op_without_attrs("negative", &[first])?;
+    let is_complement = transform != "LOGISTIC" && are_positive;
+    let other = if is_complement { n.with_scalar("add", negative, 1.0)? } else { negative };
+    let pair = n.concatenate(&[other, first], 1)?;
+    let pair = if transform == "LOGISTIC" { post_transform(n, pair, transform)? } else { pair };
+    Ok((class, n.op_without_attrs("where", &[has_second, both, pair])?))
+}
+
+/// Returns whether each row reaches a leaf with a weight for the class, a column; a single element if all rows do, or none.
+fn has_weight(n: &mut Node<'_, '_>, forest: &Forest, data: ExprId, weights: &Weights, class: usize) -> Result<ExprId> {
+    let nodes: BTreeSet<usize> = weights.iter().filter(|(_, own, _)| *own == class).map(|(node, ..)| *node).collect();
+    let is_leaf = |(_, node): &(usize, &TreeNode)| node.mode == Mode::Leaf;
+    let has_all = forest.nodes.iter().enumerate().filter(is_leaf).all(|(i, _)| nodes.contains(&i));
+    if has_all || nodes.is_empty() {
+        return Ok(n.tensor(Tensor::from_bools(&[1, 1], &[has_all])));
+    }
+    let ones: Weights = nodes.into_iter().map(|node| (node, 0, 1.0)).collect();
+    let count = forest.scores(n, data, &ones, 1, Aggregate::Sum)?;
+    n.with_scalar("greater", count, 0.0)
 }
 
 /// Reads a tensor attribute as a list of numbers.

@@ -3,6 +3,7 @@
 use super::program::Port;
 use super::signature::admits;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::interface::PortKind;
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::{DType, Tensor, TensorViewMut, byte_count};
 use std::collections::{BTreeMap, HashMap};
@@ -161,5 +162,6 @@ fn inputs_note(diagnostic: Diagnostic, ports: &[Port]) -> Diagnostic {
 /// Formats the type of a port for messages.
 pub(super) fn show(port: &Port) -> String {
     let dims: Vec<String> = port.ty.dims.iter().map(Dim::to_string).collect();
-    format!("{}[{}]", port.ty.dtype, dims.join(", "))
+    let dtype = if port.kind == PortKind::Strings { "string" } else { port.ty.dtype.name() };
+    format!("{dtype}[{}]", dims.join(", "))
 }

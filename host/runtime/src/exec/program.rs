@@ -12,6 +12,7 @@
 //! A program read from a file is untrusted: [`super::validate()`] checks it first.
 
 use super::wire;
+use byoc_ir::interface::{PortInfo, PortKind};
 use byoc_ir::ir::{Attrs, TensorType};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -65,6 +66,26 @@ pub struct Port {
     /// Element type and dimensions; dimensions may be unknown.
     #[serde(rename = "type", with = "wire::tensor_type")]
     pub ty: TensorType,
+    /// Kind of the value that the tensor belongs to; files name it for values that are no tensors of numbers.
+    #[serde(default, skip_serializing_if = "is_tensor", with = "wire::port_kind")]
+    pub kind: PortKind,
+}
+
+fn is_tensor(kind: &PortKind) -> bool {
+    *kind == PortKind::Tensor
+}
+
+impl Port {
+    /// Creates the port of a tensor of numbers.
+    pub fn tensor(name: impl Into<String>, ty: TensorType) -> Port {
+        Port { name: name.into(), ty, kind: PortKind::Tensor }
+    }
+
+    /// Creates the port that a model file declares; unknown dimensions are left out if the rank is unknown.
+    pub fn declared(info: &PortInfo) -> Port {
+        let ty = TensorType { dtype: info.dtype, dims: info.dims.iter().flatten().cloned().collect() };
+        Port { name: info.name.clone(), ty, kind: info.kind }
+    }
 }
 
 /// Operator of the model file.

@@ -7,10 +7,11 @@
 //! where they are known.
 
 use super::device::{ALIGNMENT, MIN_ALIGNMENT};
-use super::program::{Function, Instr, Place, Program, Reg, VERSION, byte_size};
+use super::program::{Function, Instr, Place, Port, Program, Reg, VERSION, byte_size};
 use super::value::bad_program;
 use super::written;
 use byoc_ir::diag::Diagnostic;
+use byoc_ir::interface::PortKind;
 use byoc_ir::ir::{TensorType, Type};
 use std::collections::BTreeSet;
 
@@ -40,6 +41,8 @@ fn check_header(program: &Program) -> Result<(), String> {
     check_arity(entry, program.inputs.len(), program.outputs.len())
         .and_then(|()| check_types("parameter", entry.registers.iter().map(|r| r.ty.as_ref()), &inputs))
         .map_err(|reason| format!("entry function: {reason}"))?;
+    check_ports(&program.inputs)?;
+    check_ports(&program.outputs)?;
     for region in &program.regions {
         let fallback = program.functions.get(region.fallback as usize);
         let fallback = fallback.ok_or_else(|| {
@@ -65,6 +68,20 @@ fn check_header(program: &Program) -> Result<(), String> {
             port.name,
             Type::Tensor(port.ty.clone().into())
         ));
+    }
+    Ok(())
+}
+
+/// Checks that each value has all of its ports, which follow each other.
+fn check_ports(ports: &[Port]) -> Result<(), String> {
+    for value in ports.chunk_by(|_, next| next.kind == PortKind::Part) {
+        let (port, expected, found) = (&value[0], value[0].kind.parts().len() + 1, value.len());
+        if port.kind == PortKind::Part || found != expected {
+            let (name, kind) = (&port.name, port.kind.name());
+            return Err(format!(
+                "port \"{name}\" of kind {kind}: expected {expected} tensors of a value, found {found}"
+            ));
+        }
     }
     Ok(())
 }

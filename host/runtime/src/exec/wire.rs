@@ -100,6 +100,21 @@ pub mod tensor_type {
     }
 }
 
+/// Serde form of the kind of a port: its name.
+pub mod port_kind {
+    use super::*;
+    use byoc_ir::interface::PortKind;
+
+    pub(crate) fn serialize<S: Serializer>(kind: &PortKind, s: S) -> Result<S::Ok, S::Error> {
+        kind.name().serialize(s)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<PortKind, D::Error> {
+        let name = String::deserialize(d)?;
+        PortKind::parse(&name).ok_or_else(|| D::Error::custom(format!("expected the kind of a value, found {name}")))
+    }
+}
+
 /// Serde form of an optional tensor type.
 pub mod optional_tensor_type {
     use super::*;

@@ -20,3 +20,4 @@ mod repository;
 mod robustness;
 mod shapes;
 mod shared_memory;
+mod strings;

@@ -78,14 +78,14 @@ pub fn plan_in_place(
             types
                 .into_iter()
                 .enumerate()
-                .map(|(i, ty)| Port { name: if is_tuple { format!("{name}.{i}") } else { name.clone() }, ty }),
+                .map(|(i, ty)| Port::tensor(if is_tuple { format!("{name}.{i}") } else { name.clone() }, ty)),
         );
     }
     let types = tensors(module.ty(function.body), "result of @main")?;
     let outputs = types
         .into_iter()
         .enumerate()
-        .map(|(i, ty)| Port { name: output_names.get(i).cloned().unwrap_or_else(|| format!("output_{i}")), ty });
+        .map(|(i, ty)| Port::tensor(output_names.get(i).cloned().unwrap_or_else(|| format!("output_{i}")), ty));
     let outputs = outputs.collect();
     let sources = module.origins.sources().iter();
     let sources =
@@ -94,7 +94,7 @@ pub fn plan_in_place(
     let ports = constants
         .iter()
         .enumerate()
-        .map(|(i, tensor)| Port { name: format!("c{i}"), ty: TensorType::fixed(tensor.dtype(), tensor.shape()) });
+        .map(|(i, tensor)| Port::tensor(format!("c{i}"), TensorType::fixed(tensor.dtype(), tensor.shape())));
     let program = Program {
         version: VERSION,
         entry,

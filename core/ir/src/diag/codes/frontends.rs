@@ -24,6 +24,8 @@ codes! {
     MISSING_VALUE = 521, "value that nothing provides";
     DUPLICATE_VALUE = 522, "duplicate value name";
     UNKNOWN_DOMAIN = 523, "operator domain without an import";
+    STRING_MISUSE = 524, "string where a number is expected, or the reverse";
+    BAD_PATTERN = 525, "invalid pattern";
     CALIBRATION_MISFIT = 530, "calibration data does not match the model";
     CALIBRATION_NOT_FINITE = 531, "non-finite calibration data";
     NO_CALIBRATION_DATA = 532, "no calibration data found";

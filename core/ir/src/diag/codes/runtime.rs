@@ -26,4 +26,5 @@ codes! {
     MODEL_GONE = 623, "model closed or owned by another process";
     MISSING_PACKAGE = 624, "missing Python package";
     SEQUENCE_INDEX = 625, "sequence position out of range";
+    BAD_STRING = 626, "invalid string";
 }

@@ -5,7 +5,7 @@ use super::{Argument, Operand, Recipe, attrs, operand, recipe, weight};
 use crate::generate::draw::{Fill, Sampler};
 use byoc_ir::ir::{AttrValue, Attrs};
 use byoc_ir::op::OpDef;
-use byoc_ir::tensor::DType;
+use byoc_ir::tensor::{DType, strings};
 
 fn list<const N: usize>(values: [i64; N]) -> AttrValue {
     AttrValue::ints(values)
@@ -26,6 +26,7 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler) -> Option<Reci
         .or_else(|| packed(def, sampler))
         .or_else(|| sequences(def, sampler))
         .or_else(|| layers(def, sampler))
+        .or_else(|| text(def, sampler))
 }
 
 fn indexing(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
@@ -348,6 +349,58 @@ fn layers(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
             ],
             attrs([("aggregate", "max".into())]),
         ),
+        _ => None,
+    }
+}
+
+/// Tensors of six strings. They are constants, as the sizes of results depend on them.
+fn text(def: &'static OpDef, sampler: &mut Sampler) -> Option<Recipe> {
+    const WORDS: [&str; 6] = ["", "one two", "One,two", "12", "-3.5", "one"];
+    let exact = |dtype, shape: &[usize], values: Vec<i64>| weight(dtype, shape.to_vec(), Fill::Exactly(values));
+    let bytes = || {
+        let bytes: Vec<i64> = WORDS.concat().bytes().map(i64::from).collect();
+        exact(DType::U8, &[bytes.len()], bytes)
+    };
+    let all_spans = || {
+        let mut begin = 0;
+        let span = |word: &&str| {
+            begin += word.len();
+            strings::span(begin - word.len(), word.len())
+        };
+        WORDS.iter().map(span).collect::<Vec<i64>>()
+    };
+    let spans = |shape: &[usize]| exact(DType::I64, shape, all_spans());
+    let numbers = || operand(DType::I64, vec![2, 7], Fill::Within(0.0, 3.0));
+    match def.name {
+        "text.lookup" => recipe([bytes(), spans(&[2, 3]), bytes(), spans(&[6])], Attrs::none()),
+        "text.equal" | "text.concatenate" => recipe([bytes(), spans(&[6, 1]), bytes(), spans(&[1, 6])], Attrs::none()),
+        "text.rank" => recipe([bytes(), spans(&[2, 3])], Attrs::none()),
+        "text.case" => recipe([bytes(), spans(&[6])], attrs([("action", sampler.pick(&["lower", "upper"]).into())])),
+        "text.match" => recipe([bytes(), spans(&[3, 2])], attrs([("pattern", "[a-z ]*".into())])),
+        "text.keep" => {
+            let flags = weight(DType::Bool, vec![6], Fill::Within(0.0, 1.0));
+            recipe([spans(&[6]), flags], Attrs::none())
+        }
+        "text.split" => recipe([bytes(), spans(&[2, 3])], attrs([("delimiter", sampler.pick(&["", ","]).into())])),
+        "text.tokenize" => {
+            let separators = [exact(DType::U8, &[1], vec![44]), exact(DType::I64, &[1], vec![strings::span(0, 1)])];
+            let marks = exact(DType::I64, &[3], all_spans()[..3].to_vec());
+            let args = [bytes(), spans(&[6])].into_iter().chain(separators).chain([marks]);
+            recipe(args, attrs([("mark", sampler.chance(2).into())]))
+        }
+        "text.from_numbers" => {
+            recipe([operand(sampler.theme.dtype, vec![3, 5], Fill::Within(0.0, 100.0))], Attrs::none())
+        }
+        "text.to_numbers" => {
+            let dtype = sampler.pick(&[DType::F32, DType::F64, DType::I32, DType::U8]);
+            recipe([bytes(), exact(DType::I64, &[2], all_spans()[3..5].to_vec())], attrs([("dtype", dtype.into())]))
+        }
+        "text.ngrams" => {
+            let pool = exact(DType::I64, &[7], vec![0, 1, 2, 0, 1, 1, 2]);
+            let columns = [("counts", list([0, 3])), ("columns", list([0, 1, 2, 3, 4]))];
+            let lengths = [("max_length", 2.into()), ("max_skips", sampler.int(0, 1).into())];
+            recipe([numbers(), pool], Attrs::new(columns.into_iter().chain(lengths)))
+        }
         _ => None,
     }
 }

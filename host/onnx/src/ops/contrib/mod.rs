@@ -9,7 +9,7 @@ mod fused;
 mod group_query;
 mod quantized;
 
-use super::{Node, Outputs, Result, Row, attrs, geometry, index, math, recurrence, shape, single_output, slice};
+use super::{Node, Outputs, Result, Row, attrs, geometry, index, math, recurrence, shape, single_output, slice, text};
 
 pub const TABLES: &[&[Row]] = &[
     arrays::ROWS,
@@ -19,6 +19,7 @@ pub const TABLES: &[&[Row]] = &[
     fused::ROWS,
     group_query::ROWS,
     quantized::ROWS,
+    text::CONTRIB_ROWS,
     EARLY,
 ];
 

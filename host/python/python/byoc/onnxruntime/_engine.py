@@ -67,6 +67,7 @@ class Engine:
         self._backend, self._folder = backend, folder
         symbols = {dim for port in metadata["inputs"] for dim in port[2] or () if isinstance(dim, str)}
         self._dims = {name: size for name, size in dims.items() if name in symbols}
+        self._sequences = {name for name, declared, _ in metadata["inputs"] if declared[0] in ("seq", "optional")}
         self._by_shape: dict[Any, Model] = {}
         self._by_override: dict[tuple[str, ...], Engine] = {}
         self._lock = threading.Lock()
@@ -77,7 +78,7 @@ class Engine:
         except _errors.ModelError as error:
             free = symbols - self._dims.keys()
             unsized = any(dims is None or None in dims for _, _, dims in metadata["inputs"])
-            if error.code in ("E0503", "E0518", "E0501", "E0506", "E0508") or not (free or unsized):
+            if error.code in ("E0503", "E0518", "E0501", "E0506", "E0508", "E0524", "E0525") or not (free or unsized):
                 raise
             if not unsized:
                 self._try_sizes(free)
@@ -111,15 +112,27 @@ class Engine:
         """Returns the model for the shapes of the input arrays."""
         if self.model is not None:
             return self.model
-        key = tuple((name, array.shape) for name, array in sorted(feeds.items()))
+        key = tuple(self._shapes(feeds))
         with self._lock:
             model = self._by_shape.get(key)
             if model is None:
-                model = self._compile({name: array.shape for name, array in feeds.items()})
+                model = self._compile(dict(key))
                 while len(self._by_shape) >= _MAX_SHAPES:
                     self._by_shape.pop(next(iter(self._by_shape)))
                 self._by_shape[key] = model
             return model
+
+    def _shapes(self, feeds: dict[str, Any]) -> list[tuple[str, Any]]:
+        """Returns the shapes of the input tensors, and of sequences the rank of their tensors."""
+        shapes = []
+        for name, value in sorted(feeds.items()):
+            if name not in self._sequences:
+                shapes.append((name, value.shape))
+                continue
+            elements = value if isinstance(value, list) else [] if value is None else [value]
+            rank = elements[0].ndim if elements else 0
+            shapes.append((f"{name}.shapes", (min(len(elements), 1), rank)))
+        return shapes
 
     def overriding(self, names: tuple[str, ...]) -> Engine:
         """Returns the engine for a variant of the model with the named initializers as inputs."""

@@ -54,9 +54,17 @@ def of_model(error: _errors.Error, opsets: dict[str, int]) -> Exception:
         return InvalidArgument.of(f"Invalid model. {text}")
     if error.code in ("E0502", "E0505", "E0523"):
         return InvalidGraph.of(f"This is an invalid model. {text}")
-    if error.code == "E0518":
+    if error.code in ("E0518", "E0524"):
         return NotImplemented.of(text)
     return Fail.of(text)
+
+
+def of_run(error: _errors.Error) -> Exception:
+    """Converts an error of a run."""
+    if error.code == "E0625":
+        return InvalidArgument.of(str(error))
+    # The conversions of the C library that ONNX Runtime calls throw exceptions.
+    return RuntimeException.of(str(error)) if "text.to_numbers" in str(error) else Fail.of(str(error))
 
 
 def _operator(error: _errors.Error) -> str:

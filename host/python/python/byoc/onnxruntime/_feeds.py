@@ -9,7 +9,7 @@ from .._byoc import escaped
 from . import _exceptions
 from ._describe import NodeArg
 from ._exceptions import InvalidArgument
-from ._types import NUMBER_OF_NAME, dtype_of, number_of, type_name
+from ._types import NUMBER_OF_NAME, dtype_of, number_of, strings, type_name
 from ._value import OrtValue
 
 # Type numbers in messages, for types other than tensors.
@@ -148,8 +148,6 @@ def _outer(values: list[Any]) -> Any:
 
 
 def _as_strings(array: Any) -> Any:
-    from ._text import strings
-
     if array.dtype.kind == "S":
         return strings([value.decode("utf-8") for value in array.reshape(-1).tolist()], array.shape)
     # ONNX Runtime truncates strings at the first NUL.

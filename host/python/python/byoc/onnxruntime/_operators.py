@@ -1,5 +1,5 @@
-"""Operators on strings, sequences, maps and optional values, with the results of ONNX Runtime's CPU provider. String
-tensors are object arrays, sequences are lists, maps are dictionaries, and an absent optional value is None."""
+"""Operators on sequences, maps and optional values, with the results of ONNX Runtime's CPU provider. String tensors are
+object arrays, sequences are lists, maps are dictionaries, and an absent optional value is None."""
 
 from __future__ import annotations
 
@@ -25,10 +25,6 @@ def kind_of(declared: tuple[Any, ...]) -> Kind:
 
 class Invalid(ValueError):
     """Error for an argument that ONNX Runtime rejects as invalid."""
-
-
-class Failed(ValueError):
-    """Error for a failure of ONNX Runtime's operator."""
 
 
 class Node:
@@ -88,14 +84,9 @@ def numbers(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
     return [None] * len(node.outputs)
 
 
-def texts(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
-    """Returns the kinds for a string tensor as first result."""
-    return ["text"]
-
-
-def same(place: int = 0) -> Callable[[Node, Mapping[str, Kind]], Sequence[Kind]]:
-    """Returns a function for results with the kind of the input at `place`."""
-    return lambda node, kinds: [kinds.get(node.inputs[place])] * len(node.outputs)
+def same(node: Node, kinds: Mapping[str, Kind]) -> Sequence[Kind]:
+    """Returns the kind of the first input for each result."""
+    return [kinds.get(node.inputs[0])] * len(node.outputs)
 
 
 def operator(name: str, makes: Callable[[Node, Mapping[str, Kind]], Sequence[Kind]], domain: str = "") -> Any:
@@ -147,7 +138,7 @@ def _sequence_insert(call: Call, sequence: list[Any], element: Any, position: An
     return [*sequence[:at], element, *sequence[at:]]
 
 
-@operator("SequenceErase", same())
+@operator("SequenceErase", same)
 def _sequence_erase(call: Call, sequence: list[Any], position: Any = None) -> Any:
     at = _position(-1 if position is None else position, len(sequence), len(sequence))
     return sequence[:at] + sequence[at + 1 :]
@@ -261,223 +252,6 @@ def _loop(call: Call, limit: Any, condition: Any, *states: Any) -> Any:
     return (*kept, *(np.stack(column) if column else np.zeros(0, np.float32) for column in scanned))
 
 
-# Shape operators on string tensors
-
-
-@operator("Identity", same())
+@operator("Identity", same)
 def _identity(call: Call, value: Any) -> Any:
     return list(value) if isinstance(value, list) else value.copy() if hasattr(value, "copy") else value
-
-
-@operator("Reshape", same())
-def _reshape(call: Call, data: Any, shape: Any) -> Any:
-    sizes = [
-        data.shape[axis] if size == 0 and not call.get("allowzero", 0) else size
-        for axis, size in enumerate(shape.tolist())
-    ]
-    return data.reshape(sizes)
-
-
-@operator("Flatten", same())
-def _flatten(call: Call, data: Any) -> Any:
-    import math
-
-    axis = call.get("axis", 1)
-    axis = axis + data.ndim if axis < 0 else axis
-    return data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
-
-
-def _axes(call: Call, given: Any) -> Sequence[int] | None:
-    return given.tolist() if given is not None else call.get("axes")
-
-
-@operator("Squeeze", same())
-def _squeeze(call: Call, data: Any, axes: Any = None) -> Any:
-    found = _axes(call, axes)
-    return data.squeeze(None if found is None else tuple(found))
-
-
-@operator("Unsqueeze", same())
-def _unsqueeze(call: Call, data: Any, axes: Any = None) -> Any:
-    import numpy as np
-
-    return np.expand_dims(data, tuple(_axes(call, axes) or ()))
-
-
-@operator("Transpose", same())
-def _transpose(call: Call, data: Any) -> Any:
-    return data.transpose(call.get("perm"))
-
-
-@operator("Concat", same())
-def _concat(call: Call, *values: Any) -> Any:
-    import numpy as np
-
-    return np.concatenate(values, axis=call.get("axis", 0))
-
-
-@operator("Gather", same())
-def _gather(call: Call, data: Any, places: Any) -> Any:
-    import numpy as np
-
-    axis = call.get("axis", 0)
-    size = data.shape[axis]
-    outside = (places < -size) | (places >= size)
-    if outside.any():
-        wrong = int(places[outside].flat[0])
-        raise ValueError(
-            f"indices element out of data bounds, idx={wrong} must be within the inclusive range [{-size},{size - 1}]"
-        )
-    return np.take(data, places, axis=axis)
-
-
-@operator("GatherElements", same())
-def _gather_elements(call: Call, data: Any, places: Any) -> Any:
-    import numpy as np
-
-    return np.take_along_axis(data, places, call.get("axis", 0))
-
-
-@operator("GatherND", same())
-def _gather_nd(call: Call, data: Any, places: Any) -> Any:
-    import numpy as np
-
-    batch = call.get("batch_dims", 0)
-    if batch == 0:
-        return data[tuple(np.moveaxis(places, -1, 0))]
-    outer = data.shape[:batch]
-    rows = [data[at][tuple(np.moveaxis(places[at], -1, 0))] for at in np.ndindex(*outer)]
-    joined = np.empty((len(rows), *rows[0].shape), data.dtype)
-    joined[...] = np.stack(rows)
-    return joined.reshape(*outer, *rows[0].shape)
-
-
-@operator("Slice", same())
-def _slice(call: Call, data: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
-    first = starts.tolist() if starts is not None else call.get("starts")
-    last = ends.tolist() if ends is not None else call.get("ends")
-    along = _axes(call, axes) or range(len(first))
-    by = steps.tolist() if steps is not None else [1] * len(first)
-    index = [slice(None)] * data.ndim
-    for axis, start, end, step in zip(along, first, last, by):
-        size = data.shape[axis]
-        start = max(start + size if start < 0 else start, 0)
-        end = end + size if end < 0 else end
-        # A negative step permits an end before the first element.
-        index[axis] = slice(
-            min(start, size - 1) if step < 0 else start, None if end < 0 and step < 0 else max(end, 0), step
-        )
-    return data[tuple(index)].copy()
-
-
-@operator("Split", same())
-def _split(call: Call, data: Any, sizes: Any = None) -> Any:
-    import numpy as np
-
-    axis, count = call.get("axis", 0), len(call.node.outputs)
-    given = sizes.tolist() if sizes is not None else call.get("split")
-    if given is None:
-        each = -(-data.shape[axis] // count)
-        given = [each] * (count - 1)
-        given.append(data.shape[axis] - sum(given))
-    return tuple(np.split(data, np.cumsum(given)[:-1], axis))
-
-
-@operator("Expand", same())
-def _expand(call: Call, data: Any, shape: Any) -> Any:
-    import numpy as np
-
-    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(shape.tolist()))).copy()
-
-
-@operator("Tile", same())
-def _tile(call: Call, data: Any, repeats: Any) -> Any:
-    import numpy as np
-
-    return np.tile(data, repeats.tolist())
-
-
-@operator("Where", same(1))
-def _where(call: Call, condition: Any, one: Any, other: Any) -> Any:
-    import numpy as np
-
-    return np.where(condition, one, other)
-
-
-@operator("Compress", same())
-def _compress(call: Call, data: Any, condition: Any) -> Any:
-    import numpy as np
-
-    return np.compress(condition, data, call.get("axis"))
-
-
-@operator("ScatterElements", same())
-def _scatter_elements(call: Call, data: Any, places: Any, updates: Any) -> Any:
-    import numpy as np
-
-    result = data.copy()
-    np.put_along_axis(result, places, updates, call.get("axis", 0))
-    return result
-
-
-@operator("ScatterND", same())
-def _scatter_nd(call: Call, data: Any, places: Any, updates: Any) -> Any:
-    import numpy as np
-
-    result = data.copy()
-    result[tuple(np.moveaxis(places, -1, 0))] = updates
-    return result
-
-
-@operator("ConstantOfShape", lambda node, kinds: [
-    "text" if isinstance(node.attributes.get("value"), tuple) else None
-])  # fmt: skip
-def _constant_of_shape(call: Call, shape: Any) -> Any:
-    import numpy as np
-
-    given = call.get("value")
-    if given is None:
-        return np.zeros(shape.tolist(), np.float32)
-    if isinstance(given, tuple):
-        return np.full(shape.tolist(), given[1][0], object)
-    return np.full(shape.tolist(), given.reshape(-1)[0], given.dtype)
-
-
-@operator("Shape", numbers)
-def _shape(call: Call, data: Any) -> Any:
-    import numpy as np
-
-    return np.array(data.shape[call.get("start", 0) : call.get("end")], np.int64)
-
-
-@operator("Size", numbers)
-def _size(call: Call, data: Any) -> Any:
-    import numpy as np
-
-    return np.array(data.size, np.int64)
-
-
-@operator("Equal", numbers)
-def _equal(call: Call, one: Any, other: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(one == other, np.bool_)
-
-
-@operator("Unique", lambda node, kinds: [kinds.get(node.inputs[0])])
-def _unique(call: Call, data: Any) -> Any:
-    import numpy as np
-
-    axis = call.get("axis")
-    rows = data.reshape(-1, 1) if axis is None else np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1)
-    keys = [tuple(row) for row in rows.tolist()]
-    found: dict[Any, list[int]] = {}
-    for place, key in enumerate(keys):
-        found.setdefault(key, []).append(place)
-    order = sorted(found) if call.get("sorted", 1) else list(found)
-    firsts = np.array([found[key][0] for key in order], np.int64)
-    number = {key: index for index, key in enumerate(order)}
-    inverse = np.array([number[key] for key in keys], np.int64)
-    counts = np.array([len(found[key]) for key in order], np.int64)
-    values = data.reshape(-1)[firsts] if axis is None else np.take(data, firsts, axis)
-    return values, firsts, inverse, counts

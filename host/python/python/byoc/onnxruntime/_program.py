@@ -1,5 +1,5 @@
-"""Models with strings, sequences, maps or optional values. The engine supports only numeric tensors: operators on other
-values run in Python, and the parts of the graph between them are compiled, each once its inputs are known."""
+"""Models with operators that the engine lacks: on maps, and on sequences and optional values in forms that it does not
+support. They run in Python, and the parts of the graph between them are compiled, each once its inputs are known."""
 
 from __future__ import annotations
 
@@ -10,22 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _byoc, _errors
-from . import _exceptions
+from . import _exceptions, _maps, _vectors  # noqa: F401  (they add their operators to the table)
 from ._engine import Engine, read
-from . import _features, _text, _trees, _vectors  # noqa: F401  (they add their operators to the table)
-from ._operators import OPERATORS, Call, Failed, Invalid, Kind, Node, kind_of
+from ._operators import OPERATORS, Call, Invalid, Kind, Node, kind_of
 from ._types import number_of
-
-# Operators that always run in Python, because the engine does not support them.
-_TEXT = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
-_FEATURES = (
-    "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer", "LabelEncoder", "LinearClassifier",
-    "LinearRegressor", "Normalizer", "OneHotEncoder", "SVMClassifier", "SVMRegressor", "TreeEnsembleClassifier",
-    "TreeEnsembleRegressor", "ZipMap",
-)  # fmt: skip
-_ALWAYS_HERE = {
-    *(("", name) for name in _TEXT), *(("ai.onnx.ml", name) for name in _FEATURES), ("com.microsoft", "Tokenizer"),
-}  # fmt: skip
 
 # Maximum number of cached compilations of a part for different values of its small inputs.
 _MAX_VALUES = 32
@@ -119,10 +107,10 @@ class Stages:
         operator = OPERATORS.get((node.domain, node.op))
         makes = operator.makes(node, self.kinds) if operator else []
         touched = [self.kinds.get(name) for name in (*node.inputs, *node.captured, *node.outputs)]
-        here = any(kind is not None for kind in (*touched, *makes)) or (node.domain, node.op) in _ALWAYS_HERE
+        here = any(kind not in (None, "text") for kind in (*touched, *makes)) or _has_probabilities(node)
         here = here or any(isinstance(stage, Node) for body in node.bodies.values() for stage in body.stages)
         if here and operator is None:
-            raise _exceptions.unsupported(f"the operator {node.op} on strings, sequences, maps or optional values")
+            raise _exceptions.unsupported(f"the operator {node.op} on sequences, maps or optional values")
         for name, kind in zip(node.outputs, [*makes, *[None] * len(node.outputs)]):
             if name not in self.kinds:
                 self.kinds[name] = kind
@@ -213,7 +201,8 @@ class Stages:
             except Exception as error:
                 detail = f"Name:'{stage.name}' Status Message: {error}"
                 text = f"Non-zero status code returned while running {stage.op} node. {detail}"
-                raise _KINDS.get(type(error), _exceptions.RuntimeException).of(text) from error
+                kind = _exceptions.InvalidArgument if isinstance(error, Invalid) else _exceptions.RuntimeException
+                raise kind.of(text) from error
             results = results if isinstance(results, tuple) else (results,)
             values.update(zip(stage.outputs, results))
             if events is not None:
@@ -221,7 +210,6 @@ class Stages:
         return [value(name) for name in self.outputs]
 
 
-_KINDS = {Invalid: _exceptions.InvalidArgument, Failed: _exceptions.Fail}
 _STATUS = (*_exceptions.ALL, _errors.Error)
 
 
@@ -235,6 +223,11 @@ def as_value(constant: Any) -> Any:
         array[:] = elements
         return array.reshape(dims)
     return constant
+
+
+def _has_probabilities(node: Node) -> bool:
+    """Returns True for a support vector machine with probabilities, which the engine does not support."""
+    return node.op == "SVMClassifier" and bool(node.attributes.get("prob_a"))
 
 
 class Part:

@@ -27,7 +27,7 @@ from ._runtime import (
     OrtMemoryInfo,
     cpu_memory,
 )
-from ._types import is_numeric, number_of, render
+from ._types import number_of, render
 from ._value import OrtValue, OrtValueVector
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -124,7 +124,7 @@ class InferenceSession(Session):
         if isinstance(source, bytes) and folder is None:
             folder = self._options._entries.get(_FOLDER)
         try:
-            self._engine = self._compile(source, folder, all(is_numeric(declared) for _, declared, _ in ports))
+            self._engine = self._compile(source, folder)
         except _errors.Error as error:
             raise _exceptions.of_model(error, self._metadata["opsets"]) from error
         if self._options.optimized_model_filepath:
@@ -137,6 +137,10 @@ class InferenceSession(Session):
         self._overridable = [node_arg(port, sizes, None) for port in self._metadata["overridable"]]
         self._input_names = frozenset(port.name for port in self._inputs)
         self._required_names = frozenset(port.name for port in self._inputs if not port.type.startswith("optional("))
+        # Values other than arrays of numbers are converted as ONNX Runtime does.
+        self._has_numbers = all(
+            port.type.startswith("tensor(") and port.type != "tensor(string)" for port in self._inputs
+        )
         self._types = {port.name: port.type for port in self._outputs}
         self._output_names = [port.name for port in self._outputs]
         self._overridable_names = frozenset(port.name for port in self._overridable)
@@ -144,16 +148,14 @@ class InferenceSession(Session):
             self._profile.session("model_loading_array", self._start)
             self._profile.session("session_initialization", self._start)
 
-    def _compile(self, source: str | bytes, folder: str | None, is_numeric: bool) -> Engine | Program:
-        """Compiles the entire model, or in parts if it uses strings, sequences, maps or optional values."""
+    def _compile(self, source: str | bytes, folder: str | None) -> Engine | Program:
+        """Compiles the entire model, or in parts if the engine does not support all of it."""
         choices = {
             "backend": self._options._entries.get(_BACKEND, default_backend()),
             "dims": self._options._dims,
             "folder": folder,
         }
         session = session_of(self._options.intra_op_num_threads)
-        if not is_numeric:
-            return Program(source, self._metadata, session, **choices)
         try:
             return Engine(source, self._metadata, session, **choices)
         except _errors.ModelError:
@@ -340,7 +342,7 @@ class InferenceSession(Session):
         if cancel is not None and cancel.is_set():
             raise _exceptions.Fail.of("Exiting due to terminate flag being set to true.")
         model = self._engine.model
-        if model is not None and self._profile is None and type(input_feed) is dict:
+        if model is not None and self._has_numbers and self._profile is None and type(input_feed) is dict:
             try:
                 return model.run_list(input_feed, None, cancel)
             except _errors.Error:
@@ -361,7 +363,7 @@ class InferenceSession(Session):
         except (_errors.InputError, _errors.ModelError) as error:
             raise InvalidArgument.of(str(error)) from error
         except _errors.Error as error:
-            raise _exceptions.Fail.of(str(error)) from error
+            raise _exceptions.of_run(error) from error
 
     def _run_parts(self, program: Program, feeds: Mapping[str, Any], cancel: Any) -> list[Any]:
         start, events = time.perf_counter(), None if self._profile is None else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 # ONNX type number, name in ONNX Runtime, name in NumPy or ml_dtypes.
@@ -54,11 +55,6 @@ def render(declared: tuple[Any, ...]) -> str:
     return type_name(declared[1], kind)
 
 
-def is_numeric(declared: tuple[Any, ...]) -> bool:
-    """Returns True if a type is a tensor of numbers or Booleans."""
-    return declared[0] == "tensor" and declared[1] != 8
-
-
 def number_of(dtype: Any) -> int | None:
     """Returns the ONNX type number of a NumPy element type."""
     if dtype.kind in "OSUT":
@@ -79,3 +75,12 @@ def dtype_of(number: int) -> Any:
         import ml_dtypes
 
         return numpy.dtype(getattr(ml_dtypes, name))
+
+
+def strings(values: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Returns a string tensor as an object array."""
+    import numpy as np
+
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(tuple(shape))

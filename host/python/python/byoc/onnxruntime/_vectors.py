@@ -1,12 +1,12 @@
-"""Support vector machines of the domain `ai.onnx.ml`, as libsvm evaluates them."""
+"""Support vector machines with probabilities (domain `ai.onnx.ml`), as libsvm evaluates them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ._features import labels_text, transformed
-from ._operators import Call, numbers, operator
-from ._text import strings
+from ._operators import Call, Kind, Node, operator
+from ._types import strings
 
 _ML = "ai.onnx.ml"
 
@@ -34,21 +34,29 @@ def _kernel(call: Call, rows: Any, vectors: Any) -> Any:
     return products
 
 
-@operator("SVMRegressor", numbers, _ML)
-def _svm_regressor(call: Call, data: Any) -> Any:
+def _transformed(scores: Any, kind: str) -> Any:
+    """Applies the `post_transform` of an operator."""
     import numpy as np
 
-    rows, count = _rows(data), call.get("n_supports", 0)
-    weights = np.array(call.get("coefficients"), np.float32)
-    vectors = np.array(call.get("support_vectors"), np.float32).reshape(count, -1) if count else weights.reshape(1, -1)
-    values = _kernel(call, rows, vectors) @ (weights if count else np.ones(1, np.float32))
-    values = values + np.float32((call.get("rho") or [0.0])[0])
-    if call.get("one_class", 0):
-        values = np.where(values > 0, 1, -1)
-    return transformed(values.astype(np.float32)[:, None], call.get("post_transform", "NONE"))
+    if kind == "LOGISTIC":
+        small = np.exp(-np.abs(scores))
+        return np.where(scores >= 0, 1 / (1 + small), small / (1 + small)).astype(np.float32)
+    if kind in ("SOFTMAX", "SOFTMAX_ZERO"):
+        powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        if kind == "SOFTMAX_ZERO":
+            powers = np.where(np.abs(scores) > 1e-7, powers, 0)
+        return (powers / powers.sum(axis=-1, keepdims=True)).astype(np.float32)
+    if kind == "PROBIT":
+        raise ValueError("post_transform: expected a supported transformation, found PROBIT")
+    return scores
 
 
-@operator("SVMClassifier", labels_text, _ML)
+def _labels_text(node: Node, kinds: Any) -> Sequence[Kind]:
+    """Returns the kinds of the results: labels, which are strings or numbers, and scores."""
+    return ["text" if node.attributes.get("classlabels_strings") else None, None]
+
+
+@operator("SVMClassifier", _labels_text, _ML)
 def _svm_classifier(call: Call, data: Any) -> Any:
     import numpy as np
 
@@ -64,9 +72,9 @@ def _svm_classifier(call: Call, data: Any) -> Any:
         scores, chosen = _pairwise(call, rows, weights.reshape(-1, sum(counts)), rho, counts)
     kind = call.get("post_transform", "NONE")
     if scores.shape[1] == 1 and len(labels) == 2:
-        scores = transformed(np.concatenate([-scores, scores], axis=1), kind)
+        scores = _transformed(np.concatenate([-scores, scores], axis=1), kind)
     else:
-        scores = transformed(scores.astype(np.float32), kind)
+        scores = _transformed(scores.astype(np.float32), kind)
     if names:
         return strings([names[index] for index in chosen], (len(rows),)), scores
     return np.array([labels[index] for index in chosen], np.int64), scores

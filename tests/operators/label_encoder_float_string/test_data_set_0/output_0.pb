@@ -1,0 +1,1 @@
+2nan2one2_UnusedBy

@@ -1,0 +1,1 @@
+2A2none2none2none2none2FBy

@@ -1,0 +1,1 @@
+2green2red2blueBl

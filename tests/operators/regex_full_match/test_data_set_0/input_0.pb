@@ -1,0 +1,1 @@
+2account@gmail.com2x@hotmail.com2not2y2@yahoo.comBx

@@ -1,0 +1,1 @@
+2no2thing2hereBy

@@ -1,0 +1,1 @@
+2ababab2_cccBy

@@ -1,0 +1,1 @@
+2monday2Tuesday2	wednesday2MONDAY2straßeBx

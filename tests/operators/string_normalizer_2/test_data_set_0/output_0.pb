@@ -1,0 +1,1 @@
+2monday2	wednesday2MONDAY2straßeBy

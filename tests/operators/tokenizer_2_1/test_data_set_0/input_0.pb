@@ -1,0 +1,1 @@
+2abc def2x,yz2	héllo, w2qBx
