@@ -13,6 +13,7 @@ mod kept;
 mod model;
 mod onnx;
 mod pending;
+mod relay;
 mod session;
 mod trace;
 mod wait;
@@ -36,6 +37,16 @@ mod _byoc {
     use super::onnx::{onnx_edited, onnx_metadata};
     #[pymodule_export]
     use super::pending::{Cancel, Pending};
+    #[pymodule_export]
+    use super::relay::attrs::Attributes;
+    #[pymodule_export]
+    use super::relay::expr::{Expr, checked_attrs, operators, set_classes};
+    #[pymodule_export]
+    use super::relay::module::{RelayModule, partition_expr, run_on_expr};
+    #[pymodule_export]
+    use super::relay::pattern::{match_pattern, rewrite_once};
+    #[pymodule_export]
+    use super::relay::types::Type;
     #[pymodule_export]
     use super::session::{Session, set_folder};
     use pyo3::prelude::*;

@@ -1,0 +1,1 @@
+//! Compilation of modules that Python programs have built.
