@@ -2,6 +2,7 @@
 //! the package define its interface; this module implements the parts that need the library.
 
 mod array;
+mod backend;
 mod callback;
 mod command;
 mod dlpack;
@@ -26,6 +27,8 @@ mod _byoc {
     #[pymodule_export]
     use super::array::Memory;
     #[pymodule_export]
+    use super::backend::{register_backend, unregister_backend};
+    #[pymodule_export]
     use super::command::main;
     #[pymodule_export]
     use super::error::{escaped, in_python};
@@ -39,6 +42,8 @@ mod _byoc {
     use super::pending::{Cancel, Pending};
     #[pymodule_export]
     use super::relay::attrs::Attributes;
+    #[pymodule_export]
+    use super::relay::build::{partition_module, read_model};
     #[pymodule_export]
     use super::relay::expr::{Expr, checked_attrs, operators, set_classes};
     #[pymodule_export]

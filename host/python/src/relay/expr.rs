@@ -463,6 +463,14 @@ impl Expr {
         Ok(text.map_err(|diagnostic| error::of(py, diagnostic))?.text)
     }
 
+    /// Returns the text of the expression with the values of all constants.
+    fn text_with_constants(&self, py: Python<'_>) -> PyResult<String> {
+        let extract = arena::with(|arena| arena.extract(self.id(arena)));
+        let options = PrintOptions { metadata: true, ..PrintOptions::default() };
+        let text = print_expr(&extract.module, extract.root, &options).complete();
+        Ok(text.map_err(|diagnostic| error::of(py, diagnostic))?.text)
+    }
+
     /// Returns the first difference from another expression; `None` if they are equal. Unless `map_free_vars`, free
     /// variables must be the same.
     fn difference(&self, other: &Expr, map_free_vars: bool) -> Option<String> {

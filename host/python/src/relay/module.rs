@@ -494,7 +494,7 @@ impl RelayModule {
     }
 }
 
-fn messages(warnings: &[Diagnostic]) -> Vec<String> {
+pub fn messages(warnings: &[Diagnostic]) -> Vec<String> {
     warnings.iter().map(|warning| format!("{}: {}", warning.code, warning.message)).collect()
 }
 
