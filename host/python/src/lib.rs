@@ -43,7 +43,7 @@ mod _byoc {
     #[pymodule_export]
     use super::relay::attrs::Attributes;
     #[pymodule_export]
-    use super::relay::build::{partition_module, read_model};
+    use super::relay::build::{describe_backend, partition_module, read_model};
     #[pymodule_export]
     use super::relay::expr::{Expr, checked_attrs, operators, set_classes};
     #[pymodule_export]

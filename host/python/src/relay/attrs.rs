@@ -105,7 +105,7 @@ pub fn from_python(key: &str, value: &Bound<'_, PyAny>, depth: usize) -> PyResul
     if value.hasattr("__float__")?
         && let Ok(number) = value.extract::<f64>()
     {
-        return Ok(AttrValue::Float(number));
+        return Ok(AttrValue::Float(shortest(number)));
     }
     // An element type of NumPy.
     if value.hasattr("itemsize")? && value.hasattr("name")? {
@@ -116,6 +116,12 @@ pub fn from_python(key: &str, value: &Bound<'_, PyAny>, depth: usize) -> PyResul
         value.get_type().name()?
     );
     Err(error::of(py, Diagnostic::error(codes::types::BAD_ATTRIBUTE, message)))
+}
+
+/// Returns a number of float32's precision as its shortest decimal, so that `numpy.float32(1e-5)` equals `1e-5`.
+fn shortest(number: f64) -> f64 {
+    let single = number as f32;
+    if f64::from(single) == number { single.to_string().parse().unwrap_or(number) } else { number }
 }
 
 /// Returns the attributes of a dictionary, or those of an [`Attributes`].

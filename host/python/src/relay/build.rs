@@ -4,6 +4,7 @@ use super::module::RelayModule;
 use crate::error;
 use crate::session::Session;
 use byoc::frontend::{self, LoadOptions};
+use byoc::runtime::plugin::fault;
 use byoc::{Compilation, CompileOptions, Source};
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -36,4 +37,17 @@ pub fn read_model(
     let outcome =
         py.detach(|| error::catch_panics(|| Ok(frontend::load_bytes(bytes.into(), folder.as_deref(), &options)?)));
     Ok(RelayModule::of_ir(error::result(py, outcome)?.module, true))
+}
+
+/// Returns the description of a backend as JSON; `None` if no plugin registers it.
+#[pyfunction]
+pub fn describe_backend(py: Python<'_>, session: &Session, name: &str) -> PyResult<Option<String>> {
+    let engine = session.session.clone();
+    let outcome = py.detach(|| {
+        error::catch_panics(|| {
+            let Ok((codegen, _)) = engine.registry.codegen(name) else { return Ok(None) };
+            Ok(Some(codegen.describe().map_err(|error| fault(&error))?.to_json()))
+        })
+    });
+    error::result(py, outcome)
 }

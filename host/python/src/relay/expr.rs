@@ -1,6 +1,7 @@
 //! Expressions as Python objects: handles of the arena.
 
 use super::arena::{self, Arena, Pin};
+use super::arguments;
 use super::attrs::{self, Attributes};
 use super::types::{self, Type};
 use crate::array::{array_of, tensor_of};
@@ -437,6 +438,7 @@ impl Expr {
         let _pin = Pin::new();
         let outcome = arena::with(|arena| {
             let mut extract = arena.extract(self.id(arena));
+            arguments::complete(&mut extract.module);
             infer_type_in_place(&mut extract.module, &[extract.root])?;
             let known: Vec<(ExprId, ExprId)> = extract
                 .sources
@@ -474,11 +476,16 @@ impl Expr {
     /// Returns the first difference from another expression; `None` if they are equal. Unless `map_free_vars`, free
     /// variables must be the same.
     fn difference(&self, other: &Expr, map_free_vars: bool) -> Option<String> {
-        let (a, b, same_vars) = arena::with(|arena| {
+        let (mut a, mut b, same_vars) = arena::with(|arena| {
             let (left, right) = (self.id(arena), other.id(arena));
             let same_vars = map_free_vars || arena.free_vars(left) == arena.free_vars(right);
             (arena.extract(left), arena.extract(right), same_vars)
         });
+        // Types count as known wherever they follow from the rest.
+        for side in [&mut a, &mut b] {
+            arguments::complete(&mut side.module);
+            let _ = infer_type_in_place(&mut side.module, &[side.root]);
+        }
         match structural_equal_exprs((&a.module, a.root), (&b.module, b.root)) {
             Err(difference) => Some(difference.to_string()),
             Ok(()) if !same_vars => Some("the free variables differ".into()),

@@ -5,6 +5,7 @@
 //! passes in sequence run on one module without a conversion, and expressions keep their identity.
 
 pub mod arena;
+pub mod arguments;
 pub mod attrs;
 pub mod build;
 pub mod expr;

@@ -1,6 +1,7 @@
 //! Modules and passes.
 
 use super::arena::{self, Pin};
+use super::arguments;
 use super::expr::{self, Expr, ExprRef};
 use super::pattern::PatternSpec;
 use super::types::{self, Type};
@@ -116,7 +117,12 @@ impl RelayModule {
         }
         let outcome = py.detach(|| {
             let faults = verifier::structure_faults(&ir.module);
-            if faults.is_empty() { pass::infer_type(&ir.module) } else { Err(faults) }
+            if !faults.is_empty() {
+                return Err(faults);
+            }
+            let mut module = (*ir.module).clone();
+            arguments::complete(&mut module);
+            pass::infer_type_in_place(&mut module, &[]).map(|()| module)
         });
         let module = Arc::new(outcome.map_err(|faults| faults_error(py, faults))?);
         let mut state = self.lock();
@@ -377,8 +383,18 @@ impl RelayModule {
 
     /// Returns the first difference from another module; `None` if they are equal.
     fn difference(&self, other: &RelayModule) -> Option<String> {
-        let (a, b) = (self.ir().module, other.ir().module);
-        structural_equal(&a, &b).err().map(|difference| difference.to_string())
+        // Types count as known wherever they follow from the rest.
+        let typed = |module: &RelayModule| {
+            let ir = module.ir();
+            if ir.is_typed {
+                return ir.module;
+            }
+            let mut module = (*ir.module).clone();
+            arguments::complete(&mut module);
+            let _ = pass::infer_type_in_place(&mut module, &[]);
+            Arc::new(module)
+        };
+        structural_equal(&typed(self), &typed(other)).err().map(|difference| difference.to_string())
     }
 
     /// Returns a hash that equal modules share.
@@ -533,8 +549,13 @@ pub fn transform_expr<'py>(
         (extract.module, extract.sources, function.params, false)
     });
     // What has no type yet is reported when the whole module is inferred.
+    arguments::complete(&mut module);
     let _ = pass::infer_type_in_place(&mut module, &[]);
     let result = transform(&module)?;
+    if structural_equal(&module, &result).is_ok() {
+        let id = arena::with(|arena| root.id(arena));
+        return expr::wrap(py, id);
+    }
     let id = arena::with(|arena| {
         let main = result.globals["main"];
         let function = result.expr(main).as_function()?;

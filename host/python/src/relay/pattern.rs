@@ -1,13 +1,15 @@
 //! Patterns, and matching and rewriting of expressions by patterns.
 
 use super::arena::{self, Pin};
+use super::arguments::complete;
 use super::attrs;
 use super::expr::{self, ExprRef};
 use super::types::{self, DimArgument, Type};
 use crate::error;
 use byoc::Diagnostic;
+use byoc::runtime::Failure;
 use byoc_core::pass::{find_matches, infer_type_in_place};
-use byoc_core::pattern::{Match, Pattern, PatternId, PatternNode};
+use byoc_core::pattern::{Match, Pattern, PatternId, PatternNode, parse_pattern};
 use byoc_ir::diag::codes;
 use byoc_ir::ir::{Attrs, Callee, Expr as IrExpr, ExprId, Function, Id, IndexVec, Origins, Type as IrType};
 use byoc_ir::op;
@@ -22,13 +24,30 @@ pub struct PatternSpec<'py>(Bound<'py, PyList>);
 impl PatternSpec<'_> {
     /// Builds the pattern.
     pub fn pattern(&self, py: Python<'_>) -> PyResult<Pattern> {
+        let mut items: Vec<Bound<'_, PyAny>> = self.0.iter().collect();
+        // The root, if other nodes follow it.
+        let mut root = items.len().checked_sub(1);
+        if let Some((kind, value)) = items.last().and_then(|item| item.extract::<(String, Bound<'_, PyAny>)>().ok()) {
+            match kind.as_str() {
+                "root" => {
+                    root = Some(value.extract()?);
+                    items.pop();
+                }
+                "notation" if items.len() == 1 => {
+                    let text: String = value.extract()?;
+                    let parsed = parse_pattern(&text).map_err(|errors| error::of(py, Failure::from(errors)))?;
+                    return Ok(parsed.0);
+                }
+                _ => {}
+            }
+        }
         let mut nodes: IndexVec<PatternId, PatternNode> = IndexVec::new();
-        for item in self.0.iter() {
-            let node = node(py, item.cast::<PyTuple>()?, nodes.len())?;
+        for item in &items {
+            let node = node(py, item.cast::<PyTuple>()?, nodes.len(), items.len())?;
             nodes.push(node);
         }
-        match nodes.len().checked_sub(1) {
-            Some(last) => Ok(Pattern { nodes, root: PatternId::new(last) }),
+        match root.filter(|root| *root < nodes.len()) {
+            Some(root) => Ok(Pattern { nodes, root: PatternId::new(root) }),
             None => Err(bad_pattern(py, "expected a pattern, found none".into())),
         }
     }
@@ -38,7 +57,7 @@ fn bad_pattern(py: Python<'_>, message: String) -> PyErr {
     error::of(py, Diagnostic::error(codes::passes::PATTERN_SYNTAX, message))
 }
 
-fn node(py: Python<'_>, parts: &Bound<'_, PyTuple>, len: usize) -> PyResult<PatternNode> {
+fn node(py: Python<'_>, parts: &Bound<'_, PyTuple>, len: usize, count: usize) -> PyResult<PatternNode> {
     let kind: String = parts.get_item(0)?.extract()?;
     let id = |index: usize| -> PyResult<PatternId> {
         match index < len {
@@ -53,6 +72,10 @@ fn node(py: Python<'_>, parts: &Bound<'_, PyTuple>, len: usize) -> PyResult<Patt
     };
     Ok(match kind.as_str() {
         "wildcard" => PatternNode::Wildcard,
+        "redirect" => match parts.get_item(1)?.extract::<usize>()? {
+            target if target < count => PatternNode::Redirect(PatternId::new(target)),
+            target => return Err(bad_pattern(py, format!("expected a node < {count}, found {target}"))),
+        },
         "var" => PatternNode::Var(parts.get_item(1)?.extract::<Option<String>>()?.map(Into::into)),
         "constant" => PatternNode::Constant,
         "literal" => {
@@ -109,6 +132,7 @@ pub fn match_pattern<'py>(
     let _pin = Pin::new();
     let mut extract = arena::with(|arena| arena.extract(expr.id(arena)));
     // A type error is no match of a pattern for a type.
+    complete(&mut extract.module);
     let _ = infer_type_in_place(&mut extract.module, &[extract.root]);
     let matched = pattern.matches(&extract.module, extract.root);
     matched.map(|matched| bindings(py, &matched, |id| extract.sources[id])).transpose()
@@ -126,6 +150,7 @@ pub fn rewrite_once<'py>(
     let pattern = pattern.pattern(py)?;
     let _pin = Pin::new();
     let mut extract = arena::with(|arena| arena.extract(expr.id(arena)));
+    complete(&mut extract.module);
     let _ = infer_type_in_place(&mut extract.module, &[extract.root]);
     // The root counts as used, as it would be in a function.
     let root = extract.root;

@@ -848,8 +848,8 @@ class TupleWrapper:
         self.tuple_value = tuple_value
         self.size = size
 
-    def astuple(self) -> Tuple:
-        return Tuple([self[i] for i in range(self.size)])
+    def astuple(self) -> Expr:
+        return self.tuple_value
 
     def astext(self) -> str:
         return self.tuple_value.astext()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import types
 from collections.abc import Callable
 from typing import Any
 
+from .. import _byoc
 from .._errors import ModelError
 from ._core import IRModule, Op, bind, const
 
@@ -42,9 +45,37 @@ def register_pattern_table(compiler: str, table: Callable[[], list] | None = Non
 
 
 def get_pattern_table(compiler: str) -> list | None:
-    """Returns the entries of the table of a backend; None if it has none."""
-    table = _PATTERN_TABLES.get(compiler)
-    return None if table is None else table()
+    """Returns the entries of the table of a backend, or of the plugin of that name; None if there is none."""
+    if compiler in _PATTERN_TABLES:
+        return _PATTERN_TABLES[compiler]()
+    from .dataflow_pattern import NotationPattern
+
+    found = plugin_description(compiler)
+    if found is None:
+        return None
+    rows = [line.partition(":") for line in entries(found["patterns"])]
+    names = [name.strip() if "." in name else f"{compiler}.{name.strip()}" for name, _, _ in rows]
+    return [(name, NotationPattern(text.partition(" where ")[0])) for name, (_, _, text) in zip(names, rows)]
+
+
+def entries(text: str) -> list[str]:
+    """Returns the entries of a pattern table in its notation: a line, and the indented lines that continue it."""
+    found: list[str] = []
+    for line in text.splitlines():
+        line = line.partition("#")[0]
+        if line[:1].isspace() and found:
+            found[-1] += " " + line.strip()
+        elif line.strip():
+            found.append(line.strip())
+    return found
+
+
+@functools.cache
+def plugin_description(name: str) -> dict[str, Any] | None:
+    """Returns the description of the plugin that registers a backend; None if there is none."""
+    from .._session import default_session
+
+    return json.loads(_byoc.describe_backend(default_session(), name) or "null")
 
 
 def bind_params_by_name(function: Any, params: dict[str, Any]) -> Any:
@@ -75,6 +106,19 @@ def partition_by_table(mod: IRModule, compiler: str, params: dict | None = None,
         transform.PartitionGraph(options.get("mod_name", "default")),
     ]
     return transform.Sequential(passes, name=f"partition_for_{compiler}")(mod)
+
+
+def optimized(mod: IRModule, known: set[str]) -> IRModule:
+    """Applies `relay.ext.NAME.optimize` to each new function of the backend NAME."""
+    from ..tvm._functions import FUNCTIONS
+
+    for name in mod._native.names():
+        function = None if name in known else mod._native.get(name)
+        optimize = FUNCTIONS.get(f"relay.ext.{function.attrs.get('Compiler')}.optimize") if function else None
+        if optimize is not None:
+            changed = optimize(IRModule({name: function}))
+            mod[name] = changed[name]
+    return mod
 
 
 class _Contrib(types.ModuleType):
@@ -113,6 +157,7 @@ def fill(op: types.ModuleType) -> None:
     op.Op = Op  # type: ignore[attr-defined]
     op.register_op_attr = register_op_attr  # type: ignore[attr-defined]
     op.register = register_op  # type: ignore[attr-defined]
+    op._make = op  # type: ignore[attr-defined]
     op.op = op  # type: ignore[attr-defined]
     op.contrib = _Contrib("byoc.relay.op.contrib")  # type: ignore[attr-defined]
     register = types.ModuleType("byoc.relay.op.contrib.register")

@@ -18,7 +18,7 @@ from .._session import default_session
 from ._core import Expr, Function, IRModule, as_expr
 from ._ndarray import Device, NDArray, array
 from ._registry import bind_params_by_name
-from .transform import PassContext, InferType
+from .transform import InferType, PassContext
 
 
 def _regions(mod: IRModule) -> list[str]:

@@ -81,6 +81,8 @@ class DFPattern:
 
     def match(self, expr: Expr) -> bool:
         """Returns true if the pattern matches at the expression."""
+        if isinstance(expr, Op):
+            return _matches_op(self, expr)
         return _byoc.match_pattern(as_expr(expr), native(self)[0]) is not None
 
     def partition(self, expr: Expr, attrs: Mapping[str, Any] | None = None, check: Callable = lambda _: True) -> Expr:
@@ -130,6 +132,13 @@ def native(root: DFPattern) -> tuple[list[tuple], list[DFPattern]]:
             nodes.append(node)
             objects.append(pattern)
         index[id(pattern)] = len(nodes) - 1
+        if not stack:
+            # The targets of redirections, which may be recursive.
+            targets = [node[1] for node in nodes if node[0] == "redirect"]
+            stack.extend((target, False) for target in targets if id(target) not in index)
+    nodes = [("redirect", index[id(node[1])]) if node[0] == "redirect" else node for node in nodes]
+    if index[id(root)] != len(nodes) - 1:
+        nodes.append(("root", index[id(root)]))
     return nodes, objects
 
 
@@ -165,6 +174,26 @@ def _nodes_of(root: Expr, base: int) -> list[tuple]:
         else:
             raise ModelError(f"is_expr: expected data flow, found {type(expr).__name__}", "E0310", "use a wildcard")
     return nodes
+
+
+def _matches_op(pattern: DFPattern, op: Op) -> bool:
+    """Returns true if a pattern matches an operator that is no callee."""
+    if isinstance(pattern, AltPattern):
+        return _matches_op(pattern.left, op) or _matches_op(pattern.right, op)
+    if isinstance(pattern, AttrPattern):
+        is_equal = all(op.get_attr(key) == value for key, value in pattern.attrs.items())
+        return is_equal and _matches_op(pattern.pattern, op)
+    return isinstance(pattern, WildcardPattern) or isinstance(pattern, ExprPattern) and pattern.expr is op
+
+
+class NotationPattern(DFPattern):
+    """Pattern in the notation of pattern files and plugins."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.strip()
+
+    def _node(self, index):
+        return "notation", self.text
 
 
 class ExprPattern(DFPattern):
@@ -203,7 +232,7 @@ class WildcardPattern(DFPattern):
         self._redirect = pat
 
     def _node(self, index):
-        return ("wildcard",)
+        return ("wildcard",) if self._redirect is None else ("redirect", self._redirect)
 
 
 class CallPattern(DFPattern):

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import _byoc
 from .._errors import CompilationWarning, ModelError
+from . import _registry
 from ._core import Expr, Function, IRModule, Op
 from ._user import checked, failure
 
@@ -375,6 +376,8 @@ def AnnotateTarget(targets: str | Iterable[str], include_non_call_ops: bool = Tr
         for target in names:
             key = f"target.{target}"
             operators = {op: value for (op, attr), value in Op.attributes.items() if attr == key}
+            if not operators and (plugin := _registry.plugin_description(target)):
+                operators = dict.fromkeys(plugin["operators"], True)
             checks = {
                 op: checked(f"target.{target} of {op}", value) if callable(value) else None
                 for op, value in operators.items()
@@ -393,7 +396,12 @@ def MergeCompilerRegions() -> Pass:
 
 def PartitionGraph(mod_name: str = "default", bind_constants: bool = True) -> Pass:
     """Makes each region a global function of its target."""
-    return _native_pass("PartitionGraph", "partition_graph", module_name=mod_name, bind_constants=bind_constants)
+
+    def run(mod: IRModule, _: PassContext) -> IRModule:
+        partitioned = run_pass(mod, "partition_graph", module_name=mod_name, bind_constants=bind_constants)
+        return _registry.optimized(partitioned, set(mod._native.names()))
+
+    return Pass(PassInfo(0, "PartitionGraph"), run)
 
 
 def InlineCompilerFunctionsBoundTo(global_vars: Iterable[Any]) -> Pass:
