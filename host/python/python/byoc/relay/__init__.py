@@ -12,7 +12,7 @@ import sys as _sys
 import types as _types
 from typing import Any as _AnyValue
 
-from . import _core, _ops, analysis, build_module, dataflow_pattern, expr_functor, testing, transform
+from . import _core, _ops, analysis, build_module, dataflow_pattern, expr_functor, prelude, testing, transform
 from ._core import (
     Any,
     BaseFunc,

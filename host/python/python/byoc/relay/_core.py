@@ -143,6 +143,9 @@ class Attrs(Mapping):
     def keys(self):
         return list(self._native.keys())
 
+    def items(self):
+        return [(key, self[key]) for key in self.keys()]
+
     def get_int(self, key: str) -> int:
         return int(self[key])
 
@@ -359,6 +362,8 @@ class Op:
     def list_op_names() -> list[str]:
         Op.get("add")
         return list(_TABLE)
+
+    support_level = 1
 
     @property
     def num_inputs(self) -> int:
@@ -1044,10 +1049,16 @@ class IRModule:
         for name in other._native.names():
             self._native.set(name, other._native.get(name))
 
+    def import_from_std(self, file_rel_path: str) -> None:
+        """Adds the definitions of lists and options."""
+        from .prelude import TEXT
+
+        self.update(parse(TEXT))
+
     def update_func(self, name: AnyValue, function: Function) -> None:
         self[name] = function
 
-    def astext(self, show_meta_data: bool = True) -> str:
+    def astext(self, show_meta_data: bool = True, annotate: AnyValue = None) -> str:
         """Returns the module in the text format, with the values of its constants if `show_meta_data`."""
         return self._native.text(True, show_meta_data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
 from collections.abc import Callable
@@ -272,7 +273,7 @@ def _compound(modules: dict[str, types.ModuleType]) -> dict[str, dict[str, Calla
 
     def meshgrid(data: Any, indexing: str = "ij") -> TupleWrapper:
         """Coordinate grids of vectors."""
-        fields = list(data.fields if isinstance(data, Tuple) else data)
+        fields = list(data)
         return TupleWrapper(Call("meshgrid", [as_expr(fields)], {"indexing": indexing}), len(fields))
 
     def variance(data, axis=None, keepdims=False, exclude=False, unbiased=False, with_mean=None) -> Expr:
@@ -377,16 +378,33 @@ def _compound(modules: dict[str, types.ModuleType]) -> dict[str, dict[str, Calla
         """Leaves the expression as it is: the host has one device."""
         return body
 
+    def concatenated(name: str) -> Callable:
+        def join(data: Any, axis: int = 0) -> Expr:
+            if not isinstance(axis, int):
+                raise ValueError(f"{name}: expected an integer axis, found {axis!r}")
+            fields = data if isinstance(data, (Call, Tuple)) else list(data)
+            if isinstance(fields, list) and not fields:
+                raise ValueError(f"{name}: expected at least one tensor, found none")
+            return Call(name, [as_expr(fields)], {"axis": axis})
+
+        return join
+
     def concatenate(data: Any, input_scales, input_zero_points, output_scale, output_zero_point, axis: int) -> Expr:
         """Concatenation of quantized tensors."""
+        data = list(data) if isinstance(data, TupleWrapper) else data
         args = [as_expr(arg) for arg in (data, input_scales, input_zero_points, output_scale, output_zero_point)]
         return Call("qnn.concatenate", args, {"axis": axis})
+
+    @contextlib.contextmanager
+    def requantize_config(**_: Any):
+        """Context that leaves requantization as it is: each call names its rounding."""
+        yield
 
     general = {
         "zeros": zeros, "ones": ones, "full": full, "split": split, "topk": topk, "arange": arange,
         "transpose": transpose, "meshgrid": meshgrid, "variance": variance, "std": std,
         "mean_variance": mean_variance, "mean_std": mean_std, "logsumexp": logsumexp, "gather_nd": gather_nd,
-        "strided_set": strided_set, "matrix_set_diag": matrix_set_diag,
+        "concatenate": concatenated("concatenate"), "stack": concatenated("stack"), "strided_set": strided_set, "matrix_set_diag": matrix_set_diag,
         "reverse_reshape": lambda data, newshape: Call("contrib_reverse_reshape", [data], {"newshape": _shape(newshape)}),
     }  # fmt: skip
     neural = {
@@ -399,6 +417,6 @@ def _compound(modules: dict[str, types.ModuleType]) -> dict[str, dict[str, Calla
         "nn": neural,
         "random": {"threefry_key": threefry_key},
         "annotation": {"on_device": on_device, "function_on_device": lambda function, *_: function},
-        "qnn": {"concatenate": concatenate},
+        "qnn": {"concatenate": concatenate, "requantize_config": requantize_config},
     }
 

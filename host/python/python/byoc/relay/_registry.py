@@ -114,10 +114,12 @@ def optimized(mod: IRModule, known: set[str]) -> IRModule:
 
     for name in mod._native.names():
         function = None if name in known else mod._native.get(name)
-        optimize = FUNCTIONS.get(f"relay.ext.{function.attrs.get('Compiler')}.optimize") if function else None
+        compiler = function.attrs.get("Compiler") if function else None
+        optimize = FUNCTIONS.get(f"relay.ext.{compiler}.optimize")
         if optimize is not None:
-            changed = optimize(IRModule({name: function}))
-            mod[name] = changed[name]
+            # Passes leave functions of targets as they are.
+            changed = optimize(IRModule({name: function.without_attr("Compiler")}))
+            mod[name] = changed[name].with_attr("Compiler", compiler)
     return mod
 
 
@@ -151,6 +153,17 @@ def partition_function(compiler: str) -> Callable[..., IRModule]:
     return partition
 
 
+def _registration(name: str) -> Callable:
+    """Returns a registration that has no effect: kernels and layouts are those of byoc."""
+
+    def register(op_name: str, value: Any = None, *_: Any, **__: Any) -> Any:
+        Op.get(op_name)
+        return value if value is not None else lambda function: function
+
+    register.__name__ = name
+    return register
+
+
 def fill(op: types.ModuleType) -> None:
     """Adds the registrations to the module of operators."""
     op.get = Op.get  # type: ignore[attr-defined]
@@ -158,6 +171,9 @@ def fill(op: types.ModuleType) -> None:
     op.register_op_attr = register_op_attr  # type: ignore[attr-defined]
     op.register = register_op  # type: ignore[attr-defined]
     op._make = op  # type: ignore[attr-defined]
+    for name in ("alter_op_layout", "legalize", "compute", "strategy", "pattern", "convert_op_layout", "schedule",
+                 "injective_schedule", "reduce_schedule", "shape_func", "gradient", "mixed_precision_conversion"):  # fmt: skip
+        setattr(op, f"register_{name}", _registration(f"register_{name}"))
     op.op = op  # type: ignore[attr-defined]
     op.contrib = _Contrib("byoc.relay.op.contrib")  # type: ignore[attr-defined]
     register = types.ModuleType("byoc.relay.op.contrib.register")

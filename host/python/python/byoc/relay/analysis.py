@@ -46,6 +46,25 @@ def free_type_vars(expr: Expr, mod: IRModule | None = None) -> Array:
     return Array()
 
 
+class Feature:
+    """Kinds of expressions."""
+
+    (fVar, fGlobalVar, fConstant, fTuple, fTupleGetItem, fFunction, fOp, fCall, fLet, fIf, fRefCreate, fRefRead,
+     fRefWrite, fConstructor, fMatch) = range(15)  # fmt: skip
+
+
+def detect_feature(expr: Expr, mod: IRModule | None = None) -> set[int]:
+    """Returns the kinds of expressions that an expression contains."""
+    names = {"RefRead": "fRefRead", "RefWrite": "fRefWrite"}
+    found = set()
+    for item in as_expr(expr).post_order():
+        kind = type(item).__name__
+        found.add(getattr(Feature, names.get(kind, f"f{kind}")))
+        if isinstance(item, Call) and isinstance(item.op, Op):
+            found.add(Feature.fOp)
+    return found
+
+
 def well_formed(expr: Expr) -> bool:
     """Returns true if each variable is bound at most once."""
     seen: set[Var] = set()

@@ -213,8 +213,13 @@ def _wrapped(values: list[Any], is_tuple: bool) -> Any:
     return Results(arrays) if is_tuple or len(arrays) != 1 else arrays[0]
 
 
-def _plain(value: Any) -> Any:
-    return value._data if isinstance(value, NDArray) else value
+def _plain(value: Any, port: Any = None) -> Any:
+    """Returns an array for an input, of the input's element type."""
+    value = value._data if isinstance(value, NDArray) else value
+    if port is not None and port.dtype != "bfloat16":
+        value = np.asarray(value)
+        value = value if value.dtype.name == port.dtype else value.astype(port.dtype)
+    return value
 
 
 class GraphModule:
@@ -238,10 +243,11 @@ class GraphModule:
 
     def set_input(self, key: Any = None, value: Any = None, **params: Any) -> None:
         """Sets inputs, by name or position. Parameters that the build has bound are ignored."""
+        ports = {port.name: port for port in self._model.inputs}
         if key is not None:
-            self._inputs[self._input_name(key)] = _plain(value)
-        known = {port.name for port in self._model.inputs}
-        self._inputs.update((name, _plain(held)) for name, held in params.items() if name in known)
+            name = self._input_name(key)
+            self._inputs[name] = _plain(value, ports[name])
+        self._inputs.update((name, _plain(held, ports[name])) for name, held in params.items() if name in ports)
 
     def set_input_zero_copy(self, key: Any = None, value: Any = None, **params: Any) -> None:
         self.set_input(key, value, **params)
@@ -349,19 +355,15 @@ class GraphExecutor:
         model = compile_module(mod, params)
 
         def run(*args: Any, **named: Any) -> Any:
-            feeds = dict(zip([name for name in names if name not in named], map(_plain, args)))
-            feeds.update((name, _plain(value)) for name, value in named.items())
-            ports = [port.name for port in model.inputs]
-            if len(feeds) == len(ports):
-                return _wrapped(list(model.run(list(_ordered(feeds, names, ports))).values()), is_tuple)
-            return _wrapped(list(model.run(feeds).values()), is_tuple)
+            given = dict(zip([name for name in names if name not in named], args)) | named
+            ports = dict(zip([name for name in names if name in given], model.inputs))
+            feeds = {name: _plain(value, ports.get(name)) for name, value in given.items()}
+            is_complete = len(feeds) == len(model.inputs)
+            ordered = [feeds[name] for name in names if name in feeds] if is_complete else feeds
+            return _wrapped(list(model.run(ordered).values()), is_tuple)
 
         is_function = expr is None or isinstance(expr, (Function,)) or function is not None and bool(names)
         return run if is_function else run()
-
-
-def _ordered(feeds: dict[str, Any], names: list[str], ports: list[str]) -> list[Any]:
-    return [feeds[name] for name in names if name in feeds]
 
 
 def _is_tuple(function: Function) -> bool:
@@ -440,9 +442,9 @@ class VirtualMachine:
         self._outputs: list[Any] = []
 
     def set_input(self, func_name: str = "main", *args: Any, **named: Any) -> None:
-        names = [port.name for port in self._library.model.inputs]
-        self._inputs.update(zip(names, map(_plain, args)))
-        self._inputs.update((name, _plain(value)) for name, value in named.items())
+        ports = {port.name: port for port in self._library.model.inputs}
+        given = dict(zip(ports, args)) | named
+        self._inputs.update((name, _plain(value, ports.get(name))) for name, value in given.items())
 
     def run(self, *args: Any, **named: Any) -> Any:
         self.set_input("main", *args, **named)

@@ -187,7 +187,7 @@ def parameters() -> dict[str, types.ModuleType]:
         found[f"tvm.{name}"] = globals()[name]
     found["tvm.transform"] = transform
     for name in ("transform", "dataflow_pattern", "expr_functor", "analysis", "testing", "op", "qnn", "expr", "ty", "adt",
-                 "function", "nn", "image", "vision", "frontend", "backend", "vm", "scope_builder", "base"):  # fmt: skip
+                 "function", "nn", "image", "vision", "frontend", "backend", "vm", "scope_builder", "base", "prelude"):  # fmt: skip
         found[f"tvm.relay.{name}"] = getattr(relay, name)
     for name in ("nn", "image", "vision", "annotation", "contrib", "random"):
         found[f"tvm.relay.op.{name}"] = getattr(op, name)
@@ -224,6 +224,8 @@ class _Finder:
             return None
         parent, _, last = name.rpartition(".")
         found = getattr(sys.modules.get(parent), last, None)
+        if isinstance(found, _absent.Absent):
+            found = _absent.Module(found._name, found._use)
         if not isinstance(found, types.ModuleType):
             raise ModuleNotFoundError(f"byoc has no counterpart of {name}", name=name)
 
