@@ -184,8 +184,11 @@ pub fn build(
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
     options.report(|| Stage::Partition);
     let receivers = if options.keep_partition { &[] } else { &backends[..] };
-    let Partition { module: partitioned, report, estimates } =
+    let Partition { module: partitioned, mut report, estimates } =
         partition(&simplified, receivers, &mut passes, &mut warnings)?;
+    if options.keep_partition {
+        report.add_regions_of(&simplified);
+    }
 
     let start = Instant::now();
     let verified_module = VerifiedModule::of(&partitioned).map_err(verification_failure)?;

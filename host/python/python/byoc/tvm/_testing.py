@@ -94,7 +94,7 @@ def _testing() -> types.ModuleType:
             ids, values = list(by_dict), tuple(by_dict.values())
 
         @pytest.fixture(params=values, ids=ids)
-        def value(request: Any) -> Any:
+        def value(*_: Any, request: Any) -> Any:
             return request.param
 
         return value
@@ -104,7 +104,7 @@ def _testing() -> types.ModuleType:
 
         def fixture(index: int) -> Any:
             @pytest.fixture(params=list(range(len(rows))), ids=ids)
-            def value(request: Any) -> Any:
+            def value(*_: Any, request: Any) -> Any:
                 return rows[request.param][index]
 
             return value
