@@ -34,6 +34,7 @@ mod test_arm;
 mod wheel;
 mod words;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -131,6 +132,7 @@ fn main() -> ExitCode {
         ["test-serve"] => serve::test(),
         ["test-hostile", rest @ ..] => hostile::test(rest),
         ["soak", rest @ ..] => serve::soak(rest),
+        ["test-tvm", "--source", source, files @ ..] => python::test_tvm(Path::new(source), files),
         ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
         ["test-torch", "--networks", names @ ..] => {
             python::test_networks(names, onednn::fetch_if_possible().as_deref())

@@ -184,7 +184,9 @@ class _Backend:
         except BackendError:
             raise
         except Exception as cause:
-            raise BackendError(_last_line(f"compile of {self.name} failed on {region.symbol}", cause), "E0460") from cause
+            raise BackendError(
+                _last_line(f"compile of {self.name} failed on {region.symbol}", cause), "E0460"
+            ) from cause
         if isinstance(made, str):
             return b"C" + _compiled_c(made, region), ("c", made)
         if isinstance(made, (bytes, bytearray)):
@@ -196,7 +198,9 @@ class _Backend:
             token = next(self.next_token)
             self.tokens[token] = made
             return b"P" + f"{self.process}:{token}".encode(), None
-        message = f"expected compile of {self.name} to return a function, bytes or C source, found {type(made).__name__}"
+        message = (
+            f"expected compile of {self.name} to return a function, bytes or C source, found {type(made).__name__}"
+        )
         raise BackendError(message, "E0460", "return a function of the region's inputs")
 
     def load(self, symbol: str, blob: bytes, constants: list[np.ndarray], options: str) -> Callable:

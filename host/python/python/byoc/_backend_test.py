@@ -11,7 +11,8 @@ import numpy as np
 def _cases() -> list[tuple[str, Callable[[], tuple[Any, list[Any]]]]]:
     """Returns a name and a builder of an expression and its parameters for each case."""
     from . import relay
-    from .relay import Op, TupleWrapper, nn
+    from .relay import nn
+    from .relay._core import Op, TupleWrapper
 
     cases: list[tuple[str, Callable]] = []
 
@@ -28,12 +29,22 @@ def _cases() -> list[tuple[str, Callable[[], tuple[Any, list[Any]]]]]:
         if not needed and "." not in name and len(inputs) in (1, 2):
             for shape in ((2, 3), (1, 4, 5, 6)):
                 case(name, [shape] * len(inputs), lambda *args, name=name: relay.Call(Op.get(name), args))
-    for name in ("relu", "softmax", "log_softmax", "batch_flatten", "leaky_relu", "global_avg_pool2d", "global_max_pool2d"):
+    for name in (
+        "relu",
+        "softmax",
+        "log_softmax",
+        "batch_flatten",
+        "leaky_relu",
+        "global_avg_pool2d",
+        "global_max_pool2d",
+    ):
         case(f"nn.{name}", [(1, 4, 6, 6)], getattr(nn, name))
     for pads, strides, groups in (((0, 0), (1, 1), 1), ((1, 1), (2, 2), 1), ((1, 1), (1, 1), 4)):
         options = {"padding": pads, "strides": strides, "groups": groups, "kernel_size": (3, 3), "channels": 4}
         case(
-            "nn.conv2d", [(1, 4, 7, 7), (4, 4 // groups, 3, 3)], lambda x, w, options=options: nn.conv2d(x, w, **options)
+            "nn.conv2d",
+            [(1, 4, 7, 7), (4, 4 // groups, 3, 3)],
+            lambda x, w, options=options: nn.conv2d(x, w, **options),
         )
     for rows in (1, 3):
         case("nn.dense", [(rows, 8), (5, 8)], lambda x, w: nn.dense(x, w))

@@ -44,8 +44,8 @@ struct State {
 #[derive(Clone)]
 struct Ir {
     module: Arc<IrModule>,
-    /// True if all types are known and agree.
-    is_typed: bool,
+    /// The module with all types, once they have been inferred.
+    typed: Option<Arc<IrModule>>,
     /// True if the functions are in the arena as well.
     is_adopted: bool,
 }
@@ -85,7 +85,8 @@ impl RelayModule {
 
     pub fn of_ir(module: IrModule, is_typed: bool) -> RelayModule {
         let types = module.types.clone();
-        let ir = Some(Ir { module: Arc::new(module), is_typed, is_adopted: false });
+        let module = Arc::new(module);
+        let ir = Some(Ir { module: module.clone(), typed: is_typed.then_some(module), is_adopted: false });
         RelayModule { state: Mutex::new(State { functions: BTreeMap::new(), types, ir }) }
     }
 
@@ -104,7 +105,7 @@ impl RelayModule {
                 module.globals.insert(name.clone(), map[&root]);
             }
         });
-        let ir = Ir { module: Arc::new(module), is_typed: false, is_adopted: true };
+        let ir = Ir { module: Arc::new(module), typed: None, is_adopted: true };
         state.ir = Some(ir.clone());
         ir
     }
@@ -112,8 +113,8 @@ impl RelayModule {
     /// Returns the module with its types.
     pub fn typed(&self, py: Python<'_>) -> PyResult<Arc<IrModule>> {
         let ir = self.ir();
-        if ir.is_typed {
-            return Ok(ir.module);
+        if let Some(typed) = ir.typed {
+            return Ok(typed);
         }
         let outcome = py.detach(|| {
             let faults = verifier::structure_faults(&ir.module);
@@ -127,7 +128,7 @@ impl RelayModule {
         let module = Arc::new(outcome.map_err(|faults| faults_error(py, faults))?);
         let mut state = self.lock();
         if let Some(ir) = &mut state.ir {
-            *ir = Ir { module: module.clone(), is_typed: true, is_adopted: ir.is_adopted };
+            ir.typed = Some(module.clone());
         }
         Ok(module)
     }
@@ -386,8 +387,8 @@ impl RelayModule {
         // Types count as known wherever they follow from the rest.
         let typed = |module: &RelayModule| {
             let ir = module.ir();
-            if ir.is_typed {
-                return ir.module;
+            if let Some(typed) = ir.typed {
+                return typed;
             }
             let mut module = (*ir.module).clone();
             arguments::complete(&mut module);
@@ -411,7 +412,7 @@ impl RelayModule {
     fn infer_type(&self, py: Python<'_>) -> PyResult<RelayModule> {
         let module = self.typed(py)?;
         let types = module.types.clone();
-        let ir = Some(Ir { module, is_typed: true, is_adopted: false });
+        let ir = Some(Ir { module: module.clone(), typed: Some(module), is_adopted: false });
         Ok(RelayModule { state: Mutex::new(State { functions: BTreeMap::new(), types, ir }) })
     }
 

@@ -1,6 +1,6 @@
 """A pattern with conditions on attributes, types and shapes."""
 
-import tvm
+import tvm  # noqa: F401
 from tvm import relay
 from tvm.relay.dataflow_pattern import has_shape, is_op, wildcard
 

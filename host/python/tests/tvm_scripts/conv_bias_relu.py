@@ -1,6 +1,5 @@
 """A convolution, a bias and a relu become one composite of a target; the module is printed after each pass."""
 
-import numpy as np
 import tvm
 from tvm import relay
 from tvm.relay.dataflow_pattern import is_op, wildcard

@@ -55,6 +55,7 @@ from ._core import (
     scalar_type,
     var,
 )
+from ._registry import get_pattern_table, register_op_attr, register_pattern_table
 from .build_module import build, create_executor
 from .expr_functor import ExprFunctor, ExprMutator, ExprVisitor, MixedModeMutator, MixedModeVisitor
 from .scope_builder import ScopeBuilder
@@ -105,7 +106,7 @@ def _namespaces() -> None:
         function = getattr(found[""], name)
         setattr(op, name, function)
         module.setdefault(name, function)
-    for prefix in ("nn", "image", "vision", "annotation", "random", "dyn", "memory", "vm"):
+    for prefix in found.keys() - {"", "qnn"}:
         setattr(op, prefix, found[prefix])
         module.setdefault(prefix, found[prefix])
     qnn = _types.ModuleType("byoc.relay.qnn")

@@ -628,7 +628,9 @@ class Call(ExprWithOp):
     def __new__(cls, op, args, attrs=None, type_args=None, span=None) -> Call:
         if isinstance(op, Op):
             op = op.name
-        return _byoc.Expr.call(op, [arg if isinstance(arg, Expr) else as_expr(arg) for arg in args], native_attrs(attrs))
+        return _byoc.Expr.call(
+            op, [arg if isinstance(arg, Expr) else as_expr(arg) for arg in args], native_attrs(attrs)
+        )
 
     @property
     def op(self) -> Op | Expr:
@@ -927,7 +929,9 @@ _VERSION = '#[version = "0.0.5"]\n'
 class TypeData:
     """Definition of an algebraic data type."""
 
-    def __init__(self, header: GlobalTypeVar, type_vars: Iterable[TypeVar], constructors: Iterable[Constructor]) -> None:
+    def __init__(
+        self, header: GlobalTypeVar, type_vars: Iterable[TypeVar], constructors: Iterable[Constructor]
+    ) -> None:
         self.header = header
         self.type_vars = Array(type_vars)
         self.constructors = Array(constructors)
@@ -1129,5 +1133,3 @@ def structural_hash(node: AnyValue, map_free_vars: bool = False) -> int:
     if isinstance(node, (Expr, IRModule)):
         return hash(node._native.digest() if isinstance(node, IRModule) else node.digest(map_free_vars))
     return hash(tuple(node)) if isinstance(node, list) else hash(node)
-
-

@@ -202,17 +202,14 @@ def _dynamic(name: str, exprs: dict[str, Expr], attrs: dict[str, Any]) -> Any:
     return _call(name, args, {key: value for key, value in attrs.items() if key in kept})
 
 
-_NAMESPACES = ("nn", "image", "vision", "qnn", "annotation", "random", "dyn", "memory", "vm")
-
-
 def namespaces() -> dict[str, types.ModuleType]:
     """Returns a module of functions for each prefix of operators; those without a prefix are under the empty name."""
-    Op.get("add")
-    found = {prefix: types.ModuleType(f"byoc.relay.{prefix}".rstrip(".")) for prefix in ("", *_NAMESPACES)}
+    prefixes = {name.partition(".")[0] for name in Op.list_op_names() if "." in name}
+    found = {prefix: types.ModuleType(f"byoc.relay.{prefix}".rstrip(".")) for prefix in ("", *sorted(prefixes))}
     for row in _byoc.operators():
         name = row[0]
         prefix, _, rest = name.partition(".")
-        if prefix not in _NAMESPACES:
+        if not rest:
             prefix, rest = "", name
         public = rest.replace(".", "_")
         public = public.lower() if public.startswith("contrib_") else public
@@ -348,7 +345,9 @@ def _compound(modules: dict[str, types.ModuleType]) -> dict[str, dict[str, Calla
     def sparse(name: str, first: bool) -> Callable:
         def create(*args: Any, **attrs: Any) -> Any:
             dense, matrix = (args[0], args[1]) if first else (None, args[0])
-            parts = [getattr(matrix, key) for key in ("data", "indices", "indptr")] if hasattr(matrix, "indptr") else matrix
+            parts = (
+                [getattr(matrix, key) for key in ("data", "indices", "indptr")] if hasattr(matrix, "indptr") else matrix
+            )
             exprs = [as_expr(part) if isinstance(part, Expr) else const(np.asarray(part)) for part in parts]
             return _call(f"nn.{name}", ([as_expr(dense)] if first else []) + exprs, attrs)
 
@@ -400,12 +399,16 @@ def _compound(modules: dict[str, types.ModuleType]) -> dict[str, dict[str, Calla
         """Context that leaves requantization as it is: each call names its rounding."""
         yield
 
+    def reverse_reshape(data: Any, newshape: Any) -> Expr:
+        """Tensor with another shape, inferred from the right."""
+        return Call("contrib_reverse_reshape", [data], {"newshape": _shape(newshape)})
+
     general = {
         "zeros": zeros, "ones": ones, "full": full, "split": split, "topk": topk, "arange": arange,
         "transpose": transpose, "meshgrid": meshgrid, "variance": variance, "std": std,
         "mean_variance": mean_variance, "mean_std": mean_std, "logsumexp": logsumexp, "gather_nd": gather_nd,
-        "concatenate": concatenated("concatenate"), "stack": concatenated("stack"), "strided_set": strided_set, "matrix_set_diag": matrix_set_diag,
-        "reverse_reshape": lambda data, newshape: Call("contrib_reverse_reshape", [data], {"newshape": _shape(newshape)}),
+        "concatenate": concatenated("concatenate"), "stack": concatenated("stack"), "strided_set": strided_set,
+        "matrix_set_diag": matrix_set_diag, "reverse_reshape": reverse_reshape,
     }  # fmt: skip
     neural = {
         "batch_norm": batch_norm, "dropout": dropout, "dropout_raw": dropout_raw, **pools,
@@ -419,4 +422,3 @@ def _compound(modules: dict[str, types.ModuleType]) -> dict[str, dict[str, Calla
         "annotation": {"on_device": on_device, "function_on_device": lambda function, *_: function},
         "qnn": {"concatenate": concatenate, "requantize_config": requantize_config},
     }
-

@@ -164,6 +164,12 @@ def _registration(name: str) -> Callable:
     return register
 
 
+_NO_EFFECT = (
+    "alter_op_layout", "legalize", "compute", "strategy", "pattern", "convert_op_layout", "schedule",
+    "injective_schedule", "reduce_schedule", "shape_func", "gradient", "mixed_precision_conversion",
+)  # fmt: skip
+
+
 def fill(op: types.ModuleType) -> None:
     """Adds the registrations to the module of operators."""
     op.get = Op.get  # type: ignore[attr-defined]
@@ -171,8 +177,7 @@ def fill(op: types.ModuleType) -> None:
     op.register_op_attr = register_op_attr  # type: ignore[attr-defined]
     op.register = register_op  # type: ignore[attr-defined]
     op._make = op  # type: ignore[attr-defined]
-    for name in ("alter_op_layout", "legalize", "compute", "strategy", "pattern", "convert_op_layout", "schedule",
-                 "injective_schedule", "reduce_schedule", "shape_func", "gradient", "mixed_precision_conversion"):  # fmt: skip
+    for name in _NO_EFFECT:
         setattr(op, f"register_{name}", _registration(f"register_{name}"))
     op.op = op  # type: ignore[attr-defined]
     op.contrib = _Contrib("byoc.relay.op.contrib")  # type: ignore[attr-defined]

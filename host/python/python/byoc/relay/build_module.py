@@ -339,10 +339,7 @@ class GraphExecutor:
         elif not isinstance(expr, Function):
             from ._core import GlobalVar
 
-            if isinstance(expr, GlobalVar):
-                function = mod[expr]
-            else:
-                function = Function([], as_expr(expr))
+            function = mod[expr] if isinstance(expr, GlobalVar) else Function([], as_expr(expr))
         if binds:
             from ._core import bind
 
@@ -378,7 +375,9 @@ def _constant(value: Any) -> Expr:
     return value if isinstance(value, Expr) else const(_plain(value))
 
 
-def create_executor(kind: str = "debug", mod: Any = None, device: Any = None, target: Any = "llvm", params: Any = None) -> Any:
+def create_executor(
+    kind: str = "debug", mod: Any = None, device: Any = None, target: Any = "llvm", params: Any = None
+) -> Any:
     """Returns an executor of a module. All kinds run the same program."""
     from ..tvm import _target
 

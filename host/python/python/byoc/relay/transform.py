@@ -121,7 +121,9 @@ class FunctionPass(Pass):
 class Sequential(Pass):
     """Passes in order. Those that the context disables are left out."""
 
-    def __init__(self, passes=None, opt_level: int = 0, name: str = "sequential", required=None, traceable=False) -> None:
+    def __init__(
+        self, passes=None, opt_level: int = 0, name: str = "sequential", required=None, traceable=False
+    ) -> None:
         passes = list(passes or ())
         for item in passes:
             if not isinstance(item, Pass):
@@ -140,7 +142,7 @@ class Sequential(Pass):
 
 
 def _is_external(function: Function) -> bool:
-    return any(key in function.attrs.keys() for key in ("Compiler", "SkipOptimization", "Extern"))
+    return any(key in function.attrs for key in ("Compiler", "SkipOptimization", "Extern"))
 
 
 def _user_pass(kind: type[Pass], method: str, pass_func, opt_level, name, required) -> Any:
@@ -162,7 +164,11 @@ def _user_pass(kind: type[Pass], method: str, pass_func, opt_level, name, requir
                     return getattr(self._target, key)
 
             functools.update_wrapper(UserPass.__init__, target.__init__)
-            UserPass.__name__, UserPass.__doc__, UserPass.__module__ = target.__name__, target.__doc__, target.__module__
+            UserPass.__name__, UserPass.__doc__, UserPass.__module__ = (
+                target.__name__,
+                target.__doc__,
+                target.__module__,
+            )
             return UserPass
         if not callable(target):
             raise TypeError(f"expected a function or a class as pass, found {target!r}")
@@ -407,15 +413,15 @@ def PartitionGraph(mod_name: str = "default", bind_constants: bool = True) -> Pa
 def InlineCompilerFunctionsBoundTo(global_vars: Iterable[Any]) -> Pass:
     """Inlines functions of targets."""
     names = [getattr(item, "name_hint", item) for item in global_vars]
-    return _native_pass(
-        "InlineCompilerFunctionsBoundTo", "inline_compiler_functions_bound_to", inline_bound_to=names
-    )
+    return _native_pass("InlineCompilerFunctionsBoundTo", "inline_compiler_functions_bound_to", inline_bound_to=names)
 
 
 def OutlineCompilerFunctionsWithExistingGlobalSymbols(compiler_filter: str = "") -> Pass:
     """Makes function literals of targets global functions."""
     return _native_pass(
-        "OutlineCompilerFunctionsWithExistingGlobalSymbols", "outline_compiler_functions", compiler=compiler_filter or None
+        "OutlineCompilerFunctionsWithExistingGlobalSymbols",
+        "outline_compiler_functions",
+        compiler=compiler_filter or None,
     )
 
 

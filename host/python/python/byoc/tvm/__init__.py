@@ -121,7 +121,7 @@ auto_scheduler = _absent.Module("byoc.tvm.auto_scheduler", "byoc does not tune: 
 meta_schedule = _absent.Module("byoc.tvm.meta_schedule", "byoc does not tune: its kernels are measured ahead of time")
 micro = _absent.Module("byoc.tvm.micro", "export a model as C with `byoc export`")
 rpc = _absent.Module("byoc.tvm.rpc", "serve a model with `byoc-serve`")
-target = module("target", "Targets.", Target=Target, create=Target)
+target = _absent.Module("byoc.tvm.target", "the host is the only target", Target=Target, create=Target)
 target.target = target
 runtime = _runtime.runtime
 contrib = _runtime.contrib
@@ -133,7 +133,17 @@ _ffi.base = module("_ffi.base", TVMError=Error)
 array, convert = nd.array, _testing.convert
 
 
-def parameters() -> dict[str, types.ModuleType]:
+_MODULES = (
+    "relay", "ir", "te", "topi", "autotvm", "auto_scheduler", "meta_schedule", "micro", "rpc", "target", "runtime",
+    "contrib", "testing", "parser", "support", "nd", "error", "_ffi", "instrument",
+)  # fmt: skip
+_RELAY_MODULES = (
+    "transform", "dataflow_pattern", "expr_functor", "analysis", "testing", "op", "qnn", "expr", "ty", "adt",
+    "function", "nn", "image", "vision", "frontend", "backend", "vm", "scope_builder", "base", "prelude",
+)  # fmt: skip
+
+
+def modules() -> dict[str, types.ModuleType]:
     """Returns the modules by their names in TVM."""
     op = relay.op
     backend = module("relay.backend", Runtime=_runtime.Runtime, Executor=_runtime.Executor)
@@ -182,12 +192,10 @@ def parameters() -> dict[str, types.ModuleType]:
         "tvm.relay.frontend.common": relay.frontend.common,
         "tvm.testing.utils": testing,
     }
-    for name in ("relay", "ir", "te", "topi", "autotvm", "auto_scheduler", "meta_schedule", "micro", "rpc", "target",
-                 "runtime", "contrib", "testing", "parser", "support", "nd", "error", "_ffi", "instrument"):  # fmt: skip
+    for name in _MODULES:
         found[f"tvm.{name}"] = globals()[name]
     found["tvm.transform"] = transform
-    for name in ("transform", "dataflow_pattern", "expr_functor", "analysis", "testing", "op", "qnn", "expr", "ty", "adt",
-                 "function", "nn", "image", "vision", "frontend", "backend", "vm", "scope_builder", "base", "prelude"):  # fmt: skip
+    for name in _RELAY_MODULES:
         found[f"tvm.relay.{name}"] = getattr(relay, name)
     for name in ("nn", "image", "vision", "annotation", "contrib", "random"):
         found[f"tvm.relay.op.{name}"] = getattr(op, name)
@@ -202,7 +210,7 @@ def install() -> None:
     loaded = sys.modules.get("tvm")
     if loaded is not None and loaded is not sys.modules[__name__]:
         raise ImportError("expected a process without TVM, found the package tvm imported; call install() first")
-    sys.modules.update(parameters())
+    sys.modules.update(modules())
     for name in list(sys.modules):
         # Packages need a path, without which `import tvm.relay.op` finds no parent package.
         if name == "tvm" or name.startswith("tvm."):

@@ -37,7 +37,9 @@ def _load_references(source: str) -> None:
     sys.modules["tvm.topi.utils"].get_const_tuple = lambda shape: tuple(int(d) for d in shape)  # type: ignore[attr-defined]
     files = [("nn.utils", "nn/utils.py")]
     testing = os.path.join(folder, "testing")
-    files += [(f"testing.{name[:-3]}", f"testing/{name}") for name in sorted(os.listdir(testing)) if name.endswith(".py")]
+    files += [
+        (f"testing.{name[:-3]}", f"testing/{name}") for name in sorted(os.listdir(testing)) if name.endswith(".py")
+    ]
     for _ in range(3):
         # The files import each other.
         files = [(name, path) for name, path in files if not _load(name, os.path.join(folder, path))]
@@ -106,7 +108,9 @@ def pytest_generate_tests(metafunc: Any) -> None:
     names = [name for name in names if name not in {arg.strip() for arg in marked}]
     if names:
         values = {"target": "llvm", "dev": cpu(0)}
-        metafunc.parametrize(",".join(names), [tuple(values[name] for name in names) if len(names) > 1 else values[names[0]]])
+        metafunc.parametrize(
+            ",".join(names), [tuple(values[name] for name in names) if len(names) > 1 else values[names[0]]]
+        )
 
 
 @pytest.hookimpl(wrapper=True)

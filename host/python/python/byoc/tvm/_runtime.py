@@ -87,7 +87,10 @@ runtime = _module(
     DataType=str,
 )
 runtime.vm = _module(
-    "runtime.vm", VirtualMachine=_build.VirtualMachine, Executable=_build.VmExecutable, VMExecutor=_build.create_executor
+    "runtime.vm",
+    VirtualMachine=_build.VirtualMachine,
+    Executable=_build.VmExecutable,
+    VMExecutor=_build.create_executor,
 )
 
 frontend = _module("relay.frontend", from_onnx=_build.from_onnx)

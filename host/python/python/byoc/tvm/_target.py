@@ -49,6 +49,6 @@ def check(target: Any) -> None:
             raise BackendError(
                 f'expected the target "llvm" or "c", found "{kind}"',
                 "E0403",
-                f"a backend gets its part of a module by partitioning: relay.op.contrib.partition_for_{kind}(mod, params), "
-                "or MergeComposite, AnnotateTarget, MergeCompilerRegions and PartitionGraph; then build for llvm",
+                f"a backend gets its part by partitioning: relay.op.contrib.partition_for_{kind}(mod, params), "
+                "or MergeComposite, AnnotateTarget, MergeCompilerRegions, PartitionGraph; then build for llvm",
             )

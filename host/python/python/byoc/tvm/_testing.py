@@ -64,7 +64,9 @@ def convert(value: Any) -> Any:
 def _testing() -> types.ModuleType:
     module = types.ModuleType("byoc.tvm.testing")
 
-    def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-7, atol: float = 1e-7, verbose: bool = True) -> None:
+    def assert_allclose(
+        actual: Any, desired: Any, rtol: float = 1e-7, atol: float = 1e-7, verbose: bool = True
+    ) -> None:
         actual, desired = np.asarray(actual), np.asarray(desired)
         np.testing.assert_allclose(actual.shape, desired.shape)
         np.testing.assert_allclose(actual, desired, rtol=rtol, atol=atol, verbose=verbose)
@@ -155,6 +157,13 @@ def _testing() -> types.ModuleType:
         parametrize_targets=parametrize_targets,
         main=main,
     )
+
+    def missing(name: str) -> Any:
+        if name.startswith("requires_"):
+            return skip(f"byoc has no counterpart of {name}")
+        raise AttributeError(f"byoc has no counterpart of tvm.testing.{name}")
+
+    module.__getattr__ = missing  # type: ignore[method-assign]
     return module
 
 
