@@ -381,7 +381,7 @@ def _compound(modules: dict[str, types.ModuleType]) -> dict[str, dict[str, Calla
         def join(data: Any, axis: int = 0) -> Expr:
             if not isinstance(axis, int):
                 raise ValueError(f"{name}: expected an integer axis, found {axis!r}")
-            fields = data if isinstance(data, (Call, Tuple)) else list(data)
+            fields = data if isinstance(data, Expr) else list(data)
             if isinstance(fields, list) and not fields:
                 raise ValueError(f"{name}: expected at least one tensor, found none")
             return Call(name, [as_expr(fields)], {"axis": axis})

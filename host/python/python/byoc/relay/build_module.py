@@ -352,6 +352,10 @@ class GraphExecutor:
         model = compile_module(mod, params)
 
         def run(*args: Any, **named: Any) -> Any:
+            if not named and len(args) == len(model.inputs):
+                # Parameters may share a name.
+                ordered = [_plain(value, port) for value, port in zip(args, model.inputs)]
+                return _wrapped(list(model.run(ordered).values()), is_tuple)
             given = dict(zip([name for name in names if name not in named], args)) | named
             ports = dict(zip([name for name in names if name in given], model.inputs))
             feeds = {name: _plain(value, ports.get(name)) for name, value in given.items()}

@@ -107,8 +107,10 @@ tir = module(
     SizeVar=_core.SizeVar,
     Any=_core.Any,
     const=lambda value, dtype="int32": _core.IntImm(dtype, value),
+    indexdiv=lambda a, b: a // b,
 )
 tir.expr = tir
+ir.container = module("ir.container", Array=_core.Array)
 te = _absent.Module(
     "byoc.tvm.te",
     "byoc has no tensor expressions: the host runs precompiled kernels, and a backend generates its own code",
@@ -121,7 +123,14 @@ auto_scheduler = _absent.Module("byoc.tvm.auto_scheduler", "byoc does not tune: 
 meta_schedule = _absent.Module("byoc.tvm.meta_schedule", "byoc does not tune: its kernels are measured ahead of time")
 micro = _absent.Module("byoc.tvm.micro", "export a model as C with `byoc export`")
 rpc = _absent.Module("byoc.tvm.rpc", "serve a model with `byoc-serve`")
-target = _absent.Module("byoc.tvm.target", "the host is the only target", Target=Target, create=Target)
+target = _absent.Module(
+    "byoc.tvm.target",
+    "the host is the only target",
+    Target=Target,
+    create=Target,
+    VirtualDevice=lambda *_: None,
+    codegen=module("target.codegen", llvm_version_major=lambda: 0),
+)
 target.target = target
 runtime = _runtime.runtime
 contrib = _runtime.contrib

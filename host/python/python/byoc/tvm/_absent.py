@@ -26,6 +26,9 @@ class Absent:
     def __init__(self, name: str, use: str) -> None:
         self._name, self._use = name, use
 
+    def __getitem__(self, key: Any) -> Any:
+        return self()
+
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError(f"{self._name}: {self._use}")
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from . import _absent, _finder, cpu, install
+from ._testing import GROUPS
 
 install()
 
@@ -102,15 +103,34 @@ if source := os.environ.get("BYOC_TVM_SOURCE"):
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """Gives tests of a target and a device the host."""
-    names = [name for name in ("target", "dev") if name in metafunc.fixturenames]
-    marked = {arg for mark in metafunc.definition.iter_markers("parametrize") for arg in str(mark.args[0]).split(",")}
-    names = [name for name in names if name not in {arg.strip() for arg in marked}]
-    if names:
-        values = {"target": "llvm", "dev": cpu(0)}
-        metafunc.parametrize(
-            ",".join(names), [tuple(values[name] for name in names) if len(names) > 1 else values[names[0]]]
-        )
+    """Gives tests of rows of parameters one row at a time."""
+    owners = [metafunc.module, *(metafunc.cls.__mro__ if metafunc.cls else ())]
+    groups: dict[int, list[tuple[str, int]]] = {}
+    rows_of: dict[int, tuple] = {}
+    for name in metafunc.fixturenames:
+        for owner in owners:
+            group = GROUPS.get(id(vars(owner).get(name)))
+            if group is not None:
+                groups.setdefault(id(group[0]), []).append((name, group[1]))
+                rows_of[id(group[0])] = group
+    for key, members in groups.items():
+        rows, _, ids, _ = rows_of[key]
+        values = [tuple(row[index] for _, index in members) for row in rows]
+        values = values if len(members) > 1 else [value for (value,) in values]
+        names = [name for name, _ in members]
+        metafunc.parametrize(",".join(names), values, indirect=names, ids=None if ids is None else list(ids))
+
+
+@pytest.fixture
+def target() -> str:
+    """The host, unless a test names its targets."""
+    return "llvm"
+
+
+@pytest.fixture
+def dev() -> Any:
+    """The host."""
+    return cpu(0)
 
 
 @pytest.hookimpl(wrapper=True)

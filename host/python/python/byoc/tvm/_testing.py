@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import types
 from typing import Any
@@ -61,6 +62,10 @@ def convert(value: Any) -> Any:
     return Array(convert(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
+# Fixtures of `parameters`, whose values belong together: the rows, the position in a row, and the names of the rows.
+GROUPS: dict[int, tuple] = {}
+
+
 def _testing() -> types.ModuleType:
     module = types.ModuleType("byoc.tvm.testing")
 
@@ -105,10 +110,11 @@ def _testing() -> types.ModuleType:
         import pytest
 
         def fixture(index: int) -> Any:
-            @pytest.fixture(params=list(range(len(rows))), ids=ids)
+            @pytest.fixture
             def value(*_: Any, request: Any) -> Any:
-                return rows[request.param][index]
+                return request.param
 
+            GROUPS[id(value)] = (rows, index, ids, value)
             return value
 
         return tuple(fixture(index) for index in range(len(rows[0])))
@@ -125,7 +131,10 @@ def _testing() -> types.ModuleType:
             from . import cpu
 
             names = [t for t in targets if isinstance(t, str) and t.partition(" ")[0] in ("llvm", "c")] or ["llvm"]
-            return pytest.mark.parametrize("target,dev", [(name, cpu(0)) for name in names[:1]])(function)
+            values = {"target": names[0], "dev": cpu(0)}
+            for name in values.keys() & inspect.signature(function).parameters.keys():
+                function = pytest.mark.parametrize(name, [values[name]])(function)
+            return function
 
         return mark(targets[0]) if targets and callable(targets[0]) else mark
 
