@@ -515,7 +515,9 @@ def as_expr(value: AnyValue) -> Expr:
         return value.tuple_value
     if isinstance(value, (list, tuple)):
         return Tuple([as_expr(item) for item in value])
-    return const(value)
+    if isinstance(value, (bool, int, float)) or hasattr(value, "dtype"):
+        return const(value)
+    raise TypeError(f"expected an expression, a number, an array or a list of these, found {type(value).__name__}")
 
 
 class Constant(ExprWithOp):

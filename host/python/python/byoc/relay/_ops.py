@@ -59,17 +59,47 @@ _ORDERS["nn.conv2d_transpose"] = _ORDERS["nn.conv3d_transpose"] = _ORDERS["nn.co
 # Defaults of Relay's functions where the operator has another default or none.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "nn.pad": {"pad_value": 0},
+    "nn.conv1d_transpose": {"kernel_layout": "IOW"},
+    "nn.conv2d_transpose": {"kernel_layout": "IOHW"},
+    "nn.conv3d_transpose": {"kernel_layout": "IODHW"},
+    "nn.upsampling3d": {"scale_d": 1, "scale_h": 1, "scale_w": 1},
+    "nn.leaky_relu": {"alpha": 0.01},
+    "nn.lrn": {"alpha": 1e-5},
+    "nn.batch_matmul": {"transpose_b": True},
+    "nn.bitpack": {"bit_axis": 2, "pack_type": "uint32"},
+    "nn.bitserial_conv2d": {"pack_dtype": "uint32", "out_dtype": "int16"},
+    "nn.bitserial_dense": {"pack_dtype": "uint32", "out_dtype": "int16"},
+    "nn.nll_loss": {"ignore_index": -100},
+    "nn.contrib_conv2d_NCHWc": {"data_layout": "NCHW8c"},
+    "nn.contrib_depthwise_conv2d_NCHWc": {"data_layout": "NCHW8c"},
+    "sparse_to_dense": {"default_value": 0},
+    "image.affine_grid": {"target_shape": None},
+    "image.resize1d": {"rounding_method": ""},
+    "image.resize3d": {"rounding_method": ""},
     "image.crop_and_resize": {"method": "bilinear"},
+    "vision.non_max_suppression": {"max_output_size": -1, "iou_threshold": 0.5},
+    "vision.all_class_non_max_suppression": {
+        "max_output_boxes_per_class": -1,
+        "iou_threshold": -1.0,
+        "score_threshold": -1.0,
+    },
     "random.uniform": {"out_dtype": "float32", "low": 0.0, "high": 1.0},
     "random.normal": {"out_dtype": "float32", "mean": 0.0, "scale": 1.0},
     "qnn.conv2d": {"out_dtype": "int32"},
-    "qnn.conv2d_transpose": {"out_dtype": "int32"},
+    "qnn.conv2d_transpose": {"out_dtype": "int32", "kernel_layout": "IOHW"},
     "qnn.dense": {"out_dtype": "int32"},
-    "qnn.batch_matmul": {"out_dtype": "int32"},
+    "qnn.batch_matmul": {"out_dtype": "int32", "transpose_b": True},
+    "qnn.avg_pool2d": {"count_include_pad": True, "layout": "NHWC"},
+    "qnn.simulated_quantize": {"out_dtype": "int8"},
+    "qnn.simulated_dequantize": {"in_dtype": "int8"},
     "shape_of": {"dtype": "int32"},
     "ndarray_size": {"dtype": "int32"},
     "full": {"shape": (), "dtype": ""},
 }
+for _rank_of_pool in (1, 2, 3):
+    for _kind in ("max", "avg"):
+        _DEFAULTS[f"nn.{_kind}_pool{_rank_of_pool}d"] = {"pool_size": (1,) * _rank_of_pool}
+_DEFAULTS["nn.max_pool2d_grad"] = _DEFAULTS["nn.avg_pool2d_grad"] = _DEFAULTS["nn.max_pool2d"]
 
 _MISSING = object()
 
@@ -139,7 +169,12 @@ def _attr(name: str, parameter: _Parameter, value: Any) -> Any:
 def _call(name: str, args: list[Expr], attrs: dict[str, Any]) -> Any:
     call = Call(name, args, attrs)
     found = call.known_type
-    return TupleWrapper(call, len(found.fields)) if isinstance(found, TupleType) else call
+    is_wrapped = isinstance(found, TupleType) and not name.startswith("annotation.") and name not in _IDENTITIES
+    return TupleWrapper(call, len(found.fields)) if is_wrapped else call
+
+
+# Operators that return their argument, of any type.
+_IDENTITIES = ("copy", "device_copy", "on_device")
 
 
 def _function(name: str, row: tuple, public: str) -> Callable:

@@ -176,6 +176,7 @@ def fill(op: types.ModuleType) -> None:
     op.Op = Op  # type: ignore[attr-defined]
     op.register_op_attr = register_op_attr  # type: ignore[attr-defined]
     op.register = register_op  # type: ignore[attr-defined]
+    op.const = const  # type: ignore[attr-defined]
     op._make = op  # type: ignore[attr-defined]
     for name in _NO_EFFECT:
         setattr(op, f"register_{name}", _registration(f"register_{name}"))

@@ -90,15 +90,16 @@ def list_op_freqs(mod: IRModule) -> dict[str, int]:
 list_fake_quantized_op_freqs = list_op_freqs
 
 
-def count_layers(expr: Expr, valid_ops: list[str]) -> int:
+def count_layers(expr: Expr | IRModule, valid_ops: list[str]) -> int:
     """Returns the maximum number of calls of the operators on a path."""
+    root = expr["main"] if isinstance(expr, IRModule) else as_expr(expr)
     depth: dict[Expr, int] = {}
-    for item in as_expr(expr).post_order():
+    for item in root.post_order():
         operands = item.args if isinstance(item, Call) else [v for v in _operands(item) if isinstance(v, Expr)]
         below = max((depth.get(operand, 0) for operand in operands), default=0)
         is_layer = isinstance(item, Call) and isinstance(item.op, Op) and item.op.name in valid_ops
         depth[item] = below + is_layer
-    return depth[as_expr(expr)]
+    return depth[root]
 
 
 def _operands(expr: Expr) -> list:

@@ -189,13 +189,16 @@ class ExprMutator(ExprFunctor):
         return op if tuple_value == op.tuple_value else TupleGetItem(tuple_value, op.index)
 
     def visit_ref_create(self, ref: RefCreate) -> Expr:
-        return RefCreate(self.visit(ref.value))
+        value = self.visit(ref.value)
+        return ref if value == ref.value else RefCreate(value)
 
     def visit_ref_read(self, ref: RefRead) -> Expr:
-        return RefRead(self.visit(ref.ref))
+        cell = self.visit(ref.ref)
+        return ref if cell == ref.ref else RefRead(cell)
 
     def visit_ref_write(self, ref: RefWrite) -> Expr:
-        return RefWrite(self.visit(ref.ref), self.visit(ref.value))
+        cell, value = self.visit(ref.ref), self.visit(ref.value)
+        return ref if cell == ref.ref and value == ref.value else RefWrite(cell, value)
 
     def visit_pattern(self, pattern: Any) -> Any:
         if isinstance(pattern, PatternVar):

@@ -304,6 +304,23 @@ def DefuseOps() -> Pass:
     return _native_pass("DefuseOps", "defuse_ops")
 
 
+def FuseOps(fuse_opt_level: int = -1) -> Pass:
+    """Groups operators into primitive functions."""
+    from ._fuse import fuse
+
+    def run(mod: IRModule, context: PassContext) -> IRModule:
+        level = context.opt_level if fuse_opt_level < 0 else fuse_opt_level
+        typed = InferType()(mod)
+        result = typed.shallow_copy()
+        for name in typed._native.names():
+            function = typed._native.get(name)
+            if not _is_external(function) and "Primitive" not in function.attrs:
+                result[name] = fuse(function, level)
+        return InferType()(result)
+
+    return Pass(PassInfo(0, "FuseOps"), run)
+
+
 def FakeQuantizationToInteger(hard_fail: bool = False, use_qat: bool = False, optional_qnn_ops=None) -> Pass:
     """Replaces float operators between dequantize and quantize by integer operators."""
     return _native_pass("FakeQuantizationToInteger", "fake_quantization_to_integer")

@@ -24,12 +24,20 @@ class Runtime(str):
     def __new__(cls, name: str = "cpp", options: Any = None) -> Runtime:
         return super().__new__(cls, name)
 
+    @property
+    def name(self) -> str:
+        return str(self)
+
 
 class Executor(str):
     """Kind of executor; byoc has one."""
 
     def __new__(cls, name: str = "graph", options: Any = None) -> Executor:
         return super().__new__(cls, name)
+
+    @property
+    def name(self) -> str:
+        return str(self)
 
 
 class compile_engine:  # noqa: N801
