@@ -45,7 +45,9 @@ mod _byoc {
     #[pymodule_export]
     use super::relay::build::{describe_backend, partition_module, read_model};
     #[pymodule_export]
-    use super::relay::expr::{Expr, checked_attrs, operators, set_classes};
+    use super::relay::classes::set_classes;
+    #[pymodule_export]
+    use super::relay::expr::{Expr, checked_attrs, operators};
     #[pymodule_export]
     use super::relay::module::{RelayModule, partition_expr, run_on_expr};
     #[pymodule_export]

@@ -3,6 +3,8 @@
 use super::arena::{self, Arena, Pin};
 use super::arguments;
 use super::attrs::{self, Attributes};
+use super::classes::{Kind, create};
+use super::failure;
 use super::types::{self, Type};
 use crate::array::{array_of, tensor_of};
 use crate::error;
@@ -19,60 +21,10 @@ use byoc_ir::tensor::DType;
 use byoc_ir::text::{PrintOptions, print_expr};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-
-/// Classes of the package, in the order of `set_classes`.
-#[derive(Clone, Copy)]
-pub enum Kind {
-    Constant,
-    Var,
-    GlobalVar,
-    Constructor,
-    Tuple,
-    TupleGetItem,
-    Call,
-    Let,
-    If,
-    Match,
-    Function,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    TensorType,
-    TupleType,
-    FuncType,
-    RefType,
-    TypeCall,
-    TypeVar,
-    IncompleteType,
-}
-
-static CLASSES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
-
-/// Sets the classes of expressions and types, in the order of [`Kind`].
-#[pyfunction]
-pub fn set_classes(py: Python<'_>, classes: Vec<Py<PyType>>) {
-    let _ = CLASSES.set(py, classes);
-}
-
-/// Creates an object of a class of the package; `argument` is passed to the constructor of its native base.
-pub fn create<'py>(py: Python<'py>, kind: Kind, argument: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let classes = match CLASSES.get(py) {
-        Some(classes) => classes,
-        None => {
-            py.import("byoc.relay")?;
-            CLASSES.get(py).ok_or_else(|| PyTypeError::new_err("byoc.relay has set no classes"))?
-        }
-    };
-    let is_type = kind as usize >= Kind::TensorType as usize;
-    let base = if is_type { py.get_type::<Type>() } else { py.get_type::<Expr>() };
-    let class = classes[kind as usize].bind(py);
-    base.call_method1("__new__", (class, argument))
-}
 
 /// Handle of an expression.
 #[pyclass(frozen, subclass, module = "byoc._byoc")]
@@ -89,7 +41,10 @@ impl Drop for Expr {
 /// Returns the Python object of an expression.
 pub fn wrap<'py>(py: Python<'py>, id: ExprId) -> PyResult<Bound<'py, PyAny>> {
     let (handle, kind) = arena::with(|arena| (arena.retain(id), kind(arena.module.expr(id))));
-    let object = handle.into_pyobject(py).map_err(PyErr::from).and_then(|number| create(py, kind, number.into_any()));
+    let object = handle
+        .into_pyobject(py)
+        .map_err(PyErr::from)
+        .and_then(|number| create(py, kind, &py.get_type::<Expr>(), number.into_any()));
     arena::with(|arena| arena.release(handle));
     object
 }
@@ -453,7 +408,7 @@ impl Expr {
         });
         match outcome {
             Ok(id) => wrap(py, id),
-            Err(faults) => Err(super::module::faults_error(py, faults)),
+            Err(faults) => Err(failure::of_faults(py, faults)),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::arena::{self, Pin};
 use super::arguments;
 use super::expr::{self, Expr, ExprRef};
+use super::failure;
 use super::pattern::PatternSpec;
 use super::types::{self, Type};
 use crate::error;
@@ -15,7 +16,7 @@ use byoc_core::pass::{
 use byoc_core::pattern::Entry;
 use byoc_ir::diag::{Span, codes};
 use byoc_ir::ir::{
-    Attrs, Constructor, Expr as IrExpr, ExprId, Fault, Function, IndexVec, Module as IrModule, Name, Origins, TypeDef,
+    Attrs, Constructor, Expr as IrExpr, ExprId, Function, IndexVec, Module as IrModule, Name, Origins, TypeDef,
     TypeDefs,
 };
 use byoc_ir::text::{ParseOptions, Parsed, PrintOptions, parse, print};
@@ -68,16 +69,6 @@ impl Drop for Held {
     }
 }
 
-/// Creates the exception for faults of a module.
-pub fn faults_error(py: Python<'_>, faults: Vec<Fault>) -> PyErr {
-    let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.diagnostic).collect();
-    error::of(py, Failure::from(diagnostics))
-}
-
-fn diagnostic_error(py: Python<'_>) -> impl Fn(Box<Diagnostic>) -> PyErr + '_ {
-    move |diagnostic| error::of(py, *diagnostic)
-}
-
 impl RelayModule {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -125,7 +116,7 @@ impl RelayModule {
             arguments::complete(&mut module);
             pass::infer_type_in_place(&mut module, &[]).map(|()| module)
         });
-        let module = Arc::new(outcome.map_err(|faults| faults_error(py, faults))?);
+        let module = Arc::new(outcome.map_err(|faults| failure::of_faults(py, faults))?);
         let mut state = self.lock();
         if let Some(ir) = &mut state.ir {
             ir.typed = Some(module.clone());
@@ -246,7 +237,7 @@ impl RelayModule {
     #[staticmethod]
     fn parse(py: Python<'_>, text: &str) -> PyResult<RelayModule> {
         let mut parsed = parse_text(py, text)?;
-        parsed.define_main().map_err(diagnostic_error(py))?;
+        parsed.define_main().map_err(failure::of_diagnostic(py))?;
         Ok(RelayModule::of_ir(parsed.module, false))
     }
 
@@ -424,7 +415,7 @@ impl RelayModule {
 
     /// Runs a pass. Returns the new module and the warnings.
     fn run(&self, py: Python<'_>, name: &str, options: Options) -> PyResult<(RelayModule, Vec<String>)> {
-        let pass = manager::find(name).map_err(diagnostic_error(py))?;
+        let pass = manager::find(name).map_err(failure::of_diagnostic(py))?;
         let module = self.typed(py)?;
         let options = options.options();
         let mut warnings = Vec::new();
@@ -456,7 +447,7 @@ impl RelayModule {
         if let Some(error) = judge.error {
             return Err(error);
         }
-        Ok((RelayModule::of_ir(merged.map_err(diagnostic_error(py))?, true), messages(&warnings)))
+        Ok((RelayModule::of_ir(merged.map_err(failure::of_diagnostic(py))?, true), messages(&warnings)))
     }
 
     /// Annotates the operators of targets: name and, by operator, a check or `None`.
@@ -506,7 +497,7 @@ impl RelayModule {
         });
         match first_error {
             Some(error) => Err(error),
-            None => Ok(RelayModule::of_ir(annotated.map_err(diagnostic_error(py))?, true)),
+            None => Ok(RelayModule::of_ir(annotated.map_err(failure::of_diagnostic(py))?, true)),
         }
     }
 }
@@ -576,9 +567,11 @@ pub fn run_on_expr<'py>(
     name: &str,
     options: Options,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let pass = manager::find(name).map_err(diagnostic_error(py))?;
+    let pass = manager::find(name).map_err(failure::of_diagnostic(py))?;
     let options = options.options();
-    transform_expr(py, &expr, |module| (pass.run)(module, &options, &mut Vec::new()).map_err(diagnostic_error(py)))
+    transform_expr(py, &expr, |module| {
+        (pass.run)(module, &options, &mut Vec::new()).map_err(failure::of_diagnostic(py))
+    })
 }
 
 /// Moves each match of a pattern into a function with the given attributes, if the check accepts it.
@@ -606,7 +599,7 @@ pub fn partition_expr<'py>(
                     false
                 })
         };
-        pattern.partition(module, &attrs, &mut check, &mut Vec::new()).map_err(diagnostic_error(py))
+        pattern.partition(module, &attrs, &mut check, &mut Vec::new()).map_err(failure::of_diagnostic(py))
     });
     failure.map_or(result, Err)
 }

@@ -1,6 +1,6 @@
 //! Types as Python objects.
 
-use super::expr::{self, Kind};
+use super::classes::{self, Kind};
 use crate::error;
 use byoc::Diagnostic;
 use byoc_ir::diag::{codes, nearest};
@@ -30,7 +30,7 @@ pub fn wrap<'py>(py: Python<'py>, ty: &IrType) -> PyResult<Bound<'py, PyAny>> {
         IrType::Unknown => Kind::IncompleteType,
     };
     let plain = Bound::new(py, Type { ty: ty.clone() })?;
-    expr::create(py, kind, plain.into_any())
+    classes::create(py, kind, &py.get_type::<Type>(), plain.into_any())
 }
 
 /// Dimension passed from Python: a number, or a name or expression.
