@@ -134,11 +134,11 @@ def test_what_byoc_lacks_says_what_to_use():
 def test_text_and_structure():
     module = transform.InferType()(simple_module())
     again = relay.parse(module.astext())
-    assert relay._core.structural_equal(module, again)
-    assert relay._core.structural_hash(module) == relay._core.structural_hash(again)
+    assert relay.structural_equal(module, again)
+    assert relay.structural_hash(module) == relay.structural_hash(again)
     with pytest.raises(ValueError, match="nn.relu with 1 argument vs. exp"):
         x = relay.var("x", shape=(1, 4))
-        relay._core.assert_structural_equal(relay.nn.relu(x), relay.exp(x))
+        relay.assert_structural_equal(relay.nn.relu(x), relay.exp(x))
 
 
 def test_every_operator_has_a_function_and_a_docstring():
@@ -167,8 +167,8 @@ def partition(module, targets):
 
 
 def test_large_modules_take_linear_time():
-    relay._registry.register_op_attr("nn.relu", "target.scale_a", lambda call: True)
-    relay._registry.register_op_attr("add", "target.scale_b", lambda call: True)
+    relay.register_op_attr("nn.relu", "target.scale_a", lambda call: True)
+    relay.register_op_attr("add", "target.scale_b", lambda call: True)
     times = []
     for length in (2_000, 20_000):
         start = time.perf_counter()

@@ -48,11 +48,14 @@ from ._core import (
     TypeData,
     TypeVar,
     Var,
+    assert_structural_equal,
     bind,
     const,
     parse,
     parse_expr,
     scalar_type,
+    structural_equal,
+    structural_hash,
     var,
 )
 from ._registry import get_pattern_table, register_op_attr, register_pattern_table
