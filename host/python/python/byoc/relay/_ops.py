@@ -159,6 +159,9 @@ def _attr(name: str, parameter: _Parameter, value: Any) -> Any:
         value = value.tolist()
     if parameter.kind == "dtype":
         return dtype_name(value) if value != "" else ""
+    if parameter.target == "kernel_layout" and name in ("nn.conv1d_transpose", "nn.conv3d_transpose"):
+        # The operators name the channels of the data O, Relay's functions I.
+        return value.translate(str.maketrans("IO", "OI"))
     if parameter.target in _SPATIAL and ("conv" in name or "pool" in name) and _rank(name):
         return _spatial(name, parameter.target, value)
     if parameter.kind == "ints" and isinstance(value, (int, np.integer)):
