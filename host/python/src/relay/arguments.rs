@@ -65,9 +65,12 @@ fn argument(name: &str, params: &Params<'_>, types: &[Type], index: usize) -> Op
             let groups = usize::try_from(params.int("groups")).ok().filter(|groups| *groups > 0)?;
             let outputs = usize::try_from(params.opt_int("channels")?).ok()?;
             let sizes = params.opt_ints("kernel_size")?;
-            let is_transpose = name.contains("transpose");
-            let (input, output) =
-                if is_transpose { (channels, outputs / groups) } else { (channels / groups, outputs) };
+            // The transposed convolutions over one and three axes name the channels of the data O.
+            let (input, output) = match name {
+                "nn.conv2d_transpose" => (channels, outputs / groups),
+                "nn.conv1d_transpose" | "nn.conv3d_transpose" => (outputs / groups, channels),
+                _ => (channels / groups, outputs),
+            };
             let mut sizes = sizes.into_iter();
             let dims = kernel.chars().map(|axis| match axis {
                 'O' => Some(Dim::Fixed(output)),
