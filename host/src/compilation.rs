@@ -4,7 +4,8 @@ use crate::build::explanation::Explanation;
 use crate::build::{self, BuildOptions, Compiled, Progress, Stage};
 use crate::error::Error;
 use crate::frontend::{self, LoadOptions, Loaded};
-use byoc_ir::diag::Diagnostic;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Module;
 use byoc_runtime::cancel::Cancel;
 use byoc_runtime::exec::program::Port;
 use byoc_runtime::{Failure, Session, artifact};
@@ -26,6 +27,8 @@ pub enum Source {
         /// Directory with the external data files of an ONNX model.
         folder: Option<PathBuf>,
     },
+    /// Module that was built in memory.
+    Module(Arc<Module>),
 }
 
 impl From<&Path> for Source {
@@ -157,6 +160,13 @@ impl CompileOptions {
         options
     }
 
+    /// Compiles only the regions that the module already has: the backends receive no further operators.
+    #[must_use]
+    pub fn keep_partition(mut self) -> CompileOptions {
+        self.build.keep_partition = true;
+        self
+    }
+
     /// Reports the stages of the compilation to `report`.
     #[must_use]
     pub fn progress(mut self, report: impl Fn(&Stage) + Send + Sync + 'static) -> CompileOptions {
@@ -210,6 +220,20 @@ impl Compilation {
         })
     }
 
+    /// Partitions a model for the backends, without compiling its regions. Returns the module and the warnings.
+    ///
+    /// # Errors
+    /// Same as [`Compilation::new`].
+    pub fn partition(
+        session: &Session,
+        source: impl Into<Source>,
+        options: &CompileOptions,
+    ) -> Result<(Module, Vec<Diagnostic>), Error> {
+        let _scope = options.cancellation(session).enter();
+        let load = LoadOptions { host_operators: options.build.host_operators(), ..options.load.clone() };
+        Ok(build::partitioned(session, read(&source.into(), &load)?, &options.build)?)
+    }
+
     /// Opens an artifact, which is a saved compilation.
     ///
     /// # Errors
@@ -218,6 +242,10 @@ impl Compilation {
         let artifact = match source.into() {
             Source::Path(path) => artifact::open(&path)?,
             Source::Bytes { bytes, .. } => artifact::parse(Arc::new(bytes))?,
+            Source::Module(_) => {
+                let message = "expected an artifact, found a module in memory";
+                return Err(Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, message).into());
+            }
         };
         let compiled = artifact.into_compiled();
         // An artifact of an older release may lack fields of the explanation.
@@ -280,6 +308,13 @@ impl Compilation {
         std::iter::once(&*self.compiled).chain(variants).map(bytes).sum()
     }
 
+    /// Returns the sources of the regions for which code generators returned some: symbol, language and text.
+    pub fn region_sources(&self) -> Vec<(String, String, String)> {
+        let regions = self.compiled.regions.iter().flatten();
+        let sources = regions.filter_map(|region| Some((region.symbol.clone(), region.source.as_ref()?)));
+        sources.map(|(symbol, source)| (symbol, source.language.clone(), source.text.clone())).collect()
+    }
+
     /// Returns the compilation warnings, which name command-line options; [`Diagnostic::in_interface`] names the
     /// functions of this library instead.
     pub fn warnings(&self) -> &[Diagnostic] {
@@ -292,5 +327,6 @@ fn read(source: &Source, options: &LoadOptions) -> Result<Loaded, Failure> {
     match source {
         Source::Path(path) => frontend::load(path, options),
         Source::Bytes { bytes, folder: dir } => frontend::load_bytes(bytes.clone(), dir.as_deref(), options),
+        Source::Module(module) => frontend::relay::of_module(module, options),
     }
 }

@@ -1,6 +1,6 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `conformance`, `package`,
-//! `capi`, `wheel`, `test-python`, `test-hostile`, `test-torch`, `test-ray`, `test-serve`, `test-packages`,
+//! `capi`, `wheel`, `test-python`, `test-hostile`, `test-torch`, `test-tvm`, `test-ray`, `test-serve`, `test-packages`,
 //! `test-onnxruntime`, `test-sklearn`, `bench calls`, `bench serve`, `bench scaling`,
 //! `bench ray`, `soak`, `words`, `dist`, `test-arm`.
 
@@ -34,6 +34,7 @@ mod test_arm;
 mod wheel;
 mod words;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -53,6 +54,8 @@ usage: cargo xtask <task>
   test-torch --networks [NAME..]
                           Count the exports of ten networks under torch.compile, and compare their times with eager
                           PyTorch; requires an idle machine
+  test-tvm --source DIR [FILE..]
+                          Run TVM's tests of Relay's Python layer from a checkout of TVM 0.14, and list those that fail
   test-ray                Run the tests of the Python package with Ray and the KServe classes (fetched); takes minutes
   test-packages [--wheel FILE] [NAME..]
                           Run the quick starts of packages that need ONNX Runtime (all fetched) on ONNX Runtime and on
@@ -131,6 +134,7 @@ fn main() -> ExitCode {
         ["test-serve"] => serve::test(),
         ["test-hostile", rest @ ..] => hostile::test(rest),
         ["soak", rest @ ..] => serve::soak(rest),
+        ["test-tvm", "--source", source, files @ ..] => python::test_tvm(Path::new(source), files),
         ["test-torch"] => python::test_torch(onednn::fetch_if_possible().as_deref()),
         ["test-torch", "--networks", names @ ..] => {
             python::test_networks(names, onednn::fetch_if_possible().as_deref())

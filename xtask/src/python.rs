@@ -58,6 +58,68 @@ pub fn test_torch(library: Option<&Path>) -> Result<(), String> {
     run(Path::new("python3"), &torch_packages()?, &["-m", "torch"], library)
 }
 
+/// Files of TVM 0.14's tests of Relay's Python layer that `cargo xtask test-tvm` runs.
+const TVM_TESTS: [&str; 24] = [
+    "test_pass_merge_composite",
+    "test_pass_annotate_target",
+    "test_pass_merge_compiler_regions",
+    "test_pass_partition_graph",
+    "test_dataflow_pattern",
+    "test_ir_parser",
+    "test_ir_text_printer",
+    "test_ir_nodes",
+    "test_ir_structural_equal_hash",
+    "test_ir_op",
+    "test_type_infer",
+    "test_pass_fold_constant",
+    "test_pass_fold_scale_axis",
+    "test_pass_simplify_inference",
+    "test_pass_convert_op_layout",
+    "test_pass_dead_code_elimination",
+    "test_pass_eliminate_common_subexpr",
+    "test_pass_to_a_normal_form",
+    "test_external_codegen",
+    "test_json_runtime",
+    "test_op_level1",
+    "test_op_level2",
+    "test_op_level3",
+    "test_op_level5",
+];
+
+/// Runs `cargo xtask test-tvm --source DIR [FILE..]`: TVM's own tests, from the checkout `source` of TVM 0.14. Prints the
+/// result of each file, and fails only if a file cannot be run.
+pub fn test_tvm(source: &Path, files: &[&str]) -> Result<(), String> {
+    build()?;
+    let (packages, dir) = (target_dir().join("python-tvm"), target_dir().join("python"));
+    // The tests use functions that later versions of NumPy lack.
+    install_packages(&packages, &["numpy==1.26.4", "scipy==1.14.1", "pytest==9.2.0", "ml_dtypes==0.5.4"])?;
+    assemble(&dir, "debug")?;
+    let source = source.canonicalize().map_err(|e| format!("{}: {e}", source.display()))?;
+    let path = std::env::join_paths([&dir, &packages]).map_err(|e| e.to_string())?;
+    let qnn = fs::read_dir(source.join("tests/python/relay")).map_err(|e| format!("{}: {e}", source.display()))?;
+    let qnn = qnn.flatten().filter_map(|entry| entry.path().file_stem()?.to_str().map(str::to_owned));
+    let mut names: Vec<String> = files.iter().map(|name| (*name).to_owned()).collect();
+    if names.is_empty() {
+        names = TVM_TESTS.iter().map(|name| (*name).to_owned()).collect();
+        let mut qnn: Vec<String> = qnn.filter(|name| name.starts_with("test_op_qnn_")).collect();
+        qnn.sort();
+        names.extend(qnn);
+    }
+    for name in names {
+        let mut pytest = Command::new("python3");
+        pytest.args(["-m", "pytest", "--quiet", "--no-header", "--noconftest", "-p", "byoc.tvm._pytest"]);
+        pytest.args(["-p", "no:cacheprovider", "--tb=no", "-W", "ignore", "-rf"]).arg(format!("{name}.py"));
+        pytest.current_dir(source.join("tests/python/relay"));
+        pytest.env("PYTHONPATH", &path).env("PYTHONDONTWRITEBYTECODE", "1").env("BYOC_TVM_SOURCE", &source);
+        let output = pytest.output().map_err(|e| format!("pytest: {e}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let failed = text.lines().filter(|line| line.starts_with("FAILED"));
+        failed.for_each(|line| println!("  {line}"));
+        println!("{name}: {}", text.lines().last().unwrap_or("no result"));
+    }
+    Ok(())
+}
+
 /// Runs `cargo xtask test-torch --networks [NAME..]`: networks on the release build of the package, compared with
 /// eager PyTorch.
 pub fn test_networks(names: &[&str], library: Option<&Path>) -> Result<(), String> {

@@ -3,7 +3,7 @@
 //! * Variables, bound and free, are equal up to renaming. Names of global functions must agree.
 //! * Attributes are equal as dictionaries.
 //! * Sharing must agree: each call, tuple, projection, let, if, function and reference operation on one side
-//!   corresponds to exactly one on the other. Constants are compared by value, shared or not.
+//!   corresponds to exactly one on the other. Constants and `()` are compared by value, shared or not.
 //! * Type definitions are equal by name; type parameters of functions are equal up to renaming.
 //! * The types of variables and of function results are compared, as annotated or else as inferred, so either both
 //!   sides should be typed or neither.
@@ -174,6 +174,8 @@ impl<'a> Comparison<'a> {
             (Expr::Global(p), Expr::Global(q)) | (Expr::Constructor(p), Expr::Constructor(q)) => {
                 return if p == q { Ok(()) } else { differ() };
             }
+            // `()` is a constant.
+            (Expr::Tuple(p), Expr::Tuple(q)) if p.is_empty() && q.is_empty() => return Ok(()),
             _ => {}
         }
         match (self.left[left], self.right[right]) {

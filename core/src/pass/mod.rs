@@ -28,7 +28,7 @@ pub use partition::{
     outline_compiler_functions, partition_for, partition_graph, partition_graph_with, remove_default_annotations,
 };
 pub use quantize::{fake_quantization_to_integer, fuse_requantize, qnn_canonicalize};
-pub use rewrite::{Callback, MAX_ROUNDS, Site, rewrite};
+pub use rewrite::{Callback, MAX_ROUNDS, Site, find_matches, rewrite};
 pub use simplify::{
     canonicalize_ops, check_layouts, convert_layout, dead_code_elimination, defuse_ops, eliminate_common_subexpr,
     fold_constant, fold_scale_axis, inline, monomorphize, simplify_inference, to_a_normal_form,

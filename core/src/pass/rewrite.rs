@@ -7,6 +7,7 @@ use crate::pattern::{Graph, Match, Matcher, Pattern, PatternId, PatternNode};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Callee, ExprId, Module, Name};
 use byoc_ir::typing::{Builder, Rebuild};
+use std::collections::BTreeMap;
 
 /// Maximum number of rewriting rounds.
 pub const MAX_ROUNDS: usize = 100;
@@ -145,6 +146,12 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
         }
     }
     Err(endless_rewriting_error(format!("the module still changes after {MAX_ROUNDS} rounds of rewriting")))
+}
+
+/// Finds the matches of a pattern that [`rewrite`] would replace in one round, by their roots.
+pub fn find_matches(module: &Module, pattern: &Pattern) -> BTreeMap<ExprId, Match> {
+    let groups = group::find(module, pattern, &Name::from("rewrite"));
+    groups.into_iter().map(|(root, (_, matched))| (root, matched)).collect()
 }
 
 fn endless_rewriting_error(message: String) -> Box<Diagnostic> {

@@ -88,6 +88,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
         backends: names(args).filter(|name| *name != HOST_ONLY).map(str::to_owned).collect(),
         backend_options: args.backend_options.clone(),
         cache_dir,
+        keep_partition: false,
         print_after: args.print_after.clone(),
         time_passes: args.time_passes,
         source: args.source,

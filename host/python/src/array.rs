@@ -2,7 +2,7 @@
 
 use crate::foreign::{Foreign, Layout};
 use crate::{dlpack, error};
-use byoc::{DType, Diagnostic, Port, Tensor};
+use byoc::{DType, Diagnostic, Port, Tensor, TensorType};
 use byoc_ir::diag::codes;
 use bytes::Bytes;
 use numpy::npyffi::{_PyArray_GET_ITEM_DATA, NPY_ARRAY_WRITEABLE, NpyTypes, PY_ARRAY_API, get_type_object, npy_intp};
@@ -78,6 +78,11 @@ pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
         type_error(py, message, port)
     })?;
     of_array(array.cast::<PyUntypedArray>()?, port)
+}
+
+/// Returns a tensor over the memory of an array.
+pub fn tensor_of_array(array: &Bound<'_, PyUntypedArray>) -> PyResult<Tensor> {
+    of_array(array, &Port { name: "array".into(), ty: TensorType::fixed(DType::F32, &[]) })
 }
 
 fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> {

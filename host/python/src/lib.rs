@@ -2,6 +2,7 @@
 //! the package define its interface; this module implements the parts that need the library.
 
 mod array;
+mod backend;
 mod callback;
 mod command;
 mod dlpack;
@@ -13,6 +14,7 @@ mod kept;
 mod model;
 mod onnx;
 mod pending;
+mod relay;
 mod session;
 mod trace;
 mod values;
@@ -26,6 +28,8 @@ mod _byoc {
     #[pymodule_export]
     use super::array::Memory;
     #[pymodule_export]
+    use super::backend::{register_backend, unregister_backend};
+    #[pymodule_export]
     use super::command::main;
     #[pymodule_export]
     use super::error::{escaped, in_python};
@@ -37,6 +41,20 @@ mod _byoc {
     use super::onnx::{onnx_edited, onnx_metadata};
     #[pymodule_export]
     use super::pending::{Cancel, Pending};
+    #[pymodule_export]
+    use super::relay::attrs::Attributes;
+    #[pymodule_export]
+    use super::relay::build::{describe_backend, partition_module, read_model};
+    #[pymodule_export]
+    use super::relay::classes::set_classes;
+    #[pymodule_export]
+    use super::relay::expr::{Expr, checked_attrs, operators};
+    #[pymodule_export]
+    use super::relay::module::{RelayModule, partition_expr, run_on_expr};
+    #[pymodule_export]
+    use super::relay::pattern::{match_pattern, rewrite_once};
+    #[pymodule_export]
+    use super::relay::types::Type;
     #[pymodule_export]
     use super::session::{Session, set_folder};
     use pyo3::prelude::*;

@@ -4,6 +4,7 @@ use crate::array::bytes_of;
 use crate::callback;
 use crate::kept::StoredCompilation;
 use crate::pending::{self, Pending};
+use crate::relay::module::RelayModule;
 use crate::session::Session;
 use crate::values::{objects_of, tensors_of};
 use crate::wait::interruptible;
@@ -64,6 +65,8 @@ type Tensors = SmallVec<[Tensor; 4]>;
 enum ModelArgument<'py> {
     Bytes(Bound<'py, PyBytes>),
     Path(PathBuf),
+    /// Module that Python has built.
+    Module(PyRef<'py, RelayModule>),
     /// Bytes as a uint8 array, which is not copied.
     Array(Bound<'py, PyUntypedArray>),
 }
@@ -73,6 +76,7 @@ impl ModelArgument<'_> {
         Ok(match self {
             ModelArgument::Path(path) => Source::Path(path),
             ModelArgument::Bytes(bytes) => Source::Bytes { bytes: bytes.as_bytes().to_vec().into(), folder },
+            ModelArgument::Module(module) => Source::Module(module.typed(module.py())?),
             ModelArgument::Array(array) => Source::Bytes { bytes: bytes_of(&array)?, folder },
         })
     }
@@ -91,6 +95,8 @@ struct Choices {
     input_shapes: Vec<(String, Vec<usize>)>,
     /// True to compile programs for shapes that come again.
     adapt: bool,
+    /// True if backends receive only the regions of the module.
+    keep_partition: bool,
     /// Python function called with a description of each stage.
     progress: Option<Py<PyAny>>,
 }
@@ -98,6 +104,9 @@ struct Choices {
 impl Choices {
     fn options(self, cancel: &Cancel) -> CompileOptions {
         let mut options = CompileOptions::new().open_unbound_dims().cancel(cancel.clone());
+        if self.keep_partition {
+            options = options.keep_partition();
+        }
         for backend in self.backends {
             options = options.backend(backend);
         }
@@ -290,6 +299,11 @@ impl Model {
     #[getter]
     fn adapted(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.open_model(py)?.adapted())
+    }
+
+    /// Returns the sources of the regions: symbol, language and text.
+    fn region_sources(&self) -> Vec<(String, String, String)> {
+        self.stored_compilation.compilation().region_sources()
     }
 
     /// Returns the explanation as JSON.

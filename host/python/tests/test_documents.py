@@ -16,7 +16,12 @@ import pytest
 from conftest import DIGITS, ROOT
 
 SCALING = ROOT / "docs" / "scaling.md"
-PAGES = [ROOT / "docs" / "python.md", SCALING, ROOT / "host" / "python" / "README.md"]
+PAGES = [
+    ROOT / "docs" / "python.md",
+    ROOT / "docs" / "relay-python.md",
+    SCALING,
+    ROOT / "host" / "python" / "README.md",
+]
 
 
 def blocks(page: Path, language: str) -> list:

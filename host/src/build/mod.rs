@@ -13,7 +13,8 @@ mod specialize;
 
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
 pub use pipeline::{
-    BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, refusal_headline, refusal_summary,
+    BuildOptions, BuildOutput, RefusalSummary, SIMPLIFY, UnusedBackend, build, partitioned, refusal_headline,
+    refusal_summary,
 };
 pub use progress::{Progress, Stage};
 pub use specialize::build_programs;

@@ -58,6 +58,8 @@ pub struct BuildOptions {
     pub source: bool,
     /// True to request regions as self-contained C99 programs from code generators; see `docs/boundary.md`.
     pub program: bool,
+    /// True if backends receive only the regions that the module already has.
+    pub keep_partition: bool,
     /// Callback for the stages of the build.
     pub progress: Option<Progress>,
 }
@@ -181,8 +183,12 @@ pub fn build(
     options.report(|| Stage::Simplify);
     let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
     options.report(|| Stage::Partition);
-    let Partition { module: partitioned, report, estimates } =
-        partition(&simplified, &backends, &mut passes, &mut warnings)?;
+    let receivers = if options.keep_partition { &[] } else { &backends[..] };
+    let Partition { module: partitioned, mut report, estimates } =
+        partition(&simplified, receivers, &mut passes, &mut warnings)?;
+    if options.keep_partition {
+        report.add_regions_of(&simplified);
+    }
 
     let start = Instant::now();
     let verified_module = VerifiedModule::of(&partitioned).map_err(verification_failure)?;
@@ -487,6 +493,27 @@ struct Partition {
     report: Report,
     /// Region estimates of the backends, by region symbol.
     estimates: BTreeMap<Name, Estimate>,
+}
+
+/// Partitions a model for the selected backends, without compiling its regions. Returns the module and the warnings.
+///
+/// # Errors
+/// If a backend or a backend option is unknown, or the types of the model cannot be inferred.
+pub fn partitioned(
+    session: &Session,
+    model: Loaded,
+    options: &BuildOptions,
+) -> Result<(Module, Vec<Diagnostic>), Failure> {
+    let _scope = session.cancellation().enter();
+    let mut warnings = model.warnings;
+    let mut backends = backends(session, &options.backends)?;
+    choose(&mut backends, &options.backend_options)?;
+    let backends =
+        backends.into_iter().map(|backend| backend.configured(&session.choices)).collect::<Result<Vec<_>, _>>()?;
+    let mut passes = PassLog { print_after: None, print_line: &mut |_| {}, timings: Vec::new() };
+    let simplified = simplify(model.module, &backends, &mut passes, &mut warnings)?;
+    let partition = partition(&simplified, &backends, &mut passes, &mut warnings)?;
+    Ok((partition.module, warnings))
 }
 
 fn partition(

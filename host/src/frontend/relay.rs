@@ -8,7 +8,7 @@ use crate::io;
 use byoc_core::analysis::verifier;
 use byoc_core::pass::{infer_type, monomorphize};
 use byoc_ir::diag::{Diagnostic, Lines, Span, codes, nearest};
-use byoc_ir::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, Type};
+use byoc_ir::ir::{Dim, Expr, ExprId, Fault, Id, IndexVec, Module, OpId, Origins, Source, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
@@ -74,6 +74,37 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let digest = io::mapped::digest(text.source.as_bytes()).to_hex().to_string();
     let (defaults, excluded_ones, warnings) = (Vec::new(), BTreeSet::new(), Vec::new());
     Ok(Loaded { module, signature, defaults, bound, excluded_ones, warnings, digest, is_self_contained: false })
+}
+
+/// Prepares a module that was built in memory. Operators without an origin are named after their position in the module;
+/// named dimensions are bound as `options` specifies.
+///
+/// # Errors
+/// If the module is invalid, or has no `@main`.
+pub fn of_module(module: &Module, options: &LoadOptions) -> Result<Loaded, Failure> {
+    let faults = verifier::structure_faults(module);
+    if !faults.is_empty() {
+        return Err(Failure::from(faults.into_iter().map(|fault| fault.diagnostic).collect::<Vec<_>>()));
+    }
+    let mut module = module.clone();
+    for (id, op) in operator_calls(&module) {
+        if module.nodes[id].origin == Origins::none() {
+            let name = format!("%{}", id.index()).as_str().into();
+            module.nodes[id].origin = module.origins.add_source(Source { name, op: op::get(op).name.into() });
+        }
+    }
+    let bound = bind(&mut module, options)?;
+    let diagnostics = |faults: Vec<Fault>| faults.into_iter().map(|fault| fault.diagnostic).collect::<Vec<_>>();
+    let module = infer_type(&module).map_err(diagnostics)?;
+    let module = monomorphize(&module)?;
+    let signature = signature(&module)?;
+    let (defaults, excluded_ones, warnings) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let digest = String::new();
+    Ok(Loaded { module, signature, defaults, bound, excluded_ones, warnings, digest, is_self_contained: false })
+}
+
+fn operator_calls(module: &Module) -> Vec<(ExprId, OpId)> {
+    module.nodes.iter().filter_map(|(id, node)| Some((id, node.expr.as_op_call()?.0))).collect()
 }
 
 /// Writes a module as text, and the constants that the text does not contain to a file beside it. Either both files or
@@ -153,18 +184,7 @@ fn read_constants(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
 /// Names each operator call after its position in the text.
 fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
     let lines = Lines::of(source);
-    let calls: Vec<_> = module
-        .nodes
-        .iter()
-        .filter_map(|(id, node)| match &node.expr {
-            Expr::Call(call) => match call.callee {
-                Callee::Op(op) => Some((id, op)),
-                Callee::Expr(_) => None,
-            },
-            _ => None,
-        })
-        .collect();
-    for (id, op) in calls {
+    for (id, op) in operator_calls(module) {
         let start = spans.get(id).map_or(0, |span| span.start as usize);
         let line = lines.line(start);
         let column = start - lines.range(line).start + 1;

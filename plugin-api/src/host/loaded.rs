@@ -59,6 +59,19 @@ impl LoadedPlugin {
         Ok(LoadedPlugin { name, version, api_version, path: path.to_owned(), registrations })
     }
 
+    /// Creates a plugin of this process that comes from no file.
+    ///
+    /// # Errors
+    /// If a name is malformed or registered twice.
+    pub fn in_process(
+        name: &str,
+        version: &str,
+        path: &Path,
+        registrations: Vec<Registration>,
+    ) -> Result<LoadedPlugin, Rejection> {
+        LoadedPlugin::new(name, version, API_VERSION.to_string(), path, registrations)
+    }
+
     /// Returns the code generator `relay.ext.<name>`.
     pub fn codegen(&self, name: &str) -> Option<Arc<dyn Codegen>> {
         self.registrations.iter().find_map(|registration| match &registration.object {

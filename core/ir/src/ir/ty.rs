@@ -162,8 +162,10 @@ impl Type {
     /// Returns true if the text format reserves `name` (an element type, `Tensor`, a keyword), so that no type, type
     /// parameter or constructor can have this name.
     pub fn is_reserved(name: &str) -> bool {
-        const WORDS: [&str; 17] = [
+        const WORDS: [&str; 19] = [
             "Tensor",
+            "int",
+            "float",
             "_",
             "True",
             "False",

@@ -1,7 +1,7 @@
 //! Report of partitioning: the assignment of each operator, with the refusals.
 
 use super::judge::{Composite, Refusal};
-use byoc_ir::ir::{ExprId, Name};
+use byoc_ir::ir::{ExprId, Module, Name};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -17,6 +17,29 @@ pub struct Report {
     pub operators: Vec<OperatorReport>,
     /// Regions, ordered by first expression.
     pub regions: Vec<RegionReport>,
+}
+
+impl Report {
+    /// Adds the regions that a module had before partitioning: the global functions of backends.
+    pub fn add_regions_of(&mut self, module: &Module) {
+        for (symbol, &root) in &module.globals {
+            let Some(function) = module.expr(root).as_function() else { continue };
+            let Some(backend) = function.attrs.str("Compiler") else { continue };
+            let order = module.post_order(function.body, |_, _| true);
+            let operators = order.into_iter().filter(|&id| module.expr(id).as_op_call().is_some());
+            let nodes: ExprIds = operators.collect();
+            let region = Some(self.regions.len());
+            self.operators.extend(nodes.iter().map(|&expr| OperatorReport { expr, region, refusals: Arc::from([]) }));
+            self.regions.push(RegionReport {
+                symbol: symbol.clone(),
+                backend: backend.into(),
+                nodes,
+                composites: Vec::new(),
+                inputs: function.params.iter().copied().collect(),
+                outputs: ExprIds::from_iter([function.body]),
+            });
+        }
+    }
 }
 
 /// Assignment of one operator.

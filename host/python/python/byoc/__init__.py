@@ -9,6 +9,7 @@ y = model(x)
 import os as _os
 
 from . import _byoc
+from ._backend import register_backend, test_backend, unregister_backend
 from ._errors import (
     ArtifactError,
     BackendError,
@@ -55,9 +56,22 @@ __all__ = [
     "load",
     "plugins",
     "quantize",
+    "register_backend",
+    "relay",
+    "test_backend",
+    "unregister_backend",
     "verify",
     "zoo",
 ]
+
+
+def __getattr__(name: str):
+    """Imports `relay` on first use: it reads the operator table."""
+    if name == "relay":
+        import importlib
+
+        return importlib.import_module(".relay", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _warn_of_namesake() -> None:

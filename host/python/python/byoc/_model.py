@@ -127,7 +127,7 @@ def compile(  # noqa: A001
     """Compiles and loads a model.
 
     model: path of a .onnx or .relay file or of a directory in ONNX test-data layout; bytes of an ONNX file; an
-        onnx.ModelProto; or a torch.nn.Module, with example_inputs.
+        onnx.ModelProto; a relay.IRModule; or a torch.nn.Module, with example_inputs.
     backend: backends in priority order, such as "dnnl,ccompiler"; "auto" selects all. Operators that no backend
         supports run on the host; by default, all operators run on the host.
     dims: sizes of symbolic dimensions by name. None, the default, leaves a dimension symbolic, so that its size may
@@ -151,6 +151,7 @@ def compile(  # noqa: A001
             "open_dims": opened,
             "input_shapes": [(name, list(shape)) for name, shape in {**bound, **(input_shapes or {})}.items()],
             "adapt": adapt,
+            "keep_partition": False,
             "progress": report,
         }
         made = Model(session or default_session(), source, os.fspath(folder) if folder else None, choices)
@@ -186,12 +187,14 @@ def explain(model: Any, *args: Any, **options: Any) -> Explanation:
     return compile(model, *args, **options).explain()
 
 
-def _source(model: Any, example_inputs: Sequence[Any] | None) -> tuple[str | bytes, dict[str, list[int]]]:
+def _source(model: Any, example_inputs: Sequence[Any] | None) -> tuple[Any, dict[str, list[int]]]:
     """Returns the path or the bytes of a model, and the input shapes that the model itself does not declare."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model), {}
     if isinstance(model, (str, os.PathLike)):
         return os.fspath(model), {}
+    if isinstance(native := getattr(model, "_native", model), _byoc.RelayModule):
+        return native, {}
     if hasattr(model, "SerializeToString"):
         try:
             return model.SerializeToString(), {}

@@ -133,6 +133,26 @@ impl Names {
     }
 }
 
+/// Plugins of this process that come from no file. They are never unloaded, so their files live as long as the process.
+static IN_PROCESS: Mutex<BTreeMap<String, &'static PluginFile>> = Mutex::new(BTreeMap::new());
+
+fn in_process() -> MutexGuard<'static, BTreeMap<String, &'static PluginFile>> {
+    IN_PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Registers a plugin of this process with every registry, in place of an earlier one of the same name. It takes
+/// precedence over files.
+pub fn register_in_process(plugin: LoadedPlugin) {
+    let (name, path) = (plugin.name.clone(), plugin.path.clone());
+    let file: &'static PluginFile = Box::leak(Box::new(PluginFile::new(path, Status::Loaded(plugin))));
+    in_process().insert(name, file);
+}
+
+/// Removes a plugin of this process. Programs that were compiled with it keep it.
+pub fn unregister_in_process(name: &str) {
+    in_process().remove(name);
+}
+
 impl Registry {
     /// Returns a registry without plugins.
     pub fn empty() -> Registry {
@@ -181,7 +201,8 @@ impl Registry {
 
     /// Returns the files loaded or rejected so far, in search order.
     pub fn found(&self) -> impl Iterator<Item = &PluginFile> {
-        self.files().iter().filter_map(|file| file.found.get())
+        let in_process: Vec<&'static PluginFile> = in_process().values().copied().collect();
+        self.files().iter().filter_map(|file| file.found.get()).chain(in_process)
     }
 
     /// Loads every plugin.
@@ -281,7 +302,11 @@ impl Registry {
     /// Returns the names of all code generators, sorted. Loads every plugin.
     pub fn backends(&self) -> Vec<String> {
         self.load_all();
-        self.names().codegens.keys().cloned().collect()
+        let mut backends: Vec<String> = self.names().codegens.keys().cloned().collect();
+        backends.extend(in_process().keys().cloned());
+        backends.sort();
+        backends.dedup();
+        backends
     }
 
     /// Returns the code generator `relay.ext.<name>` and its file.
@@ -290,6 +315,11 @@ impl Registry {
     /// E0401 if no plugin registers `name`. The notes list the directories searched and the files loaded or rejected;
     /// the help suggests the nearest name.
     pub fn codegen(&self, name: &str) -> Result<(Arc<dyn Codegen>, &PluginFile), Failure> {
+        if let Some((codegen, file)) =
+            in_process().values().find_map(|file| Some((file.plugin()?.codegen(name)?, *file)))
+        {
+            return Ok((codegen, file));
+        }
         let entry = self.find(Lookup::Codegen(name), name).and_then(|index| {
             let plugin_file = self.files()[index].found.get()?;
             Some((plugin_file.plugin()?.codegen(name)?, plugin_file))
@@ -318,6 +348,10 @@ impl Registry {
     /// Returns the plugin file that registers `loadbinary_<key>`. The arguments are the same as for
     /// [`Registry::loader`].
     pub fn loader_file(&self, key: &str, plugin: &str) -> Option<&PluginFile> {
+        let has_loader = |file: &PluginFile| file.plugin().is_some_and(|plugin| plugin.loader(key).is_some());
+        if let Some(file) = in_process().values().copied().find(|file| has_loader(file)) {
+            return Some(file);
+        }
         let index = self.find(Lookup::Loader(key), plugin)?;
         self.files()[index].found.get()
     }

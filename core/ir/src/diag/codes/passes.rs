@@ -10,6 +10,7 @@ codes! {
     PATTERN_ARITY = 315, "wrong number of arguments in pattern";
     PATTERN_FUNCTION = 316, "bare function pattern cannot form a composite";
     REWRITE_WITHOUT_END = 317, "rewriting does not terminate";
+    PYTHON_FUNCTION = 318, "Python function of a pattern or a pass failed";
     UNKNOWN_TARGET_OPERATOR = 320, "unknown operator in annotation rule";
     BAD_ANNOTATION = 330, "inconsistent region annotations";
     REGION_CYCLE = 331, "region depends on its own result";

@@ -35,4 +35,5 @@ codes! {
     PLUGIN_ENDED = 450, "process terminated by a plugin";
     PLUGIN_LATE = 451, "plugin exceeded its time or memory limit";
     PROCESS_STATE = 452, "process-wide state changed by a plugin";
+    PYTHON_BACKEND = 460, "Python function of a backend failed";
 }

@@ -128,7 +128,7 @@ impl Parser<'_> {
                 stack.push(OpenType { parts: Vec::new(), kind: OpenKind::Ref });
                 Ok(None)
             }
-            _ => match DType::parse(word) {
+            _ => match element_type(word) {
                 Some(dtype) => Ok(Some(Type::scalar(dtype))),
                 None => self.named_type(token, stack),
             },
@@ -268,7 +268,7 @@ impl Parser<'_> {
         self.expect(Kind::Comma)?;
         let token = self.expect(Kind::Ident)?;
         let word = self.text_of(token);
-        let dtype = DType::parse(word).ok_or_else(|| unknown_type(word, [], token.span))?;
+        let dtype = element_type(word).ok_or_else(|| unknown_type(word, [], token.span))?;
         self.expect(Kind::CloseBracket)?;
         let ty = Type::tensor_of(dtype, dims);
         if let Some(fault) = ty.tensor_fault() {
@@ -349,4 +349,13 @@ fn unknown_type<'n>(word: &str, defined_names: impl IntoIterator<Item = &'n str>
 
 fn bad_dim(message: impl Into<String>, span: Span) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(span, ""))
+}
+
+/// Returns the element type of a name; `int` and `float` have 32 bits.
+fn element_type(word: &str) -> Option<DType> {
+    DType::parse(match word {
+        "int" => "int32",
+        "float" => "float32",
+        word => word,
+    })
 }
