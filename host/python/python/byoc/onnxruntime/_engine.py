@@ -125,7 +125,8 @@ class Engine:
     def _shapes(self, feeds: dict[str, Any]) -> list[tuple[str, Any]]:
         """Returns the shapes of the input tensors, and of sequences the rank of their tensors."""
         shapes = []
-        for name, value in sorted(feeds.items()):
+        for name in sorted({*feeds, *self._sequences}):
+            value = feeds.get(name)
             if name not in self._sequences:
                 shapes.append((name, value.shape))
                 continue
