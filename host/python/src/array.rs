@@ -82,7 +82,7 @@ pub fn tensor_of(value: &Bound<'_, PyAny>, port: &Port) -> PyResult<Tensor> {
 
 /// Returns a tensor over the memory of an array.
 pub fn tensor_of_array(array: &Bound<'_, PyUntypedArray>) -> PyResult<Tensor> {
-    of_array(array, &Port { name: "array".into(), ty: TensorType::fixed(DType::F32, &[]) })
+    of_array(array, &Port::tensor("array", TensorType::fixed(DType::F32, &[])))
 }
 
 fn of_array(array: &Bound<'_, PyUntypedArray>, port: &Port) -> PyResult<Tensor> {

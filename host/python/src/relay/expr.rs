@@ -165,7 +165,7 @@ impl Expr {
 
     #[staticmethod]
     fn constant<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let port = Port { name: "constant".into(), ty: TensorType::fixed(DType::F32, &[]) };
+        let port = Port::tensor("constant", TensorType::fixed(DType::F32, &[]));
         let tensor = Arc::new(tensor_of(value, &port)?);
         append(py, |_| IrExpr::Constant(tensor))
     }
