@@ -267,7 +267,9 @@ def test_a_backend_that_compiles_to_nothing_useful(made):
 
 
 def test_a_failing_compile_has_a_code():
-    region = byoc._backend._Backend("b", "", [], None, lambda region: 1 / 0, None, "")
+    from byoc import _backend
+
+    region = _backend._Backend("b", "", [], None, lambda region: 1 / 0, None, "")
     graph = {"symbol": "f", "nodes": [], "inputs": [], "outputs": []}
     error_of("E0460", region.compile, json.dumps(graph), [], "{}")
 
