@@ -301,3 +301,21 @@ def test_a_backend_survives_a_fork(numpy_backend):
         x = relay.var("x", shape=(2,))
         os._exit(0 if "add" in str(relay.add(x, x)) else 1)
     assert os.waitpid(code, 0)[1] == 0
+
+
+def test_options_of_a_backend_come_from_the_context():
+    x = relay.var("x", shape=(4, 4))
+    module = partition_for("ccompiler", relay.IRModule.from_expr(relay.nn.relu(x + x)))
+    with transform.PassContext(opt_level=3, config={"relay.ext.ccompiler.options": {"nonsense": True}}):
+        error = error_of("E0427", relay.build, module)
+    assert "nonsense" in error.message
+
+
+def partition_for(backend, module):
+    return getattr(relay.op.contrib, f"partition_for_{backend}")(module)
+
+
+def test_modules_draw_themselves():
+    module = simple_module()
+    assert "nn.relu" in module._repr_html_()
+    assert "<" in relay.build(module)._repr_html_()

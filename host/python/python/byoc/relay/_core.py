@@ -1074,6 +1074,11 @@ class IRModule:
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(str(self))}</pre>"
+
     def same_as(self, other: object) -> bool:
         return self is other
 

@@ -276,6 +276,10 @@ def DeadCodeElimination(inline_once: bool = False, ignore_impurity: bool = False
 
 def EliminateCommonSubexpr(fskip: Callable | None = None) -> Pass:
     """Merges equal expressions."""
+    if fskip is not None:
+        raise NotImplementedError(
+            "EliminateCommonSubexpr: byoc merges all equal expressions, without a function that skips some"
+        )
     return _native_pass("EliminateCommonSubexpr", "eliminate_common_subexpr", 3)
 
 
