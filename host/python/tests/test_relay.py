@@ -267,7 +267,9 @@ def test_a_backend_that_compiles_to_nothing_useful(made):
 
 
 def test_a_failing_compile_has_a_code():
-    region = byoc._backend._Backend("b", "", [], None, lambda region: 1 / 0, None, "")
+    from byoc import _backend
+
+    region = _backend._Backend("b", "", [], None, lambda region: 1 / 0, None, "")
     graph = {"symbol": "f", "nodes": [], "inputs": [], "outputs": []}
     error_of("E0460", region.compile, json.dumps(graph), [], "{}")
 
@@ -299,3 +301,53 @@ def test_a_backend_survives_a_fork(numpy_backend):
         x = relay.var("x", shape=(2,))
         os._exit(0 if "add" in str(relay.add(x, x)) else 1)
     assert os.waitpid(code, 0)[1] == 0
+
+
+def test_options_of_a_backend_come_from_the_context():
+    x = relay.var("x", shape=(4, 4))
+    module = partition_for("ccompiler", relay.IRModule.from_expr(relay.nn.relu(x + x)))
+    with transform.PassContext(opt_level=3, config={"relay.ext.ccompiler.options": {"nonsense": True}}):
+        error = error_of("E0427", relay.build, module)
+    assert "nonsense" in error.message
+
+
+def partition_for(backend, module):
+    return getattr(relay.op.contrib, f"partition_for_{backend}")(module)
+
+
+def test_modules_draw_themselves():
+    module = simple_module()
+    assert "nn.relu" in module._repr_html_()
+    assert "<" in relay.build(module)._repr_html_()
+
+
+def test_a_callback_that_fails():
+    class Fails(patterns.DFPatternCallback):
+        def __init__(self):
+            super().__init__()
+            self.pattern = patterns.is_op("nn.relu")(patterns.wildcard())
+
+        def callback(self, pre, post, node_map):
+            return node_map["nothing"]
+
+    x = relay.var("x", shape=(2,))
+    error = error_of("E0318", patterns.rewrite, Fails(), relay.nn.relu(x))
+    assert "KeyError" in error.message and "test_relay.py" in error.message
+
+
+@pytest.mark.parametrize(
+    ("code", "create"),
+    [
+        ("E0207", lambda x: relay.Function([relay.const(1)], x)),
+        ("E0207", lambda x: relay.Function([x, x], x)),
+        ("E0207", lambda x: relay.Let(relay.nn.relu(x), relay.const(1), x)),
+        ("E0207", lambda x: relay.GlobalVar("missing")(x)),
+        ("E0201", lambda x: relay.TupleGetItem(x, -1)),
+        ("E0201", lambda x: relay.TupleGetItem(x, 5)),
+        ("E0203", lambda x: relay.Call(relay.op.get("add"), [x])),
+        ("E0206", lambda x: relay.nn.relu(relay.var("y", shape=(1 << 62, 1 << 62)))),
+        ("E0201", lambda x: relay.TensorType((-1,), "float32")),
+    ],
+)
+def test_malformed_expressions_have_codes(code, create):
+    error_of(code, lambda: transform.InferType()(relay.IRModule.from_expr(create(relay.var("x", shape=(2, 3))))))

@@ -9,7 +9,6 @@ y = model(x)
 import os as _os
 
 from . import _byoc
-from ._backend import register_backend, test_backend, unregister_backend
 from ._errors import (
     ArtifactError,
     BackendError,
@@ -66,11 +65,13 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """Imports `relay` on first use: it reads the operator table."""
-    if name == "relay":
-        import importlib
+    """Imports what needs NumPy or the operator table on first use."""
+    import importlib
 
+    if name == "relay":
         return importlib.import_module(".relay", __name__)
+    if name in ("register_backend", "test_backend", "unregister_backend"):
+        return getattr(importlib.import_module("._backend", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

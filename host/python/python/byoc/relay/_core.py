@@ -8,6 +8,7 @@ from typing import Any as AnyValue
 import numpy as np
 
 from .. import _byoc
+from .._errors import ModelError
 
 
 class IntImm(int):
@@ -613,6 +614,8 @@ class TupleGetItem(ExprWithOp):
     """Field of a tuple."""
 
     def __new__(cls, tuple_value: Expr, index: int, span: AnyValue = None) -> TupleGetItem:
+        if not 0 <= index < 1 << 32:
+            raise ModelError(f"expected the index of a field, found {index}", "E0201", "count fields from 0")
         return _byoc.Expr.project(as_expr(tuple_value), index)
 
     @property
@@ -1073,6 +1076,11 @@ class IRModule:
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def same_as(self, other: object) -> bool:
         return self is other

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _byoc
 from .._errors import CompilationWarning, ModelError
-from .._model import Model, load
+from .._model import Model, _options, load
 from .._session import default_session
 from ._core import Expr, Function, IRModule, as_expr
 from ._ndarray import Device, NDArray, array
@@ -47,7 +47,7 @@ def compile_module(mod: IRModule, params: Mapping[str, Any] | None = None) -> Mo
         mod = _call_codegens(mod, compilers)
     choices = {
         "backends": compilers,
-        "options": [],
+        "options": _backend_options(compilers),
         "fixed_dims": [],
         "open_dims": [],
         "input_shapes": [],
@@ -60,6 +60,14 @@ def compile_module(mod: IRModule, params: Mapping[str, Any] | None = None) -> Mo
     for text in made.warnings:
         warnings.warn(text, CompilationWarning, stacklevel=4)
     return made
+
+
+def _backend_options(compilers: list[str]) -> list[tuple[str, str, str]]:
+    """Returns the options of the backends, from `relay.ext.NAME.options` of the context."""
+    config = PassContext.current().config
+    return _options(
+        {name: config[f"relay.ext.{name}.options"] for name in compilers if f"relay.ext.{name}.options" in config}
+    )
 
 
 def _call_codegens(mod: IRModule, compilers: list[str]) -> IRModule:
@@ -141,6 +149,9 @@ class Library:
 
     def explain(self) -> Any:
         return self.model.explain()
+
+    def _repr_html_(self) -> str:
+        return self.explain()._repr_html_()
 
 
 class ImportedModule:

@@ -27,7 +27,7 @@ from ._core import (
     native_attrs,
 )
 from ._core import const as _const
-from ._user import checked
+from ._user import checked, failure
 
 __all__ = [
     "AltPattern", "AttrPattern", "CallPattern", "ConstantPattern", "DFPattern", "DFPatternCallback", "DataTypePattern",
@@ -519,6 +519,11 @@ def _apply(rule: DFPatternCallback, expr: Expr) -> Expr:
             value = Op.get(value) if isinstance(value, str) else value
             if value not in found:
                 found.append(value)
-        return as_expr(rule.callback(pre, post, node_map))
+        try:
+            return as_expr(rule.callback(pre, post, node_map))
+        except ModelError:
+            raise
+        except Exception as cause:
+            raise failure("rewrite callback", rule.callback, cause) from cause
 
     return _byoc.rewrite_once(expr, nodes, callback)

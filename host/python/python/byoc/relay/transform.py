@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from .. import _byoc
 from .._errors import CompilationWarning, ModelError
 from . import _registry
-from ._core import Expr, Function, IRModule, Op
+from ._core import Call, Constant, Expr, Function, IRModule, Op, TensorType
 from ._user import checked, failure
 
 
@@ -252,8 +255,40 @@ def InferTypeLocal(expr: Expr) -> Any:
 
 
 def FoldConstant(fold_qnn: bool = False) -> Pass:
-    """Evaluates what depends on constants only."""
-    return _native_pass("FoldConstant", "fold_constant", 2)
+    """Evaluates what depends on constants and known shapes only."""
+
+    def run(mod: IRModule, _: PassContext) -> IRModule:
+        return run_pass(_with_known_shapes(mod), "fold_constant")
+
+    return Pass(PassInfo(2, "FoldConstant"), run)
+
+
+def FoldConstantExpr(expr: Expr, mod: IRModule | None = None, fold_qnn: bool = False) -> Expr:
+    """Returns the expression with what depends on constants evaluated."""
+    return _byoc.run_on_expr(expr, "fold_constant", DEFAULT_OPTIONS)
+
+
+def _with_known_shapes(mod: IRModule) -> IRModule:
+    """Replaces shapes and sizes of tensors of known dimensions with constants."""
+    operators = (Op.get("shape_of"), Op.get("ndarray_size"))
+    result = mod
+    for name in mod._native.names():
+        function = mod._native.get(name)
+        calls = [e for e in function.post_order() if isinstance(e, Call) and e.op in operators]
+        found = [(call, const) for call in calls if (const := _known_shape(call)) is not None]
+        if found and not _is_external(function):
+            result = result.shallow_copy() if result is mod else result
+            result[name] = function.substitute(found)
+    return result
+
+
+def _known_shape(call: Call) -> Constant | None:
+    known = call.args[0].known_type
+    if not isinstance(known, TensorType) or not all(isinstance(dim, int) for dim in known.shape):
+        return None
+    shape = [int(dim) for dim in known.shape]
+    value = shape if call.op.name == "shape_of" else math.prod(shape)
+    return Constant(np.array(value, dtype=call.attrs["dtype"] or "int32"))
 
 
 def SimplifyInference() -> Pass:
@@ -276,6 +311,10 @@ def DeadCodeElimination(inline_once: bool = False, ignore_impurity: bool = False
 
 def EliminateCommonSubexpr(fskip: Callable | None = None) -> Pass:
     """Merges equal expressions."""
+    if fskip is not None:
+        raise NotImplementedError(
+            "EliminateCommonSubexpr: byoc merges all equal expressions, without a function that skips some"
+        )
     return _native_pass("EliminateCommonSubexpr", "eliminate_common_subexpr", 3)
 
 
