@@ -78,25 +78,28 @@ pub(super) fn size() -> (usize, usize) {
     }
 }
 
+/// Sums of a tile: `R` rows of `V` vectors of `N` columns.
+type Sums<const R: usize, const V: usize, const N: usize> = [[[f32; N]; V]; R];
+
 /// Instruction set with vectors of `N` elements.
 trait Vectors<const N: usize> {
-    /// Computes a tile: the sums of the products of rows with the rows of a panel, written to the rows of `out`, or added
-    /// to them. A function of its own, for inside a larger one the compiler does not keep the sums in registers.
+    /// Computes a tile: the sums of the products of rows with the rows of a panel. A function of its own, which does
+    /// nothing else, for in another one the compiler does not keep the sums in registers.
     ///
     /// # Safety
     /// The caller guarantees that the processor has the instruction set.
-    unsafe fn multiply<const R: usize, const V: usize, const ADDS: bool>(
+    unsafe fn multiply<const R: usize, const V: usize>(
         rows: &[&[f32]; R],
         panel: &[[[f32; N]; V]],
-        out: [&mut [[f32; N]; V]; R],
+        out: &mut Sums<R, V, N>,
     );
 }
 
 #[inline(always)]
-fn multiply<const FMA: bool, const R: usize, const V: usize, const N: usize, const ADDS: bool>(
+fn multiply<const FMA: bool, const R: usize, const V: usize, const N: usize>(
     rows: &[&[f32]; R],
     panel: &[[[f32; N]; V]],
-    out: [&mut [[f32; N]; V]; R],
+    out: &mut Sums<R, V, N>,
 ) {
     let rows: [&[f32]; R] = std::array::from_fn(|r| &rows[r][..panel.len()]);
     let mut sums = [[[0.0; N]; V]; R];
@@ -110,13 +113,7 @@ fn multiply<const FMA: bool, const R: usize, const V: usize, const N: usize, con
             }
         }
     }
-    for (out, sums) in out.into_iter().zip(&sums) {
-        for v in 0..V {
-            for lane in 0..N {
-                out[v][lane] = if ADDS { out[v][lane] + sums[v][lane] } else { sums[v][lane] };
-            }
-        }
-    }
+    *out = sums;
 }
 
 macro_rules! vectors {
@@ -125,12 +122,12 @@ macro_rules! vectors {
         impl Vectors<$lanes> for $name {
             $(#[$enable])?
             #[inline(never)]
-            unsafe fn multiply<const R: usize, const V: usize, const ADDS: bool>(
+            unsafe fn multiply<const R: usize, const V: usize>(
                 rows: &[&[f32]; R],
                 panel: &[[[f32; $lanes]; V]],
-                out: [&mut [[f32; $lanes]; V]; R],
+                out: &mut Sums<R, V, $lanes>,
             ) {
-                multiply::<$fma, R, V, $lanes, ADDS>(rows, panel, out);
+                multiply::<$fma, R, V, $lanes>(rows, panel, out);
             }
         }
     };
@@ -190,21 +187,24 @@ impl Block {
         let lines = std::array::from_fn(|r| &a.data[(i + r.min(rows - 1)) * a.row..][..self.terms]);
         let panel = &panel.as_chunks::<N>().0.as_chunks::<V>().0[..self.terms];
         let (first_row, first_column) = (self.rows.start + i, self.columns.start + j);
-        let is_whole = (rows, columns) == (R, V * N);
-        if let Some(out) = is_whole.then(|| out.lines::<R>(first_row, first_column..first_column + columns)).flatten() {
-            // A whole row has V vectors.
-            let vectors = out.map(|line| &mut line.as_chunks_mut::<N>().0.as_chunks_mut::<V>().0[0]);
-            // SAFETY: `multiply` chose an instruction set of the processor.
-            return unsafe {
-                match self.adds {
-                    true => S::multiply::<R, V, true>(&lines, panel, vectors),
-                    false => S::multiply::<R, V, false>(&lines, panel, vectors),
-                }
-            };
-        }
         let mut sums = [[[0.0f32; N]; V]; R];
-        // SAFETY: as above.
-        unsafe { S::multiply::<R, V, false>(&lines, panel, sums.each_mut()) };
+        // SAFETY: `multiply` chose an instruction set of the processor.
+        unsafe { S::multiply::<R, V>(&lines, panel, &mut sums) };
+        if (rows, columns) == (R, V * N)
+            && let Some(lines) = out.lines::<R>(first_row, first_column..first_column + columns)
+        {
+            // Loops of known length.
+            for (line, sums) in lines.into_iter().zip(&sums) {
+                for (to, sums) in line.as_chunks_mut::<N>().0.iter_mut().zip(sums) {
+                    if self.adds {
+                        to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
+                    } else {
+                        *to = *sums;
+                    }
+                }
+            }
+            return;
+        }
         for (r, sums) in sums.iter().enumerate().take(rows) {
             let sums = &sums.as_flattened()[..columns];
             if let Some([line]) = out.lines(first_row + r, first_column..first_column + columns) {
