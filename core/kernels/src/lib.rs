@@ -36,6 +36,7 @@ pub(crate) mod simd;
 mod sort;
 pub mod split;
 mod strided;
+mod team;
 mod text;
 mod trees;
 mod widened;

@@ -1,18 +1,18 @@
 //! Recurrent layers: the steps of a sequence follow each other on one thread, sequences are divided over the threads.
 //! Weights are packed so that a product adds one column of the matrix after the other, without sums over lanes.
 
+mod quantized;
+
 use super::math::{sigmoid, tanh};
-use super::qnn::RowProduct;
 use super::simd::{mul_add, multiversion};
-use super::{Kernel, Offer, Packs, Spec, split};
+use super::{Kernel, Offer, Spec, split};
 use byoc_ir::cancel::Ticks;
-use byoc_ir::op::recurrent::{LayerShape, Quantized, step_counts};
+use byoc_ir::op::recurrent::{LayerShape, step_counts};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
+use std::ops::Range;
 
 inventory::submit! { Offer { op: "nn.lstm", make: |spec| make(spec, Kind::Lstm) } }
 inventory::submit! { Offer { op: "nn.gru", make: |spec| make(spec, Kind::Gru) } }
-inventory::submit! { Offer { op: "qnn.lstm", make: make_quantized } }
-inventory::submit! { Packs("qnn.lstm") }
 
 /// Number of results of a product that are computed together.
 const LANES: usize = 64;
@@ -109,7 +109,9 @@ impl Layer {
             let row = step * self.shape.batch + i;
             let input = &operands.data[row * rows..][..rows];
             match self.kind {
-                Kind::Lstm => lstm_state(input, &product[..rows], state, cell),
+                Kind::Lstm => {
+                    lstm_state(&gates(input, hidden, 0..hidden), &gates(product, hidden, 0..hidden), state, cell);
+                }
                 Kind::Gru => gru_state(input, &product[..rows], operands.bias, state),
             }
             all[step * hidden..][..hidden].copy_from_slice(state);
@@ -167,6 +169,11 @@ impl Kernel for Layer {
     }
 }
 
+/// Returns the values of some units for each gate of an LSTM; each gate has `size` values.
+fn gates(values: &[f32], size: usize, units: Range<usize>) -> [&[f32]; 4] {
+    std::array::from_fn(|gate| &values[gate * size..][units.clone()])
+}
+
 multiversion! {
     /// Computes the results of a block of packed weights: sum over k of values[k] * block[k].
     fn multiply(values: &[f32], block: &[f32], product: &mut [f32; LANES]) {
@@ -180,11 +187,10 @@ multiversion! {
     }
 
     /// Computes the next state of an LSTM from the gates i, o, f and c: the sums of `input` and `product`.
-    fn lstm_state(input: &[f32], product: &[f32], state: &mut [f32], cell: &mut [f32]) {
+    fn lstm_state(input: &[&[f32]; 4], product: &[&[f32]; 4], state: &mut [f32], cell: &mut [f32]) {
         let size = state.len();
-        let (xi, xo, xf, xc) = (&input[..size], &input[size..][..size], &input[2 * size..][..size], &input[3 * size..][..size]);
-        let (pi, po, pf, pc) =
-            (&product[..size], &product[size..][..size], &product[2 * size..][..size], &product[3 * size..][..size]);
+        let [xi, xo, xf, xc] = input.map(|gate| &gate[..size]);
+        let [pi, po, pf, pc] = product.map(|gate| &gate[..size]);
         let cell = &mut cell[..size];
         for j in 0..size {
             let kept = sigmoid::<FMA>(xf[j] + pf[j]) * cell[j];
@@ -206,127 +212,5 @@ multiversion! {
             let candidate = tanh::<FMA>(xh[j] + reset * (ph[j] + bh[j]));
             state[j] = (1.0 - update) * candidate + update * state[j];
         }
-    }
-
-    /// Returns the range of the values, extended to contain 0.
-    fn range(values: &[f32]) -> (f32, f32) {
-        let mut bounds = [(0f32, 0f32); 16];
-        let (chunks, rest) = values.as_chunks::<16>();
-        for chunk in chunks {
-            for (bound, &x) in bounds.iter_mut().zip(chunk) {
-                *bound = (if x < bound.0 { x } else { bound.0 }, if x > bound.1 { x } else { bound.1 });
-            }
-        }
-        let merge = |a: (f32, f32), b: (f32, f32)| (a.0.min(b.0), a.1.max(b.1));
-        bounds.into_iter().chain(rest.iter().map(|&x| (x, x))).fold((0.0, 0.0), merge)
-    }
-
-    /// Computes round(value / scale) + zero point, with ties rounded to even, as uint8.
-    fn quantize(values: &[f32], scale: f32, zero_point: f32, out: &mut [u8]) {
-        for (out, &value) in out.iter_mut().zip(values) {
-            // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer; quotients are at most 255.
-            let rounded = (value / scale + 12_582_912.0) - 12_582_912.0;
-            *out = (rounded + zero_point).clamp(0.0, 255.0) as u8;
-        }
-    }
-
-    /// Scales integer products.
-    fn scale(products: &[i32], factors: &[f32], scale: f32, out: &mut [f32]) {
-        for ((out, &product), &factor) in out.iter_mut().zip(products).zip(factors) {
-            *out = product as f32 * (scale * factor);
-        }
-    }
-}
-
-/// LSTM with constant 8-bit weights.
-struct QuantizedLayer {
-    shape: LayerShape,
-    reverse: bool,
-    product: RowProduct,
-    /// Scales of the columns.
-    scales: Vec<f32>,
-}
-
-fn make_quantized(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    let constant = |i: usize| spec.constants.get(i).copied().flatten();
-    let (weight, zero_points, scales) = (constant(1)?.view(), constant(4)?.view(), constant(5)?.view());
-    let shape = LayerShape::new(&spec.inputs[0].shape()?, &spec.inputs[2].shape()?);
-    let columns = 4 * shape.hidden;
-    let zero_points = zero_points.as_slice::<i32>();
-    let scales = scales.as_slice::<f32>();
-    let each = |i: usize, len: usize| if len == 1 { 0 } else { i };
-    Some(Box::new(QuantizedLayer {
-        shape,
-        reverse: spec.params().bool("reverse"),
-        product: RowProduct::new(&weight, (0..columns).map(|i| zero_points[each(i, zero_points.len())]).collect()),
-        scales: (0..columns).map(|i| scales[each(i, scales.len())]).collect(),
-    }))
-}
-
-impl QuantizedLayer {
-    /// Returns the sizes of the parts of the workspace in bytes: integer products, quantized states, scaled products,
-    /// states and cells.
-    fn parts(&self) -> [usize; 5] {
-        let LayerShape { batch, hidden, .. } = self.shape;
-        let floats = |columns: usize| batch * columns * 4;
-        let quantized = (batch * self.product.row_bytes()).next_multiple_of(64);
-        [floats(4 * hidden), quantized, floats(4 * hidden), floats(hidden), floats(hidden)]
-    }
-}
-
-impl Kernel for QuantizedLayer {
-    fn workspace(&self) -> usize {
-        self.parts().iter().sum()
-    }
-
-    fn run(
-        &self,
-        inputs: &[TensorView<'_>],
-        outputs: &mut [TensorViewMut<'_>],
-        workspace: &mut [u8],
-    ) -> Result<(), String> {
-        let LayerShape { batch, hidden, .. } = self.shape;
-        let (columns, row_bytes) = (4 * hidden, self.product.row_bytes());
-        let [sums, quantized, products, state, _] = self.parts();
-        let (sums, rest) = workspace.split_at_mut(sums);
-        let (quantized, rest) = rest.split_at_mut(quantized);
-        let (products, rest) = split::scratch(rest).split_at_mut(products / 4);
-        let (state, cell) = rest.split_at_mut(state / 4);
-        let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
-        let cell = &mut cell[..state.len()];
-        state.copy_from_slice(inputs[2].as_slice());
-        cell.copy_from_slice(inputs[3].as_slice());
-        quantized.fill(0);
-        let data = inputs[0].as_slice::<f32>();
-        let steps_of = step_counts(inputs.get(6), self.shape);
-        let mut ticks = Ticks::every(batch * columns * hidden / 8);
-        for step in self.shape.order(self.reverse) {
-            if ticks.is_requested() {
-                return Ok(());
-            }
-            let (min, max) = range(state);
-            let (factor, zero_point) = Quantized::parameters(min, max);
-            for (state, row) in state.chunks_exact(hidden).zip(quantized.chunks_exact_mut(row_bytes)) {
-                quantize(state, factor, f32::from(zero_point), &mut row[..hidden]);
-            }
-            self.product.multiply(quantized, i32::from(zero_point), sums);
-            let rows = sums.chunks_exact(columns).zip(products.chunks_exact_mut(columns));
-            rows.for_each(|(sums, products)| scale(sums, &self.scales, factor, products));
-            let input = data[step * batch * columns..].chunks_exact(columns);
-            let rows = input.zip(products.chunks_exact(columns));
-            let states = state.chunks_exact_mut(hidden).zip(cell.chunks_exact_mut(hidden));
-            let outputs = outputs[0].as_mut_slice::<f32>()[step * batch * hidden..].chunks_exact_mut(hidden);
-            for (i, (((input, product), (state, cell)), output)) in rows.zip(states).zip(outputs).enumerate() {
-                if step < steps_of(i) {
-                    lstm_state(input, product, state, cell);
-                    output.copy_from_slice(state);
-                } else {
-                    output.fill(0.0);
-                }
-            }
-        }
-        outputs[1].as_mut_slice::<f32>().copy_from_slice(state);
-        outputs[2].as_mut_slice::<f32>().copy_from_slice(cell);
-        Ok(())
     }
 }

@@ -110,6 +110,29 @@ fn run_parts(parts: usize, max_len: usize, f: &(dyn Fn(usize) + Sync)) {
     (0..parts).into_par_iter().with_max_len(max_len).for_each(|i| run_within(cancel.as_ref(), || f(i)));
 }
 
+/// Calls `lead` on the calling thread or another one of the pool, and `help(i)` for every i below `helpers` on those that
+/// become free before `lead` returns. The calls of `help` that nobody has begun by then follow it.
+pub(super) fn lead(lead: impl FnOnce() + Send, helpers: usize, help: impl Fn(usize) + Sync) {
+    record_split();
+    let cancel = Cancel::current();
+    let lead = Mutex::new(Some(lead));
+    // A job that is split over threads runs its first half before those that nobody has taken from it.
+    (0..helpers + 1).into_par_iter().with_max_len(1).for_each(|i| {
+        let call = || match i.checked_sub(1) {
+            Some(i) => help(i),
+            None => {
+                let lead = lead.lock().unwrap_or_else(PoisonError::into_inner).take();
+                lead.into_iter().for_each(|lead| lead());
+            }
+        };
+        // Helpers wait for the leader, which runs in work that was cancelled as well.
+        match &cancel {
+            None => call(),
+            Some(cancel) => cancel.within(call),
+        }
+    });
+}
+
 /// Runs `work_item` in the cancellation scope of its job, unless the job was cancelled.
 fn run_within(cancel: Option<&Cancel>, work_item: impl FnOnce()) {
     match cancel {

@@ -161,7 +161,7 @@ fn depthwise_convolution() {
 
 #[test]
 fn recurrent_layers() {
-    // Sizes below, at and above the block of a product, and more sequences than threads.
+    // Sizes below, at and above the block of a product, more sequences than threads, and steps that are divided over them.
     for (steps, batch, hidden) in [(1, 1, 1), (3, 1, 64), (5, 3, 7), (2, 4, 33), (4, 9, 40)] {
         for reverse in [false, true] {
             let attrs = [("reverse", AttrValue::Bool(reverse))];
@@ -195,6 +195,29 @@ fn recurrent_layers() {
                 check_values("qnn.lstm", &attrs, &operands);
             }
         }
+    }
+}
+
+/// A layer whose steps are divided over the threads.
+#[test]
+fn large_quantized_layer() {
+    let (steps, hidden) = (6, 200);
+    let state = |seed| random(&[1, hidden], seed);
+    let weight = byoc_ir::tensor::random::tensor(DType::I8, &[hidden, 4 * hidden], 4);
+    let [zero_point, scale] = [Tensor::scalar(3i32), Tensor::scalar(1e-4f32)];
+    let operands = [random(&[steps, 1, 4 * hidden], 1), weight, state(2), state(3), zero_point, scale];
+    check_values("qnn.lstm", &[], &operands);
+}
+
+#[test]
+fn dynamic_quantization() {
+    for (len, factor, shift) in
+        [(1, 1.0, 0.0), (17, 0.0, 0.0), (100, 3.0, 0.0), (9_001, 1e-3, 5.0), (70_000, 2.0, -9.0)]
+    {
+        let mut values: Vec<f32> = random(&[len], 7).view().as_slice::<f32>().to_vec();
+        values.iter_mut().for_each(|value| *value = *value * factor + shift);
+        values[len / 3] = f32::NAN;
+        check_values("qnn.contrib_dynamic_quantize", &[], &[Tensor::from_slice(&[len], &values)]);
     }
 }
 

@@ -321,6 +321,19 @@ fn functions() {
 }
 
 #[test]
+fn dynamic_quantization() {
+    let mut random = Random(0x0918_2736_4554_6372);
+    for shift in [0.0, 3.0, -3.0] {
+        let values: Vec<f32> = (0..40).map(|_| random.below(1000) as f32 / 300.0 - 1.5 + shift).collect();
+        for values in [&values[..], &[0.0; 40]] {
+            let mut case = Case::new();
+            case.data(Tensor::from_slice(&[5, 8], values));
+            case.check("qnn.contrib_dynamic_quantize", Attrs::none());
+        }
+    }
+}
+
+#[test]
 fn unknown_scales_stay() {
     let mut case = Case::new();
     case.data(Tensor::from_slice(&[2], &[1i8, 2]));

@@ -29,7 +29,7 @@ pub struct MatMulShape {
 
 /// Returns true if the second operand of the operator is a weight of shape (units, in), quantized or not.
 fn is_dense(name: &str) -> bool {
-    matches!(name, "nn.dense" | "qnn.dense" | "qnn.contrib_dense_requantize")
+    matches!(name, "nn.dense" | "qnn.dense" | "qnn.contrib_dense_requantize" | "qnn.contrib_dense_dequantize")
 }
 
 impl MatMulShape {

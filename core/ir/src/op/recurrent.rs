@@ -7,6 +7,7 @@ use crate::cancel::Ticks;
 use crate::diag::Diagnostic;
 use crate::ir::{Dim, Type};
 use crate::op::facts::Properties;
+use crate::op::qnn::Quantized;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const REVERSE: AttrDef =
@@ -258,32 +259,6 @@ inventory::submit! {
         }),
         flops,
         properties: Properties::EXACT.stable(terms),
-    }
-}
-
-/// Numbers quantized to uint8 over their range, extended to contain 0, as `DynamicQuantizeLinear` of ONNX does.
-pub struct Quantized {
-    /// Integers.
-    pub values: Vec<u8>,
-    /// Scale: 0 if all numbers are 0.
-    pub scale: f32,
-    /// Zero point.
-    pub zero_point: u8,
-}
-
-impl Quantized {
-    fn new(numbers: &[f64]) -> Quantized {
-        let (min, max) = numbers.iter().fold((0f32, 0f32), |(min, max), &x| (min.min(x as f32), max.max(x as f32)));
-        let (scale, zero_point) = Quantized::parameters(min, max);
-        let integer = |x: f64| ((x as f32 / scale).round_ties_even() + f32::from(zero_point)).clamp(0.0, 255.0) as u8;
-        Quantized { values: numbers.iter().map(|&x| integer(x)).collect(), scale, zero_point }
-    }
-
-    /// Returns the scale and the zero point for a range that contains 0.
-    pub fn parameters(min: f32, max: f32) -> (f32, u8) {
-        let scale = (max - min) / 255.0;
-        // Without a range, the quotient is not a number, and the cast gives 0.
-        (scale, (-min / scale).clamp(0.0, 255.0).round_ties_even() as u8)
     }
 }
 

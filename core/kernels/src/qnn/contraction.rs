@@ -1,11 +1,12 @@
-//! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on 8-bit integers; the first two also fused with a requantization.
+//! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on 8-bit integers; the first two also fused with a requantization or a
+//! conversion to real numbers.
 
 use super::engine::{DataShape, Engine, OutShape, Values};
-use super::epilogue::{ByteEpilogue, Epilogue, Offsets, PlainEpilogue, Scaling};
+use super::epilogue::{ByteEpilogue, Epilogue, FloatEpilogue, Offsets, PlainEpilogue, Scaling};
 use super::tile::TILE_CHANNELS;
 use super::weights::{KernelShape, pack};
 use crate::split::SharedPtr;
-use crate::{Kernel, Offer, Spec, fallback};
+use crate::{Kernel, Offer, Packs, Spec, fallback};
 use byoc_ir::op::conv::ConvShape;
 use byoc_ir::op::dense::MatMulShape;
 use byoc_ir::op::qnn::numerics::{Rescale, range};
@@ -14,9 +15,17 @@ use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
 inventory::submit! { Offer { op: "qnn.conv2d", make: make_conv } }
 inventory::submit! { Offer { op: "qnn.contrib_conv2d_requantize", make: make_conv } }
+inventory::submit! { Offer { op: "qnn.contrib_conv2d_dequantize", make: make_conv } }
 inventory::submit! { Offer { op: "qnn.dense", make: make_product } }
 inventory::submit! { Offer { op: "qnn.contrib_dense_requantize", make: make_product } }
+inventory::submit! { Offer { op: "qnn.contrib_dense_dequantize", make: make_product } }
 inventory::submit! { Offer { op: "qnn.batch_matmul", make: make_product } }
+inventory::submit! { Packs("qnn.conv2d") }
+inventory::submit! { Packs("qnn.contrib_conv2d_requantize") }
+inventory::submit! { Packs("qnn.contrib_conv2d_dequantize") }
+inventory::submit! { Packs("qnn.dense") }
+inventory::submit! { Packs("qnn.contrib_dense_requantize") }
+inventory::submit! { Packs("qnn.contrib_dense_dequantize") }
 
 /// Several matrix products, possibly with separate weights, or one convolution.
 struct Batch {
@@ -32,18 +41,26 @@ struct Contraction {
     zero_points: usize,
     /// Packed constant weights, and their sum for each output channel.
     packed: Option<(Vec<i8>, Vec<i32>)>,
-    /// Requantization of the results; `None` for `int32` results.
-    requantize: Option<Requantize>,
+    output: Output,
     data: DType,
     /// Reference kernel, used for zero points that 8 bits cannot represent.
     reference: Box<dyn Kernel>,
 }
 
-struct Requantize {
-    /// Index of the bias among the inputs.
-    bias: usize,
-    scaling: Scaling,
+/// What becomes of the accumulators.
+enum Output {
+    /// The results.
+    Sums,
+    /// 8-bit integers, with a bias of integers.
+    Bytes(Scaling),
+    /// Real numbers, with a bias of real numbers.
+    Reals,
 }
+
+/// Index of the bias among the inputs of fused operators.
+const BIAS: usize = 2;
+/// Index of the scales among the inputs of an operator with real results.
+const SCALES: usize = 5;
 
 fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let shapes: Vec<_> = spec.inputs.iter().map(|t| t.shape()).collect::<Option<_>>()?;
@@ -117,11 +134,13 @@ fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>
     if !is_byte(0) || !is_byte(1) || is_empty {
         return None;
     }
-    let is_fused = spec.def.name.ends_with("_requantize");
-    let requantize = match is_fused {
-        false if spec.outputs[0].dtype != DType::I32 => return None,
-        false => None,
-        true => Some(Requantize { bias: 2, scaling: scaling(spec, engine.kernel.groups * engine.kernel.outputs)? }),
+    let output = match spec.def.name {
+        name if name.ends_with("_requantize") => {
+            Output::Bytes(scaling(spec, engine.kernel.groups * engine.kernel.outputs)?)
+        }
+        name if name.ends_with("_dequantize") => Output::Reals,
+        _ if spec.outputs[0].dtype != DType::I32 => return None,
+        _ => Output::Sums,
     };
     let packed = spec.constants.get(1).copied().flatten().filter(|_| batch.steps[1] == 0).map(|weights| {
         let mut packed = vec![0i8; engine.kernel.packed_bytes()];
@@ -129,17 +148,9 @@ fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>
         pack(&engine.kernel, &weights.view(), &mut packed, &mut totals);
         (packed, totals)
     });
-    let zero_points = if is_fused { 3 } else { 2 };
+    let zero_points = if matches!(output, Output::Sums) { 2 } else { BIAS + 1 };
     let reference = fallback::make(spec)?;
-    Some(Box::new(Contraction {
-        engine,
-        batch,
-        zero_points,
-        packed,
-        requantize,
-        data: spec.inputs[0].dtype,
-        reference,
-    }))
+    Some(Box::new(Contraction { engine, batch, zero_points, packed, output, data: spec.inputs[0].dtype, reference }))
 }
 
 /// Returns the requantization of a fused operator, if its scales and zero points are constants.
@@ -166,6 +177,8 @@ struct Scratch<'a> {
     zero_points: &'a mut [i32],
     weights: &'a mut [i8],
     totals: &'a mut [i32],
+    /// Scale of each output channel, for real results.
+    scales: &'a mut [f32],
 }
 
 impl Contraction {
@@ -174,7 +187,7 @@ impl Contraction {
     }
 
     /// Returns the size in bytes of each part of the workspace.
-    fn parts(&self) -> [usize; 5] {
+    fn parts(&self) -> [usize; 6] {
         let (channels, packed) = (self.channels(), self.packed.is_some());
         [
             self.engine.workspace(self.data),
@@ -182,22 +195,25 @@ impl Contraction {
             channels * 4,
             if packed { 0 } else { self.engine.kernel.packed_bytes() },
             if packed { 0 } else { channels * 4 },
+            if matches!(self.output, Output::Reals) { channels * 4 } else { 0 },
         ]
         .map(|bytes| bytes.next_multiple_of(64))
     }
 
     fn scratch<'a>(&self, workspace: &'a mut [u8]) -> Scratch<'a> {
-        let [data, offsets, zero_points, weights, totals] = self.parts();
+        let [data, offsets, zero_points, weights, totals, scales] = self.parts();
         let (data, remainder) = workspace.split_at_mut(data);
         let (offsets, remainder) = remainder.split_at_mut(offsets);
         let (zero_points, remainder) = remainder.split_at_mut(zero_points);
         let (weights, remainder) = remainder.split_at_mut(weights);
+        let (totals, remainder) = remainder.split_at_mut(totals);
         Scratch {
             data,
             offsets: bytemuck::cast_slice_mut(offsets),
             zero_points: bytemuck::cast_slice_mut(zero_points),
             weights: bytemuck::cast_slice_mut(weights),
-            totals: bytemuck::cast_slice_mut(&mut remainder[..totals]),
+            totals: bytemuck::cast_slice_mut(totals),
+            scales: bytemuck::cast_slice_mut(&mut remainder[..scales]),
         }
     }
 
@@ -229,7 +245,7 @@ impl Contraction {
             *zero = weight_zero_points[if weight_zero_points.len() == 1 { 0 } else { c }].wrapping_sub(sign_shift);
             has_zero_point |= *zero != 0;
         }
-        let bias = self.requantize.as_ref().map(|r| inputs[r.bias].as_slice::<i32>());
+        let bias = matches!(self.output, Output::Bytes(_)).then(|| inputs[BIAS].as_slice::<i32>());
         let terms = kernel.terms() as i32;
         for (c, offset) in scratch.offsets[..channels].iter_mut().enumerate() {
             let correction = terms.wrapping_mul(scratch.zero_points[c]).wrapping_sub(totals[c]);
@@ -263,8 +279,8 @@ impl Kernel for Contraction {
         }
         let mut scratch = self.scratch(workspace);
         let len = outputs[0].len();
-        match &self.requantize {
-            None => {
+        match &self.output {
+            Output::Sums => {
                 let out = SharedPtr::new(outputs[0].as_mut_slice::<i32>());
                 for i in 0..self.batch.count {
                     let first = i * self.batch.steps[2];
@@ -280,13 +296,32 @@ impl Kernel for Contraction {
                     });
                 }
             }
-            Some(Requantize { scaling, .. }) => {
+            Output::Bytes(scaling) => {
                 let out = SharedPtr::new(&mut *outputs[0].data);
                 self.with(inputs, &mut scratch, 0, |values, offsets, workspace| {
                     if offsets.zero_points.is_empty() {
                         self.run_product(values, &ByteEpilogue::<false> { offsets, scaling, out, len }, workspace);
                     } else {
                         self.run_product(values, &ByteEpilogue::<true> { offsets, scaling, out, len }, workspace);
+                    }
+                });
+            }
+            Output::Reals => {
+                let out = SharedPtr::new(outputs[0].as_mut_slice::<f32>());
+                let channels = self.channels();
+                let scales = std::mem::take(&mut scratch.scales);
+                match inputs[SCALES].as_slice::<f32>() {
+                    [scale] => scales[..channels].fill(*scale),
+                    each => scales[..channels].copy_from_slice(each),
+                }
+                let (scales, bias) = (&*scales, inputs[BIAS].as_slice::<f32>());
+                self.with(inputs, &mut scratch, 0, |values, offsets, workspace| {
+                    if offsets.zero_points.is_empty() {
+                        let epilogue = FloatEpilogue::<false> { offsets, scales, bias, out, len };
+                        self.run_product(values, &epilogue, workspace);
+                    } else {
+                        let epilogue = FloatEpilogue::<true> { offsets, scales, bias, out, len };
+                        self.run_product(values, &epilogue, workspace);
                     }
                 });
             }

@@ -168,6 +168,47 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
     }
 }
 
+/// Output stage for `float32`: adds the offsets to the accumulators, scales the sums, and adds a bias.
+pub(super) struct FloatEpilogue<'a, const TOTALS: bool> {
+    pub offsets: Offsets<'a>,
+    /// A scale and a bias for each output channel.
+    pub scales: &'a [f32],
+    pub bias: &'a [f32],
+    pub out: SharedPtr<f32>,
+    pub len: usize,
+}
+
+impl<const TOTALS: bool> Epilogue for FloatEpilogue<'_, TOTALS> {
+    const NEEDS_TOTALS: bool = TOTALS;
+
+    fn subtract_zero_points(
+        &self,
+        channel: usize,
+        channels: usize,
+        totals: &[i32; TILE_POSITIONS],
+        accumulators: &mut Accumulators,
+    ) {
+        subtract_totals(&self.offsets, channel, channels, totals, accumulators);
+    }
+
+    fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
+        let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
+        assert!(end < self.len, "the tile lies inside the results");
+        let channels = tile.channel..tile.channel + tile.channels;
+        let (offsets, scales, bias) =
+            (&self.offsets.values[channels.clone()], &self.scales[channels.clone()], &self.bias[channels]);
+        let mut values = [0f32; TILE_CHANNELS];
+        for (p, accumulators) in accumulators.0[..tile.positions].iter().enumerate() {
+            scale_row(&accumulators[..tile.channels], offsets, scales, bias, &mut values[..tile.channels]);
+            for (c, value) in values[..tile.channels].iter().enumerate() {
+                // SAFETY: the assertion keeps the position inside the results, and the engine computes each tile once,
+                // so no other thread accesses it.
+                unsafe { *self.out.get().add(tile.at + c * tile.channel_step + p * tile.position_step) = *value };
+            }
+        }
+    }
+}
+
 /// Requantization of accumulators to 8-bit integers, with a ratio for each output channel.
 #[derive(Clone, Debug)]
 pub(super) struct Scaling {
@@ -235,6 +276,15 @@ impl Scaling {
 type Rows = [[u8; TILE_CHANNELS]; TILE_POSITIONS];
 
 multiversion! {
+    /// Computes (sum + offset) * scale + bias for the channels of a position.
+    fn scale_row(sums: &[i32], offsets: &[i32], scales: &[f32], bias: &[f32], out: &mut [f32]) {
+        let channels = out.len();
+        let (sums, offsets, scales, bias) = (&sums[..channels], &offsets[..channels], &scales[..channels], &bias[..channels]);
+        for c in 0..channels {
+            out[c] = sums[c].wrapping_add(offsets[c]) as f32 * scales[c] + bias[c];
+        }
+    }
+
     /// Adds the offsets of the channels to the first `positions` rows of `accumulators`, and requantizes these rows to
     /// 8-bit integers.
     fn requantize_rows(scaling: &Scaling, offsets: &[i32], channel: usize, positions: usize, accumulators: &Accumulators, rows_out: &mut Rows) {

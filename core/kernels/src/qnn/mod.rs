@@ -4,6 +4,7 @@
 //! in any order, and rescaling is computed by the same formulas.
 
 mod contraction;
+mod dynamic;
 mod elementwise;
 mod engine;
 mod epilogue;
@@ -14,4 +15,5 @@ mod tile;
 mod transpose;
 mod weights;
 
+pub(crate) use dynamic::{quantize, range};
 pub(crate) use product::RowProduct;

@@ -3,6 +3,7 @@
 use super::tile::{self, Accumulators, Isa, TILE_CHANNELS, TILE_POSITIONS, Tile};
 use super::weights::{KernelShape, pack};
 use byoc_ir::tensor::{DType, TensorView};
+use std::ops::Range;
 
 /// Matrix of integers, packed for products with rows.
 pub(crate) struct RowProduct {
@@ -34,17 +35,17 @@ impl RowProduct {
     }
 
     /// Computes sums[r, c] = sum over k of (data[r, k] - zero point) * (weight[k, c] - zero point of c), modulo 2^32, for
-    /// as many rows as `sums` has.
-    pub fn multiply(&self, data: &[u8], zero_point: i32, sums: &mut [i32]) {
-        let (outputs, row_bytes) = (self.shape.outputs, self.row_bytes());
+    /// as many rows as `sums` has, and for some columns, which are whole blocks of [`TILE_CHANNELS`].
+    pub fn multiply(&self, data: &[u8], zero_point: i32, columns: Range<usize>, sums: &mut [i32]) {
+        let (outputs, row_bytes) = (columns.len(), self.row_bytes());
         let data = &data[..sums.len() / outputs * row_bytes];
         let mut accumulators = Accumulators([[0; TILE_CHANNELS]; TILE_POSITIONS]);
         for (first, sums) in sums.chunks_mut(TILE_POSITIONS * outputs).enumerate() {
             let count = sums.len() / outputs;
             let positions = std::array::from_fn(|p| (first * TILE_POSITIONS + p.min(count - 1)) * row_bytes);
             let row_totals = positions.map(|at| data[at..][..row_bytes].iter().map(|&x| i32::from(x)).sum::<i32>());
-            for block in 0..self.shape.blocks() {
-                let (column, columns, is_wide) = self.shape.block(block);
+            for block in columns.start / TILE_CHANNELS..columns.end.div_ceil(TILE_CHANNELS) {
+                let (column, width, is_wide) = self.shape.block(block);
                 let (begin, bytes) = self.shape.block_bytes(block);
                 let weights = &self.packed[begin..][..bytes];
                 let word_count = self.shape.word_count();
@@ -55,11 +56,10 @@ impl RowProduct {
                 );
                 let terms = (zero_point as u32).wrapping_mul(self.shape.inputs as u32) as i32;
                 for ((row, sums), total) in accumulators.0.iter().zip(sums.chunks_mut(outputs)).zip(row_totals) {
-                    let columns = column..column + columns;
-                    let of_column = self.totals[columns.clone()].iter().zip(&self.zero_points[columns.clone()]);
-                    for ((sum, &product), (&column_total, &column_zero)) in
-                        sums[columns].iter_mut().zip(row).zip(of_column)
-                    {
+                    let block = column..column + width;
+                    let of_column = self.totals[block.clone()].iter().zip(&self.zero_points[block]);
+                    let sums = &mut sums[column - columns.start..][..width];
+                    for ((sum, &product), (&column_total, &column_zero)) in sums.iter_mut().zip(row).zip(of_column) {
                         *sum = product
                             .wrapping_sub(column_zero.wrapping_mul(total))
                             .wrapping_sub(zero_point.wrapping_mul(column_total))

@@ -95,11 +95,13 @@ impl Tile<'_> {
             // inside data and weights.
             #[cfg(target_arch = "x86_64")]
             Isa::Vnni => unsafe {
-                match (count > 4, self.is_wide) {
-                    (true, true) => x86::run_vnni::<8, 2>(self, count, accumulators),
-                    (true, false) => x86::run_vnni::<8, 1>(self, count, accumulators),
-                    (false, true) => x86::run_vnni::<4, 2>(self, count, accumulators),
-                    (false, false) => x86::run_vnni::<4, 1>(self, count, accumulators),
+                match (count, self.is_wide) {
+                    (5.., true) => x86::run_vnni::<8, 2, 1>(self, count, accumulators),
+                    (5.., false) => x86::run_vnni::<8, 1, 1>(self, count, accumulators),
+                    (2.., true) => x86::run_vnni::<4, 2, 1>(self, count, accumulators),
+                    (2.., false) => x86::run_vnni::<4, 1, 2>(self, count, accumulators),
+                    (_, true) => x86::run_vnni::<1, 2, 4>(self, count, accumulators),
+                    (_, false) => x86::run_vnni::<1, 1, 8>(self, count, accumulators),
                 }
             },
         }
@@ -133,13 +135,14 @@ mod x86 {
         std::array::from_fn(|p| tile.positions[p.min(count - 1)])
     }
 
-    /// Computes the accumulators of a tile with int8 dot products.
+    /// Computes the accumulators of a tile with int8 dot products. `U` consecutive words have accumulators of their own,
+    /// so that a tile with few registers does not wait for its own sums.
     ///
     /// # Safety
     /// The caller guarantees that the processor supports AVX-512 VNNI, and that the reads of the tile's first `count`
     /// positions lie inside data and weights.
     #[target_feature(enable = "avx512f,avx512vnni")]
-    pub unsafe fn run_vnni<const P: usize, const V: usize>(
+    pub unsafe fn run_vnni<const P: usize, const V: usize, const U: usize>(
         tile: &Tile<'_>,
         count: usize,
         accumulators: &mut Accumulators,
@@ -148,40 +151,59 @@ mod x86 {
             return;
         }
         let positions = clamp_positions::<P>(tile, count);
-        let mut acc = [[_mm512_setzero_si512(); V]; P];
+        let mut acc = [[[_mm512_setzero_si512(); V]; P]; U];
         let mut w = tile.weights.as_ptr();
         for &tap in tile.taps {
-            // SAFETY: the caller guarantees that every tap of the positions lies inside the data.
-            let mut x = unsafe { tile.data.as_ptr().add(tap) };
-            for _ in 0..tile.word_count {
-                let mut weights = [_mm512_setzero_si512(); V];
-                for (v, weights) in weights.iter_mut().enumerate() {
-                    // SAFETY: the caller guarantees that the weights are complete; each word of the block has V times
-                    // 64 bytes.
-                    *weights = unsafe { _mm512_loadu_si512(w.add(64 * v).cast()) };
-                }
-                for p in 0..P {
-                    // SAFETY: the caller guarantees that `word_count` words follow every tap of each position.
-                    let word = unsafe { x.add(positions[p]).cast::<i32>().read_unaligned() };
-                    let word = _mm512_set1_epi32(word);
-                    for v in 0..V {
-                        acc[p][v] = _mm512_dpbusd_epi32(acc[p][v], word, weights[v]);
-                    }
-                }
-                // SAFETY: the caller guarantees that data and weights are complete, so the pointers advance to at most
-                // their ends.
-                unsafe {
-                    w = w.add(64 * V);
-                    x = x.add(4);
+            let mut x = tile.data.as_ptr().wrapping_add(tap);
+            for _ in 0..tile.word_count / U {
+                for acc in &mut acc {
+                    // SAFETY: the caller guarantees that `word_count` words follow every tap of each position, and that
+                    // the weights are complete.
+                    unsafe { add_word(acc, &positions, &mut x, &mut w) };
                 }
             }
+            for _ in 0..tile.word_count % U {
+                // SAFETY: as above.
+                unsafe { add_word(&mut acc[0], &positions, &mut x, &mut w) };
+            }
         }
-        for (acc, accumulators) in acc.into_iter().zip(&mut accumulators.0) {
+        let mut sums = acc[0];
+        for acc in &acc[1..] {
+            for (sums, acc) in sums.iter_mut().flatten().zip(acc.iter().flatten()) {
+                *sums = _mm512_add_epi32(*sums, *acc);
+            }
+        }
+        for (acc, accumulators) in sums.into_iter().zip(&mut accumulators.0) {
             for (v, acc) in acc.into_iter().enumerate() {
                 // SAFETY: the type `Accumulators` provides rows of two registers, and V is at most 2.
                 unsafe { _mm512_storeu_si512(accumulators.as_mut_ptr().add(HALF_CHANNELS * v).cast(), acc) };
             }
         }
+    }
+
+    /// Adds the products of a word of each position with the weights of a word, and advances both pointers.
+    ///
+    /// # Safety
+    /// The caller guarantees that the processor supports AVX-512 VNNI, that four bytes can be read at each position from
+    /// `x`, and `V` registers from `w`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn add_word<const P: usize, const V: usize>(
+        acc: &mut [[__m512i; V]; P],
+        positions: &[usize; P],
+        x: &mut *const u8,
+        w: &mut *const i8,
+    ) {
+        // SAFETY: the caller guarantees that the weights of a word can be read.
+        let weights: [__m512i; V] = std::array::from_fn(|v| unsafe { _mm512_loadu_si512(w.add(64 * v).cast()) });
+        for (acc, &position) in acc.iter_mut().zip(positions) {
+            // SAFETY: the caller guarantees that a word can be read at each position.
+            let word = _mm512_set1_epi32(unsafe { x.add(position).cast::<i32>().read_unaligned() });
+            for (acc, &weights) in acc.iter_mut().zip(&weights) {
+                *acc = _mm512_dpbusd_epi32(*acc, word, weights);
+            }
+        }
+        (*w, *x) = (w.wrapping_add(64 * V), x.wrapping_add(4));
     }
 
     /// Computes the accumulators of a tile. AVX2 adds pairs of 8-bit products with saturation to 16 bits, so the low

@@ -701,6 +701,26 @@ ys = np.concatenate([np.pad(y, ((0, 4 - len(y)), (0, 0), (0, 0))) for y, _, _ in
 last = [np.concatenate([row[i] for row in rows]) for i in (1, 2)]
 case("nn.lstm", [x, w, h, c, np.array([2, 3], "int32")], [ys, *last], reverse=True)
 
+# Dynamic quantization, and products of integers that become real numbers.
+for x in (f32(3, 5), f32(7) + np.float32(9), np.zeros((2, 2), "float32"), np.array([-2, np.nan, 1], "float32")):
+    low, high = np.float32(min(np.nanmin(x), 0)), np.float32(max(np.nanmax(x), 0))
+    scale = np.float32((high - low) / np.float32(255))
+    with np.errstate(invalid="ignore"):
+        zero = np.nan_to_num(np.rint(np.clip(-low / scale, 0, 255)))
+        q = np.nan_to_num(np.clip(np.rint(x / scale) + zero, 0, 255))
+    case("qnn.contrib_dynamic_quantize", [x], [q.astype("uint8"), scale, zero.astype("uint8")])
+x, w, b = ints(0, 256, (3, 6), "uint8"), ints(-128, 128, (4, 6), "int8"), f32(4)
+zero, zeros, scales = np.int32(7), ints(-3, 4, 4, "int32"), f32(4)
+sums = (x.astype("int32") - zero) @ (w.astype("int32") - zeros[:, None]).T
+case("qnn.contrib_dense_dequantize", [x, w, b, zero, zeros, scales], sums.astype("float32") * scales + b)
+x, w = ints(0, 256, (1, 3, 4, 5), "uint8"), ints(-128, 128, (4, 3, 1, 1), "int8")
+sums = np.einsum("nchw,oc->nohw", x.astype("int32") - zero, w[:, :, 0, 0].astype("int32"))
+y = sums.astype("float32") * np.float32(0.5) + b[:, None, None]
+case(
+    "qnn.contrib_conv2d_dequantize", [x, w, b, zero, np.int32(0), np.float32(0.5)], y.astype("float32"),
+    kernel_size=[1, 1], channels=4,
+)
+
 print("# Written by relay.py. Read by tests/operators/golden.rs, which also says what the lines are.")
 for lines in cases:
     print("\n".join(lines))

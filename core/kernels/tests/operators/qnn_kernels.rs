@@ -190,6 +190,20 @@ fn fused_convolutions() {
 }
 
 #[test]
+fn convolutions_with_real_results() {
+    let mut random = Random(0x1122_3344_5566_7788);
+    for round in 0..100 {
+        let (attrs, data, weight, outputs) = convolution(&mut random);
+        let shape = random.per_channel(outputs);
+        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
+        let (bias, scales) = (random.scales(&[outputs], -2), random.scales(&shape, -12));
+        let constant_inputs: &[usize] = if round % 3 == 0 { &[] } else { &[1] };
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &scales];
+        check("qnn.contrib_conv2d_dequantize", &Attrs::new(attrs), &args, constant_inputs, 1 + round % 3);
+    }
+}
+
+#[test]
 fn products() {
     let mut random = Random(0xfeed_f00d_dead_beef);
     for round in 0..200 {
@@ -207,6 +221,15 @@ fn products() {
         let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &source_scale, &result_scale, &result_zero_point];
         let product_attrs = attrs([("compute_dtype", random.pick(&["int64", "float32"]).into())]);
         check("qnn.contrib_dense_requantize", &product_attrs, &args, &[1, 5, 6, 7], 1 + round % 2);
+        let real_bias = random.scales(&[n], -3);
+        let args = [&data, &weight, &real_bias, &zeros[0], &zeros[1], &source_scale];
+        check(
+            "qnn.contrib_dense_dequantize",
+            &Attrs::none(),
+            &args,
+            if round % 2 == 0 { &[] } else { &[1] },
+            1 + round % 2,
+        );
 
         let batch = 1 + random.below(4);
         let flags = [random.below(2) == 0, random.below(2) == 0];

@@ -1,7 +1,9 @@
-//! Fuses a quantized convolution or matrix product with the bias, requantization and bounds that follow into one
-//! operator for the host, so that the accumulators stay in registers. Only operators assigned to no backend are fused;
+//! Fuses a quantized convolution or matrix product with the bias, requantization and bounds that follow, or with the
+//! conversion to real numbers, into one operator for the host, so that the accumulators stay in registers. Only operators assigned to no backend are fused;
 //! functions of backends are left unchanged.
 
+use super::calls::{as_called_op, channel_axis, constant, is_8_bit};
+use super::fuse_dequantize;
 use crate::analysis::scope::rewritable_exprs;
 use byoc_ir::diag::Diagnostic;
 use byoc_ir::ir::{AttrValue, Call, Callee, Expr, ExprId, IndexVec, Module};
@@ -28,6 +30,9 @@ pub fn fuse_requantize(module: &Module) -> Result<Module> {
         }
         match op::get(operator).name {
             "qnn.requantize" if is_single_use(call.args[0]) => requantize(rebuild, call, &is_single_use),
+            "multiply" => fuse_dequantize::multiply(rebuild, call, &is_single_use),
+            "qnn.dequantize" => fuse_dequantize::dequantize(rebuild, call, &is_single_use),
+            name @ ("add" | "nn.bias_add") => fuse_dequantize::add_bias(rebuild, call, name, &is_single_use),
             name @ ("clip" | "nn.relu") if is_single_use(call.args[0]) => merge_bounds(rebuild, call, name),
             _ => Ok(None),
         }
@@ -42,19 +47,6 @@ fn uses(module: &Module) -> IndexVec<ExprId, u32> {
         node.expr.for_each_operand(|operand| uses[operand] += 1);
     }
     uses
-}
-
-/// Returns the operator's name and the call, if the expression is an operator call.
-fn as_called_op(module: &Module, id: ExprId) -> Option<(&'static str, &Call)> {
-    module.expr(id).as_op_call().map(|(operator, call)| (op::get(operator).name, call))
-}
-
-fn constant(module: &Module, id: ExprId) -> Option<&Tensor> {
-    module.expr(id).as_constant().map(|t| &**t)
-}
-
-fn is_8_bit(module: &Module, id: ExprId) -> bool {
-    module.ty(id).as_tensor().is_some_and(|t| matches!(t.dtype, DType::I8 | DType::U8))
 }
 
 fn requantize(
@@ -85,11 +77,7 @@ fn requantize(
     };
     let Some(accumulators) = source.ty(call.args[0]).as_tensor() else { return Ok(None) };
     let rank = accumulators.dims.len();
-    let layout = |key: &str| inner.attrs.str(key).filter(|layout| !layout.is_empty());
-    let axis = match name {
-        "qnn.conv2d" => layout("out_layout").or(layout("data_layout")).unwrap_or("NCHW").find('C').unwrap_or(1),
-        _ => rank - 1,
-    };
+    let axis = if name == "qnn.conv2d" { channel_axis(&inner.attrs) } else { rank - 1 };
     let Some(channels) = accumulators.dims[axis].fixed() else { return Ok(None) };
     let resolve = |axis: i64| (if axis < 0 { axis + rank as i64 } else { axis }) as usize;
     let Callee::Op(operator) = call.callee else { return Ok(None) };

@@ -1,6 +1,8 @@
 //! Passes over quantized modules.
 
+mod calls;
 mod fake_quantization_to_integer;
+mod fuse_dequantize;
 mod fuse_requantize;
 mod qnn_canonicalize;
 

@@ -92,6 +92,9 @@ impl<'a> Emitter<'a> {
             "qnn.add" | "qnn.subtract" => return self.sum(),
             "qnn.mul" => return self.product(),
             "qnn.concatenate" => return self.concatenate(),
+            "qnn.contrib_dynamic_quantize" => self.dynamic_quantize(data)?,
+            // Its steps are no operators, and its product is not theirs.
+            "qnn.lstm" => return Ok(None),
             "qnn.avg_pool2d" => {
                 let t = self.difference(data, self.args[2], -1)?;
                 let real = self.cast(t, DType::F32)?;
@@ -407,6 +410,28 @@ impl<'a> Emitter<'a> {
             }
         }
         self.builder.op(name, &operands, self.call.attrs.with("out_dtype", out))
+    }
+
+    /// Quantizes to uint8 over the range of the values, extended to contain 0.
+    fn dynamic_quantize(&mut self, data: ExprId) -> Result<ExprId> {
+        let (zero, width) = (self.float(0.0), self.float(255.0));
+        let mut bound = |reduce: &str, with_zero: &str| {
+            let bound = self.op_without_attrs(reduce, &[data])?;
+            self.op_without_attrs(with_zero, &[bound, zero])
+        };
+        let (max, min) = (bound("max", "maximum")?, bound("min", "minimum")?);
+        let range = self.op_without_attrs("subtract", &[max, min])?;
+        let scale = self.op_without_attrs("divide", &[range, width])?;
+        let distance = self.op_without_attrs("subtract", &[zero, min])?;
+        let position = self.op_without_attrs("divide", &[distance, scale])?;
+        let position = self.clip(position, 0.0, 255.0)?;
+        let zero_point = self.round(position, Rounding::ToEven)?;
+        let ratio = self.op_without_attrs("divide", &[data, scale])?;
+        let integer = self.round(ratio, Rounding::ToEven)?;
+        let integer = self.op_without_attrs("add", &[integer, zero_point])?;
+        let integer = self.clip(integer, 0.0, 255.0)?;
+        let results = [self.cast(integer, DType::U8)?, scale, self.cast(zero_point, DType::U8)?];
+        self.builder.tuple(&results)
     }
 
     fn sum(mut self) -> Result<Option<ExprId>> {

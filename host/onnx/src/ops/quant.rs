@@ -8,7 +8,7 @@ use super::conv::{AutoPad, Windows, auto_pad, ints, kernel_sizes, spatial_dims, 
 use super::elementwise::{cast_to, round_half_to_even};
 use super::math;
 use super::{Node, Outputs, Result, Row, attrs, single_output};
-use byoc_ir::ir::{Attrs, Dim, ExprId};
+use byoc_ir::ir::{AttrValue, Attrs, Dim, ExprId};
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
@@ -234,23 +234,9 @@ pub(super) fn quantize_ratio(
 /// Quantizes `x` to uint8 over the range of its values, extended to contain 0. Returns the integers, their scale and
 /// their zero point.
 fn dynamic_quantize_of(n: &mut Node<'_, '_>, x: ExprId) -> Result<[ExprId; 3]> {
-    let dtype = n.dtype(x)?;
-    let zero = n.scalar(dtype, 0.0);
-    let max = n.op_without_attrs("max", &[x])?;
-    let max = n.op_without_attrs("maximum", &[max, zero])?;
-    let min = n.op_without_attrs("min", &[x])?;
-    let min = n.op_without_attrs("minimum", &[min, zero])?;
-    let width = n.op_without_attrs("subtract", &[max, min])?;
-    let scale = n.with_scalar("divide", width, 255.0)?;
-    let shifted_zero = n.op_without_attrs("subtract", &[zero, min])?;
-    let zero_position = n.op_without_attrs("divide", &[shifted_zero, scale])?;
-    let zero_position = n.op("clip", &[zero_position], attrs![a_min: 0.0, a_max: 255.0])?;
-    let rounded_zero_point = round_half_to_even(n, zero_position)?;
-    let ratio = n.op_without_attrs("divide", &[x, scale])?;
-    let rounded_ratio = round_half_to_even(n, ratio)?;
-    let shifted_ratio = n.op_without_attrs("add", &[rounded_ratio, rounded_zero_point])?;
-    let value = n.op("clip", &[shifted_ratio], attrs![a_min: 0.0, a_max: 255.0])?;
-    Ok([n.cast(value, DType::U8)?, scale, n.cast(rounded_zero_point, DType::U8)?])
+    let x = n.cast(x, DType::F32)?;
+    let results = n.op_without_attrs("qnn.contrib_dynamic_quantize", &[x])?;
+    Ok([n.project(results, 0)?, n.project(results, 1)?, n.project(results, 2)?])
 }
 
 /// Quantizes a matrix to uint8 over the range of its values, multiplies it by a matrix of integers with a zero point, a
@@ -293,6 +279,9 @@ fn convolve(n: &mut Node<'_, '_>, convolution: &Convolution) -> Result<ExprId> {
             n.invalid_node(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice()))
         );
     }
+    if axes == 1 && spatial[0].fixed().is_some() {
+        return convolve_row(n, convolution);
+    }
     let kernel = kernel_sizes(n, &n.ty(convolution.weight)?.dims)?;
     // Padding elements equal the zero point; data padded at run time is first shifted to a zero point of 0.
     let has_open_padding = spatial.iter().any(|dim| dim.fixed().is_none()) && auto_pad(n)? != AutoPad::Not;
@@ -322,11 +311,33 @@ fn convolve(n: &mut Node<'_, '_>, convolution: &Convolution) -> Result<ExprId> {
         ];
         return n.op("qnn.conv2d", &args, attrs);
     }
-    // The QNN dialect has only 2D convolutions. For 1D and 3D, the zero points are subtracted before a plain
-    // convolution.
+    // The QNN dialect has only 2D convolutions. For others, the zero points are subtracted before a plain convolution.
     let data = if has_open_padding { data } else { subtract_zero_point(n, data, convolution.zero_points[0], 0)? };
     let weight = subtract_zero_point(n, convolution.weight, convolution.zero_points[1], axes + 1)?;
     n.op(["nn.conv1d", "nn.conv2d", "nn.conv3d"][axes - 1], &[data, weight], attrs)
+}
+
+/// Creates a convolution over one axis as one over images with a single row.
+fn convolve_row(n: &mut Node<'_, '_>, convolution: &Convolution) -> Result<ExprId> {
+    let spatial = spatial_dims(n, convolution.data)?;
+    let kernel = kernel_sizes(n, &n.ty(convolution.weight)?.dims)?;
+    let Windows { data, geometry } = windows(n, convolution.data, kernel, &spatial, 0.0)?;
+    let row = |value: usize, sizes: &[usize]| ints(&[&[value], sizes].concat());
+    let attrs = attrs![
+        strides: row(1, &geometry.strides),
+        padding: AttrValue::ints([0, geometry.begin[0], 0, geometry.end[0]]),
+        dilation: row(1, &geometry.dilations),
+        groups: n.int_attr("group", 1)?,
+        channels: n.shape(convolution.weight)?[0] as i64,
+        kernel_size: row(1, &geometry.kernel),
+        out_dtype: "int32",
+    ];
+    let with_row = |n: &mut Node<'_, '_>, value: ExprId| n.op("expand_dims", &[value], attrs![axis: 2]);
+    let [zero_points, scales] = [convolution.zero_points, convolution.scales];
+    let operands = [with_row(n, data)?, with_row(n, convolution.weight)?];
+    let args = [&operands[..], &zero_points, &scales].concat();
+    let result = n.op("qnn.conv2d", &args, attrs)?;
+    n.op("squeeze", &[result], attrs![axis: AttrValue::ints([2])])
 }
 
 /// Computes value - zero point in int32. A zero-point vector is extended by `trailing_axes` axes of dimension 1.
@@ -388,8 +399,8 @@ pub(super) fn q_linear_conv_of(n: &mut Node<'_, '_>, data: ExprId) -> Result<Exp
     requantize(n, accumulator, input_scale, 6, 1)
 }
 
-/// Creates a matrix product that returns `int32` accumulators. Scalar zero points become arguments of a QNN operator;
-/// zero-point vectors (per row of the first operand, or per column of the second operand) are subtracted first.
+/// Creates a matrix product that returns `int32` accumulators. Zero points become arguments of a QNN operator, unless
+/// they vary along the rows of the first operand or the columns of several second operands: those are subtracted first.
 pub(super) fn integer_matmul(
     n: &mut Node<'_, '_>,
     operands: [ExprId; 2],
@@ -404,11 +415,15 @@ pub(super) fn integer_matmul(
             Some(zero) if n.shape(zero)?.len() > 1 => n.cast(zero, DType::I32)?,
             _ => zero_point(n, index, dtype)?,
         };
-        is_plain |= !n.shape(zero)?.is_empty();
+        // A product has a zero point for each column of a single second matrix, and otherwise one for each operand.
+        let rank = n.shape(zero)?.len();
+        let is_per_column = i == 1 && rank == 1 && n.rank(operands[1])? == 2;
+        is_plain |= rank > 0 && !is_per_column;
         zeros.push(zero);
     }
-    let are_scalars = n.shape(scales[0])?.is_empty() && n.shape(scales[1])?.is_empty();
-    if !is_plain && are_scalars {
+    let is_single_matrix = n.rank(operands[1])? == 2;
+    let are_possible = n.shape(scales[0])?.is_empty() && (n.shape(scales[1])?.is_empty() || is_single_matrix);
+    if !is_plain && are_possible {
         return math::matmul(n, operands[0], operands[1], Some([zeros[0], zeros[1], scales[0], scales[1]]));
     }
     let data = subtract_zero_point(n, operands[0], zeros[0], 1)?;

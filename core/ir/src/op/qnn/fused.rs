@@ -76,11 +76,7 @@ inventory::submit! {
             Ok(ty)
         },
         reference: Some(|params, inputs, outputs| {
-            let s = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
-            let channel = s.out.stride[1];
-            let mut accumulators = vec![0i64; outputs[0].len()];
-            let (x, w) = differences(inputs, &s.weight, s.weight.size[0]);
-            conv::convolve::<i64>(&s, &x, &w, &mut accumulators);
+            let (accumulators, channel) = accumulate_conv(&params, inputs, outputs);
             requantize(&params, inputs, outputs, &accumulators, channel)
         }),
         flops: conv::conv_flops::<2>,
@@ -104,11 +100,7 @@ inventory::submit! {
             Ok(ty)
         },
         reference: Some(|params, inputs, outputs| {
-            let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
-            let weight = CanonicalDims { size: [s.n, s.k, 1, 1, 1], stride: [s.k, 1, 0, 0, 0] };
-            let (x, w) = differences(inputs, &weight, s.n);
-            let mut accumulators = vec![0i64; outputs[0].len()];
-            dense::multiply::<i64>(&s, &x, &w, &mut accumulators);
+            let accumulators = accumulate_dense(&params, inputs, outputs);
             requantize(&params, inputs, outputs, &accumulators, 1)
         }),
         flops: dense::flops,
@@ -116,15 +108,42 @@ inventory::submit! {
     }
 }
 
-/// Checks element types, scales, zero points and bias; `axis` of the weight holds the output channels.
-fn check_fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
+/// Returns the accumulators of a convolution, and the distance between the results of two channels.
+pub(super) fn accumulate_conv(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &[TensorViewMut<'_>],
+) -> (Vec<i64>, usize) {
+    let s = ConvShape::new(params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+    let mut accumulators = vec![0i64; outputs[0].len()];
+    let (x, w) = differences(inputs, &s.weight, s.weight.size[0]);
+    conv::convolve::<i64>(&s, &x, &w, &mut accumulators);
+    (accumulators, s.out.stride[1])
+}
+
+/// Returns the accumulators of a matrix product.
+pub(super) fn accumulate_dense(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &[TensorViewMut<'_>],
+) -> Vec<i64> {
+    let s = MatMulShape::new(params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+    let weight = CanonicalDims { size: [s.n, s.k, 1, 1, 1], stride: [s.k, 1, 0, 0, 0] };
+    let (x, w) = differences(inputs, &weight, s.n);
+    let mut accumulators = vec![0i64; outputs[0].len()];
+    dense::multiply::<i64>(&s, &x, &w, &mut accumulators);
+    accumulators
+}
+
+/// Checks data and weights, a vector of `bias` elements, and the zero points, which are the first five arguments; `axis`
+/// of the weight holds the output channels. Returns their number.
+pub(super) fn check_operands(relation: &Relation<'_>, axis: usize, bias: DType) -> Result<Dim, Box<Diagnostic>> {
     let weight = relation.tensor(1)?;
     check_one_of(relation, "data", relation.tensor(0)?.dtype, BYTE_DTYPES)?;
     check_one_of(relation, "weight", weight.dtype, BYTE_DTYPES)?;
-    check_one_of(relation, "out_dtype", relation.params.dtype("out_dtype").unwrap_or(DType::I8), BYTE_DTYPES)?;
     let channels = weight.dims.get(axis).cloned().unwrap_or(Dim::Any);
-    let bias = relation.tensor(2)?;
-    check_one_of(relation, "bias", bias.dtype, &[DType::I32])?;
+    let (expected, bias) = (bias, relation.tensor(2)?);
+    check_one_of(relation, "bias", bias.dtype, &[expected])?;
     let [length] = &bias.dims[..] else {
         return Err(relation.mismatch(format!(
             "bias: expected a vector, found {}",
@@ -134,6 +153,13 @@ fn check_fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnosti
     relation.same_dim("bias and output channels", length, &channels)?;
     check_parameter(relation, 3, Kind::ZeroPoint, None)?;
     check_parameter(relation, 4, Kind::ZeroPoint, Some(&channels))?;
+    Ok(channels)
+}
+
+/// Checks element types, scales, zero points and bias; `axis` of the weight holds the output channels.
+fn check_fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
+    let channels = check_operands(relation, axis, DType::I32)?;
+    check_one_of(relation, "out_dtype", relation.params.dtype("out_dtype").unwrap_or(DType::I8), BYTE_DTYPES)?;
     check_parameter(relation, 5, Kind::Scale, Some(&channels))?;
     check_parameter(relation, 6, Kind::Scale, None)?;
     check_parameter(relation, 7, Kind::ZeroPoint, None)?;

@@ -10,6 +10,7 @@
 mod binary;
 mod concatenate;
 mod contraction;
+mod dynamic;
 mod fused;
 pub mod numerics;
 mod params;
@@ -18,6 +19,7 @@ mod quantize;
 mod simulated;
 mod unary;
 
+pub use dynamic::Quantized;
 pub use fused::fused_bounds;
 pub use params::{PerAxis, default_requantization, requantization, rounding_of, scales};
 pub use quantize::quantize_f32;

@@ -41,6 +41,11 @@ pub(super) fn check_parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim
     check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
 }
 
+/// Checks the element type and the shape of a scale or a zero point.
+pub(super) fn check_parameter_type(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Result<()> {
+    check(relation, relation.def.inputs[i], relation.tensor(i)?, None, kind, dim)
+}
+
 /// Performs the checks of [`check_parameter`] on a given type, which need not be the type of an argument.
 pub(super) fn check(
     relation: &Relation<'_>,
