@@ -37,7 +37,8 @@ fn run_kernel(
     let kernel: Box<dyn Kernel> = offers()
         .find_map(|o| (o.make)(&spec))
         .unwrap_or_else(|| panic!("{name}: expected a kernel that covers the call"));
-    let mut workspace = AlignedBytes::zeroed(kernel.workspace()).unwrap();
+    // Operators share a workspace, so that it may be larger than a kernel asks for.
+    let mut workspace = AlignedBytes::zeroed(kernel.workspace() + 8192).unwrap();
     workspace.as_mut().fill(0xff);
     let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
     let mut results: Vec<AlignedBytes> =

@@ -92,7 +92,8 @@ impl Layer {
             let (hidden, cell) = memory.split_at_mut(parts[2]);
             Mutex::new(Piece { sums: bytemuck::cast_slice_mut(sums), products, hidden, cell })
         };
-        memory.chunks_exact_mut(parts.iter().sum()).map(piece).collect()
+        // The workspace may be larger than it has to be.
+        memory.chunks_exact_mut(parts.iter().sum()).take(pieces(self.shape.hidden)).map(piece).collect()
     }
 
     /// Returns the number of units of a piece that exist.

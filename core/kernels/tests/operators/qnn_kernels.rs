@@ -86,7 +86,7 @@ fn check(name: &str, attrs: &Attrs, args: &[&Tensor], constant_inputs: &[usize],
     let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: &outputs, constants: &constants };
     let kernel = byoc_kernels::make(id, &spec).unwrap();
     let views: Vec<TensorView<'_>> = args.iter().map(|t| t.view()).collect();
-    let mut workspace = AlignedBytes::copy_of(&vec![0x5a; kernel.workspace()]).unwrap();
+    let mut workspace = AlignedBytes::copy_of(&vec![0x5a; kernel.workspace() + 8192]).unwrap();
     // The fill pattern reveals elements that a kernel does not write.
     let mut buffer = AlignedBytes::copy_of(&vec![0xa5; expected[0].bytes().len()]).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
