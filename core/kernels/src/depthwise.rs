@@ -26,6 +26,12 @@ pub(super) struct DepthwiseConv {
     taps: Vec<usize>,
 }
 
+/// A channel in scratch memory, and memory for its last rows of results.
+pub(super) struct Arranged<'a> {
+    planes: &'a mut [f32],
+    last_rows: &'a mut [f32],
+}
+
 impl DepthwiseConv {
     pub fn new(plane: Plane, packed: Option<Vec<f32>>) -> DepthwiseConv {
         let p = &plane;
@@ -49,9 +55,23 @@ impl DepthwiseConv {
     }
 
     /// Returns the number of scratch elements per channel: the split channel, and the last rows of results.
-    fn slot(&self) -> usize {
+    pub fn slot(&self) -> usize {
         let width = self.plane.out[1];
         (self.split_len() + 2 * width.next_multiple_of(LANES) + width).next_multiple_of(LANES)
+    }
+
+    /// Copies a channel to scratch memory of [`DepthwiseConv::slot`] elements.
+    pub fn arrange<'a>(&self, channel: &[f32], slot: &'a mut [f32]) -> Arranged<'a> {
+        let (planes, last_rows) = slot.split_at_mut(self.split_len());
+        self.pad_and_deinterleave(channel, planes);
+        Arranged { planes, last_rows }
+    }
+
+    /// Computes the results of an output channel.
+    pub fn convolve(&self, channel: &mut Arranged<'_>, weight: &[f32], out: &mut [f32]) {
+        let p = &self.plane;
+        let phase_stride = self.row * p.stride[1] * p.stride[0];
+        rows(channel.planes, phase_stride, &self.taps, weight, out, p.out[1], channel.last_rows);
     }
 
     /// Copies a channel with padding and split columns. Row r of plane c is at (r * stride + c) * row.
@@ -108,10 +128,9 @@ impl Kernel for DepthwiseConv {
             // SAFETY: the assertion keeps slot `part` inside the scratch memory, and `for_each_part` runs each part
             // once, so no other thread accesses the slot.
             let slot = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
-            let (planes, last_rows) = slot.split_at_mut(self.split_len());
             for channel in split::part(channels, 1, part, parts) {
                 let size = p.size[0] * p.size[1];
-                self.pad_and_deinterleave(&x[channel * size..][..size], planes);
+                let mut arranged = self.arrange(&x[channel * size..][..size], slot);
                 let first = channel % p.groups * p.out_channels;
                 // SAFETY: the assertion keeps the results of the channel inside the output, and `split::part` assigns
                 // each channel to one part, so no other thread accesses them.
@@ -119,9 +138,7 @@ impl Kernel for DepthwiseConv {
                     std::slice::from_raw_parts_mut(out.get().add(channel * outputs_per_channel), outputs_per_channel)
                 };
                 for (i, out) in out.chunks_mut(positions).enumerate() {
-                    let weight = &w[(first + i) * taps..][..taps];
-                    let phase_stride = self.row * p.stride[1] * p.stride[0];
-                    rows(planes, phase_stride, &self.taps, weight, out, p.out[1], last_rows);
+                    self.convolve(&mut arranged, &w[(first + i) * taps..][..taps], out);
                 }
             }
         });

@@ -1,8 +1,9 @@
 //! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on 8-bit integers; the first two also fused with a requantization or a
 //! conversion to real numbers.
 
+use super::depthwise;
 use super::engine::{DataShape, Engine, OutShape, Values};
-use super::epilogue::{ByteEpilogue, Epilogue, FloatEpilogue, Offsets, PlainEpilogue, Scaling};
+use super::epilogue::{BIAS, ByteEpilogue, Epilogue, FloatEpilogue, Offsets, Output, PlainEpilogue, SCALES, Scaling};
 use super::tile::TILE_CHANNELS;
 use super::weights::{KernelShape, pack};
 use crate::split::SharedPtr;
@@ -47,21 +48,6 @@ struct Contraction {
     reference: Box<dyn Kernel>,
 }
 
-/// What becomes of the accumulators.
-enum Output {
-    /// The results.
-    Sums,
-    /// 8-bit integers, with a bias of integers.
-    Bytes(Scaling),
-    /// Real numbers, with a bias of real numbers.
-    Reals,
-}
-
-/// Index of the bias among the inputs of fused operators.
-const BIAS: usize = 2;
-/// Index of the scales among the inputs of an operator with real results.
-const SCALES: usize = 5;
-
 fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let shapes: Vec<_> = spec.inputs.iter().map(|t| t.shape()).collect::<Option<_>>()?;
     let out = spec.outputs.first()?.shape()?;
@@ -95,6 +81,9 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         stride: last_two(s.window.stride),
         taps: taps().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
     };
+    if let Some(kernel) = depthwise::make(spec, &s, output(spec, s.out.size[1])?) {
+        return Some(kernel);
+    }
     // The rows of the result must be adjacent, so that one stride addresses every position.
     if s.out.stride[3] != s.out.stride[4] * out_size[1] {
         return None;
@@ -134,23 +123,25 @@ fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>
     if !is_byte(0) || !is_byte(1) || is_empty {
         return None;
     }
-    let output = match spec.def.name {
-        name if name.ends_with("_requantize") => {
-            Output::Bytes(scaling(spec, engine.kernel.groups * engine.kernel.outputs)?)
-        }
-        name if name.ends_with("_dequantize") => Output::Reals,
-        _ if spec.outputs[0].dtype != DType::I32 => return None,
-        _ => Output::Sums,
-    };
+    let output = output(spec, engine.kernel.groups * engine.kernel.outputs)?;
     let packed = spec.constants.get(1).copied().flatten().filter(|_| batch.steps[1] == 0).map(|weights| {
         let mut packed = vec![0i8; engine.kernel.packed_bytes()];
         let mut totals = vec![0i32; engine.kernel.groups * engine.kernel.outputs];
         pack(&engine.kernel, &weights.view(), &mut packed, &mut totals);
         (packed, totals)
     });
-    let zero_points = if matches!(output, Output::Sums) { 2 } else { BIAS + 1 };
+    let zero_points = output.zero_points();
     let reference = fallback::make(spec)?;
     Some(Box::new(Contraction { engine, batch, zero_points, packed, output, data: spec.inputs[0].dtype, reference }))
+}
+
+/// Returns what becomes of the accumulators of an operator, if there is a kernel for it.
+fn output(spec: &Spec<'_>, channels: usize) -> Option<Output> {
+    match spec.def.name {
+        name if name.ends_with("_requantize") => scaling(spec, channels).map(Output::Bytes),
+        name if name.ends_with("_dequantize") => Some(Output::Reals),
+        _ => (spec.outputs[0].dtype == DType::I32).then_some(Output::Sums),
+    }
 }
 
 /// Returns the requantization of a fused operator, if its scales and zero points are constants.

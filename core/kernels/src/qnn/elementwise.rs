@@ -1,13 +1,13 @@
-//! Elementwise operators on 8-bit integers: unary operators with a table of all 256 results, additions and subtractions
-//! with a table for each operand, and conversions from floats and from `int32`.
+//! Elementwise operators on 8-bit integers with one operand: a table of all 256 results, and conversions from floats and
+//! from `int32`.
 
 use super::epilogue::{multiply_fixed_point, round_half_away};
 use super::lookup;
 use crate::simd::multiversion;
 use crate::{Kernel, Offer, Spec, split};
 use byoc_ir::ir::{Attrs, TensorType};
-use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range, rescale, saturate};
-use byoc_ir::op::qnn::{PerAxis, default_requantization, requantization, rounding_of, scales};
+use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range, rescale};
+use byoc_ir::op::qnn::{PerAxis, requantization, rounding_of, scales};
 use byoc_ir::op::{OpDef, Params, Reference};
 use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 
@@ -21,7 +21,6 @@ offer! { make_table:
 }
 offer! { make_quantize: "qnn.quantize" }
 offer! { make_requantize: "qnn.requantize" }
-offer! { make_sum: "qnn.add" "qnn.subtract" }
 offer! { make_bias: "nn.bias_add" }
 
 /// Minimum number of elements for which a table pays off.
@@ -188,7 +187,8 @@ impl Kernel for Requantize {
 }
 
 multiversion! {
-    fn line(x: &[i32], out: &mut [u8], factor: Rescale, zero_point: i32, limits: (i64, i64)) {
+    /// Rescales integers, adds the zero point, and saturates the results.
+    pub(super) fn line(x: &[i32], out: &mut [u8], factor: Rescale, zero_point: i32, limits: (i64, i64)) {
         let zero = i64::from(zero_point);
         match factor {
             Rescale::Same => {
@@ -217,48 +217,6 @@ multiversion! {
                 }
             }
         }
-    }
-}
-
-fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    let params = spec.params();
-    let dtype = spec.inputs[0].dtype;
-    let has_same_shape = spec.inputs[0].shape().is_some() && spec.inputs[0].dims == spec.inputs[1].dims;
-    if dtype.size() != 1 || !has_same_shape || spec.inputs[2..].iter().any(|t| t.len() != Some(1)) {
-        return None;
-    }
-    let constant = |i: usize| spec.constants.get(i).copied().flatten();
-    let scale = |i: usize| scales(&params, i, &constant(i)?.view()).ok();
-    let zero = |i: usize| Some(constant(i)?.as_slice::<i32>()[0]);
-    let (result_scale, result_zero) = (scale(6)?, zero(7)?);
-    let mut tables = [[0; 256]; 2];
-    for (side, table) in tables.iter_mut().enumerate() {
-        let (source_scale, source_zero) = (scale(2 + 2 * side)?, zero(3 + 2 * side)?);
-        let factor = default_requantization(&source_scale, &result_scale)[0];
-        let is_identity = factor == Rescale::Same && source_zero == result_zero;
-        for (i, entry) in table.iter_mut().enumerate() {
-            let x = if dtype == DType::U8 { i as i64 } else { i64::from(i as u8 as i8) };
-            let int32_range = (i64::from(i32::MIN), i64::from(i32::MAX));
-            let centered_value = saturate(i128::from(x) - i128::from(source_zero));
-            let value = if is_identity { x } else { rescale(centered_value, factor, result_zero, int32_range) };
-            // The table of the second operand excludes the zero point, and includes the sign of a subtraction. Sums
-            // that may overflow `int32` are left to the reference.
-            let value = match side {
-                0 => value,
-                _ if spec.def.name == "qnn.subtract" => i64::from(result_zero) - value,
-                _ => value - i64::from(result_zero),
-            };
-            *entry = i32::try_from(value).ok().filter(|v| v.unsigned_abs() < 1 << 30)?;
-        }
-    }
-    Some(Box::new(lookup::Sum::new(tables, dtype == DType::I8)))
-}
-
-/// Kernel for additions and subtractions of 8-bit integers with equal shapes: a table requantizes each operand.
-impl Kernel for lookup::Sum {
-    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        self.look_up_each(inputs[0].data, inputs[1].data, outputs[0].data);
-        Ok(())
     }
 }
 

@@ -20,6 +20,28 @@ pub(super) struct OutputTile {
     pub position_step: usize,
 }
 
+/// What becomes of the accumulators.
+pub(super) enum Output {
+    /// The results.
+    Sums,
+    /// 8-bit integers, with a bias of integers.
+    Bytes(Scaling),
+    /// Real numbers, with a bias of real numbers.
+    Reals,
+}
+
+impl Output {
+    /// Returns the index of the first zero point among the inputs of the operator.
+    pub fn zero_points(&self) -> usize {
+        if matches!(self, Output::Sums) { 2 } else { BIAS + 1 }
+    }
+}
+
+/// Index of the bias among the inputs of fused operators.
+pub(super) const BIAS: usize = 2;
+/// Index of the scales among the inputs of an operator with real results.
+pub(super) const SCALES: usize = 5;
+
 /// Consumer of tile accumulators, called once per tile, from several threads.
 pub(super) trait Epilogue: Sync {
     /// True if the sums of the data are needed because zero points of the weights may be nonzero.
@@ -243,6 +265,34 @@ pub(super) struct FixedRatios {
 }
 
 impl Scaling {
+    /// Returns the requantization of a channel for tiles whose lanes are positions of that channel.
+    pub fn of_channel(&self, channel: usize) -> Scaling {
+        let ratios = match &self.ratios {
+            Ratios::Float(ratios) => Ratios::Float(vec![ratios[channel]; TILE_CHANNELS]),
+            Ratios::Fixed(ratios) => Ratios::Fixed(FixedRatios {
+                multipliers: vec![ratios.multipliers[channel]; TILE_CHANNELS],
+                left_shifts: vec![ratios.left_shifts[channel]; TILE_CHANNELS],
+                shifts: vec![ratios.shifts[channel]; TILE_CHANNELS],
+                is_below_one: ratios.is_below_one,
+            }),
+        };
+        Scaling { ratios, ..*self }
+    }
+
+    /// Requantizes sums of one channel, for which this was made by [`Scaling::of_channel`], after adding `offset`.
+    pub fn requantize_positions(&self, sums: &[f32], offset: i32, out: &mut [u8]) {
+        const TILE: usize = TILE_POSITIONS * TILE_CHANNELS;
+        let offsets = [offset; TILE_CHANNELS];
+        let mut accumulators = Accumulators([[0; TILE_CHANNELS]; TILE_POSITIONS]);
+        let mut rows = [[0; TILE_CHANNELS]; TILE_POSITIONS];
+        for (sums, out) in sums.chunks(TILE).zip(out.chunks_mut(TILE)) {
+            let lanes = accumulators.0.as_flattened_mut();
+            lanes.iter_mut().zip(sums).for_each(|(lane, &sum)| *lane = sum as i32);
+            requantize_rows(self, &offsets, 0, sums.len().div_ceil(TILE_CHANNELS), &accumulators, &mut rows);
+            out.copy_from_slice(&rows.as_flattened()[..out.len()]);
+        }
+    }
+
     /// Creates the requantization for `channels` output channels, from one factor for all channels or one factor per
     /// channel.
     pub fn new(factors: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {

@@ -55,20 +55,16 @@ impl Sum {
     }
 
     /// Computes `out[i]` from `a[i]` and `b[i]`.
-    pub fn look_up_each(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
-        let work = if self.planes.is_some() { a.len() / 4 } else { 2 * a.len() };
+    pub fn compute(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
         let (low, high) = if self.is_signed { (-128, 127) } else { (0, 255) };
-        split::for_each_chunk(out, CHUNK, work, |i, out| {
-            let (a, b) = (&a[i * CHUNK..][..out.len()], &b[i * CHUNK..][..out.len()]);
-            let finished_count = match &self.planes {
-                Some(planes) => sum_vectors(planes, self.is_signed, a, b, out),
-                None => 0,
-            };
-            for ((out, a), b) in out[finished_count..].iter_mut().zip(&a[finished_count..]).zip(&b[finished_count..]) {
-                let sum = self.tables[0][usize::from(*a)] + self.tables[1][usize::from(*b)];
-                *out = sum.clamp(low, high) as u8;
-            }
-        });
+        let finished_count = match &self.planes {
+            Some(planes) => sum_vectors(planes, self.is_signed, a, b, out),
+            None => 0,
+        };
+        for ((out, a), b) in out[finished_count..].iter_mut().zip(&a[finished_count..]).zip(&b[finished_count..]) {
+            let sum = self.tables[0][usize::from(*a)] + self.tables[1][usize::from(*b)];
+            *out = sum.clamp(low, high) as u8;
+        }
     }
 }
 

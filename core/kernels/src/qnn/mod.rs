@@ -3,7 +3,10 @@
 //! Each kernel produces the same bits as the naive reference of its operator: integer accumulation is exact modulo 2^32
 //! in any order, and rescaling is computed by the same formulas.
 
+mod binary;
+mod concatenate;
 mod contraction;
+mod depthwise;
 mod dynamic;
 mod elementwise;
 mod engine;
@@ -11,6 +14,7 @@ mod epilogue;
 mod lookup;
 mod pool;
 mod product;
+mod softmax;
 mod tile;
 mod transpose;
 mod weights;

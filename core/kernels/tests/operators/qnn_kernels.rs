@@ -74,11 +74,23 @@ fn scale_tensor(scale: f32) -> Tensor {
 /// Runs the kernel of a call in a pool of `threads` threads, with the inputs in `constant_inputs` as constants. Asserts
 /// that the output is bitwise equal to the output of the reference.
 fn check(name: &str, attrs: &Attrs, args: &[&Tensor], constant_inputs: &[usize], threads: usize) {
+    let values: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
+    check_call(name, attrs, &values, args, constant_inputs, threads);
+}
+
+/// Compares the kernel with the reference; `args` are the tensors in `values`.
+fn check_call(
+    name: &str,
+    attrs: &Attrs,
+    values: &[Value],
+    args: &[&Tensor],
+    constant_inputs: &[usize],
+    threads: usize,
+) {
     let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);
     let attrs = op::normalize_attrs(def, attrs.clone()).unwrap_or_else(|error| panic!("{name} {attrs:?}: {error}"));
-    let values: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
-    let expected = op::evaluate(id, &attrs, &values, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
+    let expected = op::evaluate(id, &attrs, values, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
     let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
     let outputs: Vec<TensorType> = expected.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
     let constants: Vec<Option<&Tensor>> =
@@ -190,6 +202,83 @@ fn fused_convolutions() {
 }
 
 #[test]
+fn depthwise_convolutions() {
+    let mut random = Random(0x0246_8ace_1357_9bdf);
+    for round in 0..120 {
+        let [channels, multiplier] = [2 + random.below(5), 1 + random.below(2)];
+        let (kernel, stride) = ([1 + random.below(5), 1 + random.below(5)], [1 + random.below(3), 1 + random.below(2)]);
+        let size = [kernel[0] + random.below(20), kernel[1] + random.below(40)];
+        let outputs = channels * multiplier;
+        let batch = 1 + random.below(2);
+        let data = random.any_bytes(&[batch, channels, size[0], size[1]]);
+        let weight = random.any_bytes(&[outputs, 1, kernel[0], kernel[1]]);
+        let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
+        let padding = [random.below(2), random.below(3), random.below(2), random.below(3)];
+        let geometry =
+            [("groups", AttrValue::Int(channels as i64)), ("strides", ints(&stride)), ("padding", ints(&padding))];
+        let shape = random.per_channel(outputs);
+        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
+        let threads = 1 + round % 3;
+        let args = [&data, &weight, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
+        check("qnn.conv2d", &Attrs::new(geometry.clone()), &args, &[1, 3], threads);
+        let (bias, scales) = (random.scales(&[outputs], -2), random.scales(&shape, -12));
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &scales];
+        check("qnn.contrib_conv2d_dequantize", &Attrs::new(geometry.clone()), &args, &[1, 4], threads);
+        let (bias, out) = (random.int32s(&[outputs]), random.pick(&BYTES));
+        let (result_scale, result_zero_point) = (random.scales(&[], -2), random.zero_points(&[], out));
+        let modes = [
+            ("out_dtype", out.into()),
+            ("rounding", random.pick(&["None", "TONEAREST", "TOEVEN"]).into()),
+            ("compute_dtype", random.pick(&["int64", "float32"]).into()),
+        ];
+        let attrs = Attrs::new(geometry.into_iter().chain(modes));
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &scales, &result_scale, &result_zero_point];
+        check("qnn.contrib_conv2d_requantize", &attrs, &args, &[1, 4, 5, 6, 7], threads);
+    }
+}
+
+#[test]
+fn concatenations() {
+    let mut random = Random(0x4321_1234_abcd_0001);
+    for round in 0..40 {
+        let (dtype, axis, count) = (random.pick(&BYTES), random.below(3), 1 + random.below(3));
+        let parts: Vec<Tensor> = (0..count)
+            .map(|_| {
+                let mut shape = [2, 3, 40];
+                shape[axis] = random.below(5);
+                random.bytes(dtype, &shape)
+            })
+            .collect();
+        if parts.iter().all(|part| part.shape()[axis] == 0) {
+            continue;
+        }
+        let scales: Vec<Tensor> = (0..=count).map(|_| random.scales(&[], -3)).collect();
+        let zeros: Vec<Tensor> = (0..=count).map(|_| random.zero_points(&[], dtype)).collect();
+        let tuple = |parts: &[Tensor]| Value::Tuple(parts.to_vec());
+        let values = [tuple(&parts), tuple(&scales[..count]), tuple(&zeros[..count])];
+        let result = [Value::Tensor(scales[count].clone()), Value::Tensor(zeros[count].clone())];
+        let args: Vec<&Tensor> = parts.iter().chain(&scales[..count]).chain(&zeros[..count]).collect();
+        let args = [&args[..], &[&scales[count], &zeros[count]]].concat();
+        let constants: Vec<usize> = (count..args.len()).collect();
+        let attrs = attrs([("axis", AttrValue::Int(axis as i64))]);
+        check_call("qnn.concatenate", &attrs, &[&values[..], &result].concat(), &args, &constants, 1 + round % 2);
+    }
+}
+
+#[test]
+fn softmax() {
+    let mut random = Random(0x7777_1234_abcd_0001);
+    for round in 0..40 {
+        let shape = random.pick(&[vec![1], vec![7, 130], vec![2, 3, 5, 33], vec![40, 2]]);
+        let x = random.any_bytes(&shape);
+        let zeros = [random.zero_points(&[], x.dtype()), random.zero_points(&[], x.dtype())];
+        let args = [&x, &random.scales(&[], -3), &zeros[0], &random.scales(&[], -7), &zeros[1]];
+        let axis = [-1, shape.len() as i64 - 1, 0][round % 3];
+        check("qnn.softmax", &attrs([("axis", AttrValue::Int(axis))]), &args, &[], 1 + round % 2);
+    }
+}
+
+#[test]
 fn convolutions_with_real_results() {
     let mut random = Random(0x1122_3344_5566_7788);
     for round in 0..100 {
@@ -279,6 +368,17 @@ fn elementwise() {
         let binary_args = [&x, &y, &scales[0], &zeros[0], &scales[1], &zeros[2], &scales[2], &zeros[2]];
         for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
             check(name, &Attrs::none(), &binary_args, &[2, 3, 4, 5, 6, 7], threads);
+        }
+        // Operands with one element, with a vector along an axis, and both with an axis that the other one lacks.
+        let kept = random.below(shape.len());
+        let one_axis: Vec<usize> = (0..shape.len()).map(|i| if i == kept { shape[i] } else { 1 }).collect();
+        let other_axes: Vec<usize> = (0..shape.len()).map(|i| if i == kept { 1 } else { shape[i] }).collect();
+        for (left, right) in [(&shape, &vec![]), (&vec![1], &shape), (&shape, &one_axis), (&one_axis, &other_axes)] {
+            let (x, y) = (random.bytes(dtype, left), random.bytes(dtype, right));
+            let args = [&x, &y, &scales[0], &zeros[0], &scales[1], &zeros[2], &scales[2], &zeros[2]];
+            for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
+                check(name, &Attrs::none(), &args, &[2, 3, 4, 5, 6, 7], threads);
+            }
         }
 
         let int32s = random.int32s(&shape);
