@@ -167,6 +167,13 @@ impl CompileOptions {
         self
     }
 
+    /// Runs everything on the host, the regions that the module already has as well.
+    #[must_use]
+    pub fn host_only(mut self) -> CompileOptions {
+        self.build.host_only = true;
+        self
+    }
+
     /// Reports the stages of the compilation to `report`.
     #[must_use]
     pub fn progress(mut self, report: impl Fn(&Stage) + Send + Sync + 'static) -> CompileOptions {

@@ -130,7 +130,10 @@ unsafe fn compile_options(options: *const Options) -> Result<(CompileOptions, bo
         let c_options = read(options, "byoc_compile_options")?;
         let mut options = CompileOptions::new();
         for backend in array(c_options.backends, c_options.backend_count, "backends")? {
-            options = options.backend(text(*backend, "backends")?);
+            options = match text(*backend, "backends")? {
+                "none" => options.host_only(),
+                name => options.backend(name),
+            };
         }
         for pair in array(c_options.backend_options, c_options.backend_option_count, "backend_options")? {
             let (name, value) = pair.strings("backend_options")?;

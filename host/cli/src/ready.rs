@@ -89,6 +89,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
         backend_options: args.backend_options.clone(),
         cache_dir,
         keep_partition: false,
+        host_only: names(args).any(|name| name == HOST_ONLY),
         print_after: args.print_after.clone(),
         time_passes: args.time_passes,
         source: args.source,

@@ -97,6 +97,8 @@ struct Choices {
     adapt: bool,
     /// True if backends receive only the regions of the module.
     keep_partition: bool,
+    /// True if the regions of the module run on the host as well.
+    host_only: bool,
     /// Python function called with a description of each stage.
     progress: Option<Py<PyAny>>,
 }
@@ -106,6 +108,9 @@ impl Choices {
         let mut options = CompileOptions::new().open_unbound_dims().cancel(cancel.clone());
         if self.keep_partition {
             options = options.keep_partition();
+        }
+        if self.host_only {
+            options = options.host_only();
         }
         for backend in self.backends {
             options = options.backend(backend);

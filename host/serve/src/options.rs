@@ -281,6 +281,9 @@ impl Options {
         }
         let session = builder.build().map_err(|failure| ServeError::from(byoc::Error::from(failure)))?;
         let mut options = CompileOptions::new().open_unbound_dims();
+        if is_host_only {
+            options = options.host_only();
+        }
         for name in names.iter().filter(|name| **name != "none") {
             options = options.backend(*name);
         }

@@ -60,6 +60,8 @@ pub struct BuildOptions {
     pub program: bool,
     /// True if backends receive only the regions that the module already has.
     pub keep_partition: bool,
+    /// True if the regions that the module already has run on the host as well.
+    pub host_only: bool,
     /// Callback for the stages of the build.
     pub progress: Option<Progress>,
 }
@@ -178,6 +180,8 @@ pub fn build(
         warnings.extend(backend.warnings.iter().cloned());
     }
 
+    let named = if options.host_only { Vec::new() } else { named_backends(session, &model.module, &backends)? };
+
     let operators = Operators::of(&model.module);
     let mut passes = PassLog { print_after: options.print_after.as_deref(), print_line, timings: Vec::new() };
     options.report(|| Stage::Simplify);
@@ -186,9 +190,8 @@ pub fn build(
     let receivers = if options.keep_partition { &[] } else { &backends[..] };
     let Partition { module: partitioned, mut report, estimates } =
         partition(&simplified, receivers, &mut passes, &mut warnings)?;
-    if options.keep_partition {
-        report.add_regions_of(&simplified);
-    }
+    let compilers: Vec<&Backend<'_>> = backends.iter().chain(&named).collect();
+    report.add_regions_of(&simplified, |name| compilers.iter().any(|backend| backend.name == name));
 
     let start = Instant::now();
     let verified_module = VerifiedModule::of(&partitioned).map_err(verification_failure)?;
@@ -204,7 +207,7 @@ pub fn build(
         (passes.print_line)(&format!("// {name} is not among the passes of this build\n"));
     }
     let start = Instant::now();
-    let memory_backends = backends.iter().filter(|backend| backend.description.device_memory);
+    let memory_backends = compilers.iter().filter(|backend| backend.description.device_memory);
     let device_backends: Vec<&str> = memory_backends.map(|backend| backend.name.as_str()).collect();
     let lowered_program = plan::plan(&lowered_module, &outputs, &device_backends)?;
     passes.record("plan", start);
@@ -235,7 +238,7 @@ pub fn build(
     for (index, region) in program.regions.iter_mut().enumerate() {
         let (symbol, backend) = (&region.symbol, &region.backend);
         options.report(|| Stage::Region { symbol: symbol.clone(), backend: backend.clone(), index, count });
-        let Some(backend) = backends.iter().find(|b| b.name == region.backend) else {
+        let Some(backend) = compilers.iter().find(|b| b.name == region.backend) else {
             regions.push(None);
             continue;
         };
@@ -267,7 +270,7 @@ pub fn build(
     }
     let mut linked_data = BTreeMap::new();
     // Self-contained C programs share no data, so their regions are not linked.
-    for backend in backends.iter().filter(|_| !options.program) {
+    for backend in compilers.iter().filter(|_| !options.program) {
         match compiler.link(backend, &mut regions) {
             Ok(Some(shared_data)) => drop(linked_data.insert(backend.name.clone(), shared_data)),
             Ok(None) => {}
@@ -314,7 +317,7 @@ pub fn build(
         linked: linked_data,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
         model_digest: model.digest,
-        options: compiled_options(&backends, &model.bound),
+        options: compiled_options(&compilers, &model.bound),
         from_file: false,
         variants: Vec::new(),
         charges: Arc::default(),
@@ -385,6 +388,38 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
     Ok(selected_backends)
 }
 
+/// Returns the backends that the functions of a module name, `Compiler="NAME"`, besides the selected ones. These compile
+/// the regions that the module already has, and receive no further operators.
+///
+/// # Errors
+/// E0401 if no plugin registers the code generator.
+fn named_backends<'s>(
+    session: &'s Session,
+    module: &Module,
+    selected: &[Backend<'_>],
+) -> Result<Vec<Backend<'s>>, Failure> {
+    let mut named: Vec<Backend<'s>> = Vec::new();
+    for (symbol, &root) in &module.globals {
+        let Some(name) = module.expr(root).as_function().and_then(|function| function.attrs.str("Compiler")) else {
+            continue;
+        };
+        if selected.iter().chain(&named).any(|backend| backend.name == name) {
+            continue;
+        }
+        let backend = Backend::find(&session.registry, name).map_err(|mut failure| {
+            if let Some(first) = failure.diagnostics.first_mut() {
+                first.notes.push(format!("the function @{symbol} of the model has Compiler=\"{name}\""));
+                let remedy = "correct the attribute, add the backend's directory with --plugin-dir DIR, or run the \
+                              regions of the model on the host with --backend none";
+                first.help = Some(remedy.to_owned());
+            }
+            failure
+        })?;
+        named.push(backend.configured(&session.choices)?);
+    }
+    Ok(named)
+}
+
 /// Sets the user's backend options.
 fn choose(backends: &mut [Backend<'_>], chosen_options: &[(String, String, String)]) -> Result<(), Failure> {
     for (name, option, value) in chosen_options {
@@ -406,7 +441,7 @@ fn choose(backends: &mut [Backend<'_>], chosen_options: &[(String, String, Strin
 }
 
 /// Returns the options that affect the result and are stored in the artifact.
-fn compiled_options(backends: &[Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
+fn compiled_options(backends: &[&Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let mut options = json!({"backends": names, "dims": dims});
     let chosen_options: BTreeMap<&str, _> =

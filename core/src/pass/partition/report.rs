@@ -20,16 +20,20 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds the regions that a module had before partitioning: the global functions of backends.
-    pub fn add_regions_of(&mut self, module: &Module) {
+    /// Adds the regions that a module had before partitioning: the global functions of backends. The operators of those
+    /// that nobody compiles are on the host.
+    pub fn add_regions_of(&mut self, module: &Module, is_compiled: impl Fn(&str) -> bool) {
         for (symbol, &root) in &module.globals {
             let Some(function) = module.expr(root).as_function() else { continue };
             let Some(backend) = function.attrs.str("Compiler") else { continue };
             let order = module.post_order(function.body, |_, _| true);
             let operators = order.into_iter().filter(|&id| module.expr(id).as_op_call().is_some());
             let nodes: ExprIds = operators.collect();
-            let region = Some(self.regions.len());
+            let region = is_compiled(backend).then_some(self.regions.len());
             self.operators.extend(nodes.iter().map(|&expr| OperatorReport { expr, region, refusals: Arc::from([]) }));
+            if region.is_none() {
+                continue;
+            }
             self.regions.push(RegionReport {
                 symbol: symbol.clone(),
                 backend: backend.into(),

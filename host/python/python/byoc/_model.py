@@ -152,6 +152,7 @@ def compile(  # noqa: A001
             "input_shapes": [(name, list(shape)) for name, shape in {**bound, **(input_shapes or {})}.items()],
             "adapt": adapt,
             "keep_partition": False,
+            "host_only": backend in ("none", "host"),
             "progress": report,
         }
         made = Model(session or default_session(), source, os.fspath(folder) if folder else None, choices)

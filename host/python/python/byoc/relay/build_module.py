@@ -53,6 +53,7 @@ def compile_module(mod: IRModule, params: Mapping[str, Any] | None = None) -> Mo
         "input_shapes": [],
         "adapt": False,
         "keep_partition": True,
+        "host_only": False,
         "progress": None,
     }
     with _backend.building(mod):
