@@ -149,6 +149,11 @@ pub const PASSES: &[Pass] = &[
         run: |module, _, _| crate::pass::simplify::simplify_inference(module),
     },
     Pass {
+        name: "tabulate",
+        doc: "replaces chains of elementwise operators on 8-bit integers by tables of their results, for the host",
+        run: |module, _, _| crate::pass::quantize::tabulate(module),
+    },
+    Pass {
         name: "to_a_normal_form",
         doc: "binds every intermediate value by a let",
         run: |module, _, _| crate::pass::simplify::to_a_normal_form(module),

@@ -27,7 +27,7 @@ pub use partition::{
     inline_compiler_functions_bound_to, mark_compiler_functions_extern, merge_compiler_regions, merge_composite,
     outline_compiler_functions, partition_for, partition_graph, partition_graph_with, remove_default_annotations,
 };
-pub use quantize::{fake_quantization_to_integer, fuse_requantize, qnn_canonicalize};
+pub use quantize::{fake_quantization_to_integer, fuse_requantize, qnn_canonicalize, tabulate};
 pub use rewrite::{Callback, MAX_ROUNDS, Site, find_matches, rewrite};
 pub use simplify::{
     canonicalize_ops, check_layouts, convert_layout, dead_code_elimination, defuse_ops, eliminate_common_subexpr,

@@ -4,6 +4,7 @@ use super::evaluate::{Evaluator, Value, tensors};
 use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Module, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::text::{ParseOptions, parse};
 use byoc_ir::typing::Builder;
 
 struct Random(u64);
@@ -330,6 +331,32 @@ fn dynamic_quantization() {
             case.data(Tensor::from_slice(&[5, 8], values));
             case.check("qnn.contrib_dynamic_quantize", Attrs::none());
         }
+    }
+}
+
+/// Tables give the results of the chains that they replace.
+#[test]
+fn tables_of_chains() {
+    let program = |dtype: &str| {
+        format!(
+            "#[version = \"0.0.5\"]\n\
+             def @main(%x: Tensor[(2, 80, 128), {dtype}], %y: Tensor[(80, 1), {dtype}]) {{\n\
+             %0 = qnn.dequantize(%x, 0.05f, 3);\n%1 = sigmoid(%0);\n%2 = multiply(%0, %1);\n\
+             %3 = qnn.quantize(%2, 0.04f, 7, out_dtype=\"{dtype}\", rounding=\"TOEVEN\");\n\
+             %4 = qnn.dequantize(%y, 0.5f, 0);\n%5 = subtract(%0, %4);\n%6 = clip(%5, a_min=-1f, a_max=3f);\n\
+             %7 = qnn.quantize(%6, 0.02f, 5, out_dtype=\"{dtype}\");\n(%3, %7)\n}}\n"
+        )
+    };
+    for dtype in [DType::I8, DType::U8] {
+        let parsed = parse(&program(dtype.name()), &ParseOptions { constants: &[] });
+        let module = byoc_core::pass::infer_type(&parsed.module).unwrap();
+        let tabulated = super::run(&module, "tabulate");
+        let names: Vec<_> = operators(&tabulated).collect();
+        assert_eq!(names, ["qnn.contrib_lookup", "qnn.contrib_lookup_pair"]);
+        let argument = |shape: &[usize], seed| Value::Tensor(byoc_ir::tensor::random::tensor(dtype, shape, seed));
+        let arguments = [argument(&[2, 80, 128], 1), argument(&[80, 1], 2)];
+        let value = |module: &Module| tensors(&Evaluator::new(module).run("main", &arguments));
+        assert_eq!(value(&module), value(&tabulated));
     }
 }
 

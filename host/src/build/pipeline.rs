@@ -200,8 +200,9 @@ pub fn build(
     options.report(|| Stage::Plan);
     let outputs: Vec<String> = model.signature.outputs.iter().map(|p| p.name.clone()).collect();
     // Only operators that no backend accepted remain outside regions. Among these operators, the host fuses
-    // convolutions and matrix products with the requantization that follows them.
-    let steps = vec![Step::pass("fuse_requantize")?];
+    // convolutions and matrix products with the requantization that follows them, and computes tables of what remains
+    // between integers.
+    let steps = vec![Step::pass("fuse_requantize")?, Step::pass("tabulate")?];
     let lowered_module = passes.run(Cow::Borrowed(&partitioned), steps, &PassOptions::default(), &mut warnings)?;
     if let Some(name) = printed_pass.filter(|&name| !passes.timings.iter().any(|timing| timing.0 == name)) {
         (passes.print_line)(&format!("// {name} is not among the passes of this build\n"));

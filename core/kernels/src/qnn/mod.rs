@@ -15,6 +15,7 @@ mod lookup;
 mod pool;
 mod product;
 mod softmax;
+mod table;
 mod tile;
 mod transpose;
 mod weights;

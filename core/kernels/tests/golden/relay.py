@@ -721,6 +721,10 @@ case(
     kernel_size=[1, 1], channels=4,
 )
 
+# Tables.
+x, table = ints(-128, 128, (2, 3), "int8"), f32(256)
+case("qnn.contrib_lookup", [x, table], table[x.astype("uint8")])
+
 print("# Written by relay.py. Read by tests/operators/golden.rs, which also says what the lines are.")
 for lines in cases:
     print("\n".join(lines))

@@ -266,6 +266,21 @@ fn concatenations() {
 }
 
 #[test]
+fn lookups() {
+    let mut random = Random(0x1111_2222_3333_4444);
+    for round in 0..30 {
+        let (x, table) = (random.any_bytes(&[3, 40, 50]), random.any_bytes(&[256]));
+        check("qnn.contrib_lookup", &Attrs::none(), &[&x, &table], &[], 1 + round % 2);
+        let table = random.any_bytes(&[1 << 16]);
+        for shape in [&[3, 40, 50][..], &[40, 1], &[50], &[]] {
+            let y = random.any_bytes(shape);
+            check("qnn.contrib_lookup_pair", &Attrs::none(), &[&x, &y, &table], &[], 1 + round % 2);
+            check("qnn.contrib_lookup_pair", &Attrs::none(), &[&y, &x, &table], &[], 1 + round % 2);
+        }
+    }
+}
+
+#[test]
 fn softmax() {
     let mut random = Random(0x7777_1234_abcd_0001);
     for round in 0..40 {

@@ -98,6 +98,48 @@ fn region_json_marks_open_dimensions_only() {
     assert!(nodes.iter().all(|node| node["attrs"]["shape"] == json!([[[-1, 8]]])), "{text}");
 }
 
+/// The regions of a program are compiled by the backends that they name, and counted everywhere.
+#[test]
+fn regions_of_the_program() {
+    let plugins = plugin_dir(&["template"]);
+    let dir = plugins.path().display().to_string();
+    let program = |name: &str| {
+        let text = format!(
+            "#[version = \"0.0.5\"]\n\
+             def @by_hand(%x: Tensor[(1, 4), float32], Inline=1, Compiler=\"{name}\", global_symbol=\"by_hand\", \
+             Primitive=1) -> Tensor[(1, 4), float32] {{ nn.relu(%x) }}\n\
+             def @main(%x: Tensor[(1, 4), float32]) -> Tensor[(1, 4), float32] {{\n  %0 = add(%x, %x);\n  \
+             @by_hand(%0)\n}}\n"
+        );
+        let file = plugins.path().join(format!("{name}.relay"));
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    let (known, unknown) = (program("template"), program("nosuch"));
+    let explained = |args: &[&str]| {
+        let output = byoc([&["explain", "--json"], args].concat()).ok();
+        let report: Value = serde_json::from_str(&output.out).unwrap();
+        let place = |node: &Value| node["placement"]["region"].as_str().unwrap_or("host").to_owned();
+        let places: Vec<String> = report["nodes"].as_array().unwrap().iter().map(place).collect();
+        (places, report["regions"].as_array().unwrap().len())
+    };
+    let here = ["--plugin-dir", &dir];
+    let in_region = (vec!["by_hand".to_owned(), "host".to_owned()], 1);
+    assert_eq!(explained(&[&[known.as_str()], &here[..]].concat()), in_region);
+    let artifact = plugins.path().join("model.byoc").display().to_string();
+    let built = byoc([&["compile", &known, "--require-offload", "-o", &artifact], &here[..]].concat()).ok();
+    assert!(built.out.contains("1 region"), "{}", built.out);
+    let trace = plugins.path().join("trace.json");
+    byoc(["run", &artifact, "--input", "x=ones", "--trace", &trace.display().to_string(), "--plugin-dir", &dir]).ok();
+    assert!(std::fs::read_to_string(trace).unwrap().contains("by_hand"));
+
+    let notes = ["@by_hand of the model has Compiler=\"nosuch\"", "relay.ext.nosuch", "--backend none"];
+    let run = ["run", unknown.as_str(), "--input", "x=ones"];
+    byoc([&run[..], &here].concat()).fails_with("E0401").stderr_contains(&notes);
+    byoc([&run[..], &["--backend", "none"]].concat()).ok();
+    assert_eq!(explained(&[&unknown, "--backend", "none"]), (vec!["host".to_owned(); 2], 0));
+}
+
 #[test]
 fn verify_reports_share_and_reason_of_insufficient_offload() {
     let plugins = plugin_dir(&["template"]);

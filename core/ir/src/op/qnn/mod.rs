@@ -12,6 +12,7 @@ mod concatenate;
 mod contraction;
 mod dynamic;
 mod fused;
+mod lookup;
 pub mod numerics;
 mod params;
 mod pool;
@@ -23,6 +24,6 @@ pub use dynamic::Quantized;
 pub use fused::fused_bounds;
 pub use params::{PerAxis, default_requantization, requantization, rounding_of, scales};
 pub use quantize::quantize_f32;
-pub use unary::real_operator;
+pub use unary::{is_elementwise, real_operator};
 
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};

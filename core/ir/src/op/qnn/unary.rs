@@ -47,6 +47,15 @@ unary! {
         [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope for negative x")] 1;
 }
 
+/// Returns true for the functions of one element of a quantized tensor.
+pub fn is_elementwise(name: &str) -> bool {
+    let function = name.strip_prefix("qnn.").unwrap_or_default();
+    matches!(
+        function,
+        "tanh" | "exp" | "sqrt" | "rsqrt" | "erf" | "sigmoid" | "hardswish" | "log" | "abs" | "leaky_relu"
+    )
+}
+
 /// Returns the floating-point counterpart of the quantized operator `name`; `None` if `name` corresponds to several
 /// operators.
 pub fn real_operator(name: &str) -> Option<&'static OpDef> {
