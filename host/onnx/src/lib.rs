@@ -13,6 +13,7 @@
 //! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
 //! | `size`, `open` | integer expressions over symbolic dimensions, and calls that use them |
 //! | `ops` | converters, one file per operator family, and their table |
+//! | [`write`] | the other direction: from modules to models |
 //!
 //! A call with constant arguments is folded immediately if that is cheap; this removes the shape arithmetic that
 //! exporters emit.
@@ -34,6 +35,7 @@ mod schema;
 mod size;
 mod state;
 pub mod tensor;
+pub mod write;
 
 use byoc_files::mapped;
 use byoc_ir::cancel::{self, Ticks};

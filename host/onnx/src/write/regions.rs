@@ -1,0 +1,95 @@
+//! Regions of backends, which become local functions of the model: the domain of a function names its backend.
+
+use super::control::write_unit;
+use super::values::{Operand, Value};
+use super::writer::{Operator, Refusal, Result, Writer};
+use crate::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use byoc_ir::ir::ExprId;
+use std::collections::{BTreeSet, HashSet};
+use std::rc::Rc;
+
+/// Prefix of the domains of local functions.
+const DOMAIN: &str = "byoc.region";
+
+/// Writes a region as a local function, and a node that calls it. Constants of the region are inputs of the function, as
+/// functions have no initializers.
+pub fn write(w: &mut Writer<'_>, id: ExprId, function: ExprId, backend: &str, args: &[ExprId]) -> Result<Value> {
+    let Some(definition) = w.module.expr(function).as_function() else {
+        return Err(Refusal::new("a call of a value that is no function"));
+    };
+    let symbol = definition.attrs.str("global_symbol").unwrap_or("region").to_owned();
+    let domain = format!("{DOMAIN}.{backend}");
+    let mut inputs = Vec::new();
+    for &arg in args {
+        inputs.extend(w.leaves(arg)?);
+    }
+    w.enter(function)?;
+    w.open()?;
+    let mut names: Vec<Rc<str>> = Vec::new();
+    for &param in &definition.params {
+        let fields = w.leaf_types(param).len();
+        let fresh: Vec<Rc<str>> = (0..fields).map(|_| w.names.unique(&format!("{symbol}.input"))).collect();
+        names.extend(fresh.iter().cloned());
+        let mut values = fresh.into_iter().map(|name| Value::Tensor(Operand::Name(name)));
+        let is_tuple = w.module.ty(param).as_tuple().is_some();
+        let value =
+            if is_tuple { Value::Tuple(values.collect()) } else { values.next().unwrap_or(Value::Tuple([].into())) };
+        w.set(param, value);
+    }
+    let written = write_unit(w, w.units.opened(function, 0), &[definition.body]);
+    w.calls.pop();
+    let results = written.and_then(|()| w.leaves(definition.body));
+    let results = match results {
+        Ok(results) => results,
+        Err(refusal) => {
+            w.close();
+            return Err(refusal);
+        }
+    };
+    let (graph, outputs) = w.finish_graph(&symbol, &results);
+    let weights = free_names(&graph, &names);
+    names.extend(weights.iter().cloned());
+    inputs.extend(weights.into_iter().map(Operand::Name));
+    let import = OperatorSetIdProto { domain: String::new(), version: w.opset };
+    w.functions.push(FunctionProto {
+        name: symbol.clone(),
+        input: names.iter().map(|name| name.to_string()).collect(),
+        output: outputs.iter().map(|name| name.to_string()).collect(),
+        node: graph.node,
+        opset_import: vec![import],
+        domain: domain.clone(),
+        ..FunctionProto::default()
+    });
+    let label = w.label(id, &symbol);
+    let operator = Operator { domain: &domain, doc_string: w.sources(id), ..Operator::new(&symbol) };
+    let results = w.node(&label, operator, &inputs, outputs.len());
+    let mut results = results.into_iter().map(Value::Tensor);
+    Ok(match w.module.ty(id).as_tuple() {
+        Some(_) => Value::Tuple(results.collect()),
+        None => results.next().unwrap_or(Value::Tuple([].into())),
+    })
+}
+
+/// Returns the names that a graph reads and neither computes nor has as inputs, in order of first use.
+fn free_names(graph: &GraphProto, inputs: &[Rc<str>]) -> Vec<Rc<str>> {
+    let mut known: HashSet<&str> = inputs.iter().map(|name| &**name).collect();
+    let (mut nodes, mut read) = (Vec::new(), Vec::new());
+    let mut stack: Vec<&NodeProto> = graph.node.iter().rev().collect();
+    while let Some(node) = stack.pop() {
+        nodes.push(node);
+        for inner in node.attribute.iter().filter_map(|attribute| attribute.g.as_deref()) {
+            known.extend(inner.input.iter().map(|input| input.name.as_str()));
+            stack.extend(inner.node.iter().rev());
+        }
+    }
+    for node in &nodes {
+        known.extend(node.output.iter().map(String::as_str));
+    }
+    let mut seen = BTreeSet::new();
+    for name in nodes.iter().flat_map(|node| &node.input) {
+        if !name.is_empty() && !known.contains(name.as_str()) && seen.insert(name.as_str()) {
+            read.push(Rc::from(name.as_str()));
+        }
+    }
+    read
+}
