@@ -11,6 +11,7 @@
 //! | `import` | model checks, and conversion of the graph node by node |
 //! | `state` | state of the conversion: values by name, constants, folding |
 //! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
+//! | `sources` | the operators that a written node combines, in its doc string |
 //! | `size`, `open` | integer expressions over symbolic dimensions, and calls that use them |
 //! | `ops` | converters, one file per operator family, and their table |
 //! | [`write`] | the other direction: from modules to models |
@@ -33,6 +34,7 @@ mod port;
 pub mod proto;
 mod schema;
 mod size;
+mod sources;
 mod state;
 pub mod tensor;
 pub mod write;

@@ -1,6 +1,7 @@
 //! Expressions other than operators: branches, loops, calls of functions, tuples and lets.
 
 use super::call::Call;
+use super::names::Base;
 use super::ops;
 use super::ports::declare;
 use super::proto_parts::graph as graph_attr;
@@ -11,7 +12,6 @@ use crate::proto::{GraphProto, ValueInfoProto};
 use byoc_ir::ir::{Callee, Expr, ExprId, ScopeId, Type, WhileLoop};
 use byoc_ir::op::{self, Params};
 use byoc_ir::tensor::{DType, Tensor};
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Writes the expressions of a unit that `roots` need.
@@ -173,12 +173,12 @@ fn write_if(w: &mut Writer<'_>, id: ExprId, cond: ExprId, branches: [ExprId; 2])
     let mut graphs = Vec::with_capacity(2);
     for (index, branch) in branches.into_iter().enumerate() {
         let unit = w.units.opened(id, index);
-        let name = format!("{label}.{}", ["then", "else"][index]);
+        let name = ["then", "else"][index];
         let results = |w: &mut Writer<'_>| {
             write_unit(w, unit, &[branch])?;
             w.leaves(branch)
         };
-        graphs.push(subgraph(w, &name, results, &types)?);
+        graphs.push(subgraph(w, name, results, &types)?);
     }
     let attributes = ["then_branch", "else_branch"].into_iter().zip(graphs);
     let attributes = attributes.map(|(name, graph)| graph_attr(name, graph)).collect();
@@ -301,7 +301,7 @@ fn write_body(
     let branch = w.module.expr(parts.function).as_function().map_or(parts.function, |function| function.body);
     let mut inputs: Vec<ValueInfoProto> = Vec::new();
     let mut input = |w: &mut Writer<'_>, name: &str, ty: &Type| {
-        let name: Rc<str> = w.names.unique(&format!("{label}.{name}"));
+        let name = w.names.temporary(Base::Label(format!("{label}.{name}")));
         inputs.push(declare(&name, ty));
         Operand::Name(name)
     };
@@ -340,7 +340,7 @@ fn write_body(
         }
         Ok(results)
     };
-    let mut graph = subgraph(w, &format!("{label}.body"), results, &output_types)?;
+    let mut graph = subgraph(w, "body", results, &output_types)?;
     graph.input = inputs;
     Ok(graph)
 }

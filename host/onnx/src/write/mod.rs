@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `units` | graphs of the model, and the order of their nodes |
-//! | `values`, `proto_parts` | values and their names; attributes and declarations |
+//! | `values`, `names`, `proto_parts` | values, their names; attributes and declarations |
 //! | `writer`, `call` | the model under construction, and the view of a call for the functions of the table |
 //! | `control`, `regions` | branches, loops, calls; local functions for regions of backends |
 //! | `ports` | inputs and outputs |
@@ -15,6 +15,7 @@
 mod call;
 mod control;
 mod file;
+mod names;
 mod ops;
 mod ports;
 mod proto_parts;
@@ -96,7 +97,7 @@ pub fn write(module: &Module, signature: &Signature, options: &Options) -> Resul
         let needed = writer.faults.values().map(|fault| fault.refusal.since).max().flatten();
         let is_curable = writer.faults.values().all(|fault| fault.refusal.since.is_some());
         match (written, needed) {
-            (Ok(graph), _) if writer.faults.is_empty() => return Ok(finish(writer, graph)),
+            (Ok((graph, outputs)), _) if writer.faults.is_empty() => return Ok(finish(writer, graph, outputs)),
             (_, Some(needed)) if options.opset.is_none() && is_curable && needed > opset && needed <= NEWEST_OPSET => {
                 opset = needed;
             }
@@ -105,7 +106,7 @@ pub fn write(module: &Module, signature: &Signature, options: &Options) -> Resul
     }
 }
 
-fn write_main(w: &mut Writer<'_>, signature: &Signature) -> writer::Result<GraphProto> {
+fn write_main(w: &mut Writer<'_>, signature: &Signature) -> writer::Result<(GraphProto, Vec<Rc<str>>)> {
     let main = w.module.globals.get("main").copied();
     let main = main.and_then(|id| Some((id, w.module.expr(id).as_function()?)));
     let Some((id, function)) = main else { return Err(Refusal::new("the module has no @main")) };
@@ -115,17 +116,23 @@ fn write_main(w: &mut Writer<'_>, signature: &Signature) -> writer::Result<Graph
     let root = byoc_ir::ir::Scopes::root();
     control::write_unit(w, root, &[id])?;
     control::write_unit(w, w.units.opened(id, 0), &[function.body])?;
-    let mut graph = ports::outputs(w, function.body, signature, &dim_names)?;
+    let (mut graph, names) = ports::outputs(w, function.body, signature, &dim_names)?;
     graph.input = inputs;
-    Ok(graph)
+    Ok((graph, names))
 }
 
-fn finish(w: Writer<'_>, mut graph: GraphProto) -> Model {
-    let mut live: HashSet<Rc<str>> = graph.output.iter().map(|output| output.name.as_str().into()).collect();
+fn finish(w: Writer<'_>, mut graph: GraphProto, outputs: Vec<Rc<str>>) -> Model {
+    let mut live: HashSet<Rc<str>> = outputs.into_iter().collect();
     prune(&mut graph.node, &mut live);
+    let mut functions = w.functions;
+    for function in &mut functions {
+        let mut live: HashSet<Rc<str>> = function.output.iter().map(|output| output.as_str().into()).collect();
+        prune(&mut function.node, &mut live);
+    }
+    let final_names = w.names.finish(&mut graph, &mut functions);
     let weights = w.initializers.into_iter().filter(|(name, _)| live.contains(name));
-    let weights = weights.map(|(name, tensor)| (name.to_string(), tensor)).collect();
-    let domains: BTreeSet<&str> = w.functions.iter().map(|function| function.domain.as_str()).collect();
+    let weights = weights.filter_map(|(name, tensor)| Some((final_names.get(&name)?.to_string(), tensor))).collect();
+    let domains: BTreeSet<&str> = functions.iter().map(|function| function.domain.as_str()).collect();
     let mut opset_import = vec![OperatorSetIdProto { domain: String::new(), version: w.opset }];
     opset_import.extend(domains.into_iter().map(|domain| OperatorSetIdProto { domain: domain.to_owned(), version: 1 }));
     let proto = ModelProto {
@@ -134,7 +141,7 @@ fn finish(w: Writer<'_>, mut graph: GraphProto) -> Model {
         producer_name: "byoc".to_owned(),
         producer_version: env!("CARGO_PKG_VERSION").to_owned(),
         graph: Some(graph),
-        functions: w.functions,
+        functions,
         ..ModelProto::default()
     };
     Model { proto, weights, external_from: w.options.external_from.unwrap_or(MAX_MODEL_BYTES) }

@@ -3,11 +3,11 @@
 use super::proto_parts::value_info;
 use super::values::{Operand, Value};
 use super::writer::{Refusal, Result, Writer};
-use crate::proto::{GraphProto, NodeProto, ValueInfoProto};
+use crate::proto::{GraphProto, ValueInfoProto};
 use byoc_ir::interface::{PortInfo, PortKind, Signature};
 use byoc_ir::ir::{Dim, ExprId, TensorType, Type};
 use byoc_ir::tensor::DType;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Declares a value inside the model; something else than a tensor is declared without dimensions.
@@ -59,11 +59,11 @@ pub fn inputs(w: &mut Writer<'_>, params: &[ExprId], signature: &Signature) -> R
     let mut dim_names = DimNames::default();
     let types: Vec<&Type> = params.iter().flat_map(|&param| w.leaf_types(param)).collect();
     let ports = ports_of(&signature.inputs, &types, "input")?;
-    signature.outputs.iter().for_each(|port| w.names.reserve(&port.name));
+    signature.outputs.iter().for_each(|port| w.names.unique.reserve(&port.name));
     let mut infos = Vec::with_capacity(ports.len());
     for (&(name, port), ty) in ports.iter().zip(&types) {
         let ty = tensor_type(ty, "input", name)?;
-        w.names.reserve(name);
+        w.names.unique.reserve(name);
         if let Some(port) = port {
             dim_names.add(port, ty);
         }
@@ -80,33 +80,22 @@ pub fn inputs(w: &mut Writer<'_>, params: &[ExprId], signature: &Signature) -> R
     Ok((infos, dim_names))
 }
 
-/// Makes the results of `@main` the outputs of the graph, under the names of the model.
-pub fn outputs(w: &mut Writer<'_>, body: ExprId, signature: &Signature, dim_names: &DimNames) -> Result<GraphProto> {
+/// Makes the results of `@main` the outputs of the graph, under the names of the model. Returns the temporary names as well.
+pub fn outputs(
+    w: &mut Writer<'_>,
+    body: ExprId,
+    signature: &Signature,
+    dim_names: &DimNames,
+) -> Result<(GraphProto, Vec<Rc<str>>)> {
     let types = w.leaf_types(body);
     let ports = ports_of(&signature.outputs, &types, "output")?;
     let results = w.leaves(body)?;
     let (mut graph, names) = w.finish_graph("main", &results);
-    let mut renamed: HashMap<Rc<str>, &str> = HashMap::new();
     for ((name, own), ty) in ports.iter().zip(&names).zip(&types) {
         let ty = tensor_type(ty, "output", name.0)?;
-        renamed.insert(own.clone(), name.0);
+        w.names.fix(own, name.0);
         graph.output.push(dim_names.declare(name.0, ty));
     }
-    rename(&mut graph.node, &renamed);
-    Ok(graph)
-}
-
-/// Renames values in nodes and in the subgraphs of their attributes.
-fn rename(nodes: &mut [NodeProto], renamed: &HashMap<Rc<str>, &str>) {
-    let mut stack: Vec<&mut NodeProto> = nodes.iter_mut().collect();
-    while let Some(node) = stack.pop() {
-        for name in node.input.iter_mut().chain(&mut node.output) {
-            if let Some(new) = renamed.get(name.as_str()) {
-                *name = (*new).to_owned();
-            }
-        }
-        for graph in node.attribute.iter_mut().filter_map(|attribute| attribute.g.as_deref_mut()) {
-            stack.extend(&mut graph.node);
-        }
-    }
+    // The names in the declarations are final; those of the nodes follow.
+    Ok((graph, names))
 }

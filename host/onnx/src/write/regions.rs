@@ -1,6 +1,7 @@
 //! Regions of backends, which become local functions of the model: the domain of a function names its backend.
 
 use super::control::write_unit;
+use super::names::Base;
 use super::values::{Operand, Value};
 use super::writer::{Operator, Refusal, Result, Writer};
 use crate::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
@@ -28,7 +29,8 @@ pub fn write(w: &mut Writer<'_>, id: ExprId, function: ExprId, backend: &str, ar
     let mut names: Vec<Rc<str>> = Vec::new();
     for &param in &definition.params {
         let fields = w.leaf_types(param).len();
-        let fresh: Vec<Rc<str>> = (0..fields).map(|_| w.names.unique(&format!("{symbol}.input"))).collect();
+        let fresh: Vec<Rc<str>> =
+            (0..fields).map(|_| w.names.temporary(Base::Label(format!("{symbol}.input")))).collect();
         names.extend(fresh.iter().cloned());
         let mut values = fresh.into_iter().map(|name| Value::Tensor(Operand::Name(name)));
         let is_tuple = w.module.ty(param).as_tuple().is_some();

@@ -16,6 +16,8 @@ pub struct Units<'m> {
     unit_of: IndexVec<ScopeId, ScopeId>,
     /// Value of each variable that a let binds.
     bound: HashMap<ExprId, ExprId>,
+    /// Variables that loops are bound to, which have no value in ONNX.
+    loops: HashSet<ExprId>,
     /// Values of outer units that the units of an expression read.
     captures: HashMap<ExprId, Vec<ExprId>>,
     /// Only user of an expression; absent if there are several.
@@ -37,6 +39,7 @@ impl<'m> Units<'m> {
             scopes,
             unit_of,
             bound: HashMap::new(),
+            loops: HashSet::new(),
             captures: HashMap::new(),
             only_user: HashMap::new(),
         };
@@ -55,10 +58,11 @@ impl<'m> Units<'m> {
                     self.only_user.insert(operand, id);
                 }
             });
-            if let Expr::Let { var, value, .. } = &node.expr
-                && self.while_loop(id).is_none()
-            {
-                self.bound.insert(*var, *value);
+            if let Expr::Let { var, value, .. } = &node.expr {
+                match self.while_loop(id) {
+                    Some(_) => drop(self.loops.insert(*var)),
+                    None => drop(self.bound.insert(*var, *value)),
+                }
             }
         }
     }
@@ -85,8 +89,8 @@ impl<'m> Units<'m> {
 
     /// Returns the unit in which an expression is evaluated; `None` if it is dead or the same everywhere.
     pub fn unit(&self, id: ExprId) -> Option<ScopeId> {
-        let is_leaf = self.module.expr(id).is_closed_leaf();
-        self.scopes.scope_of[id].filter(|_| !is_leaf).map(|scope| self.unit_of[scope])
+        let has_unit = !self.module.expr(id).is_closed_leaf() && !self.loops.contains(&id);
+        self.scopes.scope_of[id].filter(|_| has_unit).map(|scope| self.unit_of[scope])
     }
 
     /// Returns the unit of a function, or of the branch `index` of an if.

@@ -1,10 +1,11 @@
 //! The model under construction: open graphs, initializers, names and refused operators.
 
 use super::Options;
+use super::names::{Base, Names};
 use super::units::Units;
-use super::values::{Operand, OperandKey, UniqueNames, Value, tensor_key};
+use super::values::{Operand, OperandKey, Value, tensor_key};
 use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
-use byoc_ir::diag::MAX_REPORTED;
+use crate::sources;
 use byoc_ir::ir::{Expr, ExprId, Module, OriginId, Origins, Type};
 use byoc_ir::tensor::Tensor;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -60,7 +61,7 @@ pub struct Writer<'m> {
     pub units: Units<'m>,
     pub options: &'m Options,
     pub opset: i64,
-    pub names: UniqueNames,
+    pub names: Names,
     /// Open graphs, innermost last.
     pub graphs: Vec<Graph>,
     /// Weights by name, in order of first use.
@@ -95,7 +96,7 @@ impl<'m> Writer<'m> {
             units: Units::new(module),
             options,
             opset,
-            names: UniqueNames::default(),
+            names: Names::default(),
             graphs: vec![Graph::default()],
             initializers: Vec::new(),
             functions: Vec::new(),
@@ -172,15 +173,7 @@ impl<'m> Writer<'m> {
 
     /// Returns the operators of the model that an expression combines; empty for a single one.
     pub fn sources(&self, id: ExprId) -> String {
-        let sources = self.module.origins.get(self.module.nodes[id].origin);
-        if sources.len() < 2 {
-            return String::new();
-        }
-        let names = sources.iter().take(MAX_REPORTED).map(|&source| {
-            let source = &self.module.origins.sources()[source];
-            format!("{} ({})", source.name, source.op)
-        });
-        format!("from {}", names.collect::<Vec<_>>().join(", "))
+        sources::print(self.module, self.module.nodes[id].origin)
     }
 
     /// Records a refused operator.
@@ -233,11 +226,11 @@ impl<'m> Writer<'m> {
 
     /// Appends a node to the innermost graph, and returns its results.
     pub fn node(&mut self, label: &str, op: Operator<'_>, inputs: &[Operand], outputs: usize) -> Vec<Operand> {
-        let name = self.names.unique(label);
-        let input = inputs.iter().enumerate().map(|(i, input)| self.input_name(&name, op.op_type, i, input)).collect();
+        let name = self.names.temporary(Base::Label(label.to_owned()));
+        let input = inputs.iter().enumerate().map(|(i, input)| self.input_name(op.op_type, i, input)).collect();
         let mut results = vec![name.clone()];
         for i in 1..outputs {
-            results.push(self.names.unique(&format!("{name}.{i}")));
+            results.push(self.names.temporary(Base::Result(name.clone(), i)));
         }
         let graph = self.graph();
         graph.produced.extend(results.iter().cloned());
@@ -263,15 +256,15 @@ impl<'m> Writer<'m> {
             is_linear && node.input.len() == 2 && node.output.first().is_some_and(|output| **output == **value)
         };
         let Some(node) = last.filter(takes_bias) else { return false };
-        let (name, op) = (node.name.clone(), node.op_type.clone());
-        let input = self.input_name(&name, &op, 2, bias);
+        let op = node.op_type.clone();
+        let input = self.input_name(&op, 2, bias);
         if let Some(node) = self.graph().nodes.last_mut() {
             node.input.push(input);
         }
         true
     }
 
-    fn input_name(&mut self, node: &str, op: &str, i: usize, input: &Operand) -> String {
+    fn input_name(&mut self, op: &str, i: usize, input: &Operand) -> String {
         match input {
             Operand::Absent => String::new(),
             Operand::Name(name) => name.to_string(),
@@ -280,7 +273,7 @@ impl<'m> Writer<'m> {
                 if let Some(name) = self.initializer_names.get(&key) {
                     return name.to_string();
                 }
-                let name = self.names.unique(&format!("{node}.{}", input_role(op, i)));
+                let name = self.names.temporary(Base::Input(input_role(op, i)));
                 self.initializer_names.insert(key, name.clone());
                 self.initializers.push((name.clone(), tensor.clone()));
                 name.to_string()

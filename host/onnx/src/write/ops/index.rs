@@ -7,7 +7,8 @@ use super::super::writer::{Refusal, Result};
 use super::{Row, single};
 use byoc_ir::ir::{Dim, ExprId};
 use byoc_ir::op;
-use byoc_ir::tensor::DType;
+use byoc_ir::tensor::{DType, Tensor};
+use std::sync::Arc;
 
 pub const ROWS: &[Row] = &[
     ("dyn.one_hot", |c| {
@@ -156,23 +157,34 @@ fn bounded(c: &mut Call<'_, '_>, raw: Operand, mode: &str, x: &Operand, axis: i6
 /// Writes a one-hot encoding. In ONNX, negative indices count from the end: they are replaced by one out of range.
 fn one_hot(c: &mut Call<'_, '_>, depth: Operand) -> Result<Outputs> {
     let axis = c.axis("axis", c.result()?.dims.len())?;
-    let raw = indices(c, 0)?;
-    let dtype = if c.dtype(0)? == DType::I32 { DType::I32 } else { DType::I64 };
+    let from = c.dtype(0)?;
+    let (raw, dtype) = (c.cast(&c.arg(0)?, from, DType::I64)?, DType::I64);
     let is_known = raw.constant().and_then(|tensor| tensor.view().to_i64s()).is_some_and(|v| v.iter().all(|&i| i >= 0));
     let positions = if is_known {
         raw
     } else {
         let is_negative = c.apply("Less", &[&raw, &scalar(dtype, 0.0)]);
-        let outside = c.cast(&depth, DType::I64, dtype)?;
-        c.apply("Where", &[&is_negative, &outside, &raw])
+        c.apply("Where", &[&is_negative, &depth, &raw])
     };
-    let values: Vec<Operand> = [2, 1]
-        .into_iter()
-        .map(|i| {
-            let value = c.arg(i)?;
-            c.reshape(&value, &[1])
-        })
-        .collect::<Result<_>>()?;
-    let values = c.concat(&values, 0);
-    single(c.node("OneHot", &[positions, depth, values], vec![int("axis", axis)]))
+    let values = [c.arg(2)?, c.arg(1)?];
+    let (result, is_bfloat) = (c.result()?.dtype, c.result()?.dtype == DType::BF16);
+    let computed = if is_bfloat { DType::F32 } else { result };
+    let values = match [values[0].constant(), values[1].constant()] {
+        [Some(off), Some(on)] if !is_bfloat => {
+            let bytes = [off.bytes(), on.bytes()].concat();
+            let pair =
+                Tensor::from_bytes(result, &[2], &bytes).ok_or_else(|| Refusal::new("values of different types"))?;
+            Operand::Constant(Arc::new(pair))
+        }
+        _ => {
+            let mut parts = Vec::new();
+            for value in &values {
+                let value = c.cast(value, result, computed)?;
+                parts.push(c.reshape(&value, &[1])?);
+            }
+            c.concat(&parts, 0)
+        }
+    };
+    let encoded = c.node("OneHot", &[positions, depth, values], vec![int("axis", axis)]);
+    single(c.cast(&encoded, computed, result)?)
 }

@@ -178,12 +178,31 @@ fn bit_complement(c: &mut Call<'_, '_>) -> Result<Outputs> {
 fn shift(c: &mut Call<'_, '_>, direction: &str) -> Result<Outputs> {
     let dtype = c.result()?.dtype;
     let unsigned = match dtype {
-        DType::I32 if direction == "LEFT" => DType::U32,
-        DType::I64 if direction == "LEFT" => DType::U64,
+        DType::I8 => DType::U8,
+        DType::I16 => DType::U16,
+        DType::I32 => DType::U32,
+        DType::I64 => DType::U64,
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => dtype,
-        _ => return Err(Refusal::new(format!("expected unsigned integers, which BitShift shifts, found {dtype}"))),
+        _ => return Err(Refusal::new(format!("a shift of {dtype}"))),
     };
+    if direction == "RIGHT" && unsigned != dtype {
+        return signed_right_shift(c, dtype, unsigned);
+    }
     let values = operands(c, unsigned)?;
     let result = c.node("BitShift", &values, vec![string("direction", direction)]);
     single(c.cast(&result, unsigned, dtype)?)
+}
+
+/// Shifts signed numbers, which BitShift does not: x >> n is !(!x >> n) for negative x, and !x is -1 - x.
+fn signed_right_shift(c: &mut Call<'_, '_>, dtype: DType, unsigned: DType) -> Result<Outputs> {
+    let values = operands(c, dtype)?;
+    let minus_one = scalar(dtype, -1.0);
+    let is_negative = c.apply("Less", &[&values[0], &scalar(dtype, 0.0)]);
+    let complement = c.apply("Sub", &[&minus_one, &values[0]]);
+    let size = c.apply("Where", &[&is_negative, &complement, &values[0]]);
+    let (size, amount) = (c.cast(&size, dtype, unsigned)?, c.cast(&values[1], dtype, unsigned)?);
+    let shifted = c.node("BitShift", &[size, amount], vec![string("direction", "RIGHT")]);
+    let shifted = c.cast(&shifted, unsigned, dtype)?;
+    let complement = c.apply("Sub", &[&minus_one, &shifted]);
+    single(c.apply("Where", &[&is_negative, &complement, &shifted]))
 }

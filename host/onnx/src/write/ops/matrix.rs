@@ -11,8 +11,13 @@ use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("einsum", |c| {
-        let (fields, equation) = (c.fields(0)?, c.params.string("equation"));
-        single(c.node("Einsum", &fields, vec![string("equation", &equation)]))
+        let (mut fields, equation, dtype) = (c.fields(0)?, c.params.string("equation"), c.result()?.dtype);
+        let computed = if dtype == DType::BF16 { DType::F32 } else { dtype };
+        for field in &mut fields {
+            *field = c.cast(field, dtype, computed)?;
+        }
+        let result = c.node("Einsum", &fields, vec![string("equation", &equation)]);
+        single(c.cast(&result, computed, dtype)?)
     }),
     ("linalg.det", |c| {
         let x = c.arg(0)?;

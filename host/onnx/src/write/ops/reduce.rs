@@ -51,6 +51,8 @@ fn computed_type(c: &Call<'_, '_>, dtype: DType, op: &str) -> DType {
     match dtype {
         DType::Bool if is_extremum && c.w.opset >= 20 => dtype,
         DType::I8 | DType::U8 if is_extremum => dtype,
+        // The extremes of no element are those of the type: false and true.
+        DType::Bool if is_extremum => DType::U8,
         DType::Bool | DType::I8 | DType::U8 | DType::I16 | DType::U16 => DType::I32,
         DType::U32 | DType::U64 => DType::I64,
         _ => dtype,
@@ -81,9 +83,9 @@ fn computed(c: &mut Call<'_, '_>, op: &str) -> Result<Outputs> {
 fn boolean(c: &mut Call<'_, '_>, op: &str) -> Result<Outputs> {
     let (axes, keepdims) = (axes(c)?, c.params.bool("keepdims"));
     let value = to_bool(c, 0)?;
-    let number = c.cast(&value, DType::Bool, DType::I32)?;
+    let number = c.cast(&value, DType::Bool, DType::U8)?;
     let result = reduce(c, op, &number, &axes, keepdims);
-    single(c.cast(&result, DType::I32, DType::Bool)?)
+    single(c.cast(&result, DType::U8, DType::Bool)?)
 }
 
 fn position(c: &mut Call<'_, '_>, op: &str) -> Result<Outputs> {

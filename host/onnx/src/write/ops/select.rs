@@ -52,13 +52,16 @@ pub const ROWS: &[Row] = &[
         single(c.node("Trilu", &[x, k], vec![int("upper", upper.into())]))
     }),
     ("unique_slices", |c| {
-        let (x, sorted) = (c.arg(0)?, c.params.bool("is_sorted"));
+        let (dtype, sorted) = (c.dtype(0)?, c.params.bool("is_sorted"));
+        let computed = if dtype == DType::BF16 { DType::F32 } else { dtype };
+        let x = c.cast(&c.arg(0)?, dtype, computed)?;
         let mut attrs = vec![int("sorted", sorted.into())];
         attrs.extend(c.params.opt_int("axis").map(|axis| int("axis", axis)));
         let outputs = c.nodes("Unique", &[x], attrs, 4);
         let types = c.ret.as_tuple().unwrap_or_default();
         let narrowed = outputs.iter().zip(types).enumerate().map(|(i, (output, ty))| match ty.as_tensor() {
             Some(ty) if i > 0 => c.narrow(output, ty.dtype),
+            Some(_) => c.cast(output, computed, dtype),
             _ => Ok(output.clone()),
         });
         narrowed.collect()
