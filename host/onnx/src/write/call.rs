@@ -24,6 +24,8 @@ pub struct Call<'w, 'm> {
     pub ret: &'m Type,
     /// Name from which those of the nodes derive.
     pub label: String,
+    /// Domain of the nodes that are appended.
+    pub domain: &'static str,
     /// Value in place of argument 0.
     pub replaced: Option<Operand>,
 }
@@ -90,7 +92,10 @@ impl<'m> Call<'_, 'm> {
     pub fn nodes(&mut self, op: &str, inputs: &[Operand], attrs: Vec<AttributeProto>, count: usize) -> Outputs {
         let given = inputs.iter().rposition(|input| !matches!(input, Operand::Absent)).map_or(0, |last| last + 1);
         let doc_string = self.w.sources(self.id);
-        let operator = Operator { attributes: attrs, doc_string, ..Operator::new(op) };
+        if !self.domain.is_empty() {
+            self.w.domains.insert(self.domain, 2);
+        }
+        let operator = Operator { op_type: op, domain: self.domain, attributes: attrs, doc_string };
         self.w.node(&self.label, operator, &inputs[..given], count)
     }
 

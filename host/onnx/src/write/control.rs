@@ -106,7 +106,8 @@ fn write_expr(w: &mut Writer<'_>, id: ExprId) -> Result<()> {
                 let params = Params::new(def, &call.attrs);
                 let label = w.label(id, def.name);
                 let ret = module.ty(id);
-                let outputs = ops::write(&mut Call { w, params, id, args: &call.args, ret, label, replaced: None })?;
+                let outputs =
+                    ops::write(&mut Call { w, params, id, args: &call.args, ret, label, domain: "", replaced: None })?;
                 value_of(ret, &mut outputs.into_iter())
             }
             Callee::Expr(callee) => match w.value(callee)? {

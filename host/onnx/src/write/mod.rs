@@ -5,6 +5,7 @@
 //! | `units` | graphs of the model, and the order of their nodes |
 //! | `values`, `names`, `proto_parts` | values, their names; attributes and declarations |
 //! | `writer`, `call` | the model under construction, and the view of a call for the functions of the table |
+//! | `strings` | tensors of strings |
 //! | `control`, `regions` | branches, loops, calls; local functions for regions of backends |
 //! | `ports` | inputs and outputs |
 //! | `ops` | the table from Relay's operators to their forms in ONNX, one file per family |
@@ -20,6 +21,7 @@ mod ops;
 mod ports;
 mod proto_parts;
 mod regions;
+mod strings;
 mod units;
 mod values;
 mod writer;
@@ -27,7 +29,7 @@ mod writer;
 pub use file::MAX_MODEL_BYTES;
 
 use super::NEWEST_OPSET;
-use super::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use super::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 use byoc_ir::cancel;
 use byoc_ir::diag::{Diagnostic, MAX_REPORTED, codes};
 use byoc_ir::interface::Signature;
@@ -111,6 +113,7 @@ fn write_main(w: &mut Writer<'_>, signature: &Signature) -> writer::Result<(Grap
     let main = main.and_then(|id| Some((id, w.module.expr(id).as_function()?)));
     let Some((id, function)) = main else { return Err(Refusal::new("the module has no @main")) };
     let (inputs, dim_names) = ports::inputs(w, &function.params, signature)?;
+    w.string_constants = strings::constants(w.module, &w.units, signature);
     w.enter(id)?;
     // Expressions that several functions share stand outside of all of them.
     let root = byoc_ir::ir::Scopes::root();
@@ -132,9 +135,18 @@ fn finish(w: Writer<'_>, mut graph: GraphProto, outputs: Vec<Rc<str>>) -> Model 
     let final_names = w.names.finish(&mut graph, &mut functions);
     let weights = w.initializers.into_iter().filter(|(name, _)| live.contains(name));
     let weights = weights.filter_map(|(name, tensor)| Some((final_names.get(&name)?.to_string(), tensor))).collect();
+    let strings = w.string_initializers.into_iter().filter(|tensor| live.contains(tensor.name.as_str()));
+    graph.initializer = strings
+        .map(|tensor| {
+            let name = final_names.get(tensor.name.as_str()).map_or_else(String::new, |name| name.to_string());
+            TensorProto { name, ..tensor }
+        })
+        .collect();
     let domains: BTreeSet<&str> = functions.iter().map(|function| function.domain.as_str()).collect();
     let mut opset_import = vec![OperatorSetIdProto { domain: String::new(), version: w.opset }];
     opset_import.extend(domains.into_iter().map(|domain| OperatorSetIdProto { domain: domain.to_owned(), version: 1 }));
+    opset_import
+        .extend(w.domains.iter().map(|(&domain, &version)| OperatorSetIdProto { domain: domain.to_owned(), version }));
     let proto = ModelProto {
         ir_version: ir_version(w.opset),
         opset_import,

@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Declares a value inside the model; something else than a tensor is declared without dimensions.
 pub fn declare(name: &str, ty: &Type) -> ValueInfoProto {
     let unknown = TensorType { dtype: DType::F32, dims: Box::default() };
-    value_info(name, ty.as_tensor().unwrap_or(&unknown), Dim::to_string)
+    value_info(name, ty.as_tensor().unwrap_or(&unknown), false, Dim::to_string)
 }
 
 /// Names of dimensions as the model declares them, by their names in the module.
@@ -29,25 +29,47 @@ impl DimNames {
         }
     }
 
-    fn declare(&self, name: &str, ty: &TensorType) -> ValueInfoProto {
-        value_info(name, ty, |dim| {
+    fn declare(&self, name: &str, ty: &TensorType, has_strings: bool) -> ValueInfoProto {
+        value_info(name, ty, has_strings, |dim| {
             let own = dim.to_string();
             self.0.get(&own).cloned().unwrap_or(own)
         })
     }
 }
 
-/// Returns the ports that declare the tensors `types`: those of the model if their number agrees.
-fn ports_of<'s>(ports: &'s [PortInfo], types: &[&Type], role: &str) -> Result<Vec<(&'s str, Option<&'s PortInfo>)>> {
-    if let Some(port) = ports.iter().find(|port| port.kind != PortKind::Tensor) {
-        let name = &port.name;
-        return Err(Refusal::new(format!("{role} \"{name}\": strings, sequences and maps are not written")));
+/// Tensors of a port: that of numbers or of the spans of strings, and the bytes of strings.
+struct Tensors<'s> {
+    name: &'s str,
+    port: &'s PortInfo,
+    /// Position of the tensor among all.
+    position: usize,
+}
+
+impl Tensors<'_> {
+    fn has_strings(&self) -> bool {
+        self.port.kind == PortKind::Strings
     }
-    if ports.len() != types.len() {
-        let (expected, found) = (types.len(), ports.len());
-        return Err(Refusal::new(format!("expected {expected} {role}s in the signature, found {found}")));
+}
+
+/// Returns the values that ports declare, of `count` tensors.
+fn values_of<'s>(ports: &'s [PortInfo], count: usize, role: &str) -> Result<Vec<Tensors<'s>>> {
+    if ports.len() != count {
+        let found = ports.len();
+        return Err(Refusal::new(format!("expected {count} {role}s in the signature, found {found}")));
     }
-    Ok(ports.iter().map(|port| (port.name.as_str(), Some(port))).collect())
+    let mut values = Vec::with_capacity(count);
+    let mut position = 0;
+    while let Some(port) = ports.get(position) {
+        let name = port.name.as_str();
+        if !matches!(port.kind, PortKind::Tensor | PortKind::Strings) {
+            return Err(Refusal::new(format!(
+                "{role} \"{name}\": sequences, optional values and maps are not written"
+            )));
+        }
+        values.push(Tensors { name, port, position });
+        position += 1 + port.kind.parts().len();
+    }
+    Ok(values)
 }
 
 fn tensor_type<'t>(ty: &'t Type, role: &str, name: &str) -> Result<&'t TensorType> {
@@ -58,22 +80,25 @@ fn tensor_type<'t>(ty: &'t Type, role: &str, name: &str) -> Result<&'t TensorTyp
 pub fn inputs(w: &mut Writer<'_>, params: &[ExprId], signature: &Signature) -> Result<(Vec<ValueInfoProto>, DimNames)> {
     let mut dim_names = DimNames::default();
     let types: Vec<&Type> = params.iter().flat_map(|&param| w.leaf_types(param)).collect();
-    let ports = ports_of(&signature.inputs, &types, "input")?;
+    let values = values_of(&signature.inputs, types.len(), "input")?;
     signature.outputs.iter().for_each(|port| w.names.unique.reserve(&port.name));
-    let mut infos = Vec::with_capacity(ports.len());
-    for (&(name, port), ty) in ports.iter().zip(&types) {
-        let ty = tensor_type(ty, "input", name)?;
-        w.names.unique.reserve(name);
-        if let Some(port) = port {
-            dim_names.add(port, ty);
+    let mut infos = Vec::with_capacity(values.len());
+    let mut operands = vec![Operand::Absent; types.len()];
+    for value in &values {
+        let ty = tensor_type(types[value.position], "input", value.name)?;
+        w.names.unique.reserve(value.name);
+        dim_names.add(value.port, ty);
+        infos.push(dim_names.declare(value.name, ty, value.has_strings()));
+        operands[value.position] = Operand::Name(value.name.into());
+        if value.has_strings() {
+            w.mark_strings([&operands[value.position]]);
         }
-        infos.push(dim_names.declare(name, ty));
     }
-    let mut names = ports.iter().map(|(name, _)| Value::Tensor(Operand::Name((*name).into())));
+    let mut operands = operands.into_iter().map(Value::Tensor);
     for &param in params {
         let value = match w.module.ty(param) {
-            Type::Tuple(_) => Value::Tuple(names.by_ref().take(w.leaf_types(param).len()).collect()),
-            _ => names.next().unwrap_or(Value::Tensor(Operand::Absent)),
+            Type::Tuple(_) => Value::Tuple(operands.by_ref().take(w.leaf_types(param).len()).collect()),
+            _ => operands.next().unwrap_or(Value::Tensor(Operand::Absent)),
         };
         w.set(param, value);
     }
@@ -88,14 +113,21 @@ pub fn outputs(
     dim_names: &DimNames,
 ) -> Result<(GraphProto, Vec<Rc<str>>)> {
     let types = w.leaf_types(body);
-    let ports = ports_of(&signature.outputs, &types, "output")?;
-    let results = w.leaves(body)?;
-    let (mut graph, names) = w.finish_graph("main", &results);
-    for ((name, own), ty) in ports.iter().zip(&names).zip(&types) {
-        let ty = tensor_type(ty, "output", name.0)?;
-        w.names.fix(own, name.0);
-        graph.output.push(dim_names.declare(name.0, ty));
+    let values = values_of(&signature.outputs, types.len(), "output")?;
+    let leaves = w.leaves(body)?;
+    let mut results = Vec::with_capacity(values.len());
+    for value in &values {
+        let result = leaves.get(value.position).cloned().unwrap_or(Operand::Absent);
+        if value.has_strings() != w.has_strings(&result) && !matches!(result, Operand::Absent) {
+            return Err(Refusal::new(format!("output \"{}\": strings of which the bytes are computed", value.name)));
+        }
+        results.push(result);
     }
-    // The names in the declarations are final; those of the nodes follow.
+    let (mut graph, names) = w.finish_graph("main", &results);
+    for (value, own) in values.iter().zip(&names) {
+        let ty = tensor_type(types[value.position], "output", value.name)?;
+        w.names.fix(own, value.name);
+        graph.output.push(dim_names.declare(value.name, ty, value.has_strings()));
+    }
     Ok((graph, names))
 }

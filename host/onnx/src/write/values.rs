@@ -1,5 +1,6 @@
 //! Values in the written model, and their names.
 
+use crate::proto::Bytes;
 use byoc_ir::ir::ExprId;
 use byoc_ir::tensor::Tensor;
 use std::collections::HashMap;
@@ -15,6 +16,15 @@ pub enum Operand {
     Name(Rc<str>),
     /// Constant, which becomes an initializer when a node reads it.
     Constant(Arc<Tensor>),
+    /// Constant strings.
+    Strings(Rc<Strings>),
+}
+
+/// Constant tensor of strings.
+#[derive(Debug)]
+pub struct Strings {
+    pub shape: Vec<usize>,
+    pub values: Vec<Bytes>,
 }
 
 impl Operand {
@@ -32,6 +42,7 @@ impl Operand {
             Operand::Absent => OperandKey::Absent,
             Operand::Name(name) => OperandKey::Name(name.clone()),
             Operand::Constant(tensor) => tensor_key(tensor),
+            Operand::Strings(strings) => OperandKey::Strings(strings.shape.clone(), strings.values.clone()),
         }
     }
 }
@@ -41,6 +52,7 @@ impl Operand {
 pub enum OperandKey {
     Absent,
     Name(Rc<str>),
+    Strings(Vec<usize>, Vec<Bytes>),
     /// Small constant: element type, shape and bytes.
     Small(byoc_ir::tensor::DType, Vec<usize>, Vec<u8>),
     /// Constant by the address of its bytes.

@@ -3,9 +3,10 @@
 use super::Options;
 use super::names::{Base, Names};
 use super::units::Units;
-use super::values::{Operand, OperandKey, Value, tensor_key};
-use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
+use super::values::{Operand, OperandKey, Strings, Value, tensor_key};
+use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto};
 use crate::sources;
+use crate::tensor::STRING;
 use byoc_ir::ir::{Expr, ExprId, Module, OriginId, Origins, Type};
 use byoc_ir::tensor::Tensor;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -66,7 +67,15 @@ pub struct Writer<'m> {
     pub graphs: Vec<Graph>,
     /// Weights by name, in order of first use.
     pub initializers: Vec<(Rc<str>, Arc<Tensor>)>,
+    /// Initializers that are strings.
+    pub string_initializers: Vec<TensorProto>,
     pub functions: Vec<FunctionProto>,
+    /// Domains of operators besides the standard one, with their versions.
+    pub domains: BTreeMap<&'static str, i64>,
+    /// Constants that are the spans of strings.
+    pub string_constants: HashMap<ExprId, Rc<Strings>>,
+    /// Values that have strings.
+    pub string_names: HashSet<Rc<str>>,
     /// Refused operators, by name and reason.
     pub faults: BTreeMap<(String, String), Fault>,
     /// Functions that are being written where they are called.
@@ -99,7 +108,11 @@ impl<'m> Writer<'m> {
             names: Names::default(),
             graphs: vec![Graph::default()],
             initializers: Vec::new(),
+            string_initializers: Vec::new(),
             functions: Vec::new(),
+            domains: BTreeMap::new(),
+            string_constants: HashMap::new(),
+            string_names: HashSet::new(),
             faults: BTreeMap::new(),
             calls: Vec::new(),
             narrowed: HashMap::new(),
@@ -132,7 +145,10 @@ impl<'m> Writer<'m> {
     /// Returns the value of an expression that has been written.
     pub fn value(&self, id: ExprId) -> Result<Value> {
         match self.module.expr(id) {
-            Expr::Constant(tensor) => Ok(Value::Tensor(Operand::Constant(tensor.clone()))),
+            Expr::Constant(tensor) => Ok(Value::Tensor(match self.string_constants.get(&id) {
+                Some(strings) => Operand::Strings(strings.clone()),
+                None => Operand::Constant(tensor.clone()),
+            })),
             Expr::Global(name) => {
                 let function = self.module.globals.get(name).copied();
                 function.map(Value::Function).ok_or_else(|| Refusal::new(format!("unknown function @{name}")))
@@ -276,6 +292,22 @@ impl<'m> Writer<'m> {
                 let name = self.names.temporary(Base::Input(input_role(op, i)));
                 self.initializer_names.insert(key, name.clone());
                 self.initializers.push((name.clone(), tensor.clone()));
+                name.to_string()
+            }
+            Operand::Strings(strings) => {
+                let key = input.key();
+                if let Some(name) = self.initializer_names.get(&key) {
+                    return name.to_string();
+                }
+                let name = self.names.temporary(Base::Input(input_role(op, i)));
+                self.initializer_names.insert(key, name.clone());
+                self.string_initializers.push(TensorProto {
+                    name: name.to_string(),
+                    dims: strings.shape.iter().map(|&dim| dim as i64).collect(),
+                    data_type: STRING,
+                    string_data: strings.values.clone(),
+                    ..TensorProto::default()
+                });
                 name.to_string()
             }
         }

@@ -84,9 +84,7 @@ fn scatter(c: &mut Call<'_, '_>, mode: &str) -> Result<Outputs> {
 /// Writes `take` as Gather, which has an error instead of the modes for indices out of range.
 fn take(c: &mut Call<'_, '_>) -> Result<Outputs> {
     let mut x = c.arg(0)?;
-    if c.params.int("batch_dims") != 0 {
-        return Err(Refusal::new("indices that share batch dimensions with the data"));
-    }
+    let batch = c.params.int("batch_dims");
     let (data, mode) = (c.ty(0)?, c.params.string("mode"));
     let (axis, dim) = match c.params.opt_int("axis") {
         Some(_) => {
@@ -105,7 +103,24 @@ fn take(c: &mut Call<'_, '_>) -> Result<Outputs> {
             bounded(c, raw, &mode, &x, axis, &dim)?
         }
     };
-    single(c.node("Gather", &[x, positions], vec![int("axis", axis)]))
+    if batch != 0 {
+        if batch != axis {
+            return Err(Refusal::new("indices that share batch dimensions with the data before another axis"));
+        }
+        let last = c.rank(1)? as i64;
+        let vectors = c.unsqueeze(&positions, &[last]);
+        let vectors = c.cast(&vectors, c.dtype(1)?, DType::I64)?;
+        return single(c.node("GatherND", &[x, vectors], vec![int("batch_dims", batch)]));
+    }
+    // Gather has no types of fewer than 8 bits.
+    let wide = match data.dtype {
+        DType::I4 | DType::I2 => DType::I8,
+        DType::U4 | DType::U2 => DType::U8,
+        dtype => dtype,
+    };
+    let x = c.cast(&x, data.dtype, wide)?;
+    let result = c.node("Gather", &[x, positions], vec![int("axis", axis)]);
+    single(c.cast(&result, wide, data.dtype)?)
 }
 
 /// Returns the indices before where(i < 0, i + n, i), the form that the reader gives to them: Gather does the same.

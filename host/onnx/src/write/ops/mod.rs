@@ -19,6 +19,7 @@ mod select;
 mod shape;
 mod signal;
 mod slice;
+mod text;
 mod vision;
 
 use super::call::{Call, Outputs};
@@ -50,6 +51,7 @@ const TABLES: &[&[Row]] = &[
     shape::ROWS,
     signal::ROWS,
     slice::ROWS,
+    text::ROWS,
     vision::ROWS,
 ];
 
@@ -61,6 +63,11 @@ static ROWS: LazyLock<HashMap<&'static str, Write>> =
 /// # Errors
 /// If the call has no form in ONNX.
 pub fn write(c: &mut Call<'_, '_>) -> Result<Outputs> {
+    if c.w.moves_strings(c.params.def().name, c.args)? {
+        let outputs = dispatch(c)?;
+        c.w.mark_strings(&outputs);
+        return Ok(outputs);
+    }
     match qnn::write_on_reals(c)? {
         Some(outputs) => Ok(outputs),
         None => dispatch(c),
