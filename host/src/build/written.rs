@@ -2,9 +2,15 @@
 
 use super::SIMPLIFY;
 use crate::frontend::Loaded;
+#[cfg(feature = "onnx")]
+use crate::frontend::{self, LoadOptions, onnx::write};
 use byoc_core::pass::PassOptions;
 use byoc_core::pass::manager::{self, RunOptions};
+#[cfg(feature = "onnx")]
+use byoc_ir::diag::Diagnostic;
 use byoc_runtime::error::Failure;
+#[cfg(feature = "onnx")]
+use std::path::Path;
 
 /// Stage of the compilation before it is divided among backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,4 +55,23 @@ pub fn at_stage(model: Loaded, stage: ModelStage) -> Result<Loaded, Failure> {
     let mut warnings = model.warnings;
     warnings.extend(output.warnings);
     Ok(Loaded { module: output.module, warnings, ..model })
+}
+
+/// Reads a model whose dimensions stay symbolic, except those that `load` binds, and writes it at a stage of its compilation
+/// as ONNX. Returns the warnings.
+///
+/// # Errors
+/// If the model cannot be read, E0526 if it has no form in ONNX, E0513 if the file cannot be written.
+#[cfg(feature = "onnx")]
+pub fn export_onnx(
+    model: &Path,
+    load: LoadOptions,
+    stage: ModelStage,
+    options: &write::Options,
+    output: &Path,
+) -> Result<Vec<Diagnostic>, Failure> {
+    let loaded = frontend::load(model, &LoadOptions { open_unbound: true, ..load })?;
+    let Loaded { module, signature, warnings, .. } = at_stage(loaded, stage)?;
+    write::write(&module, &signature, options)?.write_file(output)?;
+    Ok(warnings)
 }

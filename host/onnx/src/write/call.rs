@@ -38,6 +38,8 @@ impl<'m> Call<'_, 'm> {
         }
         let id = *self.args.get(i).ok_or_else(|| Refusal::new(format!("argument {i} is missing")))?;
         match self.w.value(id)? {
+            Value::Tensor(Operand::Refused) => Err(Refusal::consequence()),
+            Value::Tensor(Operand::Absent) => Err(Refusal::new("the operator on the bytes of strings")),
             Value::Tensor(operand) => Ok(operand),
             _ => Err(Refusal::new(format!("argument {i}: expected a tensor"))),
         }
@@ -46,7 +48,14 @@ impl<'m> Call<'_, 'm> {
     /// Returns the fields of argument `i`, a tuple of tensors.
     pub fn fields(&self, i: usize) -> Result<Vec<Operand>> {
         let id = *self.args.get(i).ok_or_else(|| Refusal::new(format!("argument {i} is missing")))?;
-        self.w.leaves(id)
+        let fields = self.w.leaves(id)?;
+        if fields.iter().any(|field| matches!(field, Operand::Refused)) {
+            return Err(Refusal::consequence());
+        }
+        if fields.iter().any(|field| matches!(field, Operand::Absent)) {
+            return Err(Refusal::new("the operator on the bytes of strings"));
+        }
+        Ok(fields)
     }
 
     /// Returns the type of argument `i`.
@@ -85,7 +94,7 @@ impl<'m> Call<'_, 'm> {
             return Ok(());
         }
         let reason = format!("{what} is in operator set {version} and later, found {}", self.w.opset);
-        Err(Refusal { reason, since: Some(version) })
+        Err(Refusal { since: Some(version), ..Refusal::new(reason) })
     }
 
     /// Appends a node, and returns its results.

@@ -37,7 +37,7 @@ pub fn write_unit(w: &mut Writer<'_>, unit: ScopeId, roots: &[ExprId]) -> Result
 /// Gives a refused expression a value, so that the operators after it are examined as well.
 fn set_placeholder(w: &mut Writer<'_>, id: ExprId) {
     let leaves = w.leaf_types(id).len();
-    let mut operands = std::iter::repeat_n(Operand::Absent, leaves);
+    let mut operands = std::iter::repeat_n(Operand::Refused, leaves);
     let value = value_of(w.module.ty(id), &mut operands);
     w.set(id, value);
 }

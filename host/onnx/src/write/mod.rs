@@ -93,7 +93,7 @@ pub fn write(module: &Module, signature: &Signature, options: &Options) -> Resul
         let mut writer = Writer::new(module, options, opset);
         let written = write_main(&mut writer, signature);
         cancel::check(|| "the model was being written".to_owned()).map_err(|reason| vec![reason])?;
-        if let Err(refusal) = written.as_ref().map(drop).map_err(|refusal| Refusal::new(refusal.reason.clone())) {
+        if let Err(refusal) = written.as_ref().map(drop).map_err(Refusal::clone) {
             writer.refuse("main", "main".to_owned(), refusal);
         }
         let needed = writer.faults.values().map(|fault| fault.refusal.since).max().flatten();

@@ -118,7 +118,7 @@ pub fn outputs(
     let mut results = Vec::with_capacity(values.len());
     for value in &values {
         let result = leaves.get(value.position).cloned().unwrap_or(Operand::Absent);
-        if value.has_strings() != w.has_strings(&result) && !matches!(result, Operand::Absent) {
+        if value.has_strings() != w.has_strings(&result) && !matches!(result, Operand::Refused) {
             return Err(Refusal::new(format!("output \"{}\": strings of which the bytes are computed", value.name)));
         }
         results.push(result);

@@ -14,18 +14,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Reason why something has no form in ONNX.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
     /// What was expected and found.
     pub reason: String,
     /// Lowest operator set that has the form, if a later one has it.
     pub since: Option<i64>,
+    /// True if an operand was refused, which is reported there.
+    pub is_consequence: bool,
 }
 
 impl Refusal {
     /// Creates a refusal for every operator set.
     pub fn new(reason: impl Into<String>) -> Refusal {
-        Refusal { reason: reason.into(), since: None }
+        Refusal { reason: reason.into(), since: None, is_consequence: false }
+    }
+
+    /// Creates the refusal of an operator that reads what was refused before.
+    pub fn consequence() -> Refusal {
+        Refusal { is_consequence: true, ..Refusal::new("an operand that was refused") }
     }
 }
 
@@ -194,6 +201,9 @@ impl<'m> Writer<'m> {
 
     /// Records a refused operator.
     pub fn refuse(&mut self, operator: &str, label: String, refusal: Refusal) {
+        if refusal.is_consequence {
+            return;
+        }
         let key = (operator.to_owned(), refusal.reason.clone());
         self.faults.entry(key).or_insert(Fault { label, count: 0, refusal }).count += 1;
     }
@@ -282,7 +292,7 @@ impl<'m> Writer<'m> {
 
     fn input_name(&mut self, op: &str, i: usize, input: &Operand) -> String {
         match input {
-            Operand::Absent => String::new(),
+            Operand::Absent | Operand::Refused => String::new(),
             Operand::Name(name) => name.to_string(),
             Operand::Constant(tensor) => {
                 let key = tensor_key(tensor);

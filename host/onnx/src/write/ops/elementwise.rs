@@ -58,7 +58,8 @@ pub const ROWS: &[Row] = &[
     ("rsqrt", |c| {
         let x = c.arg(0)?;
         let root = c.apply("Sqrt", &[&x]);
-        single(c.apply("Reciprocal", &[&root]))
+        let one = scalar(c.dtype(0)?, 1.0);
+        single(c.apply("Div", &[&one, &root]))
     }),
     ("sigmoid", |c| real(c, "Sigmoid")),
     ("sin", |c| real(c, "Sin")),
@@ -195,7 +196,19 @@ fn select(c: &mut Call<'_, '_>) -> Result<Outputs> {
         return single(rounded);
     }
     let (condition, x, y) = (to_bool(c, 0)?, c.arg(1)?, c.arg(2)?);
-    single(c.apply("Where", &[&condition, &x, &y]))
+    // Integers that few runtimes select.
+    let dtype = c.dtype(1)?;
+    let wide = match dtype {
+        DType::I8 | DType::I16 | DType::U16 => DType::I32,
+        DType::U32 => DType::I64,
+        _ => dtype,
+    };
+    if wide == dtype || c.w.has_strings(&x) {
+        return single(c.apply("Where", &[&condition, &x, &y]));
+    }
+    let (x, y) = (c.cast(&x, dtype, wide)?, c.cast(&y, dtype, wide)?);
+    let result = c.apply("Where", &[&condition, &x, &y]);
+    single(c.cast(&result, wide, dtype)?)
 }
 
 /// Recognizes where(abs(x - trunc(x)) = 0.5, 2 round(x / 2), round(x)), the form that the reader gives to Round.

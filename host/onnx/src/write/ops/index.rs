@@ -104,13 +104,7 @@ fn take(c: &mut Call<'_, '_>) -> Result<Outputs> {
         }
     };
     if batch != 0 {
-        if batch != axis {
-            return Err(Refusal::new("indices that share batch dimensions with the data before another axis"));
-        }
-        let last = c.rank(1)? as i64;
-        let vectors = c.unsqueeze(&positions, &[last]);
-        let vectors = c.cast(&vectors, c.dtype(1)?, DType::I64)?;
-        return single(c.node("GatherND", &[x, vectors], vec![int("batch_dims", batch)]));
+        return take_in_batches(c, &x, &positions, axis);
     }
     // Gather has no types of fewer than 8 bits.
     let wide = match data.dtype {
@@ -121,6 +115,29 @@ fn take(c: &mut Call<'_, '_>) -> Result<Outputs> {
     let x = c.cast(&x, data.dtype, wide)?;
     let result = c.node("Gather", &[x, positions], vec![int("axis", axis)]);
     single(c.cast(&result, wide, data.dtype)?)
+}
+
+/// Takes elements at indices that share the first dimensions with the data. GatherND has the axis after them.
+fn take_in_batches(c: &mut Call<'_, '_>, x: &Operand, positions: &Operand, axis: i64) -> Result<Outputs> {
+    let (rank, index_rank, axis) = (c.rank(0)?, c.rank(1)?, axis as usize);
+    let batch = c.params.int("batch_dims");
+    let batch = if batch < 0 { batch + index_rank as i64 } else { batch } as usize;
+    if batch > axis || batch > index_rank {
+        return Err(Refusal::new("more batch dimensions than the axis has before it"));
+    }
+    let axes: Vec<usize> = (0..batch).chain([axis]).chain(batch..axis).chain(axis + 1..rank).collect();
+    let moved = c.transpose(x, &axes);
+    let vectors = c.unsqueeze(positions, &[index_rank as i64]);
+    let vectors = c.cast(&vectors, c.dtype(1)?, DType::I64)?;
+    let taken = c.node("GatherND", &[moved, vectors], vec![int("batch_dims", batch as i64)]);
+    // The dimensions before the axis are behind those of the indices now.
+    let (first, between) = (index_rank, axis - batch);
+    let back: Vec<usize> = (0..batch)
+        .chain(first..first + between)
+        .chain(batch..first)
+        .chain(first + between..rank + index_rank - 1 - batch)
+        .collect();
+    single(c.transpose(&taken, &back))
 }
 
 /// Returns the indices before where(i < 0, i + n, i), the form that the reader gives to them: Gather does the same.
@@ -166,7 +183,8 @@ fn bounded(c: &mut Call<'_, '_>, raw: Operand, mode: &str, x: &Operand, axis: i6
         Some(size) => scalar(dtype, size as f64 - 1.0),
         None => c.apply("Sub", &[&count, &scalar(dtype, 1.0)]),
     };
-    Ok(c.apply("Clip", &[&raw, &scalar(dtype, 0.0), &last]))
+    let positive = c.apply("Max", &[&raw, &scalar(dtype, 0.0)]);
+    Ok(c.apply("Min", &[&positive, &last]))
 }
 
 /// Writes a one-hot encoding. In ONNX, negative indices count from the end: they are replaced by one out of range.
@@ -182,10 +200,14 @@ fn one_hot(c: &mut Call<'_, '_>, depth: Operand) -> Result<Outputs> {
         c.apply("Where", &[&is_negative, &depth, &raw])
     };
     let values = [c.arg(2)?, c.arg(1)?];
-    let (result, is_bfloat) = (c.result()?.dtype, c.result()?.dtype == DType::BF16);
-    let computed = if is_bfloat { DType::F32 } else { result };
+    let result = c.result()?.dtype;
+    let computed = match result {
+        DType::F32 | DType::F64 | DType::I64 => result,
+        dtype if dtype.is_float() => DType::F32,
+        _ => DType::I64,
+    };
     let values = match [values[0].constant(), values[1].constant()] {
-        [Some(off), Some(on)] if !is_bfloat => {
+        [Some(off), Some(on)] if result == computed => {
             let bytes = [off.bytes(), on.bytes()].concat();
             let pair =
                 Tensor::from_bytes(result, &[2], &bytes).ok_or_else(|| Refusal::new("values of different types"))?;

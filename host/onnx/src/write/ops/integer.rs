@@ -195,14 +195,16 @@ fn shift(c: &mut Call<'_, '_>, direction: &str) -> Result<Outputs> {
 
 /// Shifts signed numbers, which BitShift does not: x >> n is !(!x >> n) for negative x, and !x is -1 - x.
 fn signed_right_shift(c: &mut Call<'_, '_>, dtype: DType, unsigned: DType) -> Result<Outputs> {
-    let values = operands(c, dtype)?;
-    let minus_one = scalar(dtype, -1.0);
-    let is_negative = c.apply("Less", &[&values[0], &scalar(dtype, 0.0)]);
+    let wide = if dtype == DType::I64 { DType::I64 } else { DType::I32 };
+    let values = operands(c, wide)?;
+    let minus_one = scalar(wide, -1.0);
+    let is_negative = c.apply("Less", &[&values[0], &scalar(wide, 0.0)]);
     let complement = c.apply("Sub", &[&minus_one, &values[0]]);
     let size = c.apply("Where", &[&is_negative, &complement, &values[0]]);
-    let (size, amount) = (c.cast(&size, dtype, unsigned)?, c.cast(&values[1], dtype, unsigned)?);
+    let (size, amount) = (c.cast(&size, wide, unsigned)?, c.cast(&values[1], wide, unsigned)?);
     let shifted = c.node("BitShift", &[size, amount], vec![string("direction", "RIGHT")]);
-    let shifted = c.cast(&shifted, unsigned, dtype)?;
+    let shifted = c.cast(&shifted, unsigned, wide)?;
     let complement = c.apply("Sub", &[&minus_one, &shifted]);
-    single(c.apply("Where", &[&is_negative, &complement, &shifted]))
+    let result = c.apply("Where", &[&is_negative, &complement, &shifted]);
+    single(c.cast(&result, wide, dtype)?)
 }

@@ -66,7 +66,7 @@ pub fn write_on_reals(c: &mut Call<'_, '_>) -> Result<Option<Outputs>> {
         if let Some(parameters) = c.w.quantized.get(&argument).cloned() {
             c.w.quantized.insert(c.id, parameters);
         }
-        return c.arg(0).map(|value| Some(vec![value]));
+        return c.w.leaves(argument).map(Some);
     }
     let name = c.params.def().name;
     if let Some(real) = c.w.reals.get(&argument).cloned()

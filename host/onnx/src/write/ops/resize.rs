@@ -103,7 +103,7 @@ fn resize(
 
 /// Extends the scales or sizes of some axes to all.
 fn all_axes(c: &Call<'_, '_>, extent: &Operand, axes: &[i64], is_scale: bool) -> Result<Operand> {
-    let since_18 = || Refusal { reason: "axes of Resize are in operator set 18 and later".to_owned(), since: Some(18) };
+    let since_18 = || Refusal { since: Some(18), ..Refusal::new("axes of Resize are in operator set 18 and later") };
     if c.params.string("coordinate_transformation_mode") == "tf_crop_and_resize" {
         return Err(since_18());
     }

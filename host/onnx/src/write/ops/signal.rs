@@ -25,7 +25,7 @@ fn dft(c: &mut Call<'_, '_>) -> Result<Outputs> {
         return single(c.node("DFT", &[x, length, axis], attrs));
     }
     let Some([axis]) = c.known_ints(2).as_deref().and_then(|axes| <[i64; 1]>::try_from(axes).ok()) else {
-        return Err(Refusal { reason: "a computed axis of DFT".to_owned(), since: Some(20) });
+        return Err(Refusal { since: Some(20), ..Refusal::new("a computed axis of DFT") });
     };
     attrs.insert(0, int("axis", axis));
     single(c.node("DFT", &[x, length], attrs))

@@ -16,7 +16,8 @@ pub const ROWS: &[Row] = &[
             return Err(Refusal::new("strings of another rank than 1"));
         }
         let (x, action) = (c.arg(1)?, c.params.string("action").to_uppercase());
-        let result = c.node("StringNormalizer", &[x], vec![string("case_change_action", &action)]);
+        let result =
+            c.node("StringNormalizer", &[x], vec![string("case_change_action", &action), string("locale", "C.UTF-8")]);
         pair(c, result)
     }),
     ("text.concatenate", |c| {
