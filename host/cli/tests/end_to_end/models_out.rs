@@ -1,6 +1,6 @@
 //! Models out: `compile --emit onnx`, `opt -o`, `quantize -o` to ONNX and to Relay text with its weights.
 
-use crate::{byoc, data_text};
+use crate::{byoc, command, data_text};
 use std::path::Path;
 
 const PROGRAM: &str = "#[version = \"0.0.5\"]
@@ -39,15 +39,15 @@ fn every_stage_of_a_model_gives_its_results() {
 fn regions_become_local_functions() {
     let dir = tempfile::tempdir().unwrap();
     let output = file(dir.path(), "model.onnx");
-    let plugins = byoc_test_support::plugin_dir();
-    let plugin_dir = plugins.display().to_string();
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let plugin_dir = plugins.path().display().to_string();
     let model = data_text("digits/digits.onnx");
-    let args = ["compile", &model, "--plugin-dir", &plugin_dir, "--backend", "template", "--dim", "batch=1"];
+    let args = ["compile", &model, "--plugin-dir", &plugin_dir, "--backend", "ccompiler", "--dim", "batch=1"];
     byoc(args.iter().copied().chain(["--emit", "onnx", "--stage", "partitioned", "-o", &output])).ok();
     let bytes = std::fs::read(&output).unwrap();
     let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
-    assert!(has("byoc.region.template") && has("tvmgen_"));
-    byoc(["run", &output]).ok();
+    assert!(has("byoc.region.ccompiler") && has("tvmgen_"));
+    byoc(["run", &output, "--input", "image=random"]).ok();
 }
 
 #[test]
@@ -60,8 +60,8 @@ fn programs_become_models_and_models_programs() {
     byoc(["opt", &model, "-o", &again]).ok();
     let text = std::fs::read_to_string(&again).unwrap();
     assert!(text.contains("nn.relu") && text.contains("(n, 4)"), "{text}");
-    let dims = ["--dim", "n=2"];
-    let results = |model: &str| byoc(["run", model].into_iter().chain(dims)).ok().out;
+    let inputs = ["--dim", "n=2", "--input", "x=random:1", "--input", "y=random:2"];
+    let results = |model: &str| byoc(["run", model].into_iter().chain(inputs)).ok().out;
     assert_eq!(results(&model), results(&again));
 }
 
@@ -91,8 +91,8 @@ fn quantized_models_are_onnx() {
     byoc(["quantize", &model, "--calibrate", &calibration, "-o", &output]).ok();
     let described = byoc(["run", &output, "--describe"]).ok().out;
     assert!(described.contains("image") && described.contains("logits"), "{described}");
-    let explained = byoc(["explain", &output, "--json"]).ok().out;
-    assert!(explained.contains("qnn.requantize") || explained.contains("qnn.contrib"), "{explained}");
+    let simplified = byoc(["compile", &output, "--dim", "batch=1", "--emit", "relay"]).ok().out;
+    assert!(simplified.contains("qnn.conv2d") && !simplified.contains("nn.max_pool2d(%x"), "{simplified}");
     byoc(["quantize", &model, "--calibrate", &calibration, "-o", &file(dir.path(), "x.txt")])
         .fails_with("E0513")
         .stderr_contains(&["FILE.onnx"]);
@@ -115,7 +115,7 @@ fn what_onnx_lacks_is_named() {
     emit(bits, &[]).ok();
     emit(bits, &["--opset", "12"]).fails_with("E0508").stderr_contains(&["13 to"]);
     std::fs::remove_file(&output).unwrap();
-    emit("def @main(%x: Tensor[(4, 4), float32]) { nn.bitpack(cast(%x, dtype=\"uint32\"), bits=1, pack_type=\"uint32\") }", &[])
+    emit("def @main(%x: Tensor[(4, 32), float32]) { nn.bitpack(cast(%x, dtype=\"uint32\"), bits=1, pack_type=\"uint32\") }", &[])
         .fails_with("E0526")
         .stderr_contains(&["nn.bitpack", "no such operator"]);
     emit("def @main(%x: Tensor[(4), float32]) { ref_read(ref(%x)) }", &[])
@@ -138,7 +138,7 @@ fn outputs_fit_what_is_written() {
     byoc(["compile", &model, "--emit", "source", "-o", &path("x.c")]).fails_with("E0513");
     std::fs::create_dir(path("folder.onnx")).unwrap();
     byoc(["compile", &model, "--emit", "onnx", "-o", &path("folder.onnx")]).fails_with("E0513");
-    let written = byoc(["compile", &model, "--emit", "onnx", "-o", "-"]);
-    assert_eq!(written.code, 0, "{}", written.err);
+    let written = command(["compile", &model, "--emit", "onnx", "-o", "-"]).output().unwrap();
+    assert!(written.status.success() && !written.stdout.is_empty());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }

@@ -39,7 +39,7 @@ impl<'m> Call<'_, 'm> {
         let id = *self.args.get(i).ok_or_else(|| Refusal::new(format!("argument {i} is missing")))?;
         match self.w.value(id)? {
             Value::Tensor(Operand::Refused) => Err(Refusal::consequence()),
-            Value::Tensor(Operand::Absent) => Err(Refusal::new("the operator on the bytes of strings")),
+            Value::Tensor(Operand::Bytes) => Err(Refusal::new("the operator on the bytes of strings")),
             Value::Tensor(operand) => Ok(operand),
             _ => Err(Refusal::new(format!("argument {i}: expected a tensor"))),
         }
@@ -52,7 +52,7 @@ impl<'m> Call<'_, 'm> {
         if fields.iter().any(|field| matches!(field, Operand::Refused)) {
             return Err(Refusal::consequence());
         }
-        if fields.iter().any(|field| matches!(field, Operand::Absent)) {
+        if fields.iter().any(|field| matches!(field, Operand::Bytes)) {
             return Err(Refusal::new("the operator on the bytes of strings"));
         }
         Ok(fields)

@@ -131,7 +131,7 @@ fn write_call(w: &mut Writer<'_>, id: ExprId, function: ExprId, args: &[ExprId])
         return Err(Refusal::new("a call of a value that is no function"));
     };
     if let Some(backend) = definition.attrs.str("Compiler") {
-        return regions::write(w, id, function, backend, args);
+        return regions::write(w, id, (function, backend), args, write_unit);
     }
     w.enter(function)?;
     for (&param, &arg) in definition.params.iter().zip(args) {
@@ -153,6 +153,10 @@ fn subgraph(
     w.open()?;
     let operands = results(w);
     let operands = match operands {
+        Ok(operands) if operands.iter().any(|operand| matches!(operand, Operand::Bytes) || w.has_strings(operand)) => {
+            w.close();
+            return Err(Refusal::new("strings as results of branches and loops"));
+        }
         Ok(operands) => operands,
         Err(refusal) => {
             w.close();

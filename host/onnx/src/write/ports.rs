@@ -83,7 +83,7 @@ pub fn inputs(w: &mut Writer<'_>, params: &[ExprId], signature: &Signature) -> R
     let values = values_of(&signature.inputs, types.len(), "input")?;
     signature.outputs.iter().for_each(|port| w.names.unique.reserve(&port.name));
     let mut infos = Vec::with_capacity(values.len());
-    let mut operands = vec![Operand::Absent; types.len()];
+    let mut operands = vec![Operand::Bytes; types.len()];
     for value in &values {
         let ty = tensor_type(types[value.position], "input", value.name)?;
         w.names.unique.reserve(value.name);

@@ -1,20 +1,25 @@
 //! Regions of backends, which become local functions of the model: the domain of a function names its backend.
 
-use super::control::write_unit;
 use super::names::Base;
 use super::values::{Operand, Value};
 use super::writer::{Operator, Refusal, Result, Writer};
 use crate::proto::{FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
-use byoc_ir::ir::ExprId;
+use byoc_ir::ir::{ExprId, ScopeId};
 use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 
 /// Prefix of the domains of local functions.
 const DOMAIN: &str = "byoc.region";
 
-/// Writes a region as a local function, and a node that calls it. Constants of the region are inputs of the function, as
+/// Writes a region as a local function, whose body `write_unit` writes, and a node that calls it. Constants of the region are inputs of the function, as
 /// functions have no initializers.
-pub fn write(w: &mut Writer<'_>, id: ExprId, function: ExprId, backend: &str, args: &[ExprId]) -> Result<Value> {
+pub fn write(
+    w: &mut Writer<'_>,
+    id: ExprId,
+    (function, backend): (ExprId, &str),
+    args: &[ExprId],
+    write_unit: impl FnOnce(&mut Writer<'_>, ScopeId, &[ExprId]) -> Result<()>,
+) -> Result<Value> {
     let Some(definition) = w.module.expr(function).as_function() else {
         return Err(Refusal::new("a call of a value that is no function"));
     };
@@ -38,7 +43,8 @@ pub fn write(w: &mut Writer<'_>, id: ExprId, function: ExprId, backend: &str, ar
             if is_tuple { Value::Tuple(values.collect()) } else { values.next().unwrap_or(Value::Tuple([].into())) };
         w.set(param, value);
     }
-    let written = write_unit(w, w.units.opened(function, 0), &[definition.body]);
+    let unit = w.units.opened(function, 0);
+    let written = write_unit(w, unit, &[definition.body]);
     w.calls.pop();
     let results = written.and_then(|()| w.leaves(definition.body));
     let results = match results {

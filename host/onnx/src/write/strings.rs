@@ -1,6 +1,8 @@
 //! Strings. In a module, a tensor of strings is that of its spans and the bytes of all ([`byoc_ir::tensor::strings`]); in the
-//! written model it is the value of the spans, and that of the bytes is absent.
+//! written model it is the value of the spans. The reader joins the bytes of operands, and moves the spans of all but the first by the
+//! bytes before them: neither has a counterpart.
 
+use super::call::Call;
 use super::units::Units;
 use super::values::{Operand, Strings};
 use super::writer::{Refusal, Result, Writer};
@@ -8,12 +10,14 @@ use crate::proto::Bytes;
 use byoc_ir::interface::{PortKind, Signature};
 use byoc_ir::ir::{Expr, ExprId, Module};
 use byoc_ir::op;
-use byoc_ir::tensor::strings;
+use byoc_ir::tensor::{Tensor, strings};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Operators that move elements, and the arguments from which they do.
 const MOVES: &[(&str, &[usize])] = &[
+    ("add", &[0]),
     ("broadcast_to", &[0]),
     ("concatenate", &[0]),
     ("copy", &[0]),
@@ -76,7 +80,7 @@ fn decode_all(module: &Module, units: &Units<'_>, mut pairs: Vec<(ExprId, ExprId
         }
         match module.expr(spans) {
             Expr::Constant(tensor) => {
-                let bytes = module.expr(bytes).as_constant();
+                let bytes = constant_bytes(module, bytes);
                 let decoded = bytes.and_then(|bytes| strings::decode(tensor, bytes).ok());
                 if let Some(decoded) = decoded {
                     let values = decoded.strings.iter().map(|text| Bytes::copy_from_slice(text.as_bytes())).collect();
@@ -94,6 +98,37 @@ fn decode_all(module: &Module, units: &Units<'_>, mut pairs: Vec<(ExprId, ExprId
         }
     }
     found
+}
+
+/// Returns constant bytes, or the only constant among those that are joined.
+fn constant_bytes(module: &Module, bytes: ExprId) -> Option<&Arc<Tensor>> {
+    if let Some(tensor) = module.expr(bytes).as_constant() {
+        return Some(tensor);
+    }
+    let (_, call) = module.expr(bytes).as_op_call()?;
+    let Expr::Tuple(fields) = module.expr(*call.args.first()?) else { return None };
+    let mut constants = fields.iter().filter_map(|&field| module.expr(field).as_constant());
+    constants.next().filter(|_| constants.next().is_none())
+}
+
+/// Writes an operator on the bytes of strings: joined bytes have no counterpart, and spans that are moved are the strings
+/// themselves. `None` for any other operator.
+pub fn write_on_bytes(c: &mut Call<'_, '_>) -> Result<Option<Vec<Operand>>> {
+    let name = c.params.def().name;
+    let mut leaves = Vec::new();
+    for &arg in c.args {
+        leaves.extend(c.w.leaves(arg)?);
+    }
+    if let (Some(strings), "add") = (leaves.iter().find(|leaf| c.w.has_strings(leaf)), name) {
+        return Ok(Some(vec![strings.clone()]));
+    }
+    if name.starts_with("text.") || !leaves.iter().any(|leaf| matches!(leaf, Operand::Bytes)) {
+        return Ok(None);
+    }
+    match leaves.iter().find(|leaf| c.w.has_strings(leaf)) {
+        Some(_) => Err(Refusal::new("the operator on strings and their bytes")),
+        None => Ok(Some(vec![Operand::Bytes; c.ret.as_tuple().map_or(1, <[_]>::len)])),
+    }
 }
 
 impl Writer<'_> {

@@ -10,8 +10,10 @@ use std::sync::Arc;
 /// Input of a node.
 #[derive(Clone, Debug)]
 pub enum Operand {
-    /// Optional input that is not given, or the bytes of strings.
+    /// Optional input that is not given, or the integers of a value that is real in the model.
     Absent,
+    /// Bytes of strings, or their number.
+    Bytes,
     /// Result of an operator that was refused.
     Refused,
     /// Result of a node, or input of the model.
@@ -41,7 +43,7 @@ impl Operand {
     /// Returns a key by which equal operands are recognized.
     pub fn key(&self) -> OperandKey {
         match self {
-            Operand::Absent | Operand::Refused => OperandKey::Absent,
+            Operand::Absent | Operand::Bytes | Operand::Refused => OperandKey::Absent,
             Operand::Name(name) => OperandKey::Name(name.clone()),
             Operand::Constant(tensor) => tensor_key(tensor),
             Operand::Strings(strings) => OperandKey::Strings(strings.shape.clone(), strings.values.clone()),

@@ -292,7 +292,7 @@ impl<'m> Writer<'m> {
 
     fn input_name(&mut self, op: &str, i: usize, input: &Operand) -> String {
         match input {
-            Operand::Absent | Operand::Refused => String::new(),
+            Operand::Absent | Operand::Bytes | Operand::Refused => String::new(),
             Operand::Name(name) => name.to_string(),
             Operand::Constant(tensor) => {
                 let key = tensor_key(tensor);

@@ -92,20 +92,12 @@ fn rounded(c: &mut Call<'_, '_>, op: &str) -> Result<Outputs> {
     if c.dtype(0)?.is_float() { same(c, op) } else { same(c, "Identity") }
 }
 
-/// Writes the integer part, with the sign of x.
-pub fn truncated(c: &mut Call<'_, '_>, x: &Operand) -> Operand {
-    let size = c.apply("Abs", &[x]);
-    let floor = c.apply("Floor", &[&size]);
-    let sign = c.apply("Sign", &[x]);
-    c.apply("Mul", &[&sign, &floor])
-}
-
 fn trunc(c: &mut Call<'_, '_>) -> Result<Outputs> {
     if !c.dtype(0)?.is_float() {
         return same(c, "Identity");
     }
     let x = c.arg(0)?;
-    let result = truncated(c, &x);
+    let result = integer::truncated(c, &x);
     single(result)
 }
 

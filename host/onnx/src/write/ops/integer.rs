@@ -4,7 +4,6 @@ use super::super::call::{Call, Outputs, scalar};
 use super::super::proto_parts::{int, string};
 use super::super::values::Operand;
 use super::super::writer::{Refusal, Result};
-use super::elementwise::truncated;
 use super::{Row, single};
 use byoc_ir::tensor::DType;
 
@@ -46,6 +45,14 @@ pub fn range(dtype: DType) -> Option<(f64, f64)> {
         DType::Bool => (0.0, 1.0),
         _ => return None,
     })
+}
+
+/// Writes the integer part, with the sign of x.
+pub fn truncated(c: &mut Call<'_, '_>, x: &Operand) -> Operand {
+    let size = c.apply("Abs", &[x]);
+    let floor = c.apply("Floor", &[&size]);
+    let sign = c.apply("Sign", &[x]);
+    c.apply("Mul", &[&sign, &floor])
 }
 
 /// Returns the type in which ONNX computes with a type: operators before operator set 14 have no narrow integers.

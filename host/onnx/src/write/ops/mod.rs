@@ -63,6 +63,9 @@ static ROWS: LazyLock<HashMap<&'static str, Write>> =
 /// # Errors
 /// If the call has no form in ONNX.
 pub fn write(c: &mut Call<'_, '_>) -> Result<Outputs> {
+    if let Some(outputs) = super::strings::write_on_bytes(c)? {
+        return Ok(outputs);
+    }
     if c.w.moves_strings(c.params.def().name, c.args)? {
         let outputs = dispatch(c)?;
         c.w.mark_strings(&outputs);

@@ -111,6 +111,20 @@ fn is_vector(value: &Operand, c: &Call<'_, '_>, i: usize) -> bool {
     value.constant().map_or_else(|| c.rank(i).is_ok_and(|rank| rank == 1), |tensor| tensor.shape().len() == 1)
 }
 
+/// Appends a conversion between real numbers and integers. The node of another operator's conversion is named after both.
+fn conversion(c: &mut Call<'_, '_>, op: &str, inputs: [&Operand; 3], axis: Option<i64>) -> Operand {
+    let attrs = axis.map(|axis| int("axis", axis)).into_iter().collect();
+    let inputs = inputs.map(Clone::clone);
+    if matches!(c.params.def().name, "qnn.quantize" | "qnn.dequantize") {
+        return c.node(op, &inputs, attrs);
+    }
+    let named = format!("{}.{op}", c.label);
+    let label = std::mem::replace(&mut c.label, named);
+    let result = c.node(op, &inputs, attrs);
+    c.label = label;
+    result
+}
+
 /// Dequantizes integers; equal ones of a graph share the node.
 fn dequantized(
     c: &mut Call<'_, '_>,
@@ -133,8 +147,7 @@ fn dequantized(
         let real = c.cast(&difference, DType::I32, DType::F32)?;
         c.apply("Mul", &[&real, scale])
     } else {
-        let attrs = axis.map(|axis| int("axis", axis)).into_iter().collect();
-        c.node("DequantizeLinear", &[x.clone(), scale.clone(), zero.clone()], attrs)
+        conversion(c, "DequantizeLinear", [x, scale, zero], axis)
     };
     c.w.shared.insert(key, result.clone());
     Ok(result)
@@ -160,8 +173,7 @@ fn quantize(
         DType::I16 | DType::U16 => c.since(21, "QuantizeLinear to 16 bits")?,
         _ => return wide_quantize(c, real, scale, zero, dtype, axis),
     }
-    let attrs = axis.map(|axis| int("axis", axis)).into_iter().collect();
-    Ok(c.node("QuantizeLinear", &[real.clone(), scale.clone(), zero.clone()], attrs))
+    Ok(conversion(c, "QuantizeLinear", [real, scale, zero], axis))
 }
 
 /// Quantizes to integers that QuantizeLinear does not have.

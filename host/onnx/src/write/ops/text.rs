@@ -59,10 +59,10 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Returns strings as a result of two fields, of which the bytes are absent.
+/// Returns strings as a result of two fields, of which the first are the bytes.
 fn pair(c: &mut Call<'_, '_>, strings: Operand) -> Result<Outputs> {
     c.w.mark_strings([&strings]);
-    Ok(vec![Operand::Absent, strings])
+    Ok(vec![Operand::Bytes, strings])
 }
 
 /// Writes the kept strings of a vector; an empty string if there is none.
