@@ -10,7 +10,7 @@ use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use crate::io;
 use byoc_core::analysis::verifier;
 use byoc_core::pass::{infer_type, monomorphize};
-use byoc_ir::diag::{Diagnostic, Lines, Span, codes, nearest};
+use byoc_ir::diag::{Diagnostic, Lines, Span, codes, list, nearest};
 use byoc_ir::ir::{AttrValue, Dim, Expr, ExprId, Fault, Id, IndexVec, Module, OpId, Origins, Source, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
@@ -192,6 +192,17 @@ fn kept_names(module: &Module, key: &str, count: usize) -> Option<Vec<String>> {
     names.filter(|names| names.len() == count)
 }
 
+/// Returns the names of the parameters of `@main`, as the model has them.
+fn input_names(module: &Module, params: &[ExprId]) -> Vec<String> {
+    let own = || {
+        params.iter().filter_map(|&param| match module.expr(param) {
+            Expr::Var(var) => Some(var.name.to_string()),
+            _ => None,
+        })
+    };
+    kept_names(module, INPUT_NAMES, params.len()).unwrap_or_else(|| own().collect())
+}
+
 struct ParsedText {
     source: String,
     module: Module,
@@ -294,7 +305,8 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
             _ => None,
         });
         let Some(annotation) = param.into_iter().next() else {
-            errors.push(binding_error(format!("@main has no parameter %{name}")));
+            let error = binding_error(format!("the module has no input \"{name}\""));
+            errors.push(error.note(format!("inputs of @main: {}", list(input_names(module, &params), ", "))));
             continue;
         };
         let Some(tensor) = annotation.as_tensor() else { continue };

@@ -129,20 +129,33 @@ impl<'m> Call<'_, 'm> {
         {
             return Ok(cast);
         }
-        if let (Operand::Name(name), DType::I64) = (value, to)
-            && let Some(wide) = self.w.narrowed.get(name)
+        if let Operand::Name(name) = value
+            && let Some((before, _)) = self.w.casts.get(name).filter(|(_, dtype)| *dtype == to)
         {
-            return Ok(wide.clone());
+            return Ok(before.clone());
         }
         self.since(dtype_since(from).max(dtype_since(to)), "the element type")?;
-        Ok(self.node("Cast", std::slice::from_ref(value), vec![int("to", type_number(to).into())]))
+        let result = self.node("Cast", std::slice::from_ref(value), vec![int("to", type_number(to).into())]);
+        if is_narrow(from) && matches!(to, DType::I32 | DType::I64) {
+            self.set_cast(&result, value, from);
+        }
+        Ok(result)
+    }
+
+    /// Records that a cast of `result` to `dtype` is `value`.
+    fn set_cast(&mut self, result: &Operand, value: &Operand, dtype: DType) {
+        if let Operand::Name(name) = result {
+            self.w.casts.insert(name.clone(), (value.clone(), dtype));
+        }
     }
 
     /// Casts an int64 result of ONNX to the type that the operator has in Relay.
     pub fn narrow(&mut self, value: &Operand, to: DType) -> Result<Operand> {
+        let count = self.w.graph().nodes.len();
         let narrow = self.cast(value, DType::I64, to)?;
-        if let (Operand::Name(name), DType::I32) = (&narrow, to) {
-            self.w.narrowed.insert(name.clone(), value.clone());
+        // Positions and dimensions fit in int32. Only a new value is in the graph in which it is found again.
+        if self.w.graph().nodes.len() > count {
+            self.set_cast(&narrow, value, DType::I64);
         }
         Ok(narrow)
     }
@@ -172,13 +185,18 @@ impl<'m> Call<'_, 'm> {
         if ty.dims.is_empty() { Ok(value) } else { self.reshape(&value, &[]) }
     }
 
-    /// Reshapes a value to known dimensions.
+    /// Reshapes a value to known dimensions; those that it had before another reshape cancel both.
     pub fn reshape(&mut self, value: &Operand, shape: &[i64]) -> Result<Operand> {
         if let (Operand::Constant(tensor), Ok(dims)) =
             (value, shape.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>())
             && let Some(reshaped) = tensor.reshaped(&dims)
         {
             return Ok(Operand::Constant(Arc::new(reshaped)));
+        }
+        if let Operand::Name(name) = value
+            && let Some((source, _)) = self.w.reshaped.get(name).filter(|(_, dims)| dims == shape)
+        {
+            return Ok(source.clone());
         }
         let has_zero = shape.contains(&0);
         if has_zero {
@@ -261,11 +279,16 @@ impl<'m> Call<'_, 'm> {
 /// Returns an axis of `rank` dimensions as a non-negative number.
 pub fn normal_axis(axis: i64, rank: usize) -> Result<i64> {
     let normal = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
-    if (0..rank.max(1) as i64).contains(&normal) {
+    if (0..rank as i64).contains(&normal) {
         Ok(normal)
     } else {
         Err(Refusal::new(format!("axis {axis} is out of range for rank {rank}")))
     }
+}
+
+/// Tests for types of which int32 has all values.
+fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::Bool | DType::I8 | DType::U8 | DType::I16 | DType::U16)
 }
 
 /// Creates a constant int64 vector.

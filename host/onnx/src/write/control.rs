@@ -38,31 +38,8 @@ pub fn write_unit(w: &mut Writer<'_>, unit: ScopeId, roots: &[ExprId]) -> Result
 fn set_placeholder(w: &mut Writer<'_>, id: ExprId) {
     let leaves = w.leaf_types(id).len();
     let mut operands = std::iter::repeat_n(Operand::Refused, leaves);
-    let value = value_of(w.module.ty(id), &mut operands);
+    let value = Value::of_type(w.module.ty(id), &mut operands);
     w.set(id, value);
-}
-
-/// Combines tensors to a value of a type.
-fn value_of(ty: &Type, operands: &mut impl Iterator<Item = Operand>) -> Value {
-    let mut frames: Vec<(std::slice::Iter<'_, Type>, Vec<Value>)> = Vec::new();
-    let mut next = Some(ty);
-    loop {
-        let value = match next.take() {
-            Some(ty) => match ty.as_tuple() {
-                Some(fields) => {
-                    frames.push((fields.iter(), Vec::new()));
-                    None
-                }
-                None => Some(Value::Tensor(operands.next().unwrap_or(Operand::Absent))),
-            },
-            None => frames.pop().map(|(_, values)| Value::Tuple(values.into())),
-        };
-        let Some((fields, values)) = frames.last_mut() else {
-            return value.unwrap_or(Value::Tensor(Operand::Absent));
-        };
-        values.extend(value);
-        next = fields.next();
-    }
 }
 
 fn operator_name(w: &Writer<'_>, id: ExprId) -> String {
@@ -108,7 +85,7 @@ fn write_expr(w: &mut Writer<'_>, id: ExprId) -> Result<()> {
                 let ret = module.ty(id);
                 let outputs =
                     ops::write(&mut Call { w, params, id, args: &call.args, ret, label, domain: "", replaced: None })?;
-                value_of(ret, &mut outputs.into_iter())
+                Value::of_type(ret, &mut outputs.into_iter())
             }
             Callee::Expr(callee) => match w.value(callee)? {
                 Value::Function(function) => write_call(w, id, function, &call.args)?,
@@ -172,7 +149,7 @@ fn write_if(w: &mut Writer<'_>, id: ExprId, cond: ExprId, branches: [ExprId; 2])
     let label = w.label(id, "If");
     let types = w.leaf_types(id);
     if types.is_empty() {
-        return Ok(value_of(w.module.ty(id), &mut std::iter::empty()));
+        return Ok(Value::of_type(w.module.ty(id), &mut std::iter::empty()));
     }
     let condition = w.leaves(cond)?;
     let mut graphs = Vec::with_capacity(2);
@@ -188,7 +165,7 @@ fn write_if(w: &mut Writer<'_>, id: ExprId, cond: ExprId, branches: [ExprId; 2])
     let attributes = ["then_branch", "else_branch"].into_iter().zip(graphs);
     let attributes = attributes.map(|(name, graph)| graph_attr(name, graph)).collect();
     let outputs = w.node(&label, Operator { attributes, ..Operator::new("If") }, &condition, types.len());
-    Ok(value_of(w.module.ty(id), &mut outputs.into_iter()))
+    Ok(Value::of_type(w.module.ty(id), &mut outputs.into_iter()))
 }
 
 /// State of a loop as ONNX has it: the trip count and the condition apart from the carried values.
@@ -274,7 +251,7 @@ fn write_loop(w: &mut Writer<'_>, id: ExprId, parts: &WhileLoop<'_>) -> Result<V
     let outputs = w.node(&label, operator, &inputs, types.len());
     let mut outputs = outputs.into_iter();
     for &index in &form.carried {
-        let value = value_of(w.module.ty(parts.params[index]), &mut outputs);
+        let value = Value::of_type(w.module.ty(parts.params[index]), &mut outputs);
         w.set(parts.params[index], value);
     }
     // The result may not read the number of the iteration or the condition, which end with the loop.
@@ -321,7 +298,7 @@ fn write_body(
     for &index in &form.carried {
         let param = parts.params[index];
         let names: Vec<Operand> = w.leaf_types(param).into_iter().map(|ty| input(w, "carried", ty)).collect();
-        let value = value_of(w.module.ty(param), &mut names.into_iter());
+        let value = Value::of_type(w.module.ty(param), &mut names.into_iter());
         w.set(param, value);
     }
     let bool_type = Type::scalar(DType::Bool);

@@ -112,6 +112,9 @@ fn write_main(w: &mut Writer<'_>, signature: &Signature) -> writer::Result<(Grap
     let main = w.module.globals.get("main").copied();
     let main = main.and_then(|id| Some((id, w.module.expr(id).as_function()?)));
     let Some((id, function)) = main else { return Err(Refusal::new("the module has no @main")) };
+    if w.units.is_too_deep {
+        return Err(Refusal::new("branches and functions that are nested too deeply"));
+    }
     let (inputs, dim_names) = ports::inputs(w, &function.params, signature)?;
     w.string_constants = strings::constants(w.module, &w.units, signature);
     w.enter(id)?;
@@ -133,15 +136,17 @@ fn finish(w: Writer<'_>, mut graph: GraphProto, outputs: Vec<Rc<str>>) -> Model 
         prune(&mut function.node, &mut live);
     }
     let final_names = w.names.finish(&mut graph, &mut functions);
-    let weights = w.initializers.into_iter().filter(|(name, _)| live.contains(name));
-    let weights = weights.filter_map(|(name, tensor)| Some((final_names.get(&name)?.to_string(), tensor))).collect();
-    let strings = w.string_initializers.into_iter().filter(|tensor| live.contains(tensor.name.as_str()));
-    graph.initializer = strings
-        .map(|tensor| {
-            let name = final_names.get(tensor.name.as_str()).map_or_else(String::new, |name| name.to_string());
-            TensorProto { name, ..tensor }
-        })
-        .collect();
+    let final_name = |name: &str| final_names.get(name).filter(|_| live.contains(name)).cloned();
+    let weights = w.initializers.into_iter().filter_map(|(name, tensor)| Some((final_name(&name)?, tensor)));
+    let mut weights: Vec<_> = weights.collect();
+    weights.sort_by_key(|((position, _), _)| *position);
+    let weights = weights.into_iter().map(|((_, name), tensor)| (name.to_string(), tensor)).collect();
+    let strings = w.string_initializers.into_iter();
+    let strings = strings.filter_map(|tensor| Some((final_name(&tensor.name)?, tensor)));
+    let mut strings: Vec<_> = strings.collect();
+    strings.sort_by_key(|((position, _), _)| *position);
+    let named = |((_, name), tensor): ((usize, Rc<str>), TensorProto)| TensorProto { name: name.to_string(), ..tensor };
+    graph.initializer = strings.into_iter().map(named).collect();
     let domains: BTreeSet<&str> = functions.iter().map(|function| function.domain.as_str()).collect();
     let mut opset_import = vec![OperatorSetIdProto { domain: String::new(), version: w.opset }];
     opset_import.extend(domains.into_iter().map(|domain| OperatorSetIdProto { domain: domain.to_owned(), version: 1 }));

@@ -7,7 +7,7 @@ use crate::proto::{GraphProto, ValueInfoProto};
 use byoc_ir::interface::{PortInfo, PortKind, Signature};
 use byoc_ir::ir::{Dim, ExprId, TensorType, Type};
 use byoc_ir::tensor::DType;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Declares a value inside the model; something else than a tensor is declared without dimensions.
@@ -84,22 +84,23 @@ pub fn inputs(w: &mut Writer<'_>, params: &[ExprId], signature: &Signature) -> R
     signature.outputs.iter().for_each(|port| w.names.unique.reserve(&port.name));
     let mut infos = Vec::with_capacity(values.len());
     let mut operands = vec![Operand::Bytes; types.len()];
+    let mut names = BTreeSet::new();
     for value in &values {
         let ty = tensor_type(types[value.position], "input", value.name)?;
         w.names.unique.reserve(value.name);
         dim_names.add(value.port, ty);
         infos.push(dim_names.declare(value.name, ty, value.has_strings()));
         operands[value.position] = Operand::Name(value.name.into());
+        if !names.insert(value.name) {
+            return Err(Refusal::new(format!("two inputs of the name \"{}\"", value.name)));
+        }
         if value.has_strings() {
             w.mark_strings([&operands[value.position]]);
         }
     }
-    let mut operands = operands.into_iter().map(Value::Tensor);
+    let mut operands = operands.into_iter();
     for &param in params {
-        let value = match w.module.ty(param) {
-            Type::Tuple(_) => Value::Tuple(operands.by_ref().take(w.leaf_types(param).len()).collect()),
-            _ => operands.next().unwrap_or(Value::Tensor(Operand::Absent)),
-        };
+        let value = Value::of_type(w.module.ty(param), &mut operands);
         w.set(param, value);
     }
     Ok((infos, dim_names))
@@ -116,17 +117,29 @@ pub fn outputs(
     let values = values_of(&signature.outputs, types.len(), "output")?;
     let leaves = w.leaves(body)?;
     let mut results = Vec::with_capacity(values.len());
+    let mut taken: BTreeSet<&str> = signature.inputs.iter().map(|port| port.name.as_str()).collect();
     for value in &values {
         let result = leaves.get(value.position).cloned().unwrap_or(Operand::Absent);
         if value.has_strings() != w.has_strings(&result) && !matches!(result, Operand::Refused) {
             return Err(Refusal::new(format!("output \"{}\": strings of which the bytes are computed", value.name)));
         }
-        results.push(result);
+        // An input may be an output as it is.
+        let is_passed = matches!(&result, Operand::Name(name) if **name == *value.name);
+        if !is_passed && !taken.insert(value.name) {
+            return Err(Refusal::new(format!("output \"{}\": a name that an input or another output has", value.name)));
+        }
+        results.push((result, is_passed));
     }
-    let (mut graph, names) = w.finish_graph("main", &results);
-    for (value, own) in values.iter().zip(&names) {
+    let computed: Vec<Operand> =
+        results.iter().filter(|(_, is_passed)| !is_passed).map(|(result, _)| result.clone()).collect();
+    let (mut graph, names) = w.finish_graph("main", &computed);
+    let mut own_names = names.iter();
+    for (value, (_, is_passed)) in values.iter().zip(&results) {
         let ty = tensor_type(types[value.position], "output", value.name)?;
-        w.names.fix(own, value.name);
+        let own = if *is_passed { None } else { own_names.next() };
+        if let Some(own) = own {
+            w.names.fix(own, value.name);
+        }
         graph.output.push(dim_names.declare(value.name, ty, value.has_strings()));
     }
     Ok((graph, names))

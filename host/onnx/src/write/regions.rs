@@ -23,7 +23,11 @@ pub fn write(
     let Some(definition) = w.module.expr(function).as_function() else {
         return Err(Refusal::new("a call of a value that is no function"));
     };
-    let symbol = definition.attrs.str("global_symbol").unwrap_or("region").to_owned();
+    let mut symbol = definition.attrs.str("global_symbol").unwrap_or("region").to_owned();
+    let calls = w.functions.iter().filter(|function| function.name.starts_with(&symbol)).count();
+    if calls > 0 {
+        symbol = format!("{symbol}.{calls}");
+    }
     let domain = format!("{DOMAIN}.{backend}");
     let mut inputs = Vec::new();
     for &arg in args {
@@ -37,10 +41,7 @@ pub fn write(
         let fresh: Vec<Rc<str>> =
             (0..fields).map(|_| w.names.temporary(Base::Label(format!("{symbol}.input")))).collect();
         names.extend(fresh.iter().cloned());
-        let mut values = fresh.into_iter().map(|name| Value::Tensor(Operand::Name(name)));
-        let is_tuple = w.module.ty(param).as_tuple().is_some();
-        let value =
-            if is_tuple { Value::Tuple(values.collect()) } else { values.next().unwrap_or(Value::Tuple([].into())) };
+        let value = Value::of_type(w.module.ty(param), &mut fresh.into_iter().map(Operand::Name));
         w.set(param, value);
     }
     let unit = w.units.opened(function, 0);
@@ -71,11 +72,7 @@ pub fn write(
     let label = w.label(id, &symbol);
     let operator = Operator { domain: &domain, doc_string: w.sources(id), ..Operator::new(&symbol) };
     let results = w.node(&label, operator, &inputs, outputs.len());
-    let mut results = results.into_iter().map(Value::Tensor);
-    Ok(match w.module.ty(id).as_tuple() {
-        Some(_) => Value::Tuple(results.collect()),
-        None => results.next().unwrap_or(Value::Tuple([].into())),
-    })
+    Ok(Value::of_type(w.module.ty(id), &mut results.into_iter()))
 }
 
 /// Returns the names that a graph reads and neither computes nor has as inputs, in order of first use.

@@ -7,6 +7,9 @@ use byoc_ir::ir::{Callee, Expr, ExprId, Id, IndexVec, Module, ScopeId, Scopes, W
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
+/// Maximum nesting depth of units, functions included; deeper ones have no form in ONNX.
+const MAX_NESTING: usize = 256;
+
 /// Units of a module.
 pub struct Units<'m> {
     module: &'m Module,
@@ -20,6 +23,8 @@ pub struct Units<'m> {
     loops: HashSet<ExprId>,
     /// Values of outer units that the units of an expression read.
     captures: HashMap<ExprId, Vec<ExprId>>,
+    /// True if units are nested too deeply to be written, so that the captures are incomplete.
+    pub is_too_deep: bool,
     /// Only user of an expression; absent if there are several.
     only_user: HashMap<ExprId, ExprId>,
 }
@@ -41,6 +46,7 @@ impl<'m> Units<'m> {
             bound: HashMap::new(),
             loops: HashSet::new(),
             captures: HashMap::new(),
+            is_too_deep: false,
             only_user: HashMap::new(),
         };
         units.bind_variables();
@@ -75,12 +81,17 @@ impl<'m> Units<'m> {
             self.for_each_own_operand(id, |operand| operands.push(operand));
             for &operand in &operands {
                 let Some(outer) = self.unit(operand).filter(|&outer| outer != unit) else { continue };
-                let mut inner = unit;
+                let (mut inner, mut steps) = (unit, 0);
                 while let Some(opener) = self.scopes.tree[inner].opener {
                     inner = self.unit_of[self.scopes.tree[inner].parent];
                     if inner == outer {
                         self.captures.entry(opener).or_default().push(operand);
                         break;
+                    }
+                    steps += 1;
+                    if steps > MAX_NESTING {
+                        self.is_too_deep = true;
+                        return;
                     }
                 }
             }

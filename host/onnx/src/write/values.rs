@@ -1,7 +1,7 @@
 //! Values in the written model, and their names.
 
 use crate::proto::Bytes;
-use byoc_ir::ir::ExprId;
+use byoc_ir::ir::{ExprId, Type};
 use byoc_ir::tensor::Tensor;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -86,6 +86,29 @@ pub enum Value {
 }
 
 impl Value {
+    /// Combines tensors to a value of a type.
+    pub fn of_type(ty: &Type, operands: &mut impl Iterator<Item = Operand>) -> Value {
+        let mut frames: Vec<(std::slice::Iter<'_, Type>, Vec<Value>)> = Vec::new();
+        let mut next = Some(ty);
+        loop {
+            let value = match next.take() {
+                Some(ty) => match ty.as_tuple() {
+                    Some(fields) => {
+                        frames.push((fields.iter(), Vec::new()));
+                        None
+                    }
+                    None => Some(Value::Tensor(operands.next().unwrap_or(Operand::Absent))),
+                },
+                None => frames.pop().map(|(_, values)| Value::Tuple(values.into())),
+            };
+            let Some((fields, values)) = frames.last_mut() else {
+                return value.unwrap_or(Value::Tensor(Operand::Absent));
+            };
+            values.extend(value);
+            next = fields.next();
+        }
+    }
+
     /// Returns the tensors of the value from left to right, with nested tuples flattened; `None` if it holds a function.
     pub fn leaves(&self) -> Option<Vec<Operand>> {
         let (mut leaves, mut stack) = (Vec::new(), vec![self]);

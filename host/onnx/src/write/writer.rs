@@ -8,7 +8,7 @@ use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, TensorP
 use crate::sources;
 use crate::tensor::STRING;
 use byoc_ir::ir::{Expr, ExprId, Module, OriginId, Origins, Type};
-use byoc_ir::tensor::Tensor;
+use byoc_ir::tensor::{DType, Tensor};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -87,8 +87,10 @@ pub struct Writer<'m> {
     pub faults: BTreeMap<(String, String), Fault>,
     /// Functions that are being written where they are called.
     pub calls: Vec<ExprId>,
-    /// Integers that were narrowed, with the values before.
-    pub narrowed: HashMap<Rc<str>, Operand>,
+    /// Results of casts that another cast undoes: the value before, and its type.
+    pub casts: HashMap<Rc<str>, (Operand, DType)>,
+    /// Results of Reshape, with operand and its dimensions.
+    pub reshaped: HashMap<Rc<str>, (Operand, Vec<i64>)>,
     /// Results of Transpose, with operand and permutation.
     pub transposed: HashMap<Rc<str>, (Operand, Vec<usize>)>,
     /// Nodes that equal ones replace, by graph: conversions of quantized values.
@@ -97,6 +99,8 @@ pub struct Writer<'m> {
     pub reals: HashMap<ExprId, Operand>,
     /// Scale and zero point of quantized values, by expression.
     pub quantized: HashMap<ExprId, (Operand, Operand)>,
+    /// First results of operators without the rows that pad them, by call.
+    pub unpadded: HashMap<ExprId, Operand>,
     /// Operators that the one before them has done.
     pub absorbed: HashSet<ExprId>,
     values: HashMap<ExprId, Value>,
@@ -122,11 +126,13 @@ impl<'m> Writer<'m> {
             string_names: HashSet::new(),
             faults: BTreeMap::new(),
             calls: Vec::new(),
-            narrowed: HashMap::new(),
+            casts: HashMap::new(),
+            reshaped: HashMap::new(),
             transposed: HashMap::new(),
             shared: HashMap::new(),
             reals: HashMap::new(),
             quantized: HashMap::new(),
+            unpadded: HashMap::new(),
             absorbed: HashSet::new(),
             values: HashMap::new(),
             initializer_names: HashMap::new(),
@@ -253,7 +259,7 @@ impl<'m> Writer<'m> {
     /// Appends a node to the innermost graph, and returns its results.
     pub fn node(&mut self, label: &str, op: Operator<'_>, inputs: &[Operand], outputs: usize) -> Vec<Operand> {
         let name = self.names.temporary(Base::Label(label.to_owned()));
-        let input = inputs.iter().enumerate().map(|(i, input)| self.input_name(op.op_type, i, input)).collect();
+        let input = inputs.iter().map(|input| self.input_name(input)).collect();
         let mut results = vec![name.clone()];
         for i in 1..outputs {
             results.push(self.names.temporary(Base::Result(name.clone(), i)));
@@ -281,16 +287,17 @@ impl<'m> Writer<'m> {
             let is_linear = ["Conv", "ConvTranspose", "Gemm"].contains(&node.op_type.as_str());
             is_linear && node.input.len() == 2 && node.output.first().is_some_and(|output| **output == **value)
         };
-        let Some(node) = last.filter(takes_bias) else { return false };
-        let op = node.op_type.clone();
-        let input = self.input_name(&op, 2, bias);
+        if !last.as_ref().is_some_and(takes_bias) {
+            return false;
+        }
+        let input = self.input_name(bias);
         if let Some(node) = self.graph().nodes.last_mut() {
             node.input.push(input);
         }
         true
     }
 
-    fn input_name(&mut self, op: &str, i: usize, input: &Operand) -> String {
+    fn input_name(&mut self, input: &Operand) -> String {
         match input {
             Operand::Absent | Operand::Bytes | Operand::Refused => String::new(),
             Operand::Name(name) => name.to_string(),
@@ -299,7 +306,7 @@ impl<'m> Writer<'m> {
                 if let Some(name) = self.initializer_names.get(&key) {
                     return name.to_string();
                 }
-                let name = self.names.temporary(Base::Input(input_role(op, i)));
+                let name = self.names.temporary(Base::Input);
                 self.initializer_names.insert(key, name.clone());
                 self.initializers.push((name.clone(), tensor.clone()));
                 name.to_string()
@@ -309,7 +316,7 @@ impl<'m> Writer<'m> {
                 if let Some(name) = self.initializer_names.get(&key) {
                     return name.to_string();
                 }
-                let name = self.names.temporary(Base::Input(input_role(op, i)));
+                let name = self.names.temporary(Base::Input);
                 self.initializer_names.insert(key, name.clone());
                 self.string_initializers.push(TensorProto {
                     name: name.to_string(),
@@ -357,19 +364,4 @@ impl<'a> Operator<'a> {
     pub fn new(op_type: &'a str) -> Operator<'a> {
         Operator { op_type, domain: "", attributes: Vec::new(), doc_string: String::new() }
     }
-}
-
-/// Returns the part of an initializer's name that tells what the node uses it for.
-fn input_role(op: &str, i: usize) -> String {
-    let role = match (op, i) {
-        ("Conv" | "ConvTranspose" | "ConvInteger" | "Gemm" | "MatMul" | "MatMulInteger", 1) => "weight",
-        ("Conv" | "ConvTranspose" | "Gemm", 2) => "bias",
-        ("QuantizeLinear" | "DequantizeLinear", 0) => "values",
-        ("QuantizeLinear" | "DequantizeLinear", 1) => "scale",
-        ("QuantizeLinear" | "DequantizeLinear", 2) => "zero_point",
-        ("Reshape" | "Expand", 1) => "shape",
-        ("Unsqueeze" | "Squeeze" | "ReduceSum", 1) => "axes",
-        _ => return format!("input_{i}"),
-    };
-    role.to_owned()
 }

@@ -96,7 +96,7 @@ fn take(c: &mut Call<'_, '_>) -> Result<Outputs> {
             (0, Dim::product(&data.dims).unwrap_or(Dim::Any))
         }
     };
-    let positions = match wrapped_indices(c, &mode)? {
+    let positions = match wrapped_indices(c, 1).filter(|_| mode != "wrap") {
         Some(raw) => raw,
         None => {
             let raw = indices(c, 1)?;
@@ -141,22 +141,23 @@ fn take_in_batches(c: &mut Call<'_, '_>, x: &Operand, positions: &Operand, axis:
 }
 
 /// Returns the indices before where(i < 0, i + n, i), the form that the reader gives to them: Gather does the same.
-fn wrapped_indices(c: &Call<'_, '_>, mode: &str) -> Result<Option<Operand>> {
+fn wrapped_indices(c: &Call<'_, '_>, i: usize) -> Option<Operand> {
     let call = |id: ExprId| {
         let (op, call) = c.w.module.expr(id).as_op_call()?;
         Some((op::get(op).name, &call.args[..]))
     };
-    let parts = || match call(c.args[1])? {
+    let parts = || match call(*c.args.get(i)?)? {
         ("where", &[test, sum, index]) => match (call(test)?, call(sum)?) {
             (("less", &[a, _]), ("add", &[b, _])) if a == index && b == index => Some(index),
             _ => None,
         },
         _ => None,
     };
-    let Some(index) = parts().filter(|_| mode != "wrap") else { return Ok(None) };
+    let index = parts()?;
     let dtype = c.w.module.ty(index).as_tensor().map(|ty| ty.dtype);
     let is_index = matches!(dtype, Some(DType::I32 | DType::I64));
-    Ok(c.w.value(index)?.leaves().filter(|leaves| leaves.len() == 1 && is_index).map(|mut leaves| leaves.remove(0)))
+    let leaves = c.w.value(index).ok()?.leaves()?;
+    leaves.into_iter().next().filter(|_| is_index)
 }
 
 /// Brings indices into the range of the axis, unless they are known to be in it.
@@ -195,6 +196,8 @@ fn one_hot(c: &mut Call<'_, '_>, depth: Operand) -> Result<Outputs> {
     let is_known = raw.constant().and_then(|tensor| tensor.view().to_i64s()).is_some_and(|v| v.iter().all(|&i| i >= 0));
     let positions = if is_known {
         raw
+    } else if let Some(index) = wrapped_indices(c, 0) {
+        c.cast(&index, from, DType::I64)?
     } else {
         let is_negative = c.apply("Less", &[&raw, &scalar(dtype, 0.0)]);
         c.apply("Where", &[&is_negative, &depth, &raw])

@@ -11,7 +11,8 @@ pub const ROWS: &[Row] = &[
     ("dyn.nn.pad", |c| {
         let width = c.int_vector(1)?;
         let transposed = c.transpose(&width, &[1, 0]);
-        let pads = c.reshape(&transposed, &[-1])?;
+        let count = 2 * c.rank(0)? as i64;
+        let pads = c.reshape(&transposed, &[count])?;
         pad(c, pads, 2)
     }),
     ("nn.col2im", col2im),

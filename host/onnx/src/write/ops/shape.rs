@@ -70,7 +70,8 @@ pub const ROWS: &[Row] = &[
 /// Writes a reshape whose codes ONNX has as well; other codes are replaced by the dimensions of the result.
 fn reshape(c: &mut Call<'_, '_>) -> Result<Outputs> {
     let (x, shape, allowzero) = (c.arg(0)?, c.params.ints("newshape"), c.params.bool("allowzero"));
-    if shape.iter().any(|&code| code < -1) {
+    let known = known_dims(&c.result()?.dims).filter(|dims| !dims.contains(&0));
+    if known.is_some() || shape.iter().any(|&code| code < -1) {
         return reshape_to_type(c);
     }
     let mut attrs = Vec::new();
@@ -85,7 +86,15 @@ fn reshape(c: &mut Call<'_, '_>) -> Result<Outputs> {
 fn reshape_to_type(c: &mut Call<'_, '_>) -> Result<Outputs> {
     let (x, data, result) = (c.arg(0)?, c.ty(0)?, c.result()?);
     if let Some(shape) = known_dims(&result.dims) {
-        return single(c.reshape(&x, &shape)?);
+        let count = c.w.graph().nodes.len();
+        let result = c.reshape(&x, &shape)?;
+        // Only a new value is in the graph in which it is found again.
+        if let (Operand::Name(name), Some(before)) = (&result, known_dims(&data.dims))
+            && c.w.graph().nodes.len() > count
+        {
+            c.w.reshaped.insert(name.clone(), (x, before));
+        }
+        return single(result);
     }
     let code = |(axis, dim): (usize, &Dim)| match dim {
         Dim::Fixed(size) => *size as i64,

@@ -4,6 +4,7 @@ use super::super::call::{Call, Outputs, int_vector, normal_axis};
 use super::super::values::Operand;
 use super::super::writer::{Refusal, Result};
 use super::{Row, single};
+use byoc_ir::ir::Expr;
 use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
@@ -64,6 +65,9 @@ fn computed(c: &mut Call<'_, '_>) -> Result<Outputs> {
     if c.params.string("slice_mode") != "end" {
         return Err(Refusal::new("a slice of computed sizes"));
     }
+    if let Some(rows) = selected_rows(c) {
+        return single(rows);
+    }
     let x = c.arg(0)?;
     let vector = |c: &mut Call<'_, '_>, i: usize| {
         let value = c.arg(i)?;
@@ -81,6 +85,19 @@ fn computed(c: &mut Call<'_, '_>) -> Result<Outputs> {
     };
     let steps = if is_one(&steps) { Operand::Absent } else { steps };
     single(c.node("Slice", &[x, begin, end, axes, steps], Vec::new()))
+}
+
+/// Returns the first result of an operator without the rows that pad it, if that is what a slice selects: as many rows as the
+/// second result says.
+fn selected_rows(c: &Call<'_, '_>) -> Option<Operand> {
+    let field = |i: usize, field: u32| match c.w.module.expr(*c.args.get(i)?) {
+        Expr::Project { tuple, index } if *index == field => Some(*tuple),
+        _ => None,
+    };
+    let call = field(0, 0).filter(|&call| field(2, 1) == Some(call))?;
+    let all = |i: usize, value: i64| c.known_ints(i).is_some_and(|values| values == [value]);
+    let is_selection = all(1, 0) && all(3, 1) && c.params.opt_ints("axes") == Some(vec![0]) && c.args.len() == 4;
+    c.w.unpadded.get(&call).filter(|_| is_selection).cloned()
 }
 
 fn slice_like(c: &mut Call<'_, '_>) -> Result<Outputs> {

@@ -60,7 +60,8 @@ fn non_max_suppression(c: &mut Call<'_, '_>) -> Result<Outputs> {
     };
     let missing = c.apply("Sub", &[&rows, &number]);
     let pads = c.concat(&[int_vector(&[0, 0]), missing, int_vector(&[0])], 0);
-    let padded = c.node("Pad", &[selected, pads, scalar(DType::I64, 0.0)], Vec::new());
+    let padded = c.node("Pad", &[selected.clone(), pads, scalar(DType::I64, 0.0)], Vec::new());
+    c.w.unpadded.insert(c.id, selected);
     Ok(vec![padded, number])
 }
 
