@@ -51,6 +51,22 @@ fn regions_become_local_functions() {
 }
 
 #[test]
+fn constants_of_regions_are_inputs_of_functions() {
+    let dir = tempfile::tempdir().unwrap();
+    let (program, model) = (file(dir.path(), "p.relay"), file(dir.path(), "p.onnx"));
+    let text = "#[version = \"0.0.5\"]
+def @main(%x: Tensor[(2), float32]) { (@a(%x), add(%x, add(1f, 2f))) }
+def @a(%x: Tensor[(2), float32], Compiler=\"t\", Primitive=1, global_symbol=\"a\") { add(%x, add(1f, 2f)) }
+";
+    std::fs::write(&program, text).unwrap();
+    byoc(["opt", &program, "-o", &model]).ok();
+    let again = file(dir.path(), "again.relay");
+    byoc(["opt", &model, "--pass", "fold_constant", "-o", &again]).ok();
+    let text = std::fs::read_to_string(&again).unwrap();
+    assert!(text.contains("add(%x, 3f)"), "{text}");
+}
+
+#[test]
 fn programs_become_models_and_models_programs() {
     let dir = tempfile::tempdir().unwrap();
     let (program, model, again) =

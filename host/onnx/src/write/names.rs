@@ -46,13 +46,14 @@ impl Names {
     /// that were given.
     pub fn finish(self, graph: &mut GraphProto, functions: &mut [FunctionProto]) -> HashMap<Rc<str>, (usize, Rc<str>)> {
         let mut finisher = Finisher { names: self, done: HashMap::new(), node_names: HashMap::new() };
+        // Constants of a function are named after the node that calls it.
+        finisher.nodes(&mut graph.node);
+        graph.output.iter_mut().for_each(|output| finisher.replace(&mut output.name, String::new));
         for function in functions.iter_mut() {
             function.input.iter_mut().for_each(|name| finisher.replace(name, String::new));
             finisher.nodes(&mut function.node);
             function.output.iter_mut().for_each(|name| finisher.replace(name, String::new));
         }
-        finisher.nodes(&mut graph.node);
-        graph.output.iter_mut().for_each(|output| finisher.replace(&mut output.name, String::new));
         finisher.done
     }
 }

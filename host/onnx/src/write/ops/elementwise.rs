@@ -13,6 +13,9 @@ use byoc_ir::tensor::DType;
 pub const ROWS: &[Row] = &[
     ("acos", |c| real(c, "Acos")),
     ("acosh", |c| real(c, "Acosh")),
+    ("annotation.checkpoint", |c| same(c, "Identity")),
+    ("annotation.compiler_begin", |c| same(c, "Identity")),
+    ("annotation.compiler_end", |c| same(c, "Identity")),
     ("annotation.stop_fusion", |c| same(c, "Identity")),
     ("asin", |c| real(c, "Asin")),
     ("asinh", |c| real(c, "Asinh")),
@@ -25,6 +28,7 @@ pub const ROWS: &[Row] = &[
     ("copy", |c| same(c, "Identity")),
     ("cos", |c| real(c, "Cos")),
     ("cosh", |c| real(c, "Cosh")),
+    ("device_copy", |c| same(c, "Identity")),
     ("equal", |c| compare(c, "Equal", false)),
     ("erf", |c| real(c, "Erf")),
     ("exp", |c| real(c, "Exp")),
