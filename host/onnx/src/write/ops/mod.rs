@@ -3,6 +3,7 @@
 //! A function appends the nodes of a call and returns its results. Where ONNX lacks the operator, the function composes it
 //! from others; what has no form is refused with a reason, and with the lowest operator set that has it, if there is one.
 
+mod contraction;
 mod conv;
 mod create;
 mod elementwise;
@@ -35,6 +36,7 @@ type Write = fn(&mut Call<'_, '_>) -> Result<Outputs>;
 type Row = (&'static str, Write);
 
 const TABLES: &[&[Row]] = &[
+    contraction::ROWS,
     conv::ROWS,
     create::ROWS,
     elementwise::ROWS,
