@@ -1,5 +1,5 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `docs`, `fuzz`,
-//! `sanitize`, `onnx-suite`, `onnx-fuzz`, `export`, `exports`, `vta`, `conformance`, `package`,
+//! `sanitize`, `onnx-suite`, `test-written`, `onnx-fuzz`, `export`, `exports`, `vta`, `conformance`, `package`,
 //! `capi`, `wheel`, `test-python`, `test-hostile`, `test-torch`, `test-tvm`, `test-ray`, `test-serve`, `test-packages`,
 //! `test-onnxruntime`, `test-sklearn`, `bench real`, `bench calls`, `bench serve`, `bench scaling`,
 //! `bench ray`, `soak`, `words`, `dist`, `test-arm`.
@@ -33,6 +33,7 @@ mod test;
 mod test_arm;
 mod wheel;
 mod words;
+mod written;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -92,6 +93,9 @@ usage: cargo xtask <task>
   onnx-suite [--backend NAME,...] [--every N] [--bless]
                           Run every n-th case of the ONNX backend suite on the given backends, and compare the
                           verdicts with the recorded ones; --bless records the verdicts of the host
+  test-written [--models DIR] [--stage STAGE] [--opset N] [--only TEXT]
+                          Read and write each passing case of the ONNX backend suite, or each model of DIR, and check what
+                          is written with onnx.checker, ONNX Runtime (both fetched) and byoc
   onnx-fuzz --seed N --count M [--backend NAME,...] [--out DIR] [--op NAME,...] [--large] [--table]
                           Compare M random ONNX graphs on the given backends with ONNX Runtime; mismatches are
                           minimized and written to DIR [default: target/onnx-fuzz]
@@ -155,6 +159,7 @@ fn main() -> ExitCode {
         ["bench", "ray", rest @ ..] => python::bench("ray_workers.py", rest, onednn::fetch_if_possible().as_deref()),
         ["bench", rest @ ..] => test::bench(rest),
         ["onnx-suite", rest @ ..] => onnx_suite::run(rest),
+        ["test-written", rest @ ..] => written::run(rest),
         ["onnx-fuzz", rest @ ..] => onnx_fuzz::run(rest),
         ["exports", rest @ ..] => exports::run(rest),
         ["export"] => test::export(),

@@ -74,7 +74,7 @@ pub fn run_in_ci(has_dnnl: bool) -> Result<(), String> {
 }
 
 /// Returns the directory of the cases, which are written once per version of `onnx`.
-fn cases() -> Result<PathBuf, String> {
+pub fn cases() -> Result<PathBuf, String> {
     let dir = target_dir().join("onnx-suite");
     let marker = dir.join("ready");
     if std::fs::read_to_string(&marker).is_ok_and(|version| version == ONNX) {

@@ -129,6 +129,20 @@ byoc_error *byoc_model_load_bytes(const byoc_session *session, const void *bytes
 byoc_error *byoc_model_save(const byoc_model *model, const char *path);
 void byoc_model_free(byoc_model *model);
 
+/* Options of byoc_export_onnx. */
+typedef struct byoc_onnx_options {
+    size_t struct_size;
+    const char *stage; /* "imported", "quantized" or "simplified"; NULL: "simplified" */
+    int64_t opset; /* operator set; 0: 17, or the lowest after it that has all operators */
+    int integer_form; /* nonzero: ConvInteger and MatMulInteger in place of QuantizeLinear and DequantizeLinear */
+    const byoc_dim *dims; /* sizes of dimensions, which stay symbolic otherwise */
+    size_t dim_count;
+} byoc_onnx_options;
+
+/* Writes a model (.onnx, .relay, or a directory in ONNX test-data layout) as ONNX at a stage of its compilation, and weights from
+   2 GB on to a file beside it; the files appear once they are complete. `options` may be NULL. */
+byoc_error *byoc_export_onnx(const char *model, const char *path, const byoc_onnx_options *options);
+
 /* Returns the placement of each operator, with the refusals of other backends, as the JSON of `byoc explain --json`. */
 const char *byoc_model_explanation(const byoc_model *model);
 /* Returns the plan of a run as JSON: functions with their steps, registers and arenas. */

@@ -6,6 +6,7 @@
 mod dlpack;
 mod error;
 mod model;
+mod onnx;
 mod options;
 mod run;
 mod session;

@@ -77,9 +77,9 @@ pub struct Port {
 
 /// Named dimension with its size.
 #[repr(C)]
-struct Dim {
-    name: *const c_char,
-    size: i64,
+pub struct Dim {
+    pub name: *const c_char,
+    pub size: i64,
 }
 
 /// Compilation options.

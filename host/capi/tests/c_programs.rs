@@ -149,6 +149,19 @@ fn strings_are_spans_and_bytes() {
 }
 
 #[test]
+fn models_are_written_as_onnx() {
+    let dir = install();
+    let program = build(&dir, &["cc", "-std=c11"], "tests/export.c", true);
+    let model = workspace().join("tests/digits/digits.onnx");
+    let output = Command::new(&program).arg(model).arg(dir.path().join("written.onnx")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.starts_with("image 2\n"), "{text}");
+    for error in ["expected imported, quantized or simplified", "E0508", "E0513", "model"] {
+        assert!(text.contains(error), "{error}: {text}");
+    }
+}
+
+#[test]
 fn after_a_fork_every_call_is_an_error() {
     let dir = install();
     let program = build(&dir, &["cc", "-std=c11"], "tests/fork.c", true);

@@ -195,16 +195,26 @@ pub struct RunArgs {
 
 /// Arguments of `byoc compile`.
 #[derive(Args, Debug)]
-#[command(group = clap::ArgGroup::new("product").required(true).args(["output", "emit"]))]
+#[command(group = clap::ArgGroup::new("product").required(true).multiple(true).args(["output", "emit"]))]
 pub struct CompileArgs {
     /// Model: a .onnx or .relay file, or a directory in ONNX test-data layout.
     pub model: PathBuf,
-    /// File for the artifact; - is standard output.
-    #[arg(short, long, value_name = "FILE.byoc")]
+    /// File for the artifact, or for what --emit onnx and --emit relay write; - is standard output.
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Stage of the compilation to print instead of writing an artifact.
+    /// Stage of the compilation to print instead of writing an artifact; onnx and relay write the model to the output.
     #[arg(long, value_enum)]
     pub emit: Option<Stage>,
+    /// Stage of the model that --emit onnx writes: imported, quantized (integers between quantizations), simplified (the
+    /// default), or partitioned, where each region is a local function.
+    #[arg(long, value_name = "STAGE", value_parser = ["imported", "quantized", "simplified", "partitioned"])]
+    pub stage: Option<String>,
+    /// Operator set of --emit onnx; by default 17, or the lowest after it that has all operators.
+    #[arg(long, value_name = "N")]
+    pub opset: Option<i64>,
+    /// Form of quantized operators of --emit onnx: qdq, or integer (ConvInteger, MatMulInteger).
+    #[arg(long, value_name = "FORM", value_parser = ["qdq", "integer"], default_value = "qdq")]
+    pub form: String,
     /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
@@ -215,6 +225,8 @@ pub struct CompileArgs {
 pub enum Stage {
     /// Simplified module.
     Relay,
+    /// Model as ONNX.
+    Onnx,
     /// Partitioned module.
     Partitioned,
     /// Input of the graph executor as JSON.
@@ -363,7 +375,7 @@ pub struct BenchArgs {
 #[derive(Args, Debug)]
 #[command(after_help = pass_list())]
 pub struct OptArgs {
-    /// Relay module.
+    /// Relay module, or an ONNX model.
     pub file: PathBuf,
     /// Passes to run, in order. Without passes the module is printed unchanged and need not type-check.
     #[arg(long = "pass", value_name = "PASS,...", value_delimiter = ',')]
@@ -393,9 +405,13 @@ pub struct OptArgs {
     /// Compiler whose functions the outline_ and mark_compiler_functions passes process; all by default.
     #[arg(long, value_name = "T")]
     pub compiler: Option<String>,
-    /// File for the result; standard output by default.
-    #[arg(short, long, value_name = "FILE.relay", conflicts_with = "expect")]
+    /// File for the result: .onnx, or .relay with its weights in a file next to it; standard output by default, with the
+    /// weights in the text.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "expect")]
     pub output: Option<PathBuf>,
+    /// Operator set of an .onnx output; by default 17, or the lowest after it that has all operators.
+    #[arg(long, value_name = "N")]
+    pub opset: Option<i64>,
     /// File with the expected module; the result is compared with it instead of printed.
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
@@ -604,9 +620,9 @@ pub struct QuantizeArgs {
     /// Samples of the model's inputs: an .npz file with an entry per input, an image directory, or random[:seed].
     #[arg(long, value_name = "DATA")]
     pub calibrate: String,
-    /// File for the quantized model, with its weights in a file next to it; - is standard output, with the weights in
-    /// the text.
-    #[arg(short, long, value_name = "FILE.relay")]
+    /// File for the quantized model: .onnx with QuantizeLinear and DequantizeLinear, or .relay with its weights in a file
+    /// next to it; - is standard output, Relay text with the weights in it.
+    #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Backends in priority order; the first quantization scheme that one of them declares is used.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]

@@ -1,10 +1,12 @@
 //! `byoc compile`: builds an artifact, or prints a stage of the compilation.
 
-use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
+use super::args::{BuildArgs, CompileArgs, DimChoice, InputArgs, SourceArgs, Stage};
 use super::inspect::blob_constant_size;
-use super::{escape, output, ready, render};
+use super::{escape, models_out, output, ready, render};
 use byoc::build::explanation::Totals;
+use byoc::build::written::{ModelStage, at_stage};
 use byoc::build::{Compiled, CompiledRegion, export};
+use byoc::frontend::LoadOptions;
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
@@ -16,8 +18,12 @@ use std::process::ExitCode;
 
 /// Runs `byoc compile`.
 pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
+    check_output(args)?;
     if let Some(path) = &args.output {
         output::check([path.as_path()])?;
+    }
+    if args.emit == Some(Stage::Onnx) {
+        return emit_onnx(args);
     }
     let session = ready::session(&args.build)?;
     let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
@@ -25,16 +31,23 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     let build = BuildArgs { source, keeps_optional: true, ..args.build.clone() };
     let build_output = ready::build(&args.model, &build, &session, &inputs)?;
     match args.emit {
-        Some(Stage::Relay) => print_module(&build_output.simplified)?,
+        Some(Stage::Relay) => match &args.output {
+            Some(path) if !output::is_stdout(path) => {
+                let options = models_out::options(None, &args.form);
+                models_out::write(path, &build_output.simplified, &build_output.signature, &options)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            _ => print_module(&build_output.simplified)?,
+        },
         Some(Stage::Partitioned) => print_module(&build_output.partitioned)?,
         Some(Stage::GraphJson) => println!("{:#}", export::graph_json(&build_output.partitioned)?),
         Some(Stage::RegionJson) => {
             export::region_json(&build_output.partitioned)?.iter().for_each(|g| println!("{g:#}"))
         }
         Some(Stage::Source) => print_source(&build_output.compiled, None)?,
-        None => {}
+        Some(Stage::Onnx) | None => {}
     }
-    if let Some(path) = &args.output {
+    if let Some(path) = args.output.as_ref().filter(|_| args.emit.is_none()) {
         let totals = &build_output.explanation.totals;
         let mut size = 0;
         let to_stdout = output::is_stdout(path);
@@ -60,6 +73,56 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
         }
         report_packed_constants(&build_output.compiled);
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that the name of the output fits what is written to it.
+fn check_output(args: &CompileArgs) -> Result<(), Diagnostic> {
+    let Some(path) = args.output.as_deref().filter(|path| !output::is_stdout(path)) else { return Ok(()) };
+    let (model, found) = (args.model.display(), path.display());
+    let (expected, help) = match args.emit {
+        Some(Stage::Onnx) if !models_out::is_onnx(path) => ("a .onnx file", "pass -o FILE.onnx".to_owned()),
+        Some(Stage::Relay) if !models_out::is_relay(path) => ("a .relay file", "pass -o FILE.relay".to_owned()),
+        None if models_out::is_onnx(path) => {
+            ("a file for an artifact", format!("write the model as ONNX: byoc compile {model} --emit onnx -o {found}"))
+        }
+        None if models_out::is_relay(path) => {
+            ("a file for an artifact", format!("write the model as Relay text: byoc opt {model} -o {found}"))
+        }
+        Some(Stage::Partitioned | Stage::GraphJson | Stage::RegionJson | Stage::Source) => {
+            ("no output file for a stage that is printed", "remove -o".to_owned())
+        }
+        _ => return Ok(()),
+    };
+    Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("expected {expected}, found {found}")).help(help))
+}
+
+/// Writes the model at a stage as ONNX.
+fn emit_onnx(args: &CompileArgs) -> Result<ExitCode, Failure> {
+    let Some(path) = &args.output else {
+        let message = "expected a file for the ONNX model, found none";
+        return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("pass -o FILE.onnx").into());
+    };
+    let options = models_out::options(args.opset, &args.form);
+    let stage = args.stage.as_deref().unwrap_or("simplified");
+    let Some(stage) = ModelStage::parse(stage) else {
+        let session = ready::session(&args.build)?;
+        let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
+        let output = ready::build(&args.model, &args.build, &session, &inputs)?;
+        models_out::write(path, &output.partitioned, &output.signature, &options)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    crate::log::log_to_stderr(args.build.diagnostics.verbose);
+    let mut load = LoadOptions::default();
+    for (name, choice) in &args.build.dims {
+        match choice {
+            DimChoice::Fixed(size) => drop(load.dims.insert(name.clone(), *size)),
+            DimChoice::Open(_) => drop(load.open.insert(name.clone())),
+        }
+    }
+    let model = at_stage(models_out::read(&args.model, load)?, stage)?;
+    model.warnings.iter().for_each(render::print_diagnostic);
+    models_out::write(path, &model.module, &model.signature, &options)?;
     Ok(ExitCode::SUCCESS)
 }
 

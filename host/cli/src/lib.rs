@@ -17,6 +17,7 @@ mod inputs;
 mod inspect;
 mod interrupt;
 mod log;
+mod models_out;
 mod ops;
 mod opt;
 mod output;

@@ -1,8 +1,8 @@
 //! `byoc opt`: runs passes on Relay text and prints the result, or compares the result with an expected module.
 
 use super::args::OptArgs;
-use super::{escape, output, render};
-use byoc::frontend::relay;
+use super::{escape, models_out, output, render};
+use byoc::frontend::{LoadOptions, Signature, relay};
 use byoc::runtime::error::Failure;
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{self, RunOptions};
@@ -30,11 +30,19 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
         manager::find(name)?;
     }
     output::check(args.output.as_deref())?;
-    if names.is_empty() && args.expect.is_none() {
-        write_result(args, &relay::read_verified(&args.file)?)?;
+    let to_onnx = args.output.as_deref().is_some_and(models_out::is_onnx);
+    let is_program = !to_onnx && !models_out::is_onnx(&args.file);
+    if names.is_empty() && args.expect.is_none() && is_program {
+        write_result(args, &relay::read_verified(&args.file)?, None)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let module = relay::read_typed(&args.file)?;
+    let (module, signature) = if is_program {
+        (relay::read_typed(&args.file)?, None)
+    } else {
+        let model = models_out::read(&args.file, LoadOptions::default())?;
+        model.warnings.iter().for_each(render::print_diagnostic);
+        (model.module, Some(model.signature))
+    };
     let mut print_module = |pass: &str, module: &Module| {
         if args.print_after.as_deref().is_some_and(|p| p == "all" || p == pass) {
             // The pass manager ends after a pass if the work is cancelled.
@@ -57,7 +65,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
         }
     }
     let Some(expected) = &args.expect else {
-        write_result(args, &output.module)?;
+        write_result(args, &output.module, signature.as_ref())?;
         return Ok(ExitCode::SUCCESS);
     };
     let expected_module = relay::read_typed(expected)?;
@@ -85,11 +93,19 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Writes the resulting module to the output file or to standard output.
-fn write_result(args: &OptArgs, module: &Module) -> Result<(), Diagnostic> {
+/// Writes the resulting module to the output file or to standard output. `signature` has the inputs and outputs of a model.
+fn write_result(args: &OptArgs, module: &Module, signature: Option<&Signature>) -> Result<(), Failure> {
     let path = args.output.as_deref().unwrap_or(Path::new("-"));
-    let text = text(module)?;
-    output::write(path, |file| file.write_all(text.as_bytes()))
+    match signature {
+        Some(signature) if models_out::is_onnx(path) || models_out::is_relay(path) => {
+            models_out::write(path, module, signature, &models_out::options(args.opset, "qdq"))
+        }
+        None if models_out::is_relay(path) => Ok(relay::write(path, module)?),
+        _ => {
+            let text = text(module)?;
+            Ok(output::write(path, |file| file.write_all(text.as_bytes()))?)
+        }
+    }
 }
 
 fn text(module: &Module) -> Result<String, Diagnostic> {

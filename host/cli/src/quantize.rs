@@ -1,13 +1,13 @@
 //! `byoc quantize`: quantizes a float model to int8.
 
 use super::args::QuantizeArgs;
-use super::{escape, output, ready, render, table};
+use super::{escape, models_out, output, ready, render, table};
 use byoc::build::backend::Backend;
-use byoc::frontend::relay;
 use byoc::io::image;
 use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;
 use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::DType;
 use byoc_ir::text::{PrintOptions, print};
 use byoc_quantize::report::{Report, Row};
 use byoc_quantize::scheme::Scheme;
@@ -19,10 +19,10 @@ use std::process::ExitCode;
 /// Quantizes a float model to int8 and writes the result.
 pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     let to_stdout = output::is_stdout(&args.output);
-    if !to_stdout && args.output.extension().is_none_or(|e| e != "relay") {
-        let message = format!("expected a .relay file for the output, found {}", args.output.display());
+    if !to_stdout && !models_out::is_onnx(&args.output) && !models_out::is_relay(&args.output) {
+        let message = format!("expected a .onnx or .relay file for the output, found {}", args.output.display());
         return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message)
-            .help("pass -o FILE.relay; the weights are written to FILE.relay.safetensors")
+            .help("pass -o FILE.onnx, or -o FILE.relay, whose weights are written to FILE.relay.safetensors")
             .into());
     }
     output::check([args.output.as_path()])?;
@@ -59,7 +59,8 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
         let text = print(&result.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).complete()?.text;
         output::write(&args.output, |file| file.write_all(text.as_bytes()))?;
     } else {
-        relay::write(&args.output, &result.module)?;
+        let options = models_out::options(None, "qdq");
+        models_out::write(&args.output, &result.module, &result.signature, &options)?;
     }
     if args.diagnostics.json {
         result.report.rows.iter().for_each(|row| println!("{}", row.to_json()));
@@ -81,7 +82,9 @@ fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
         return Ok(Scheme::parse(text)?);
     }
     if backends.is_empty() {
-        return Ok(Scheme::SYMMETRIC);
+        // Other runtimes have their fastest kernels for uint8 activations.
+        let other = Scheme { activation: DType::U8, symmetric: false, ..Scheme::SYMMETRIC };
+        return Ok(if models_out::is_onnx(&args.output) { other } else { Scheme::SYMMETRIC });
     }
     let backend_scheme = backends.iter().find_map(|b| Some((b.name.as_str(), b.description.quantization.as_ref()?)));
     let Some((name, backend_scheme)) = backend_scheme else {

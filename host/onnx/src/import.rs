@@ -7,11 +7,11 @@ use super::node::Node;
 use super::ops::strings;
 use super::proto::{ModelProto, NodeProto, STANDARD_DOMAIN, is_standard_domain};
 use super::state::{ConversionState, Error, Result};
-use super::{NEWEST_OPSET, OLDEST_OPSET, invalid_model, model_signature, ops, schema};
+use super::{NEWEST_OPSET, OLDEST_OPSET, invalid_model, model_signature, ops, schema, sources};
 use byoc_ir::cancel::{self, Ticks};
 use byoc_ir::diag::{Diagnostic, MAX_REPORTED, Reports, Severity, codes, list, nearest};
 use byoc_ir::interface::{Identifiers, LoadOptions, Loaded, PortKind, Signature, bind};
-use byoc_ir::ir::{ExprId, Origins, Source, Type};
+use byoc_ir::ir::{ExprId, OriginId, Origins, Source, Type};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Converts a model to a module.
@@ -233,8 +233,7 @@ fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position:
         }
         inputs.push(value);
     }
-    let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
-    let origin = conversion.builder.module.origins.add_source(source);
+    let origin = add_sources(conversion, proto, &label);
     let mut converter = ops::converter(&proto.domain, &proto.op_type, flat.version()).ok_or_else(|| {
         let message = format!("unsupported operator {} (opset {})", proto.op_type, flat.version());
         Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
@@ -274,6 +273,17 @@ fn convert_node(conversion: &mut ConversionState<'_>, flat: &FlatNode, position:
         conversion.bind_name(name, value).map_err(|error| node_error(*error, &label, &proto.op_type))?;
     }
     Ok(())
+}
+
+/// Records the node as the origin of its expressions, or the operators that it combines if byoc wrote it.
+fn add_sources(conversion: &mut ConversionState<'_>, proto: &NodeProto, label: &str) -> OriginId {
+    let origins = &mut conversion.builder.module.origins;
+    let combined = sources::parse(&proto.doc_string);
+    let added: Vec<OriginId> = combined.into_iter().map(|source| origins.add_source(source)).collect();
+    match added.is_empty() {
+        true => origins.add_source(Source { name: label.into(), op: proto.op_type.as_str().into() }),
+        false => origins.union_all(added),
+    }
 }
 
 /// Prefixes a diagnostic with the node. An error from the type relation of a Relay operator is mapped to a frontend

@@ -11,8 +11,10 @@
 //! | `import` | model checks, and conversion of the graph node by node |
 //! | `state` | state of the conversion: values by name, constants, folding |
 //! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
+//! | `sources` | the operators that a written node combines, in its doc string |
 //! | `size`, `open` | integer expressions over symbolic dimensions, and calls that use them |
 //! | `ops` | converters, one file per operator family, and their table |
+//! | [`write`] | the other direction: from modules to models |
 //!
 //! A call with constant arguments is folded immediately if that is cheap; this removes the shape arithmetic that
 //! exporters emit.
@@ -32,8 +34,10 @@ mod port;
 pub mod proto;
 mod schema;
 mod size;
+mod sources;
 mod state;
 pub mod tensor;
+pub mod write;
 
 use byoc_files::mapped;
 use byoc_ir::cancel::{self, Ticks};

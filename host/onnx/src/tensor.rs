@@ -208,7 +208,7 @@ fn unpack(dtype: DType, shape: &[usize], packed_bytes: &[u8]) -> Result<Tensor, 
 }
 
 /// Packs elements of fewer than 8 bits, the first into the lowest bits.
-fn pack(dtype: DType, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn pack(dtype: DType, bytes: &[u8]) -> Vec<u8> {
     let (bits, elements_per_byte) = (dtype.bits(), 8 / dtype.bits());
     let pack_byte = |chunk: &[u8]| {
         let mask = u8::MAX >> (8 - bits);

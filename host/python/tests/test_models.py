@@ -581,6 +581,23 @@ def test_progress(digits: Case) -> None:
     assert len(stages) > 2
 
 
+def test_models_out(tmp_path: Path, digits: Case) -> None:
+    written = byoc.export_onnx(digits.path, tmp_path / "digits.onnx", stage="imported", opset=20)
+    model = onnx.load(written)
+    onnx.checker.check_model(model, full_check=True)
+    assert model.opset_import[0].version == 20
+    assert [info.name for info in model.graph.input] == ["image"]
+    image = digits.feeds["image"]
+    outputs = onnxruntime.InferenceSession(written).run(None, {"image": image})
+    assert close(byoc.compile(written)(image), outputs[0])
+    byoc.quantize(DIGITS, DIGITS.parent / "calibration.npz", tmp_path / "int8.onnx")
+    int8 = onnxruntime.InferenceSession(tmp_path / "int8.onnx").run(None, {"image": image})
+    assert (int8[0].argmax(axis=1) == outputs[0].argmax(axis=1)).all()
+    with pytest.raises(byoc.ModelError) as caught:
+        byoc.export_onnx(digits.path, tmp_path / "x.onnx", opset=12)
+    assert caught.value.code == "E0508"
+
+
 def test_verify_and_quantize(tmp_path: Path, digits: Case) -> None:
     results = byoc.verify(ROOT / "tests" / "models" / "gru", arguments=["--isolate-cases"])
     assert results and results[0]["status"] == "pass", results

@@ -36,7 +36,7 @@ pub mod source;
 pub mod weight_inputs;
 pub mod weights;
 
-use byoc::frontend;
+use byoc::frontend::{self, Signature};
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::Pool;
 use byoc_ir::diag::{Diagnostic, codes, nearest};
@@ -98,6 +98,8 @@ pub struct Options {
 pub struct QuantizedModel {
     /// Module with qnn operators.
     pub module: Module,
+    /// Inputs and outputs of the module, under the names of the float model.
+    pub signature: Signature,
     /// Per-layer report.
     pub report: Report,
     /// Non-fatal diagnostics.
@@ -193,7 +195,7 @@ pub fn quantize(
         quantized: layers.len() - float_layers.len(),
         layers: layers.len(),
     };
-    Ok(QuantizedModel { module: rewritten_model.module, report, warnings })
+    Ok(QuantizedModel { module: rewritten_model.module, signature: inputs, report, warnings })
 }
 
 /// State shared by the quantization steps.

@@ -10,6 +10,7 @@ mod pipeline;
 pub mod plan;
 mod progress;
 mod specialize;
+pub mod written;
 
 pub use byoc_runtime::compiled::{self, Compiled, CompiledRegion, PluginId, RegionSource};
 pub use pipeline::{

@@ -2,13 +2,16 @@
 //!
 //! `model.relay` is accompanied by `model.relay.safetensors` or `model.safetensors`; `meta[relay.Constant][i]` in the
 //! text is the tensor named `i` in that file.
+//!
+//! Names of inputs and outputs that Relay's notation cannot spell are kept in the attributes `input_names` and `output_names`
+//! of `@main`.
 
 use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use crate::io;
 use byoc_core::analysis::verifier;
 use byoc_core::pass::{infer_type, monomorphize};
-use byoc_ir::diag::{Diagnostic, Lines, Span, codes, nearest};
-use byoc_ir::ir::{Dim, Expr, ExprId, Fault, Id, IndexVec, Module, OpId, Origins, Source, Type};
+use byoc_ir::diag::{Diagnostic, Lines, Span, codes, list, nearest};
+use byoc_ir::ir::{AttrValue, Dim, Expr, ExprId, Fault, Id, IndexVec, Module, OpId, Origins, Source, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
@@ -124,6 +127,82 @@ pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
     io::write_together(&[(&weights, &bytes), (path, text)])
 }
 
+/// Attributes of `@main` with the names of its inputs and outputs.
+const INPUT_NAMES: &str = "input_names";
+const OUTPUT_NAMES: &str = "output_names";
+
+/// Returns a typed module whose `@main` keeps the names of the ports of `names`, where its own names differ.
+///
+/// # Errors
+/// If the module has no `@main`, or it has other values than tensors as inputs and outputs.
+pub fn with_names(module: &Module, names: &Signature) -> Result<Module, Diagnostic> {
+    let own = signature(module)?;
+    let mut module = module.clone();
+    let Some(&main) = module.globals.get("main") else { return Ok(module) };
+    for (key, own, ports) in [(INPUT_NAMES, &own.inputs, &names.inputs), (OUTPUT_NAMES, &own.outputs, &names.outputs)] {
+        let differs = own.iter().zip(ports).any(|(own, port)| own.name != port.name);
+        if own.len() == ports.len()
+            && differs
+            && let Expr::Function(function) = &mut module.nodes[main].expr
+        {
+            let list = ports.iter().map(|port| AttrValue::from(spelled(&port.name).as_str()));
+            function.attrs = function.attrs.with(key, AttrValue::List(list.collect()));
+        }
+    }
+    Ok(module)
+}
+
+/// Spells a name as a string of Relay's notation, which has no escapes: other characters are written as `%XX`.
+fn spelled(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.chars() {
+        if matches!(c, '"' | '\\' | '%') || c.is_control() {
+            let mut bytes = [0; 4];
+            c.encode_utf8(&mut bytes).bytes().for_each(|byte| text.push_str(&format!("%{byte:02X}")));
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
+/// Returns the name that a string spells.
+fn unspelled(text: &str) -> String {
+    let (bytes, mut name, mut i) = (text.as_bytes(), Vec::new(), 0);
+    while i < bytes.len() {
+        let code = text.get(i + 1..i + 3).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match (bytes[i], code) {
+            (b'%', Some(byte)) => {
+                name.push(byte);
+                i += 3;
+            }
+            (byte, _) => {
+                name.push(byte);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+/// Returns the names in an attribute of `@main`, if there are `count` of them.
+fn kept_names(module: &Module, key: &str, count: usize) -> Option<Vec<String>> {
+    let AttrValue::List(names) = module.main()?.attrs.get(key)? else { return None };
+    let names: Option<Vec<String>> = names.iter().map(|name| name.as_str().map(unspelled)).collect();
+    names.filter(|names| names.len() == count)
+}
+
+/// Returns the names of the parameters of `@main`, as the model has them.
+fn input_names(module: &Module, params: &[ExprId]) -> Vec<String> {
+    let own = || {
+        params.iter().filter_map(|&param| match module.expr(param) {
+            Expr::Var(var) => Some(var.name.to_string()),
+            _ => None,
+        })
+    };
+    kept_names(module, INPUT_NAMES, params.len()).unwrap_or_else(|| own().collect())
+}
+
 struct ParsedText {
     source: String,
     module: Module,
@@ -218,13 +297,16 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
         errors.push(error);
     }
     let params: Vec<_> = module.main().map(|main| main.params.to_vec()).unwrap_or_default();
+    let kept_names = kept_names(module, INPUT_NAMES, params.len());
     for (name, shape) in &options.input_shapes {
-        let param = params.iter().filter_map(|&p| match module.expr(p) {
-            Expr::Var(var) if *var.name == **name => Some(&var.annotation),
+        let is_kept = |index: usize| kept_names.as_ref().is_some_and(|names| names[index] == *name);
+        let param = params.iter().enumerate().filter_map(|(index, &p)| match module.expr(p) {
+            Expr::Var(var) if *var.name == **name || is_kept(index) => Some(&var.annotation),
             _ => None,
         });
         let Some(annotation) = param.into_iter().next() else {
-            errors.push(binding_error(format!("@main has no parameter %{name}")));
+            let error = binding_error(format!("the module has no input \"{name}\""));
+            errors.push(error.note(format!("inputs of @main: {}", list(input_names(module, &params), ", "))));
             continue;
         };
         let Some(tensor) = annotation.as_tensor() else { continue };
@@ -311,8 +393,13 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
             }
         }
     }
-    let named_constants = tensor_types(module.ty(main.body)).into_iter().enumerate();
-    let outputs = named_constants.map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?;
+    let results = tensor_types(module.ty(main.body)).into_iter().enumerate();
+    let mut outputs: Vec<PortInfo> =
+        results.map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?;
+    for (key, ports) in [(INPUT_NAMES, &mut inputs), (OUTPUT_NAMES, &mut outputs)] {
+        let names = kept_names(module, key, ports.len()).unwrap_or_default();
+        ports.iter_mut().zip(names).for_each(|(port, name)| port.name = name);
+    }
     let declared = inputs.iter().map(|input| (input.name.clone(), false)).collect();
     Ok(Signature { inputs, outputs, optional: Vec::new(), declared })
 }

@@ -109,6 +109,7 @@ const ROWS: &[Row] = &[
         "Model.save writes an artifact",
     ),
     row("byoc explain", "Model::explanation", "byoc_model_explanation", "model.explain()"),
+    row("--opset {}", "Options::opset = Some({})", "byoc_onnx_options.opset = {}", "opset={}"),
     row("--emit {}", "`byoc compile --emit {}`", "`byoc compile --emit {}`", "`byoc compile --emit {}`"),
     // Rust and C have no functions for these commands, so the replacements repeat the commands.
     row(

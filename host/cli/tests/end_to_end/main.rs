@@ -15,6 +15,7 @@ mod inputs;
 mod lecture;
 mod linked;
 mod models;
+mod models_out;
 mod new_plugin;
 mod newcomer;
 mod nuc_fpga;

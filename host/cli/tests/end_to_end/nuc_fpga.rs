@@ -299,7 +299,7 @@ fn runs_all_test_images_in_one_batch() {
 
 #[test]
 fn residual_network_runs_on_device() {
-    let network = Network { model: &data_text("models/resnet18_w16"), input: "input_1", samples: "4", min_share: 0.7 };
+    let network = Network { model: &data_text("models/resnet18_w16"), input: "input.1", samples: "4", min_share: 0.7 };
     for keep_option in ["first", "none"] {
         network.check(keep_option, &["nuc_fpga"]);
     }

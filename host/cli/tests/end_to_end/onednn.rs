@@ -307,7 +307,7 @@ fn quantized_digits_match_host_in_one_region() {
 fn quantized_residual_network_matches_host_in_one_region() {
     let model = data_text("models/resnet50_w8/model.onnx");
     let quantize = ["--calibrate", "random:1", "--samples", "2"];
-    assert_quantized_is_one_region(&model, "input_1=random:3", &quantize, 53);
+    assert_quantized_is_one_region(&model, "input.1=random:3", &quantize, 53);
 }
 
 /// Tests that a quantized convolution is one composite even if a pass expanded its scales to float operators.

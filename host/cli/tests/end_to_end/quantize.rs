@@ -123,7 +123,7 @@ fn residual_network_keeps_results() {
     for seed in 100..108 {
         let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], seed);
         let float = outputs(&data_text("models/resnet18_w16/model.onnx"), input, &image, &[]);
-        let int8 = outputs(&file.display().to_string(), "input_1", &image, &[]);
+        let int8 = outputs(&file.display().to_string(), "input.1", &image, &[]);
         cosines.push(cosine(&float.view().to_f64s(), &int8.view().to_f64s()));
     }
     let mean = cosines.iter().sum::<f64>() / cosines.len() as f64;
@@ -178,8 +178,8 @@ fn offloads_every_layer_of_residual_network() {
         let file = file.display().to_string();
         assert_eq!(offloaded_count(&file, &options, "qnn.conv2d"), convolutions);
         assert_eq!(offloaded_count(&file, &options, "qnn.dense"), 1);
-        let host = outputs(&file, "input_1", &image, &[]);
-        let device = outputs(&file, "input_1", &image, &[&options[..], &["--no-cache"]].concat());
+        let host = outputs(&file, "input.1", &image, &[]);
+        let device = outputs(&file, "input.1", &image, &[&options[..], &["--no-cache"]].concat());
         assert!(host == device, "--keep {keep_option}: expected device results bit-identical to the host");
     }
 }
@@ -325,7 +325,7 @@ fn reports_models_that_cannot_be_quantized() {
     let model = data_text("digits/digits.onnx");
     quantize(&model, &calibration, &file, &["--scheme", "symetric"]).fails_with("E0430").stderr_contains(&["symetric"]);
     quantize(&model, &calibration, &file, &["--backend", "no_such"]).fails_with("E0401").stderr_contains(&["no_such"]);
-    quantize(&model, &calibration, &temp_dir.path().join("x.onnx"), &[])
+    quantize(&model, &calibration, &temp_dir.path().join("x.txt"), &[])
         .fails_with("E0513")
         .stderr_contains(&[".relay"]);
     let relu = temp_dir.path().join("relu.relay");

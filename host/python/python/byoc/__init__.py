@@ -27,7 +27,7 @@ from ._errors import (
 from ._explanation import Explanation
 from ._model import Model, Port, compile, explain, load
 from ._session import Session, configure
-from ._tools import plugins, quantize, verify, zoo
+from ._tools import export_onnx, plugins, quantize, verify, zoo
 
 __version__ = _byoc.__version__
 
@@ -52,6 +52,7 @@ __all__ = [
     "compile",
     "configure",
     "explain",
+    "export_onnx",
     "load",
     "plugins",
     "quantize",

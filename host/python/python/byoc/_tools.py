@@ -50,7 +50,7 @@ def quantize(
     max_loss: float | None = None,
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Quantizes a float model to int8, writes the result as a .relay file, and returns the report.
+    """Quantizes a float model to int8, writes the result as a .onnx or .relay file, and returns the report.
 
     calibrate: input samples: arrays by name, an .npz file, a directory of images, or "random[:SEED]".
     labels: correct class of each sample, as an array or a file.
@@ -77,6 +77,35 @@ def quantize(
         if max_loss is not None:
             words += ["--max-loss", str(max_loss)]
         return _run([*words, *arguments], results=1)[-1]
+
+
+def export_onnx(
+    model: PathLike,
+    path: PathLike,
+    *,
+    stage: str = "simplified",
+    opset: int | None = None,
+    form: str = "qdq",
+    backend: str | Sequence[str] | None = None,
+    dims: Mapping[str, int] | None = None,
+    arguments: Sequence[str] = (),
+) -> str:
+    """Writes a model at a stage of its compilation as an ONNX file, and returns the file's path.
+
+    stage: "imported", "quantized", "simplified", or "partitioned" for the regions of `backend` as local functions.
+    opset: operator set; by default 17, or the lowest after it that has all operators.
+    form: "qdq", or "integer" for ConvInteger and MatMulInteger.
+    dims: sizes of dimensions, which stay symbolic otherwise.
+    arguments: additional arguments of `byoc compile`.
+    """
+    words = ["compile", os.fspath(model), "--emit", "onnx", "-o", os.fspath(path), "--stage", stage, "--form", form]
+    words += _backend(backend)
+    if opset is not None:
+        words += ["--opset", str(opset)]
+    for name, size in (dims or {}).items():
+        words += ["--dim", f"{name}={size}"]
+    _run([*words, *arguments], results=0, json_output=False)
+    return os.fspath(path)
 
 
 def zoo(name: str, path: PathLike, *, seed: int = 0) -> str:

@@ -26,6 +26,7 @@ codes! {
     UNKNOWN_DOMAIN = 523, "operator domain without an import";
     STRING_MISUSE = 524, "string where a number is expected, or the reverse";
     BAD_PATTERN = 525, "invalid pattern";
+    NO_ONNX_FORM = 526, "operator without a form in ONNX";
     CALIBRATION_MISFIT = 530, "calibration data does not match the model";
     CALIBRATION_NOT_FINITE = 531, "non-finite calibration data";
     NO_CALIBRATION_DATA = 532, "no calibration data found";
