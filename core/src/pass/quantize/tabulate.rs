@@ -92,7 +92,8 @@ fn is_elementwise(module: &Module, id: ExprId) -> bool {
     })
 }
 
-/// Returns the chain that ends in `root`, if a table is worth it. A chain contains an operator only with all its users.
+/// Returns the chain that ends in `root`, if a table is worth it. Integers that are used elsewhere as well begin a chain;
+/// real numbers may also be part of other chains.
 fn chain(module: &Module, root: ExprId, users: &IndexVec<ExprId, Vec<ExprId>>, stops_at_bytes: bool) -> Option<Chain> {
     let mut operators = BTreeSet::new();
     let (mut open, mut sources) = (BTreeSet::from([root]), Vec::new());
@@ -100,8 +101,7 @@ fn chain(module: &Module, root: ExprId, users: &IndexVec<ExprId, Vec<ExprId>>, s
     while let Some(id) = open.pop_last() {
         let is_inner = id == root
             || is_elementwise(module, id)
-                && users[id].iter().all(|user| operators.contains(user))
-                && !(stops_at_bytes && is_byte(module, id));
+                && (!is_byte(module, id) || !stops_at_bytes && users[id].iter().all(|user| operators.contains(user)));
         if is_inner {
             operators.insert(id);
             let (_, call) = module.expr(id).as_op_call()?;

@@ -19,6 +19,10 @@ pub const ROWS: &[Row] = &[
         quantized(c, mean, 3)
     }),
     ("qnn.concatenate", concatenate),
+    ("qnn.contrib_dynamic_quantize", |c| {
+        let x = c.arg(0)?;
+        Ok(c.nodes("DynamicQuantizeLinear", &[x], Vec::new(), 3))
+    }),
     ("qnn.dequantize", dequantize),
     ("qnn.erf", |c| unary(c, "Erf")),
     ("qnn.exp", |c| unary(c, "Exp")),
