@@ -106,16 +106,24 @@ impl<const TOTALS: bool> Epilogue for PlainEpilogue<'_, TOTALS> {
 
     fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
         let offsets = &self.offsets.values[tile.channel..tile.channel + TILE_CHANNELS];
-        let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
-        assert!(end < self.len, "the tile lies inside the results");
+        let mut values = [0; TILE_CHANNELS];
         for (p, accumulators) in accumulators.0[..tile.positions].iter().enumerate() {
-            for c in 0..tile.channels {
-                let value = accumulators[c].wrapping_add(offsets[c]);
-                // SAFETY: the assertion keeps the position inside the results, and the engine computes each tile once,
-                // so no other thread accesses it.
-                unsafe { *self.out.get().add(tile.at + c * tile.channel_step + p * tile.position_step) = value };
+            for c in 0..TILE_CHANNELS {
+                values[c] = accumulators[c].wrapping_add(offsets[c]);
             }
+            store_row(tile, &self.out, self.len, p, &values);
         }
+    }
+}
+
+/// Writes the channels of position `p` of a tile.
+fn store_row<T: Copy>(tile: &OutputTile, out: &SharedPtr<T>, len: usize, p: usize, values: &[T; TILE_CHANNELS]) {
+    let first = tile.at + p * tile.position_step;
+    assert!(first + (tile.channels - 1) * tile.channel_step < len, "the tile lies inside the results");
+    for (c, value) in values[..tile.channels].iter().enumerate() {
+        // SAFETY: the assertion keeps the channels of the position inside the results, and the engine computes each tile
+        // once, so no other thread accesses them.
+        unsafe { *out.get().add(first + c * tile.channel_step) = *value };
     }
 }
 
@@ -181,11 +189,7 @@ impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
             return;
         }
         for (p, values) in values[..tile.positions].iter().enumerate() {
-            for (c, value) in values[..tile.channels].iter().enumerate() {
-                // SAFETY: the assertion keeps the position inside the results, and the engine computes each tile once,
-                // so no other thread accesses it.
-                unsafe { *out.add(tile.at + c * tile.channel_step + p * tile.position_step) = *value };
-            }
+            store_row(tile, &self.out, self.len, p, values);
         }
     }
 }
@@ -214,19 +218,13 @@ impl<const TOTALS: bool> Epilogue for FloatEpilogue<'_, TOTALS> {
     }
 
     fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
-        let end = tile.at + (tile.channels - 1) * tile.channel_step + (tile.positions - 1) * tile.position_step;
-        assert!(end < self.len, "the tile lies inside the results");
         let channels = tile.channel..tile.channel + tile.channels;
         let (offsets, scales, bias) =
             (&self.offsets.values[channels.clone()], &self.scales[channels.clone()], &self.bias[channels]);
         let mut values = [0f32; TILE_CHANNELS];
         for (p, accumulators) in accumulators.0[..tile.positions].iter().enumerate() {
             scale_row(&accumulators[..tile.channels], offsets, scales, bias, &mut values[..tile.channels]);
-            for (c, value) in values[..tile.channels].iter().enumerate() {
-                // SAFETY: the assertion keeps the position inside the results, and the engine computes each tile once,
-                // so no other thread accesses it.
-                unsafe { *self.out.get().add(tile.at + c * tile.channel_step + p * tile.position_step) = *value };
-            }
+            store_row(tile, &self.out, self.len, p, &values);
         }
     }
 }

@@ -185,7 +185,7 @@ mod tests {
                 let table = |offset: i32| std::array::from_fn(|i| (i as i32 - 128) * steepness + offset);
                 let (first, second): ([i32; 256], [i32; 256]) = (table(5), table(-60));
                 let mut out = vec![0; a.len()];
-                Sum::new([first, second], signed).look_up_each(&a, &b, &mut out);
+                Sum::new([first, second], signed).compute(&a, &b, &mut out);
                 let limits = if signed { (-128, 127) } else { (0, 255) };
                 for ((a, b), out) in a.iter().zip(&b).zip(&out) {
                     let sum = first[usize::from(*a)] + second[usize::from(*b)];
