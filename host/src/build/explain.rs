@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Operators {
     /// Operators for which the module contains an operator call. The frontend has folded all other operators
     /// (constants, arithmetic on shapes) into these. The last origin of an expression is its operator; the preceding
-    /// origins are the folded operators.
-    computing_sources: BTreeSet<SourceId>,
+    /// origins are the folded operators. With each, the FLOPs of its expressions.
+    computing_sources: BTreeMap<SourceId, u64>,
     /// Predecessors of each operator.
     edges: Vec<BTreeSet<usize>>,
 }
@@ -24,7 +24,13 @@ impl Operators {
     pub fn of(module: &Module) -> Operators {
         let live_exprs = module.live();
         let calls = module.nodes.iter().filter(|(id, node)| live_exprs[*id] && node.expr.as_op_call().is_some());
-        let computing_sources = calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect();
+        let mut computing_sources = BTreeMap::new();
+        for (id, node) in calls {
+            if let Some(source) = module.origins.get(node.origin).last() {
+                let total: &mut u64 = computing_sources.entry(*source).or_default();
+                *total = total.saturating_add(flops(module, id));
+            }
+        }
         Operators { computing_sources, edges: edges(module, &live_exprs) }
     }
 }
@@ -80,18 +86,19 @@ pub fn explain(
         if region_of(operator.region).is_none() {
             host_flops = cost.saturating_add(host_flops);
         }
-        // The FLOPs of an expression with several origins are attributed only to the first of its computing origins, so
-        // that they are not counted twice.
+        // The FLOPs of an expression with several origins are attributed only to the one that computes most, so that
+        // they are not counted twice: to a convolution rather than to the conversion of its weights.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
-        if let Some(first_origin) = origins.iter().find(|s| computing_sources.contains(s)) {
-            flops_of[first_origin.index()] = cost.saturating_add(flops_of[first_origin.index()]);
+        let computing = origins.iter().filter_map(|source| Some((computing_sources.get(source)?, source.index())));
+        if let Some((_, origin)) = computing.max() {
+            flops_of[origin] = cost.saturating_add(flops_of[origin]);
         }
     }
     let mut explanation = Explanation::default();
     for (source, info) in module.origins.sources().iter() {
         let mut placements: Vec<(u64, Placement)> = Vec::new();
         let mut refusals: BTreeSet<RefusalRow> = BTreeSet::new();
-        let placed_exprs: &[ExprId] = if computing_sources.contains(&source) { &exprs[source] } else { &[] };
+        let placed_exprs: &[ExprId] = if computing_sources.contains_key(&source) { &exprs[source] } else { &[] };
         for expr in placed_exprs {
             let Some(operator) = operator_indices.get(expr).map(|&i| &report.operators[i]) else { continue };
             let region = region_of(operator.region);
@@ -226,7 +233,7 @@ fn exprs_by_source(module: &Module, live_exprs: &IndexVec<ExprId, bool>) -> Inde
 fn folded_placement(
     module: &Module,
     live_exprs: &IndexVec<ExprId, bool>,
-    computing_sources: &BTreeSet<SourceId>,
+    computing_sources: &BTreeMap<SourceId, u64>,
     source: SourceId,
     exprs: &[ExprId],
 ) -> Placement {
@@ -238,7 +245,7 @@ fn folded_placement(
             .get(module.nodes[id].origin)
             .iter()
             .copied()
-            .find(|s| *s != source && computing_sources.contains(s))
+            .find(|s| *s != source && computing_sources.contains_key(s))
     });
     if let Some(attribute_holder) = attribute_holder {
         let target = Some(format!("an attribute of {}", name(attribute_holder)));

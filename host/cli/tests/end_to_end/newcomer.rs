@@ -128,7 +128,7 @@ fn regions_of_the_program() {
     assert_eq!(explained(&[&[known.as_str()], &here[..]].concat()), in_region);
     let artifact = plugins.path().join("model.byoc").display().to_string();
     let built = byoc([&["compile", &known, "--require-offload", "-o", &artifact], &here[..]].concat()).ok();
-    assert!(built.out.contains("1 region"), "{}", built.out);
+    assert!(built.err.contains("1 region"), "{}", built.err);
     let trace = plugins.path().join("trace.json");
     byoc(["run", &artifact, "--input", "x=ones", "--trace", &trace.display().to_string(), "--plugin-dir", &dir]).ok();
     assert!(std::fs::read_to_string(trace).unwrap().contains("by_hand"));

@@ -10,8 +10,14 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
     let name = def.name.strip_prefix("qnn.")?;
     let narrow = if sampler.theme.dtype == DType::U8 { DType::U8 } else { DType::I8 };
     let tensors = &constraints[..constraints.len().min(2)];
-    if let Some(product) = name.strip_prefix("contrib_").and_then(|name| name.strip_suffix("_requantize")) {
-        return requantized_product(product, sampler, narrow, tensors);
+    match name.strip_prefix("contrib_").and_then(|name| name.rsplit_once('_')) {
+        Some((product, "requantize")) => return fused_product(product, sampler, narrow, tensors, true),
+        Some(("dynamic", "quantize")) => {
+            return recipe([operand(DType::F32, vec![4, 6], Fill::Within(-3.0, 3.0))], Attrs::none());
+        }
+        Some((product, "dequantize")) => return fused_product(product, sampler, narrow, tensors, false),
+        _ if name.starts_with("contrib_lookup") => return lookup(def, sampler, narrow),
+        _ => {}
     }
     if matches!(name, "conv2d" | "conv2d_transpose" | "dense" | "batch_matmul") {
         let float_op = op::get(op::lookup(&format!("nn.{name}"))?);
@@ -78,8 +84,23 @@ pub(super) fn propose(def: &'static OpDef, sampler: &mut Sampler, constraints: &
     recipe(args, Attrs::new(pairs))
 }
 
-/// Proposes a convolution or matrix product with bias and requantization.
-fn requantized_product(product: &str, sampler: &mut Sampler, narrow: DType, tensors: &[Constraint]) -> Option<Recipe> {
+/// Proposes a function of bytes by its table.
+fn lookup(def: &'static OpDef, sampler: &mut Sampler, narrow: DType) -> Option<Recipe> {
+    let shape = sampler.shape_of_rank(1, 3);
+    let operands = def.inputs.len() - 1;
+    let data = (0..operands).map(|_| operand(narrow, shape.clone(), Fill::Free));
+    let table = weight(DType::U8, vec![256usize.pow(operands as u32)], Fill::Free);
+    recipe(data.chain([table]).collect::<Vec<_>>(), Attrs::none())
+}
+
+/// Proposes a convolution or matrix product with bias and requantization, or with a conversion to real numbers.
+fn fused_product(
+    product: &str,
+    sampler: &mut Sampler,
+    narrow: DType,
+    tensors: &[Constraint],
+    is_requantized: bool,
+) -> Option<Recipe> {
     let float_op = op::get(op::lookup(&format!("nn.{product}"))?);
     let theme = sampler.theme;
     sampler.theme.dtype = narrow;
@@ -89,6 +110,13 @@ fn requantized_product(product: &str, sampler: &mut Sampler, narrow: DType, tens
     let Argument::One(kernel) = &args[1] else { return None };
     let order = attrs.get("kernel_layout").and_then(AttrValue::as_str).unwrap_or("O");
     let channels = *kernel.shape.get(order.find('O').unwrap_or(0))?;
+    if !is_requantized {
+        args.push(weight(DType::F32, vec![channels], Fill::Within(-4.0, 4.0)));
+        for input in ["input_zero_point", "kernel_zero_point", "scale"] {
+            args.push(parameter(sampler, input, Vec::new()));
+        }
+        return recipe(args, attrs.without("out_dtype"));
+    }
     args.push(weight(DType::I32, vec![channels], Fill::Within(-500.0, 500.0)));
     for input in ["input_zero_point", "kernel_zero_point", "sum_scale", "output_scale", "output_zero_point"] {
         args.push(parameter(sampler, input, Vec::new()));
