@@ -47,14 +47,22 @@ pub(super) trait Epilogue: Sync {
     /// True if the sums of the data are needed because zero points of the weights may be nonzero.
     const NEEDS_TOTALS: bool;
 
+    fn offsets(&self) -> &Offsets<'_>;
+
     /// Subtracts the products of the weights' zero points and the sums of the data.
     fn subtract_zero_points(
         &self,
-        _channel: usize,
-        _channels: usize,
-        _totals: &[i32; TILE_POSITIONS],
-        _sums: &mut Accumulators,
+        channel: usize,
+        channels: usize,
+        totals: &[i32; TILE_POSITIONS],
+        accumulators: &mut Accumulators,
     ) {
+        let zero_points = &self.offsets().zero_points[channel..channel + channels];
+        for (accumulators, total) in accumulators.0.iter_mut().zip(totals) {
+            for (sum, zero) in accumulators.iter_mut().zip(zero_points) {
+                *sum = sum.wrapping_sub(total.wrapping_mul(*zero));
+            }
+        }
     }
 
     /// Writes a tile.
@@ -70,20 +78,6 @@ pub(super) struct Offsets<'a> {
     pub zero_points: &'a [i32],
 }
 
-fn subtract_totals(
-    offsets: &Offsets<'_>,
-    channel: usize,
-    channels: usize,
-    totals: &[i32; TILE_POSITIONS],
-    accumulators: &mut Accumulators,
-) {
-    for (accumulators, total) in accumulators.0.iter_mut().zip(totals) {
-        for (sum, zero) in accumulators.iter_mut().zip(&offsets.zero_points[channel..channel + channels]) {
-            *sum = sum.wrapping_sub(total.wrapping_mul(*zero));
-        }
-    }
-}
-
 /// Output stage for `int32` results.
 pub(super) struct PlainEpilogue<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
@@ -94,14 +88,8 @@ pub(super) struct PlainEpilogue<'a, const TOTALS: bool> {
 impl<const TOTALS: bool> Epilogue for PlainEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn subtract_zero_points(
-        &self,
-        channel: usize,
-        channels: usize,
-        totals: &[i32; TILE_POSITIONS],
-        accumulators: &mut Accumulators,
-    ) {
-        subtract_totals(&self.offsets, channel, channels, totals, accumulators);
+    fn offsets(&self) -> &Offsets<'_> {
+        &self.offsets
     }
 
     fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
@@ -139,14 +127,8 @@ pub(super) struct ByteEpilogue<'a, const TOTALS: bool> {
 impl<const TOTALS: bool> Epilogue for ByteEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn subtract_zero_points(
-        &self,
-        channel: usize,
-        channels: usize,
-        totals: &[i32; TILE_POSITIONS],
-        accumulators: &mut Accumulators,
-    ) {
-        subtract_totals(&self.offsets, channel, channels, totals, accumulators);
+    fn offsets(&self) -> &Offsets<'_> {
+        &self.offsets
     }
 
     fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators) {
@@ -207,14 +189,8 @@ pub(super) struct FloatEpilogue<'a, const TOTALS: bool> {
 impl<const TOTALS: bool> Epilogue for FloatEpilogue<'_, TOTALS> {
     const NEEDS_TOTALS: bool = TOTALS;
 
-    fn subtract_zero_points(
-        &self,
-        channel: usize,
-        channels: usize,
-        totals: &[i32; TILE_POSITIONS],
-        accumulators: &mut Accumulators,
-    ) {
-        subtract_totals(&self.offsets, channel, channels, totals, accumulators);
+    fn offsets(&self) -> &Offsets<'_> {
+        &self.offsets
     }
 
     fn write_tile(&self, tile: &OutputTile, accumulators: &Accumulators) {

@@ -1060,7 +1060,7 @@ class IRModule:
 
     def import_from_std(self, file_rel_path: str) -> None:
         """Adds the definitions of lists and options."""
-        from .prelude import TEXT
+        from ._prelude import TEXT
 
         self.update(parse(TEXT))
 

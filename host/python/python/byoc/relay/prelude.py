@@ -4,27 +4,6 @@ from __future__ import annotations
 
 from ._core import Constructor, GlobalTypeVar, GlobalVar, IRModule
 
-TEXT = """#[version = "0.0.5"]
-type Option[A] { Some(A), None }
-type List[A] { Cons(A, List[A]), Nil }
-
-def @id[A](%x: A) -> A { %x }
-
-def @map[A, B](%f: fn (A) -> B, %xs: List[A]) -> List[B] {
-  match (%xs) {
-    Cons(%x, %rest) => Cons(%f(%x), @map(%f, %rest)),
-    Nil => Nil
-  }
-}
-
-def @foldl[A, B](%f: fn (A, B) -> A, %acc: A, %xs: List[B]) -> A {
-  match (%xs) {
-    Cons(%x, %rest) => @foldl(%f, %f(%acc, %x), %rest),
-    Nil => %acc
-  }
-}
-"""
-
 
 class Prelude:
     """Adds the types and functions to a module, and gives access to them by name."""
