@@ -20,7 +20,7 @@ pub(super) struct OutputTile {
     pub position_step: usize,
 }
 
-/// What becomes of the accumulators.
+/// Form of the results.
 pub(super) enum Output {
     /// The results.
     Sums,

@@ -8,7 +8,7 @@ use crate::proto::{FunctionProto, GraphProto, NodeProto};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What a name derives from.
+/// Origin of a name.
 #[derive(Clone, Debug)]
 pub enum Base {
     /// The label of a node.

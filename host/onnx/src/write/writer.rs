@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Reason why something has no form in ONNX.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What was expected and found.
+    /// Expected and found values.
     pub reason: String,
     /// Lowest operator set that has the form, if a later one has it.
     pub since: Option<i64>,

@@ -99,7 +99,12 @@ fn layer_norm(c: &mut Call<'_, '_>) -> Result<Outputs> {
         let attrs = vec![int("axis", -1), float("epsilon", c.params.float("epsilon"))];
         return single(c.node("LayerNormalization", &[x, gamma, beta], attrs));
     }
-    let mut result = standardized(c, &x, axis)?;
+    let result = standardized(c, &x, axis)?;
+    single(with_scale_and_center(c, result, axis, rank)?)
+}
+
+/// Multiplies by argument 1 and adds argument 2, along an axis, where the attributes say so.
+fn with_scale_and_center(c: &mut Call<'_, '_>, mut result: Operand, axis: i64, rank: usize) -> Result<Operand> {
     if c.params.bool("scale") {
         let gamma = along(c, 1, axis, rank)?;
         result = c.apply("Mul", &[&result, &gamma]);
@@ -108,7 +113,7 @@ fn layer_norm(c: &mut Call<'_, '_>) -> Result<Outputs> {
         let beta = along(c, 2, axis, rank)?;
         result = c.apply("Add", &[&result, &beta]);
     }
-    single(result)
+    Ok(result)
 }
 
 fn instance_norm(c: &mut Call<'_, '_>) -> Result<Outputs> {
@@ -138,16 +143,8 @@ fn group_norm(c: &mut Call<'_, '_>) -> Result<Outputs> {
     let (ones, zeros) = (vector(dtype, 1.0, count), vector(dtype, 0.0, count));
     let normalized = c.node("InstanceNormalization", &[grouped, ones, zeros], vec![epsilon]);
     let shape = c.shape_of(&x);
-    let mut result = c.apply("Reshape", &[&normalized, &shape]);
-    if c.params.bool("scale") {
-        let gamma = along(c, 1, axis, rank)?;
-        result = c.apply("Mul", &[&result, &gamma]);
-    }
-    if c.params.bool("center") {
-        let beta = along(c, 2, axis, rank)?;
-        result = c.apply("Add", &[&result, &beta]);
-    }
-    single(result)
+    let result = c.apply("Reshape", &[&normalized, &shape]);
+    single(with_scale_and_center(c, result, axis, rank)?)
 }
 
 fn l2_normalize(c: &mut Call<'_, '_>) -> Result<Outputs> {
