@@ -14,7 +14,7 @@ use std::process::ExitCode;
 const RUST_NAME: &str = "minimal";
 const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
 /// Sources of `byoc-plugin-support`, written next to a new Rust plugin.
-const SUPPORT: [(&str, &str); 12] = [
+const SUPPORT: [(&str, &str); 11] = [
     ("attributes.rs", include_str!("../../../plugin-api/support/src/attributes.rs")),
     ("cache.rs", include_str!("../../../plugin-api/support/src/cache.rs")),
     ("dims.rs", include_str!("../../../plugin-api/support/src/dims.rs")),
@@ -25,7 +25,6 @@ const SUPPORT: [(&str, &str); 12] = [
     ("operands.rs", include_str!("../../../plugin-api/support/src/operands.rs")),
     ("refusal.rs", include_str!("../../../plugin-api/support/src/refusal.rs")),
     ("region.rs", include_str!("../../../plugin-api/support/src/region.rs")),
-    ("resize.rs", include_str!("../../../plugin-api/support/src/resize.rs")),
     ("view.rs", include_str!("../../../plugin-api/support/src/view.rs")),
 ];
 /// Licenses of the boundary, its helpers and the templates, copied into every new directory.

@@ -2,8 +2,8 @@
 
 use crate::code::heading;
 use crate::exported::{ExportedModel, Port, RecordedValues};
-use byoc_emit_c::literals::storage_type;
-use byoc_emit_c::single_file::definition;
+use byoc_loops::print::c_types::storage_type;
+use byoc_loops::single_file::definition;
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 

@@ -2,9 +2,9 @@
 
 use crate::exported::{ExportedModel, Port};
 use crate::weights_file;
-use byoc_emit_c::literals::storage_type;
-use byoc_emit_c::program::Step;
-use byoc_emit_c::single_file::{definition, offsets};
+use byoc_loops::print::c_types::storage_type;
+use byoc_loops::program::Step;
+use byoc_loops::single_file::{definition, offsets};
 use std::fmt::Write;
 
 /// Maximum number of functions per layer file.

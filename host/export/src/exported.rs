@@ -1,10 +1,10 @@
 //! Data of an export: options, interface, external functions.
 
-use byoc_emit_c::externals::Region;
-use byoc_emit_c::form::Machine;
-use byoc_emit_c::program::{Array, Program};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::Tensor;
+use byoc_loops::externals::Region;
+use byoc_loops::form::Machine;
+use byoc_loops::program::{Array, Program};
 use byoc_plugin_api::DType;
 
 /// Export options.

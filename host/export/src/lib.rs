@@ -1,7 +1,7 @@
 //! Export of a model as a C program that requires only a C compiler and no part of byoc.
 //!
 //! After the build passes, the operators of `@main` become C99 functions over an arena that is planned at export
-//! ([`byoc_emit_c::program`]). This crate adds the remaining files of the project: the interface with the model's
+//! ([`byoc_loops::program`]). This crate adds the remaining files of the project: the interface with the model's
 //! names, the constants, a program that checks recorded outputs, build files, and a report.
 //!
 //! | module | contents |

@@ -7,11 +7,11 @@ use crate::{build_files, checking, code, half_weights, report, weights_file};
 use byoc::build::BuildOutput;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::bridge::{ConstantTable, dtype_to_api, graph_with_regions};
-use byoc_emit_c::externals::REGION;
-use byoc_emit_c::program::{Unsupported, program};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::Tensor;
+use byoc_loops::externals::REGION;
+use byoc_loops::program::{Unsupported, program};
 
 /// Files of a C project.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub fn project(
             program.arrays.push(array.clone());
         }
     }
-    let ports = |names: Vec<String>, tensors: &[byoc_emit_c::program::Tensor]| -> Vec<Port> {
+    let ports = |names: Vec<String>, tensors: &[byoc_loops::program::Tensor]| -> Vec<Port> {
         let ids = identifiers(names.iter().map(String::as_str));
         let ports = names.into_iter().zip(ids).zip(tensors);
         ports.map(|((name, identifier), t)| Port { name, identifier, dtype: t.dtype, shape: t.shape.clone() }).collect()

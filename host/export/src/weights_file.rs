@@ -3,7 +3,7 @@
 //! The file begins with [`HEADER`] bytes: a magic number, and a hash of the remaining bytes. The program uses the hash
 //! to reject the weights of a different model. The arrays follow, little-endian, each at a multiple of [`ALIGN`].
 
-use byoc_emit_c::program::Array;
+use byoc_loops::program::Array;
 
 /// Size in bytes of the header.
 pub const HEADER: usize = 16;
@@ -50,7 +50,7 @@ fn hash(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_emit_c::lowering::ConstantArray;
+    use byoc_loops::lower::ConstantArray;
     use byoc_plugin_api::DType;
 
     #[test]

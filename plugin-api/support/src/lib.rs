@@ -13,5 +13,4 @@ pub mod log;
 pub mod operands;
 pub mod refusal;
 pub mod region;
-pub mod resize;
 pub mod view;

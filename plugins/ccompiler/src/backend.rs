@@ -3,12 +3,12 @@
 use crate::blob::{self, Header, Types};
 use crate::loader::Object;
 use crate::{cpu, support, toolchain};
-use byoc_emit_c::externals::Externals;
-use byoc_emit_c::form::{Form, Machine};
-use byoc_emit_c::group::Grouping;
-use byoc_emit_c::lower::lower;
-use byoc_emit_c::source::{Source, kept_constants, source};
-use byoc_emit_c::view_ops::is_view_op;
+use byoc_loops::externals::Externals;
+use byoc_loops::form::{Form, Machine};
+use byoc_loops::group::{Fusion, Grouping};
+use byoc_loops::lower::lower;
+use byoc_loops::operators::views::is_view_op;
+use byoc_loops::source::{Source, kept_constants, source};
 use byoc_plugin_api as api;
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
@@ -33,7 +33,7 @@ struct GeneratedCode {
 fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Result<GeneratedCode, String> {
     let ir = RegionIr::new(graph, constants).map_err(|error| error.detail)?;
     let externals = Externals::default();
-    let grouping = Grouping::new(&ir, false, &externals);
+    let grouping = Grouping::new(&ir, Fusion::Always, &externals);
     let symbol = sanitize(&graph.symbol);
     let lowering = lower(&ir, &grouping, &symbol, Form::Tasks, &externals)?;
     let source = source(&lowering, &symbol);
@@ -55,7 +55,7 @@ impl Codegen for CCompiler {
     fn describe(&self) -> Result<Description> {
         Ok(Description {
             about: "generates C and compiles it with the system's C compiler".into(),
-            patterns: support::PATTERNS.into(),
+            patterns: support::patterns(),
             operators: support::operators(),
             ..Description::default()
         })
@@ -125,7 +125,7 @@ impl Codegen for CCompiler {
         let mut compiled_region = CompiledRegion::new(&symbol, "ccompiler", bytes);
         compiled_region.source = Some(api::Source { language: "c".into(), text: text.as_str().into() }).into();
         if region.options["program"] == "c" {
-            let program = byoc_emit_c::single_file::single_file(region.graph, region.constants, Machine::GENERIC)?;
+            let program = byoc_loops::single_file::single_file(region.graph, region.constants, Machine::GENERIC)?;
             compiled_region.metadata.push(Attr::new("program_workspace", program.workspace));
             compiled_region.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
             compiled_region.source = Some(api::Source { language: "c".into(), text: program.text.into() }).into();

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `backend` | entries of the code generator |
 //! | `support` | supported operators, and refusal reasons for all other operators |
-//! | [`byoc_emit_c`] | the generated C: fusion, schedules, code generation per operator kind |
+//! | [`byoc_loops`] | the generated C: fusion, schedules, code generation per operator kind |
 //! | `process` | kills compilers that exceed the time limit or are cancelled |
 //! | `toolchain` | runs the compiler; objects are cached by content |
 //! | `blob`, `loader` | blob format; loads and runs blobs |

@@ -2,7 +2,7 @@
 
 use crate::scratch::Scratch;
 use crate::{blob, cpu, toolchain};
-use byoc_emit_c::source::kept_constants;
+use byoc_loops::source::kept_constants;
 use byoc_plugin_api::{Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::alloc::Layout;

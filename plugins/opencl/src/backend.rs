@@ -2,7 +2,9 @@
 
 use crate::device::{AUTO, Device, Traits};
 use crate::program::{PackedConstant, Program};
-use crate::{blob, lower, open, support, view_ops, widen};
+use crate::{blob, lower, open, support, widen};
+use byoc_loops::operators::PATTERNS;
+use byoc_loops::operators::views::is_view_op;
 use byoc_plugin_api::{
     Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, DEVICES_KEY, Description,
     DeviceInfo, Estimate, Graph, RefusalCode, Region, Result, Verdict,
@@ -51,7 +53,7 @@ fn check(candidate: &Candidate) -> std::result::Result<Verdict, CompileError> {
         support::check(&ir, op)?;
     }
     if candidate.kind == CandidateKind::Region {
-        if ir.ops.iter().all(|op| view_ops::is_view(op.name)) {
+        if ir.ops.iter().all(|op| is_view_op(op.name)) {
             return refuse(RefusalCode::NotProfitable, "the region has only view operators and computes nothing");
         }
         if ir.ops.len() > support::MAX_OPERATORS {
@@ -105,7 +107,7 @@ impl Codegen for OpenCl {
         };
         Ok(Description {
             about: "float32 and float16 networks on OpenCL devices: GPUs, and CPUs through PoCL".into(),
-            patterns: support::PATTERNS.into(),
+            patterns: PATTERNS.into(),
             operators: support::operators(),
             dynamic_dims: true,
             device_memory: true,

@@ -282,7 +282,7 @@ fn check_edges(kind: &str, edges: &[Edge], types: &[TensorType]) -> std::result:
 }
 
 fn check_constant(program: &Program, packed_constant: &PackedConstant) -> std::result::Result<(), String> {
-    if packed_constant.bytes().is_none_or(|bytes| bytes == 0 || bytes > MAX_BYTES) || packed_constant.packing.width == 0
+    if packed_constant.bytes().is_none_or(|bytes| bytes == 0 || bytes > MAX_BYTES) || packed_constant.packing.width < 1
     {
         let bytes =
             packed_constant.bytes().map_or_else(|| "an unsupported number of".to_owned(), |bytes| bytes.to_string());
@@ -300,16 +300,16 @@ fn check_constant(program: &Program, packed_constant: &PackedConstant) -> std::r
     }
     // A panel has at most 64 columns, of which all but one may be padding.
     let display =
-        |count: Option<u64>| count.map_or_else(|| "an unsupported number".to_owned(), |count| count.to_string());
+        |count: Option<i64>| count.map_or_else(|| "an unsupported number".to_owned(), |count| count.to_string());
     let packed_elements = packed_constant.packing.elements();
-    if packed_elements.is_none_or(|packed_elements| packed_elements / 64 > elements as u64) {
+    if packed_elements.is_none_or(|packed_elements| packed_elements / 64 > elements as i64) {
         return Err(format!(
             "expected at most 64 times the {elements} elements of the constant, found {}",
             display(packed_elements)
         ));
     }
     let required_elements = packed_constant.packing.source_elements();
-    if required_elements.is_none_or(|required_elements| required_elements > elements as u64) {
+    if required_elements.is_none_or(|required_elements| required_elements > elements as i64) {
         return Err(format!("expected at most {elements} source elements, found {}", display(required_elements)));
     }
     Ok(())
@@ -346,12 +346,12 @@ fn check_launch(program: &Program, launch: &Launch) -> std::result::Result<(), S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pack::Packing;
+    use byoc_loops::packing::Packing;
 
     fn program() -> Program {
         let ty = || [TensorType::new(DType::F32, &[2, 3])].into_iter().collect();
         let edges = || vec![Edge { shape: vec![2, 3], element: 4 }];
-        let packing = Packing { offset: 0, outer: vec![], columns: (3, 1), width: 4, inner: vec![(2, 3)] };
+        let packing = Packing { offset: 0, outer: vec![], columns: (3, 1), padded: 0, width: 4, inner: vec![(2, 3)] };
         let arguments = [Place::Input(0), Place::Constant(0), Place::Work(0), Place::Output(0)];
         Program {
             symbol: "region_0".into(),

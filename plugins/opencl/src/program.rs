@@ -2,7 +2,7 @@
 //!
 //! The region is plain data. The loader creates device objects from it, and a run enqueues the launches in order.
 
-use crate::pack::Packing;
+use byoc_loops::packing::Packing;
 use byoc_plugin_api::{DType, Signature};
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +90,7 @@ pub struct PackedConstant {
 impl PackedConstant {
     /// Returns the size in bytes; `None` if it overflows.
     pub fn bytes(&self) -> Option<u64> {
-        self.packing.elements()?.checked_mul(self.element as u64)
+        u64::try_from(self.packing.elements()?).ok()?.checked_mul(self.element as u64)
     }
 }
 

@@ -5,7 +5,8 @@
 //! require. A cast to float16 rounds. No device support for float16 arithmetic is needed: every device can convert
 //! (`vload_half`, `vstore_half`).
 
-use crate::expression::ROUND_TO_HALF;
+use byoc_loops::operators::elementwise::ROUND_TO_HALF;
+use byoc_loops::types::half;
 use byoc_plugin_api::{Attr, Constant, ConstantSource, DType, Graph, Node, NodeKind, TensorType, ValueRef};
 use byoc_plugin_support::refusal::CompileError;
 use byoc_plugin_support::region::expand;
@@ -96,8 +97,8 @@ struct WidenedConstant(Vec<f32>);
 
 impl WidenedConstant {
     fn of(constant: &Constant) -> WidenedConstant {
-        let halves = constant.bytes().chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-        WidenedConstant(halves.map(half_to_single).collect())
+        let halves = constant.bytes().chunks_exact(2).map(|pair| half([pair[0], pair[1]]));
+        WidenedConstant(halves.collect())
     }
 }
 
@@ -111,42 +112,9 @@ impl ConstantSource for WidenedConstant {
     }
 }
 
-/// Converts a float16 bit pattern to float32.
-fn half_to_single(half_bits: u16) -> f32 {
-    let sign = u32::from(half_bits >> 15) << 31;
-    let (exponent, fraction) = (u32::from(half_bits >> 10) & 0x1f, u32::from(half_bits) & 0x3ff);
-    match (exponent, fraction) {
-        (0, fraction) => {
-            // Subnormal numbers are multiples of 2^-24.
-            let magnitude = fraction as f32 * f32::from_bits((127 - 24) << 23);
-            f32::from_bits(magnitude.to_bits() | sign)
-        }
-        (0x1f, fraction) => f32::from_bits(sign | 0x7f80_0000 | (fraction << 13)),
-        (exponent, fraction) => f32::from_bits(sign | ((exponent + 112) << 23) | (fraction << 13)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn halves_are_converted_exactly() {
-        for (half_bits, value) in [
-            (0x0000u16, 0.0f32),
-            (0x3c00, 1.0),
-            (0xc000, -2.0),
-            (0x7bff, 65504.0),
-            (0x0400, 6.103_515_6e-5),
-            (0x0001, 5.960_464_5e-8),
-            (0x83ff, -6.097_555e-5),
-            (0x7c00, f32::INFINITY),
-            (0xfc00, f32::NEG_INFINITY),
-        ] {
-            assert_eq!(half_to_single(half_bits), value, "{half_bits:#x}");
-        }
-        assert!(half_to_single(0x7e00).is_nan() && half_to_single(0x8000).is_sign_negative());
-    }
 
     #[test]
     fn graph_computes_in_float32_between_its_edges() {

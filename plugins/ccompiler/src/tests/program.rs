@@ -3,8 +3,8 @@
 
 use super::harness::Case;
 use super::naive;
-use byoc_emit_c::form::Machine;
-use byoc_emit_c::single_file::single_file;
+use byoc_loops::form::Machine;
+use byoc_loops::single_file::single_file;
 use std::fmt::Write;
 use std::process::Command;
 

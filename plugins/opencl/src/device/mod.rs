@@ -58,14 +58,6 @@ pub struct Traits {
     pub uses_local_memory: bool,
 }
 
-impl Traits {
-    /// Returns the vector width in elements for rows of `columns` elements.
-    pub fn vector(&self, columns: i64) -> i64 {
-        let max_width = self.width.clamp(4, 16);
-        [16, 8, 4, 2].into_iter().find(|&width| width <= max_width && width <= columns).unwrap_or(1)
-    }
-}
-
 /// OpenCL objects of a device. They live as long as the process.
 #[derive(Clone, Copy, Debug)]
 struct Handles {

@@ -1,0 +1,286 @@
+//! Windows: pooling, and depthwise convolutions without tiles, over channels.
+
+use super::depthwise::product;
+use super::{Lowering, Phase};
+use crate::form::Form;
+use crate::nest::body::{LoopBody, Storage};
+use crate::nest::transform::nest;
+use crate::nest::{Expr, Infix, Loop, Place, Reduce, Stmt, element, indices, numbered};
+use crate::operators::elementwise::extreme;
+use crate::operators::quantized;
+use crate::schedule::Step;
+use crate::schedule::contraction::Types;
+use crate::schedule::window::Pooling;
+use crate::types::{computed, integer_range};
+use byoc_plugin_api::DType;
+use byoc_plugin_support::region::{Op, OpId, RegionIr};
+use byoc_plugin_support::view::View;
+
+/// Window along one spatial axis.
+#[derive(Clone, Copy, Debug)]
+pub enum Range {
+    /// Window of `taps` elements every `stride` elements.
+    Window {
+        /// Number of window elements.
+        taps: i64,
+        /// Distance between adjacent windows.
+        stride: i64,
+        /// Distance between adjacent window elements.
+        dilation: i64,
+        /// Padding before and after.
+        pad: (i64, i64),
+    },
+    /// Entire axis, divided into the given number of ranges as evenly as possible.
+    Adaptive(i64),
+}
+
+impl Range {
+    /// Declares the tap range of axis `i`: position `at{i}` of tap 0, first tap `from{i}` and end `to{i}`, without the
+    /// taps in the padding. Tap `k` is at position `at{i} + k * step`. `outputs` windows cover `size` elements.
+    pub fn bounds(&self, i: usize, output: &Expr, size: i64, outputs: i64) -> Vec<Stmt> {
+        let [at, from, to] = ["at", "from", "to"].map(|prefix| format!("{prefix}{i}"));
+        match *self {
+            Range::Adaptive(parts) => {
+                let end = ((output.clone() + 1) * size + (parts - 1)) / parts;
+                vec![
+                    Stmt::index(&at, output.clone() * size / parts),
+                    Stmt::index(&from, 0),
+                    Stmt::index(&to, end - Expr::from(&at)),
+                ]
+            }
+            Range::Window { taps, stride, dilation, pad } => {
+                let is_inside = pad.0 <= 0 && (outputs - 1) * stride - pad.0 + (taps - 1) * dilation < size;
+                let at_name = Expr::from(&at);
+                let first = Expr::Call("byoc_first_tap", vec![at_name.clone(), Expr::Index(dilation)]);
+                let end = Expr::Call("byoc_end_tap", vec![at_name, Expr::Index(dilation), size.into(), taps.into()]);
+                let position = Stmt::index(&at, output.clone() * stride - pad.0);
+                match is_inside {
+                    true => vec![position, Stmt::index(&from, 0), Stmt::index(&to, taps)],
+                    false => vec![position, Stmt::index(&from, first), Stmt::index(&to, end)],
+                }
+            }
+        }
+    }
+
+    fn step(&self) -> i64 {
+        if let Range::Window { dilation, .. } = self { *dilation } else { 1 }
+    }
+
+    /// Returns the number of elements by which a mean is divided.
+    fn count(&self, i: usize, size: i64, includes_padding: bool) -> Expr {
+        let [at, from, to] = ["at", "from", "to"].map(|prefix| Expr::name(format!("{prefix}{i}")));
+        match *self {
+            Range::Window { taps, dilation, pad, .. } if includes_padding => {
+                // A window that extends past the padding counts elements only up to the end of the padding.
+                ((Expr::Index(size + pad.1 + dilation - 1) - at) / dilation).min(taps)
+            }
+            _ => to - from,
+        }
+    }
+}
+
+/// Returns the scale and zero point of the data of a `qnn.avg_pool2d`, then those of its result.
+fn pool_scales(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(f32, i64, f32, i64), String> {
+    let scale = |i: usize| quantized::scale(ir, op.inputs[i]);
+    let zero = |i: usize| quantized::zero_point(ir, op.inputs[i]);
+    let parameters = || Some((scale(1)?, zero(2)?, scale(3)?, zero(4)?));
+    parameters().ok_or_else(|| {
+        format!("{}: expected constant per-tensor scales and zero points, found per-channel or runtime values", op.name)
+    })
+}
+
+/// Windows over an index space `[batch, pixels.., channel]`.
+pub struct Windows {
+    /// Operators on each result, and stores.
+    pub body: LoopBody,
+    /// Data, with its dimensions in the order of the index space.
+    pub data: Storage,
+    /// Element type of the data.
+    pub dtype: DType,
+    /// Window along each spatial axis.
+    pub ranges: Vec<Range>,
+    /// Type of the accumulator.
+    pub sum: DType,
+    /// First value of the accumulator.
+    pub start: Expr,
+    /// Statements between the bounds and the reduction.
+    pub before: Vec<Stmt>,
+    /// Type and value of the result, given the accumulator `sum`.
+    pub result: (DType, Expr),
+    /// Number of elements that are read, or of products.
+    pub work: i64,
+}
+
+impl Windows {
+    /// Returns the names of the indices.
+    pub fn vars(&self) -> Vec<String> {
+        let mut vars = numbered("r", self.body.domain.len() - 1);
+        vars.push("c".into());
+        vars
+    }
+}
+
+impl Lowering<'_, '_> {
+    /// Adds a nest that reduces windows. `combine` returns the new accumulator for `sum` and an element of the data, with
+    /// the taps as indices `k0`, `k1`.
+    pub fn windows(
+        &mut self,
+        windows: Windows,
+        comment: Vec<String>,
+        combine: impl Fn(Expr, Expr) -> Expr,
+    ) -> Result<(), String> {
+        let vars = windows.vars();
+        let Windows { body, data, dtype, ranges, sum, start, before, result, work } = windows;
+        let axes = ranges.len();
+        let outer_vars = indices(&vars);
+        let mut stmts = Vec::new();
+        let mut index = outer_vars.clone();
+        let mut loops = Vec::new();
+        for (i, range) in ranges.iter().enumerate() {
+            let size = data.view.shape[1 + i];
+            stmts.extend(range.bounds(i, &outer_vars[1 + i], size, body.domain[1 + i]));
+            let tap = format!("k{i}");
+            index[1 + i] = Expr::name(format!("at{i}")) + Expr::from(&tap) * range.step();
+            let to = Expr::name(format!("to{i}"));
+            loops.push(Loop::new(&tap, to, Vec::new()).starting(Expr::name(format!("from{i}"))));
+        }
+        stmts.extend(before);
+        // The index along a dimension of size 1 is 0.
+        let loaded = Expr::load(data.place, dtype, element(&data.view, &index));
+        let value = combine(Expr::name("sum"), loaded);
+        stmts.push(Reduce { name: "sum".into(), dtype: sum, start, loops, value }.into());
+        stmts.push(Stmt::value("acc", result.0, result.1));
+        stmts.extend(body.statements(&outer_vars));
+        let mut phase = Phase::new("window", comment);
+        phase.touch(data.place);
+        phase.touch_all(&body);
+        if matches!(self.form, Form::Device(_)) {
+            self.push_points(phase, &vars, &body.domain, stmts, 1);
+            return Ok(());
+        }
+        let channels = body.domain[axes + 1];
+        let Pooling { block, tasks, .. } = Pooling::new(channels, &body.domain[..axes], work);
+        phase.tasks = self.form.tasks(tasks);
+        let mut stmts = nest(&vars, &body.domain, stmts);
+        // One item is a block of channels in a row of pixels.
+        let mut item = vars[..axes].to_vec();
+        item.push("block".into());
+        phase.schedule = vec![
+            Step::Split { var: "c".into(), by: block, into: ["block".into(), "j".into()] },
+            Step::Sink { var: vars[axes].clone(), below: "block".into() },
+            Step::Fuse { vars: item, into: "item".into() },
+            Step::Parallel { var: "item".into(), tasks: phase.tasks },
+            Step::Accumulate { var: "j".into(), len: block },
+        ];
+        self.push_scheduled(phase, &mut stmts);
+        Ok(())
+    }
+
+    /// Lowers max, average, global and adaptive pooling.
+    pub fn pool(&mut self, group_index: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let ir = self.ir;
+        let op = ir.get(id);
+        let shape = ir.shape(op.inputs[0]).to_vec();
+        let rank = shape.len();
+        let axes = rank - 2;
+        let c = if op.attrs().text("layout").ends_with('C') { rank - 1 } else { 1 };
+        let spatial: Vec<usize> = if c == 1 { (2..rank).collect() } else { (1..rank - 1).collect() };
+        let out = ir.shape(op.outputs[0]).to_vec();
+        let is_max = op.name.contains("max");
+        let includes_padding = op.attrs().flag("count_include_pad", false);
+        let is_whole_window = op.name.contains("global") || op.name.contains("adaptive");
+        let (sizes, strides) = (op.attrs().per_axis("pool_size", axes, 1), op.attrs().per_axis("strides", axes, 1));
+        let (dilation, pads) = (op.attrs().per_axis("dilation", axes, 1), op.attrs().padding(axes));
+        let range = |i: usize| match is_whole_window {
+            true => Range::Adaptive(out[spatial[i]]),
+            false => Range::Window { taps: sizes[i], stride: strides[i], dilation: dilation[i], pad: pads[i] },
+        };
+        let ranges: Vec<Range> = (0..axes).map(range).collect();
+        let data = self.channels_last(op.inputs[0], c, &[], false, &comment[0])?;
+        let mut order = vec![0];
+        order.extend(&spatial);
+        order.push(c);
+        let (body, _) = self.loop_body(group_index, Some(&order))?;
+        let dtype = ir.val(op.inputs[0]).dtype;
+        let computed_type = computed(dtype);
+        // Scale and zero point of the data, then those of the result.
+        let scales = if op.name == "qnn.avg_pool2d" { Some(pool_scales(ir, op)?) } else { None };
+        let (low, _) = integer_range(computed_type);
+        let (sum, start) = match (is_max, computed_type, scales) {
+            (true, DType::F32, _) => (DType::F32, Expr::Number(DType::F32, f64::NEG_INFINITY)),
+            (true, DType::I8 | DType::I32 | DType::U8, _) => (computed_type, Expr::Integer(computed_type, low as i128)),
+            (true, ..) => return Err(format!("{}: unsupported element type {dtype}", op.name)),
+            (false, _, Some(_)) => (DType::I32, Expr::Integer(DType::I32, 0)),
+            (false, DType::F32, None) => (DType::F32, Expr::Number(DType::F32, 0.0)),
+            (false, ..) => return Err(format!("{}: expected float32, found {dtype}", op.name)),
+        };
+        let mut before = Vec::new();
+        if !is_max {
+            let counts =
+                ranges.iter().enumerate().map(|(i, range)| range.count(i, shape[spatial[i]], includes_padding));
+            let count = counts.fold(Expr::Index(1), |product, count| product * count);
+            // With `ceil_mode`, a window may be entirely in the padding; a count of at least 1 makes its mean 0.
+            before.push(Stmt::index("elements", count));
+            before.push(Stmt::value("count", DType::F32, Expr::name("elements").max(1).cast(DType::F32)));
+        }
+        let (total, count) = (Expr::name("sum"), Expr::name("count"));
+        let result = match scales {
+            Some((in_scale, _, out_scale, zero)) => {
+                // The quotient is computed in float64, so that the mean is rounded to float32 only once.
+                let mean = (total.cast(DType::F64) / count.cast(DType::F64)).cast(DType::F32)
+                    * Expr::Number(DType::F32, in_scale.into());
+                let unsupported = || format!("{}: unsupported element type {dtype}", op.name);
+                quantized::quantized(dtype, mean, out_scale, zero).ok_or_else(unsupported)?
+            }
+            None if is_max => total,
+            None => total / count,
+        };
+        let taps = sizes.iter().fold(out.iter().product(), |n: i64, &size| n.saturating_mul(size));
+        let storage = Storage { view: data.view.permute(&order), ..data };
+        let windows = Windows {
+            body: body.permute(&order),
+            data: storage,
+            dtype,
+            ranges,
+            sum,
+            start,
+            before,
+            result: (computed_type, result),
+            work: shape.iter().product::<i64>().max(taps),
+        };
+        self.windows(windows, comment, |total, x| match scales {
+            _ if is_max => extreme(Infix::Gt, computed_type, total, x),
+            Some((_, zero, ..)) => total + (x.cast(DType::I32) - Expr::Integer(DType::I32, zero.into())),
+            None => total + x,
+        })
+    }
+
+    /// Adds a depthwise convolution without tiles: the products of a window with the weights of its channel, which are
+    /// at `view` in memory `weights`, taps before channels.
+    pub fn weighted_windows(
+        &mut self,
+        body: LoopBody,
+        (data, types, a_zero): (Storage, Types, i64),
+        ranges: Vec<Range>,
+        (weights, view): (Place, View),
+        comment: Vec<String>,
+    ) -> Result<(), String> {
+        let is_float = types.sum == DType::F32;
+        let start = if is_float { Expr::Number(DType::F32, 0.0) } else { Expr::Integer(types.sum, 0) };
+        let windows = Windows {
+            body,
+            data,
+            dtype: types.a,
+            ranges,
+            sum: types.sum,
+            start,
+            before: Vec::new(),
+            result: (types.sum, Expr::name("sum")),
+            work: 0,
+        };
+        let mut index = numbered("k", windows.ranges.len());
+        index.push("c".into());
+        let weight = Expr::load(weights, types.b, element(&view, &indices(&index)));
+        self.windows(windows, comment, |total, x| total + product(types, a_zero, x, weight.clone()))
+    }
+}
