@@ -1,7 +1,6 @@
 //! Comparison of planned programs with the naive evaluation of the same module, expression by expression.
 
-mod common;
-
+use crate::common::{Random, executor, floats, run, run_reference};
 use byoc::build::plan::plan;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::exec::program::{Instr, Place};
@@ -10,7 +9,6 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Dim, Expr, ExprId, Function, Id, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
-use common::{Random, executor, floats, run, run_reference};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,6 +1,6 @@
 //! Tests that QNN operators and the plain operators that they are lowered to produce bit-identical results.
 
-use super::evaluate::{Evaluator, Value, tensors};
+use crate::evaluate::{Evaluator, Value, tensors};
 use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Module, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::{DType, Tensor};

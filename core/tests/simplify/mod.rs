@@ -1,17 +1,16 @@
 //! Tests that the simplification passes preserve semantics: random programs are evaluated before and after each pass.
 
 mod deep;
-mod evaluate;
 mod generate;
 mod qnn;
 
+use crate::evaluate::{Evaluator, Value, tensors};
 use byoc_core::analysis::{structural_equal, verify};
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{DesiredLayout, PassOptions};
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::text::{PrintOptions, print};
-use evaluate::{Evaluator, Value, tensors};
 use generate::{Kind, program};
 use proptest::prelude::*;
 
