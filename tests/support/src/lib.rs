@@ -1,4 +1,4 @@
-//! Support for tests and benches: builds plugins.
+//! Support for tests and benches: builds plugins, and draws random numbers.
 //!
 //! A plugin is a `cdylib`, which cargo does not build as a dependency of a test. A separate cargo process, with the
 //! profile of the test, builds each plugin on first use; if nothing has changed, this takes about 35 ms per test
@@ -7,6 +7,7 @@
 //! be compiled again. Every function panics on failure, as tests do.
 
 pub mod artifact;
+pub mod random;
 pub mod schema;
 
 use std::collections::BTreeMap;
