@@ -1,7 +1,7 @@
 //! Tests that the simplification passes preserve semantics: random programs are evaluated before and after each pass.
 
 mod deep;
-mod generate;
+pub mod generate;
 mod qnn;
 
 use crate::evaluate::{Evaluator, Value, tensors};
@@ -62,7 +62,7 @@ fn assert_same(pass: &str, before: &[Tensor], after: &[Tensor], module: &Module)
 }
 
 fn check(choices: &[u8], kind: Kind) {
-    let module = program(choices, kind);
+    let module = program(&["main"], choices, kind);
     assert_eq!(verify(&module), Ok(()));
     let before = results(&module, kind);
     let mut program = module.clone();
