@@ -179,22 +179,20 @@ fn chains_reuse_the_workspace() {
     );
 }
 
-/// Compiles the C source of a region together with the sample driver.
-fn compile_c(source: &str, dir: &Path) -> libloading::Library {
-    std::fs::write(dir.join("region.c"), source).unwrap();
-    let plugin = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let cc = |arguments: &[&str]| {
-        let output = Command::new("cc").args(arguments).current_dir(dir).output().unwrap();
-        assert!(output.status.success(), "{}\n{source}", String::from_utf8_lossy(&output.stderr));
-        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    let (include, sample) = (plugin.join("include"), plugin.join("samples/driver.c"));
-    let include = format!("-I{}", include.display());
-    cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-c", "region.c"]);
-    cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", &include, "-c", sample.to_str().unwrap()]);
-    cc(&["-shared", "-o", "libregion.so", "region.o", "driver.o"]);
+/// Runs the C compiler in a directory, with warnings as errors.
+fn cc(dir: &Path, arguments: &[&str]) {
+    const FLAGS: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC"];
+    let output = Command::new("cc").args(FLAGS).args(arguments).current_dir(dir).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Compiles the C source of a region, and links it with the sample driver, `driver.o` in `dir`.
+fn compile_c(source: &str, dir: &Path, name: &str) -> libloading::Library {
+    let (file, library) = (format!("{name}.c"), format!("lib{name}.so"));
+    std::fs::write(dir.join(&file), source).unwrap();
+    cc(dir, &["-shared", "-o", &library, &file, "driver.o"]);
     // SAFETY: the library was built above from generated C and the sample driver, neither of which has constructors.
-    unsafe { libloading::Library::new(dir.join("libregion.so")) }.unwrap()
+    unsafe { libloading::Library::new(dir.join(library)) }.unwrap()
 }
 
 /// Runs the compiled C source of a region.
@@ -221,12 +219,15 @@ fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
 fn generated_c_is_bit_exact() {
     let mut cases: Vec<Case> = (0..40).map(|seed| random(1000 + seed)).collect();
     cases.push(chain());
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let include = format!("-I{}", plugin.join("include").display());
+    cc(dir.path(), &[&include, "-c", plugin.join("samples/driver.c").to_str().unwrap()]);
     for (index, case) in cases.iter().enumerate() {
         let compiled_region = case.compile();
         let source = compiled_region.source.into_option().unwrap();
         assert_eq!(source.language.as_str(), "c");
-        let dir = tempfile::tempdir().unwrap();
-        let library = compile_c(&source.text, dir.path());
+        let library = compile_c(&source.text, dir.path(), &format!("region_{index}"));
         let c_results = run_c(case, &library);
         assert!(c_results == case.run(&compiled_region.blob, 2).0, "case {index}\n{}", source.text);
         assert_equal(case, &c_results, &case.expected());
