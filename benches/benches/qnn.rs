@@ -7,6 +7,7 @@ use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op;
 use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 use byoc_kernels::{self, Kernel, Spec};
+use byoc_test_support::random::Random;
 use criterion::{BenchmarkId, Criterion, Throughput};
 
 /// Convolution layers: name, input channels, output channels, feature map width, kernel size, stride.
@@ -20,15 +21,17 @@ const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
     ("3x3 7", 512, 512, 7, 3, 1),
 ];
 
-/// Returns a tensor of pseudorandom elements; floats are in [-0.8, 0.88).
+/// Returns a tensor of pseudorandom elements; floats are in [-1, 1).
 fn random_tensor(dtype: DType, shape: &[usize]) -> Tensor {
     let count: usize = shape.iter().product();
-    let bits = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let mut random = Random::new(1);
     match dtype {
-        DType::F32 => Tensor::from_slice(shape, &(0..count).map(|i| bits(i) as f32 / 1e7 - 0.8).collect::<Vec<_>>()),
-        DType::I32 => Tensor::from_slice(shape, &(0..count).map(|i| bits(i) as i32 - 8000).collect::<Vec<_>>()),
+        DType::F32 => Tensor::from_slice(shape, &random.floats(count)),
+        DType::I32 => {
+            Tensor::from_slice(shape, &(0..count).map(|_| random.between(-8000, 8000) as i32).collect::<Vec<_>>())
+        }
         _ => {
-            let bytes: Vec<u8> = (0..count).map(|i| bits(i) as u8).collect();
+            let bytes: Vec<u8> = (0..count).map(|_| random.bits() as u8).collect();
             Tensor::from_bytes(dtype, shape, &bytes).expect("expected one byte per element")
         }
     }

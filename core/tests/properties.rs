@@ -1,178 +1,18 @@
 //! Property tests of the text format: random programs, mutated texts and deeply nested texts.
 
+use crate::simplify::generate::{self, Kind};
 use byoc_core::analysis::{structural_equal, verify};
 use byoc_core::pass::{infer_type, infer_type_in_place};
-use byoc_ir::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Module, Type};
-use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::ir::{Callee, Expr, ExprId, Module, Type};
+use byoc_ir::tensor::Tensor;
 use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
-use byoc_ir::typing::Builder;
+use byoc_test_support::random::Random;
 use proptest::prelude::*;
 use std::fmt::Write;
 
-/// Generator of well-typed programs from a list of choices. When the list is exhausted, every choice is the first
-/// alternative.
-struct Generator<'a> {
-    builder: Builder,
-    choices: std::slice::Iter<'a, u8>,
-    /// Values in scope.
-    values: Vec<ExprId>,
-}
-
-impl Generator<'_> {
-    fn choose(&mut self, n: usize) -> usize {
-        usize::from(*self.choices.next().unwrap_or(&0)) % n.max(1)
-    }
-
-    fn tensor_type() -> Type {
-        Type::tensor_of(DType::F32, [Dim::symbol("n"), Dim::Fixed(3)])
-    }
-
-    /// Picks a value of the given type among the values in scope.
-    fn pick(&mut self, expected: &Type) -> ExprId {
-        let candidates: Vec<ExprId> =
-            self.values.iter().copied().filter(|&v| self.builder.module.ty(v) == expected).collect();
-        let index = self.choose(candidates.len());
-        candidates[index]
-    }
-
-    fn push(&mut self, expr: Expr) -> ExprId {
-        let id = self.builder.push(expr).unwrap_or_else(|d| panic!("expected a well-typed expression: {d}"));
-        self.values.push(id);
-        id
-    }
-
-    /// Generates some statements and a result of type `Tensor[(n, 3), float32]`.
-    fn block(&mut self, depth: usize) -> ExprId {
-        let scope = self.values.len();
-        let statements = self.choose(6);
-        for _ in 0..statements {
-            self.statement(depth);
-        }
-        let result = match self.choose(4) {
-            // A let around the rest of the block.
-            0 if depth > 0 => {
-                let value = self.statement(depth - 1);
-                let ty = self.builder.module.ty(value).clone();
-                let var = self.builder.var(["x", "y", "a b", "_"][self.choices.len() % 4], ty);
-                self.values.push(var);
-                let body = self.block(depth - 1);
-                self.push(Expr::Let { var, value, body })
-            }
-            _ => self.pick(&Self::tensor_type()),
-        };
-        self.values.truncate(scope);
-        result
-    }
-
-    fn statement(&mut self, depth: usize) -> ExprId {
-        let tensor = Self::tensor_type();
-        match self.choose(if depth > 0 { 12 } else { 9 }) {
-            0 | 1 => {
-                let op = ["nn.relu", "exp", "tanh", "sigmoid"][self.choose(4)];
-                let arg = self.pick(&tensor);
-                self.op(op, &[arg], Attrs::none())
-            }
-            2 | 3 => {
-                let op = ["add", "multiply", "subtract", "maximum"][self.choose(4)];
-                let (a, b) = (self.pick(&tensor), self.pick(&tensor));
-                self.op(op, &[a, b], Attrs::none())
-            }
-            4 => {
-                let arg = self.pick(&tensor);
-                let bounds = [("a_min", AttrValue::Float(-0.5)), ("a_max", AttrValue::Int(self.choose(9) as i64))];
-                self.op("clip", &[arg], Attrs::new(bounds))
-            }
-            5 => {
-                let fields: Vec<ExprId> = (0..self.choose(4)).map(|_| self.pick(&tensor)).collect();
-                self.push(Expr::Tuple(fields.into()))
-            }
-            6 => {
-                let field_count = |module: &Module, v: ExprId| module.ty(v).as_tuple().map_or(0, <[Type]>::len);
-                let module = &self.builder.module;
-                let found = self.values.iter().rev().copied().find(|&v| field_count(module, v) > 0);
-                match found {
-                    Some(tuple) => {
-                        let fields = field_count(&self.builder.module, tuple);
-                        let index = self.choose(fields) as u32;
-                        self.push(Expr::Project { tuple, index })
-                    }
-                    None => self.pick(&tensor),
-                }
-            }
-            7 => {
-                let value = match self.choose(4) {
-                    0 => Tensor::scalar(self.choose(256) as f32 * 0.1),
-                    1 => Tensor::scalar(self.choose(256) as i8),
-                    2 => Tensor::from_bools(&[], &[true]),
-                    _ => Tensor::from_slice(&[2], &[self.choose(256) as f32, f32::NAN]),
-                };
-                let id = self.builder.constant(value);
-                self.values.push(id);
-                id
-            }
-            8 => {
-                let value = self.pick(&tensor);
-                let cell = self.push(Expr::RefNew(value));
-                let stored = self.pick(&tensor);
-                self.push(Expr::RefWrite { reference: cell, value: stored });
-                self.push(Expr::RefRead(cell))
-            }
-            9 => {
-                let cond = self.pick(&Type::scalar(DType::Bool));
-                let then = self.block(depth - 1);
-                let otherwise = self.block(depth - 1);
-                self.push(Expr::If { cond, then, otherwise })
-            }
-            10 => {
-                let function = self.function(depth - 1);
-                let arg = self.pick(&tensor);
-                self.push(Expr::call(function, [arg]))
-            }
-            _ => {
-                // A let as an operand.
-                let value = self.pick(&tensor);
-                let var = self.builder.var("v", tensor.clone());
-                let scope = self.values.len();
-                self.values.push(var);
-                let body = self.block(depth - 1);
-                self.values.truncate(scope);
-                let bound = self.push(Expr::Let { var, value, body });
-                self.op("nn.relu", &[bound], Attrs::none())
-            }
-        }
-    }
-
-    fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> ExprId {
-        let id = self.builder.op(name, args, attrs).unwrap_or_else(|d| panic!("{d}"));
-        self.values.push(id);
-        id
-    }
-
-    fn function(&mut self, depth: usize) -> ExprId {
-        let scope = self.values.len();
-        let param = self.builder.var("x", Self::tensor_type());
-        self.values.push(param);
-        let body = self.block(depth);
-        self.values.truncate(scope);
-        let attrs = Attrs::new([("Composite", AttrValue::from("t.x")), ("Primitive", AttrValue::Int(1))]);
-        let attrs = if self.choose(2) == 0 { attrs } else { Attrs::none() };
-        let id = self.builder.function(&[param], body, Type::Unknown, attrs).unwrap_or_else(|d| panic!("{d}"));
-        self.values.push(id);
-        id
-    }
-}
-
 /// Generates a module of two functions.
 fn program(choices: &[u8]) -> Module {
-    let mut generator = Generator { builder: Builder::default(), choices: choices.iter(), values: Vec::new() };
-    for name in ["main", "other"] {
-        let x = generator.builder.var("x", Generator::tensor_type());
-        let c = generator.builder.var("c", Type::scalar(DType::Bool));
-        generator.values = vec![x, c];
-        let body = generator.block(4);
-        generator.builder.define(name, &[x, c], body).unwrap_or_else(|d| panic!("{d}"));
-    }
-    generator.builder.module
+    generate::program(&["main", "other"], choices, Kind::OpenFloat)
 }
 
 proptest! {
@@ -213,18 +53,6 @@ proptest! {
     }
 }
 
-/// Pseudorandom number generator (xorshift), deterministic so that failures reproduce.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n.max(1) as u64) as usize
-    }
-}
-
 fn mutate(text: &[u8], random: &mut Random) -> Vec<u8> {
     const TOKENS: &[&str] = &[
         "{",
@@ -257,7 +85,7 @@ fn mutate(text: &[u8], random: &mut Random) -> Vec<u8> {
     ];
     let mut text = text.to_vec();
     for _ in 0..1 + random.below(4) {
-        let start = random.below(text.len());
+        let start = random.below(text.len().max(1));
         match random.below(6) {
             0 => text.truncate(start),
             1 if !text.is_empty() => text[start] ^= 1 << random.below(8),
@@ -272,11 +100,11 @@ fn mutate(text: &[u8], random: &mut Random) -> Vec<u8> {
             4 => {
                 let end = (start + random.below(200)).min(text.len());
                 let copy = text[start..end].to_vec();
-                let target = random.below(text.len());
+                let target = random.below(text.len().max(1));
                 text.splice(target..target, copy);
             }
             _ => {
-                let position = random.below(text.len());
+                let position = random.below(text.len().max(1));
                 if !text.is_empty() {
                     text.swap(start, position);
                 }
@@ -288,7 +116,7 @@ fn mutate(text: &[u8], random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn mutated_texts_never_panic() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(1);
     let mut texts: Vec<Vec<u8>> = (0..50)
         .map(|_| {
             let choices: Vec<u8> = (0..300).map(|_| random.below(256) as u8).collect();

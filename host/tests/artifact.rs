@@ -9,6 +9,7 @@ use byoc_ir::ir::{Attrs, Expr, Function, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 use byoc_test_support::artifact::Entries;
+use byoc_test_support::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -171,27 +172,23 @@ fn rejects_truncation_and_trailing_bytes() {
 #[test]
 fn mutations_never_panic_even_with_valid_digest() {
     let bytes = written_artifact(&model());
-    let mut state = 7u64;
-    let mut random = move |n: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % n
-    };
+    let mut random = Random::new(7);
     for i in 0..10_000 {
         let mut copy = bytes.clone();
-        for _ in 0..1 + random(4) {
-            match random(4) {
-                0 => copy.truncate(random(copy.len()).max(1)),
+        for _ in 0..1 + random.below(4) {
+            match random.below(4) {
+                0 => copy.truncate(random.below(copy.len()).max(1)),
                 1 => {
-                    let position = random(copy.len());
-                    copy.insert(position, random(256) as u8);
+                    let position = random.below(copy.len());
+                    copy.insert(position, random.below(256) as u8);
                 }
                 2 => {
-                    let position = random(copy.len());
-                    copy[position] = *[0, 0xff, b'9', b'"'].get(random(4)).unwrap();
+                    let position = random.below(copy.len());
+                    copy[position] = *[0, 0xff, b'9', b'"'].get(random.below(4)).unwrap();
                 }
                 _ => {
-                    let position = random(copy.len());
-                    copy[position] ^= 1 << random(8);
+                    let position = random.below(copy.len());
+                    copy[position] ^= 1 << random.below(8);
                 }
             }
         }
@@ -213,18 +210,14 @@ fn mutated_programs_are_rejected_or_run_safely() {
     let text = serde_json::to_string(&compiled.program).unwrap();
     let pool = Arc::new(Pool::new(1).unwrap());
     let input = [Tensor::from_slice(&[3], &[-1.0f32, 2.0, 0.0])];
-    let mut state = 3u64;
-    let mut random = move |n: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % n
-    };
+    let mut random = Random::new(3);
     let digits: Vec<usize> = text.bytes().enumerate().filter(|(_, c)| c.is_ascii_digit()).map(|(i, _)| i).collect();
     let mut run_count = 0;
     for _ in 0..10_000 {
         let mut copy = text.clone().into_bytes();
-        for _ in 0..1 + random(3) {
-            let position = digits[random(digits.len())];
-            copy[position] = b'0' + random(10) as u8;
+        for _ in 0..1 + random.below(3) {
+            let position = digits[random.below(digits.len())];
+            copy[position] = b'0' + random.below(10) as u8;
         }
         let Ok(program) = serde_json::from_slice(&copy) else { continue };
         if let Ok(executor) = Executor::new(program, compiled.constants.clone(), vec![None], pool.clone()) {

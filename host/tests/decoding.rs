@@ -1,13 +1,11 @@
 //! Language model with a key-value cache: one program processes the prompt and every subsequent step.
 
-mod support;
-
+use crate::support::{max_rel_err, test_data};
 use byoc::build::{self, BuildOptions};
 use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
 use byoc_ir::tensor::Tensor;
-use support::{max_rel_err, test_data};
 
 /// Number of prompt tokens.
 const PROMPT: usize = 8;

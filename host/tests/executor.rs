@@ -1,7 +1,6 @@
 //! Comparison of planned programs with the naive evaluation of the same module, expression by expression.
 
-mod common;
-
+use crate::common::{executor, run, run_reference};
 use byoc::build::plan::plan;
 use byoc::runtime::cancel::Cancel;
 use byoc::runtime::exec::program::{Instr, Place};
@@ -10,7 +9,7 @@ use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::ir::{Attrs, Dim, Expr, ExprId, Function, Id, Module, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
-use common::{Random, executor, floats, run, run_reference};
+use byoc_test_support::random::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -65,6 +64,11 @@ mod plus_one {
     }
 }
 
+/// Draws floats in [-1, 1).
+fn floats(random: &mut Random, shape: &[usize]) -> Tensor {
+    Tensor::from_slice(shape, &random.floats(shape.iter().product()))
+}
+
 fn float_type(shape: &[usize]) -> Type {
     Type::tensor(DType::F32, shape)
 }
@@ -88,7 +92,7 @@ fn function(b: &mut Builder, params: &[ExprId], body: ExprId, ret: Type) -> Expr
 /// Creates a random graph over tensors of 24 elements: elementwise operators, reshapes, tuples, splits and
 /// concatenations.
 fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut b = Builder::default();
     let shapes: [&[usize]; 3] = [&[24], &[4, 6], &[2, 3, 4]];
     let inputs: Vec<ExprId> = (0..3).map(|i| b.var(format!("x{i}"), float_type(shapes[i]))).collect();
@@ -387,7 +391,7 @@ fn runs_with_sizes_known_only_at_run_time() {
     let row = b.op("reshape", &[concatenation], Attrs::new([("newshape", [1i64, -1].into())])).unwrap();
     b.define("main", &[x], row).unwrap();
     let executor = executor(&b.module);
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for rows in [1, 4, 2, 4] {
         let input = floats(&mut random, &[rows, 3]);
         let results = executor.run(std::slice::from_ref(&input)).unwrap();
@@ -547,7 +551,7 @@ fn inlined_composite_is_part_of_caller() {
     let lowered_program = plan(&b.module, &[], &[]).unwrap();
     assert_eq!(lowered_program.program.functions.len(), 1);
     assert_eq!(lowered_program.program.functions[0].code.len(), 5);
-    let input = floats(&mut Random(9), &[4]);
+    let input = floats(&mut Random::new(9), &[4]);
     assert_eq!(run(&b.module, std::slice::from_ref(&input)).unwrap(), run_reference(&b.module, &[input]));
 }
 
@@ -589,7 +593,7 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
     let parsed_module = byoc_ir::text::parse(text, &Default::default());
     assert_eq!(parsed_module.diagnostics, []);
     let typed_module = byoc_core::pass::infer_type(&parsed_module.module).unwrap();
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let shapes: [&[usize]; 5] = [&[2, 8, 9, 7], &[16, 8, 3, 3], &[8, 16, 1, 1], &[16], &[9, 7]];
     let inputs: Vec<Tensor> = shapes.iter().map(|shape| floats(&mut random, shape)).collect();
     let expected = run_reference(&typed_module, &inputs);

@@ -1,7 +1,8 @@
 //! Corrupt and malicious model files cause a diagnostic with a code, never a panic or unbounded memory use.
 
-mod support;
-
+use crate::support;
+use crate::support::onnx::{self, integer, node, port};
+use crate::support::test_data;
 use byoc::frontend::onnx::convert_model;
 use byoc::frontend::onnx::proto::{
     AttributeProto, AttributeType, Bytes, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
@@ -18,8 +19,6 @@ use byoc_ir::text::{PrintOptions, print};
 use prost::Message;
 use std::path::Path;
 use std::time::Duration;
-use support::onnx::{self, integer, node, port};
-use support::test_data;
 
 /// Creates a model with an input `x` of two elements and an output `y`.
 fn model(nodes: Vec<NodeProto>, initializer: Vec<TensorProto>) -> ModelProto {

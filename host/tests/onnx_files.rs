@@ -1,8 +1,8 @@
 //! Files as tools write them: default values of inputs, weights that many nodes share, random numbers, and sequences of a
 //! length that the run determines.
 
-mod support;
-
+use crate::support::onnx::{self, integer, node, number, port};
+use crate::support::{max_rel_err, run, test_data};
 use byoc::frontend::LoadOptions;
 use byoc::frontend::onnx::convert_model;
 use byoc::frontend::onnx::proto::{AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, ValueInfoProto};
@@ -13,8 +13,6 @@ use byoc_ir::tensor::random;
 use prost::Message;
 use std::sync::Arc;
 use std::time::Duration;
-use support::onnx::{self, integer, node, number, port};
-use support::{max_rel_err, run, test_data};
 
 fn model(inputs: Vec<ValueInfoProto>, nodes: Vec<NodeProto>, weights: &[(&str, Tensor)]) -> ModelProto {
     let initializer = weights.iter().map(|(name, tensor)| encode(name, tensor)).collect();

@@ -1,12 +1,10 @@
 //! Test models: import, type check and evaluation with the naive references, compared with the outputs of PyTorch.
 
-mod support;
-
+use crate::support::{max_rel_err, model_folders, run, test_data};
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::{self, LoadOptions};
 use byoc_ir::ir::{Expr, Type};
 use byoc_ir::tensor::{DType, Tensor};
-use support::{max_rel_err, model_folders, run, test_data};
 
 /// Tolerance for the rounding errors of float32 over a whole model.
 const MAX_REL_ERR: f64 = 5e-4;

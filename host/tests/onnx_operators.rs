@@ -1,13 +1,11 @@
 //! Single operators: import and evaluation with the naive references, compared with the results of ONNX Runtime.
 
-mod support;
-
+use crate::support::{max_rel_err, run, test_data};
 use byoc::compare::{Tolerance, compare_values};
 use byoc::frontend::LoadOptions;
 use byoc::frontend::folder::TestFolder;
 use byoc::runtime::exec::program::Port;
 use byoc::runtime::value::{PortValue, values};
-use support::{max_rel_err, run, test_data};
 
 #[test]
 fn operators_match_recorded_results() {

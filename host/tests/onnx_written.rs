@@ -1,7 +1,6 @@
 //! Models that are read, written and read again: the recorded results of single operators, and the bytes of a second write.
 
-mod support;
-
+use crate::support::{max_rel_err, model_folders, run, test_data};
 use byoc::compare::{Tolerance, compare_values};
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::onnx::write::{self, Options};
@@ -10,7 +9,6 @@ use byoc::runtime::exec::program::Port;
 use byoc::runtime::value::{PortValue, values};
 use byoc_ir::diag::{Diagnostic, codes};
 use std::path::Path;
-use support::{max_rel_err, model_folders, run, test_data};
 
 /// Writes a model to a folder that has the data sets of `like`.
 fn write_beside(model: &Loaded, folder: &Path, like: &Path) -> Result<(), Vec<Diagnostic>> {

@@ -1,8 +1,7 @@
 //! Programs in TVM's notation (`tests/relay/programs`): each is read, printed and read again, compiled for the host, and run on
 //! the inputs in its first lines; the outputs are compared with those there, which NumPy computed.
 
-mod support;
-
+use crate::support;
 use byoc::{CompileOptions, DType, Model, Session, Tensor};
 use byoc_core::analysis::structural_equal;
 use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};

@@ -1,14 +1,12 @@
 //! Specialized programs for fixed values of symbolic dimensions, in one artifact with the symbolic program.
 
-mod support;
-
+use crate::support::{max_rel_err, test_data};
 use byoc::build::{self, BuildOptions, Compiled};
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::{self, LoadOptions};
 use byoc::runtime::artifact;
 use byoc::runtime::model::Model;
 use byoc::runtime::session::Session;
-use support::{max_rel_err, test_data};
 
 /// Builds the programs of a model with symbolic dimensions, and those for the sizes in `specialized`.
 fn build(session: &Session, dir: &TestFolder, specialized: &[(String, Vec<usize>)]) -> Compiled {

@@ -1,12 +1,10 @@
 //! Strings, sequences, optional values and maps as inputs and outputs of models, from files and from artifacts.
 
-mod support;
-
+use crate::support::test_data;
 use byoc::runtime::value::{Keys, PortValue, StringTensor, values};
 use byoc::{Compilation, CompileOptions, Model, Session, Tensor};
 use byoc_ir::diag::codes::runtime;
 use byoc_ir::tensor::strings::span;
-use support::test_data;
 
 fn strings(shape: &[usize], strings: &[&str]) -> PortValue {
     PortValue::Strings(StringTensor { shape: shape.into(), strings: strings.iter().map(|&s| s.to_owned()).collect() })

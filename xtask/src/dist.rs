@@ -99,7 +99,8 @@ pub fn run() -> Result<(), String> {
         let size = fs::metadata(&archive).map_err(|e| format!("{}: {e}", archive.display()))?.len();
         println!("{} {:.1} MB", archive.display(), size as f64 / 1e6);
     }
-    let mut test = cargo(&["test", "--package", "xtask", "--test", "dist", "--", "--ignored", "--nocapture"]);
+    let mut test =
+        cargo(&["test", "--package", "xtask", "--test", "repository", "dist::", "--", "--ignored", "--nocapture"]);
     process::run(test.env("BYOC_DIST", &dist))
 }
 

@@ -76,7 +76,7 @@ pub fn export_random(seeds: &str) -> Result<(), String> {
 /// Runs `cargo xtask vta`: the vta tests that take minutes.
 pub fn vta() -> Result<(), String> {
     const END: [&str; 3] = ["--", "--ignored", "--nocapture"];
-    let stream_test_args = ["test", "--release", "--package", "byoc-vta-program", "--test", "layers", "whole_resnet"];
+    let stream_test_args = ["test", "--release", "--package", "byoc-vta-program", "--test", "program", "whole_resnet"];
     process::run(&mut cargo(&[&stream_test_args[..], &END].concat()))?;
     let artifact = process::target_dir().join("vta_resnet18.byoc");
     let network_test_args = ["test", "--release", "--package", "byoc-cli", "--test", "end_to_end", "vta::full_size"];

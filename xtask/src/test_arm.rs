@@ -1,5 +1,5 @@
-//! `cargo xtask test-arm`: the command-line tool and a native-code backend, built for aarch64 and run under an
-//! emulator.
+//! `cargo xtask test-arm`: the command-line tool, a native-code backend and the plugin in C of release 0.1.0, built for
+//! aarch64 and run under an emulator.
 
 use crate::process::{self, cargo, exists, output, root, target_dir};
 use std::fs;
@@ -28,7 +28,11 @@ done
 exec aarch64-linux-gnu-gcc "$@"
 "#;
 
-/// Builds for aarch64, and verifies the recorded models on the host and on ccompiler.
+/// Program that the plugin in C of release 0.1.0 computes.
+const PROGRAM: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 2), float32]) { nn.relu(add(%x, %x)) }\n";
+
+/// Builds for aarch64, verifies the recorded models on the host and on ccompiler, and runs a program on the plugin in C
+/// of release 0.1.0.
 pub fn run() -> Result<(), String> {
     check_tools()?;
     let mut build = cargo(&["build", "--target", TARGET, "--package", "byoc-cli", "--package", "byoc-ccompiler"]);
@@ -45,18 +49,26 @@ pub fn run() -> Result<(), String> {
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).map_err(dir_error)?;
     let models = models()?;
     let plugins = dir.join("plugins").display().to_string();
+    let byoc = || {
+        let mut command = Command::new(EMULATOR);
+        command.args(["-L", LIBRARIES]).arg(build_dir.join("byoc"));
+        command
+    };
     for backend in [&["--backend", "none"][..], &["--backend", "ccompiler", "--require-offload=0.9"]] {
-        let mut verify = Command::new(EMULATOR);
-        verify.args(["-L", LIBRARIES]).arg(build_dir.join("byoc")).args([
-            "verify",
-            "--max-rel-err",
-            "5e-4",
-            "--no-cache",
-        ]);
+        let mut verify = byoc();
+        verify.args(["verify", "--max-rel-err", "5e-4", "--no-cache"]);
         verify.args(["--plugin-dir", &plugins]).args(backend).args(&models).env("CC", &compiler);
         process::run(&mut verify)?;
     }
-    Ok(())
+    let frozen_plugin = dir.join("plugins/libbyoc_frozen_c.so");
+    let mut compile = Command::new(COMPILER);
+    compile.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&frozen_plugin);
+    process::run(compile.arg(root().join("tests/compat/c/frozen.c")))?;
+    let model = dir.join("model.relay");
+    fs::write(&model, PROGRAM).map_err(dir_error)?;
+    let mut frozen = byoc();
+    frozen.arg("run").arg(model).args(["--input", "x=ones", "--no-cache", "--plugin-dir", &plugins]);
+    process::run(frozen.args(["--backend", "frozen_c", "--require-offload"]))
 }
 
 /// Returns an error if tools are missing: a list of them, with the commands that install them.

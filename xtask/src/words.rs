@@ -14,8 +14,8 @@ const MAX_SHARE: f64 = 0.02;
 /// First words of a relative clause.
 const RELATIVE: [&str; 10] = ["what", "whether", "how", "which", "that", "where", "who", "whose", "whom", "why"];
 
-/// Directories to skip: build output, vendored files, and crates of earlier releases.
-const SKIPPED: [&str; 5] = ["target", "vendor", "abi_0_1", "abi_first", "node_modules"];
+/// Directories to skip: build output and vendored files.
+const SKIPPED: [&str; 3] = ["target", "vendor", "node_modules"];
 
 /// Prints the share of relative clauses by crate, and a sample.
 ///

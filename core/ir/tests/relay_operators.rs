@@ -30,7 +30,7 @@ fn page() -> String {
         "# Operators of Relay\n\n\
          Every operator that TVM 0.14 registers, from [the list](../tests/relay/operators.tsv) of the registrations in `src/relay` of its tag\n\
          v0.14.0. `byoc ops NAME` prints arguments, attributes, defaults and the definition of an operator. This page is generated;\n\
-         `BYOC_BLESS=1 cargo test --workspace --test relay_operators` renews it.\n\n\
+         `BYOC_BLESS=1 cargo test --workspace --test ir relay_operators` renews it.\n\n\
          Internal operators are those that TVM's own passes insert for its executors, schedulers and built-in accelerators after a\n\
          program is written; no front end emits them. Of the {} others, byoc has {count}.\n\n\
          ## Operators\n\n\

@@ -1,24 +1,11 @@
 //! Tests the fast kernels against the naive references, on one thread and on two: max|a - b| / max|b| must not exceed
 //! 1e-5.
 
+use crate::random;
 use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 use byoc_kernels::{Kernel, Offer, Spec};
-
-/// Returns pseudorandom numbers in [-1, 1).
-fn random(shape: &[usize], seed: u64) -> Tensor {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let values: Vec<f32> = (0..shape.iter().product::<usize>())
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect();
-    Tensor::from_slice(shape, &values)
-}
 
 /// Runs the fast kernel of `name` on a fresh workspace full of NaN; panics if no kernel covers the call.
 fn run_kernel(

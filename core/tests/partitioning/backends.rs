@@ -6,6 +6,7 @@ use byoc_core::pass::{
 use byoc_core::pattern::Entry;
 use byoc_ir::ir::{ExprId, Module};
 use byoc_ir::op;
+use byoc_test_support::random::Random;
 
 /// Returns the assignment of each operator: `nn.relu a0` for backend a and region 0, `add host a:NoPatternMatch` for
 /// the host, with the reasons.
@@ -292,25 +293,19 @@ fn inline_regions(module: &Module) -> Module {
 fn random_programs_survive_partitioning_and_inlining() {
     let unary_ops = ["abs", "exp", "log", "tanh", "nn.relu", "sigmoid"];
     let binary_ops = ["add", "subtract", "multiply", "maximum"];
-    let mut state = 3u64;
-    let mut random = |bound: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % bound
-    };
+    let mut random = Random::new(3);
     let (mut regions, mut composites) = (0, 0);
     for trial in 0..300 {
         let mut text = String::from("def @main(%a: T, %b: T) {\n");
         let count = 4 + trial % 40;
         let mut values = vec!["%a".to_owned(), "%b".to_owned()];
         for i in 0..count {
-            let recent_value = |random: &mut dyn FnMut(usize) -> usize, values: &[String]| {
-                values[values.len() - 1 - random(values.len().min(6))].clone()
-            };
-            let call = match random(5) {
-                0..=2 => format!("{}({})", unary_ops[random(unary_ops.len())], recent_value(&mut random, &values)),
+            let recent_value = |random: &mut Random| random.pick(&values[values.len().saturating_sub(6)..]);
+            let call = match random.below(5) {
+                0..=2 => format!("{}({})", random.pick(&unary_ops), recent_value(&mut random)),
                 _ => {
-                    let (l, r) = (recent_value(&mut random, &values), recent_value(&mut random, &values));
-                    format!("{}({l}, {r})", binary_ops[random(binary_ops.len())])
+                    let (l, r) = (recent_value(&mut random), recent_value(&mut random));
+                    format!("{}({l}, {r})", random.pick(&binary_ops))
                 }
             };
             text.push_str(&format!("%{i} = {call};\n"));

@@ -1,12 +1,12 @@
 //! Property tests of the passes: random data flow inside branches, lets, closures and loops, with references, over
 //! random targets.
 
-use super::evaluate::{Evaluator, Value, tensors};
 use super::laws::{
     BINARY, PASSES, Pass, UNARY, annotation_laws, cases, check_idempotence, expect_verified, regions_need_each_other,
     rules, step, table,
 };
 use super::print_module;
+use crate::evaluate::{Evaluator, Value, tensors};
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::{
     AcceptAll, Backend, ControlFlow, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr,

@@ -2,6 +2,7 @@ use super::{module, table};
 use byoc_core::pattern::{Checks, Graph, Matcher, entry_name, parse_pattern, parse_table};
 use byoc_ir::diag::Severity;
 use byoc_ir::ir::{ExprId, Module};
+use byoc_test_support::random::Random;
 
 /// Returns true if a pattern matches the body of `@main`.
 fn matches(pattern: &str, body: &str) -> bool {
@@ -373,12 +374,11 @@ fn parser_survives_malformed_input() {
         "nn.relu(", "*", "?", "|", ")", "x", ".0", ":", "let ", "= ", ";", "{", "}", "\"", "..", "1f", "é", "where ",
         "\n", "\n ",
     ];
-    let mut state = 7u64;
+    let mut random = Random::new(7);
     for _ in 0..20_000 {
         let mut text = String::from("n: ");
         for _ in 0..12 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            text.push_str(vocabulary[(state >> 33) as usize % vocabulary.len()]);
+            text.push_str(random.pick(&vocabulary));
         }
         let parsed = parse_table(&text, Checks::Allowed);
         for diagnostic in &parsed.diagnostics {

@@ -1,16 +1,20 @@
-//! Random programs with the constructs that the simplification passes rewrite: constants, convolutions and dense layers
-//! with scales and biases, batch norms, equal expressions, lets, branches, functions, tuples, and references.
+//! Random well-typed programs, from a list of choices; when the list is exhausted, every choice is the first
+//! alternative. They have the constructs that the simplification passes rewrite: constants, convolutions and dense
+//! layers with scales and biases, batch norms, equal expressions, lets, branches, functions, tuples, and references; and
+//! those that need care in the text format: names, constants of other types, attributes of functions, open dimensions.
 //!
 //! References are only accessed in the values of lets, where their order is defined: a branch or a function that
 //! accesses one is itself the value of a let.
 
-use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Type};
+use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, Type};
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::typing::Builder;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Float,
+    /// Float, with an open batch dimension.
+    OpenFloat,
     Int,
 }
 
@@ -20,7 +24,7 @@ const SHAPE: [usize; 4] = [1, 2, 2, 2];
 impl Kind {
     fn dtype(self) -> DType {
         match self {
-            Kind::Float => DType::F32,
+            Kind::Float | Kind::OpenFloat => DType::F32,
             Kind::Int => DType::I32,
         }
     }
@@ -29,13 +33,16 @@ impl Kind {
         let count: usize = shape.iter().product();
         let values = (0..count).map(|i| ((seed * 7 + i * 5 + 3) % 11) as i32 - 5);
         match self {
-            Kind::Float => Tensor::from_slice(shape, &values.map(|v| v as f32 * 0.25).collect::<Vec<_>>()),
+            Kind::Float | Kind::OpenFloat => {
+                Tensor::from_slice(shape, &values.map(|v| v as f32 * 0.25).collect::<Vec<_>>())
+            }
             Kind::Int => Tensor::from_slice(shape, &values.collect::<Vec<_>>()),
         }
     }
 
     fn ty(self) -> Type {
-        Type::tensor(self.dtype(), &SHAPE)
+        let batch = if self == Kind::OpenFloat { Dim::symbol("n") } else { Dim::Fixed(1) };
+        Type::tensor_of(self.dtype(), [batch, Dim::Fixed(2), Dim::Fixed(2), Dim::Fixed(2)])
     }
 }
 
@@ -98,7 +105,8 @@ impl Generator<'_> {
                 0 | 1 if depth > 0 => {
                     let value = g.bound(depth - 1, has_effects);
                     let ty = g.builder.module.ty(value).clone();
-                    let var = g.builder.var("v", ty.clone());
+                    let name = ["v", "x", "a b", "_"][g.choose(4)];
+                    let var = g.builder.var(name, ty.clone());
                     if ty == g.kind.ty() {
                         g.values.push(var);
                     }
@@ -112,19 +120,40 @@ impl Generator<'_> {
 
     /// Generates the value of a let.
     fn bound(&mut self, depth: usize, has_effects: bool) -> ExprId {
-        match self.choose(5) {
+        match self.choose(8) {
             0 if has_effects => {
                 let value = self.pick();
                 self.builder.push(Expr::RefWrite { reference: self.cell, value }).unwrap()
             }
             1 if has_effects => self.builder.push(Expr::RefRead(self.cell)).unwrap(),
             2 => self.constant(&SHAPE),
+            3 => {
+                let value = self.pick();
+                let cell = self.builder.push(Expr::RefNew(value)).unwrap();
+                self.builder.push(Expr::RefRead(cell)).unwrap()
+            }
+            4 => self.unused(),
             _ => self.statement(depth, has_effects),
         }
     }
 
+    /// Generates the value of a let whose variable is not used: a tuple, or a constant of another type.
+    fn unused(&mut self) -> ExprId {
+        let constant = match self.choose(5) {
+            0 => Tensor::scalar(self.choose(256) as f32 * 0.1),
+            1 => Tensor::scalar(self.choose(256) as i8),
+            2 => Tensor::from_bools(&[], &[true]),
+            3 => Tensor::from_slice(&[2], &[self.choose(256) as f32, f32::NAN]),
+            _ => {
+                let fields: Vec<ExprId> = (0..self.choose(4)).map(|_| self.pick()).collect();
+                return self.builder.tuple(&fields).unwrap();
+            }
+        };
+        self.builder.constant(constant)
+    }
+
     fn statement(&mut self, depth: usize, has_effects: bool) -> ExprId {
-        let is_float = self.kind == Kind::Float;
+        let is_float = self.kind != Kind::Int;
         match self.choose(if depth > 0 { 13 } else { 10 }) {
             0 => {
                 let x = self.pick();
@@ -203,8 +232,9 @@ impl Generator<'_> {
                     g.values.push(param);
                     g.block(depth - 1, has_effects)
                 });
-                let attrs = match self.choose(2) {
+                let attrs = match self.choose(3) {
                     0 => Attrs::new([("Compiler", AttrValue::from("t"))]),
+                    1 => Attrs::new([("Composite", AttrValue::from("t.x")), ("Primitive", AttrValue::Int(1))]),
                     _ => Attrs::none(),
                 };
                 let function = self.builder.function(&[param], body, Type::Unknown, attrs).unwrap();
@@ -216,15 +246,19 @@ impl Generator<'_> {
     }
 }
 
-/// Generates `@main`, which takes two tensors, a boolean and a reference.
-pub fn program(choices: &[u8], kind: Kind) -> byoc_ir::ir::Module {
-    let mut builder = Builder::default();
-    let x = builder.var("x", kind.ty());
-    let y = builder.var("y", kind.ty());
-    let cond = builder.var("c", Type::scalar(DType::Bool));
-    let cell = builder.var("r", Type::reference(kind.ty()));
-    let mut generator = Generator { builder, choices: choices.iter(), kind, values: vec![x, y], cond, cell };
-    let body = generator.block(4, true);
-    generator.builder.define("main", &[x, y, cond, cell], body).unwrap();
-    generator.builder.module
+/// Generates functions which take two tensors, a boolean and a reference; each shares the choices that the ones before
+/// it left.
+pub fn program(names: &[&str], choices: &[u8], kind: Kind) -> byoc_ir::ir::Module {
+    let (mut builder, mut choices) = (Builder::default(), choices.iter());
+    for name in names {
+        let x = builder.var("x", kind.ty());
+        let y = builder.var("y", kind.ty());
+        let cond = builder.var("c", Type::scalar(DType::Bool));
+        let cell = builder.var("r", Type::reference(kind.ty()));
+        let mut generator = Generator { builder, choices, kind, values: vec![x, y], cond, cell };
+        let body = generator.block(4, true);
+        (builder, choices) = (generator.builder, generator.choices);
+        builder.define(name, &[x, y, cond, cell], body).unwrap();
+    }
+    builder.module
 }

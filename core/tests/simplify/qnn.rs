@@ -1,87 +1,65 @@
 //! Tests that QNN operators and the plain operators that they are lowered to produce bit-identical results.
 
-use super::evaluate::{Evaluator, Value, tensors};
+use crate::evaluate::{Evaluator, Value, tensors};
 use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Module, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::text::{ParseOptions, parse};
 use byoc_ir::typing::Builder;
+use byoc_test_support::random::Random;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+/// Returns a random value of an integer type, mostly using all of its bits.
+fn integers(random: &mut Random, dtype: DType, shape: &[usize]) -> Tensor {
+    let values: Vec<i64> = (0..shape.iter().product()).map(|_| random.bits() as i64 >> random.below(20)).collect();
+    macro_rules! of {
+        ($ty:ty) => {
+            Tensor::from_slice(shape, &values.iter().map(|&v| v as $ty).collect::<Vec<_>>())
+        };
     }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+    match dtype {
+        DType::I8 => of!(i8),
+        DType::U8 => of!(u8),
+        DType::I16 => of!(i16),
+        DType::U16 => of!(u16),
+        _ => of!(i32),
     }
+}
 
-    fn pick<T: Clone>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len() as u64) as usize].clone()
-    }
+fn scales(random: &mut Random, shape: &[usize]) -> Tensor {
+    let is_wide = random.below(6) == 0;
+    let values: Vec<f32> = (0..shape.iter().product())
+        .map(|_| {
+            let exponent = if is_wide { random.below(121) as i32 - 60 } else { random.below(9) as i32 - 8 };
+            let mantissa = if random.below(4) == 0 { 0.0 } else { random.below(1 << 23) as f32 / (1 << 23) as f32 };
+            (1.0 + mantissa) * 2f32.powi(exponent)
+        })
+        .collect();
+    Tensor::from_slice(shape, &values)
+}
 
-    fn flip(&mut self) -> bool {
-        self.below(2) == 0
-    }
-
-    /// Returns a random value of an integer type, mostly using all of its bits.
-    fn integers(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
-        let values: Vec<i64> = (0..shape.iter().product()).map(|_| self.next() as i64 >> self.below(20)).collect();
-        macro_rules! of {
-            ($ty:ty) => {
-                Tensor::from_slice(shape, &values.iter().map(|&v| v as $ty).collect::<Vec<_>>())
-            };
-        }
-        match dtype {
-            DType::I8 => of!(i8),
-            DType::U8 => of!(u8),
-            DType::I16 => of!(i16),
-            DType::U16 => of!(u16),
-            _ => of!(i32),
-        }
-    }
-
-    fn scales(&mut self, shape: &[usize]) -> Tensor {
-        let is_wide = self.below(6) == 0;
-        let values: Vec<f32> = (0..shape.iter().product())
-            .map(|_| {
-                let exponent = if is_wide { self.below(121) as i32 - 60 } else { self.below(9) as i32 - 8 };
-                let mantissa = if self.below(4) == 0 { 0.0 } else { self.below(1 << 23) as f32 / (1 << 23) as f32 };
-                (1.0 + mantissa) * 2f32.powi(exponent)
-            })
-            .collect();
-        Tensor::from_slice(shape, &values)
-    }
-
-    /// Returns a random zero point, mostly within one byte, occasionally an arbitrary integer.
-    fn zero_points(&mut self, shape: &[usize]) -> Tensor {
-        match self.below(8) {
-            0..3 => Tensor::zeros(DType::I32, shape).unwrap(),
-            3 => self.integers(DType::I32, shape),
-            _ => {
-                let values: Vec<i32> = (0..shape.iter().product()).map(|_| self.below(256) as i32 - 100).collect();
-                Tensor::from_slice(shape, &values)
-            }
+/// Returns a random zero point, mostly within one byte, occasionally an arbitrary integer.
+fn zero_points(random: &mut Random, shape: &[usize]) -> Tensor {
+    match random.below(8) {
+        0..3 => Tensor::zeros(DType::I32, shape).unwrap(),
+        3 => integers(random, DType::I32, shape),
+        _ => {
+            let values: Vec<i32> = (0..shape.iter().product()).map(|_| random.below(256) as i32 - 100).collect();
+            Tensor::from_slice(shape, &values)
         }
     }
+}
 
-    fn reals(&mut self, shape: &[usize]) -> Tensor {
-        let values: Vec<f32> = (0..shape.iter().product())
-            .map(|_| match self.below(40) {
-                0 => f32::INFINITY,
-                1 => f32::NEG_INFINITY,
-                2 => f32::NAN,
-                3..20 => (self.below(4001) as f32 - 2000.0) / 2.0,
-                _ => (self.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0) * 2f32.powi(self.below(40) as i32 - 8),
-            })
-            .collect();
-        Tensor::from_slice(shape, &values)
-    }
+fn reals(random: &mut Random, shape: &[usize]) -> Tensor {
+    let values: Vec<f32> = (0..shape.iter().product())
+        .map(|_| match random.below(40) {
+            0 => f32::INFINITY,
+            1 => f32::NEG_INFINITY,
+            2 => f32::NAN,
+            3..20 => (random.below(4001) as f32 - 2000.0) / 2.0,
+            _ => (random.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0) * 2f32.powi(random.below(40) as i32 - 8),
+        })
+        .collect();
+    Tensor::from_slice(shape, &values)
 }
 
 /// Operator call; every argument is a constant or a parameter of `@main`.
@@ -152,7 +130,7 @@ const ROUNDINGS: [&str; 3] = ["UPWARD", "TONEAREST", "TOEVEN"];
 
 #[test]
 fn quantize_dequantize_and_requantize() {
-    let mut random = Random(0x1234_5678_9abc_def1);
+    let mut random = Random::new(1);
     for _ in 0..400 {
         let shape = [2, 3, 17];
         let axis = random.below(3) as i64;
@@ -166,30 +144,30 @@ fn quantize_dequantize_and_requantize() {
         };
         let axis_attr = AttrValue::Int(if random.flip() { axis } else { axis - 3 });
         let mut case = Case::new();
-        case.data(random.reals(&shape));
+        case.data(reals(&mut random, &shape));
         let (s, z) = (axis_shape(&mut random), axis_shape(&mut random));
-        case.push_parameter(random.scales(&s), false);
-        case.push_parameter(random.zero_points(&z), random.flip());
-        let rounding = AttrValue::from(ROUNDINGS[1 + random.below(2) as usize]);
+        case.push_parameter(scales(&mut random, &s), false);
+        case.push_parameter(zero_points(&mut random, &z), random.flip());
+        let rounding = AttrValue::from(ROUNDINGS[1 + random.below(2)]);
         let out = AttrValue::from(random.pick(&ALL));
         let attrs = Attrs::new([("axis", axis_attr.clone()), ("rounding", rounding), ("out_dtype", out)]);
         case.check("qnn.quantize", attrs);
 
         let mut case = Case::new();
         let dtype = random.pick(&ALL);
-        case.data(random.integers(dtype, &shape));
-        case.push_parameter(random.scales(&s), false);
-        case.push_parameter(random.zero_points(&z), random.flip());
+        case.data(integers(&mut random, dtype, &shape));
+        case.push_parameter(scales(&mut random, &s), false);
+        case.push_parameter(zero_points(&mut random, &z), random.flip());
         let out = AttrValue::from(random.pick(&["float32", "float16"]));
         case.check("qnn.dequantize", Attrs::new([("axis", axis_attr.clone()), ("out_dtype", out)]));
 
         let mut case = Case::new();
         let dtype = random.pick(&[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::I32, DType::I32]);
-        case.data(random.integers(dtype, &shape));
+        case.data(integers(&mut random, dtype, &shape));
         for _ in 0..2 {
             let (s, z) = (axis_shape(&mut random), axis_shape(&mut random));
-            case.push_parameter(random.scales(&s), true);
-            case.push_parameter(random.zero_points(&z), random.flip());
+            case.push_parameter(scales(&mut random, &s), true);
+            case.push_parameter(zero_points(&mut random, &z), random.flip());
         }
         case.check(
             "qnn.requantize",
@@ -205,25 +183,25 @@ fn quantize_dequantize_and_requantize() {
 
 #[test]
 fn sums_of_products() {
-    let mut random = Random(0x0fed_cba9_8765_4321);
+    let mut random = Random::new(2);
     for _ in 0..150 {
         let kernel = |case: &mut Case, random: &mut Random, channels: usize| {
             let axis_shape = |random: &mut Random| if random.flip() { vec![] } else { vec![channels] };
-            case.push_parameter(random.zero_points(&[]), random.flip());
+            case.push_parameter(zero_points(random, &[]), random.flip());
             let shape = axis_shape(random);
-            case.push_parameter(random.zero_points(&shape), random.flip());
-            case.push_parameter(random.scales(&[]), random.flip());
+            case.push_parameter(zero_points(random, &shape), random.flip());
+            case.push_parameter(scales(random, &[]), random.flip());
             let shape = axis_shape(random);
-            case.push_parameter(random.scales(&shape), random.flip());
+            case.push_parameter(scales(random, &shape), random.flip());
         };
         let out = || ("out_dtype", AttrValue::from("int32"));
         let mut case = Case::new();
         let (a, b) = (random.pick(&NARROW), random.pick(&NARROW));
         let groups = random.pick(&[1usize, 1, 2, 4]);
-        case.data(random.integers(a, &[2, 4, 5, 6]));
+        case.data(integers(&mut random, a, &[2, 4, 5, 6]));
         let layout = random.pick(&["OIHW", "HWIO"]);
         let shape = if layout == "OIHW" { [8, 4 / groups, 2, 3] } else { [2, 3, 4 / groups, 8] };
-        case.data(random.integers(b, &shape));
+        case.data(integers(&mut random, b, &shape));
         kernel(&mut case, &mut random, 8);
         let out_dtype = random.pick(&["int32", "int32", "int64"]);
         case.check(
@@ -239,14 +217,14 @@ fn sums_of_products() {
         );
 
         let mut case = Case::new();
-        case.data(random.integers(a, &[3, 9]));
-        case.data(random.integers(b, &[5, 9]));
+        case.data(integers(&mut random, a, &[3, 9]));
+        case.data(integers(&mut random, b, &[5, 9]));
         kernel(&mut case, &mut random, 5);
         case.check("qnn.dense", Attrs::new([out()]));
 
         let mut case = Case::new();
-        case.data(random.integers(a, &[1, 3, 4, 4]));
-        case.data(random.integers(b, &[3, 5, 2, 2]));
+        case.data(integers(&mut random, a, &[1, 3, 4, 4]));
+        case.data(integers(&mut random, b, &[3, 5, 2, 2]));
         kernel(&mut case, &mut random, 5);
         case.check(
             "qnn.conv2d_transpose",
@@ -254,8 +232,8 @@ fn sums_of_products() {
         );
 
         let mut case = Case::new();
-        case.data(random.integers(a, &[2, 3, 7]));
-        case.data(random.integers(b, &[2, 4, 7]));
+        case.data(integers(&mut random, a, &[2, 3, 7]));
+        case.data(integers(&mut random, b, &[2, 4, 7]));
         kernel(&mut case, &mut random, 1);
         case.check("qnn.batch_matmul", Attrs::new([("transpose_b", AttrValue::Bool(true))]));
     }
@@ -263,28 +241,28 @@ fn sums_of_products() {
 
 #[test]
 fn arithmetic_and_concatenation() {
-    let mut random = Random(0x5555_aaaa_1234_4321);
+    let mut random = Random::new(3);
     for _ in 0..300 {
         let dtype = random.pick(&NARROW);
         let is_shared = random.below(4) == 0;
-        let (scale, zero) = (random.scales(&[]), random.zero_points(&[]));
+        let (scale, zero) = (scales(&mut random, &[]), zero_points(&mut random, &[]));
         for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
             let mut case = Case::new();
-            case.data(random.integers(dtype, &[2, 3, 5]));
-            case.data(random.integers(dtype, &[3, 1]));
+            case.data(integers(&mut random, dtype, &[2, 3, 5]));
+            case.data(integers(&mut random, dtype, &[3, 1]));
             let is_per_tensor = name == "qnn.mul" || random.flip();
             for side in 0..3 {
                 let shape: &[usize] = if is_per_tensor || side != 0 { &[] } else { &[3] };
-                let (s, z) = (random.scales(shape), random.zero_points(shape));
+                let (s, z) = (scales(&mut random, shape), zero_points(&mut random, shape));
                 case.push_parameter(if is_shared { scale.clone() } else { s }, true);
                 case.push_parameter(if is_shared { zero.clone() } else { z }, random.flip());
             }
             case.check(name, Attrs::new([("lhs_axis", AttrValue::Int(1))]));
         }
         let mut case = Case::new();
-        let parts: Vec<ExprId> = (1..4).map(|n| case.leaf(random.integers(dtype, &[2, n, 3]), false)).collect();
-        let scales: Vec<ExprId> = (1..4).map(|_| case.leaf(random.scales(&[]), true)).collect();
-        let zeros: Vec<ExprId> = (1..4).map(|_| case.leaf(random.zero_points(&[]), random.flip())).collect();
+        let parts: Vec<ExprId> = (1..4).map(|n| case.leaf(integers(&mut random, dtype, &[2, n, 3]), false)).collect();
+        let scales: Vec<ExprId> = (1..4).map(|_| case.leaf(scales(&mut random, &[]), true)).collect();
+        let zeros: Vec<ExprId> = (1..4).map(|_| case.leaf(zero_points(&mut random, &[]), random.flip())).collect();
         case.args = [parts, scales, zeros].map(|fields| case.builder.tuple(&fields).unwrap()).to_vec();
         case.push_parameter(scale, true);
         case.push_parameter(zero, random.flip());
@@ -294,16 +272,16 @@ fn arithmetic_and_concatenation() {
 
 #[test]
 fn functions() {
-    let mut random = Random(0x7777_1111_3333_5555);
+    let mut random = Random::new(4);
     let names = ["tanh", "exp", "sqrt", "rsqrt", "erf", "sigmoid", "hardswish", "log", "abs", "softmax", "leaky_relu"];
     for _ in 0..60 {
         for name in names.iter().chain(&["avg_pool2d"]) {
             let mut case = Case::new();
             let dtype = random.pick(&NARROW);
-            case.data(random.integers(dtype, &[1, 2, 6, 7]));
+            case.data(integers(&mut random, dtype, &[1, 2, 6, 7]));
             for _ in 0..2 {
-                case.push_parameter(random.scales(&[]), random.flip());
-                case.push_parameter(random.zero_points(&[]), random.flip());
+                case.push_parameter(scales(&mut random, &[]), random.flip());
+                case.push_parameter(zero_points(&mut random, &[]), random.flip());
             }
             let attrs = match *name {
                 "softmax" => Attrs::new([("axis", AttrValue::Int(1))]),
@@ -323,7 +301,7 @@ fn functions() {
 
 #[test]
 fn dynamic_quantization() {
-    let mut random = Random(0x0918_2736_4554_6372);
+    let mut random = Random::new(5);
     for shift in [0.0, 3.0, -3.0] {
         let values: Vec<f32> = (0..40).map(|_| random.below(1000) as f32 / 300.0 - 1.5 + shift).collect();
         for values in [&values[..], &[0.0; 40]] {
@@ -381,7 +359,7 @@ fn ints(values: &[i64]) -> AttrValue {
 /// Tests a small network as exporters write it: every value is quantized and dequantized again.
 #[test]
 fn float_network_becomes_an_integer_one() {
-    let mut random = Random(0x1029_3847_5665_4738);
+    let mut random = Random::new(6);
     for _ in 0..20 {
         let mut case = Case::new();
         let step = |exponent: i32| Tensor::scalar(1.25 * 2f32.powi(exponent));
@@ -396,8 +374,8 @@ fn float_network_becomes_an_integer_one() {
             let value = case.builder.op("qnn.quantize", &[value, scale, zero], attrs).unwrap();
             real(case, value, step(exponent), point, -1)
         };
-        let x = case.leaf(random.integers(DType::U8, &[1, 4, 8, 8]), false);
-        let weight = case.builder.constant(random.integers(DType::I8, &[4, 4, 3, 3]));
+        let x = case.leaf(integers(&mut random, DType::U8, &[1, 4, 8, 8]), false);
+        let weight = case.builder.constant(integers(&mut random, DType::I8, &[4, 4, 3, 3]));
         let bias = case.builder.constant(Tensor::from_slice(&[4], &[100i32, -200, 0, 3000]));
         let data = real(&mut case, x, step(-4), 100, -1);
         let kernel = real(&mut case, weight, Tensor::from_slice(&[4], &[0.01f32, 0.02, 0.015, 0.005]), 0, 0);

@@ -1,6 +1,6 @@
 //! Compilation, loading and execution of a module on the backend, and comparison of the results.
 
-use crate::cases::Case;
+use super::cases::Case;
 use crate::support;
 use byoc::runtime::plugin::bridge::{ConstantTable, dtype_to_api, function_graph};
 use byoc::runtime::session::Session;

@@ -1,6 +1,6 @@
 //! Dimensions that are known only at run time, concurrent runs, and edited graphs.
 
-use crate::check::{Bench, compare, run};
+use super::check::{Bench, compare, run};
 use crate::support;
 use byoc::io::random;
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Module, Type};

@@ -1,6 +1,6 @@
 //! Random modules of quantized operators, whose integer results must match bit for bit.
 
-use crate::cases::{Case, ints_attr};
+use super::cases::{Case, ints_attr};
 use byoc_ir::ir::{AttrValue, ExprId};
 use byoc_ir::tensor::{DType, Tensor};
 

@@ -1,7 +1,5 @@
 //! Evaluation of a module with the naive operator references: the slowest executor, and the easiest to trust.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
-
 pub mod onnx;
 
 use byoc_ir::ir::{Callee, Expr, ExprId, Module};

@@ -6,6 +6,7 @@ use byoc_plugin_api::{
     AttrValue, Call, Candidate, CandidateKind, DType, Error, Executable, Graph, LoadRequest, Loader, OutputDims,
     RefusalCode, Region, Services, TensorMut, TensorRef, TensorType, ValueRef, Verdict, host,
 };
+use byoc_test_support::random::Random;
 use host::{Rejection, code};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -456,12 +457,11 @@ fn samples_compute() {
     for end in 0..blob.len() {
         assert!(load_blob(&blob[..end]).is_err(), "{end} bytes");
     }
-    let mut state = 1u64;
+    let mut random = Random::new(1);
     for _ in 0..2000 {
         let mut bytes = blob.to_vec();
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let index = (state >> 33) as usize % bytes.len();
-        bytes[index] = (state >> 24) as u8;
+        let index = random.below(bytes.len());
+        bytes[index] = random.bits() as u8;
         if let Ok(executable) = load_blob(&bytes) {
             let _ = executable.prepare(&[&[2, 2]]);
         }

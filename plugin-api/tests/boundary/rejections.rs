@@ -2,6 +2,7 @@
 
 use crate::common::TestHost;
 use byoc_plugin_api::{Services, host};
+use byoc_test_support::random::Random;
 use host::{Rejection, code};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -100,13 +101,12 @@ fn inspecting_a_damaged_library_does_not_crash() {
     let library_bytes = std::fs::read(byoc_test_support::test_plugin("no_entry")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("libbyoc_bad.so");
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = Random::new(1);
     for _ in 0..500 {
         let mut bytes = library_bytes.clone();
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         // Only bits of the headers and of the symbol tables that follow them are flipped.
-        let index = (state >> 33) as usize % bytes.len().min(4096);
-        bytes[index] ^= 1 << ((state >> 20) & 7);
+        let index = random.below(bytes.len().min(4096));
+        bytes[index] ^= 1 << random.below(8);
         std::fs::write(&path, &bytes).unwrap();
         // The library is only inspected: with a flipped bit, it may crash when it is loaded.
         let rejection = host::sniff(&path).expect_err("expected a rejection");

@@ -1,4 +1,4 @@
-//! Support for tests and benches: builds plugins.
+//! Support for tests and benches: builds plugins, and draws random numbers.
 //!
 //! A plugin is a `cdylib`, which cargo does not build as a dependency of a test. A separate cargo process, with the
 //! profile of the test, builds each plugin on first use; if nothing has changed, this takes about 35 ms per test
@@ -7,6 +7,7 @@
 //! be compiled again. Every function panics on failure, as tests do.
 
 pub mod artifact;
+pub mod random;
 pub mod schema;
 
 use std::collections::BTreeMap;
@@ -95,43 +96,30 @@ pub fn c_plugin(name: &str) -> PathBuf {
     })
 }
 
-/// Returns the library of `tests/abi_first/plugin`, which is built against the first frozen version of the boundary.
+/// Returns the plugin in C of release 0.1.0, built for this machine with the header of that release: `tests/compat/c`.
 ///
 /// # Panics
 /// If the plugin does not build.
-pub fn first_plugin() -> PathBuf {
-    frozen_crate("abi_first", "first")
-}
-
-/// Returns the libraries of `tests/abi_0_1`, in C and in Rust, which are built against the boundary of release 0.1.0.
-///
-/// # Panics
-/// If a plugin does not build.
-pub fn release_plugins() -> [PathBuf; 2] {
-    let c_plugin_path = build_once("c of release 0.1", || {
+pub fn release_c_plugin() -> PathBuf {
+    build_once("c of release 0.1", || {
         let library = output_dir().join("libbyoc_frozen_c.so");
         run_shell(&format!(
-            "cc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC -o '{}' tests/abi_0_1/c/frozen.c",
+            "cc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC -o '{}' tests/compat/c/frozen.c",
             library.display()
         ));
         library
-    });
-    [c_plugin_path, frozen_crate("abi_0_1", "frozen")]
+    })
 }
 
-/// Returns the library of the crate `byoc-<name>` in `tests/<dir>`, a separate workspace with its own lock file.
-fn frozen_crate(dir: &str, name: &str) -> PathBuf {
-    build_once(dir, || {
-        // The frozen workspaces lock the same dependency versions, so they can share their build output.
-        let target = workspace().join("target/abi_first");
-        let output = cargo(&workspace().join("tests").join(dir))
-            .args(["build", "--quiet", "--locked", "--package", &format!("byoc-{name}"), "--target-dir"])
-            .arg(&target)
-            .output()
-            .expect("cannot start cargo");
-        assert!(output.status.success(), "cannot build {dir}:\n{}", String::from_utf8_lossy(&output.stderr));
-        target.join("debug").join(format!("libbyoc_{name}{}", std::env::consts::DLL_SUFFIX))
-    })
+/// Returns `tests/compat`, whose libraries are of earlier versions of the boundary, or `None` on machines other than
+/// x86-64 Linux, for which they are not built. Then prints a note, because tests skip these libraries.
+#[expect(clippy::print_stdout, reason = "a test reports skipped parts")]
+pub fn earlier_plugins() -> Option<PathBuf> {
+    if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        println!("skipped: the libraries in tests/compat are built for x86-64 Linux");
+        return None;
+    }
+    Some(workspace().join("tests/compat"))
 }
 
 /// Returns the output directory for C compilers, in the system's temporary directory.

@@ -252,22 +252,17 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use byoc_test_support::random::Random;
 
     /// Checks that every instruction set produces the sums of 64-bit arithmetic, also at the ends of the ranges.
     #[test]
     fn all_instruction_sets_agree() {
-        let mut state = 0x1234_5678_9abc_def0u64;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
-        let mut byte = || match random() % 5 {
+        let mut random = Random::new(1);
+        let mut byte = || match random.below(5) {
             0 => 0xff,
             1 => 0x80,
             2 => 0x7f,
-            _ => random() as u8,
+            _ => random.bits() as u8,
         };
         for round in 0..200 {
             let (word_count, is_wide, count) = (1 + round % 7, round % 2 == 0, 1 + round % TILE_POSITIONS);

@@ -5,18 +5,13 @@ use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 use byoc_kernels::{self, Spec};
+use byoc_test_support::random::Random;
 
 /// Returns pseudorandom numbers between -4 and 4, occasionally zero.
 fn noise(shape: &[usize], seed: u64) -> Tensor {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let values: Vec<f32> = (0..shape.iter().product())
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            if state.is_multiple_of(17) { 0.0 } else { (state >> 40) as f32 / (1u32 << 21) as f32 - 4.0 }
-        })
-        .collect();
+    let mut random = Random::new(seed);
+    let values: Vec<f32> =
+        (0..shape.iter().product()).map(|_| if random.below(17) == 0 { 0.0 } else { 4.0 * random.float() }).collect();
     Tensor::from_slice(shape, &values)
 }
 

@@ -5,66 +5,48 @@ use byoc_ir::ir::{AttrValue, Attrs, TensorType};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 use byoc_kernels::{self, Spec};
+use byoc_test_support::random::Random;
 
-struct Random(u64);
+/// Returns a random tensor of 8-bit elements in which the ends of the range are more frequent than other values.
+fn bytes(random: &mut Random, dtype: DType, shape: &[usize]) -> Tensor {
+    let bytes: Vec<u8> = (0..shape.iter().product::<usize>())
+        .map(|_| if random.below(8) == 0 { random.pick(&[0x00, 0x7f, 0x80, 0xff]) } else { random.bits() as u8 })
+        .collect();
+    Tensor::from_bytes(dtype, shape, &bytes).unwrap()
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
+fn random_int32s(random: &mut Random, shape: &[usize]) -> Tensor {
+    let values: Vec<i32> = (0..shape.iter().product::<usize>())
+        .map(|_| {
+            let bits = 8 + random.below(24);
+            (random.bits() as i32) >> bits
+        })
+        .collect();
+    Tensor::from_slice(shape, &values)
+}
 
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
+/// Returns zero points: all zero, all within the range of an 8-bit type, or (occasionally) arbitrary integers.
+fn zero_points(random: &mut Random, shape: &[usize], dtype: DType) -> Tensor {
+    let kind = random.below(10);
+    let values: Vec<i32> = (0..shape.iter().product::<usize>())
+        .map(|_| match kind {
+            0..4 => 0,
+            4..9 => random.below(256) as i32 - if dtype == DType::U8 { 0 } else { 128 },
+            _ => random.bits() as i32 >> random.below(24),
+        })
+        .collect();
+    Tensor::from_slice(shape, &values)
+}
 
-    fn pick<T: Clone>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())].clone()
-    }
-
-    /// Returns a random tensor of 8-bit elements in which the ends of the range are more frequent than other values.
-    fn bytes(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
-        let bytes: Vec<u8> = (0..shape.iter().product::<usize>())
-            .map(|_| if self.below(8) == 0 { self.pick(&[0x00, 0x7f, 0x80, 0xff]) } else { self.next() as u8 })
-            .collect();
-        Tensor::from_bytes(dtype, shape, &bytes).unwrap()
-    }
-
-    fn int32s(&mut self, shape: &[usize]) -> Tensor {
-        let values: Vec<i32> = (0..shape.iter().product::<usize>())
-            .map(|_| {
-                let bits = 8 + self.below(24);
-                (self.next() as i32) >> bits
-            })
-            .collect();
-        Tensor::from_slice(shape, &values)
-    }
-
-    /// Returns zero points: all zero, all within the range of an 8-bit type, or (occasionally) arbitrary integers.
-    fn zero_points(&mut self, shape: &[usize], dtype: DType) -> Tensor {
-        let kind = self.below(10);
-        let values: Vec<i32> = (0..shape.iter().product::<usize>())
-            .map(|_| match kind {
-                0..4 => 0,
-                4..9 => self.below(256) as i32 - if dtype == DType::U8 { 0 } else { 128 },
-                _ => self.next() as i32 >> self.below(24),
-            })
-            .collect();
-        Tensor::from_slice(shape, &values)
-    }
-
-    fn scales(&mut self, shape: &[usize], exponent: i32) -> Tensor {
-        let values: Vec<f32> = (0..shape.iter().product::<usize>())
-            .map(|_| {
-                let mantissa =
-                    if self.below(5) == 0 { 1.0 } else { 1.0 + self.below(1 << 20) as f32 / (1 << 20) as f32 };
-                mantissa * 2f32.powi(exponent + self.below(5) as i32 - 2)
-            })
-            .collect();
-        Tensor::from_slice(shape, &values)
-    }
+fn random_scales(random: &mut Random, shape: &[usize], exponent: i32) -> Tensor {
+    let values: Vec<f32> = (0..shape.iter().product::<usize>())
+        .map(|_| {
+            let mantissa =
+                if random.below(5) == 0 { 1.0 } else { 1.0 + random.below(1 << 20) as f32 / (1 << 20) as f32 };
+            mantissa * 2f32.powi(exponent + random.below(5) as i32 - 2)
+        })
+        .collect();
+    Tensor::from_slice(shape, &values)
 }
 
 fn scale_tensor(scale: f32) -> Tensor {
@@ -136,10 +118,10 @@ fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, 
     let batch = 1 + random.below(2);
     let is_channels_last = random.below(3) == 0;
     let order = |shape: [usize; 4]| if is_channels_last { [shape[0], shape[2], shape[3], shape[1]] } else { shape };
-    let data = random.any_bytes(&order([batch, inputs, size[0], size[1]]));
+    let data = any_bytes(random, &order([batch, inputs, size[0], size[1]]));
     let is_hwio = random.below(3) == 0;
     let (o, i) = (outputs, inputs / groups);
-    let weight = random.any_bytes(&if is_hwio { [kernel[0], kernel[1], i, o] } else { [o, i, kernel[0], kernel[1]] });
+    let weight = any_bytes(random, &if is_hwio { [kernel[0], kernel[1], i, o] } else { [o, i, kernel[0], kernel[1]] });
     let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
     let attrs = vec![
         ("strides", ints(&strides)),
@@ -152,24 +134,22 @@ fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, 
     (attrs, data, weight, outputs)
 }
 
-impl Random {
-    fn any_bytes(&mut self, shape: &[usize]) -> Tensor {
-        let dtype = self.pick(&BYTES);
-        self.bytes(dtype, shape)
-    }
+fn any_bytes(random: &mut Random, shape: &[usize]) -> Tensor {
+    let dtype = random.pick(&BYTES);
+    bytes(random, dtype, shape)
+}
 
-    fn per_channel(&mut self, channels: usize) -> Vec<usize> {
-        if self.below(2) == 0 { vec![] } else { vec![channels] }
-    }
+fn per_channel(random: &mut Random, channels: usize) -> Vec<usize> {
+    if random.below(2) == 0 { vec![] } else { vec![channels] }
 }
 
 #[test]
 fn convolutions() {
-    let mut random = Random(0x1357_9bdf_0246_8ace);
+    let mut random = Random::new(1);
     for round in 0..250 {
         let (attrs_and_shapes, data, weight, outputs) = convolution(&mut random);
-        let shape = random.per_channel(outputs);
-        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
+        let shape = per_channel(&mut random, outputs);
+        let zeros = [zero_points(&mut random, &[], data.dtype()), zero_points(&mut random, &shape, weight.dtype())];
         let args = [&data, &weight, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
         let constant_inputs: &[usize] = if round % 3 == 0 { &[] } else { &[1] };
         check("qnn.conv2d", &Attrs::new(attrs_and_shapes), &args, constant_inputs, 1 + round % 3);
@@ -178,15 +158,16 @@ fn convolutions() {
 
 #[test]
 fn fused_convolutions() {
-    let mut random = Random(0x2468_ace0_1357_9bdf);
+    let mut random = Random::new(2);
     for round in 0..250 {
         let (mut conv_attrs, data, weight, outputs) = convolution(&mut random);
-        let (shape, scale_shape) = (random.per_channel(outputs), random.per_channel(outputs));
-        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
-        let bias = random.int32s(&[outputs]);
+        let (shape, scale_shape) = (per_channel(&mut random, outputs), per_channel(&mut random, outputs));
+        let zeros = [zero_points(&mut random, &[], data.dtype()), zero_points(&mut random, &shape, weight.dtype())];
+        let bias = random_int32s(&mut random, &[outputs]);
         let out = random.pick(&BYTES);
-        let (source_scale, result_scale) = (random.scales(&scale_shape, -12), random.scales(&[], -2));
-        let result_zero_point = random.zero_points(&[], out);
+        let (source_scale, result_scale) =
+            (random_scales(&mut random, &scale_shape, -12), random_scales(&mut random, &[], -2));
+        let result_zero_point = zero_points(&mut random, &[], out);
         conv_attrs.extend([
             ("out_dtype", out.into()),
             ("rounding", random.pick(&["None", "UPWARD", "TONEAREST", "TOEVEN"]).into()),
@@ -203,29 +184,30 @@ fn fused_convolutions() {
 
 #[test]
 fn depthwise_convolutions() {
-    let mut random = Random(0x0246_8ace_1357_9bdf);
+    let mut random = Random::new(3);
     for round in 0..120 {
         let [channels, multiplier] = [2 + random.below(5), 1 + random.below(2)];
         let (kernel, stride) = ([1 + random.below(5), 1 + random.below(5)], [1 + random.below(3), 1 + random.below(2)]);
         let size = [kernel[0] + random.below(20), kernel[1] + random.below(40)];
         let outputs = channels * multiplier;
         let batch = 1 + random.below(2);
-        let data = random.any_bytes(&[batch, channels, size[0], size[1]]);
-        let weight = random.any_bytes(&[outputs, 1, kernel[0], kernel[1]]);
+        let data = any_bytes(&mut random, &[batch, channels, size[0], size[1]]);
+        let weight = any_bytes(&mut random, &[outputs, 1, kernel[0], kernel[1]]);
         let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
         let padding = [random.below(2), random.below(3), random.below(2), random.below(3)];
         let geometry =
             [("groups", AttrValue::Int(channels as i64)), ("strides", ints(&stride)), ("padding", ints(&padding))];
-        let shape = random.per_channel(outputs);
-        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
+        let shape = per_channel(&mut random, outputs);
+        let zeros = [zero_points(&mut random, &[], data.dtype()), zero_points(&mut random, &shape, weight.dtype())];
         let threads = 1 + round % 3;
         let args = [&data, &weight, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
         check("qnn.conv2d", &Attrs::new(geometry.clone()), &args, &[1, 3], threads);
-        let (bias, scales) = (random.scales(&[outputs], -2), random.scales(&shape, -12));
+        let (bias, scales) = (random_scales(&mut random, &[outputs], -2), random_scales(&mut random, &shape, -12));
         let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &scales];
         check("qnn.contrib_conv2d_dequantize", &Attrs::new(geometry.clone()), &args, &[1, 4], threads);
-        let (bias, out) = (random.int32s(&[outputs]), random.pick(&BYTES));
-        let (result_scale, result_zero_point) = (random.scales(&[], -2), random.zero_points(&[], out));
+        let (bias, out) = (random_int32s(&mut random, &[outputs]), random.pick(&BYTES));
+        let (result_scale, result_zero_point) =
+            (random_scales(&mut random, &[], -2), zero_points(&mut random, &[], out));
         let modes = [
             ("out_dtype", out.into()),
             ("rounding", random.pick(&["None", "TONEAREST", "TOEVEN"]).into()),
@@ -239,21 +221,21 @@ fn depthwise_convolutions() {
 
 #[test]
 fn concatenations() {
-    let mut random = Random(0x4321_1234_abcd_0001);
+    let mut random = Random::new(4);
     for round in 0..40 {
         let (dtype, axis, count) = (random.pick(&BYTES), random.below(3), 1 + random.below(3));
         let parts: Vec<Tensor> = (0..count)
             .map(|_| {
                 let mut shape = [2, 3, 40];
                 shape[axis] = random.below(5);
-                random.bytes(dtype, &shape)
+                bytes(&mut random, dtype, &shape)
             })
             .collect();
         if parts.iter().all(|part| part.shape()[axis] == 0) {
             continue;
         }
-        let scales: Vec<Tensor> = (0..=count).map(|_| random.scales(&[], -3)).collect();
-        let zeros: Vec<Tensor> = (0..=count).map(|_| random.zero_points(&[], dtype)).collect();
+        let scales: Vec<Tensor> = (0..=count).map(|_| random_scales(&mut random, &[], -3)).collect();
+        let zeros: Vec<Tensor> = (0..=count).map(|_| zero_points(&mut random, &[], dtype)).collect();
         let tuple = |parts: &[Tensor]| Value::Tuple(parts.to_vec());
         let values = [tuple(&parts), tuple(&scales[..count]), tuple(&zeros[..count])];
         let result = [Value::Tensor(scales[count].clone()), Value::Tensor(zeros[count].clone())];
@@ -267,13 +249,13 @@ fn concatenations() {
 
 #[test]
 fn lookups() {
-    let mut random = Random(0x1111_2222_3333_4444);
+    let mut random = Random::new(5);
     for round in 0..30 {
-        let (x, table) = (random.any_bytes(&[3, 40, 50]), random.any_bytes(&[256]));
+        let (x, table) = (any_bytes(&mut random, &[3, 40, 50]), any_bytes(&mut random, &[256]));
         check("qnn.contrib_lookup", &Attrs::none(), &[&x, &table], &[], 1 + round % 2);
-        let table = random.any_bytes(&[1 << 16]);
+        let table = any_bytes(&mut random, &[1 << 16]);
         for shape in [&[3, 40, 50][..], &[40, 1], &[50], &[]] {
-            let y = random.any_bytes(shape);
+            let y = any_bytes(&mut random, shape);
             check("qnn.contrib_lookup_pair", &Attrs::none(), &[&x, &y, &table], &[], 1 + round % 2);
             check("qnn.contrib_lookup_pair", &Attrs::none(), &[&y, &x, &table], &[], 1 + round % 2);
         }
@@ -282,12 +264,13 @@ fn lookups() {
 
 #[test]
 fn softmax() {
-    let mut random = Random(0x7777_1234_abcd_0001);
+    let mut random = Random::new(6);
     for round in 0..40 {
         let shape = random.pick(&[vec![1], vec![7, 130], vec![2, 3, 5, 33], vec![40, 2]]);
-        let x = random.any_bytes(&shape);
-        let zeros = [random.zero_points(&[], x.dtype()), random.zero_points(&[], x.dtype())];
-        let args = [&x, &random.scales(&[], -3), &zeros[0], &random.scales(&[], -7), &zeros[1]];
+        let x = any_bytes(&mut random, &shape);
+        let zeros = [zero_points(&mut random, &[], x.dtype()), zero_points(&mut random, &[], x.dtype())];
+        let args =
+            [&x, &random_scales(&mut random, &[], -3), &zeros[0], &random_scales(&mut random, &[], -7), &zeros[1]];
         let axis = [-1, shape.len() as i64 - 1, 0][round % 3];
         check("qnn.softmax", &attrs([("axis", AttrValue::Int(axis))]), &args, &[], 1 + round % 2);
     }
@@ -295,12 +278,12 @@ fn softmax() {
 
 #[test]
 fn convolutions_with_real_results() {
-    let mut random = Random(0x1122_3344_5566_7788);
+    let mut random = Random::new(7);
     for round in 0..100 {
         let (attrs, data, weight, outputs) = convolution(&mut random);
-        let shape = random.per_channel(outputs);
-        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
-        let (bias, scales) = (random.scales(&[outputs], -2), random.scales(&shape, -12));
+        let shape = per_channel(&mut random, outputs);
+        let zeros = [zero_points(&mut random, &[], data.dtype()), zero_points(&mut random, &shape, weight.dtype())];
+        let (bias, scales) = (random_scales(&mut random, &[outputs], -2), random_scales(&mut random, &shape, -12));
         let constant_inputs: &[usize] = if round % 3 == 0 { &[] } else { &[1] };
         let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &scales];
         check("qnn.contrib_conv2d_dequantize", &Attrs::new(attrs), &args, constant_inputs, 1 + round % 3);
@@ -309,23 +292,26 @@ fn convolutions_with_real_results() {
 
 #[test]
 fn products() {
-    let mut random = Random(0xfeed_f00d_dead_beef);
+    let mut random = Random::new(8);
     for round in 0..200 {
         let [m, n, k] = [1 + random.below(40), 1 + random.below(80), 1 + random.below(70)];
-        let (data, weight) = (random.any_bytes(&[m, k]), random.any_bytes(&[n, k]));
-        let shape = random.per_channel(n);
-        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
+        let (data, weight) = (any_bytes(&mut random, &[m, k]), any_bytes(&mut random, &[n, k]));
+        let shape = per_channel(&mut random, n);
+        let zeros = [zero_points(&mut random, &[], data.dtype()), zero_points(&mut random, &shape, weight.dtype())];
         let args = [&data, &weight, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
         check("qnn.dense", &Attrs::none(), &args, if round % 2 == 0 { &[] } else { &[1] }, 1 + round % 2);
 
-        let bias = random.int32s(&[n]);
-        let scale_shape = random.per_channel(n);
-        let (source_scale, result_scale, result_zero_point) =
-            (random.scales(&scale_shape, -10), random.scales(&[], -2), random.zero_points(&[], DType::I8));
+        let bias = random_int32s(&mut random, &[n]);
+        let scale_shape = per_channel(&mut random, n);
+        let (source_scale, result_scale, result_zero_point) = (
+            random_scales(&mut random, &scale_shape, -10),
+            random_scales(&mut random, &[], -2),
+            zero_points(&mut random, &[], DType::I8),
+        );
         let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &source_scale, &result_scale, &result_zero_point];
         let product_attrs = attrs([("compute_dtype", random.pick(&["int64", "float32"]).into())]);
         check("qnn.contrib_dense_requantize", &product_attrs, &args, &[1, 5, 6, 7], 1 + round % 2);
-        let real_bias = random.scales(&[n], -3);
+        let real_bias = random_scales(&mut random, &[n], -3);
         let args = [&data, &weight, &real_bias, &zeros[0], &zeros[1], &source_scale];
         check(
             "qnn.contrib_dense_dequantize",
@@ -337,10 +323,10 @@ fn products() {
 
         let batch = 1 + random.below(4);
         let flags = [random.below(2) == 0, random.below(2) == 0];
-        let x = random.any_bytes(&if flags[0] { [batch, k, m] } else { [batch, m, k] });
+        let x = any_bytes(&mut random, &if flags[0] { [batch, k, m] } else { [batch, m, k] });
         let shared_batch = random.pick(&[1, batch]);
-        let y = random.any_bytes(&if flags[1] { [shared_batch, n, k] } else { [shared_batch, k, n] });
-        let zeros = [random.zero_points(&[], x.dtype()), random.zero_points(&[], y.dtype())];
+        let y = any_bytes(&mut random, &if flags[1] { [shared_batch, n, k] } else { [shared_batch, k, n] });
+        let zeros = [zero_points(&mut random, &[], x.dtype()), zero_points(&mut random, &[], y.dtype())];
         let product_attrs =
             attrs([("transpose_a", AttrValue::Bool(flags[0])), ("transpose_b", AttrValue::Bool(flags[1]))]);
         let args = [&x, &y, &zeros[0], &zeros[1], &scale_tensor(0.5), &scale_tensor(0.25)];
@@ -350,14 +336,22 @@ fn products() {
 
 #[test]
 fn elementwise() {
-    let mut random = Random(0x0bad_cafe_1234_5678);
+    let mut random = Random::new(9);
     for round in 0..60 {
         let shape = random.pick(&[vec![1500], vec![2, 3, 30, 31], vec![5, 700], vec![3, 4]]);
-        let x = random.any_bytes(&shape);
+        let x = any_bytes(&mut random, &shape);
         let dtype = x.dtype();
         let out = random.pick(&BYTES);
-        let zeros = [random.zero_points(&[], dtype), random.zero_points(&[], out), random.zero_points(&[], dtype)];
-        let scales = [random.scales(&[], -3), random.scales(&[], -3), random.scales(&[], -2)];
+        let zeros = [
+            zero_points(&mut random, &[], dtype),
+            zero_points(&mut random, &[], out),
+            zero_points(&mut random, &[], dtype),
+        ];
+        let scales = [
+            random_scales(&mut random, &[], -3),
+            random_scales(&mut random, &[], -3),
+            random_scales(&mut random, &[], -2),
+        ];
         let threads = 1 + round % 3;
         let requantize = attrs([
             ("out_dtype", out.into()),
@@ -379,7 +373,7 @@ fn elementwise() {
         );
         check("nn.relu", &Attrs::none(), &[&x], &[], threads);
 
-        let y = random.bytes(dtype, &shape);
+        let y = bytes(&mut random, dtype, &shape);
         let binary_args = [&x, &y, &scales[0], &zeros[0], &scales[1], &zeros[2], &scales[2], &zeros[2]];
         for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
             check(name, &Attrs::none(), &binary_args, &[2, 3, 4, 5, 6, 7], threads);
@@ -389,24 +383,24 @@ fn elementwise() {
         let one_axis: Vec<usize> = (0..shape.len()).map(|i| if i == kept { shape[i] } else { 1 }).collect();
         let other_axes: Vec<usize> = (0..shape.len()).map(|i| if i == kept { 1 } else { shape[i] }).collect();
         for (left, right) in [(&shape, &vec![]), (&vec![1], &shape), (&shape, &one_axis), (&one_axis, &other_axes)] {
-            let (x, y) = (random.bytes(dtype, left), random.bytes(dtype, right));
+            let (x, y) = (bytes(&mut random, dtype, left), bytes(&mut random, dtype, right));
             let args = [&x, &y, &scales[0], &zeros[0], &scales[1], &zeros[2], &scales[2], &zeros[2]];
             for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
                 check(name, &Attrs::none(), &args, &[2, 3, 4, 5, 6, 7], threads);
             }
         }
 
-        let int32s = random.int32s(&shape);
+        let int32s = random_int32s(&mut random, &shape);
         let axis = random.below(shape.len());
         let axis_shape = if random.below(2) == 0 { vec![] } else { vec![shape[axis]] };
-        let source_scale = random.scales(&axis_shape, -8);
+        let source_scale = random_scales(&mut random, &axis_shape, -8);
         let requantize_attrs =
             Attrs::new([("axis", AttrValue::Int(axis as i64))].into_iter().chain(
                 ["out_dtype", "rounding", "compute_dtype"].map(|key| (key, requantize.get(key).unwrap().clone())),
             ));
         let args = [&int32s, &source_scale, &Tensor::scalar(0i32), &scales[0], &zeros[1]];
         check("qnn.requantize", &requantize_attrs, &args, &[1, 2, 3, 4], threads);
-        let bias = random.int32s(&[shape[axis]]);
+        let bias = random_int32s(&mut random, &[shape[axis]]);
         check("nn.bias_add", &attrs([("axis", AttrValue::Int(axis as i64))]), &[&int32s, &bias], &[1], threads);
 
         let reals: Vec<f32> =
@@ -422,7 +416,7 @@ fn elementwise() {
 
 #[test]
 fn max_pooling() {
-    let mut random = Random(0x1122_3344_5566_7788);
+    let mut random = Random::new(10);
     for round in 0..80 {
         let is_channels_last = round % 3 == 0;
         let [channels, h, w] = [1 + random.below(5), 1 + random.below(9), 1 + random.below(9)];
@@ -440,6 +434,6 @@ fn max_pooling() {
             ("layout", (if is_channels_last { "NHWC" } else { "NCHW" }).into()),
             ("ceil_mode", AttrValue::Bool(random.below(2) == 0)),
         ]);
-        check("nn.max_pool2d", &pool_attrs, &[&random.any_bytes(&shape)], &[], 1 + round % 3);
+        check("nn.max_pool2d", &pool_attrs, &[&any_bytes(&mut random, &shape)], &[], 1 + round % 3);
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of the type relations over symbolic dimensions: substituting numbers for the symbols in the result must yield
 //! the type inferred from the numbers.
 
-use crate::{f32s, infer};
+use super::{f32s, infer};
 use byoc_ir::ir::{AttrValue, Attrs, Dim, Type};
 
 fn with_sizes(ty: &Type, sizes: [usize; 2]) -> Type {

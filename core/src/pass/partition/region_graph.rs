@@ -410,6 +410,7 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use byoc_test_support::random::Random;
     use std::collections::HashSet;
 
     /// Returns true if a path of at least two edges leads from `source` to `target` in the merged graph. Reference for
@@ -439,24 +440,20 @@ mod tests {
 
     #[test]
     fn merges_iff_no_other_path_exists() {
-        let mut state = 1u64;
-        let mut random = |bound: u32| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((state >> 33) as u32) % bound
-        };
+        let mut random = Random::new(1);
         let mut merge_count = 0;
         for trial in 0..300 {
             let len = 5 + trial % 30;
             let mut edges = Vec::new();
             for target in 1..len {
-                for _ in 0..1 + random(3) {
-                    edges.push((random(target), target));
+                for _ in 0..1 + random.below(3) {
+                    edges.push((random.below(target as usize) as u32, target));
                 }
             }
             let mut graph = RegionGraph::new(len as usize, edges.iter().copied());
             let mut class: Vec<u32> = (0..len).collect();
             for _ in 0..3 * len {
-                let (source, target) = edges[random(edges.len() as u32) as usize];
+                let (source, target) = random.pick(&edges);
                 let (a, b) = (class[source as usize], class[target as usize]);
                 let expected = a == b || !has_other_path(&edges, &class, a, b);
                 assert_eq!(graph.merge(source, target), expected, "round {trial}: {source} into {target} of {edges:?}");

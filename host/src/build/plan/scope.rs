@@ -387,14 +387,14 @@ fn common_ancestor(scopes: &[Scope], mut a: ScopeId, mut b: ScopeId) -> ScopeId 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use byoc_test_support::random::Random;
 
     #[test]
     fn common_ancestor_matches_linear_search() {
         let mut scopes = vec![Scope { parent: 0, skip: 0, depth: 0, function: 0, items: Vec::new() }];
-        let mut state = 1u32;
-        for i in 1..500u32 {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            open_scope(&mut scopes, (state >> 8) % i, Some(0));
+        let mut random = Random::new(1);
+        for i in 1..500 {
+            open_scope(&mut scopes, random.below(i) as u32, Some(0));
         }
         let path = |mut id: ScopeId| {
             let mut path = vec![id];

@@ -1,6 +1,7 @@
 //! Helpers that run a float region without a host, and test data.
 
 use byoc_plugin_api::*;
+use byoc_test_support::random::Random;
 
 /// Cache line of floats: the alignment of the host's tensors.
 #[derive(Clone, Copy)]
@@ -53,10 +54,5 @@ pub fn run(region: &dyn Executable, shape: &[usize], x: &[f32]) -> Vec<f32> {
 
 /// Returns pseudorandom numbers in [-1, 1), determined by the seed.
 pub fn random_floats(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(3_037_000_493);
-    let next_value = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    std::iter::repeat_with(next_value).take(count).collect()
+    Random::new(seed).floats(count)
 }

@@ -1,7 +1,8 @@
 //! Tests that calls of the software device are bit-exact with naive loops.
 
-use super::harness::{Case, ConvCase, Rng, ty};
+use super::harness::{Case, ConvCase, ty};
 use byoc_plugin_api::DType;
+use byoc_test_support::random::Random;
 
 fn check(case: &Case) {
     let blob = case.compile().blob;
@@ -23,9 +24,9 @@ fn check_conv(conv: &ConvCase, seed: u64) {
 
 #[test]
 fn convolutions_of_random_shapes() {
-    let mut rng = Rng(1);
+    let mut random = Random::new(1);
     for seed in 0..150 {
-        check_conv(&ConvCase::random(&mut rng), seed);
+        check_conv(&ConvCase::random(&mut random), seed);
     }
 }
 
@@ -86,15 +87,9 @@ fn layers_of_resnet18() {
 
 #[test]
 fn dense_layers_of_random_shapes() {
-    let mut rng = Rng(2);
+    let mut random = Random::new(2);
     let mut shapes: Vec<[usize; 3]> = (0..60)
-        .map(|_| {
-            [
-                rng.random_between(1, 70) as usize,
-                rng.random_between(1, 90) as usize,
-                rng.random_between(1, 140) as usize,
-            ]
-        })
+        .map(|_| [random.between(1, 70) as usize, random.between(1, 90) as usize, random.between(1, 140) as usize])
         .collect();
     shapes.extend([[1, 1, 1], [360, 64, 10], [49, 32, 65]]);
     for (seed, shape) in shapes.into_iter().enumerate() {

@@ -3,6 +3,7 @@
 use crate::device::config::Config;
 use crate::device::cycles::{Tiling, plan};
 use crate::layer::{Conv, Dense, Layer};
+use byoc_test_support::random::Random;
 
 fn dense(batch: u32, in_features: u32, out_features: u32) -> Layer {
     Layer::Dense(Dense { batch, in_features, out_features })
@@ -135,9 +136,9 @@ fn reports_bytes_of_a_layer_that_does_not_fit() {
 /// throughput of the array or the DRAM.
 #[test]
 fn bounds_hold_for_many_layers() {
-    let mut rng = super::harness::Rng(3);
+    let mut random = Random::new(3);
     for _ in 0..200 {
-        let mut random_in = |min: u64, max: u64| rng.random_between(min, max) as u32;
+        let mut random_in = |min: i64, max: i64| random.between(min, max) as u32;
         let kernel = [1, 3, 5, 7][random_in(0, 3) as usize];
         let layer = if random_in(0, 3) == 0 {
             dense(random_in(1, 64), random_in(1, 3000), random_in(1, 2000))

@@ -1,11 +1,12 @@
 //! Tests drivers: the sample driver is bit-exact with the software device, and invalid files are rejected before they
 //! are mapped.
 
-use super::harness::{Rng, host};
+use super::harness::{host, int8s};
 use crate::device::product;
 use crate::driver::{Driver, open};
 use crate::epilogue::Target;
 use crate::layer::{Conv, Dense, Layer};
+use byoc_test_support::random::Random;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -46,8 +47,8 @@ fn sample_driver_equals_software_device() {
     let (services, _) = host(2);
     for layer in layers {
         let [feature, kernel, out] = layer.elements().map(|count| count as usize);
-        let mut rng = Rng(5);
-        let (feature, kernel) = (rng.int8s(feature), rng.int8s(kernel));
+        let mut random = Random::new(5);
+        let (feature, kernel) = (int8s(&mut random, feature), int8s(&mut random, kernel));
         let (mut simulated_results, mut device_results) = (vec![0i32; out], vec![1i32; out]);
         // SAFETY: `Layer::elements` determines the sizes of the vectors, which nothing else accesses.
         unsafe {

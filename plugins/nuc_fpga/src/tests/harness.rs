@@ -4,6 +4,7 @@ use crate::backend::NucFpga;
 use crate::device::config::Config;
 use crate::loader::CommandLoader;
 use byoc_plugin_api::*;
+use byoc_test_support::random::Random;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,30 +64,9 @@ pub fn host(threads: usize) -> (Services, Arc<HostRecording>) {
     (Services::new(TestHost(threads, recording.clone())), recording)
 }
 
-/// Reproducible pseudorandom numbers (splitmix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn random_below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub fn random_between(&mut self, min: u64, max: u64) -> u64 {
-        min + self.random_below(max - min + 1)
-    }
-
-    /// Returns uniformly distributed int8 values, including -128.
-    pub fn int8s(&mut self, count: usize) -> Vec<i8> {
-        (0..count).map(|_| self.next() as i8).collect()
-    }
+/// Returns uniformly distributed int8 values, including -128.
+pub fn int8s(random: &mut Random, count: usize) -> Vec<i8> {
+    (0..count).map(|_| random.bits() as i8).collect()
 }
 
 /// Dense tensor memory with the alignment of host tensors.
@@ -160,7 +140,7 @@ pub struct Case {
     pub graph: Graph,
     pub constants: Vec<Constant>,
     pub inputs: Vec<Memory>,
-    pub rng: Rng,
+    pub random: Random,
 }
 
 pub fn ty(dtype: DType, shape: &[usize]) -> TensorType {
@@ -169,12 +149,12 @@ pub fn ty(dtype: DType, shape: &[usize]) -> TensorType {
 
 impl Case {
     pub fn new(seed: u64) -> Case {
-        Case { graph: Graph::new("region_0"), constants: Vec::new(), inputs: Vec::new(), rng: Rng(seed) }
+        Case { graph: Graph::new("region_0"), constants: Vec::new(), inputs: Vec::new(), random: Random::new(seed) }
     }
 
     pub fn input_of(&mut self, dtype: DType, shape: &[usize]) -> ValueRef {
         let count = shape.iter().product::<usize>() * dtype.size();
-        let bytes: Vec<u8> = self.rng.int8s(count).iter().map(|&v| v as u8).collect();
+        let bytes: Vec<u8> = int8s(&mut self.random, count).iter().map(|&v| v as u8).collect();
         self.inputs.push(Memory::of(&bytes));
         let name = format!("x{}", self.inputs.len());
         ValueRef::of(self.graph.push_input(&name, ty(dtype, shape)))
@@ -197,7 +177,7 @@ impl Case {
 
     /// Adds a constant kernel with random elements.
     pub fn kernel(&mut self, shape: &[usize]) -> ValueRef {
-        let values = self.rng.int8s(shape.iter().product());
+        let values = int8s(&mut self.random, shape.iter().product());
         let bytes: Vec<u8> = values.iter().map(|&v| v as u8).collect();
         self.constant(DType::I8, shape, &bytes)
     }
@@ -468,22 +448,22 @@ impl Default for ConvCase {
 
 impl ConvCase {
     /// Returns random parameters. A third of the cases may have groups, including depthwise convolutions.
-    pub fn random(rng: &mut Rng) -> ConvCase {
-        let random_in = |rng: &mut Rng, min, max| rng.random_between(min, max) as usize;
-        let groups = [1, 1, random_in(rng, 1, 8)][random_in(rng, 0, 2)];
-        let (channels, kernels) = (random_in(rng, 1, 12), random_in(rng, 1, 12));
-        let kernel = [random_in(rng, 1, 5), random_in(rng, 1, 5)];
-        let padding = [random_in(rng, 0, 3), random_in(rng, 0, 3)];
-        let random_size = |rng: &mut Rng, i: usize| {
-            let min_size = kernel[i].saturating_sub(2 * padding[i]).max(1) as u64;
-            rng.random_between(min_size, min_size + 13) as usize
+    pub fn random(random: &mut Random) -> ConvCase {
+        let random_in = |random: &mut Random, min, max| random.between(min, max) as usize;
+        let groups = [1, 1, random_in(random, 1, 8)][random_in(random, 0, 2)];
+        let (channels, kernels) = (random_in(random, 1, 12), random_in(random, 1, 12));
+        let kernel = [random_in(random, 1, 5), random_in(random, 1, 5)];
+        let padding = [random_in(random, 0, 3), random_in(random, 0, 3)];
+        let random_size = |random: &mut Random, i: usize| {
+            let min_size = kernel[i].saturating_sub(2 * padding[i]).max(1) as i64;
+            random.between(min_size, min_size + 13) as usize
         };
-        let (height, width) = (random_size(rng, 0), random_size(rng, 1));
+        let (height, width) = (random_size(random, 0), random_size(random, 1));
         ConvCase {
-            data: [random_in(rng, 1, 3), groups * channels, height, width],
+            data: [random_in(random, 1, 3), groups * channels, height, width],
             kernels: groups * kernels,
             kernel,
-            strides: [random_in(rng, 1, 3), random_in(rng, 1, 3)],
+            strides: [random_in(random, 1, 3), random_in(random, 1, 3)],
             padding,
             groups,
         }

@@ -1,8 +1,9 @@
 //! Tests layers with epilogues, in one command and in chains: the plugin and the generated C are bit-exact with the
 //! naive evaluation of each operator.
 
-use super::harness::{Case, ConvCase, Memory, Rng, decode, ty};
+use super::harness::{Case, ConvCase, Memory, decode, ty};
 use byoc_plugin_api::*;
+use byoc_test_support::random::Random;
 use std::ffi::c_void;
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +12,11 @@ use std::process::Command;
 fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     let shape = case.graph.type_of(sum).shape().unwrap();
     let channels = shape[1];
-    let mut rng = Rng(seed.wrapping_mul(77) + 5);
+    let mut random = Random::new(seed.wrapping_mul(77) + 5);
     let mut value = sum;
     let int32 = ty(DType::I32, &shape);
-    let biases: Vec<i64> = (0..channels).map(|_| rng.random_below(40_000) as i64 - 20_000).collect();
-    match rng.random_below(4) {
+    let biases: Vec<i64> = (0..channels).map(|_| random.below(40_000) as i64 - 20_000).collect();
+    match random.below(4) {
         0 => {
             let bias = case.int32(&[channels], &biases);
             value = case.op("nn.bias_add", &[value, bias], vec![Attr::new("axis", 1i64)], int32.clone());
@@ -31,34 +32,33 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
         }
         _ => {}
     }
-    if rng.random_below(3) == 0 {
+    if random.below(3) == 0 {
         value = case.op("nn.relu", &[value], vec![], int32.clone());
     }
-    if rng.random_below(4) == 0 {
+    if random.below(4) == 0 {
         let bounds = vec![Attr::new("a_min", -30_000.5), Attr::new("a_max", 20_000.25)];
         value = case.op("clip", &[value], bounds, int32.clone());
     }
-    let narrow_dtype = [DType::I8, DType::U8][rng.random_below(2) as usize];
-    if rng.random_below(4) == 0 {
-        let multiplier = (1i64 << 30) + rng.random_below(1 << 30) as i64;
-        let shift = -(rng.random_below(12) as i64);
+    let narrow_dtype = [DType::I8, DType::U8][random.below(2)];
+    if random.below(4) == 0 {
+        let multiplier = (1i64 << 30) + random.below(1 << 30) as i64;
+        let shift = -(random.below(12) as i64);
         let attrs = vec![Attr::new("multiplier", multiplier), Attr::new("shift", shift)];
         value = case.op("fixed_point_multiply", &[value], attrs, int32.clone());
         value = case.op("clip", &[value], vec![Attr::new("a_min", -128i64), Attr::new("a_max", 127i64)], int32);
         return case.op("cast", &[value], vec![Attr::new("dtype", "int8")], ty(DType::I8, &shape));
     }
-    let base_scale = [0.001f32, 0.5, 2.0, 3.7e-9, 0.015625][rng.random_below(5) as usize];
-    let scales: Vec<f32> = (0..channels).map(|_| base_scale * (1.0 + rng.random_below(1000) as f32 / 500.0)).collect();
-    let is_per_channel = rng.random_below(2) == 0;
+    let base_scale = [0.001f32, 0.5, 2.0, 3.7e-9, 0.015625][random.below(5)];
+    let scales: Vec<f32> = (0..channels).map(|_| base_scale * (1.0 + random.below(1000) as f32 / 500.0)).collect();
+    let is_per_channel = random.below(2) == 0;
     let in_scale = if is_per_channel { case.float32(&[channels], &scales) } else { case.float32(&[], &[base_scale]) };
-    let out_scale_value =
-        [base_scale * 100.0, base_scale * 77.3, base_scale, base_scale * 0.3][rng.random_below(4) as usize];
-    let out_zero = [0, 0, 3, -100][rng.random_below(4) as usize];
+    let out_scale_value = [base_scale * 100.0, base_scale * 77.3, base_scale, base_scale * 0.3][random.below(4)];
+    let out_zero = [0, 0, 3, -100][random.below(4)];
     let in_zero = case.int32(&[], &[0]);
     let out_scale_value = case.float32(&[], &[out_scale_value]);
     let out_zero = case.int32(&[], &[out_zero]);
-    let out = [narrow_dtype, narrow_dtype, DType::I32][rng.random_below(3) as usize];
-    let rounding = ["None", "UPWARD", "TONEAREST", "TOEVEN"][rng.random_below(4) as usize];
+    let out = [narrow_dtype, narrow_dtype, DType::I32][random.below(3)];
+    let rounding = ["None", "UPWARD", "TONEAREST", "TOEVEN"][random.below(4)];
     let attrs = vec![
         Attr::new("axis", 1i64),
         Attr::new("rounding", rounding),
@@ -67,30 +67,30 @@ fn epilogue(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     ];
     let inputs = [value, in_scale, in_zero, out_scale_value, out_zero];
     value = case.op("qnn.requantize", &inputs, attrs, ty(out, &shape));
-    if rng.random_below(3) == 0 {
+    if random.below(3) == 0 {
         value = case.op("nn.relu", &[value], vec![], ty(out, &shape));
     }
-    if rng.random_below(3) == 0 {
+    if random.below(3) == 0 {
         let bounds = vec![Attr::new("a_min", -9.75), Attr::new("a_max", 100i64)];
         value = case.op("clip", &[value], bounds, ty(out, &shape));
     }
-    if out == DType::I32 || rng.random_below(4) == 0 {
-        let out_dtype = [DType::I8, DType::U8, DType::I32][rng.random_below(3) as usize];
+    if out == DType::I32 || random.below(4) == 0 {
+        let out_dtype = [DType::I8, DType::U8, DType::I32][random.below(3)];
         value = case.op("cast", &[value], vec![Attr::new("dtype", out_dtype.name().unwrap())], ty(out_dtype, &shape));
     }
     value
 }
 
 fn random(seed: u64) -> Case {
-    let mut rng = Rng(seed);
+    let mut random = Random::new(seed);
     let mut case = Case::new(seed);
-    let sum = if rng.random_below(4) == 0 {
-        let [batch, inputs, outputs] = [1, 2, 3].map(|_| rng.random_between(1, 40) as usize);
+    let sum = if random.below(4) == 0 {
+        let [batch, inputs, outputs] = [1, 2, 3].map(|_| random.between(1, 40) as usize);
         let x = case.input_of(DType::I8, &[batch, inputs]);
         let w = case.kernel(&[outputs, inputs]);
         case.op("nn.dense", &[x, w], vec![], ty(DType::I32, &[batch, outputs]))
     } else {
-        let conv = ConvCase::random(&mut rng);
+        let conv = ConvCase::random(&mut random);
         let x = case.input_of(DType::I8, &conv.data);
         case.conv2d(&conv, x)
     };
@@ -179,22 +179,20 @@ fn chains_reuse_the_workspace() {
     );
 }
 
-/// Compiles the C source of a region together with the sample driver.
-fn compile_c(source: &str, dir: &Path) -> libloading::Library {
-    std::fs::write(dir.join("region.c"), source).unwrap();
-    let plugin = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let cc = |arguments: &[&str]| {
-        let output = Command::new("cc").args(arguments).current_dir(dir).output().unwrap();
-        assert!(output.status.success(), "{}\n{source}", String::from_utf8_lossy(&output.stderr));
-        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
-    let (include, sample) = (plugin.join("include"), plugin.join("samples/driver.c"));
-    let include = format!("-I{}", include.display());
-    cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-c", "region.c"]);
-    cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", &include, "-c", sample.to_str().unwrap()]);
-    cc(&["-shared", "-o", "libregion.so", "region.o", "driver.o"]);
+/// Runs the C compiler in a directory, with warnings as errors.
+fn cc(dir: &Path, arguments: &[&str]) {
+    const FLAGS: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC"];
+    let output = Command::new("cc").args(FLAGS).args(arguments).current_dir(dir).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Compiles the C source of a region, and links it with the sample driver, `driver.o` in `dir`.
+fn compile_c(source: &str, dir: &Path, name: &str) -> libloading::Library {
+    let (file, library) = (format!("{name}.c"), format!("lib{name}.so"));
+    std::fs::write(dir.join(&file), source).unwrap();
+    cc(dir, &["-shared", "-o", &library, &file, "driver.o"]);
     // SAFETY: the library was built above from generated C and the sample driver, neither of which has constructors.
-    unsafe { libloading::Library::new(dir.join("libregion.so")) }.unwrap()
+    unsafe { libloading::Library::new(dir.join(library)) }.unwrap()
 }
 
 /// Runs the compiled C source of a region.
@@ -221,12 +219,15 @@ fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
 fn generated_c_is_bit_exact() {
     let mut cases: Vec<Case> = (0..40).map(|seed| random(1000 + seed)).collect();
     cases.push(chain());
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let include = format!("-I{}", plugin.join("include").display());
+    cc(dir.path(), &[&include, "-c", plugin.join("samples/driver.c").to_str().unwrap()]);
     for (index, case) in cases.iter().enumerate() {
         let compiled_region = case.compile();
         let source = compiled_region.source.into_option().unwrap();
         assert_eq!(source.language.as_str(), "c");
-        let dir = tempfile::tempdir().unwrap();
-        let library = compile_c(&source.text, dir.path());
+        let library = compile_c(&source.text, dir.path(), &format!("region_{index}"));
         let c_results = run_c(case, &library);
         assert!(c_results == case.run(&compiled_region.blob, 2).0, "case {index}\n{}", source.text);
         assert_equal(case, &c_results, &case.expected());

@@ -6,7 +6,7 @@
 #[path = "../tests/layers/memory.rs"]
 #[expect(dead_code, reason = "networks and random layers are those of the tests")]
 mod memory;
-#[path = "../tests/resnet/mod.rs"]
+#[path = "../tests/resnet.rs"]
 mod resnet;
 
 use byoc_vta_machine::check::{check, check_hazards};

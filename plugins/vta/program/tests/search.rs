@@ -1,12 +1,10 @@
 //! Compares the predicted cycles of chosen tilings with those of tilings tuned on hardware, for ten convolutions of
 //! ResNet-18.
 
-mod resnet;
-
+use crate::resnet::{CONVOLUTIONS, Shape};
 use byoc_vta_machine::config::{Config, Profile};
 use byoc_vta_program::layer::{Layer, Place};
 use byoc_vta_program::search::{fastest, predict_cycles};
-use resnet::{CONVOLUTIONS, Shape};
 
 fn layer(shape: &Shape) -> Layer {
     Layer::Conv(shape.conv([1, 2, 3].map(|buffer| Place { buffer, offset: 0 })))

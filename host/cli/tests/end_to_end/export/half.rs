@@ -1,8 +1,9 @@
 //! Float16 models: storage of weights and of intermediate results.
 
-use super::relay::{Model, Random, half};
+use super::relay::{Model, half, next_real};
 use super::{ExportedProject, SANITIZER_FLAGS, check_floor, digits, exists, export, output};
 use crate::data_text;
+use byoc_test_support::random::Random;
 use std::process::Command;
 
 /// Returns a float16 network with one operator of each kind.
@@ -11,7 +12,7 @@ fn network() -> Model {
     let mut random = Random::new(16);
     let mut weight = |shape: &[i64], scale: f32| {
         let count: i64 = shape.iter().product();
-        let values = (0..count).flat_map(|_| half(random.next_real() * scale).to_le_bytes());
+        let values = (0..count).flat_map(|_| half(next_real(&mut random) * scale).to_le_bytes());
         let bytes = values.collect();
         model.constant("F16", shape, bytes)
     };

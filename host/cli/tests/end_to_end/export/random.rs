@@ -1,9 +1,10 @@
 //! Random graphs of operators with C code generation. The exported programs run under sanitizers, and their results are
 //! compared with the host's.
 
-use super::relay::{Model, Random, half};
+use super::relay::{Model, half, next_real};
 use super::{ExportedProject, SANITIZER_FLAGS};
 use crate::byoc;
+use byoc_test_support::random::Random;
 use std::fmt::Write;
 
 /// Value in a graph.
@@ -50,9 +51,9 @@ impl Graph {
 
     /// Returns a random value, preferring recent values.
     fn any_value(&mut self) -> Value {
-        let n = self.values.len() as i64;
-        let distance = self.random.index_below(n).min(self.random.index_below(n));
-        self.values[(n - 1 - distance) as usize].clone()
+        let n = self.values.len();
+        let distance = self.random.below(n).min(self.random.below(n));
+        self.values[n - 1 - distance].clone()
     }
 
     /// Returns a random value, reshaped to the given rank if its rank differs.
@@ -79,7 +80,7 @@ impl Graph {
     fn weight(&mut self, shape: &[i64], scale: f32) -> String {
         let mut bytes = Vec::new();
         for _ in 0..count(shape) {
-            let x = self.random.next_real() * scale;
+            let x = next_real(&mut self.random) * scale;
             match self.half {
                 true => bytes.extend(half(x).to_le_bytes()),
                 false => bytes.extend(x.to_le_bytes()),
@@ -91,7 +92,7 @@ impl Graph {
     fn integers(&mut self, dtype: &'static str, shape: &[i64], min: i64, max: i64) -> String {
         let mut bytes = Vec::new();
         for _ in 0..count(shape) {
-            let x = self.random.range(min, max);
+            let x = self.random.between(min, max);
             match dtype {
                 "I8" => bytes.extend((x as i8).to_le_bytes()),
                 "I64" => bytes.extend(x.to_le_bytes()),
@@ -108,7 +109,7 @@ impl Graph {
 
     /// Adds a random operator, or leaves the graph unchanged if the operator is not applicable.
     fn step(&mut self) {
-        match self.random.index_below(21) {
+        match self.random.below(21) {
             0 | 1 => self.unary(),
             2 | 3 => self.binary(),
             4 | 5 => self.convolution(),
@@ -132,7 +133,7 @@ impl Graph {
 
     fn unary(&mut self) {
         let x = self.any_value();
-        let call = match self.random.index_below(12) {
+        let call = match self.random.below(12) {
             0 => format!("exp(clip({}, a_min=-4f, a_max=2f))", x.name),
             1 => format!("sqrt(abs({}))", x.name),
             2 => format!("clip({}, a_min=-0.75f, a_max=1.5f)", x.name),
@@ -141,11 +142,7 @@ impl Graph {
                 let axis = x.shape.len() - 1;
                 format!("nn.prelu({}, {}, axis={axis})", x.name, self.weight(&[x.shape[axis]], 1.0))
             }
-            i => format!(
-                "{}({})",
-                ["nn.relu", "sigmoid", "tanh", "erf", "negative", "abs", "copy"][i as usize - 5],
-                x.name
-            ),
+            i => format!("{}({})", ["nn.relu", "sigmoid", "tanh", "erf", "negative", "abs", "copy"][i - 5], x.name),
         };
         self.add(&call, &x.shape);
     }
@@ -155,23 +152,23 @@ impl Graph {
         let name = self.random.pick(&["add", "multiply", "maximum", "minimum"]);
         let same_shape: Vec<Value> =
             self.values.iter().filter(|v| v.shape == x.shape && v.name != x.name).cloned().collect();
-        if !same_shape.is_empty() && self.random.index_below(2) == 0 {
-            let y = same_shape[self.random.index_below(same_shape.len() as i64) as usize].clone();
+        if !same_shape.is_empty() && self.random.flip() {
+            let y = self.random.pick(&same_shape);
             return self.add(&format!("{name}({}, {})", x.name, y.name), &x.shape);
         }
         // A constant that broadcasts: leading dimensions are missing, or dimensions are 1.
         let mut shape = x.shape.clone();
         for dim in &mut shape {
-            if self.random.index_below(2) == 0 {
+            if self.random.flip() {
                 *dim = 1;
             }
         }
-        let axis = self.random.index_below(shape.len() as i64) as usize;
-        let y = match self.random.index_below(4) {
+        let axis = self.random.below(shape.len());
+        let y = match self.random.below(4) {
             0 => self.literal(0.5),
             _ => self.weight(&shape[axis..], 1.0),
         };
-        let call = match self.random.index_below(2) {
+        let call = match self.random.below(2) {
             0 => format!("{name}({y}, {})", x.name),
             _ => format!("{name}({}, {y})", x.name),
         };
@@ -185,15 +182,15 @@ impl Graph {
         size: [i64; 2],
         max_window: i64,
     ) -> Option<([i64; 2], [i64; 2], [i64; 4], [i64; 2], [i64; 2])> {
-        let kernel = [self.random.range(1, max_window), self.random.range(1, max_window)];
-        let strides = [self.random.range(1, 2), self.random.range(1, 3)];
-        let dilation = [self.random.range(1, 2), self.random.range(1, 2)];
+        let kernel = [self.random.between(1, max_window), self.random.between(1, max_window)];
+        let strides = [self.random.between(1, 2), self.random.between(1, 3)];
+        let dilation = [self.random.between(1, 2), self.random.between(1, 2)];
         let mut padding = [0; 4];
         let mut out = [0; 2];
         for axis in 0..2 {
             let span = (kernel[axis] - 1) * dilation[axis];
-            padding[axis] = self.random.range(0, span.min(2));
-            padding[axis + 2] = self.random.range(0, span.min(2));
+            padding[axis] = self.random.between(0, span.min(2));
+            padding[axis + 2] = self.random.between(0, span.min(2));
             let free_size = size[axis] + padding[axis] + padding[axis + 2] - span - 1;
             if free_size < 0 {
                 return None;
@@ -205,16 +202,16 @@ impl Graph {
 
     fn convolution(&mut self) {
         let x = self.value_of_rank(4);
-        let is_channels_last = self.random.index_below(3) == 0;
+        let is_channels_last = self.random.below(3) == 0;
         let (c, h, w) = if is_channels_last { (3, 1, 2) } else { (1, 2, 3) };
         let channels = x.shape[c];
         let Some((kernel, strides, padding, dilation, out)) = self.window([x.shape[h], x.shape[w]], 4) else { return };
-        let groups = match self.random.index_below(3) {
+        let groups = match self.random.below(3) {
             0 => channels,
             1 if channels % 2 == 0 => 2,
             _ => 1,
         };
-        let group_outputs = if groups == channels { self.random.range(1, 2) } else { self.random.range(1, 9) };
+        let group_outputs = if groups == channels { self.random.between(1, 2) } else { self.random.between(1, 9) };
         if groups * group_outputs > 48 {
             return;
         }
@@ -238,7 +235,7 @@ impl Graph {
         let mut result = x.shape.clone();
         (result[c], result[h], result[w]) = (groups * group_outputs, out[0], out[1]);
         self.add(&call, &result);
-        if self.random.index_below(2) == 0 {
+        if self.random.flip() {
             let bias = self.weight(&[groups * group_outputs], 1.0);
             let name = self.values[self.values.len() - 1].name.clone();
             self.add(&format!("nn.bias_add({name}, {bias}, axis={c})"), &result);
@@ -250,11 +247,13 @@ impl Graph {
         if count(&x.shape) > 2048 {
             return;
         }
-        let (kernel, strides) =
-            ([self.random.range(1, 3), self.random.range(1, 3)], [self.random.range(1, 2), self.random.range(1, 2)]);
-        let channels = self.random.range(1, 5);
+        let (kernel, strides) = (
+            [self.random.between(1, 3), self.random.between(1, 3)],
+            [self.random.between(1, 2), self.random.between(1, 2)],
+        );
+        let channels = self.random.between(1, 5);
         let weight = self.weight(&[x.shape[1], channels, kernel[0], kernel[1]], 0.25);
-        let pad = [self.random.index_below(kernel[0]), self.random.index_below(kernel[1])];
+        let pad = [self.random.between(0, kernel[0] - 1), self.random.between(0, kernel[1] - 1)];
         let out: Vec<i64> = (0..2).map(|i| (x.shape[2 + i] - 1) * strides[i] + kernel[i] - 2 * pad[i]).collect();
         if out.iter().any(|&size| size < 1) {
             return;
@@ -269,7 +268,7 @@ impl Graph {
 
     fn pool(&mut self) {
         let x = self.value_of_rank(4);
-        let is_channels_last = self.random.index_below(3) == 0;
+        let is_channels_last = self.random.below(3) == 0;
         let (h, w) = if is_channels_last { (1, 2) } else { (2, 3) };
         let Some((kernel, strides, mut padding, dilation, _)) = self.window([x.shape[h], x.shape[w]], 3) else {
             return;
@@ -288,8 +287,7 @@ impl Graph {
             out[axis] = free_size / strides[axis] + 1;
         }
         let name = self.random.pick(&["nn.max_pool2d", "nn.avg_pool2d"]);
-        let include =
-            if name == "nn.avg_pool2d" && self.random.index_below(2) == 0 { ", count_include_pad=True" } else { "" };
+        let include = if name == "nn.avg_pool2d" && self.random.flip() { ", count_include_pad=True" } else { "" };
         let call = format!(
             "{name}({}, pool_size={kernel:?}, strides={strides:?}, padding={padding:?}, dilation={dilation:?}, \
              layout=\"{}\"{include})",
@@ -306,7 +304,8 @@ impl Graph {
         let name = self.random.pick(&["nn.global_avg_pool2d", "nn.global_max_pool2d", "nn.adaptive_avg_pool2d"]);
         let mut result = x.shape.clone();
         if name.contains("adaptive") {
-            (result[2], result[3]) = (self.random.range(1, x.shape[2].min(4)), self.random.range(1, x.shape[3].min(4)));
+            (result[2], result[3]) =
+                (self.random.between(1, x.shape[2].min(4)), self.random.between(1, x.shape[3].min(4)));
             let call = format!("{name}({}, output_size=[{}, {}])", x.name, result[2], result[3]);
             return self.add(&call, &result);
         }
@@ -318,28 +317,28 @@ impl Graph {
         let x = self.any_value();
         let mut axes: Vec<usize> = (0..x.shape.len()).collect();
         for i in (1..axes.len()).rev() {
-            axes.swap(i, self.random.index_below(i as i64 + 1) as usize);
+            axes.swap(i, self.random.below(i + 1));
         }
         let shape: Vec<i64> = axes.iter().map(|&axis| x.shape[axis]).collect();
         self.add(&format!("transpose({}, axes={axes:?})", x.name), &shape);
     }
 
     fn reshape(&mut self) {
-        let rank = self.random.range(1, 4) as usize;
+        let rank = self.random.between(1, 4) as usize;
         let x = self.value_of_rank(rank);
         self.values.push(x);
     }
 
     fn concatenate(&mut self) {
         let x = self.any_value();
-        let axis = self.random.index_below(x.shape.len() as i64) as usize;
+        let axis = self.random.below(x.shape.len());
         let is_compatible = |v: &&Value| {
             v.shape.len() == x.shape.len() && (0..x.shape.len()).all(|d| d == axis || v.shape[d] == x.shape[d])
         };
         let other_values: Vec<Value> = self.values.iter().filter(is_compatible).cloned().collect();
         let mut operands = vec![x.clone()];
-        for _ in 0..self.random.range(1, 2) {
-            operands.push(other_values[self.random.index_below(other_values.len() as i64) as usize].clone());
+        for _ in 0..self.random.between(1, 2) {
+            operands.push(self.random.pick(&other_values));
         }
         let mut shape = x.shape.clone();
         shape[axis] = operands.iter().map(|part| part.shape[axis]).sum();
@@ -352,10 +351,10 @@ impl Graph {
 
     fn slice(&mut self) {
         let x = self.any_value();
-        let axis = self.random.index_below(x.shape.len() as i64) as usize;
-        let begin = self.random.index_below(x.shape[axis]);
-        let end = self.random.range(begin + 1, x.shape[axis]);
-        let step = self.random.range(1, 2);
+        let axis = self.random.below(x.shape.len());
+        let begin = self.random.between(0, x.shape[axis] - 1);
+        let end = self.random.between(begin + 1, x.shape[axis]);
+        let step = self.random.between(1, 2);
         let mut shape = x.shape.clone();
         shape[axis] = (end - begin + step - 1) / step;
         let call = format!("strided_slice({}, begin=[{begin}], end=[{end}], strides=[{step}], axes=[{axis}])", x.name);
@@ -375,9 +374,9 @@ impl Graph {
 
     fn reduce(&mut self) {
         let x = self.any_value();
-        let axis = self.random.index_below(x.shape.len() as i64) as usize;
+        let axis = self.random.below(x.shape.len());
         let name = self.random.pick(&["mean", "max", "min", "sum"]);
-        let keep_axes = self.random.index_below(2) == 0 || x.shape.len() == 1;
+        let keep_axes = self.random.flip() || x.shape.len() == 1;
         let mut shape = x.shape.clone();
         match keep_axes {
             true => shape[axis] = 1,
@@ -391,8 +390,8 @@ impl Graph {
 
     fn normalize(&mut self) {
         let x = self.any_value();
-        let axis = self.random.index_below(x.shape.len() as i64) as usize;
-        let call = match self.random.index_below(3) {
+        let axis = self.random.below(x.shape.len());
+        let call = match self.random.below(3) {
             0 => format!("nn.softmax({}, axis={axis})", x.name),
             1 => format!("nn.log_softmax({}, axis={axis})", x.name),
             _ => {
@@ -405,9 +404,9 @@ impl Graph {
     }
 
     fn dense(&mut self) {
-        let rank = self.random.range(2, 3) as usize;
+        let rank = self.random.between(2, 3) as usize;
         let x = self.value_of_rank(rank);
-        let (depth, units) = (x.shape[rank - 1], self.random.range(1, 20));
+        let (depth, units) = (x.shape[rank - 1], self.random.between(1, 20));
         if depth > 512 {
             return;
         }
@@ -434,7 +433,7 @@ impl Graph {
         let mut widths = Vec::new();
         for dim in &mut shape {
             let limit = if mode == "reflect" { (*dim - 1).min(2) } else { 2 };
-            let pair = [self.random.range(0, limit), self.random.range(0, limit)];
+            let pair = [self.random.between(0, limit), self.random.between(0, limit)];
             *dim += pair[0] + pair[1];
             widths.push(format!("{pair:?}"));
         }
@@ -448,7 +447,7 @@ impl Graph {
 
     fn resize(&mut self) {
         let x = self.value_of_rank(4);
-        let size = [self.random.range(1, 7), self.random.range(1, 7)];
+        let size = [self.random.between(1, 7), self.random.between(1, 7)];
         let shape = [x.shape[0], x.shape[1], size[0], size[1]];
         if count(&shape) > 8192 {
             return;
@@ -474,8 +473,8 @@ impl Graph {
 
     fn gather(&mut self) {
         let x = self.any_value();
-        let axis = self.random.index_below(x.shape.len() as i64) as usize;
-        let n = self.random.range(1, 4);
+        let axis = self.random.below(x.shape.len());
+        let n = self.random.between(1, 4);
         let dtype = self.random.pick(&["I32", "I64"]);
         let indices = self.integers(dtype, &[n], 0, x.shape[axis] - 1);
         let mut shape = x.shape.clone();
@@ -486,9 +485,9 @@ impl Graph {
     /// Adds quantized layers over the first input. Their results are exact.
     fn quantized_layers(&mut self) {
         let x = self.values[0].clone();
-        let zero = self.random.range(-3, 3);
+        let zero = self.random.between(-3, 3);
         let mut quantized_value = self.line(&format!("qnn.quantize({}, 0.125f, {zero}, out_dtype=\"int8\")", x.name));
-        let (channels, outputs) = (x.shape[1], self.random.range(1, 10));
+        let (channels, outputs) = (x.shape[1], self.random.between(1, 10));
         let Some((kernel, strides, padding, dilation, out)) = self.window([x.shape[2], x.shape[3]], 3) else { return };
         let weight = self.integers("I8", &[outputs, channels, kernel[0], kernel[1]], -127, 127);
         quantized_value = self.line(&format!(
@@ -496,11 +495,11 @@ impl Graph {
              dilation={dilation:?}, channels={outputs}, kernel_size={kernel:?})"
         ));
         let rounding = self.random.pick(&["UPWARD", "TONEAREST", "TOEVEN"]);
-        let exponent = self.random.range(-5, 5);
+        let exponent = self.random.between(-5, 5);
         quantized_value = self.line(&format!(
             "qnn.requantize({quantized_value}, 0.00390625f, 0, 0.3f, {exponent}, rounding=\"{rounding}\")"
         ));
-        if self.random.index_below(2) == 0 {
+        if self.random.flip() {
             quantized_value = self.line(&format!(
                 "qnn.add({quantized_value}, {quantized_value}, 0.3f, {exponent}, 0.3f, {exponent}, 0.45f, 1)"
             ));
@@ -518,19 +517,19 @@ impl Graph {
 /// Creates a random model from a seed.
 fn model(seed: u64) -> Model {
     let mut random = Random::new(seed);
-    let half = random.index_below(5) == 0;
-    let image = [1, random.pick(&[1, 2, 3, 4, 8, 17]), random.range(3, 9), random.range(3, 9)];
-    let vector = [random.range(1, 3), random.range(2, 40)];
+    let half = random.below(5) == 0;
+    let image = [1, random.pick(&[1, 2, 3, 4, 8, 17]), random.between(3, 9), random.between(3, 9)];
+    let vector = [random.between(1, 3), random.between(2, 40)];
     let inputs = vec![
         Value { name: "%image".into(), shape: image.to_vec() },
         Value { name: "%vector".into(), shape: vector.to_vec() },
     ];
     let mut graph = Graph { model: Model::default(), random, half, lines: String::new(), values: inputs, count: 0 };
-    if !half && graph.random.index_below(2) == 0 {
+    if !half && graph.random.flip() {
         graph.quantized_layers();
     }
     // Each rounding to float16 may change the last bit, so float16 graphs are kept short.
-    let steps = if half { graph.random.range(1, 5) } else { graph.random.range(2, 14) };
+    let steps = if half { graph.random.between(1, 5) } else { graph.random.between(2, 14) };
     for _ in 0..steps {
         graph.step();
     }

@@ -1,5 +1,6 @@
 //! Relay text and weights files, written by tests.
 
+use byoc_test_support::random::Random;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -64,32 +65,7 @@ pub fn half(value: f32) -> u16 {
     (bits >> 16 & 0x8000) as u16 | (exponent as u16) << 10 | (bits >> 13 & 1023) as u16
 }
 
-/// Pseudorandom number generator: a 64-bit linear congruential generator.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Returns an integer in `0..n`.
-    pub fn index_below(&mut self, n: i64) -> i64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % n as u64) as i64
-    }
-
-    /// Returns an integer in `min..=max`.
-    pub fn range(&mut self, min: i64, max: i64) -> i64 {
-        min + self.index_below(max - min + 1)
-    }
-
-    /// Returns a number in (-1, 1), a multiple of 1/64.
-    pub fn next_real(&mut self) -> f32 {
-        self.range(-63, 63) as f32 / 64.0
-    }
-
-    /// Returns a random element of `items`.
-    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.index_below(items.len() as i64) as usize]
-    }
+/// Returns a number in (-1, 1), a multiple of 1/64.
+pub fn next_real(random: &mut Random) -> f32 {
+    random.between(-63, 63) as f32 / 64.0
 }

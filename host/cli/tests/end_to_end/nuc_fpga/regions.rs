@@ -10,6 +10,7 @@ use byoc_plugin_api::{
     Call, Codegen, Constant, Executable, Graph, LoadRequest, Loader, Node, NodeKind, Region, TensorMut, TensorRef,
     TensorType, ValueRef,
 };
+use byoc_test_support::random::Random;
 use byoc_test_support::workspace;
 use serde_json::Value;
 use std::ffi::c_void;
@@ -214,16 +215,9 @@ fn size_of_type(ty: &TensorType) -> usize {
     ty.shape().unwrap().iter().product::<usize>() * ty.dtype.size()
 }
 
-/// Draws random bits with Marsaglia's xorshift.
 fn random_words(ty: &TensorType, seed: u64) -> Words {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..size_of_type(ty).div_ceil(8)).map(|_| next()).collect()
+    let mut random = Random::new(seed);
+    (0..size_of_type(ty).div_ceil(8)).map(|_| random.bits()).collect()
 }
 
 /// Workspace aligned to 64 bytes.

@@ -1,5 +1,6 @@
 //! Buffers with random contents, and the simulation of a layer on them.
 
+use byoc_test_support::random::Random;
 use byoc_vta_machine::check::{Segment, Violation, check, check_hazards};
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{Insn, Memory as Kind};
@@ -23,7 +24,7 @@ pub struct Memory {
     pub buffers: Vec<Vec<u8>>,
     /// Indices of the buffers for tensors between layers.
     writable: Vec<u32>,
-    random: u64,
+    random: Random,
 }
 
 impl Memory {
@@ -34,13 +35,8 @@ impl Memory {
             config: config.clone(),
             buffers: vec![Vec::new(), identity, Vec::new()],
             writable: Vec::new(),
-            random: seed,
+            random: Random::new(seed),
         }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.random >> 33
     }
 
     /// Returns the size of an activation element in bytes.
@@ -60,7 +56,7 @@ impl Memory {
 
     /// Adds a buffer of random bytes.
     pub fn bytes(&mut self, count: usize) -> Place {
-        let bytes = (0..count).map(|_| self.next() as u8).collect();
+        let bytes = (0..count).map(|_| self.random.bits() as u8).collect();
         self.add(bytes)
     }
 
@@ -77,7 +73,7 @@ impl Memory {
         let mut bytes = Vec::new();
         for _ in 0..blocks {
             let size = (range.end - range.start) as u64;
-            let row: Vec<i32> = (0..block).map(|_| range.start + (self.next() % size) as i32).collect();
+            let row: Vec<i32> = (0..block).map(|_| range.start + (self.random.bits() % size) as i32).collect();
             for value in row.iter().cycle().take(batch * block) {
                 bytes.extend(value.to_le_bytes());
             }

@@ -1,6 +1,6 @@
 //! Reference implementation of the layers, element by element.
 
-use crate::memory::Memory;
+use super::memory::Memory;
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::AluOp;
 use byoc_vta_program::layer::{Conv, Form, Layer, Place, Pool, Step};

@@ -1,6 +1,6 @@
 //! Network streams: every schedule produces the same results, and every token is necessary.
 
-use crate::memory::{Memory, Prepared, prepare};
+use super::memory::{Memory, Prepared, prepare};
 use byoc_vta_machine::config::Config;
 use byoc_vta_machine::isa::{AluOp, Insn};
 use byoc_vta_machine::sim::{Mode, Options};

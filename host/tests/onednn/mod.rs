@@ -1,9 +1,6 @@
 //! Comparison of the oneDNN backend with the naive operator references, over random shapes, windows, groups and axes.
 //! The tests are skipped if oneDNN is not installed.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod cases;
 mod check;
 mod dynamic;

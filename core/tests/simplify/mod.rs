@@ -1,17 +1,16 @@
 //! Tests that the simplification passes preserve semantics: random programs are evaluated before and after each pass.
 
 mod deep;
-mod evaluate;
-mod generate;
+pub mod generate;
 mod qnn;
 
+use crate::evaluate::{Evaluator, Value, tensors};
 use byoc_core::analysis::{structural_equal, verify};
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{DesiredLayout, PassOptions};
 use byoc_ir::ir::Module;
 use byoc_ir::tensor::{DType, Tensor};
 use byoc_ir::text::{PrintOptions, print};
-use evaluate::{Evaluator, Value, tensors};
 use generate::{Kind, program};
 use proptest::prelude::*;
 
@@ -63,7 +62,7 @@ fn assert_same(pass: &str, before: &[Tensor], after: &[Tensor], module: &Module)
 }
 
 fn check(choices: &[u8], kind: Kind) {
-    let module = program(choices, kind);
+    let module = program(&["main"], choices, kind);
     assert_eq!(verify(&module), Ok(()));
     let before = results(&module, kind);
     let mut program = module.clone();

@@ -1,4 +1,4 @@
-//! Helpers for tests that run programs: naive evaluation of data-flow modules, and reproducible random numbers.
+//! Helpers for tests that run programs: naive evaluation of data-flow modules.
 
 use byoc::build::plan::plan;
 use byoc::runtime::exec::{Executor, Pool};
@@ -7,30 +7,6 @@ use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module};
 use byoc_ir::op::{self, Value};
 use byoc_ir::tensor::Tensor;
 use std::sync::Arc;
-
-/// Reproducible pseudorandom numbers (splitmix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
-/// Draws floats in [-1, 1).
-pub fn floats(random: &mut Random, shape: &[usize]) -> Tensor {
-    let values: Vec<f32> =
-        (0..shape.iter().product()).map(|_| (random.next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect();
-    Tensor::from_slice(shape, &values)
-}
 
 /// Creates a host-only executor for a module.
 pub fn executor(module: &Module) -> Executor {

@@ -6,8 +6,6 @@
 mod annotate_target;
 mod backends;
 mod control;
-#[path = "../simplify/evaluate.rs"]
-mod evaluate;
 mod laws;
 mod matching;
 mod merge_compiler_regions;
@@ -17,9 +15,8 @@ mod optimize;
 mod partition_graph;
 mod rewriting;
 mod scale;
-#[path = "../shorthand.rs"]
-mod shorthand;
 
+use crate::shorthand;
 use byoc_core::analysis::structural_equal;
 use byoc_core::pass::manager::{RunOptions, run};
 use byoc_core::pass::{PassOptions, TargetRule, infer_type};

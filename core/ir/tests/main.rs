@@ -1,0 +1,4 @@
+//! Tests of the text format and of the page of operators.
+
+mod bounds;
+mod relay_operators;

@@ -1,0 +1,5 @@
+//! Tests of layers, and of the search for their tilings.
+
+mod layers;
+mod resnet;
+mod search;
