@@ -79,6 +79,7 @@
 //! |---|---|
 //! | `onnx` (default) | reads ONNX models |
 //! | `images` (default) | reads images as inputs |
+//! | `log` | formats log events without control characters, for `tracing-subscriber` |
 //! | `ndarray` | converts between [`Tensor`] and arrays of the crate `ndarray` |
 //!
 //! # Logs
@@ -92,6 +93,8 @@ mod compilation;
 mod error;
 pub mod frontend;
 pub mod io;
+#[cfg(feature = "log")]
+pub mod log;
 mod model;
 mod plan;
 mod run_async;
