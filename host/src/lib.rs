@@ -100,10 +100,11 @@ mod plan;
 mod run_async;
 pub mod trace;
 mod values;
+mod wording;
 
 pub use build::Stage;
 pub use build::explanation::Explanation;
-pub use byoc_ir::diag::{Code, Diagnostic, Interface};
+pub use byoc_ir::diag::{Code, Diagnostic};
 pub use byoc_ir::escape;
 pub use byoc_ir::ir::{Dim, TensorType};
 pub use byoc_ir::tensor::{DType, Element, Tensor, TensorView, TensorViewMut};
@@ -117,6 +118,7 @@ pub use model::{Model, RunOptions};
 pub use plan::Plan;
 pub use run_async::RunFuture;
 pub use values::{Input, Inputs, Outputs};
+pub use wording::Interface;
 
 use std::path::Path;
 
