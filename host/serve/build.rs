@@ -2,8 +2,8 @@
 //! of all messages with what the server does with each field.
 //!
 //! This is no work for `prost-build`: it knows neither the layouts, from which the memory of a message is charged before
-//! the message is decoded, nor the states of fields, and takes longer to build, with a compiler of protocol buffers,
-//! than the server. The file keeps to one declaration per line.
+//! the message is decoded, nor the states of fields, and with a compiler of protocol buffers it adds 16 packages to every
+//! build. A declaration of the file is one line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
