@@ -65,7 +65,6 @@ impl UnaryService<ModelInferRequest> for Echo {
             id: request.id,
             outputs: request.inputs.into_iter().map(output).collect(),
             raw_output_contents: request.raw_input_contents,
-            ..ModelInferResponse::default()
         })))
     }
 }

@@ -322,8 +322,8 @@ impl Compilation {
         sources.map(|(symbol, source)| (symbol, source.language.clone(), source.text.clone())).collect()
     }
 
-    /// Returns the compilation warnings, which name command-line options; [`Diagnostic::in_interface`] names the
-    /// functions of this library instead.
+    /// Returns the compilation warnings, which name command-line options;
+    /// [`Interface::diagnostic`](crate::Interface::diagnostic) names the functions of this library instead.
     pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings
     }

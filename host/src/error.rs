@@ -1,6 +1,7 @@
 //! Errors of the library interface.
 
-use byoc_ir::diag::{Code, Diagnostic, Interface, codes};
+use crate::wording::Interface;
+use byoc_ir::diag::{Code, Diagnostic, codes};
 use byoc_runtime::Failure;
 use std::fmt;
 use std::sync::Arc;
@@ -47,8 +48,8 @@ pub struct ErrorInfo {
 
 impl ErrorInfo {
     fn of(diagnostics: Arc<(Diagnostic, Vec<Diagnostic>)>, interface: Interface) -> ErrorInfo {
-        let Diagnostic { code, message, notes, help, .. } = diagnostics.0.in_interface(interface);
-        let other_diagnostics = diagnostics.1.iter().map(|other| other.in_interface(interface)).collect();
+        let Diagnostic { code, message, notes, help, .. } = interface.diagnostic(&diagnostics.0);
+        let other_diagnostics = diagnostics.1.iter().map(|other| interface.diagnostic(other)).collect();
         ErrorInfo { code, message, context: notes, help, others: other_diagnostics, diagnostics }
     }
 }

@@ -79,6 +79,7 @@
 //! |---|---|
 //! | `onnx` (default) | reads ONNX models |
 //! | `images` (default) | reads images as inputs |
+//! | `log` | formats log events without control characters, for `tracing-subscriber` |
 //! | `ndarray` | converts between [`Tensor`] and arrays of the crate `ndarray` |
 //!
 //! # Logs
@@ -92,15 +93,18 @@ mod compilation;
 mod error;
 pub mod frontend;
 pub mod io;
+#[cfg(feature = "log")]
+pub mod log;
 mod model;
 mod plan;
 mod run_async;
 pub mod trace;
 mod values;
+mod wording;
 
 pub use build::Stage;
 pub use build::explanation::Explanation;
-pub use byoc_ir::diag::{Code, Diagnostic, Interface};
+pub use byoc_ir::diag::{Code, Diagnostic};
 pub use byoc_ir::escape;
 pub use byoc_ir::ir::{Dim, TensorType};
 pub use byoc_ir::tensor::{DType, Element, Tensor, TensorView, TensorViewMut};
@@ -114,6 +118,7 @@ pub use model::{Model, RunOptions};
 pub use plan::Plan;
 pub use run_async::RunFuture;
 pub use values::{Input, Inputs, Outputs};
+pub use wording::Interface;
 
 use std::path::Path;
 

@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::plan::Plan;
 use crate::run_async::{Executors, RunFuture};
 use crate::values::{Input, Inputs, Outputs};
-use byoc_ir::diag::{Diagnostic, Interface, codes};
+use crate::wording::Interface;
+use byoc_ir::diag::{Diagnostic, codes};
 use byoc_ir::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut};
 use byoc_plugin_api::host::run_options::{BackendOptions, Scope};
 use byoc_runtime::Session;
@@ -139,7 +140,7 @@ impl Model {
         let (loaded, load_warnings) = byoc_runtime::Model::load(session, compiled, session.cache_dir.as_deref())?;
         plain_warnings.extend(load_warnings);
         let adaptive = adaptive.filter(|_| !loaded.is_stateful());
-        let warnings = plain_warnings.iter().map(|warning| warning.in_interface(Interface::Rust)).collect();
+        let warnings = plain_warnings.iter().map(|warning| Interface::Rust.diagnostic(warning)).collect();
         let names = loaded.outputs().iter().map(|port| port.name.clone()).collect();
         let executors = Executors::new(session.pool.threads());
         let cancel = session.cancel.clone();
@@ -201,7 +202,7 @@ impl Model {
 
     /// Returns the warnings with texts that name the options or functions of `interface`.
     pub fn warnings_in(&self, interface: Interface) -> Vec<Diagnostic> {
-        self.0.plain_warnings.iter().map(|warning| warning.in_interface(interface)).collect()
+        self.0.plain_warnings.iter().map(|warning| interface.diagnostic(warning)).collect()
     }
 
     /// Returns the plan of the model, with the steps of a run.

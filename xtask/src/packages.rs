@@ -28,25 +28,20 @@ const TESTS: [&str; 9] = [
 /// Python packages for the conversions of scikit-learn.
 const SKLEARN: [&str; 6] = ["numpy", "onnx", "onnxruntime==1.32.0", "scikit-learn", "skl2onnx==1.20.0", ONEDNN];
 
-/// Runs `cargo xtask test-packages [--models [--backend NAME,...]] [--wheel FILE] [NAME..]`.
+/// Runs `cargo xtask test-packages [--wheel FILE] [NAME..]`.
 pub fn test_packages(args: &[&str]) -> Result<(), String> {
     let (wheel, args) = wheel_of(args)?;
-    let dir = target_dir().join("packages");
-    let cache = std::env::var_os("BYOC_PACKAGES").map_or_else(|| dir.join("cache"), PathBuf::from);
-    if let ["--models", rest @ ..] = &args[..] {
-        let python = python(&dir.join("models"), &MODELS, &wheel)?;
-        return process::run(script(&python, "models.py").arg(&cache).args(rest));
-    }
-    process::run(script(Path::new("python3"), "quickstarts.py").arg(&wheel).arg(dir.join("quickstarts")).args(args))
+    let dir = target_dir().join("packages").join("quickstarts");
+    process::run(script(Path::new("python3"), "quickstarts.py").arg(&wheel).arg(dir).args(args))
 }
 
-/// Runs `cargo xtask bench real [--held] [--backend NAME,...] [--wheel FILE] [NAME..]`.
-pub fn bench(args: &[&str]) -> Result<(), String> {
+/// Runs a script on the models of packages.
+pub fn with_models(name: &str, args: &[&str]) -> Result<(), String> {
     let (wheel, args) = wheel_of(args)?;
     let dir = target_dir().join("packages");
     let cache = std::env::var_os("BYOC_PACKAGES").map_or_else(|| dir.join("cache"), PathBuf::from);
     let python = python(&dir.join("models"), &MODELS, &wheel)?;
-    process::run(script(&python, "bench.py").arg(&cache).args(args))
+    process::run(script(&python, name).arg(&cache).args(args))
 }
 
 /// Runs `cargo xtask test-onnxruntime [--bless] [--wheel FILE]`.

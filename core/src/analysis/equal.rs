@@ -9,6 +9,7 @@
 //!   sides should be typed or neither.
 //! * The order of expressions in the arena, origins and unreachable expressions are ignored.
 
+use byoc_ir::diag::plural;
 use byoc_ir::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, Type};
 use byoc_ir::op;
 use byoc_ir::tensor::Tensor;
@@ -266,11 +267,6 @@ impl<'a> Comparison<'a> {
 /// Returns the annotated type if there is an annotation, otherwise the inferred type.
 fn effective_type<'t>(annotation: &'t Type, inferred: &'t Type) -> &'t Type {
     if *annotation == Type::Unknown { inferred } else { annotation }
-}
-
-/// Formats a count and a noun, as in `1 clause` and `2 clauses`.
-fn plural(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 pub(super) fn describe(expr: &Expr) -> String {

@@ -90,15 +90,6 @@ pub struct LimitArgs {
 /// Compilation options.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
-    /// True if the command prints the source of the regions.
-    #[arg(skip)]
-    pub source: bool,
-    /// True if the command needs the regions as C programs.
-    #[arg(skip)]
-    pub program: bool,
-    /// True if the command makes an artifact, whose runs may replace the default values of inputs.
-    #[arg(skip)]
-    pub keeps_optional: bool,
     /// Backends in priority order; "auto" selects every plugin that loads, "none" loads no plugin and runs everything
     /// on the host, including artifacts. mychip@1 is the backend mychip on its device 1. By default a model runs on the
     /// host, and an artifact on the plugins it was compiled for.
@@ -117,7 +108,7 @@ pub struct BuildArgs {
     /// Minimum share of the FLOPs on backends, below which the command fails; without a value, any share above zero.
     /// With sizes listed by --dim, it applies to each of them.
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = parse_share)]
-    pub require_offload: Option<String>,
+    pub require_offload: Option<Share>,
     /// Fixed value for a symbolic dimension, or ? to keep the dimension symbolic and accept any value at run time, or
     /// several values to keep the dimension symbolic and add a specialized program per value (may be repeated).
     #[arg(long = "dim", value_name = "NAME=N|N,N..|?", value_parser = parse_named_dim)]
@@ -790,11 +781,18 @@ fn parse_tolerance(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a share of the FLOPs, or `any`, the value of `--require-offload` without a share.
-fn parse_share(text: &str) -> Result<String, String> {
-    match text.parse::<f64>() {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(text.to_owned()),
-        _ if text == "any" => Ok(text.to_owned()),
+/// Minimum share of the FLOPs on backends.
+#[derive(Clone, Copy, Debug)]
+pub enum Share {
+    /// Any share above zero: `--require-offload` without a share.
+    Any,
+    AtLeast(f64),
+}
+
+fn parse_share(text: &str) -> Result<Share, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(Share::AtLeast(share)),
+        _ if text == "any" => Ok(Share::Any),
         _ => Err(format!("expected a share from 0 to 1, found \"{text}\"")),
     }
 }

@@ -2,9 +2,11 @@
 
 use super::args::BenchArgs;
 use super::interrupt::cancel_on_interrupt;
-use super::{escape, output, ready, render};
+use super::ready::{self, Request};
+use super::{escape, output_file};
 use byoc::runtime::error::Failure;
 use byoc::trace::Trace;
+use byoc_ir::diag::plural;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -13,10 +15,11 @@ use std::time::Instant;
 /// Measures the latency of a model, and the time to compile and load it.
 pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.trace {
-        output::check([path.as_path()])?;
+        output_file::check([path.as_path()])?;
     }
-    let mut session = ready::session(&args.build)?;
-    let model_run = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
+    let mut request = Request::new(&args.build)?;
+    let model_run = request.prepare(&args.model, &args.input)?;
+    let session = &request.session;
     let inputs = model_run.inputs.resolve(&model_run.model, Some(0))?;
     let _interruptible = cancel_on_interrupt(&session.cancel);
     // Warm-up: caches, page mappings and clock rates settle within a few runs.
@@ -36,7 +39,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         session.metrics.record();
         model_run.model.run_observed(&inputs, &trace)?;
         trace.add_plugin_events(&session.metrics.take_recorded());
-        output::write(path, |file| trace.write_to(file))?;
+        output_file::write(path, |file| trace.write_to(file))?;
     }
     times.sort_by(f64::total_cmp);
     let percentile = |fraction: f64| times[((times.len() - 1) as f64 * fraction).round() as usize];
@@ -64,8 +67,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     println!(
         "{}, {}, {}",
         escape::line(&ready::name_of(&args.model)),
-        render::plural(session.pool.threads(), "thread"),
-        render::plural(args.runs as usize, "run")
+        plural(session.pool.threads(), "thread"),
+        plural(args.runs as usize, "run")
     );
     println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", percentile(0.5), percentile(0.9), times[0]);
     println!(
@@ -75,9 +78,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     );
     println!(
         "  {} with {:.1} % of the FLOPs, {} on the host",
-        render::plural(model_run.model.regions, "region"),
+        plural(model_run.model.regions, "region"),
         100.0 * model_run.model.offload_share,
-        render::plural(host_steps, "step")
+        plural(host_steps, "step")
     );
     if let Some(peak) = peak_rss_bytes() {
         println!("  peak memory {:.1} MiB", peak as f64 / f64::from(1 << 20));

@@ -1,15 +1,16 @@
 //! `byoc compile`: builds an artifact, or prints a stage of the compilation.
 
-use super::args::{BuildArgs, CompileArgs, DimChoice, InputArgs, SourceArgs, Stage};
+use super::args::{BuildArgs, CompileArgs, DimChoice, SourceArgs, Stage};
 use super::inspect::blob_constant_size;
-use super::{escape, models_out, output, ready, render};
+use super::ready::{self, Request};
+use super::{escape, models_out, output_file, render};
 use byoc::build::explanation::Totals;
 use byoc::build::written::{ModelStage, at_stage};
 use byoc::build::{Compiled, CompiledRegion, export};
 use byoc::frontend::LoadOptions;
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
-use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::diag::{Diagnostic, codes, nearest, plural};
 use byoc_ir::ir::Module;
 use byoc_ir::text::{PrintOptions, print};
 use std::collections::BTreeSet;
@@ -20,19 +21,18 @@ use std::process::ExitCode;
 pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     check_output(args)?;
     if let Some(path) = &args.output {
-        output::check([path.as_path()])?;
+        output_file::check([path.as_path()])?;
     }
     if args.emit == Some(Stage::Onnx) {
         return emit_onnx(args);
     }
-    let session = ready::session(&args.build)?;
-    let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
-    let source = args.emit == Some(Stage::Source);
-    let build = BuildArgs { source, keeps_optional: true, ..args.build.clone() };
-    let build_output = ready::build(&args.model, &build, &session, &inputs)?;
+    let mut request = Request::new(&args.build)?;
+    request.options.source = args.emit == Some(Stage::Source);
+    request.keeps_optional = true;
+    let build_output = request.build(&args.model, &ready::recorded_alone(&args.model)?)?;
     match args.emit {
         Some(Stage::Relay) => match &args.output {
-            Some(path) if !output::is_stdout(path) => {
+            Some(path) if !output_file::is_stdout(path) => {
                 let options = models_out::options(None, &args.form);
                 models_out::write(path, &build_output.simplified, &build_output.signature, &options)?;
                 return Ok(ExitCode::SUCCESS);
@@ -50,9 +50,9 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = args.output.as_ref().filter(|_| args.emit.is_none()) {
         let totals = &build_output.explanation.totals;
         let mut size = 0;
-        let to_stdout = output::is_stdout(path);
+        let to_stdout = output_file::is_stdout(path);
         if to_stdout {
-            output::write(path, |file| {
+            output_file::write(path, |file| {
                 artifact::write_to(file, &build_output.compiled)?;
                 size = file.metadata()?.len();
                 Ok(())
@@ -78,7 +78,7 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
 
 /// Checks that the name of the output fits what is written to it.
 fn check_output(args: &CompileArgs) -> Result<(), Diagnostic> {
-    let Some(path) = args.output.as_deref().filter(|path| !output::is_stdout(path)) else { return Ok(()) };
+    let Some(path) = args.output.as_deref().filter(|path| !output_file::is_stdout(path)) else { return Ok(()) };
     let (model, found) = (args.model.display(), path.display());
     let (expected, help) = match args.emit {
         Some(Stage::Onnx) if !models_out::is_onnx(path) => ("a .onnx file", "pass -o FILE.onnx".to_owned()),
@@ -106,9 +106,7 @@ fn emit_onnx(args: &CompileArgs) -> Result<ExitCode, Failure> {
     let options = models_out::options(args.opset, &args.form);
     let stage = args.stage.as_deref().unwrap_or("simplified");
     let Some(stage) = ModelStage::parse(stage) else {
-        let session = ready::session(&args.build)?;
-        let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
-        let output = ready::build(&args.model, &args.build, &session, &inputs)?;
+        let output = Request::new(&args.build)?.build(&args.model, &ready::recorded_alone(&args.model)?)?;
         models_out::write(path, &output.partitioned, &output.signature, &options)?;
         return Ok(ExitCode::SUCCESS);
     };
@@ -128,7 +126,7 @@ fn emit_onnx(args: &CompileArgs) -> Result<ExitCode, Failure> {
 
 /// Describes the regions of a program: their number and their share of its FLOPs.
 fn summary(totals: &Totals) -> String {
-    format!("{} with {:.1} % of the FLOPs", render::plural(totals.regions, "region"), 100.0 * totals.offload_share)
+    format!("{} with {:.1} % of the FLOPs", plural(totals.regions, "region"), 100.0 * totals.offload_share)
 }
 
 /// Warns if an artifact cannot run without its plugins because some constants are stored only in blobs, in packed form.
@@ -142,7 +140,7 @@ fn report_packed_constants(compiled: &Compiled) {
         compiled.regions.iter().flatten().filter(lacks_fallback).map(|region| &*region.backend).collect();
     let backends: Vec<&str> = backends.into_iter().collect();
     let (count, bytes) = blob_constant_size(compiled, &constants);
-    let constants = render::plural(count, "constant");
+    let constants = plural(count, "constant");
     let message = format!("{constants} ({bytes} bytes) stored only in the blobs of {}", backends.join(", "));
     let warning = Diagnostic::warning(codes::artifacts::CONSTANTS_IN_BLOB, message);
     render::print_diagnostic(
@@ -166,10 +164,9 @@ fn compile_or_open(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure>
     if ready::is_artifact(model) {
         return Ok(artifact::open(model)?.into_compiled());
     }
-    let session = ready::session(build)?;
-    let inputs = ready::input_sources(model, &InputArgs::default())?;
-    let build = BuildArgs { source: true, ..build.clone() };
-    Ok(ready::build(model, &build, &session, &inputs)?.compiled)
+    let mut request = Request::new(build)?;
+    request.options.source = true;
+    Ok(request.build(model, &ready::recorded_alone(model)?)?.compiled)
 }
 
 /// Prints the source of the region `symbol`, or of all regions. Regions without source are reported on standard error.

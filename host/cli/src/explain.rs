@@ -1,9 +1,9 @@
 //! `byoc explain`: prints the placement of each operator of the model, with the reasons of the backends that refused
 //! it.
 
-use super::args::{ExplainArgs, InputArgs};
-use super::render::plural;
-use super::{output, ready, render, table};
+use super::args::ExplainArgs;
+use super::ready::{self, Request};
+use super::{output_file, render, table};
 use byoc::build::backend::Backend;
 use byoc::build::explain_page;
 use byoc::build::explanation::{Explanation, NodeRow, Placement, PlacementKind, RefusalRow};
@@ -11,7 +11,7 @@ use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::Registry;
 use byoc_conformance::report::exclusions;
-use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes, plural};
 use byoc_plugin_api::Estimate;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 /// Prints the placement of each operator and the reasons of refusals, or writes them as an HTML page.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
-        output::check([path.as_path()])?;
+        output_file::check([path.as_path()])?;
     }
     if ready::is_artifact(&args.model) {
         let explain = artifact::open(&args.model)?.into_compiled().explain;
@@ -36,9 +36,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         println!("{explain}");
         return Ok(ExitCode::SUCCESS);
     }
-    let session = ready::session(&args.build)?;
-    let inputs = ready::input_sources(&args.model, &InputArgs::default())?;
-    let mut build_output = ready::compile(&args.model, &args.build, &session, &inputs)?;
+    let request = Request::new(&args.build)?;
+    let mut build_output = request.compile(&args.model, &ready::recorded_alone(&args.model)?)?;
     if !args.build.diagnostics.json {
         // The notes of these warnings would repeat the reasons that the table lists.
         build_output.unused.iter_mut().for_each(|backend| backend.warning.notes.clear());
@@ -52,14 +51,14 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         println!("{}", serde_json::json!(explanation));
     } else {
         print(explanation, args.full);
-        print_guarantees(explanation, &session.registry)?;
+        print_guarantees(explanation, &request.session.registry)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn write_page(path: &Path, model: &Path, explanation: &Explanation) -> Result<(), Failure> {
     let page = explain_page::page(&ready::name_of(model), explanation);
-    Ok(output::write(path, |file| file.write_all(page.as_bytes()))?)
+    Ok(output_file::write(path, |file| file.write_all(page.as_bytes()))?)
 }
 
 /// Prints the totals, one row per operator, and the numbered reasons, to which the rows refer. With `is_full`, each row

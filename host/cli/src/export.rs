@@ -1,11 +1,10 @@
 //! `byoc export`: writes a model as a C project that requires only a C compiler.
 
 use super::args::{BuildArgs, ExportArgs, WeightsForm};
-use super::{ready, render};
+use super::ready::{self, Request};
 use byoc::frontend::folder::TestFolder;
 use byoc::io;
 use byoc::runtime::error::Failure;
-use byoc::runtime::model::Model;
 use byoc_export::{Extern, Options, Project, RecordedValues, Weights, project};
 use byoc_ir::diag::{Diagnostic, codes};
 use byoc_loops::form::Machine;
@@ -18,10 +17,11 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let previous_files = previous_files(&args.c)?;
     let externs = externs(&args.externs)?;
     let machine = machine(args.build.target.as_deref())?;
-    let build = BuildArgs { target: None, source: true, program: true, ..args.build.clone() };
-    let session = ready::session(&build)?;
+    let build = BuildArgs { target: None, ..args.build.clone() };
+    let mut request = Request::new(&build)?;
+    (request.options.source, request.options.program) = (true, true);
     let sources = ready::input_sources(&args.model, &args.input)?;
-    let build_output = ready::build(&args.model, &build, &session, &sources)?;
+    let build_output = request.build(&args.model, &sources)?;
     let options = Options {
         prefix: args.prefix.clone(),
         title: ready::name_of(&args.model),
@@ -36,10 +36,8 @@ pub fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     // Rejects an unsupported model before running it. Recorded values are not needed for this.
     project(&build_output, &options, &RecordedValues::default())?;
     let signature = build_output.signature.clone();
-    let cache_dir = ready::build_options(&build).cache_dir;
     let output_copy = byoc::build::BuildOutput { compiled: build_output.compiled.clone(), ..build_output };
-    let (model, warnings) = Model::load(&session, output_copy.compiled.clone(), cache_dir.as_deref())?;
-    warnings.iter().for_each(render::print_diagnostic);
+    let (model, _) = request.load(output_copy.compiled.clone())?;
     let inputs = sources.resolve(&model, Some(0))?;
     let outputs = match recorded_outputs(args, &signature)? {
         Some(outputs) => outputs,

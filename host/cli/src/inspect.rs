@@ -6,6 +6,7 @@ use byoc::build::Compiled;
 use byoc::runtime::artifact;
 use byoc::runtime::error::Failure;
 use byoc::runtime::session::Session;
+use byoc_ir::diag::plural;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -107,11 +108,11 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     }
     table::print(&entries);
     let weights: usize = compiled.constants.iter().map(|t| t.bytes().len()).sum();
-    let stored_constants = render::plural(compiled.constants.len() - compiled.absent.len(), "constant");
+    let stored_constants = plural(compiled.constants.len() - compiled.absent.len(), "constant");
     println!("\n{stored_constants}, {weights} bytes");
     if !compiled.absent.is_empty() {
         let (count, bytes) = blob_constant_size(compiled, &compiled.absent);
-        let count_text = render::plural(count, "further constant");
+        let count_text = plural(count, "further constant");
         println!("{count_text} ({bytes} bytes) stored only in blobs, whose regions cannot run on the host");
     }
     for (backend, data) in &compiled.linked {

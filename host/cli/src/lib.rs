@@ -3,7 +3,7 @@
 
 // Declared first, as all modules below print with its macros.
 #[macro_use]
-mod out;
+mod stdout;
 
 mod architectures;
 mod args;
@@ -20,7 +20,7 @@ mod log;
 mod models_out;
 mod ops;
 mod opt;
-mod output;
+mod output_file;
 mod plugins;
 mod plugins_check;
 mod plugins_list;
@@ -76,7 +76,7 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
         Err(error) => {
             // Help and version are printed on standard output and are not errors.
             let code = if error.use_stderr() { 2 } else { 0 };
-            let result = error.print().map_err(out::OutputError::from);
+            let result = error.print().map_err(stdout::OutputError::from);
             return if code == 0 { exit_code(result, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
@@ -101,9 +101,9 @@ fn main_with(serve: impl FnOnce(&ServeArgs) -> ExitCode) -> ExitCode {
         Err(failure) => return report_failure(&failure),
     };
     let code = match std::panic::catch_unwind(|| dispatch(cli)) {
-        Ok(Ok(code)) => exit_code(out::flush(), code),
+        Ok(Ok(code)) => exit_code(stdout::flush(), code),
         Ok(Err(failure)) => report_failure(&failure),
-        Err(payload) => match payload.downcast::<out::OutputError>() {
+        Err(payload) => match payload.downcast::<stdout::OutputError>() {
             Ok(output_error) => exit_code(Err(*output_error), ExitCode::SUCCESS),
             Err(_) => ExitCode::from(101),
         },
@@ -118,7 +118,7 @@ fn reserve_process() -> Result<(), Failure> {
     let stdout = entries::own_process().map_err(|error| {
         Failure::new(codes::plugins::PROCESS_STATE, format!("cannot reserve standard output: {error}"))
     })?;
-    out::install(stdout);
+    stdout::install(stdout);
     interrupt::report_plugin_on_interrupt();
     entries::set_change_reporter(|change| {
         render::print_diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
@@ -135,7 +135,7 @@ fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
 }
 
 /// Returns `code`, or the exit code of an error if standard output could not be written.
-fn exit_code(result: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
+fn exit_code(result: Result<(), stdout::OutputError>, code: ExitCode) -> ExitCode {
     match result.err().and_then(|output_error| output_error.failure()) {
         None => code,
         Some(failure) => report_failure(&failure),
@@ -143,7 +143,7 @@ fn exit_code(result: Result<(), out::OutputError>, code: ExitCode) -> ExitCode {
 }
 
 fn report_failure(failure: &Failure) -> ExitCode {
-    let _ = out::flush();
+    let _ = stdout::flush();
     render::print_failure(failure);
     let has_errors = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
     ExitCode::from(u8::from(has_errors || failure.diagnostics.is_empty()))

@@ -1,10 +1,7 @@
 //! Log messages on standard error.
 
-use super::escape;
-use std::fmt;
+use byoc::log::EscapedFields;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::field::RecordFields;
-use tracing_subscriber::fmt::format::{DefaultFields, FormatFields, Writer};
 
 /// Sends log messages to standard error: by default warnings, with `-v` also region calls, and with `-vv` everything.
 /// `BYOC_LOG` sets a detailed filter (`byoc::plugin=debug`).
@@ -24,16 +21,4 @@ pub fn log_to_stderr(verbose: u8) {
         .with_ansi(!has_no_color && std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .without_time()
         .try_init();
-}
-
-/// Formatter of the fields of an event. Names and messages come from models and plugins, so control characters in them
-/// are escaped.
-struct EscapedFields;
-
-impl<'writer> FormatFields<'writer> for EscapedFields {
-    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut text = String::new();
-        DefaultFields::new().format_fields(Writer::new(&mut text), fields)?;
-        writer.write_str(&escape::line(&text))
-    }
 }

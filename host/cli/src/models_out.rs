@@ -1,6 +1,6 @@
 //! Models that commands write: ONNX, or Relay text with its weights beside it, by the extension of the file.
 
-use super::output;
+use super::output_file;
 use byoc::frontend::onnx::write::{self, Form, Options};
 use byoc::frontend::{self, LoadOptions, Loaded, Signature, relay};
 use byoc::runtime::error::Failure;
@@ -40,8 +40,8 @@ pub fn write(path: &Path, module: &Module, signature: &Signature, options: &Opti
         return Ok(relay::write(path, &relay::with_names(module, signature)?)?);
     }
     let model = write::write(module, signature, options)?;
-    if output::is_stdout(path) {
-        output::write(path, |file| model.write_to(file))?;
+    if output_file::is_stdout(path) {
+        output_file::write(path, |file| model.write_to(file))?;
     } else {
         model.write_file(path)?;
     }

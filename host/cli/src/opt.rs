@@ -1,7 +1,7 @@
 //! `byoc opt`: runs passes on Relay text and prints the result, or compares the result with an expected module.
 
 use super::args::OptArgs;
-use super::{escape, models_out, output, render};
+use super::{escape, models_out, output_file, render};
 use byoc::frontend::{LoadOptions, Signature, relay};
 use byoc::runtime::error::Failure;
 use byoc_core::analysis::structural_equal;
@@ -29,7 +29,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     for name in names.iter().copied().chain(args.print_after.as_deref().filter(|p| *p != "all")) {
         manager::find(name)?;
     }
-    output::check(args.output.as_deref())?;
+    output_file::check(args.output.as_deref())?;
     let to_onnx = args.output.as_deref().is_some_and(models_out::is_onnx);
     let is_program = !to_onnx && !models_out::is_onnx(&args.file);
     if names.is_empty() && args.expect.is_none() && is_program {
@@ -103,7 +103,7 @@ fn write_result(args: &OptArgs, module: &Module, signature: Option<&Signature>) 
         None if models_out::is_relay(path) => Ok(relay::write(path, module)?),
         _ => {
             let text = text(module)?;
-            Ok(output::write(path, |file| file.write_all(text.as_bytes()))?)
+            Ok(output_file::write(path, |file| file.write_all(text.as_bytes()))?)
         }
     }
 }

@@ -9,7 +9,7 @@ use byoc::build::backend::Backend;
 use byoc::runtime::error::Failure;
 use byoc::runtime::plugin::registry::{PluginFile, Registry, Status, rejection_diagnostic};
 use byoc::runtime::session::Session;
-use byoc_ir::diag::{Diagnostic, Severity};
+use byoc_ir::diag::{Diagnostic, Severity, plural};
 use byoc_ir::op;
 use byoc_plugin_api::CODEGEN_PREFIX;
 use byoc_plugin_api::host::{FileFacts, LoadedPlugin, RegisteredObject, read_facts};
@@ -116,8 +116,8 @@ fn print_file(plugin_file: &PluginFile, file_facts: Option<&FileFacts>) {
 fn print_backend(backend: &BackendCheck) {
     let about_prefix = if backend.about.is_empty() { "" } else { ": " };
     println!("  --backend {}{about_prefix}{}", backend.name, backend.about);
-    let patterns = render::plural(backend.patterns, "pattern");
-    println!("              {patterns} and {} are valid", render::plural(backend.operators, "single operator"));
+    let patterns = plural(backend.patterns, "pattern");
+    println!("              {patterns} and {} are valid", plural(backend.operators, "single operator"));
 }
 
 fn json_row(

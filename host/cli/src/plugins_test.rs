@@ -10,7 +10,7 @@ use byoc_conformance::fault::{Fault, Kind};
 use byoc_conformance::report::{BackendReport, FailedCase, exclusions};
 use byoc_conformance::run::{Options, Run};
 use byoc_conformance::worker::Worker;
-use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::diag::{Diagnostic, codes, nearest, plural};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -201,8 +201,8 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     println!(
         "seed {}, {} for each operator and pattern, up to {}",
         args.seed,
-        render::plural(args.cases, "case"),
-        render::plural(args.threads.into(), "thread")
+        plural(args.cases, "case"),
+        plural(args.threads.into(), "thread")
     );
     for note in exclusions(report.finite_math, report.flush_to_zero) {
         println!("{note}: skipped");
@@ -231,14 +231,14 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     }
     for claim in &report.claims {
         let status = if claim.tested > 0 { "ok   " } else { "NONE " };
-        println!("{status}  {}: {}", claim.claim, render::plural(claim.tested, "case"));
+        println!("{status}  {}: {}", claim.claim, plural(claim.tested, "case"));
     }
     for waived in &report.waived {
         println!("waived  {}: {}", waived.subject, waived.fault);
     }
     let shown_count = report.faults.len() + report.failures.len();
     if shown_count > 0 {
-        println!("\n{}:", render::plural(shown_count, "fault"));
+        println!("\n{}:", plural(shown_count, "fault"));
     }
     for fault in &report.faults {
         println!("\n* {fault}");
@@ -259,7 +259,7 @@ fn conformance_error(file: &Path, report: &BackendReport, args: &PluginsTestArgs
         report.failures.iter().map(|f| f.fault.kind).chain(report.faults.iter().map(|f| f.kind)).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let count = render::plural(report.failures.len() + report.faults.len(), "fault");
+    let count = plural(report.failures.len() + report.faults.len(), "fault");
     let message = format!("{} does not conform: {count} in {}", report.backend, file.display());
     let mut diagnostic = Diagnostic::error(codes::plugins::NOT_CONFORMING, message);
     for kind in kinds {

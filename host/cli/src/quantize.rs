@@ -1,7 +1,7 @@
 //! `byoc quantize`: quantizes a float model to int8.
 
 use super::args::QuantizeArgs;
-use super::{escape, models_out, output, ready, render, table};
+use super::{escape, models_out, output_file, ready, render, table};
 use byoc::build::backend::Backend;
 use byoc::io::image;
 use byoc::runtime::error::Failure;
@@ -18,14 +18,14 @@ use std::process::ExitCode;
 
 /// Quantizes a float model to int8 and writes the result.
 pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
-    let to_stdout = output::is_stdout(&args.output);
+    let to_stdout = output_file::is_stdout(&args.output);
     if !to_stdout && !models_out::is_onnx(&args.output) && !models_out::is_relay(&args.output) {
         let message = format!("expected a .onnx or .relay file for the output, found {}", args.output.display());
         return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message)
             .help("pass -o FILE.onnx, or -o FILE.relay, whose weights are written to FILE.relay.safetensors")
             .into());
     }
-    output::check([args.output.as_path()])?;
+    output_file::check([args.output.as_path()])?;
     if ready::is_artifact(&args.model) {
         let message = format!("expected a model, found the compiled artifact {}", args.model.display());
         return Err(Failure::new(codes::plugins::BACKEND_MISPLACED, message));
@@ -57,7 +57,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     if to_stdout {
         // Standard output has no accompanying file, so the weights are written into the text.
         let text = print(&result.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).complete()?.text;
-        output::write(&args.output, |file| file.write_all(text.as_bytes()))?;
+        output_file::write(&args.output, |file| file.write_all(text.as_bytes()))?;
     } else {
         let options = models_out::options(None, "qdq");
         models_out::write(&args.output, &result.module, &result.signature, &options)?;

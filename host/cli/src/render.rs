@@ -117,11 +117,6 @@ pub fn type_text(ty: &TensorType) -> String {
     Type::Tensor(Arc::new(ty.clone())).to_string()
 }
 
-/// Formats a count and a noun, as in `1 region` and `2 regions`.
-pub fn plural(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,13 +1,13 @@
 //! Command reports as values, for programs that embed the command line.
 
-use super::{explain, out, plugins_list};
+use super::{explain, plugins_list, stdout};
 use byoc::build::explanation::Explanation;
 use byoc::runtime::session::Session;
 use serde_json::Value;
 
 /// Returns the text of `byoc explain`.
 pub fn explanation_text(explanation: &Explanation, is_full: bool) -> String {
-    out::captured_text(|| explain::print(explanation, is_full))
+    stdout::captured_text(|| explain::print(explanation, is_full))
 }
 
 /// Returns the page of `byoc explain --html`.

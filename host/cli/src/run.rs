@@ -2,7 +2,8 @@
 
 use super::args::RunArgs;
 use super::interrupt::cancel_on_interrupt;
-use super::{escape, output, ready, table};
+use super::ready::{self, Request};
+use super::{escape, output_file, table};
 use byoc::io;
 use byoc::runtime::error::Failure;
 use byoc::runtime::exec::program::Port;
@@ -22,13 +23,14 @@ use std::process::ExitCode;
 
 /// Runs a model, which is compiled if needed, and prints its outputs.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
-    output::check([&args.output, &args.trace].into_iter().flatten().map(PathBuf::as_path))?;
+    output_file::check([&args.output, &args.trace].into_iter().flatten().map(PathBuf::as_path))?;
     let labels = args.labels.as_deref().map(read_labels).transpose()?;
     if args.describe {
         return print_signature(args);
     }
-    let mut session = ready::session(&args.build)?;
-    let model_run = ready::prepare(&args.model, &args.build, &args.input, &mut session)?;
+    let mut request = Request::new(&args.build)?;
+    let model_run = request.prepare(&args.model, &args.input)?;
+    let session = &request.session;
     let outputs = value::by_value(model_run.model.outputs()).count();
     if let Some(path) = args.output.as_deref().filter(|path| is_npy(path) && outputs != 1) {
         let message = format!("{}: expected one output for a .npy file, found {outputs}", path.display());
@@ -48,7 +50,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     entries::restore_process();
     if let Some(path) = &args.trace {
         trace.add_plugin_events(&session.metrics.take_recorded());
-        output::write(path, |file| trace.write_to(file))?;
+        output_file::write(path, |file| trace.write_to(file))?;
     }
     let names = value::by_value(model_run.model.outputs()).map(|ports| ports[0].name.as_str());
     let named_outputs: Vec<(&str, PortValue)> = names.zip(value::values(model_run.model.outputs(), outputs)?).collect();
@@ -56,11 +58,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         let arrays = named_outputs.iter().flat_map(|(name, value)| value.arrays(name));
         match &named_outputs[..] {
             [(_, PortValue::Tensor(_) | PortValue::Strings(_))] if is_npy(path) => {
-                output::write(path, |file| {
+                output_file::write(path, |file| {
                     arrays.map(|(_, bytes)| bytes).try_for_each(|bytes| file.write_all(&bytes))
                 })?;
             }
-            _ => output::write(path, |file| io::npz::write_encoded(file, arrays))?,
+            _ => output_file::write(path, |file| io::npz::write_encoded(file, arrays))?,
         }
     }
     for (name, value) in &named_outputs {

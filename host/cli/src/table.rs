@@ -1,7 +1,7 @@
 //! Tables on standard output: aligned columns without frames, readable and easy to process with tools such as `cut`.
 
 use super::wrap::wrap;
-use super::{escape, out};
+use super::{escape, stdout};
 use byoc_ir::cancel::Ticks;
 use comfy_table::{Cell, ContentArrangement, presets};
 
@@ -34,15 +34,15 @@ const MAX_ALIGNED: usize = 10_000;
 pub fn print(table: &Table) {
     let mut header = Some(&table.header);
     for rows in table.rows.chunks(MAX_ALIGNED).chain(table.rows.is_empty().then_some(&[][..])) {
-        out::end_if_cancelled(|| format!("a table of {} rows was being printed", table.rows.len()));
+        stdout::end_if_cancelled(|| format!("a table of {} rows was being printed", table.rows.len()));
         let mut block = comfy_table::Table::new();
         block.load_style(presets::NOTHING);
-        let on_terminal = out::is_terminal();
+        let on_terminal = stdout::is_terminal();
         block.set_content_arrangement(match on_terminal {
             true => ContentArrangement::Dynamic,
             false => ContentArrangement::Disabled,
         });
-        if let (true, Some(width)) = (on_terminal, out::width()) {
+        if let (true, Some(width)) = (on_terminal, stdout::width()) {
             block.set_width(width);
         }
         if let Some(header) = header.take() {
@@ -70,13 +70,13 @@ pub fn print_lines(header: &[&str], rows: &[Vec<String>], shorten: &[usize]) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    if let (true, Some(width)) = (out::is_terminal(), out::width()) {
+    if let (true, Some(width)) = (stdout::is_terminal(), stdout::width()) {
         fit(&mut widths, width.into(), shorten);
     }
     let mut ticks = Ticks::every(1 << 10);
     for row in &rows {
         if ticks.is_requested() {
-            out::end_if_cancelled(|| format!("a table of {} rows was being printed", rows.len()));
+            stdout::end_if_cancelled(|| format!("a table of {} rows was being printed", rows.len()));
         }
         let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{:width$}", shorten_cell(cell, width)));
         println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
@@ -111,7 +111,7 @@ fn shorten_cell(text: &str, width: usize) -> String {
 /// Prints a string after a prefix. On a terminal the string wraps between words, indented by the width of the prefix.
 pub fn print_wrapped(prefix: &str, text: &str) {
     let text = escape::line(text);
-    let width = if out::is_terminal() { out::width() } else { None };
+    let width = if stdout::is_terminal() { stdout::width() } else { None };
     let text_width = width.map_or(usize::MAX, |width| usize::from(width).saturating_sub(prefix.len()).max(MIN_COLUMN));
     let mut indent = prefix.to_owned();
     for line in wrap(&text, text_width) {

@@ -3,14 +3,14 @@
 use super::args::{InputArgs, VerifyArgs};
 use super::inputs::InputSources;
 use super::interrupt::cancel_on_interrupt;
+use super::ready::{self, Request};
 use super::verify_result::{FolderResult, Status};
-use super::{ready, table, verify_isolated};
+use super::{table, verify_isolated};
 use byoc::compare::{Comparison, Tolerance, compare_values};
 use byoc::frontend::Signature;
 use byoc::frontend::folder::{TestFolder, TestSet};
 use byoc::runtime::error::Failure;
 use byoc::runtime::model::Model;
-use byoc::runtime::session::Session;
 use byoc::runtime::value;
 use byoc_ir::diag::{Diagnostic, codes};
 use serde_json::json;
@@ -22,22 +22,22 @@ use std::process::ExitCode;
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     if let Some(dir) = args.only_case.and_then(|index| args.dirs.get(index)) {
         // This process always prints exactly one line, even if the session cannot be created.
-        let result = ready::session(&args.build).map(|session| {
-            let _interruptible = cancel_on_interrupt(&session.cancel);
-            verify_directory(dir, args, &session)
+        let result = Request::new(&args.build).map(|request| {
+            let _interruptible = cancel_on_interrupt(&request.session.cancel);
+            verify_directory(dir, args, &request)
         });
         println!("{}", json!(result.unwrap_or_else(|failure| FolderResult::from_failure(&failure))));
         return Ok(ExitCode::SUCCESS);
     }
-    let session = ready::session(&args.build)?;
-    let _interruptible = cancel_on_interrupt(&session.cancel);
+    let request = Request::new(&args.build)?;
+    let _interruptible = cancel_on_interrupt(&request.session.cancel);
     let mut counts = [0usize; Status::COUNT];
     let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
     for (index, dir) in args.dirs.iter().enumerate() {
         let result = if args.isolate_cases {
-            verify_isolated::verify(index, &session.cancel)?
+            verify_isolated::verify(index, &request.session.cancel)?
         } else {
-            verify_directory(dir, args, &session)
+            verify_directory(dir, args, &request)
         };
         counts[result.status as usize] += 1;
         let case = ready::name_of(dir);
@@ -75,9 +75,9 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Verifies the model in one directory. A model that cannot be built or run also yields a result.
-fn verify_directory(dir: &Path, args: &VerifyArgs, session: &Session) -> FolderResult {
+fn verify_directory(dir: &Path, args: &VerifyArgs, request: &Request<'_>) -> FolderResult {
     let offload = Cell::new(0.0);
-    verify(dir, args, session, &offload)
+    verify(dir, args, request, &offload)
         .unwrap_or_else(|failure| FolderResult { offload: offload.get(), ..FolderResult::from_failure(&failure) })
 }
 
@@ -86,7 +86,7 @@ fn is_of_another_shape(diagnostic: &Diagnostic) -> bool {
 }
 
 /// Verifies the model in one directory. Sets `offload` to the share of the FLOPs on backends as soon as it is known.
-fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>) -> Result<FolderResult, Failure> {
+fn verify(dir: &Path, args: &VerifyArgs, request: &Request<'_>, offload: &Cell<f64>) -> Result<FolderResult, Failure> {
     let test_dir = TestFolder::open(dir)?;
     let Some(first_set) = test_dir.sets.first() else {
         return Err(Failure::new(
@@ -96,15 +96,13 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session, offload: &Cell<f64>)
     };
     let load = |set: &TestSet| -> Result<(Model, Signature), Failure> {
         let sources = ready::recorded_inputs(&test_dir, set, InputSources::read(&InputArgs::default())?)?;
-        let output = ready::compile_unchecked(dir, &args.build, session, &sources)?;
+        let output = request.compile_unchecked(dir, &sources)?;
         offload.set(output.min_offload_share());
-        ready::check_build_offload(&args.build, &output)?;
+        request.check_build_offload(&output)?;
         output.warnings().for_each(super::render::print_diagnostic);
-        let cache_dir = ready::build_options(&args.build).cache_dir;
-        let (model, warnings) = Model::load(session, output.compiled, cache_dir.as_deref())?;
-        warnings.iter().for_each(super::render::print_diagnostic);
+        let (model, warnings) = request.load(output.compiled)?;
         offload.set(model.min_offload_share);
-        ready::check_load_offload(&args.build, model.min_offload_share, &warnings)?;
+        request.check_load_offload(model.min_offload_share, &warnings)?;
         Ok((model, output.signature))
     };
     let (mut model, mut ports) = load(first_set)?;

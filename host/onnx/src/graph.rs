@@ -2,7 +2,7 @@
 
 use super::proto::{GraphProto, NodeProto};
 use byoc_ir::cancel::{self, Ticks};
-use byoc_ir::diag::{Diagnostic, codes, list};
+use byoc_ir::diag::{Diagnostic, codes, list, plural};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
@@ -196,10 +196,9 @@ fn cycle_error(nodes: &[FlatNode], producers: &HashMap<&str, usize>, missing: &[
         format!("node \"{}\" ({}) reads \"{name}\"", node.label(position), node.proto.op_type)
     });
     let message = format!(
-        "node \"{}\" depends on its own result, through a cycle of {} node{}",
+        "node \"{}\" depends on its own result, through a cycle of {}",
         cycle.first().map(|&(position, _)| nodes[position].label(position)).unwrap_or_default(),
-        cycle.len(),
-        if cycle.len() == 1 { "" } else { "s" },
+        plural(cycle.len(), "node"),
     );
     Diagnostic::error(codes::frontends::CYCLE, message).note(list(reads, ", "))
 }

@@ -36,11 +36,6 @@ impl Datatype {
         TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
-    /// Returns the datatype with the given number in `ModelConfig`.
-    pub fn from_number(number: i32) -> Option<Datatype> {
-        TABLE.iter().find(|row| row.2 == number).map(|row| row.0)
-    }
-
     /// Returns the protocol name; `None` for element types that the protocol lacks.
     pub fn name(self) -> Option<&'static str> {
         TABLE.iter().find(|row| row.0 == self).map(|row| row.1)
@@ -49,24 +44,6 @@ impl Datatype {
     /// Returns the number in `ModelConfig`; 0 for element types that the protocol lacks.
     pub fn number(self) -> i32 {
         TABLE.iter().find(|row| row.0 == self).map_or(0, |row| row.2)
-    }
-}
-
-/// Returns the `ModelConfig` name for a datatype number, such as `TYPE_FP32`.
-pub fn config_name(number: i32) -> String {
-    match Datatype::from_number(number) {
-        Some(Datatype::Bytes) => "TYPE_STRING".to_owned(),
-        Some(datatype) => format!("TYPE_{}", datatype.name().unwrap_or_default()),
-        None => "TYPE_INVALID".to_owned(),
-    }
-}
-
-/// Returns the datatype number for a `ModelConfig` name.
-pub fn config_number(name: &str) -> Option<i32> {
-    match name.strip_prefix("TYPE_")? {
-        "STRING" => Some(Datatype::Bytes.number()),
-        "BYTES" => None,
-        name => Datatype::parse(name).map(Datatype::number),
     }
 }
 
@@ -350,11 +327,10 @@ mod tests {
     }
 
     #[test]
-    fn names_of_configurations_return() {
-        for (datatype, _, number) in TABLE {
-            assert_eq!(config_number(&config_name(number)), Some(number));
-            assert_eq!(Datatype::from_number(number), Some(datatype));
+    fn numbers_are_those_of_configurations() {
+        let names = crate::proto::enumeration("DataType").unwrap();
+        for (_, name, number) in TABLE {
+            assert_eq!(names[number as usize].replace("STRING", "BYTES"), format!("TYPE_{name}"));
         }
-        assert_eq!((config_number("TYPE_FP8"), config_number("FP32")), (None, None));
     }
 }

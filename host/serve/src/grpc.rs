@@ -13,8 +13,8 @@ use crate::proto::{
     Empty, HealthCheckResponse, InferParameter, InferTensor, InferTensorContents, LogSetting, LogSettingChoice,
     LogSettings, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelMetadataResponse, ModelRequest,
     ModelStatisticsResponse, ParameterChoice, ReadyResponse, RepositoryIndexRequest, RepositoryIndexResponse,
-    RepositoryModelRequest, RepositoryModelResponse, RepositoryParameterChoice, ServerLiveResponse,
-    ServerMetadataResponse, SharedMemoryRegion, SharedMemoryRequest, SharedMemoryStatusResponse,
+    RepositoryModelLoadResponse, RepositoryModelRequest, RepositoryModelUnloadResponse, RepositoryParameterChoice,
+    ServerLiveResponse, ServerMetadataResponse, SharedMemoryRegion, SharedMemoryRequest, SharedMemoryStatusResponse,
 };
 use crate::repository::Overrides;
 use crate::request::{
@@ -438,7 +438,7 @@ fn repository_model(app: &App, request: &RepositoryModelRequest) -> Result<Strin
     }
 }
 
-async fn repository_load(call: Call, request: RepositoryModelRequest) -> Result<RepositoryModelResponse> {
+async fn repository_load(call: Call, request: RepositoryModelRequest) -> Result<RepositoryModelLoadResponse> {
     let model_name = repository_model(&call.app, &request)?;
     let mut overrides = Overrides::default();
     for (name, value) in request.parameters {
@@ -457,10 +457,10 @@ async fn repository_load(call: Call, request: RepositoryModelRequest) -> Result<
         }
     }
     call.app.load(model_name.clone(), overrides).await?;
-    Ok(RepositoryModelResponse { model_name, done: true })
+    Ok(RepositoryModelLoadResponse { model_name, is_loaded: true })
 }
 
-async fn repository_unload(call: Call, request: RepositoryModelRequest) -> Result<RepositoryModelResponse> {
+async fn repository_unload(call: Call, request: RepositoryModelRequest) -> Result<RepositoryModelUnloadResponse> {
     let model_name = repository_model(&call.app, &request)?;
     for (name, value) in request.parameters {
         let value = value.choice.map(|value| match value {
@@ -472,7 +472,7 @@ async fn repository_unload(call: Call, request: RepositoryModelRequest) -> Resul
         check_unload_parameter(&name, value.as_ref())?;
     }
     call.app.unload(model_name.clone()).await?;
-    Ok(RepositoryModelResponse { model_name, done: true })
+    Ok(RepositoryModelUnloadResponse { model_name, is_unloaded: true })
 }
 
 async fn shared_status(call: Call, request: SharedMemoryRequest) -> Result<SharedMemoryStatusResponse> {
@@ -743,7 +743,6 @@ fn infer_response(response: InferResponse) -> ModelInferResponse {
         model_name: response.model,
         model_version: response.version,
         id: response.id,
-        parameters: BTreeMap::new(),
         outputs,
         raw_output_contents: raw,
     }

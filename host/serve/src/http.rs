@@ -10,10 +10,10 @@ use crate::error::{Result, ServeError, Status};
 use crate::infer_json::{self, HttpRequest};
 use crate::memory::{self, ChargedBytes};
 use crate::metrics;
+use crate::proto;
 use crate::repository::Overrides;
 use crate::request::{InferRequest, InputData, InputTensor, Param, check_unload_parameter};
 use crate::served::{ServedModel, clip, resolve};
-use crate::stats;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::RawPathParamsRejection;
@@ -207,11 +207,7 @@ async fn discard_body(app: &Arc<App>, request: Request, arrival: Instant) -> Res
 async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request, arrival: Instant) -> Result<Response> {
     match endpoint {
         Endpoint::Infer => infer(app, &path, request, arrival).await,
-        Endpoint::Server => {
-            let metadata = app.metadata();
-            let fields = json!({"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions});
-            Ok(json_response(&fields))
-        }
+        Endpoint::Server => Ok(json_response(&proto::to_json("ServerMetadataResponse", &app.metadata()))),
         Endpoint::Live => Ok(health(app, "live", true)),
         Endpoint::Ready => Ok(health(app, "ready", app.is_ready())),
         Endpoint::Models => Ok(json_response(&json!({"models": app.repository.names()}))),
@@ -222,17 +218,12 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
                 version => vec![version.to_owned()],
             };
             let metadata = served_model.metadata(versions);
-            let tensors = |tensors: &[crate::proto::TensorMetadata]| {
-                let tensor = |t: &crate::proto::TensorMetadata| json!({"name": t.name, "datatype": t.datatype, "shape": t.shape});
-                tensors.iter().map(tensor).collect::<Vec<_>>()
-            };
-            Ok(json_response(&json!({
-                "name": metadata.name,
-                "versions": metadata.versions,
-                "platform": metadata.platform,
-                "inputs": tensors(&metadata.inputs),
-                "outputs": tensors(&metadata.outputs),
-            })))
+            let mut fields = proto::to_json("ModelMetadataResponse", &metadata);
+            // The properties are KServe's, in gRPC.
+            if let Some(fields) = fields.as_object_mut() {
+                fields.shift_remove("properties");
+            }
+            Ok(json_response(&fields))
         }
         Endpoint::ModelReady => {
             let served_model = match app.find(&path.model, &path.version) {
@@ -251,7 +242,10 @@ async fn serve(endpoint: Endpoint, app: &Arc<App>, path: Path, request: Request,
                 "" => app.repository.ready_models(),
                 model => vec![app.find(model, &path.version)?],
             };
-            let stats = served_model.iter().map(|s| stats::to_json(&s.stats.message(&s.name, &s.version.to_string())));
+            let stats = served_model.iter().map(|model| {
+                let stats = model.stats.message(&model.name, &model.version.to_string());
+                proto::to_json("ModelStatistics", &stats)
+            });
             Ok(json_response(&json!({"model_stats": stats.collect::<Vec<_>>()})))
         }
         Endpoint::Explain => explain(app, &path, &request),

@@ -8,7 +8,7 @@ use crate::error::{Result, ServeError, Status};
 use crate::outputs::with_batch_dim;
 use crate::proto::{
     ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput, ModelQueuePolicy, ModelWarmup,
-    WarmupInput,
+    WarmupChoice, WarmupInput,
 };
 use crate::served::{ServedModel, Spec, check_spec, dims, resolve};
 use crate::stats::Stats;
@@ -246,6 +246,7 @@ fn complete(engine: &Engine, name: &str, file: &ConfigFile, inputs: &[Spec], out
             name: format!("{name}_0"),
             count: engine.defaults.instances as i32,
             kind: 2,
+            ..ModelInstanceGroup::default()
         });
     }
     Ok(config)
@@ -408,14 +409,13 @@ fn warm_up_tensor(
     if spec.bytes_port.is_some() {
         return Tensor::zeros(spec.dtype, shape).map_err(|error| error.to_string());
     }
-    let (random, file) = warm_up_input
-        .map_or((false, ""), |warm_up_input| (warm_up_input.random_data, warm_up_input.input_data_file.as_str()));
-    if random && spec.dtype.is_float() {
-        return random::try_tensor(spec.dtype, shape, 0).map_err(|error| error.to_string());
-    }
-    if file.is_empty() {
-        return Tensor::zeros(spec.dtype, shape).map_err(|error| error.to_string());
-    }
+    let file = match warm_up_input.and_then(|input| input.choice.as_ref()) {
+        Some(WarmupChoice::RandomData(true)) if spec.dtype.is_float() => {
+            return random::try_tensor(spec.dtype, shape, 0).map_err(|error| error.to_string());
+        }
+        Some(WarmupChoice::InputDataFile(file)) => file,
+        _ => return Tensor::zeros(spec.dtype, shape).map_err(|error| error.to_string()),
+    };
     let expected = byoc_ir::tensor::byte_count(spec.dtype, shape)
         .ok_or_else(|| format!("the size of shape {shape:?} exceeds the address space"))?;
     let name = Path::new(file);

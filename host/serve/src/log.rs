@@ -1,5 +1,6 @@
 //! Log on standard error as text or JSON lines, with client-configurable settings.
 
+use byoc::log::EscapedFields;
 use byoc_ir::escape;
 use serde_json::{Map, Value, json};
 use std::fmt::{self, Write};
@@ -8,9 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Dispatch, Event, Level, Subscriber, dispatcher};
-use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::{DynFilterFn, dynamic_filter_fn};
-use tracing_subscriber::fmt::format::{DefaultFields, FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -89,18 +89,6 @@ where
     match format {
         LogFormat::Text => registry.with(layer.with_filter(filter(control.clone()))).into(),
         LogFormat::Json => registry.with(layer.event_format(JsonLines).with_filter(filter(control.clone()))).into(),
-    }
-}
-
-/// Formatter of the fields of an event in text. Ids, names and messages come from clients, models and plugins: control
-/// characters in them are escaped, so that an event is one line, and a terminal interprets nothing.
-struct EscapedFields;
-
-impl<'writer> FormatFields<'writer> for EscapedFields {
-    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut text = String::new();
-        DefaultFields::new().format_fields(Writer::new(&mut text), fields)?;
-        writer.write_str(&escape::line(&text))
     }
 }
 

@@ -1,302 +1,156 @@
-//! Messages of `inference.GRPCInferenceService` and of `grpc.health.v1.Health`, with Triton's field numbers. If
-//! KServe's version of a message has different fields, the message has the fields of both versions.
-//!
-//! [`MESSAGES`] is generated from the same tokens as the messages; a test compares it with the documented protocol
-//! fields.
+//! Messages of `inference.GRPCInferenceService` and of `grpc.health.v1.Health`: compiled by `build.rs` from
+//! `inference.proto`, with a table of their fields, from which messages become JSON and configurations are read.
 #![expect(missing_docs, reason = "the protocol documents the fields")]
 
 use bytes::Bytes;
 use prost::Message;
+use prost::encoding::{WireType, decode_key, decode_varint};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-macro_rules! messages {
-    ($($(#[$meta:meta])* $name:ident { $($(#[$attr:meta])+ $field:ident: $ty:ty,)* })*) => {
-        $(
-            $(#[$meta])*
-            #[derive(Clone, PartialEq, Message)]
-            pub struct $name { $($(#[$attr])+ pub $field: $ty,)* }
+include!(concat!(env!("OUT_DIR"), "/inference.rs"));
 
-            byoc::io::layout!($name { $(concat!($(stringify!($attr)),+) => $ty,)* });
-        )*
-
-        /// Messages by name, with field names and field attributes (type and number).
-        pub const MESSAGES: &[(&str, &[(&str, &str)])] =
-            &[$((stringify!($name), &[$((stringify!($field), concat!($(stringify!($attr)),+)),)*]),)*];
-    };
+/// Response of `grpc.health.v1.Health`.
+#[derive(Clone, PartialEq, Message)]
+pub struct HealthCheckResponse {
+    #[prost(int32, tag = "1")]
+    pub status: i32,
 }
 
-macro_rules! choices {
-    ($($name:ident { $(#[$attr:meta] $variant:ident($ty:ty),)* })*) => {
-        $(
-            #[derive(Clone, PartialEq, prost::Oneof)]
-            pub enum $name { $(#[$attr] $variant($ty),)* }
-
-            byoc::io::choice_layout!($name);
-        )*
-
-        /// Oneof types by name, with the attributes of their variants.
-        pub const CHOICES: &[(&str, &[&str])] = &[$((stringify!($name), &[$(stringify!($attr),)*]),)*];
-    };
+/// Message of the protocol, under the name that it has in the protocol.
+#[derive(Debug)]
+pub struct Descriptor {
+    pub name: &'static str,
+    pub fields: &'static [Field],
 }
 
-messages! {
-    Empty {}
-    ServerLiveResponse { #[prost(bool, tag = "1")] live: bool, }
-    ReadyResponse { #[prost(bool, tag = "1")] ready: bool, }
-    /// Request for ModelReady, ModelMetadata, ModelConfig and ModelStatistics.
-    ModelRequest {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, tag = "2")] version: String,
-    }
-    ServerMetadataResponse {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, tag = "2")] version: String,
-        #[prost(string, repeated, tag = "3")] extensions: Vec<String>,
-    }
-    ModelMetadataResponse {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, repeated, tag = "2")] versions: Vec<String>,
-        #[prost(string, tag = "3")] platform: String,
-        #[prost(message, repeated, tag = "4")] inputs: Vec<TensorMetadata>,
-        #[prost(message, repeated, tag = "5")] outputs: Vec<TensorMetadata>,
-        #[prost(btree_map = "string, string", tag = "6")] properties: BTreeMap<String, String>,
-    }
-    TensorMetadata {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, tag = "2")] datatype: String,
-        #[prost(int64, repeated, tag = "3")] shape: Vec<i64>,
-    }
-    InferParameter {
-        #[prost(oneof = "ParameterChoice", tags = "1, 2, 3, 4, 5")] choice: Option<ParameterChoice>,
-    }
-    InferTensorContents {
-        #[prost(bool, repeated, tag = "1")] bool_contents: Vec<bool>,
-        #[prost(int32, repeated, tag = "2")] int_contents: Vec<i32>,
-        #[prost(int64, repeated, tag = "3")] int64_contents: Vec<i64>,
-        #[prost(uint32, repeated, tag = "4")] uint_contents: Vec<u32>,
-        #[prost(uint64, repeated, tag = "5")] uint64_contents: Vec<u64>,
-        #[prost(float, repeated, tag = "6")] fp32_contents: Vec<f32>,
-        #[prost(double, repeated, tag = "7")] fp64_contents: Vec<f64>,
-        #[prost(bytes = "bytes", repeated, tag = "8")] bytes_contents: Vec<Bytes>,
-    }
-    ModelInferRequest {
-        #[prost(string, tag = "1")] model_name: String,
-        #[prost(string, tag = "2")] model_version: String,
-        #[prost(string, tag = "3")] id: String,
-        #[prost(btree_map = "string, message", tag = "4")] parameters: BTreeMap<String, InferParameter>,
-        #[prost(message, repeated, tag = "5")] inputs: Vec<InferTensor>,
-        #[prost(message, repeated, tag = "6")] outputs: Vec<InferRequestedOutput>,
-        #[prost(bytes = "bytes", repeated, tag = "7")] raw_input_contents: Vec<Bytes>,
-    }
-    /// Input of a request or output of a response.
-    InferTensor {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, tag = "2")] datatype: String,
-        #[prost(int64, repeated, tag = "3")] shape: Vec<i64>,
-        #[prost(btree_map = "string, message", tag = "4")] parameters: BTreeMap<String, InferParameter>,
-        #[prost(message, optional, tag = "5")] contents: Option<InferTensorContents>,
-    }
-    InferRequestedOutput {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(btree_map = "string, message", tag = "2")] parameters: BTreeMap<String, InferParameter>,
-    }
-    ModelInferResponse {
-        #[prost(string, tag = "1")] model_name: String,
-        #[prost(string, tag = "2")] model_version: String,
-        #[prost(string, tag = "3")] id: String,
-        #[prost(btree_map = "string, message", tag = "4")] parameters: BTreeMap<String, InferParameter>,
-        #[prost(message, repeated, tag = "5")] outputs: Vec<InferTensor>,
-        #[prost(bytes = "bytes", repeated, tag = "6")] raw_output_contents: Vec<Bytes>,
-    }
-    ModelConfigResponse { #[prost(message, optional, tag = "1")] config: Option<ModelConfig>, }
-    ModelStatisticsResponse { #[prost(message, repeated, tag = "1")] model_stats: Vec<ModelStatistics>, }
-    StatisticDuration {
-        #[prost(uint64, tag = "1")] count: u64,
-        #[prost(uint64, tag = "2")] ns: u64,
-    }
-    ModelStatistics {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, tag = "2")] version: String,
-        #[prost(uint64, tag = "3")] last_inference: u64,
-        #[prost(uint64, tag = "4")] inference_count: u64,
-        #[prost(uint64, tag = "5")] execution_count: u64,
-        #[prost(message, optional, tag = "6")] inference_stats: Option<InferStatistics>,
-        #[prost(message, repeated, tag = "7")] batch_stats: Vec<InferBatchStatistics>,
-        #[prost(message, repeated, tag = "8")] memory_usage: Vec<MemoryUsage>,
-        #[prost(btree_map = "string, message", tag = "9")] response_stats: BTreeMap<String, InferResponseStatistics>,
-    }
-    InferResponseStatistics {
-        #[prost(message, optional, tag = "1")] compute_infer: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "2")] compute_output: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "3")] success: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "4")] fail: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "5")] empty_response: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "6")] cancel: Option<StatisticDuration>,
-    }
-    InferStatistics {
-        #[prost(message, optional, tag = "1")] success: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "2")] fail: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "3")] queue: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "4")] compute_input: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "5")] compute_infer: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "6")] compute_output: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "7")] cache_hit: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "8")] cache_miss: Option<StatisticDuration>,
-    }
-    InferBatchStatistics {
-        #[prost(uint64, tag = "1")] batch_size: u64,
-        #[prost(message, optional, tag = "2")] compute_input: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "3")] compute_infer: Option<StatisticDuration>,
-        #[prost(message, optional, tag = "4")] compute_output: Option<StatisticDuration>,
-    }
-    MemoryUsage {
-        #[prost(string, tag = "1")] kind: String,
-        #[prost(int64, tag = "2")] id: i64,
-        #[prost(uint64, tag = "3")] byte_size: u64,
-    }
-    RepositoryIndexRequest {
-        #[prost(string, tag = "1")] repository_name: String,
-        #[prost(bool, tag = "2")] ready: bool,
-    }
-    RepositoryIndexResponse { #[prost(message, repeated, tag = "1")] models: Vec<ModelIndex>, }
-    ModelIndex {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, tag = "2")] version: String,
-        #[prost(string, tag = "3")] state: String,
-        #[prost(string, tag = "4")] reason: String,
-    }
-    /// Request for RepositoryModelLoad and RepositoryModelUnload. KServe's version has the model name in field 1.
-    RepositoryModelRequest {
-        #[prost(string, tag = "1")] repository_name: String,
-        #[prost(string, tag = "2")] model_name: String,
-        #[prost(btree_map = "string, message", tag = "3")] parameters: BTreeMap<String, ModelRepositoryParameter>,
-    }
-    /// Response of RepositoryModelLoad and RepositoryModelUnload: empty in Triton's version, with these fields in
-    /// KServe's.
-    RepositoryModelResponse {
-        #[prost(string, tag = "1")] model_name: String,
-        #[prost(bool, tag = "2")] done: bool,
-    }
-    ModelRepositoryParameter {
-        #[prost(oneof = "RepositoryParameterChoice", tags = "1, 2, 3, 4")] choice: Option<RepositoryParameterChoice>,
-    }
-    /// Request for SystemSharedMemoryStatus and SystemSharedMemoryUnregister.
-    SharedMemoryRequest { #[prost(string, tag = "1")] name: String, }
-    SharedMemoryStatusResponse {
-        #[prost(btree_map = "string, message", tag = "1")] regions: BTreeMap<String, SharedMemoryRegion>,
-    }
-    /// Status of a region, and the request for SystemSharedMemoryRegister.
-    SharedMemoryRegion {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, tag = "2")] key: String,
-        #[prost(uint64, tag = "3")] offset: u64,
-        #[prost(uint64, tag = "4")] byte_size: u64,
-    }
-    LogSettings { #[prost(btree_map = "string, message", tag = "1")] settings: BTreeMap<String, LogSetting>, }
-    LogSetting { #[prost(oneof = "LogSettingChoice", tags = "1, 2, 3")] choice: Option<LogSettingChoice>, }
-    HealthCheckResponse { #[prost(int32, tag = "1")] status: i32, }
+/// Field of a message.
+#[derive(Debug)]
+pub struct Field {
+    pub number: u32,
+    pub name: &'static str,
+    /// Type as the protocol writes it, such as `repeated int64`.
+    pub ty: &'static str,
+    /// True if the field excludes the other fields of a choice.
+    pub is_choice: bool,
+    pub state: State,
+}
 
-    ModelConfig {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(string, tag = "2")] platform: String,
-        #[prost(message, optional, tag = "3")] version_policy: Option<ModelVersionPolicy>,
-        #[prost(int32, tag = "4")] max_batch_size: i32,
-        #[prost(message, repeated, tag = "5")] input: Vec<ModelInput>,
-        #[prost(message, repeated, tag = "6")] output: Vec<ModelOutput>,
-        #[prost(message, repeated, tag = "7")] instance_group: Vec<ModelInstanceGroup>,
-        #[prost(string, tag = "8")] default_model_filename: String,
-        #[prost(btree_map = "string, string", tag = "10")] metric_tags: BTreeMap<String, String>,
-        #[prost(message, optional, tag = "11")] dynamic_batching: Option<ModelDynamicBatching>,
-        #[prost(btree_map = "string, message", tag = "14")] parameters: BTreeMap<String, ModelParameter>,
-        #[prost(message, repeated, tag = "16")] model_warmup: Vec<ModelWarmup>,
-        #[prost(string, tag = "17")] backend: String,
-        #[prost(message, optional, tag = "19")] model_transaction_policy: Option<ModelTransactionPolicy>,
+/// What the server does with a field, and the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Read, or written into the response.
+    Served,
+    /// An error that names the field; in a response, never written.
+    Refused(&'static str),
+    RefusedIfTrue(&'static str),
+    /// In a configuration: without effect.
+    Ignored(&'static str),
+}
+
+impl Field {
+    /// Returns the types of key and value of a map.
+    pub fn map_types(&self) -> Option<(&'static str, &'static str)> {
+        self.ty.strip_prefix("map<")?.trim_end_matches('>').split_once(", ")
     }
-    ModelWarmup {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(uint32, tag = "2")] batch_size: u32,
-        #[prost(btree_map = "string, message", tag = "3")] inputs: BTreeMap<String, WarmupInput>,
-        #[prost(uint32, tag = "4")] count: u32,
+
+    /// Returns the type of the field or of its elements.
+    pub fn element(&self) -> &'static str {
+        self.ty.strip_prefix("repeated ").unwrap_or(self.ty)
     }
-    WarmupInput {
-        #[prost(int32, tag = "1")] data_type: i32,
-        #[prost(int64, repeated, tag = "2")] dims: Vec<i64>,
-        #[prost(bool, tag = "3")] zero_data: bool,
-        #[prost(bool, tag = "4")] random_data: bool,
-        #[prost(string, tag = "5")] input_data_file: String,
-    }
-    ModelParameter { #[prost(string, tag = "1")] string_value: String, }
-    ModelTransactionPolicy { #[prost(bool, tag = "1")] decoupled: bool, }
-    ModelInput {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(int32, tag = "2")] data_type: i32,
-        #[prost(int32, tag = "3")] format: i32,
-        #[prost(int64, repeated, tag = "4")] dims: Vec<i64>,
-        #[prost(message, optional, tag = "5")] reshape: Option<ModelTensorReshape>,
-        #[prost(bool, tag = "6")] is_shape_tensor: bool,
-        #[prost(bool, tag = "7")] allow_ragged_batch: bool,
-        #[prost(bool, tag = "8")] optional: bool,
-        #[prost(bool, tag = "9")] is_non_linear_format_io: bool,
-    }
-    ModelOutput {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(int32, tag = "2")] data_type: i32,
-        #[prost(int64, repeated, tag = "3")] dims: Vec<i64>,
-        #[prost(string, tag = "4")] label_filename: String,
-        #[prost(message, optional, tag = "5")] reshape: Option<ModelTensorReshape>,
-        #[prost(bool, tag = "6")] is_shape_tensor: bool,
-        #[prost(bool, tag = "7")] is_non_linear_format_io: bool,
-    }
-    ModelTensorReshape { #[prost(int64, repeated, tag = "1")] shape: Vec<i64>, }
-    ModelVersionPolicy {
-        #[prost(oneof = "VersionPolicyChoice", tags = "1, 2, 3")] choice: Option<VersionPolicyChoice>,
-    }
-    LatestVersions { #[prost(uint32, tag = "1")] num_versions: u32, }
-    SpecificVersions { #[prost(int64, repeated, tag = "1")] versions: Vec<i64>, }
-    ModelInstanceGroup {
-        #[prost(string, tag = "1")] name: String,
-        #[prost(int32, tag = "2")] count: i32,
-        #[prost(int32, tag = "4")] kind: i32,
-    }
-    ModelDynamicBatching {
-        #[prost(int32, repeated, tag = "1")] preferred_batch_size: Vec<i32>,
-        #[prost(uint64, tag = "2")] max_queue_delay_microseconds: u64,
-        #[prost(bool, tag = "3")] preserve_ordering: bool,
-        #[prost(uint64, tag = "4")] priority_levels: u64,
-        #[prost(uint64, tag = "5")] default_priority_level: u64,
-        #[prost(message, optional, tag = "6")] default_queue_policy: Option<ModelQueuePolicy>,
-        #[prost(btree_map = "uint64, message", tag = "7")] priority_queue_policy: BTreeMap<u64, ModelQueuePolicy>,
-    }
-    ModelQueuePolicy {
-        #[prost(int32, tag = "1")] timeout_action: i32,
-        #[prost(uint64, tag = "2")] default_timeout_microseconds: u64,
-        #[prost(bool, tag = "3")] allow_timeout_override: bool,
-        #[prost(uint32, tag = "4")] max_queue_size: u32,
+
+    /// Returns the value in JSON of a field that has none; `None` for a message, and for a part of a choice.
+    fn default_json(&self) -> Option<Value> {
+        Some(match self.ty {
+            _ if self.is_choice => return None,
+            ty if ty.starts_with("repeated ") => Value::Array(Vec::new()),
+            ty if ty.starts_with("map<") => Value::Object(Map::new()),
+            ty if fields(ty).is_some() => return None,
+            ty => default_value(ty),
+        })
     }
 }
 
-choices! {
-    ParameterChoice {
-        #[prost(bool, tag = "1")] Bool(bool),
-        #[prost(int64, tag = "2")] Int(i64),
-        #[prost(string, tag = "3")] Text(String),
-        #[prost(double, tag = "4")] Float(f64),
-        #[prost(uint64, tag = "5")] Uint(u64),
+/// Returns the fields of a message, by its name in the protocol.
+pub fn fields(message: &str) -> Option<&'static [Field]> {
+    MESSAGES.iter().find(|descriptor| descriptor.name == message).map(|descriptor| descriptor.fields)
+}
+
+/// Returns the names of the values of an enumeration, which are numbered from zero.
+pub fn enumeration(name: &str) -> Option<&'static [&'static str]> {
+    ENUMERATIONS.iter().find(|row| row.0 == name).map(|row| row.1)
+}
+
+/// Converts a message to JSON: every field under its name in the protocol, numbers of any size as numbers.
+///
+/// Messages with floating-point fields or bytes have no such form.
+pub fn to_json(name: &str, message: &impl Message) -> Value {
+    json_of(name, &message.encode_to_vec())
+}
+
+fn json_of(name: &str, mut bytes: &[u8]) -> Value {
+    let fields = fields(name).unwrap_or_default();
+    let defaults = fields.iter().filter_map(|field| Some((field.name.to_owned(), field.default_json()?)));
+    let mut object: Map<String, Value> = defaults.collect();
+    while let Ok((number, wire)) = decode_key(&mut bytes) {
+        let Some(field) = fields.iter().find(|field| field.number == number) else { break };
+        let slot = object.entry(field.name).or_insert(Value::Null);
+        match (field.map_types(), slot) {
+            (Some((key, item)), Value::Object(entries)) => {
+                let mut entry = delimited(&mut bytes);
+                let (mut key_value, mut item_value) = (default_value(key), default_value(item));
+                while let Ok((number, wire)) = decode_key(&mut entry) {
+                    let (part, ty) = if number == 1 { (&mut key_value, key) } else { (&mut item_value, item) };
+                    *part = value(ty, wire, &mut entry);
+                }
+                let key = key_value.as_str().map_or_else(|| key_value.to_string(), str::to_owned);
+                entries.insert(key, item_value);
+            }
+            (_, Value::Array(values)) => match value(field.element(), wire, &mut bytes) {
+                Value::Array(packed) => values.extend(packed),
+                single => values.push(single),
+            },
+            (_, slot) => *slot = value(field.ty, wire, &mut bytes),
+        }
     }
-    RepositoryParameterChoice {
-        #[prost(bool, tag = "1")] Bool(bool),
-        #[prost(int64, tag = "2")] Int(i64),
-        #[prost(string, tag = "3")] Text(String),
-        #[prost(bytes = "bytes", tag = "4")] Bytes(Bytes),
+    Value::Object(object)
+}
+
+fn default_value(ty: &str) -> Value {
+    match ty {
+        "string" => String::new().into(),
+        ty if fields(ty).is_some() => json_of(ty, &[]),
+        ty => number_json(ty, 0),
     }
-    LogSettingChoice {
-        #[prost(bool, tag = "1")] Bool(bool),
-        #[prost(uint32, tag = "2")] Uint(u32),
-        #[prost(string, tag = "3")] Text(String),
+}
+
+/// Reads a value: a number, packed numbers, a text or a message.
+fn value(ty: &str, wire: WireType, bytes: &mut &[u8]) -> Value {
+    if wire != WireType::LengthDelimited {
+        return number_json(ty, decode_varint(bytes).unwrap_or_default());
     }
-    VersionPolicyChoice {
-        #[prost(message, tag = "1")] Latest(LatestVersions),
-        #[prost(message, tag = "2")] All(Empty),
-        #[prost(message, tag = "3")] Specific(SpecificVersions),
+    let mut content = delimited(bytes);
+    match ty {
+        "string" => String::from_utf8_lossy(content).into(),
+        ty if fields(ty).is_some() => json_of(ty, content),
+        ty => std::iter::from_fn(|| Some(number_json(ty, decode_varint(&mut content).ok()?))).collect(),
+    }
+}
+
+fn delimited<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+    let length = decode_varint(bytes).unwrap_or_default() as usize;
+    let (content, rest) = bytes.split_at(length.min(bytes.len()));
+    *bytes = rest;
+    content
+}
+
+fn number_json(ty: &str, number: u64) -> Value {
+    match ty {
+        "bool" => (number != 0).into(),
+        "int32" | "int64" => number.cast_signed().into(),
+        ty => match enumeration(ty) {
+            Some(names) => names.get(number as usize).copied().into(),
+            None => number.into(),
+        },
     }
 }

@@ -1,10 +1,10 @@
 //! Ready model version: its configuration, and the validation and execution of its requests.
 
 use crate::batch::{Job, JobResult, Scheduler};
-use crate::datatype::{Datatype, config_name};
+use crate::datatype::Datatype;
 use crate::error::{Result, ServeError, Status};
 use crate::outputs::{OutputMemory, Part};
-use crate::proto::{ModelConfig, ModelMetadataResponse, TensorMetadata};
+use crate::proto::{self, ModelConfig, ModelMetadataResponse, TensorMetadata};
 use crate::request::{
     InferRequest, InferResponse, InputData, InputTensor, OutputData, OutputTensor, RequestedOutput, SharedSpan,
 };
@@ -574,11 +574,13 @@ pub fn check_spec(
             return Err(ServeError::repository(message));
         };
         let datatype_number = spec.datatype().number();
+        let data_types = proto::enumeration("DataType").unwrap_or_default();
+        let type_name = |number: i32| data_types.get(number as usize).copied().unwrap_or_default();
         if *data_type != 0 && *data_type != datatype_number {
             return Err(ServeError::repository(format!(
                 "{kind} '{name}': expected data_type {} as in the model, found {}",
-                config_name(datatype_number),
-                config_name(*data_type)
+                type_name(datatype_number),
+                type_name(*data_type)
             )));
         }
         let batch = usize::from(is_batched);

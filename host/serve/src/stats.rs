@@ -3,7 +3,6 @@
 use crate::proto::{
     InferBatchStatistics, InferResponseStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration,
 };
-use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -258,62 +257,8 @@ impl Stats {
                 cache_miss: Total::default().message(),
             }),
             batch_stats: batches.collect(),
-            memory_usage: vec![MemoryUsage { kind: "CPU".to_owned(), id: 0, byte_size: counters.memory }],
+            memory_usage: vec![MemoryUsage { r#type: "CPU".to_owned(), id: 0, byte_size: counters.memory }],
             response_stats: BTreeMap::from([("0".to_owned(), counters.responses())]),
         }
     }
-}
-
-/// Converts the protocol message to JSON.
-pub fn to_json(stats: &ModelStatistics) -> Value {
-    let duration = |duration: &Option<StatisticDuration>| {
-        let StatisticDuration { count, ns } = duration.clone().unwrap_or_default();
-        json!({"count": count, "ns": ns})
-    };
-    let infer = stats.inference_stats.clone().unwrap_or_default();
-    let batches = stats.batch_stats.iter().map(|batch| {
-        json!({
-            "batch_size": batch.batch_size,
-            "compute_input": duration(&batch.compute_input),
-            "compute_infer": duration(&batch.compute_infer),
-            "compute_output": duration(&batch.compute_output),
-        })
-    });
-    let responses: Map<String, Value> = stats
-        .response_stats
-        .iter()
-        .map(|(index, response)| {
-            let fields = json!({
-                "compute_infer": duration(&response.compute_infer),
-                "compute_output": duration(&response.compute_output),
-                "success": duration(&response.success),
-                "fail": duration(&response.fail),
-                "empty_response": duration(&response.empty_response),
-                "cancel": duration(&response.cancel),
-            });
-            (index.clone(), fields)
-        })
-        .collect();
-    let memory = stats.memory_usage.iter();
-    let memory = memory.map(|memory| json!({"type": memory.kind, "id": memory.id, "byte_size": memory.byte_size}));
-    json!({
-        "name": stats.name,
-        "version": stats.version,
-        "last_inference": stats.last_inference,
-        "inference_count": stats.inference_count,
-        "execution_count": stats.execution_count,
-        "inference_stats": {
-            "success": duration(&infer.success),
-            "fail": duration(&infer.fail),
-            "queue": duration(&infer.queue),
-            "compute_input": duration(&infer.compute_input),
-            "compute_infer": duration(&infer.compute_infer),
-            "compute_output": duration(&infer.compute_output),
-            "cache_hit": duration(&infer.cache_hit),
-            "cache_miss": duration(&infer.cache_miss),
-        },
-        "response_stats": responses,
-        "batch_stats": batches.collect::<Vec<_>>(),
-        "memory_usage": memory.collect::<Vec<_>>(),
-    })
 }

@@ -19,17 +19,17 @@ use std::collections::HashMap;
 
 /// Failure to compile a region: a diagnostic for the user, and a refusal for the explanation.
 #[derive(Debug)]
-pub struct CompileError {
+pub struct CompileFailure {
     /// Complete diagnostic.
     pub diagnostic: Diagnostic,
     /// Refusal that `byoc explain` reports for the region's operators.
     pub refusal: Refusal,
 }
 
-impl From<Diagnostic> for CompileError {
-    fn from(diagnostic: Diagnostic) -> CompileError {
+impl From<Diagnostic> for CompileFailure {
+    fn from(diagnostic: Diagnostic) -> CompileFailure {
         let refusal = Refusal::new(RefusalCode::CompileFailed, diagnostic.message.clone());
-        CompileError { diagnostic, refusal }
+        CompileFailure { diagnostic, refusal }
     }
 }
 
@@ -58,8 +58,8 @@ impl<'a> RegionCompiler<'a> {
         backend: &Backend<'_>,
         symbol: &str,
         constants: &mut Vec<Tensor>,
-    ) -> Result<CompiledRegion, Box<CompileError>> {
-        let compile_error = |diagnostic: Diagnostic| Box::new(CompileError::from(diagnostic));
+    ) -> Result<CompiledRegion, Box<CompileFailure>> {
+        let compile_error = |diagnostic: Diagnostic| Box::new(CompileFailure::from(diagnostic));
         let function = self.module.function(symbol).ok_or_else(|| {
             let message = format!("the module has no function @{symbol}");
             compile_error(Diagnostic::error(codes::plugins::MISSING_SYMBOL, message))
@@ -73,7 +73,7 @@ impl<'a> RegionCompiler<'a> {
         let sources = graph.nodes.iter().flat_map(|node| node.sources.iter().map(|name| name.as_str()));
         let operators = operator_list(sources);
         let compiled = with_operators(operators, || backend.codegen.compile(&region)).map_err(|error| {
-            Box::new(CompileError {
+            Box::new(CompileFailure {
                 diagnostic: fault(&error),
                 refusal: refusal_of(&error, RefusalCode::CompileFailed),
             })

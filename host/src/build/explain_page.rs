@@ -5,6 +5,7 @@
 //! refusal.
 
 use super::explanation::{Explanation, NodeRow};
+use byoc_ir::diag::plural;
 use byoc_ir::escape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -168,11 +169,6 @@ impl<'a> Rows<'a> {
 /// Returns the color of a region. Successive hues are a golden angle apart, so neighbors differ.
 fn color(region: usize) -> String {
     format!("hsl({} 62% 74%)", (region * 137 + 205) % 360)
-}
-
-/// Formats a count with a noun, as in `1 region` and `2 regions`.
-fn plural(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Escapes text for HTML. Names come from models, so characters that control a terminal or the text direction are

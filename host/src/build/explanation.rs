@@ -1,6 +1,6 @@
 //! Explanation of a build as structured data: the placement of each model operator, and the refusals by backends.
 
-use byoc_ir::diag::Interface;
+use crate::wording::Interface;
 use byoc_plugin_api::Estimate;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! Build pipeline: compiles a module from a frontend to a program.
 
 use super::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
-use super::codegen::{CompileError, RegionCompiler, takes_part};
+use super::codegen::{CompileFailure, RegionCompiler, takes_part};
 use super::explain::{Operators, copies, explain};
 use super::explanation::{Explanation, RefusalRow, Totals};
 use super::progress::{Progress, Stage};
@@ -10,7 +10,7 @@ use crate::frontend::{Loaded, Signature};
 use byoc_core::analysis::VerifiedModule;
 use byoc_core::pass::manager::{self, RunOptions, Step, Timing};
 use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, RefusalCode, RegionReport, Report, partition_for};
-use byoc_ir::diag::{Diagnostic, Severity, codes};
+use byoc_ir::diag::{Diagnostic, Severity, codes, plural};
 use byoc_ir::interface::HostOperators;
 use byoc_ir::ir::{Module, Name, TensorType};
 use byoc_ir::tensor::Tensor;
@@ -251,7 +251,7 @@ pub fn build(
                 regions.push(Some(compiled_region));
             }
             Err(compile_error) => {
-                let CompileError { diagnostic, refusal } = *compile_error;
+                let CompileFailure { diagnostic, refusal } = *compile_error;
                 failures.insert(region.symbol.clone(), refusal);
                 let message = format!("region {} could not be compiled, so it runs on the host", region.symbol);
                 warnings.push(compilation_warning(diagnostic.note(message)));
@@ -276,7 +276,7 @@ pub fn build(
             Ok(Some(shared_data)) => drop(linked_data.insert(backend.name.clone(), shared_data)),
             Ok(None) => {}
             Err(diagnostic) => {
-                let refusal = CompileError::from(diagnostic.clone()).refusal;
+                let refusal = CompileFailure::from(diagnostic.clone()).refusal;
                 let message = format!("the regions of {} could not be linked, so they run on the host", backend.name);
                 warnings.push(compilation_warning(diagnostic.note(message)));
                 for (region, compiled) in program.regions.iter_mut().zip(&mut regions) {
@@ -606,8 +606,8 @@ impl fmt::Display for RefusalSummary {
     /// Formats the summary, for example `nuc refused 9 operators: UnsupportedDtype: expected float32, found float64:
     /// cast it first`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.operators == 1 { "" } else { "s" };
-        write!(f, "{} refused {} operator{plural}: {}: {}", self.backend, self.operators, self.code, self.detail)?;
+        let operators = plural(self.operators, "operator");
+        write!(f, "{} refused {operators}: {}: {}", self.backend, self.code, self.detail)?;
         if self.hint.is_empty() { Ok(()) } else { write!(f, ": {}", self.hint) }
     }
 }

@@ -1,7 +1,7 @@
 //! Entry points of the backend: its code generator and its loader.
 
 use crate::attributes::Attributes;
-use crate::ir::{CompileError, RegionIr};
+use crate::ir::RegionIr;
 use crate::library::{FILE_NAME, onednn};
 use crate::lower::{Packs, lower};
 use crate::plan::{Plan, Step};
@@ -33,10 +33,6 @@ const MAX_SLOW_BYTES: usize = 64 << 10;
 
 /// Value substituted for symbolic dimensions when a region is judged.
 const SAMPLE_DIM: usize = 4;
-
-fn refuse(reason: CompileError) -> Verdict {
-    Verdict::refused(reason.code, reason.detail)
-}
 
 /// Returns the input dimensions, with [`SAMPLE_DIM`] substituted for each symbol.
 fn sample_shapes(graph: &Graph) -> Vec<Vec<i64>> {
@@ -97,12 +93,12 @@ impl Codegen for Dnnl {
             Err(reason) if is_dynamic_graph && reason.code == RefusalCode::UnsupportedShape => {
                 return Verdict::Supported;
             }
-            Err(reason) => return refuse(reason),
+            Err(reason) => return reason.into(),
         };
         // `Supported` is binding, so the candidate is lowered to check that the library implements every operator.
         match lower(library, &ir, &mut Packs::default()) {
             Ok(plan) => judge_plan(&plan),
-            Err(reason) => refuse(reason),
+            Err(reason) => reason.into(),
         }
     }
 

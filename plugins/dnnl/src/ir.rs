@@ -6,45 +6,15 @@
 
 use crate::library::OneDnnError;
 use crate::options::Options;
-use byoc_plugin_api::{Constant, DType, Error, RefusalCode};
-use byoc_plugin_support::refusal;
+use byoc_plugin_api::{Constant, DType};
+pub use byoc_plugin_support::refusal::CompileError;
 pub use byoc_plugin_support::region::Val;
 use byoc_plugin_support::view::count;
 use std::collections::{BTreeSet, HashMap};
 
-/// Translation or lowering error.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CompileError {
-    pub code: RefusalCode,
-    pub detail: String,
-}
-
 impl From<OneDnnError> for CompileError {
     fn from(failure: OneDnnError) -> CompileError {
         CompileError::new(failure.code(), failure.to_string())
-    }
-}
-
-impl From<refusal::CompileError> for CompileError {
-    fn from(error: refusal::CompileError) -> CompileError {
-        CompileError::new(error.code, error.detail)
-    }
-}
-
-impl From<CompileError> for Error {
-    fn from(reason: CompileError) -> Error {
-        let error = Error::new(reason.detail);
-        match reason.code {
-            RefusalCode::ResourceLimit => error.code(reason.code.as_str()),
-            _ => error,
-        }
-    }
-}
-
-impl CompileError {
-    /// Creates an error from a code and a description.
-    pub fn new(code: RefusalCode, detail: impl Into<String>) -> CompileError {
-        CompileError { code, detail: detail.into() }
     }
 }
 

@@ -3,11 +3,9 @@
 pub mod codes;
 mod lines;
 mod reports;
-mod wording;
 
 pub use lines::Lines;
 pub use reports::{MAX_REPORTED, Reports, list};
-pub use wording::Interface;
 
 use std::fmt;
 
@@ -123,6 +121,11 @@ impl fmt::Display for Diagnostic {
 }
 
 impl std::error::Error for Diagnostic {}
+
+/// Formats a count and a noun, as in `1 region` and `2 regions`.
+pub fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
 
 /// Maximum length of a name for which a similar name is searched, in bytes.
 const MAX_SEARCHED_NAME: usize = 256;

@@ -5,7 +5,7 @@ use super::spatial::{self, CanonicalDims, Window, WindowParams, each};
 use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::cancel::Ticks;
-use crate::diag::{Diagnostic, codes};
+use crate::diag::{Diagnostic, codes, plural};
 use crate::ir::{Dim, Type};
 use crate::op::facts::{LayoutRule, Properties, elements_of};
 use crate::tensor::{DType, TensorView, TensorViewMut};
@@ -230,10 +230,9 @@ fn operands(relation: &Relation<'_>, axes: usize, is_transposed: bool) -> Result
     let mut taps: Vec<Dim> = kernel_at.iter().map(|&i| weight.dims[i].clone()).collect();
     if let Some(kernel_size) = relation.params.opt_ints("kernel_size") {
         if kernel_size.len() != axes || kernel_size.iter().any(|&v| v < 1) {
-            let plural = if axes == 1 { "" } else { "s" };
             return Err(relation.error(
                 codes::types::BAD_ATTRIBUTE,
-                format!("kernel_size: expected {axes} integer{plural} >= 1, found {kernel_size:?}"),
+                format!("kernel_size: expected {} >= 1, found {kernel_size:?}", plural(axes, "integer")),
             ));
         }
         for (tap, &size) in taps[2..].iter_mut().zip(&kernel_size) {

@@ -5,7 +5,7 @@
 //! a dimension of 1.
 
 use super::{Params, Relation};
-use crate::diag::{Diagnostic, codes};
+use crate::diag::{Diagnostic, codes, plural};
 use crate::ir::{Dim, DimExpr};
 use std::ops::Range;
 
@@ -53,10 +53,9 @@ pub(super) fn per_axis(
 ) -> Result<Vec<i64>, Box<Diagnostic>> {
     let values = relation.params.ints(attr);
     if values.len() != 1 && values.len() != axes || values.iter().any(|v| !(min..=MAX_ELEMENT_COUNT).contains(v)) {
-        let plural = if axes == 1 { "" } else { "s" };
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("{attr}: expected {axes} integer{plural} >= {min}, found {values:?}"),
+            format!("{attr}: expected {} >= {min}, found {values:?}", plural(axes, "integer")),
         ));
     }
     Ok(relation.params.per_axis(attr, axes))

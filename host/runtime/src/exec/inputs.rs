@@ -2,7 +2,7 @@
 
 use super::program::Port;
 use super::signature::admits;
-use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::diag::{Diagnostic, codes, nearest, plural};
 use byoc_ir::interface::PortKind;
 use byoc_ir::ir::Dim;
 use byoc_ir::tensor::{DType, Tensor, TensorViewMut, byte_count};
@@ -62,8 +62,7 @@ pub fn order_inputs(
 /// If the number of inputs, an element type or a dimension is wrong, or a named dimension has conflicting values.
 pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic> {
     if ports.len() != inputs.len() {
-        let plural = if ports.len() == 1 { "" } else { "s" };
-        let message = format!("expected {} input{plural}, found {}", ports.len(), inputs.len());
+        let message = format!("expected {}, found {}", plural(ports.len(), "input"), inputs.len());
         return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports).help(EACH_ONCE));
     }
     let mut sizes_by_name: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
@@ -100,8 +99,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
 /// If the number of outputs is wrong, or an output has a wrong element type or wrong dimensions.
 pub(super) fn check_outputs(ports: &[Port], outputs: &[TensorViewMut<'_>]) -> Result<(), Diagnostic> {
     if ports.len() != outputs.len() {
-        let plural = if ports.len() == 1 { "" } else { "s" };
-        let message = format!("expected memory for {} output{plural}, found {}", ports.len(), outputs.len());
+        let message = format!("expected memory for {}, found {}", plural(ports.len(), "output"), outputs.len());
         return Err(Diagnostic::error(codes::runtime::OUTPUT_MEMORY, message));
     }
     for (port, out) in ports.iter().zip(outputs) {

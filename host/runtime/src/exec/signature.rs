@@ -6,6 +6,7 @@
 //! compared with the signature again.
 
 use super::region::{OutputDims, Prepared};
+use byoc_ir::diag::plural;
 use byoc_ir::ir::{Dim, TensorType, Type};
 use byoc_ir::tensor::DType;
 use byoc_ir::text::dim_or_symbol;
@@ -170,10 +171,7 @@ pub(crate) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
 fn check_count(kind: &str, expected: usize, found: usize) -> Result<(), String> {
     match expected == found {
         true => Ok(()),
-        false => {
-            let plural = if expected == 1 { "" } else { "s" };
-            Err(format!("expected {expected} {kind}{plural}, found {found}"))
-        }
+        false => Err(format!("expected {}, found {found}", plural(expected, kind))),
     }
 }
 

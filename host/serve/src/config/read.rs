@@ -1,15 +1,11 @@
-//! Extraction of fields from a model configuration tree.
+//! Extraction of fields from a model configuration tree: the tree is encoded by the table of the protocol's fields, and
+//! decoded as [`ModelConfig`].
 
 use super::tree::{Fields, Node};
-use crate::datatype;
 use crate::error::{Result, ServeError};
-use crate::proto::ModelVersionPolicy;
-use crate::proto::{
-    Empty, LatestVersions, ModelConfig, ModelDynamicBatching, ModelInput, ModelInstanceGroup, ModelOutput,
-    ModelParameter, ModelQueuePolicy, ModelTensorReshape, ModelTransactionPolicy, ModelWarmup, SpecificVersions,
-    VersionPolicyChoice, WarmupInput,
-};
-use std::str::FromStr;
+use crate::proto::{self, Field, ModelConfig, ModelDynamicBatching, State, VersionPolicyChoice};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// Parsed model configuration.
 #[derive(Clone, Debug, Default)]
@@ -22,25 +18,22 @@ pub struct ConfigFile {
     pub ignored_fields: Vec<String>,
 }
 
-/// Names of the input layouts, by enumeration value.
-pub const FORMATS: [&str; 3] = ["FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"];
-/// Names of the instance kinds, by enumeration value.
-pub const KINDS: [&str; 4] = ["KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"];
 /// Maximum number of dimensions of an input or output.
 const MAX_RANK: usize = 64;
 /// Maximum number of warm-up runs per sample.
 const MAX_WARM_UP_RUNS: u32 = 1000;
 
-/// Fields without effect on a CPU server.
-const IGNORED_FIELDS: [&str; 5] = ["optimization", "cc_model_filenames", "runtime", "model_metrics", "response_cache"];
-/// Unsupported fields that would change results.
-const REFUSED_FIELDS: [&str; 6] = [
-    "sequence_batching",
-    "ensemble_scheduling",
-    "model_operations",
-    "batch_input",
-    "batch_output",
-    "model_repository_agents",
+/// Minimum values of integers other than 0.
+const MINIMA: [(&str, i128); 9] = [
+    ("dynamic_batching.preferred_batch_size", 1),
+    ("input.dims", -1),
+    ("input.reshape.shape", -1),
+    ("instance_group.count", 1),
+    ("model_warmup.inputs.dims", -1),
+    ("output.dims", -1),
+    ("output.reshape.shape", -1),
+    ("version_policy.latest.num_versions", 1),
+    ("version_policy.specific.versions", 1),
 ];
 
 /// Reads a configuration.
@@ -48,268 +41,160 @@ const REFUSED_FIELDS: [&str; 6] = [
 /// # Errors
 /// If a field is unknown, has an invalid value, or is unsupported.
 pub fn read(fields: &Fields) -> Result<ConfigFile> {
-    let mut file = ConfigFile::default();
-    let config = &mut file.config;
-    for (name, value) in fields.iter().filter(|(name, value)| !is_unset(name, value)) {
-        match name.as_str() {
-            "name" => config.name = text(name, value)?,
-            "platform" => config.platform = text(name, value)?,
-            "backend" => config.backend = text(name, value)?,
-            "default_model_filename" => config.default_model_filename = text(name, value)?,
-            "max_batch_size" => {
-                config.max_batch_size = parse_at_least(name, value, 0)?;
-                file.has_max_batch_size = true;
-            }
-            "version_policy" => config.version_policy = Some(version_policy(message(name, value)?)?),
-            "input" => push_each(value, &mut config.input, |value| input(message("input", value)?))?,
-            "output" => push_each(value, &mut config.output, |value| output(message("output", value)?))?,
-            "instance_group" => {
-                push_each(value, &mut config.instance_group, |value| instances(message("instance_group", value)?))?;
-            }
-            "dynamic_batching" => config.dynamic_batching = Some(batching(message(name, value)?)?),
-            "parameters" => for_each_entry(name, value, |key, value| {
-                let mut parameter = ModelParameter::default();
-                for (field, value) in message("parameters", value)? {
-                    match field.as_str() {
-                        "string_value" => parameter.string_value = text(field, value)?,
-                        _ => return Err(unknown_field_error("parameters", field)),
-                    }
-                }
-                config.parameters.insert(key, parameter);
-                Ok(())
-            })?,
-            "model_transaction_policy" => {
-                let mut policy = ModelTransactionPolicy::default();
-                for (field, value) in message(name, value)? {
-                    match field.as_str() {
-                        "decoupled" => policy.decoupled = parse_value(field, value, "true or false")?,
-                        _ => return Err(unknown_field_error(name, field)),
-                    }
-                }
-                refuse_true("model_transaction_policy.decoupled", policy.decoupled)?;
-                config.model_transaction_policy = Some(policy);
-            }
-            "model_warmup" => push_each(value, &mut config.model_warmup, |value| warm_up(message(name, value)?))?,
-            "metric_tags" => for_each_entry(name, value, |key, value| {
-                config.metric_tags.insert(metric_tag(key)?, text("metric_tags", value)?);
-                Ok(())
-            })?,
-            name if REFUSED_FIELDS.contains(&name) => return Err(refused_field_error(name)),
-            name if IGNORED_FIELDS.contains(&name) => file.ignored_fields.push(name.to_owned()),
-            _ => return Err(unknown_field_error("the model configuration", name)),
-        }
-    }
-    Ok(file)
+    let mut encoder = Encoder::default();
+    let bytes = encoder.message("ModelConfig", "", fields)?;
+    let mut config = ModelConfig::decode(&*bytes)
+        .map_err(|error| ServeError::repository(format!("cannot decode the model configuration: {error}")))?;
+    complete(&mut config);
+    check(&config)?;
+    let has_max_batch_size = fields.iter().any(|(name, _)| name == "max_batch_size");
+    Ok(ConfigFile { config, has_max_batch_size, ignored_fields: encoder.ignored_fields })
 }
 
-fn version_policy(fields: &Fields) -> Result<ModelVersionPolicy> {
-    let mut policy = None;
-    for (name, value) in fields {
-        let fields = message(name, value)?;
-        policy = Some(match name.as_str() {
-            "latest" => {
-                let mut latest_versions = LatestVersions { num_versions: 1 };
-                for (name, value) in fields {
-                    match name.as_str() {
-                        "num_versions" => latest_versions.num_versions = parse_at_least(name, value, 1)?,
-                        _ => return Err(unknown_field_error("version_policy.latest", name)),
-                    }
-                }
-                VersionPolicyChoice::Latest(latest_versions)
-            }
-            "all" => VersionPolicyChoice::All(Empty {}),
-            "specific" => {
-                let mut specific_versions = SpecificVersions::default();
-                for (name, value) in fields {
-                    match name.as_str() {
-                        "versions" => push_each(value, &mut specific_versions.versions, |value| {
-                            parse_at_least("versions", value, 1)
-                        })?,
-                        _ => return Err(unknown_field_error("version_policy.specific", name)),
-                    }
-                }
-                VersionPolicyChoice::Specific(specific_versions)
-            }
-            _ => return Err(unknown_field_error("version_policy", name)),
-        });
+/// Sets the fields whose default is 1.
+fn complete(config: &mut ModelConfig) {
+    for group in &mut config.instance_group {
+        group.count = group.count.max(1);
     }
-    Ok(ModelVersionPolicy { choice: policy })
+    for warm_up in &mut config.model_warmup {
+        warm_up.batch_size = warm_up.batch_size.max(1);
+        warm_up.count = warm_up.count.max(1);
+    }
+    if let Some(VersionPolicyChoice::Latest(latest)) =
+        config.version_policy.as_mut().and_then(|policy| policy.choice.as_mut())
+    {
+        latest.num_versions = latest.num_versions.max(1);
+    }
 }
 
-fn input(fields: &Fields) -> Result<ModelInput> {
-    let mut input = ModelInput::default();
-    for (name, value) in fields {
-        match name.as_str() {
-            "name" => input.name = text(name, value)?,
-            "data_type" => input.data_type = data_type(value)?,
-            "format" => {
-                input.format = enumeration(name, value, &FORMATS)?;
-            }
-            "dims" => input.dims = dims(name, value, &input.dims)?,
-            "reshape" => input.reshape = Some(reshape(message(name, value)?)?),
-            "is_shape_tensor" | "allow_ragged_batch" | "optional" | "is_non_linear_format_io" => {
-                refuse_true(&format!("input.{name}"), parse_value(name, value, "true or false")?)?;
-            }
-            _ => return Err(unknown_field_error("input", name)),
-        }
+fn check(config: &ModelConfig) -> Result<()> {
+    let value_error = |field: &str, expected: &str, found: &dyn std::fmt::Display| {
+        Err(ServeError::repository(format!("{field}: expected {expected}, found {found}")))
+    };
+    let warm_ups = config.model_warmup.iter().flat_map(|warm_up| warm_up.inputs.values());
+    let reshapes = config.input.iter().map(|input| &input.reshape);
+    let reshapes = reshapes.chain(config.output.iter().map(|output| &output.reshape)).flatten();
+    let dims = (config.input.iter().map(|input| &input.dims))
+        .chain(config.output.iter().map(|output| &output.dims))
+        .chain(warm_ups.map(|input| &input.dims))
+        .chain(reshapes.map(|reshape| &reshape.shape));
+    if let Some(rank) = dims.map(Vec::len).max().filter(|rank| *rank > MAX_RANK) {
+        return value_error("dims", &format!("at most {MAX_RANK} dimensions"), &rank);
     }
-    Ok(input)
-}
-
-fn output(fields: &Fields) -> Result<ModelOutput> {
-    let mut output = ModelOutput::default();
-    for (name, value) in fields {
-        match name.as_str() {
-            "name" => output.name = text(name, value)?,
-            "data_type" => output.data_type = data_type(value)?,
-            "dims" => output.dims = dims(name, value, &output.dims)?,
-            "reshape" => output.reshape = Some(reshape(message(name, value)?)?),
-            "label_filename" => output.label_filename = text(name, value)?,
-            "is_shape_tensor" | "is_non_linear_format_io" => {
-                refuse_true(&format!("output.{name}"), parse_value(name, value, "true or false")?)?;
-            }
-            _ => return Err(unknown_field_error("output", name)),
-        }
+    if config.instance_group.iter().any(|group| group.kind == 1) {
+        let found = "KIND_GPU; select the device of a backend with --device";
+        return value_error("instance_group.kind", "KIND_CPU or KIND_AUTO", &found);
     }
-    Ok(output)
-}
-
-fn reshape(fields: &Fields) -> Result<ModelTensorReshape> {
-    let mut reshape = ModelTensorReshape::default();
-    for (name, value) in fields {
-        match name.as_str() {
-            "shape" => reshape.shape = dims(name, value, &reshape.shape)?,
-            _ => return Err(unknown_field_error("reshape", name)),
-        }
+    if let Some(warm_up) = config.model_warmup.iter().find(|warm_up| warm_up.count > MAX_WARM_UP_RUNS) {
+        return value_error("model_warmup.count", &format!("at most {MAX_WARM_UP_RUNS}"), &warm_up.count);
     }
-    Ok(reshape)
-}
-
-fn instances(fields: &Fields) -> Result<ModelInstanceGroup> {
-    let mut group = ModelInstanceGroup { count: 1, ..ModelInstanceGroup::default() };
-    for (name, value) in fields.iter().filter(|(_, value)| !is_default(value)) {
-        match name.as_str() {
-            "name" => group.name = text(name, value)?,
-            "count" => group.count = parse_at_least(name, value, 1)?,
-            "kind" => {
-                group.kind = enumeration(name, value, &KINDS)?;
-                if group.kind == 1 {
-                    let message = "instance_group.kind: expected KIND_CPU or KIND_AUTO, found KIND_GPU; \
-                                   select the device of a backend with --device";
-                    return Err(ServeError::repository(message));
-                }
-            }
-            "rate_limiter" | "passive" | "gpus" | "secondary_devices" | "host_policy" | "profile" => {
-                return Err(refused_field_error(&format!("instance_group.{name}")));
-            }
-            _ => return Err(unknown_field_error("instance_group", name)),
-        }
+    if let Some(name) = config.metric_tags.keys().find(|name| !is_label(name)) {
+        let expected = "a name of letters, digits and _ that is not a label of the server";
+        return value_error("metric_tags", expected, &format!("{name:?}"));
     }
-    Ok(group)
-}
-
-fn batching(fields: &Fields) -> Result<ModelDynamicBatching> {
-    let mut batching = ModelDynamicBatching::default();
-    for (name, value) in fields {
-        match name.as_str() {
-            "preferred_batch_size" => push_each(value, &mut batching.preferred_batch_size, |value| {
-                parse_at_least("preferred_batch_size", value, 1)
-            })?,
-            "max_queue_delay_microseconds" => batching.max_queue_delay_microseconds = parse_at_least(name, value, 0)?,
-            "preserve_ordering" => batching.preserve_ordering = parse_value(name, value, "true or false")?,
-            "priority_levels" => batching.priority_levels = parse_at_least(name, value, 0)?,
-            "default_priority_level" => batching.default_priority_level = parse_at_least(name, value, 0)?,
-            "default_queue_policy" => batching.default_queue_policy = Some(queue_policy(message(name, value)?)?),
-            "priority_queue_policy" => for_each_entry(name, value, |key, value| {
-                let level = key
-                    .parse()
-                    .map_err(|_| type_error("priority_queue_policy", "a priority level", &Node::Text(key.clone())))?;
-                batching.priority_queue_policy.insert(level, queue_policy(message("priority_queue_policy", value)?)?);
-                Ok(())
-            })?,
-            _ => return Err(unknown_field_error("dynamic_batching", name)),
-        }
-    }
-    let (levels, default) = (batching.priority_levels, batching.default_priority_level);
+    let Some(batching) = &config.dynamic_batching else { return Ok(()) };
+    let ModelDynamicBatching { priority_levels: levels, default_priority_level: default, .. } = *batching;
     if default > levels || (levels > 0 && default == 0) {
-        return Err(ServeError::repository(format!(
-            "default_priority_level: expected a level from 1 to priority_levels ({levels}), found {default}"
-        )));
+        let expected = format!("a level from 1 to priority_levels ({levels})");
+        return value_error("default_priority_level", &expected, &default);
     }
-    if let Some(level) = batching.priority_queue_policy.keys().find(|level| !(1..=levels).contains(*level)) {
-        return Err(ServeError::repository(format!(
-            "priority_queue_policy: expected levels from 1 to priority_levels ({levels}), found {level}"
-        )));
-    }
-    Ok(batching)
-}
-
-fn queue_policy(fields: &Fields) -> Result<ModelQueuePolicy> {
-    let mut policy = ModelQueuePolicy::default();
-    for (name, value) in fields {
-        match name.as_str() {
-            "timeout_action" => policy.timeout_action = enumeration(name, value, &["REJECT", "DELAY"])?,
-            "default_timeout_microseconds" => policy.default_timeout_microseconds = parse_at_least(name, value, 0)?,
-            "allow_timeout_override" => policy.allow_timeout_override = parse_value(name, value, "true or false")?,
-            "max_queue_size" => policy.max_queue_size = parse_at_least(name, value, 0)?,
-            _ => return Err(unknown_field_error("queue policy", name)),
+    match batching.priority_queue_policy.keys().find(|level| !(1..=levels).contains(*level)) {
+        Some(level) => {
+            let expected = format!("levels from 1 to priority_levels ({levels})");
+            value_error("priority_queue_policy", &expected, level)
         }
+        None => Ok(()),
     }
-    Ok(policy)
 }
 
-/// Checks the name of a Prometheus label.
-fn metric_tag(name: String) -> Result<String> {
-    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+/// Returns true for a name of a Prometheus label that the server does not use.
+fn is_label(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-        && !["model", "version", "reason", "region", "le"].contains(&name.as_str());
-    let expected = "a name of letters, digits and _ that is not a label of the server";
-    if is_name { Ok(name) } else { Err(type_error("metric_tags", expected, &Node::Text(name))) }
+        && !["model", "version", "reason", "region", "le"].contains(&name)
 }
 
-fn warm_up(fields: &Fields) -> Result<ModelWarmup> {
-    let mut warm_up = ModelWarmup { batch_size: 1, count: 1, ..ModelWarmup::default() };
-    for (name, value) in fields {
-        match name.as_str() {
-            "name" => warm_up.name = text(name, value)?,
-            "batch_size" => warm_up.batch_size = parse_at_least(name, value, 0)?,
-            "count" => {
-                let count: u32 = parse_at_least(name, value, 0)?;
-                if count > MAX_WARM_UP_RUNS {
-                    return Err(type_error("model_warmup.count", &format!("at most {MAX_WARM_UP_RUNS}"), value));
+/// Encoder of configuration trees.
+#[derive(Default)]
+struct Encoder {
+    /// Names of fields without effect in this server.
+    ignored_fields: Vec<String>,
+}
+
+impl Encoder {
+    /// Encodes a message; `path` names it in errors.
+    fn message(&mut self, message: &str, path: &str, values: &Fields) -> Result<Vec<u8>> {
+        let fields = proto::fields(message).unwrap_or_default();
+        let mut bytes = Vec::new();
+        for (name, value) in values {
+            let Some(field) = fields.iter().find(|field| field.name == name) else {
+                let path = if path.is_empty() { "the model configuration" } else { path };
+                let message = format!("expected a field of {path}, found the unknown field \"{name}\"");
+                return Err(ServeError::repository(message));
+            };
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            // JSON configurations that the server returns have all fields.
+            let is_set = !is_default(value);
+            match field.state {
+                State::Refused(_) if is_set => return Err(refused_field_error(&path)),
+                State::RefusedIfTrue(_) if parse_bool(&path, value)? => {
+                    return Err(refused_field_error(&format!("{path}: true")));
                 }
-                warm_up.count = count.max(1);
+                State::Ignored(_) if is_set && *value != Node::Message(Fields::new()) => self.ignored_fields.push(path),
+                State::Refused(_) | State::Ignored(_) => {}
+                State::Served | State::RefusedIfTrue(_) => self.field(field, &path, value, &mut bytes)?,
             }
-            "inputs" => for_each_entry(name, value, |key, value| {
-                warm_up.inputs.insert(key, warm_up_input(message("inputs", value)?)?);
+        }
+        Ok(bytes)
+    }
+
+    fn field(&mut self, field: &Field, path: &str, value: &Node, bytes: &mut Vec<u8>) -> Result<()> {
+        if let Some((key_type, value_type)) = field.map_types() {
+            for_each_entry(path, value, |key, value| {
+                let mut entry = Vec::new();
+                self.value(1, key_type, path, &Node::Text(key), &mut entry)?;
+                self.value(2, value_type, path, value, &mut entry)?;
+                append(field.number, &entry, bytes);
                 Ok(())
-            })?,
-            _ => return Err(unknown_field_error("model_warmup", name)),
+            })
+        } else if field.element() == field.ty {
+            self.value(field.number, field.ty, path, value, bytes)
+        } else {
+            for_each(value, |value| self.value(field.number, field.element(), path, value, bytes))
         }
     }
-    Ok(warm_up)
-}
 
-fn warm_up_input(fields: &Fields) -> Result<WarmupInput> {
-    let mut input = WarmupInput::default();
-    for (name, value) in fields {
-        match name.as_str() {
-            "data_type" => input.data_type = data_type(value)?,
-            "dims" => input.dims = dims(name, value, &input.dims)?,
-            "zero_data" => input.zero_data = parse_value(name, value, "true or false")?,
-            "random_data" => input.random_data = parse_value(name, value, "true or false")?,
-            "input_data_file" => input.input_data_file = text(name, value)?,
-            _ => return Err(unknown_field_error("model_warmup.inputs", name)),
-        }
+    fn value(&mut self, number: u32, ty: &str, path: &str, value: &Node, bytes: &mut Vec<u8>) -> Result<()> {
+        let varint = match (ty, proto::enumeration(ty)) {
+            ("string", _) => {
+                append(number, text(path, value)?.as_bytes(), bytes);
+                return Ok(());
+            }
+            ("bool", _) => u64::from(parse_bool(path, value)?),
+            ("int32", _) => integer(path, value, i32::MAX)?,
+            ("int64", _) => integer(path, value, i64::MAX)?,
+            ("uint32", _) => integer(path, value, u32::MAX)?,
+            ("uint64", _) => integer(path, value, u64::MAX)?,
+            (_, Some(names)) => {
+                let index = names.iter().position(|name| Some(*name) == value.word());
+                let expected = if ty == "DataType" { "a type such as TYPE_FP32" } else { &names.join(" or ") };
+                index.ok_or_else(|| type_error(path, expected, value))? as u64
+            }
+            (_, None) => {
+                append(number, &self.message(ty, path, message(path, value)?)?, bytes);
+                return Ok(());
+            }
+        };
+        encode_key(number, WireType::Varint, bytes);
+        encode_varint(varint, bytes);
+        Ok(())
     }
-    Ok(input)
 }
 
-/// Returns true if a field is unsupported or ignored, and has its default value. Such fields are accepted, because JSON
-/// configurations returned by the server contain all fields.
-fn is_unset(name: &str, value: &Node) -> bool {
-    (REFUSED_FIELDS.contains(&name) || IGNORED_FIELDS.contains(&name))
-        && (is_default(value) || (IGNORED_FIELDS.contains(&name) && *value == Node::Message(Fields::new())))
+fn append(number: u32, content: &[u8], bytes: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, bytes);
+    encode_varint(content.len() as u64, bytes);
+    bytes.extend_from_slice(content);
 }
 
 fn is_default(value: &Node) -> bool {
@@ -321,19 +206,12 @@ fn is_default(value: &Node) -> bool {
     }
 }
 
-fn unknown_field_error(message: &str, field: &str) -> ServeError {
-    ServeError::repository(format!("expected a field of {message}, found the unknown field \"{field}\""))
-}
-
 fn refused_field_error(field: &str) -> ServeError {
     ServeError::repository(format!("configuration: byoc serve does not support {field}"))
 }
 
-fn refuse_true(field: &str, value: bool) -> Result<()> {
-    if value { Err(refused_field_error(&format!("{field}: true"))) } else { Ok(()) }
-}
-
-fn type_error(field: &str, expected: &str, found: &Node) -> ServeError {
+fn type_error(path: &str, expected: &str, found: &Node) -> ServeError {
+    let field = path.rsplit('.').next().unwrap_or_default();
     let found = match found {
         Node::Word(content) => content.clone(),
         Node::Text(text) => format!("{text:?}"),
@@ -343,18 +221,31 @@ fn type_error(field: &str, expected: &str, found: &Node) -> ServeError {
     ServeError::repository(format!("{field}: expected {expected}, found {found}"))
 }
 
-fn text(field: &str, value: &Node) -> Result<String> {
+fn text<'a>(path: &str, value: &'a Node) -> Result<&'a str> {
     match value {
-        Node::Text(text) => Ok(text.clone()),
-        other => Err(type_error(field, "a quoted string", other)),
+        Node::Text(text) => Ok(text),
+        other => Err(type_error(path, "a quoted string", other)),
     }
 }
 
-fn message<'a>(field: &str, value: &'a Node) -> Result<&'a Fields> {
+fn message<'a>(path: &str, value: &'a Node) -> Result<&'a Fields> {
     match value {
         Node::Message(fields) => Ok(fields),
-        other => Err(type_error(field, "a message", other)),
+        other => Err(type_error(path, "a message", other)),
     }
+}
+
+fn parse_bool(path: &str, value: &Node) -> Result<bool> {
+    let parsed = value.word().and_then(|word| word.parse().ok());
+    parsed.ok_or_else(|| type_error(path, "true or false", value))
+}
+
+/// Returns an integer as a varint encodes it. JSON quotes 64-bit numbers.
+fn integer(path: &str, value: &Node, maximum: impl Into<i128>) -> Result<u64> {
+    let minimum = MINIMA.iter().find(|row| row.0 == path).map_or(0, |row| row.1);
+    let parsed = value.word().and_then(|word| word.parse().ok());
+    let integer = parsed.filter(|integer| (minimum..=maximum.into()).contains(integer));
+    Ok(integer.ok_or_else(|| type_error(path, &format!("an integer >= {minimum}"), value))? as u64)
 }
 
 /// Visits the values of a repeated field: the items of a list, or a single value.
@@ -365,18 +256,10 @@ fn for_each(value: &Node, mut visit: impl FnMut(&Node) -> Result<()>) -> Result<
     }
 }
 
-/// Adds the values of a repeated field.
-fn push_each<T>(value: &Node, target: &mut Vec<T>, read: impl Fn(&Node) -> Result<T>) -> Result<()> {
-    for_each(value, |value| {
-        target.push(read(value)?);
-        Ok(())
-    })
-}
-
 /// Visits the entries of a map: messages with `key` and `value` in the text format, or an object in JSON.
-fn for_each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node) -> Result<()>) -> Result<()> {
+fn for_each_entry(path: &str, value: &Node, mut visit: impl FnMut(String, &Node) -> Result<()>) -> Result<()> {
     for_each(value, |entry| {
-        let fields = message(field, entry)?;
+        let fields = message(path, entry)?;
         match &fields[..] {
             [(key, Node::Text(name) | Node::Word(name)), (value, node)] if key == "key" && value == "value" => {
                 visit(name.clone(), node)
@@ -384,44 +267,4 @@ fn for_each_entry(field: &str, value: &Node, mut visit: impl FnMut(String, &Node
             fields => fields.iter().try_for_each(|(key, value)| visit(key.clone(), value)),
         }
     })
-}
-
-/// Parses a word or, because JSON quotes 64-bit numbers, a string.
-fn parse_value<T: FromStr>(field: &str, value: &Node, expected: &str) -> Result<T> {
-    match value {
-        Node::Word(text) | Node::Text(text) => text.parse().map_err(|_| type_error(field, expected, value)),
-        other => Err(type_error(field, expected, other)),
-    }
-}
-
-fn parse_at_least<T: FromStr + PartialOrd + std::fmt::Display>(field: &str, value: &Node, min: T) -> Result<T> {
-    let expected = format!("an integer >= {min}");
-    let parsed_value: T = parse_value(field, value, &expected)?;
-    if parsed_value < min { Err(type_error(field, &expected, value)) } else { Ok(parsed_value) }
-}
-
-fn dims(field: &str, value: &Node, prefix: &[i64]) -> Result<Vec<i64>> {
-    let mut dims = prefix.to_vec();
-    push_each(value, &mut dims, |value| parse_at_least(field, value, -1))?;
-    if dims.len() > MAX_RANK {
-        return Err(type_error(field, &format!("at most {} dimensions", MAX_RANK), value));
-    }
-    Ok(dims)
-}
-
-fn data_type(value: &Node) -> Result<i32> {
-    match value {
-        Node::Word(name) | Node::Text(name) => {
-            datatype::config_number(name).ok_or_else(|| type_error("data_type", "a type such as TYPE_FP32", value))
-        }
-        other => Err(type_error("data_type", "a type such as TYPE_FP32", other)),
-    }
-}
-
-fn enumeration(field: &str, value: &Node, names: &[&str]) -> Result<i32> {
-    let index = match value {
-        Node::Word(name) | Node::Text(name) => names.iter().position(|value_name| value_name == name),
-        _ => None,
-    };
-    index.map(|position| position as i32).ok_or_else(|| type_error(field, &names.join(" or "), value))
 }

@@ -1,4 +1,5 @@
-//! Parser for the protocol buffers text format.
+//! Parser for the protocol buffers text format, without a schema: fields without effect, whose messages the protocol's
+//! file leaves empty, may have any contents. Libraries parse by a schema, and refuse such contents.
 
 use super::tree::{Fields, Node};
 use crate::error::{Result, ServeError};

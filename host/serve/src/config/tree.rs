@@ -19,6 +19,16 @@ pub enum Node {
     Message(Fields),
 }
 
+impl Node {
+    /// Returns a word or a text, which JSON has where the text format has words.
+    pub fn word(&self) -> Option<&str> {
+        match self {
+            Node::Word(word) | Node::Text(word) => Some(word),
+            Node::List(_) | Node::Message(_) => None,
+        }
+    }
+}
+
 /// Parses JSON; `serde_json` limits the nesting depth.
 pub fn from_json(text: &str) -> Result<Fields> {
     let value: Value = serde_json::from_str(text)

@@ -7,8 +7,8 @@ import json
 import os
 import sys
 
+import messages
 import numpy as np
-import page
 import tritonclient.grpc as grpc_client
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.grpc.model_config_pb2 as model_config
@@ -188,11 +188,11 @@ async def asynchronous():
 
 
 def fields():
-    """Checks that the page documents each service message and each configuration message with a supported field, with all fields."""
-    known = page.fields_of_page()
-    for name, expected in page.messages_of(service.DESCRIPTOR).items():
+    """Checks that the server's file has each service message and each configuration message with a supported field, with all fields."""
+    known = messages.fields_of_file()
+    for name, expected in messages.messages_of(service.DESCRIPTOR).items():
         check(known.get(name) == expected, (name, known.get(name), expected))
-    for name, expected in page.messages_of(model_config.DESCRIPTOR).items():
+    for name, expected in messages.messages_of(model_config.DESCRIPTOR).items():
         check(name not in known or known[name] == expected, (name, known.get(name), expected))
     methods = [method.name for method in service.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods]
     for method in methods:

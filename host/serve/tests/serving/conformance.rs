@@ -2,7 +2,7 @@
 
 use crate::client::{GrpcClient, GrpcError, bytes, frame};
 use crate::grpc::{param, request, tensor};
-use crate::models::{RunningServer, TYPES, serve_repository, write};
+use crate::models::{RunningServer, TYPES, serve, serve_repository, write};
 use crate::shared_memory::Object;
 use byoc_serve::proto::*;
 use byoc_test_support::workspace;
@@ -11,173 +11,93 @@ use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
-/// Documented field of a message.
-struct Field {
-    number: u32,
-    name: String,
-    ty: String,
-    state: String,
-    note: String,
+/// Returns the rows of the page's table of HTTP: object, field and state.
+fn http_rows() -> Vec<[String; 3]> {
+    let text = std::fs::read_to_string(page()).unwrap();
+    let (_, section) = text.split_once("## HTTP").unwrap();
+    let lines = section.lines().skip(1).take_while(|line| !line.starts_with("## "));
+    let rows = lines.filter_map(|line| line.strip_prefix("| ")).map(|row| {
+        let mut cells = row.split(" | ").map(|cell| cell.trim().to_owned());
+        std::array::from_fn(|_| cells.next().unwrap())
+    });
+    rows.skip(1).collect()
 }
 
-/// Documented messages and HTTP fields.
-struct Page {
-    messages: BTreeMap<String, Vec<Field>>,
-    /// Messages in the section on model configurations.
-    configuration: BTreeSet<String>,
-    http: Vec<[String; 3]>,
+fn page() -> PathBuf {
+    workspace().join("docs/serve-conformance.md")
 }
 
-impl Page {
-    fn read() -> Page {
-        let text = std::fs::read_to_string(workspace().join("docs/serve-conformance.md")).unwrap();
-        let mut page = Page { messages: BTreeMap::new(), configuration: BTreeSet::new(), http: Vec::new() };
-        let (mut section, mut message) = (String::new(), String::new());
-        for line in text.lines() {
-            if let Some(title) = line.strip_prefix("## ") {
-                title.clone_into(&mut section);
-            } else if let Some(title) = line.strip_prefix("### ") {
-                title.clone_into(&mut message);
-                page.messages.insert(message.clone(), Vec::new());
-                if section == "Model configuration" {
-                    page.configuration.insert(message.clone());
-                }
-            } else if let Some(row) = line.strip_prefix("| ") {
-                let cells: Vec<&str> = row.trim_end_matches('|').split(" | ").map(str::trim).collect();
-                if section == "HTTP" && cells[0] != "object" {
-                    page.http.push([cells[0].to_owned(), cells[1].to_owned(), cells[2].to_owned()]);
-                } else if let Ok(number) = cells[0].parse() {
-                    let cell = |cell_index: usize| cells[cell_index].trim_matches('`').to_owned();
-                    let note = cells.get(4).map(|note| (*note).to_owned()).unwrap_or_default();
-                    let field = Field { number, name: cell(1), ty: cell(2), state: cell(3), note };
-                    page.messages.get_mut(&message).unwrap().push(field);
-                }
-            }
-        }
-        page
+/// Returns the messages of model configurations, which end the file.
+fn configuration() -> impl Iterator<Item = &'static Descriptor> {
+    MESSAGES.iter().skip_while(|message| message.name != "ModelInstanceGroup")
+}
+
+/// Returns the name in the page, and the reason, of a state other than served.
+fn exception(state: State) -> Option<(&'static str, &'static str)> {
+    match state {
+        State::Served => None,
+        State::Refused(reason) => Some(("refused", reason)),
+        State::RefusedIfTrue(reason) => Some(("refused if true", reason)),
+        State::Ignored(reason) => Some(("ignored", reason)),
     }
-
-    fn keys(&self, state: &str) -> BTreeSet<String> {
-        let rows_of = |(message, fields): (&String, &Vec<Field>)| {
-            let fields = fields.iter().filter(|field| field.state == state);
-            fields.map(|field| format!("{message}.{}", field.name)).collect::<Vec<_>>()
-        };
-        self.messages.iter().flat_map(rows_of).collect()
-    }
-}
-
-/// Messages whose name in the code differs from the documented name: documented name, name in the code.
-const COMPILED_AS: [(&str, &str); 23] = [
-    ("ServerReadyResponse", "ReadyResponse"),
-    ("ModelReadyResponse", "ReadyResponse"),
-    ("ModelReadyRequest", "ModelRequest"),
-    ("ModelMetadataRequest", "ModelRequest"),
-    ("ModelConfigRequest", "ModelRequest"),
-    ("ModelStatisticsRequest", "ModelRequest"),
-    ("ModelMetadataResponse.TensorMetadata", "TensorMetadata"),
-    ("ModelInferRequest.InferInputTensor", "InferTensor"),
-    ("ModelInferResponse.InferOutputTensor", "InferTensor"),
-    ("ModelInferRequest.InferRequestedOutputTensor", "InferRequestedOutput"),
-    ("RepositoryIndexResponse.ModelIndex", "ModelIndex"),
-    ("RepositoryModelLoadRequest", "RepositoryModelRequest"),
-    ("RepositoryModelUnloadRequest", "RepositoryModelRequest"),
-    ("SystemSharedMemoryStatusRequest", "SharedMemoryRequest"),
-    ("SystemSharedMemoryUnregisterRequest", "SharedMemoryRequest"),
-    ("SystemSharedMemoryStatusResponse", "SharedMemoryStatusResponse"),
-    ("SystemSharedMemoryStatusResponse.RegionStatus", "SharedMemoryRegion"),
-    ("SystemSharedMemoryRegisterRequest", "SharedMemoryRegion"),
-    ("LogSettingsRequest", "LogSettings"),
-    ("LogSettingsResponse", "LogSettings"),
-    ("ModelVersionPolicy.Latest", "LatestVersions"),
-    ("ModelVersionPolicy.Specific", "SpecificVersions"),
-    ("ModelWarmup.Input", "WarmupInput"),
-];
-
-/// Messages that the code defines as oneof types: message name, oneof type.
-const CHOICE_OF: [(&str, &str); 5] = [
-    ("InferParameter", "ParameterChoice"),
-    ("ModelRepositoryParameter", "RepositoryParameterChoice"),
-    ("LogSettingsRequest.SettingValue", "LogSettingChoice"),
-    ("LogSettingsResponse.SettingValue", "LogSettingChoice"),
-    ("ModelVersionPolicy", "VersionPolicyChoice"),
-];
-
-/// Returns the `prost` attribute that declares a type.
-fn attribute(page: &Page, ty: &str, number: u32, is_choice: bool) -> String {
-    let is_scalar = |ty: &str| ty.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-    let element = |ty: &str| match ty {
-        "bytes" => "bytes=\"bytes\"".to_owned(),
-        ty if is_scalar(ty) => ty.to_owned(),
-        // A type that is not a documented message is an enumeration.
-        ty if !page.messages.contains_key(ty) && ty != "ModelVersionPolicy.All" => "int32".to_owned(),
-        _ => "message".to_owned(),
-    };
-    let type_name = if let Some(inner) = ty.strip_prefix("map<") {
-        let (key, value) = inner.trim_end_matches('>').split_once(", ").unwrap();
-        format!("btree_map=\"{key},{}\"", element(value))
-    } else if let Some(inner) = ty.strip_prefix("repeated ") {
-        format!("{},repeated", element(inner))
-    } else if element(ty) == "message" && !is_choice {
-        "message,optional".to_owned()
-    } else {
-        element(ty)
-    };
-    format!("prost({type_name},tag=\"{number}\")")
-}
-
-fn compiled(message: &str) -> Option<Vec<(Option<&'static str>, String)>> {
-    let remove_spaces = |attribute: &str| attribute.replace([' ', '\n'], "");
-    if let Some((_, choice_name)) = CHOICE_OF.iter().find(|row| row.0 == message) {
-        let fields = CHOICES.iter().find(|row| row.0 == *choice_name).expect("expected a oneof type, found none").1;
-        return Some(fields.iter().map(|attribute| (None, remove_spaces(attribute))).collect());
-    }
-    let name = COMPILED_AS.iter().find(|row| row.0 == message).map_or(message, |row| row.1);
-    let fields = MESSAGES.iter().find(|row| row.0 == name)?.1;
-    Some(fields.iter().map(|(name, attribute)| (Some(*name), remove_spaces(attribute))).collect())
 }
 
 #[test]
-fn page_agrees_with_the_compiled_messages() {
-    let page = Page::read();
-    assert!(page.messages.len() > 70, "expected more than 70 messages, found {}", page.messages.len());
-    for (message, fields) in &page.messages {
-        let compiled = compiled(message);
-        let is_choice = CHOICE_OF.iter().any(|row| row.0 == message);
-        for field in fields {
-            let field_path = format!("{message}.{}", field.name);
-            assert!(["served", "refused", "ignored"].contains(&field.state.as_str()), "{field_path}: {}", field.state);
-            let expected = attribute(&page, &field.ty, field.number, is_choice);
-            let compiled_field = compiled.iter().flatten().find(|(_, compiled_field)| *compiled_field == expected);
-            if field.state == "served" {
-                let (name, _) =
-                    compiled_field.unwrap_or_else(|| panic!("{field_path}: expected {expected}, found {compiled:?}"));
-                let own_name = if field_path == "MemoryUsage.type" { "kind" } else { field.name.as_str() };
-                assert!(name.is_none_or(|name| name == own_name), "{field_path}: {name:?}");
-            }
-            // Outside configurations, only these features are unsupported, and no field is ignored.
-            if !page.configuration.contains(message) && field.state != "served" {
-                let reasons = ["CUDA shared memory", "tracing", "streaming", "sequences"];
-                assert!(field.state == "refused" && reasons.iter().any(|r| field.note.starts_with(r)), "{field_path}");
+fn page_lists_the_fields_that_are_not_served() {
+    let mut table = "| message | field | | |\n|---|---|---|---|\n".to_owned();
+    // Messages of methods that are refused are not listed.
+    let is_refused = |message: &Descriptor| message.fields.iter().all(|f| matches!(f.state, State::Refused(_)));
+    for message in MESSAGES.iter().filter(|message| !is_refused(message)) {
+        for field in message.fields {
+            if let Some((state, reason)) = exception(field.state) {
+                table.push_str(&format!("| {} | {} | {state} | {reason} |\n", message.name, field.name));
             }
         }
-        // Each compiled field is documented in a table, or in the paragraph on KServe's versions.
-        for (name, attribute) in compiled.iter().flatten() {
-            let tag = attribute.split("tag=\"").nth(1).and_then(|tail| tail.split('"').next()).unwrap();
-            let is_known_tag = fields.iter().any(|field| field.number.to_string() == tag);
-            assert!(
-                is_known_tag || message == "ModelMetadataResponse" && *name == Some("properties"),
-                "{message} {attribute}"
-            );
+    }
+    let text = std::fs::read_to_string(page()).unwrap();
+    let (start, rest) = text.split_once(table.lines().next().unwrap()).unwrap();
+    let end = rest.find("\n\n").map_or("", |end| &rest[end + 1..]);
+    let expected = format!("{start}{table}{end}");
+    if std::env::var_os("BYOC_BLESS").is_some() {
+        std::fs::write(page(), &expected).unwrap();
+    } else {
+        assert_eq!(text, expected, "BYOC_BLESS=1 renews the table");
+    }
+    // Outside of configurations, only these features are unsupported, and no field is ignored.
+    for message in MESSAGES.iter().take_while(|message| message.name != "ModelInstanceGroup") {
+        for field in message.fields {
+            let is_known = exception(field.state).is_none_or(|(state, reason)| {
+                let features = ["CUDA shared memory", "tracing", "streaming", "sequences"];
+                state == "refused" && features.iter().any(|feature| reason.starts_with(feature))
+            });
+            assert!(is_known, "{}: {field:?}", message.name);
         }
-        if message.starts_with("Cuda") || message.starts_with("Trace") || message.starts_with("ModelStream") {
-            assert!(compiled.is_none(), "{message}");
-        }
+    }
+}
+
+#[test]
+fn every_method_is_served_or_refused() {
+    let server = serve(&["relu"], &["--allow-control", "--allow-shared-memory"]);
+    let mut client = GrpcClient::connect(server.grpc);
+    let lines = include_str!("../../inference.proto").lines();
+    let methods: Vec<&str> = lines.filter_map(|line| line.trim().strip_prefix("rpc ")?.split('(').next()).collect();
+    assert_eq!(methods.len(), 20);
+    for method in methods {
+        let is_refused = ["Request", "Response"].iter().any(|suffix| {
+            let first = fields(&format!("{method}{suffix}")).and_then(|fields| fields.first());
+            first.is_some_and(|field| matches!(field.state, State::Refused(_)))
+        });
+        let response = client.call(&format!("/inference.GRPCInferenceService/{method}"), &[], frame(&[]));
+        let refusal = response.err().filter(|error| error.code == 12);
+        assert_eq!(refusal.is_some(), is_refused, "{method}: {refusal:?}");
+        assert!(refusal.is_none_or(|error| !error.message.contains("expected a method")), "{method}");
     }
 }
 
 /// Adds the fields of an encoded message to the set `keys_seen`.
-fn walk(page: &Page, message: &str, mut bytes: Bytes, keys_seen: &mut BTreeSet<String>) {
+fn walk(message: &str, mut bytes: Bytes, keys_seen: &mut BTreeSet<String>) {
     while bytes.has_remaining() {
         let (number, wire) = decode_key(&mut bytes).unwrap();
         let value = match wire {
@@ -193,14 +113,10 @@ fn walk(page: &Page, message: &str, mut bytes: Bytes, keys_seen: &mut BTreeSet<S
             }
             other => panic!("{message}: unexpected wire type {other:?}"),
         };
-        let Some(field) = page.messages[message].iter().find(|field| field.number == number) else {
-            assert!(message == "ModelMetadataResponse" && number == 6, "{message}: unknown field {number}");
-            continue;
-        };
+        let field = fields(message).unwrap().iter().find(|field| field.number == number).unwrap();
         keys_seen.insert(format!("{message}.{}", field.name));
-        if let Some(inner) = field.ty.strip_prefix("map<") {
-            let (_, value_type) = inner.trim_end_matches('>').split_once(", ").unwrap();
-            if page.messages.contains_key(value_type) {
+        if let Some((_, value_type)) = field.map_types() {
+            if fields(value_type).is_some() {
                 let mut entry = value;
                 while entry.has_remaining() {
                     let (number, wire) = decode_key(&mut entry).unwrap();
@@ -211,15 +127,14 @@ fn walk(page: &Page, message: &str, mut bytes: Bytes, keys_seen: &mut BTreeSet<S
                     let length = decode_varint(&mut entry).unwrap() as usize;
                     let part = entry.split_to(length);
                     if number == 2 {
-                        walk(page, value_type, part, keys_seen);
+                        walk(value_type, part, keys_seen);
                     }
                 }
             }
             continue;
         }
-        let inner = field.ty.strip_prefix("repeated ").unwrap_or(&field.ty);
-        if page.messages.contains_key(inner) {
-            walk(page, inner, value, keys_seen);
+        if fields(field.element()).is_some() {
+            walk(field.element(), value, keys_seen);
         }
     }
 }
@@ -272,7 +187,6 @@ fn server() -> RunningServer {
 
 /// Client that records the fields that occur in responses, and the request fields that affect responses.
 struct Recorder {
-    page: Page,
     client: GrpcClient,
     keys_seen: BTreeSet<String>,
 }
@@ -286,10 +200,7 @@ impl Recorder {
     /// Records the fields of a response.
     fn record(&mut self, method: &str, request: &impl Message) {
         let response = self.call(method, request).unwrap();
-        // Only KServe's version of these responses has fields.
-        if !method.starts_with("RepositoryModel") {
-            walk(&self.page, &format!("{method}Response"), response, &mut self.keys_seen);
-        }
+        walk(&format!("{method}Response"), response, &mut self.keys_seen);
     }
 
     /// Records the field in which two requests differ, after checking that the responses differ.
@@ -324,18 +235,20 @@ fn region(name: &str, size: i64) -> [(&'static str, ParameterChoice); 2] {
 fn every_served_field_is_written_or_has_an_effect() {
     let server = server();
     let client = GrpcClient::connect(server.grpc);
-    let mut calls = Recorder { page: Page::read(), client, keys_seen: BTreeSet::new() };
+    let mut calls = Recorder { client, keys_seen: BTreeSet::new() };
     infer_fields(&mut calls);
     model_fields(&mut calls);
     repository_fields(&mut calls);
     memory_and_log_fields(&mut calls);
-    let documented_keys = calls.page.keys("served");
-    let always_zero = |key: &&String| {
-        let (message, name) = key.rsplit_once('.').unwrap();
-        calls.page.messages[message].iter().any(|field| field.name == name && field.note == "0")
-    };
-    let missing_keys: Vec<&String> =
-        documented_keys.difference(&calls.keys_seen).filter(|key| !always_zero(key)).collect();
+    let documented_keys: BTreeSet<String> = MESSAGES
+        .iter()
+        .flat_map(|message| message.fields.iter().map(move |field| (message.name, field)))
+        .filter(|(_, field)| field.state == State::Served)
+        .map(|(message, field)| format!("{message}.{}", field.name))
+        .collect();
+    let missing_keys = documented_keys.difference(&calls.keys_seen);
+    // The number of the only memory is 0.
+    let missing_keys: Vec<&String> = missing_keys.filter(|key| *key != "MemoryUsage.id").collect();
     let unexpected_keys: Vec<&String> = calls.keys_seen.difference(&documented_keys).collect();
     // The message is present without a value: false is the default, and true is refused.
     let unexpected_keys: Vec<_> =
@@ -507,7 +420,7 @@ fn repository_fields(calls: &mut Recorder) {
     let artifact = byoc::Compilation::new(&session, source, &options).unwrap().to_bytes().unwrap();
     let file = RepositoryParameterChoice::Bytes(artifact.into());
     let file_request = with_parameter(&load_request, "file:1/model.byoc", file);
-    calls.call("RepositoryModelLoad", &file_request).unwrap();
+    calls.record("RepositoryModelLoad", &file_request);
     calls.assert_differ("ModelRepositoryParameter.bytes_param", "RepositoryModelLoad", &file_request, &load_request);
     let invalid_request =
         with_parameter(&repository_request("", "relu"), "config", Text("{\"max_batch_size\": -1}".into()));
@@ -591,7 +504,6 @@ fn memory_and_log_fields(calls: &mut Recorder) {
 
 #[test]
 fn refused_and_ignored_fields_of_configurations() {
-    let page = Page::read();
     let dir = tempfile::tempdir().unwrap();
     write(&dir.path().join("m/1/model.relay"), "relu");
     let server = serve_repository(dir, &["--allow-control"]);
@@ -600,17 +512,17 @@ fn refused_and_ignored_fields_of_configurations() {
         let body = json!({"parameters": {"config": config.to_string()}});
         client.post("/v2/repository/models/m/load", &body)
     };
-    for message in &page.configuration {
-        for field in page.messages[message].iter().filter(|field| field.state != "served") {
-            let value = match field.ty.as_str() {
+    for message in configuration() {
+        for field in message.fields.iter().filter(|field| field.state != State::Served) {
+            let value = match field.ty {
                 "bool" => json!(true),
                 "string" => json!("x"),
                 repeated if repeated.starts_with("repeated") => json!([{}]),
                 map if map.starts_with("map") => json!({"a": "b"}),
                 _ => json!({"a": 1}),
             };
-            let fields = json!({field.name.clone(): value});
-            let config = match message.as_str() {
+            let fields = json!({field.name: value});
+            let config = match message.name {
                 "ModelConfig" => fields,
                 "ModelInput" => json!({"input": [fields]}),
                 "ModelOutput" => json!({"output": [fields]}),
@@ -619,13 +531,13 @@ fn refused_and_ignored_fields_of_configurations() {
                 other => panic!("{other}: expected a message of the model configuration"),
             };
             let reply = load(&config);
-            if field.state == "ignored" {
+            if matches!(field.state, State::Ignored(_)) {
                 reply.ok();
                 continue;
             }
             assert!(reply.json()["code"] == "E0803", "{config}");
             let text = reply.error(400);
-            assert!(text.contains(&field.name) && text.contains("byoc serve does not support"), "{config}: {text}");
+            assert!(text.contains(field.name) && text.contains("byoc serve does not support"), "{config}: {text}");
         }
     }
     let text = load(&json!({"instance_group": [{"kind": "KIND_GPU"}]})).error(400);
@@ -634,7 +546,7 @@ fn refused_and_ignored_fields_of_configurations() {
 
 #[test]
 fn fields_of_http_are_written_or_have_an_effect() {
-    let page = Page::read();
+    let page_rows = http_rows();
     let server = server();
     let object = Object::new(64);
     let mut client = server.client();
@@ -678,7 +590,7 @@ fn fields_of_http_are_written_or_have_an_effect() {
         r["outputs"] = json!([{"name": "output_0", "parameters": {"classification": 1}}]);
     });
     let rows = |state: &str| -> BTreeSet<(String, String)> {
-        let rows = page.http.iter().filter(|row| row[2] == state);
+        let rows = page_rows.iter().filter(|row| row[2] == state);
         rows.map(|[object, field, _]| (object.clone(), field.clone())).collect()
     };
     assert_eq!(fields_seen, rows("served"));

@@ -5,7 +5,8 @@ use crate::models::{model, serve, serve_repository, write};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use byoc_serve::proto::{
-    ModelRepositoryParameter, RepositoryModelRequest, RepositoryModelResponse, RepositoryParameterChoice,
+    ModelRepositoryParameter, RepositoryModelLoadResponse, RepositoryModelRequest, RepositoryModelUnloadResponse,
+    RepositoryParameterChoice,
 };
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,7 +34,7 @@ fn control_is_off_unless_allowed() {
     client.request("POST", "/v2/repository/models/relu/load", &[], large.as_bytes()).error(503);
     let request = RepositoryModelRequest { model_name: "relu".into(), ..RepositoryModelRequest::default() };
     assert_eq!(
-        call::<_, RepositoryModelResponse>(server.grpc, "RepositoryModelUnload", &request).unwrap_err().code,
+        call::<_, RepositoryModelUnloadResponse>(server.grpc, "RepositoryModelUnload", &request).unwrap_err().code,
         14
     );
     client.get("/v2/models/relu/ready").ok();
@@ -117,10 +118,10 @@ fn load_and_unload_in_both_dialects() {
             model_name: unload_name.into(),
             ..RepositoryModelRequest::default()
         };
-        let response: RepositoryModelResponse = call(server.grpc, "RepositoryModelLoad", &request).unwrap();
-        assert_eq!((response.model_name.as_str(), response.done), ("m", true));
+        let response: RepositoryModelLoadResponse = call(server.grpc, "RepositoryModelLoad", &request).unwrap();
+        assert_eq!((response.model_name.as_str(), response.is_loaded), ("m", true));
         client.get("/v2/models/m/ready").ok();
-        call::<_, RepositoryModelResponse>(server.grpc, "RepositoryModelUnload", &request).unwrap();
+        call::<_, RepositoryModelUnloadResponse>(server.grpc, "RepositoryModelUnload", &request).unwrap();
     }
     for name in ["nope", "..", "a%2fb", "%2e%2e%2fm"] {
         for verb in ["load", "unload"] {
@@ -169,7 +170,7 @@ fn a_client_sends_a_model_and_its_configuration() {
     let param = |parameter_choice| ModelRepositoryParameter { choice: Some(parameter_choice) };
     request.parameters.insert("config".into(), param(RepositoryParameterChoice::Text(own_config.to_string())));
     request.parameters.insert("file:1/model.byoc".into(), param(RepositoryParameterChoice::Bytes(artifact.into())));
-    call::<_, RepositoryModelResponse>(server.grpc, "RepositoryModelLoad", &request).unwrap();
+    call::<_, RepositoryModelLoadResponse>(server.grpc, "RepositoryModelLoad", &request).unwrap();
     client.get("/v2/models/again/ready").ok();
 }
 

@@ -6,7 +6,7 @@
 use super::frames::{Infix, ParseFrame, State, Target};
 use super::tokens::shorten;
 use super::{Kind, Parser, Result, Token};
-use crate::diag::{Diagnostic, Span, codes, nearest};
+use crate::diag::{Diagnostic, Span, codes, nearest, plural};
 use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, ExprList, Type};
 use crate::op;
 use std::sync::Arc;
@@ -264,8 +264,8 @@ impl Parser<'_> {
                 Diagnostic::error(
                     codes::types::BAD_ARITY,
                     format!(
-                        "{name}: expected {expected} argument{} and no attributes, found {} and {}",
-                        if expected == 1 { "" } else { "s" },
+                        "{name}: expected {} and no attributes, found {} and {}",
+                        plural(expected, "argument"),
                         args.len(),
                         attrs.len()
                     ),

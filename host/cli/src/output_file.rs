@@ -1,7 +1,7 @@
 //! Output files of a command. One of them may be standard output, given as `-`; everything else the command prints then
 //! goes to standard error.
 
-use super::out;
+use super::stdout;
 use byoc::io;
 use byoc_ir::diag::{Diagnostic, codes};
 use std::fs::File;
@@ -21,7 +21,7 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::result::Resu
     for path in paths {
         if !is_stdout(path) {
             io::check_writable(path)?;
-        } else if !out::reserve() {
+        } else if !stdout::reserve() {
             let message = "expected at most one file on standard output, found two";
             return Err(
                 Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("write the other output to a file")
@@ -39,8 +39,8 @@ pub fn write(path: &Path, write_contents: impl FnOnce(&mut File) -> Result<()>) 
     if !is_stdout(path) {
         return io::write_atomically(path, write_contents);
     }
-    match out::with_stdout(|stdout| io::write_through(stdout, write_contents)) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => out::OutputError::from(error).end(),
-        write_result => write_result.map_err(|error| out::write_error(&error)),
+    match stdout::with_stdout(|stdout| io::write_through(stdout, write_contents)) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => stdout::OutputError::from(error).end(),
+        write_result => write_result.map_err(|error| stdout::write_error(&error)),
     }
 }

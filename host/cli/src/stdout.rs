@@ -29,23 +29,23 @@ pub fn reserve() -> bool {
 
 /// Prints on standard output.
 macro_rules! print {
-    ($($text:tt)*) => { $crate::out::write(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::stdout::write(format_args!($($text)*)) };
 }
 
 /// Prints a line on standard output.
 macro_rules! println {
-    () => { $crate::out::write(format_args!("\n")) };
-    ($($text:tt)*) => { $crate::out::write(format_args!("{}\n", format_args!($($text)*))) };
+    () => { $crate::stdout::write(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::stdout::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 /// Prints on standard error.
 macro_rules! eprint {
-    ($($text:tt)*) => { $crate::out::write_stderr(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::stdout::write_stderr(format_args!($($text)*)) };
 }
 
 /// Prints a line on standard error.
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::out::write_stderr(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::stdout::write_stderr(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 /// Output that was not completed. [`OutputError::end`] uses it as the payload when unwinding to the start of the command.

@@ -4,8 +4,8 @@
 //! have no such options, so the library interfaces replace the options listed in [`ROWS`] with the equivalent calls.
 //! Texts that have not reached an interface, including those in artifacts, stay in command-line notation.
 
-use super::Diagnostic;
-use crate::escape;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::escape;
 use std::borrow::Cow;
 
 /// User interface of the project.
@@ -195,18 +195,16 @@ impl Interface {
         }
         Cow::Owned(output)
     }
-}
 
-impl Diagnostic {
-    /// Returns the diagnostic translated for an interface. Its texts become exceptions, error objects and log lines, so
-    /// what a terminal would interpret is escaped.
-    pub fn in_interface(&self, interface: Interface) -> Diagnostic {
-        let lines = |text: &String| escape::lines(&interface.words(text)).into_owned();
+    /// Translates a diagnostic. Its texts become exceptions, error objects and log lines, so what a terminal would
+    /// interpret is escaped.
+    pub fn diagnostic(self, diagnostic: &Diagnostic) -> Diagnostic {
+        let lines = |text: &String| escape::lines(&self.words(text)).into_owned();
         Diagnostic {
-            message: escape::line(&interface.words(&self.message)).into_owned(),
-            notes: self.notes.iter().map(lines).collect(),
-            help: self.help.as_ref().map(lines),
-            ..self.clone()
+            message: escape::line(&self.words(&diagnostic.message)).into_owned(),
+            notes: diagnostic.notes.iter().map(lines).collect(),
+            help: diagnostic.help.as_ref().map(lines),
+            ..diagnostic.clone()
         }
     }
 }
@@ -214,7 +212,7 @@ impl Diagnostic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diag::Code;
+    use byoc_ir::diag::Code;
 
     #[test]
     fn texts_for_other_programs_are_escaped() {
@@ -226,7 +224,7 @@ mod tests {
             .note(format!("c\nd{escaped}"))
             .help(format!("e\nf{escaped}"));
         for interface in [Interface::CommandLine, Interface::Rust, Interface::C, Interface::Python] {
-            assert_eq!(diagnostic.in_interface(interface), expected);
+            assert_eq!(interface.diagnostic(&diagnostic), expected);
         }
     }
 

@@ -1,19 +1,27 @@
-"""Comparison of the documented protocol fields with the message descriptors of a client."""
+"""Comparison of the protocol's fields in the server's file with the message descriptors of a client."""
 
 import pathlib
 import re
 
-PAGE = pathlib.Path(__file__).resolve().parents[4] / "docs/serve-conformance.md"
+PROTO = pathlib.Path(__file__).resolve().parents[2] / "inference.proto"
 
 
-def fields_of_page():
-    """Returns the number and the type of each documented field, by message and field name."""
-    messages, fields = {}, None
-    for line in PAGE.read_text().splitlines():
-        if line.startswith("### "):
-            fields = messages.setdefault(line[4:], {})
-        elif match := re.match(r"\| (\d+) \| (\w+) \| `([^`]+)` \|", line):
-            fields[match[2]] = (int(match[1]), match[3])
+def fields_of_file(kserve=False):
+    """Returns the number and the type of each field, by message and field name, of Triton's or of KServe's messages."""
+    messages, path = {}, []
+    for line in PROTO.read_text().splitlines():
+        code, _, comment = line.partition("//")
+        code, is_kserve = code.strip(), comment.startswith(" KServe")
+        if match := re.match(r"(\w+) (\w+) \{(\})?", code):
+            path.append(match[2] if match[1] in ("message", "enum") else None)
+            if match[1] == "message" and "not read" not in comment:
+                messages[".".join(path)] = {}
+            if match[3]:
+                path.pop()
+        elif code == "}":
+            path.pop()
+        elif path and (match := re.match(r"(.+) (\w+) = (\d+);", code)) and (kserve or not is_kserve):
+            messages[".".join(filter(None, path))][match[2]] = (int(match[3]), match[1])
     return messages
 
 
