@@ -431,9 +431,26 @@ pub struct SourceArgs {
     /// Symbol of the region to print; all regions by default.
     #[arg(long, value_name = "S")]
     pub symbol: Option<String>,
+    /// What to print: the operators that share a loop nest, the nests, the nests as their schedules transform them, or
+    /// the generated code. Stages before the text exist for backends that generate loop nests.
+    #[arg(long, value_name = "STAGE", value_enum, default_value_t = SourceStage::Text)]
+    pub stage: SourceStage,
     /// Compilation options.
     #[command(flatten)]
     pub build: BuildArgs,
+}
+
+/// Stage of a region on the way to its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SourceStage {
+    /// Groups of operators, each of which becomes a loop nest.
+    Group,
+    /// Loop nests.
+    Nest,
+    /// Steps of each schedule, and the nests that they make.
+    Schedule,
+    /// Generated code.
+    Text,
 }
 
 /// Arguments of `byoc inspect`.

@@ -1,6 +1,6 @@
 //! `byoc compile`: builds an artifact, or prints a stage of the compilation.
 
-use super::args::{BuildArgs, CompileArgs, DimChoice, SourceArgs, Stage};
+use super::args::{BuildArgs, CompileArgs, DimChoice, SourceArgs, SourceStage, Stage};
 use super::inspect::blob_constant_size;
 use super::ready::{self, Request};
 use super::{escape, models_out, output_file, render};
@@ -13,6 +13,7 @@ use byoc::runtime::error::Failure;
 use byoc_ir::diag::{Diagnostic, codes, nearest, plural};
 use byoc_ir::ir::Module;
 use byoc_ir::text::{PrintOptions, print};
+use clap::ValueEnum;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
         Some(Stage::RegionJson) => {
             export::region_json(&build_output.partitioned)?.iter().for_each(|g| println!("{g:#}"))
         }
-        Some(Stage::Source) => print_source(&build_output.compiled, None)?,
+        Some(Stage::Source) => print_source(&build_output.compiled, None, None)?,
         Some(Stage::Onnx) | None => {}
     }
     if let Some(path) = args.output.as_ref().filter(|_| args.emit.is_none()) {
@@ -155,22 +156,30 @@ fn print_module(module: &Module) -> Result<(), Failure> {
 
 /// Runs `byoc source`.
 pub fn run_source(args: &SourceArgs) -> Result<ExitCode, Failure> {
-    let compiled = compile_or_open(&args.model, &args.build)?;
-    print_source(&compiled, args.symbol.as_deref())?;
+    let stage = args.stage.to_possible_value().map(|value| value.get_name().to_owned());
+    let stage = stage.filter(|_| args.stage != SourceStage::Text);
+    if let (Some(stage), true) = (&stage, ready::is_artifact(&args.model)) {
+        let message = format!("stage {stage}: expected a model, found an artifact, which holds generated code alone");
+        let diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
+        return Err(diagnostic.help("name the model that the artifact was compiled from").into());
+    }
+    let compiled = compile_or_open(&args.model, &args.build, stage.clone())?;
+    print_source(&compiled, args.symbol.as_deref(), stage.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn compile_or_open(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure> {
+fn compile_or_open(model: &Path, build: &BuildArgs, stage: Option<String>) -> Result<Compiled, Failure> {
     if ready::is_artifact(model) {
         return Ok(artifact::open(model)?.into_compiled());
     }
     let mut request = Request::new(build)?;
-    request.options.source = true;
+    (request.options.source, request.options.stage) = (true, stage);
     Ok(request.build(model, &ready::recorded_alone(model)?)?.compiled)
 }
 
-/// Prints the source of the region `symbol`, or of all regions. Regions without source are reported on standard error.
-fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure> {
+/// Prints the source of the region `symbol`, or of all regions, or a stage before it. Regions without it are reported on
+/// standard error.
+fn print_source(compiled: &Compiled, symbol: Option<&str>, stage: Option<&str>) -> Result<(), Failure> {
     let regions: Vec<_> = compiled.regions.iter().flatten().collect();
     let selected_regions: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
     if let (Some(symbol), true) = (symbol, selected_regions.is_empty()) {
@@ -189,11 +198,13 @@ fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure
             .into());
     }
     for region in selected_regions {
-        match &region.source {
+        let source = region.source.as_ref().filter(|source| stage.is_none_or(|stage| source.language == stage));
+        match source {
             Some(source) => print!("{}", escape::lines(&source.text)),
             None => {
                 let (symbol, backend) = (escape::line(&region.symbol), escape::line(&region.backend));
-                eprintln!("region {symbol} of {backend}: the backend provides no source");
+                let missing = stage.map_or("source".to_owned(), |stage| format!("stage \"{stage}\""));
+                eprintln!("region {symbol} of {backend}: the backend provides no {missing}");
             }
         }
     }

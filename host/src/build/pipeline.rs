@@ -56,6 +56,8 @@ pub struct BuildOptions {
     pub time_passes: bool,
     /// True to request the source of every region from code generators, regardless of its size.
     pub source: bool,
+    /// Stage before the text that code generators show in place of the source, if they have such stages.
+    pub stage: Option<String>,
     /// True to request regions as self-contained C99 programs from code generators; see `docs/boundary.md`.
     pub program: bool,
     /// True if backends receive only the regions that the module already has.
@@ -229,6 +231,9 @@ pub fn build(
     }
     let mut code_options = plugin::options(options.cache_dir.as_deref(), None);
     code_options["source"] = options.source.into();
+    if let Some(stage) = &options.stage {
+        code_options["stage"] = stage.as_str().into();
+    }
     if options.program {
         code_options["program"] = "c".into();
     }

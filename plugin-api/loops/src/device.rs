@@ -8,6 +8,7 @@ use crate::lower::{PackedConstant, lower};
 use crate::nest::Place;
 use crate::packing::Packing;
 use crate::print::opencl;
+use crate::stage::{self, Stage};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::RegionIr;
 use std::collections::BTreeMap;
@@ -71,7 +72,8 @@ pub fn kernels(ir: &RegionIr<'_>, title: &str, device: Device, align: i64) -> Re
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut list = format!("/* {}. Launches, in order:\n\n", title.replace("*/", ""));
     for phase in &lowering.phases {
-        let Some((text, grid)) = opencl::kernel(phase).zip(phase.grid) else { continue };
+        let Some((function, grid)) = phase.functions.last().zip(phase.grid) else { continue };
+        let text = opencl::kernel(function, grid);
         let comment = phase.comment.join("\n   ");
         let [x, y, z] = grid.local;
         let key = format!("{} {x} {y} {z} {}", phase.kind, text.definition);
@@ -132,6 +134,16 @@ pub fn kernels(ir: &RegionIr<'_>, title: &str, device: Device, align: i64) -> Re
         definitions.join("\n")
     );
     Ok(result)
+}
+
+/// Returns a stage of a region before the text of its kernels.
+///
+/// # Errors
+/// If code generation does not support an operator, its types or its attributes.
+pub fn stage(ir: &RegionIr<'_>, device: Device, stage: Stage) -> Result<String, String> {
+    let externals = Externals::default();
+    let grouping = Grouping::new(ir, Fusion::Vectors, &externals);
+    Ok(stage::text(&lower(ir, &grouping, "region", Form::Device(device), &externals)?, stage))
 }
 
 /// Returns true if kernels compute values of an element type.

@@ -6,8 +6,6 @@
 
 use crate::nest::stmt::{Grid, visit};
 use crate::nest::{Expr, Stmt, Ty};
-use crate::print::c_types::value_type;
-use crate::print::opencl;
 use byoc_plugin_api::DType;
 
 /// Form of the generated code.
@@ -25,14 +23,6 @@ impl Form {
     /// Returns the number of tasks in this form: `tasks` for a region, 1 for any other form.
     pub fn tasks(self, tasks: i64) -> i64 {
         if self == Form::Tasks { tasks } else { 1 }
-    }
-
-    /// Returns true if the form computes values of an element type.
-    pub fn computes(self, dtype: DType) -> bool {
-        match self {
-            Form::Device(_) => opencl::value_type(dtype).is_some(),
-            _ => value_type(dtype).is_some(),
-        }
     }
 }
 
@@ -102,6 +92,12 @@ fn is_lanewise(value: &Expr, var: &str) -> bool {
     match value {
         Expr::Load(_, dtype, index) => *dtype == DType::F32 && matches!(index.coefficient(var), Some(0 | 1)),
         Expr::Name(name) => name != var,
+        // A comparison of vectors gives masks, which only a choice reads.
+        Expr::Binary(infix, _) if infix.sign().1 <= 8 => false,
+        Expr::Select(operands) => {
+            let [condition, chosen @ ..] = &**operands;
+            is_lane_condition(condition, var) && chosen.iter().all(|operand| is_lanewise(operand, var))
+        }
         // A reduction of a row, and a comparison of indices, have one value for all lanes.
         Expr::Call(..) | Expr::Cast(..) => !value.reads(var),
         Expr::Convert { from, to, .. } if (*from, *to) != (DType::F32, DType::F32) => false,
@@ -157,5 +153,15 @@ impl Machine {
     /// Returns the machine of a target; `None` for an unknown name.
     pub fn of_target(name: &str) -> Option<Machine> {
         Machine::TARGETS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
+    }
+}
+
+/// Returns true if a condition can be tested for several values of the index `var` at once.
+fn is_lane_condition(condition: &Expr, var: &str) -> bool {
+    match condition {
+        Expr::Binary(infix, operands) if infix.sign().1 <= 8 => {
+            operands.iter().all(|operand| is_lane_condition(operand, var))
+        }
+        operand => is_lanewise(operand, var),
     }
 }

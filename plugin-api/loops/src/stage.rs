@@ -6,7 +6,7 @@ use crate::lower::{Lowering, Phase};
 use crate::print::Printer;
 use crate::print::c::C;
 use byoc_plugin_support::region::OpId;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::str::FromStr;
 
 /// Stage of a region between its graph and its text.
@@ -30,6 +30,16 @@ impl FromStr for Stage {
             "schedule" => Ok(Stage::Schedule),
             _ => Err(()),
         }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::Group => "group",
+            Stage::Nest => "nest",
+            Stage::Schedule => "schedule",
+        })
     }
 }
 

@@ -2,6 +2,22 @@
 
 use byoc_plugin_api::{Constant, DType};
 
+/// Element types of a contraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Types {
+    /// Type of `a`.
+    pub a: DType,
+    /// Type of `b`.
+    pub b: DType,
+    /// Type of the sums.
+    pub sum: DType,
+}
+
+impl Types {
+    /// Contraction in float32.
+    pub const FLOAT: Types = Types { a: DType::F32, b: DType::F32, sum: DType::F32 };
+}
+
 /// Returns the computation type of an element type: float32 for float16, which exists only in memory.
 pub fn computed(dtype: DType) -> DType {
     if dtype == DType::F16 { DType::F32 } else { dtype }

@@ -9,6 +9,7 @@ use byoc_loops::group::{Fusion, Grouping};
 use byoc_loops::lower::lower;
 use byoc_loops::operators::views::is_view_op;
 use byoc_loops::source::{Source, kept_constants, source};
+use byoc_loops::stage::{self, Stage};
 use byoc_plugin_api as api;
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
@@ -40,6 +41,14 @@ fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Res
     let constants_in_place = kept_constants(&source.text);
     let dims = |values: &[Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();
     Ok(GeneratedCode { constants_in_place, inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
+}
+
+/// Returns a stage of a region before its text.
+fn stage_text(graph: &api::Graph, constants: &[api::Constant], stage: Stage) -> std::result::Result<String, String> {
+    let ir = RegionIr::new(graph, constants).map_err(|error| error.detail)?;
+    let externals = Externals::default();
+    let grouping = Grouping::new(&ir, Fusion::Always, &externals);
+    Ok(stage::text(&lower(&ir, &grouping, &sanitize(&graph.symbol), Form::Tasks, &externals)?, stage))
 }
 
 /// Replaces characters that a C identifier must not contain.
@@ -129,6 +138,10 @@ impl Codegen for CCompiler {
             compiled_region.metadata.push(Attr::new("program_workspace", program.workspace));
             compiled_region.metadata.push(Attr::new("program_constant_bytes", program.constant_bytes as i64));
             compiled_region.source = Some(api::Source { language: "c".into(), text: program.text.into() }).into();
+        }
+        if let Some(Ok(stage)) = region.options["stage"].as_str().map(str::parse::<Stage>) {
+            let text = stage_text(region.graph, region.constants, stage)?;
+            compiled_region.source = Some(api::Source { language: stage.to_string().into(), text: text.into() }).into();
         }
         let workspace = generated_code.source.workspace;
         compiled_region.notes.push(

@@ -5,6 +5,7 @@ use crate::program::{PackedConstant, Program};
 use crate::{blob, lower, open, support, widen};
 use byoc_loops::operators::PATTERNS;
 use byoc_loops::operators::views::is_view_op;
+use byoc_loops::stage::Stage;
 use byoc_plugin_api::{
     Attr, BackendOption, Candidate, CandidateKind, Codegen, CompiledRegion, Constant, DEVICES_KEY, Description,
     DeviceInfo, Estimate, Graph, RefusalCode, Region, Result, Verdict,
@@ -153,6 +154,15 @@ impl Codegen for OpenCl {
         compiled_region.notes.push(note.into());
         compiled_region.metadata.push(Attr::new("device", program.device.as_str()));
         compiled_region.metadata.push(Attr::new("own_threads", true));
+        if let Some(Ok(stage)) = region.options["stage"].as_str().map(str::parse::<Stage>) {
+            let closed_graph = match open::is_open(region.graph) {
+                true => Some(open::example(region.graph)?),
+                false => None,
+            };
+            let graph = closed_graph.as_ref().unwrap_or(region.graph);
+            let text = lower::stage(graph, region.constants, &traits, stage)?;
+            return Ok(compiled_region.with_source(&stage.to_string(), text));
+        }
         Ok(compiled_region.with_source("cl", program.source))
     }
 }

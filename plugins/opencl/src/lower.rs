@@ -2,12 +2,32 @@
 
 use crate::device::Traits;
 use crate::program::{ALIGNMENT, Buffer, Edge, Kernel, Launch, PackedConstant, Place, Program};
+use crate::widen;
 use byoc_loops::device::{self, Kernels};
 use byoc_loops::form::Device;
 use byoc_loops::nest;
-use byoc_plugin_api::{Graph, RefusalCode, Signature};
+use byoc_loops::stage::Stage;
+use byoc_plugin_api::{Constant, Graph, RefusalCode, Signature};
 use byoc_plugin_support::refusal::CompileError;
 use byoc_plugin_support::region::RegionIr;
+
+/// Returns a stage of a region before its kernels.
+///
+/// # Errors
+/// If the graph is invalid, or no kernel supports an operator.
+pub fn stage(graph: &Graph, constants: &[Constant], traits: &Traits, stage: Stage) -> Result<String, CompileError> {
+    let (graph, constants) = (widen::graph(graph, constants.len())?, widen::constants(constants));
+    let ir = RegionIr::new(&graph, &constants)?;
+    device::stage(&ir, tuned(traits), stage).map_err(refused)
+}
+
+fn tuned(traits: &Traits) -> Device {
+    Device { width: traits.width, local_memory: traits.uses_local_memory }
+}
+
+fn refused(detail: String) -> CompileError {
+    CompileError::new(RefusalCode::UnsupportedAttr, detail)
+}
 
 /// Lowers a region to a program.
 ///
@@ -15,10 +35,8 @@ use byoc_plugin_support::region::RegionIr;
 /// If no kernel supports an operator with its element types, shapes and attributes.
 pub fn lower(graph: &Graph, ir: &RegionIr<'_>, traits: &Traits) -> Result<Program, CompileError> {
     let title = format!("{}, for {}", graph.symbol, traits.name);
-    let device = Device { width: traits.width, local_memory: traits.uses_local_memory };
-    let refused = |detail| CompileError::new(RefusalCode::UnsupportedAttr, detail);
     let Kernels { kernels, launches, packed, buffers, arena, source } =
-        device::kernels(ir, &title, device, ALIGNMENT as i64).map_err(refused)?;
+        device::kernels(ir, &title, tuned(traits), ALIGNMENT as i64).map_err(refused)?;
     let edge = |value: &_| Edge {
         shape: ir.shape(*value).iter().map(|&dim| dim as usize).collect(),
         element: ir.val(*value).dtype.size(),

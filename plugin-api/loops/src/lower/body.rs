@@ -92,7 +92,7 @@ impl<'p> Lowering<'p, '_> {
                 args.push(Expr::from(&*name));
             }
             let dtype = self.ir.val(op.outputs[0]).dtype;
-            let value = expression(self.ir, op, &args).filter(|_| self.form.computes(dtype));
+            let value = expression(self.ir, op, &args).filter(|_| self.computes(dtype));
             let value = value
                 .ok_or_else(|| format!("{}: unsupported element type {}", op.name, self.ir.val(op.inputs[0]).dtype))?;
             let name = format!("t{}", body.lines.len());

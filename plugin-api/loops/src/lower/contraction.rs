@@ -7,57 +7,17 @@
 //! The forms differ in how a tile is computed: tasks of a region here, programs in `direct`, devices in `registers` and
 //! `shared`.
 
-use super::depthwise::product;
 use super::panels::{Operand, Width};
+use super::tile::{Tile, dispatch, product};
 use super::{Lowering, Phase};
 use crate::form::Form;
-use crate::nest::body::LoopBody;
+use crate::nest::Step;
 use crate::nest::transform::{decode, nest, share};
-use crate::nest::{Expr, Function, Loop, Memory, Mode, Parameter, Place, Reduce, Stmt, element, indices, numbered};
+use crate::nest::{Expr, Function, Loop, Memory, Parameter, Place, Reduce, Stmt, element, indices, numbered};
 use crate::packing::Packing;
 use crate::schedule::contraction::{Contraction, Schedule, Tasks};
-use crate::schedule::{LANES, Step, round_up};
+use crate::schedule::{LANES, round_up};
 use byoc_plugin_api::DType;
-
-/// Tile in the local array `t`, to which the elementwise operators of a group are applied.
-pub struct Tile<'b> {
-    /// Operators, over the index space of the contraction.
-    pub body: &'b LoopBody,
-    /// Names of the indices.
-    pub vars: &'b [String],
-    /// Number of elements of `t` between rows.
-    pub stride: Expr,
-    /// Number of rows, from `row` on.
-    pub rows: Expr,
-    /// Number of columns, from `column` on.
-    pub columns: Expr,
-    /// Type of the sums.
-    pub sum: DType,
-}
-
-impl Tile<'_> {
-    /// Returns the loops over the tile.
-    pub fn finish(&self) -> Stmt {
-        let rank = self.vars.len();
-        let at = Expr::name("i") * self.stride.clone() + Expr::name("j");
-        let mut point = vec![
-            Stmt::index(&self.vars[rank - 1], Expr::name("column") + Expr::name("j")),
-            Stmt::value("acc", self.sum, Expr::load("t", self.sum, at)),
-        ];
-        point.extend(self.body.statements(&indices(self.vars)));
-        let columns = Loop::new("j", self.columns.clone(), point).mode(Mode::Simd);
-        let row = Stmt::index(&self.vars[rank - 2], Expr::name("row") + Expr::name("i"));
-        Loop::new("i", self.rows.clone(), vec![row, columns.into()]).into()
-    }
-}
-
-/// Returns a branch: the first of `cases` whose condition holds; the last one has none.
-pub fn dispatch(cases: Vec<(Option<Expr>, Vec<Stmt>)>) -> Vec<Stmt> {
-    cases.into_iter().rev().fold(Vec::new(), |otherwise, (condition, then)| match condition {
-        Some(condition) => vec![Stmt::If { condition, then, otherwise }],
-        None => then,
-    })
-}
 
 impl Contraction {
     /// Returns the second operand, with the groups that have a matrix of their own outside of the panels.
@@ -149,11 +109,12 @@ impl Lowering<'_, '_> {
         let group_count: i64 = body.domain[..groups].iter().product();
         let Tasks { groups: group_tasks, rows: row_tasks, columns: column_tasks } = schedule.tasks;
         let padded_columns = round_up(columns, LANES);
-        let name = self.phase_after_packing(c.b);
+        let operand = c.operand(padded_columns);
+        let name = self.phase_after_packing(&operand);
         let [mr, nr, tail, row_tail] =
             ["mr", "nr", "tail", "row_tail"].map(|suffix| Expr::name(format!("{name}_{suffix}")));
         let width = Width::Name(format!("{name}_nr"));
-        let b = self.panels(&c.operand(padded_columns), &width)?;
+        let b = self.panels(&operand, &width)?;
 
         let mut vars = numbered("g", groups);
         vars.extend(numbered("r", rows));
@@ -277,8 +238,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Returns the name of the phase that follows the one that packs `b`, if there is one.
-    pub fn phase_after_packing(&self, b: Place) -> String {
-        let packs_at_run = !matches!(b, Place::Constant(_));
-        format!("{}_phase{}", self.symbol, self.phases.len() + usize::from(packs_at_run))
+    pub fn phase_after_packing(&self, b: &Operand) -> String {
+        format!("{}_phase{}", self.symbol, self.phases.len() + usize::from(b.is_packed_at_run()))
     }
 }

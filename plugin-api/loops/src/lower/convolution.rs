@@ -7,7 +7,8 @@ use crate::form::Form;
 use crate::nest::body::Storage;
 use crate::operators::layout::{border, layout, residue, spatial_axes};
 use crate::operators::quantized;
-use crate::schedule::contraction::{Contraction, TapGuard, Types};
+use crate::schedule::contraction::{Contraction, TapGuard};
+use crate::types::Types;
 use byoc_plugin_support::region::OpId;
 use byoc_plugin_support::view::View;
 

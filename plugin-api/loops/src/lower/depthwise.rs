@@ -3,19 +3,19 @@
 //! In a region, the data has a zero border, so every tap reads an element; in a program, taps in the padding are skipped,
 //! and the channels that fill no vector are windows.
 
-use super::contraction::{Tile, dispatch};
 use super::direct::Sums;
 use super::panels::Width;
+use super::tile::{Tile, dispatch, dispatch_last};
 use super::window::Range;
 use super::{Lowering, Phase};
 use crate::form::Form;
+use crate::nest::Step;
 use crate::nest::body::Storage;
 use crate::nest::transform::{decode, nest, share};
 use crate::nest::{Expr, Function, Loop, Parameter, Place, Stmt, element, indices, numbered};
-use crate::operators::quantized;
-use crate::schedule::Step;
-use crate::schedule::contraction::{Contraction, Types};
+use crate::schedule::contraction::Contraction;
 use crate::schedule::window::Depthwise;
+use crate::types::Types;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 
@@ -35,8 +35,9 @@ impl Lowering<'_, '_> {
         let rank = body.domain.len();
         let Depthwise { channels, padded, len, rows, pixels, tasks } =
             Depthwise::new(&body.domain, levels[0].0 * levels[1].0);
-        let name = self.phase_after_packing(c.b);
-        let weights = self.panels(&c.operand(padded), &Width::Columns(padded))?;
+        let operand = c.operand(padded);
+        let name = self.phase_after_packing(&operand);
+        let weights = self.panels(&operand, &Width::Columns(padded))?;
         let mut vars = numbered("r", rank - 1);
         vars.push("c".into());
         let outer_vars = &vars[..rank - 2];
@@ -237,19 +238,4 @@ impl Lowering<'_, '_> {
 /// Returns the stride of a tap axis in the packed weights.
 fn levels_step(sums: &Sums, axis: usize, channels: i64) -> i64 {
     if axis == 0 { sums.levels[1].0 * channels } else { channels }
-}
-
-/// Returns a branch among cases, the last one of which needs no condition.
-pub fn dispatch_last(cases: Vec<(Expr, Vec<Stmt>)>) -> Vec<Stmt> {
-    let count = cases.len();
-    let cases = cases.into_iter().enumerate();
-    dispatch(cases.map(|(i, (condition, stmts))| ((i + 1 < count).then_some(condition), stmts)).collect())
-}
-
-/// Returns the product of an element of the data and one of the weights.
-pub fn product(types: Types, a_zero: i64, a: Expr, b: Expr) -> Expr {
-    if types.sum == DType::F32 {
-        return a * b;
-    }
-    quantized::distance(types.a, &a, a_zero) * b.cast(types.sum)
 }

@@ -4,14 +4,15 @@
 //! over its taps start later or end earlier. Interior rows are computed in tiles, border rows one at a time. A constant
 //! operand is laid out in panels at code generation; any other one is read with its strides.
 
-use super::contraction::Tile;
-use super::depthwise::dispatch_last;
 use super::panels::Width;
+use super::tile::{Tile, dispatch_last};
 use super::{Lowering, Phase};
+use crate::nest::Step;
 use crate::nest::transform::{nest, variable};
 use crate::nest::{Expr, Loop, Memory, Place, Stmt, element, indices, numbered};
-use crate::schedule::contraction::{Contraction, TapGuard, Types, best_tile};
-use crate::schedule::{Step, round_up};
+use crate::schedule::contraction::{Contraction, TapGuard, best_tile};
+use crate::schedule::round_up;
+use crate::types::Types;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
 

@@ -14,23 +14,25 @@ mod resize;
 mod rows;
 mod shared;
 mod storage;
+mod tile;
 mod window;
 
 pub use direct::tile_name;
 pub use external_call::unsupported;
 pub use panels::packing_statements;
-pub use rows::MAX_ROW;
 
 use crate::externals::Externals;
 use crate::form::{Concatenation, Form, Machine};
 use crate::group::Grouping;
 use crate::index_space::{is_same_location, memory_order};
+use crate::nest::Step;
 use crate::nest::body::{LoopBody, Storage};
 use crate::nest::stmt::{Grid, remove_unused};
 use crate::nest::{Function, Place, Stmt};
 use crate::operators::anchors::{self, Anchor};
 use crate::packing::Packing;
-use crate::schedule::Step;
+use crate::print::c_types::value_type;
+use crate::print::opencl;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, OpId, RegionIr, Val};
 use byoc_plugin_support::view::{View, count};
@@ -242,6 +244,14 @@ impl<'p, 'a> Lowering<'p, 'a> {
             phase.buffers.extend(function.uses().keys().filter_map(|place| place.buffer()));
         }
         self.phases.push(phase);
+    }
+
+    /// Returns true if the form computes values of an element type.
+    pub fn computes(&self, dtype: DType) -> bool {
+        match self.form {
+            Form::Device(_) => opencl::value_type(dtype).is_some(),
+            _ => value_type(dtype).is_some(),
+        }
     }
 
     /// Returns the target machine of a program; `None` for any other form.

@@ -95,7 +95,7 @@ impl Lowering<'_, '_> {
                 if pad_before == 0 && pad_after == 0 {
                     continue;
                 }
-                let (moved, name) = (format!("q{k}"), format!("p{k}"));
+                let (moved, name) = (format!("at{k}"), format!("inner{k}"));
                 stmts.push(Stmt::index(&moved, vars[k].clone() - pad_before));
                 let at = || Expr::from(&moved);
                 let position = match mode.as_str() {

@@ -48,6 +48,12 @@ impl Operand {
         self.depth() * self.packing.padded_columns().unwrap_or(0)
     }
 
+    /// Returns true if a phase packs the operand at each run: it is not a constant, or not one with elements in order.
+    pub fn is_packed_at_run(&self) -> bool {
+        let is_constant = matches!(self.place, Place::Constant(_)) && self.packing.source_elements().is_some();
+        self.depth() > 0 && !is_constant
+    }
+
     /// Returns statements that pack the operand into `to`, for the outer loops `from..end` over their row-major index.
     fn statements(&self, to: Place, width: &Expr, [from, end]: [Expr; 2]) -> Vec<Stmt> {
         let Packing { offset, outer, columns, inner, .. } = &self.packing;
@@ -103,6 +109,10 @@ impl Lowering<'_, '_> {
         let Some(elements) = b.packing.elements() else {
             return Err(format!("expected at most 2^31 elements in panels of {:?} columns, found more", width));
         };
+        // A sum without terms reads nothing.
+        if b.depth() == 0 {
+            return Ok(b.place);
+        }
         let comment = format!("{} x {} columns in panels", b.depth(), b.packing.columns.0);
         if let (Place::Constant(index), Some(source_elements)) = (b.place, b.packing.source_elements()) {
             let constant = self.ir.constants.get(index).ok_or("expected a constant of the region, found none")?;

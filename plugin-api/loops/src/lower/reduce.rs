@@ -3,10 +3,10 @@
 use super::{Lowering, Phase};
 use crate::form::Form;
 use crate::index_space::memory_order;
+use crate::nest::Step;
 use crate::nest::transform::nest;
 use crate::nest::{Expr, Infix, Loop, Reduce, Stmt, element, indices, numbered};
 use crate::operators::elementwise::extreme;
-use crate::schedule::Step;
 use crate::schedule::nest::Reduction;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::OpId;

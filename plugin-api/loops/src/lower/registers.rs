@@ -5,12 +5,12 @@
 
 use super::panels::Width;
 use super::{Lowering, PackedConstant, Phase};
+use crate::nest::Step;
 use crate::nest::body::LoopBody;
 use crate::nest::stmt::Grid;
 use crate::nest::transform::{decode, variable};
 use crate::nest::{Expr, Infix, Loop, Place, Position, Stmt, Ty, element, indices, numbered};
 use crate::packing::Packing;
-use crate::schedule::Step;
 use crate::schedule::contraction::{Contraction, RegisterTile};
 use byoc_plugin_api::DType;
 

@@ -3,17 +3,15 @@
 use super::{Lowering, Phase, axis};
 use crate::form::Form;
 use crate::index_space::memory_order;
+use crate::nest::Step;
 use crate::nest::body::{Load, LoopBody, Storage};
 use crate::nest::transform::{apply, decode, nest, share};
 use crate::nest::{Expr, Loop, Stmt, element, indices, numbered};
 use crate::schedule::nest::{Points, TRANSPOSE_BLOCK, Transpose};
-use crate::schedule::{Step, tasks};
+use crate::schedule::tasks;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::OpId;
 use byoc_plugin_support::view::{View, count};
-
-/// Maximum number of elements in a row, which is held on the stack.
-pub const MAX_ROW: i64 = 65_536;
 
 impl Lowering<'_, '_> {
     /// Adds a loop nest without an anchor, with adjacent dimensions merged where the strides permit.

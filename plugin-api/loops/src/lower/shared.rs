@@ -6,10 +6,10 @@
 use super::panels::Width;
 use super::registers::{Indices, sums};
 use super::{Lowering, Phase};
+use crate::nest::Step;
 use crate::nest::stmt::Grid;
 use crate::nest::transform::decode;
 use crate::nest::{Expr, Infix, Loop, Place, Position, Stmt, Ty, element};
-use crate::schedule::Step;
 use crate::schedule::contraction::{Contraction, RegisterTile};
 use byoc_plugin_api::DType;
 

@@ -1,16 +1,16 @@
 //! Windows: pooling, and depthwise convolutions without tiles, over channels.
 
-use super::depthwise::product;
+use super::tile::product;
 use super::{Lowering, Phase};
 use crate::form::Form;
+use crate::nest::Step;
 use crate::nest::body::{LoopBody, Storage};
 use crate::nest::transform::nest;
 use crate::nest::{Expr, Infix, Loop, Place, Reduce, Stmt, element, indices, numbered};
 use crate::operators::elementwise::extreme;
 use crate::operators::quantized;
-use crate::schedule::Step;
-use crate::schedule::contraction::Types;
 use crate::schedule::window::Pooling;
+use crate::types::Types;
 use crate::types::{computed, integer_range};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, OpId, RegionIr};

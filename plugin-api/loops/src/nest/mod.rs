@@ -5,12 +5,14 @@
 
 pub mod body;
 pub mod expr;
+pub mod step;
 pub mod stmt;
 pub mod transform;
 
 use byoc_plugin_support::view::View;
 pub use expr::{Expr, Infix, Memory, Position};
 use std::fmt;
+pub use step::Step;
 pub use stmt::{Function, Loop, Mode, Parameter, Reduce, Stmt, Ty};
 
 /// Memory that the generated code accesses.

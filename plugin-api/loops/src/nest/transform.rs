@@ -1,7 +1,6 @@
 //! Steps that transform a loop nest without changing what it computes, the order of the terms of a sum apart.
 
-use super::{Expr, Loop, Memory, Mode, Reduce, Stmt, Ty};
-use crate::schedule::Step;
+use super::{Expr, Loop, Memory, Mode, Reduce, Step, Stmt, Ty};
 use byoc_plugin_support::view::dense_strides;
 
 /// Returns the perfect nest of loops over `0..dims[d]`, outermost first, around `body`.

@@ -1,6 +1,5 @@
 //! Checks for operators, types, attributes and operands that code generation does not support.
 
-use crate::lower::MAX_ROW;
 use crate::nest::Expr;
 use crate::operators::anchors::Anchor;
 use crate::operators::elementwise::{self, is_elementwise};
@@ -12,6 +11,9 @@ use byoc_plugin_api::{DType, RefusalCode};
 use byoc_plugin_support::refusal::CompileError;
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view::{View, count};
+
+/// Maximum number of elements in a row, which is held on the stack.
+pub const MAX_ROW: i64 = 65_536;
 
 /// What a backend takes, apart from the operators themselves.
 pub struct Limits {

@@ -5,8 +5,7 @@
 //! from `fixed_point`, or float32 if the operator requests it; quantization uses float32.
 
 use crate::nest::Expr;
-use crate::schedule::contraction::Types;
-use crate::types::integer_range;
+use crate::types::{Types, integer_range};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr, Val};
 

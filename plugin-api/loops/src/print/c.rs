@@ -97,7 +97,7 @@ impl Dialect for C<'_> {
         format!("*(const byoc_vector *)({address} + {index})")
     }
 
-    fn store_vector(&self, _: &Lanes, address: &str, index: &str, value: &str) -> String {
+    fn store_vector(&self, _: &Lanes, address: &str, index: &str, _: i64, value: &str) -> String {
         format!("*(byoc_vector *)({address} + {index}) = {value};")
     }
 

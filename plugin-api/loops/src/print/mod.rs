@@ -48,8 +48,8 @@ pub trait Dialect {
     fn store(&self, dtype: DType, address: &str, index: &str, value: &str) -> String;
     /// Formats a load of a vector whose elements are `stride` apart.
     fn load_vector(&self, width: i64, address: &str, index: &str, stride: i64, valid: Option<&str>) -> String;
-    /// Formats a store of a vector.
-    fn store_vector(&self, lanes: &Lanes, address: &str, index: &str, value: &str) -> String;
+    /// Formats a store of a vector whose elements are `stride` apart.
+    fn store_vector(&self, lanes: &Lanes, address: &str, index: &str, stride: i64, value: &str) -> String;
     /// Formats the number of a work-item or a work-group.
     fn position(&self, position: Position, dim: u8) -> String;
     /// Returns the statement that waits for the work-group.
@@ -162,9 +162,12 @@ impl<'d> Printer<'d> {
             Stmt::Store { memory, dtype, index, value } => {
                 let name = self.memory(memory);
                 let value = self.expr(value, 0);
-                let text = match (&self.lanes, index.coefficient(self.lane_variable())) {
-                    (Some(lanes), Some(1)) => self.dialect.store_vector(lanes, &name, &self.index(index), &value),
-                    _ => self.dialect.store(*dtype, &name, &self.index(index), &value),
+                let text = match &self.lanes {
+                    Some(lanes) => {
+                        let stride = index.coefficient(&lanes.var).unwrap_or(1);
+                        self.dialect.store_vector(lanes, &name, &self.index(index), stride, &value)
+                    }
+                    None => self.dialect.store(*dtype, &name, &self.index(index), &value),
                 };
                 self.line(&text);
             }

@@ -2,9 +2,8 @@
 
 use super::c_types::int_literal;
 use super::{Dialect, Lanes, Printer, places_in_order};
-use crate::lower::Phase;
 use crate::nest::stmt::Grid;
-use crate::nest::{Memory, Place, Position};
+use crate::nest::{Function, Memory, Place, Position};
 use crate::operators::elementwise::ROUND_TO_HALF;
 use byoc_plugin_api::DType;
 
@@ -110,11 +109,15 @@ impl Dialect for OpenCl<'_> {
         }
     }
 
-    fn store_vector(&self, lanes: &Lanes, address: &str, index: &str, value: &str) -> String {
+    fn store_vector(&self, lanes: &Lanes, address: &str, index: &str, stride: i64, value: &str) -> String {
         let width = lanes.width;
-        match &lanes.valid {
-            None => format!("vstore{width}({value}, 0, {address} + {index});"),
-            Some(valid) => format!("byoc_store{width}({value}, {address} + {index}, 1, {valid});"),
+        match (stride, &lanes.valid) {
+            (1, None) => format!("vstore{width}({value}, 0, {address} + {index});"),
+            (_, valid) => {
+                let width_text = width.to_string();
+                let count = valid.as_ref().unwrap_or(&width_text);
+                format!("byoc_store{width}({value}, {address} + {index}, {stride}, {count});")
+            }
         }
     }
 
@@ -161,9 +164,8 @@ pub struct Kernel {
     pub arguments: Vec<Place>,
 }
 
-/// Prints the kernel of a phase. Equal kernels have equal text, because pointers are named in order of first use.
-pub fn kernel(phase: &Phase) -> Option<Kernel> {
-    let (function, grid) = (phase.functions.last()?, phase.grid?);
+/// Prints a kernel. Equal kernels have equal text, because pointers are named in order of first use.
+pub fn kernel(function: &Function, grid: Grid) -> Kernel {
     let places = places_in_order(&function.body, &function.uses());
     let dialect = OpenCl { places: &places, grid };
     let mut printer = Printer::new(&dialect, 1);
@@ -174,7 +176,7 @@ pub fn kernel(phase: &Phase) -> Option<Kernel> {
     };
     let parameters: Vec<String> = places.iter().enumerate().map(parameter).collect();
     let definition = format!("({}) {{\n{}}}\n", parameters.join(", "), printer.text);
-    Some(Kernel { definition, arguments: places.iter().map(|place| place.0).collect() })
+    Kernel { definition, arguments: places.iter().map(|place| place.0).collect() }
 }
 
 /// Functions that do not depend on a vector width, each with its name.

@@ -7,7 +7,7 @@
 use super::{LANES, round_up};
 use crate::nest::Place;
 use crate::nest::body::LoopBody;
-use byoc_plugin_api::DType;
+use crate::types::Types;
 use byoc_plugin_support::view::View;
 
 /// Sum of products over taps and channels.
@@ -38,22 +38,6 @@ pub struct Contraction {
     pub types: Types,
     /// Zero point of `a`, subtracted from each element.
     pub a_zero: i64,
-}
-
-/// Element types of a contraction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Types {
-    /// Type of `a`.
-    pub a: DType,
-    /// Type of `b`.
-    pub b: DType,
-    /// Type of the sums.
-    pub sum: DType,
-}
-
-impl Types {
-    /// Contraction in float32.
-    pub const FLOAT: Types = Types { a: DType::F32, b: DType::F32, sum: DType::F32 };
 }
 
 /// Mapping from kernel taps to data along one axis: output `o` at tap `t` reads index `o * scale + base + t * step`,
