@@ -12,21 +12,21 @@ use byoc_plugin_support::region::{Op, RegionIr};
 /// Maximum number of operators per region; with more, drivers take minutes to build the kernels.
 pub const MAX_OPERATORS: usize = 5_000;
 
-/// Elementwise operators that OpenCL C has no function for.
-const MISSING: [&str; 2] = ["floor_divide", "floor_mod"];
+/// Operators without a kernel: OpenCL C has no function for two of them.
+const MISSING: [&str; 3] = ["floor_divide", "floor_mod", "nn.conv2d_transpose"];
 
 /// What kernels compute. Indices are 32-bit integers.
 const LIMITS: Limits = Limits {
     backend: "opencl",
     log2_elements: 30,
     stores: |dtype| device::computes(dtype) && !matches!(dtype, DType::U32 | DType::U64),
-    anchor: anchors::anchor,
+    anchor: |name| anchors::anchor(name).filter(|_| !MISSING.contains(&name)),
 };
 
 /// Returns the names of the supported operators, in order of preference.
 pub fn operators() -> Vec<String> {
-    let elementwise = elementwise::names().filter(|name| !MISSING.contains(name));
-    ANCHORS.iter().map(|entry| entry.0).chain(elementwise).chain(VIEWS.iter().copied()).map(str::to_owned).collect()
+    let names = ANCHORS.iter().map(|entry| entry.0).chain(elementwise::names()).chain(VIEWS.iter().copied());
+    names.filter(|name| !MISSING.contains(name)).map(str::to_owned).collect()
 }
 
 /// Checks that an operator has a kernel.
