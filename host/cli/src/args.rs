@@ -431,7 +431,7 @@ pub struct SourceArgs {
     /// Symbol of the region to print; all regions by default.
     #[arg(long, value_name = "S")]
     pub symbol: Option<String>,
-    /// What to print: the operators that share a loop nest, the nests, the nests as their schedules transform them, or
+    /// Stage to print: the operators that share a loop nest, the nests, the nests as their schedules transform them, or
     /// the generated code. Stages before the text exist for backends that generate loop nests.
     #[arg(long, value_name = "STAGE", value_enum, default_value_t = SourceStage::Text)]
     pub stage: SourceStage,

@@ -36,7 +36,7 @@ pub struct Field {
     pub state: State,
 }
 
-/// What the server does with a field, and the reason.
+/// Treatment of a field by the server, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Read, or written into the response.

@@ -3,6 +3,7 @@
 use crate::form::Form;
 use crate::group::Grouping;
 use crate::lower::{Lowering, Phase};
+use crate::nest::Stmt;
 use crate::print::Printer;
 use crate::print::c::C;
 use byoc_plugin_support::region::OpId;
@@ -90,7 +91,7 @@ fn phases(lowering: &Lowering<'_, '_>, write: impl Fn(&Phase, &mut String)) -> S
 }
 
 /// Writes statements in the notation of C, whatever the form of the region is.
-fn statements(lowering: &Lowering<'_, '_>, stmts: &[crate::nest::Stmt], text: &mut String) {
+fn statements(lowering: &Lowering<'_, '_>, stmts: &[Stmt], text: &mut String) {
     let dialect = C { symbol: lowering.symbol, form: Form::Tasks, restrict: true };
     let mut printer = Printer::new(&dialect, 1);
     printer.statements(stmts);

@@ -11,7 +11,7 @@ use byoc_plugin_support::region::{Op, RegionIr};
 /// Maximum number of operators in a region; a C compiler needs minutes for larger regions.
 pub const MAX_OPERATORS: usize = 5_000;
 
-/// What the generated code computes.
+/// Limits of the generated code.
 const LIMITS: Limits = Limits {
     backend: "ccompiler",
     log2_elements: 31,

@@ -12,15 +12,15 @@ use byoc_plugin_support::region::{Op, RegionIr};
 /// Maximum number of operators per region; with more, drivers take minutes to build the kernels.
 pub const MAX_OPERATORS: usize = 5_000;
 
-/// Operators without a kernel: OpenCL C has no function for two of them.
-const MISSING: [&str; 3] = ["floor_divide", "floor_mod", "nn.conv2d_transpose"];
+/// Elementwise operators that OpenCL C has no function for.
+const MISSING: [&str; 2] = ["floor_divide", "floor_mod"];
 
-/// What kernels compute. Indices are 32-bit integers.
+/// Limits of the kernels, whose indices are 32-bit integers.
 const LIMITS: Limits = Limits {
     backend: "opencl",
     log2_elements: 30,
     stores: |dtype| device::computes(dtype) && !matches!(dtype, DType::U32 | DType::U64),
-    anchor: |name| anchors::anchor(name).filter(|_| !MISSING.contains(&name)),
+    anchor: anchors::anchor,
 };
 
 /// Returns the names of the supported operators, in order of preference.

@@ -34,7 +34,6 @@ impl<'p> Lowering<'p, '_> {
                 body.lines.push(Stmt::value("rounded", DType::F32, rounded));
             }
             names.insert(result, if is_half { "rounded" } else { "acc" }.into());
-            body.acc = Some("acc".into());
         }
         for &member in &group.members {
             let op: &Op<'_> = self.ir.get(member);

@@ -54,7 +54,7 @@ pub struct Phase {
     pub grid: Option<Grid>,
     /// Nest before the schedule.
     pub nest: Vec<Stmt>,
-    /// How the nest was transformed.
+    /// Steps that transformed the nest.
     pub schedule: Vec<Step>,
     /// Workspace buffers that the phase accesses.
     pub buffers: BTreeSet<usize>,

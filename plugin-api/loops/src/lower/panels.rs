@@ -2,7 +2,7 @@
 
 use super::{ConstantArray, Lowering, PackedConstant, Phase};
 use crate::form::Form;
-use crate::nest::transform::{decode, nest, share};
+use crate::nest::transform::{decode, share};
 use crate::nest::{Expr, Loop, Place, Stmt, element, indices, numbered};
 use crate::packing::Packing;
 use byoc_plugin_api::DType;
@@ -164,8 +164,7 @@ impl Lowering<'_, '_> {
         let groups: i64 = b.packing.outer.iter().map(|step| step.0).product();
         phase.tasks = self.form.tasks((elements / 16384).clamp(1, groups.min(24)));
         let range = share(groups, &Expr::name("task"), phase.tasks);
-        let stmts = nest(&[], &[], b.statements(place, &width.expr(), range));
-        self.push(phase, stmts);
+        self.push(phase, b.statements(place, &width.expr(), range));
         Ok(place)
     }
 }

@@ -152,9 +152,9 @@ impl Lowering<'_, '_> {
         let size = operand.depth() * tile.columns();
         stmts.push(variable("w", (names.matrix() * panels + Expr::name("panel")) * size));
 
-        // Taps with one element need no loop.
+        // A single tap needs no loop; without a tap, the sum is empty.
         let taps: Vec<Expr> = (0..c.taps.len())
-            .map(|t| if c.taps[t].0 > 1 { Expr::name(format!("t{t}")) } else { Expr::Index(0) })
+            .map(|t| if c.taps[t].0 != 1 { Expr::name(format!("t{t}")) } else { Expr::Index(0) })
             .collect();
         let stride = c.k.1;
         let mut in_taps = Vec::new();
@@ -200,7 +200,7 @@ impl Lowering<'_, '_> {
         }
         in_sum.push(Stmt::Set { name: "w".into(), value: Expr::name("w") + tile.columns() });
         in_taps.push(Loop::new("k", c.k.0, in_sum).into());
-        let loops = (0..taps.len()).rev().filter(|&t| c.taps[t].0 > 1);
+        let loops = (0..taps.len()).rev().filter(|&t| c.taps[t].0 != 1);
         stmts.extend(loops.fold(in_taps, |body, t| vec![Loop::new(&format!("t{t}"), c.taps[t].0, body).into()]));
         stmts.push(sums(tile));
         stmts.push(names.finish(tile, Expr::name("panel") * tile.columns(), false));

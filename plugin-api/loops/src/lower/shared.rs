@@ -141,7 +141,7 @@ fn load_of_rows(names: &Indices<'_>, rows: i64, depth: i64) -> Vec<Stmt> {
     // `k` is the row-major index over taps and channels.
     let mut step = depth;
     for (t, &(size, stride, _)) in c.taps.iter().enumerate() {
-        step /= size;
+        step /= size.max(1);
         let tap = format!("t{t}");
         stmts.push(Stmt::index(&tap, if size > 1 { name("k") / step % size } else { Expr::Index(0) }));
         offset = offset + Expr::from(&tap) * stride;

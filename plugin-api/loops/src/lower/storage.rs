@@ -94,7 +94,6 @@ impl Lowering<'_, '_> {
             loads: vec![Load { name: "x".into(), place: source.place, view: source.view.clone(), dtype }],
             lines: Vec::new(),
             stores: vec![Store { value: "x".into(), place: destination.place, view: destination.view.clone(), dtype }],
-            acc: None,
         };
         self.map("copy", &body, vec![format!("copy to another layout, for {comment}")]);
         Ok(())

@@ -62,8 +62,6 @@ pub struct LoopBody {
     pub lines: Vec<Stmt>,
     /// Stores, which follow the statements.
     pub stores: Vec<Store>,
-    /// Variable that holds the anchor's result.
-    pub acc: Option<String>,
 }
 
 impl LoopBody {

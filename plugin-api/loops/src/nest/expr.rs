@@ -53,7 +53,7 @@ pub enum Expr {
     Position(Position, u8),
 }
 
-/// What a device counts.
+/// Numbering of a device's work-items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// Work-item in the whole launch.

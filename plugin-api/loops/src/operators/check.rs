@@ -15,7 +15,7 @@ use byoc_plugin_support::view::{View, count};
 /// Maximum number of elements in a row, which is held on the stack.
 pub const MAX_ROW: i64 = 65_536;
 
-/// What a backend takes, apart from the operators themselves.
+/// Limits of a backend, apart from the operators themselves.
 pub struct Limits {
     /// Name of the backend.
     pub backend: &'static str,

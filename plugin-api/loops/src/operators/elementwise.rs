@@ -10,14 +10,14 @@ use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, RegionIr};
 use byoc_plugin_support::view::View;
 
-/// What a NaN among the operands gives.
+/// Result for a NaN among the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nan {
     /// NaN, as arithmetic and functions give by themselves.
     Arithmetic,
     /// NaN, because a comparison with it chooses the operand that holds it.
     Kept,
-    /// What the comparison or the test gives.
+    /// Result of the comparison or the test.
     Tested,
 }
 

@@ -1,10 +1,10 @@
 //! C99 for programs, and C with the extensions of GCC and Clang for regions.
 
-use super::c_types::{c_type, cast, int_literal, loaded, storage_type, stored, value_type};
+use super::c_types::{cast, int_literal, loaded, storage_type, stored, value_type};
 use super::{Dialect, Lanes, Printer};
 use crate::form::Form;
-use crate::nest::stmt::Parameter;
-use crate::nest::{Function, Memory, Place, Position, Stmt};
+use crate::nest::stmt::{Parameter, visit};
+use crate::nest::{Function, Memory, Place, Position, Stmt, Ty};
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
@@ -101,8 +101,13 @@ impl Dialect for C<'_> {
         format!("*(byoc_vector *)({address} + {index}) = {value};")
     }
 
-    fn position(&self, _: Position, _: u8) -> String {
-        "task".to_owned()
+    fn position(&self, position: Position, dim: u8) -> String {
+        // Tasks have no positions: these names stand in the listing of a device's schedule.
+        match position {
+            Position::Global => format!("item{dim}"),
+            Position::Local => format!("local_item{dim}"),
+            Position::Group => format!("group{dim}"),
+        }
     }
 
     fn barrier(&self) -> &'static str {
@@ -214,15 +219,10 @@ impl C<'_> {
 /// Returns the size in bytes of a function's local arrays.
 pub fn stack_bytes(function: &Function) -> i64 {
     let mut bytes = 0;
-    crate::nest::stmt::visit(&function.body, &mut |stmt| {
-        if let Stmt::Array { ty: crate::nest::Ty::Of(dtype), len, .. } = stmt {
+    visit(&function.body, &mut |stmt| {
+        if let Stmt::Array { ty: Ty::Of(dtype), len, .. } = stmt {
             bytes += len.as_index().unwrap_or(0) * dtype.size() as i64;
         }
     });
     bytes
-}
-
-/// Returns true if C has a type for the values of an element type.
-pub fn is_supported(dtype: DType) -> bool {
-    c_type(dtype).is_some()
 }

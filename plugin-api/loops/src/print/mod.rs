@@ -4,7 +4,7 @@ pub mod c;
 pub mod c_types;
 pub mod opencl;
 
-use crate::nest::stmt::Uses;
+use crate::nest::stmt::{Uses, visit};
 use crate::nest::{Expr, Infix, Loop, Memory, Mode, Place, Position, Reduce, Stmt, Ty};
 use byoc_plugin_api::DType;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub struct Lanes {
     pub valid: Option<String>,
 }
 
-/// What a language writes in its own way.
+/// Syntax in which a language differs from the others.
 pub trait Dialect {
     /// Returns the type of an index.
     fn index_type(&self) -> &'static str;
@@ -413,7 +413,7 @@ fn is_mistaken(infix: Infix, operand: &Expr) -> bool {
 /// whether they are written.
 pub fn places_in_order(body: &[Stmt], uses: &Uses) -> Vec<(Place, DType, bool)> {
     let mut places: Vec<Place> = Vec::new();
-    crate::nest::stmt::visit(body, &mut |stmt| {
+    visit(body, &mut |stmt| {
         let mut add = |memory: &Memory| {
             if let Memory::Place(place) = memory
                 && !places.contains(place)
