@@ -7,7 +7,7 @@ use crate::group::{Fusion, Grouping};
 use crate::lower::{PackedConstant, lower};
 use crate::nest::Place;
 use crate::packing::Packing;
-use crate::print::opencl;
+use crate::print::{comment, opencl};
 use crate::stage::{self, Stage};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::RegionIr;
@@ -70,24 +70,24 @@ pub fn kernels(ir: &RegionIr<'_>, title: &str, device: Device, align: i64) -> Re
     let mut used: BTreeMap<Place, usize> = BTreeMap::new();
     // Equal kernels are defined once.
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
-    let mut list = format!("/* {}. Launches, in order:\n\n", title.replace("*/", ""));
+    let mut list = format!("/* {}. Launches, in order:\n\n", comment(title));
     for phase in &lowering.phases {
         let Some((function, grid)) = phase.functions.last().zip(phase.grid) else { continue };
         let text = opencl::kernel(function, grid);
-        let comment = phase.comment.join("\n   ");
+        let operators = phase.comment.join("\n   ");
         let [x, y, z] = grid.local;
         let key = format!("{} {x} {y} {z} {}", phase.kind, text.definition);
         let kernel = *known.entry(key).or_insert_with(|| {
             let name = format!("k{}_{}", result.kernels.len(), phase.kind);
             let head = format!("kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\nvoid {name}");
-            definitions.push(format!("/* {comment} */\n{head}{}", text.definition));
+            definitions.push(format!("/* {operators} */\n{head}{}", text.definition));
             result.kernels.push(Kernel { name, arguments: text.arguments.len(), local: grid.local });
             result.kernels.len() - 1
         });
         let round = |d: usize| (grid.items[d].max(1) as usize).div_ceil(grid.local[d]) * grid.local[d];
         let global = [round(0), round(1), round(2)];
         let [x, y, z] = global;
-        let _ = writeln!(list, "   {}, {x} x {y} x {z} work-items\n   {comment}\n", result.kernels[kernel].name);
+        let _ = writeln!(list, "   {}, {x} x {y} x {z} work-items\n   {operators}\n", result.kernels[kernel].name);
         let arguments = text.arguments.into_iter().map(|place| {
             // A constant that is read as it is has the trivial order.
             let place = match place {

@@ -3,6 +3,7 @@
 use crate::externals::Externals;
 use crate::form::Machine;
 use crate::print::c_types::{int_literal, literal, storage_type};
+use crate::print::comment;
 use crate::program::{Program, program};
 use byoc_plugin_api::{Constant, DType, Graph};
 use std::fmt::Write;
@@ -41,12 +42,12 @@ fn text(program: &Program, symbol: &str) -> String {
     let _ = writeln!(w, "{}", offsets(program));
     for array in &program.arrays {
         let array_text = definition("static const ", &array.name, array.array.dtype, &array.array.bytes);
-        let _ = writeln!(w, "/* {} */\n{array_text}", array.array.comment.replace("*/", "* /"));
+        let _ = writeln!(w, "/* {} */\n{array_text}", comment(&array.array.comment));
     }
     let _ = writeln!(w, "{}", program.kernels);
     for step in &program.steps {
         for line in &step.comment {
-            let _ = writeln!(w, "/* {} */", line.replace("*/", "* /"));
+            let _ = writeln!(w, "/* {} */", comment(line));
         }
         w.push_str("static ");
         w.push_str(&step.code);
@@ -75,9 +76,9 @@ pub fn offsets(program: &Program) -> String {
     let _ = writeln!(text, "/* Offsets in the arena; buffers with disjoint lifetimes overlap. */\nenum {{");
     for (i, buffer) in program.buffers.iter().enumerate() {
         let comma = if i + 1 < count { "," } else { "" };
-        let comment = buffer.comment.replace("*/", "* /").replace("/*", "/ *");
+        let content = comment(&buffer.comment);
         let _ =
-            writeln!(text, "    {} = {}{comma} /* {} bytes: {comment} */", buffer.name, buffer.offset, buffer.bytes);
+            writeln!(text, "    {} = {}{comma} /* {} bytes: {content} */", buffer.name, buffer.offset, buffer.bytes);
     }
     let _ = writeln!(text, "}};");
     text

@@ -7,6 +7,7 @@ use crate::lower::packing_statements;
 use crate::nest::stmt::Uses;
 use crate::nest::{Function, Place};
 use crate::print::c::C;
+use crate::print::comment;
 use byoc_plugin_api::DType;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -60,8 +61,8 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
         let _ = writeln!(w, "/* Offsets of the buffers in the workspace; buffers with disjoint lifetimes overlap. */");
         let _ = writeln!(w, "enum {{");
         for (i, buffer) in lowering.buffers.iter().enumerate() {
-            let comment = escape_comment(&buffer.comment);
-            let _ = writeln!(w, "    {symbol}_at_w{i} = {}, /* {} bytes: {comment} */", offsets[i], buffer.bytes);
+            let content = comment(&buffer.comment);
+            let _ = writeln!(w, "    {symbol}_at_w{i} = {}, /* {} bytes: {content} */", offsets[i], buffer.bytes);
         }
         let _ = writeln!(w, "}};\n");
     }
@@ -69,7 +70,7 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     if !lowering.packed.is_empty() {
         let _ = writeln!(w, "/* Offsets of the packed constants. */\nenum {{");
         for (i, constant) in lowering.packed.iter().enumerate() {
-            let _ = writeln!(w, "    {symbol}_at_p{i} = {bytes}, /* {} */", escape_comment(&constant.comment));
+            let _ = writeln!(w, "    {symbol}_at_p{i} = {bytes}, /* {} */", comment(&constant.comment));
             let elements = constant.packing.elements().unwrap_or(0);
             bytes += (elements * constant.dtype.size() as i64 + 63) / 64 * 64;
         }
@@ -141,20 +142,16 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     Source { text, workspace, packed: bytes }
 }
 
-fn escape_comment(text: &str) -> String {
-    text.replace("*/", "* /").replace("/*", "/ *")
-}
-
 fn write_comment(text: &mut String, lines: &[String], pad: &str) {
     match lines {
         [] => {}
         [line] => {
-            let _ = writeln!(text, "{pad}/* {} */", escape_comment(line));
+            let _ = writeln!(text, "{pad}/* {} */", comment(line));
         }
         _ => {
             let _ = writeln!(text, "{pad}/*");
             for line in lines {
-                let _ = writeln!(text, "{pad} * {}", escape_comment(line));
+                let _ = writeln!(text, "{pad} * {}", comment(line));
             }
             let _ = writeln!(text, "{pad} */");
         }

@@ -32,6 +32,7 @@ use crate::nest::{Function, Place, Stmt};
 use crate::operators::anchors::{self, Anchor};
 use crate::packing::Packing;
 use crate::print::c_types::value_type;
+use crate::print::comment;
 use crate::print::opencl;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, OpId, RegionIr, Val};
@@ -214,7 +215,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let _ = write!(text, "  [{}]", sources.join(", "));
         }
         // Names from the model must neither end the comment nor continue it.
-        text.replace("*/", "* /").replace("/*", "/ *").replace(['\n', '\r', '\\'], " ")
+        comment(&text).replace(['\n', '\r', '\\'], " ")
     }
 
     /// Returns the name of the next phase's functions.

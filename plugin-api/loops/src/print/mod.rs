@@ -388,6 +388,11 @@ impl<'d> Printer<'d> {
     }
 }
 
+/// Returns text that neither ends a comment of C nor begins one inside of it.
+pub fn comment(text: &str) -> String {
+    text.replace("*/", "* /").replace("/*", "/ *")
+}
+
 /// Returns the memory that an address refers to.
 fn pointed(address: &Expr) -> Option<&Memory> {
     match address {
