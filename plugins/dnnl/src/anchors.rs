@@ -302,14 +302,11 @@ impl Lowering<'_> {
         let mut failure = None;
         'search: for fused_links in [links, &[]] {
             for order in &orders {
-                let is_unchanged = x.view.is_packed() && x.view.order() == *order;
-                let source = match is_unchanged {
-                    true => Source::as_is(ffi::ARG_SRC, &x),
-                    false => Source::reordered(ffi::ARG_SRC, &x, order),
-                };
                 let targets = vec![Target::New(View::in_order(&shape, order))];
                 let dim_map = DimMap::plain(&shape, &shape);
-                let sources = vec![vec![source]];
+                // A source that has this order is not copied. Its unit dimensions get the usual strides: the library has
+                // only reference code for others.
+                let sources = vec![vec![Source::reordered(ffi::ARG_SRC, &x, order)]];
                 let alternatives = Alternatives {
                     links: fused_links,
                     sources,
