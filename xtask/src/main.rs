@@ -15,6 +15,7 @@ mod export_bench;
 mod exports;
 mod fuzz;
 mod hostile;
+mod images;
 mod licenses;
 mod onednn;
 mod onnx_fuzz;
@@ -223,6 +224,10 @@ tasks! {
 
     "docs" ""
     "Build the book from docs/, with the API documentation of the crates, in target/book" { [] => docs::run() }
+
+    "images" ""
+    "Take the pictures of docs/images with a headless browser (apt-get install -y chromium), of pages that the present \
+     program writes" { [] => images::run() }
 
     "fuzz" "TARGET [--minutes N]"
     "Fuzz a target with untrusted inputs [default: 1 minute], guided by coverage if cargo-fuzz is installed (TARGET: a \

@@ -141,7 +141,7 @@ fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, Stri
 }
 
 /// Returns the file of a model: an existing file, or a file written by `byoc zoo`.
-fn model_file(name: &str, byoc: &Path) -> Result<PathBuf, String> {
+pub fn model_file(name: &str, byoc: &Path) -> Result<PathBuf, String> {
     if name.ends_with(".onnx") {
         return Ok(PathBuf::from(name));
     }

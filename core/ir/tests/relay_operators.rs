@@ -28,8 +28,9 @@ fn page() -> String {
     let (count, lacking) = (rows("operator").count(), rows("lacking").count());
     let mut page = format!(
         "# Operators of Relay\n\n\
-         Every operator that TVM 0.14 registers, from [the list](../tests/relay/operators.tsv) of the registrations in `src/relay` of its tag\n\
-         v0.14.0. `byoc ops NAME` prints arguments, attributes, defaults and the definition of an operator. This page is generated;\n\
+         Users who bring a Relay program look up here whether byoc has its operators. The list is every operator that TVM 0.14 registers,\n\
+         from [the registrations](../tests/relay/operators.tsv) in `src/relay` of its tag v0.14.0. `byoc ops NAME` prints arguments,\n\
+         attributes, defaults and the definition of an operator. This page is generated;\n\
          `BYOC_BLESS=1 cargo test --workspace --test ir relay_operators` renews it.\n\n\
          Internal operators are those that TVM's own passes insert for its executors, schedulers and built-in accelerators after a\n\
          program is written; no front end emits them. Of the {} others, byoc has {count}.\n\n\

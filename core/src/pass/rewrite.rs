@@ -1,4 +1,4 @@
-//! API for pattern-based passes: matching, partitioning and rewriting (spec 1.5).
+//! API for pattern-based passes: matching, partitioning and rewriting.
 
 use crate::analysis::structural_equal;
 use crate::pass::infer_type;

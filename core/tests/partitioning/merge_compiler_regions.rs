@@ -103,7 +103,7 @@ fn rejects_inconsistent_annotations() {
     }
 }
 
-/// Tests that no merge creates a cycle, not even through the unused value of a let (spec 1.8).
+/// Tests that no merge creates a cycle, not even through the unused value of a let.
 #[test]
 fn unused_let_value_precedes_its_result() {
     let options = targets(&[("t", &["tanh", "add", "nn.relu"])], true);

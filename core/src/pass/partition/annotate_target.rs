@@ -1,4 +1,4 @@
-//! `annotate_target`: marks the values that enter and leave the operators of each target (spec 1.6).
+//! `annotate_target`: marks the values that enter and leave the operators of each target.
 //!
 //! Every operator call is assigned to the first target in the list that supports the operator, or `default`; a call to
 //! a composite function gets the target that is the prefix of the composite's name. Each argument is then wrapped in an

@@ -1,4 +1,4 @@
-//! Finds the groups of expressions that patterns match, and turns them into composites (spec 1.4).
+//! Finds the groups of expressions that patterns match, and turns them into composites.
 //!
 //! Within one pattern, users are tried before producers, so that the larger match wins. A group is refused if it
 //! overlaps another group of the same pattern, or if an intermediate value is used outside the group, unless every such

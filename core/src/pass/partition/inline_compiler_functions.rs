@@ -1,4 +1,4 @@
-//! `inline_compiler_functions_bound_to`: inlines functions of backends, and the composites in them (spec 1.10).
+//! `inline_compiler_functions_bound_to`: inlines functions of backends, and the composites in them.
 //! `mark_compiler_functions_extern`: marks functions of backends as external.
 
 use crate::analysis::scope::Captures;

@@ -1,4 +1,4 @@
-//! `merge_compiler_regions`: merges adjacent regions of one target where that creates no cycle (spec 1.8).
+//! `merge_compiler_regions`: merges adjacent regions of one target where that creates no cycle.
 //!
 //! Regions are visited in the order of their ends, producers first. Each region is merged with the regions that produce
 //! its inputs, in the order of the inputs, so the result is deterministic. The search for cycles includes the

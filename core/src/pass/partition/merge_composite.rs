@@ -1,4 +1,4 @@
-//! `merge_composite`: turns each match of a pattern table into a call to a composite function (spec 1.3).
+//! `merge_composite`: turns each match of a pattern table into a call to a composite function.
 //!
 //! The order of the table is the order of priority: each pattern is matched against the module as the preceding
 //! patterns left it. All functions of the module are processed, and the module is rebuilt once at the end. Only a

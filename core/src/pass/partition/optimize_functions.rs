@@ -1,4 +1,4 @@
-//! Hook through which a backend optimizes the functions of its regions (spec 1.9).
+//! Hook through which a backend optimizes the functions of its regions.
 
 use crate::pass::splice::{copy_into, extract};
 use byoc_ir::diag::{Diagnostic, codes};

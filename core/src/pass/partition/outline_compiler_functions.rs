@@ -1,4 +1,4 @@
-//! `outline_compiler_functions`: turns the function literals of a backend into global functions (spec 1.10).
+//! `outline_compiler_functions`: turns the function literals of a backend into global functions.
 //!
 //! A call to a literal with `Compiler` becomes a call to a global function named by the literal's `global_symbol`. So
 //! does a call to a variable that a let binds to such a literal; the let is removed if its variable has no other use.

@@ -1,4 +1,4 @@
-//! `partition_graph`: turns each region into a global function of its backend (spec 1.9).
+//! `partition_graph`: turns each region into a global function of its backend.
 //!
 //! A function has a parameter for each distinct value that enters the region and an output for each distinct value that
 //! leaves it. Constants that enter a region move into its function, and so do function literals; the values that a

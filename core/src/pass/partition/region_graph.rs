@@ -1,4 +1,4 @@
-//! Graph whose nodes can be merged as long as the graph stays acyclic (spec 1.8).
+//! Graph whose nodes can be merged as long as the graph stays acyclic.
 //!
 //! Two nodes joined by an edge may merge if the edge is the only path between them. The graph keeps a topological
 //! order. Any other path can only run through nodes between the two in that order, so a search starts from each end of

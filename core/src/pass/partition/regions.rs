@@ -1,4 +1,4 @@
-//! Regions of a function, read from its annotations (spec 1.7).
+//! Regions of a function, read from its annotations.
 //!
 //! A begin opens a region with the next number. An expression joins the region of its first argument that belongs to a
 //! region, and the regions of the other arguments are merged into that region, which leaves gaps in the numbering.

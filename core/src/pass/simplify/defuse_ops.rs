@@ -1,4 +1,4 @@
-//! `defuse_ops`: inlines fused functions (spec 1.10).
+//! `defuse_ops`: inlines fused functions.
 //!
 //! A call to a function literal with `Primitive=1` becomes the body of the function; captured values are not copied.
 //! Functions of a backend are not fused functions and are left unchanged.

@@ -1,4 +1,4 @@
-//! `inline`: inlines functions with `Inline=1` (spec 1.10).
+//! `inline`: inlines functions with `Inline=1`.
 //!
 //! A global function with `Inline=1` is inlined if it refers only to global functions that are inlined, too; so a
 //! recursive function is never inlined. A call to a host function is replaced by the body of the function, a call to a
