@@ -7,20 +7,29 @@ use std::collections::BTreeSet;
 /// Alignment in bytes of a buffer in the workspace of a region.
 pub const ALIGN: i64 = 64;
 
-/// Assigns offsets to buffers of the given `sizes`, largest first, at multiples of `align` bytes, so that buffers with
-/// overlapping lifetimes are disjoint. `phases` lists the buffers that each phase accesses; a buffer lives from the first
-/// to the last phase that accesses it. Returns the offsets and the total size, in bytes.
-pub fn plan<'a>(sizes: &[i64], phases: impl Iterator<Item = &'a BTreeSet<usize>>, align: i64) -> (Vec<i64>, i64) {
-    let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; sizes.len()];
+/// First and last phase that accesses a buffer.
+pub type Lifetime = (usize, usize);
+
+/// Returns the lifetimes of `count` buffers, given the buffers that each phase accesses; `None` for an unused buffer.
+pub fn lifetimes<'a>(count: usize, phases: impl Iterator<Item = &'a BTreeSet<usize>>) -> Vec<Option<Lifetime>> {
+    let mut lifetimes: Vec<Option<Lifetime>> = vec![None; count];
     for (index, buffers) in phases.enumerate() {
         for &buffer in buffers {
             lifetimes[buffer] = Some((lifetimes[buffer].map_or(index, |(start, _)| start), index));
         }
     }
+    lifetimes
+}
+
+/// Assigns offsets to buffers of the given `sizes`, largest first, at multiples of `align` bytes, so that buffers with
+/// overlapping lifetimes are disjoint. `phases` lists the buffers that each phase accesses; a buffer lives from the first
+/// to the last phase that accesses it. Returns the offsets and the total size, in bytes.
+pub fn plan<'a>(sizes: &[i64], phases: impl Iterator<Item = &'a BTreeSet<usize>>, align: i64) -> (Vec<i64>, i64) {
+    let lifetimes = lifetimes(sizes.len(), phases);
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|&b| (Reverse(sizes[b]), b));
     let mut offsets = vec![0; sizes.len()];
-    let mut placements: Vec<(usize, (usize, usize))> = Vec::new();
+    let mut placements: Vec<(usize, Lifetime)> = Vec::new();
     let mut total_bytes = 0;
     for b in order {
         let bytes = round_up(sizes[b], align);

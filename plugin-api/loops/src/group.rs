@@ -90,13 +90,9 @@ impl Grouping {
             }
             let domain = ir.shape(op.outputs[0]).to_vec();
             let index = BTreeMap::from([(op.outputs[0], View::dense(&domain))]);
-            let group = if is_elementwise {
-                Group { anchor: None, domain, members: vec![id], index }
-            } else {
-                Group { anchor: Some(id), domain, members: Vec::new(), index }
-            };
+            let (anchor, members) = if is_elementwise { (None, vec![id]) } else { (Some(id), Vec::new()) };
             grouping.of[op_index] = Some(grouping.groups.len());
-            grouping.groups.push(group);
+            grouping.groups.push(Group { anchor, domain, members, index });
         }
         grouping.sort(ir);
         grouping
@@ -132,10 +128,8 @@ impl Grouping {
             }
             // An operand that this group computes but that is not a view over the group's domain would be read before
             // it is complete.
-            let is_unreachable = op
-                .inputs
-                .iter()
-                .any(|&v| self.sources(ir, v).contains(&g) && index_in(ir, &self.groups[g], v).is_none());
+            let is_unreachable =
+                op.inputs.iter().any(|&v| self.source(ir, v) == Some(g) && index_in(ir, &self.groups[g], v).is_none());
             let joins = match self.fusion {
                 Fusion::Always => true,
                 Fusion::InPlace => self.reads_in_place(ir, id, g, &view),
@@ -162,20 +156,20 @@ impl Grouping {
         })
     }
 
-    /// Returns the group that computes `value`, if any, looking through view operators; inputs and constants have none.
-    fn sources(&self, ir: &RegionIr<'_>, mut value: Val) -> Vec<usize> {
+    /// Returns the group that computes `value`, looking through view operators; `None` for an input or a constant.
+    fn source(&self, ir: &RegionIr<'_>, mut value: Val) -> Option<usize> {
         while let Some(op) = ir.producer(value) {
             if let Some(group) = self.of[op.index()] {
-                return vec![group];
+                return Some(group);
             }
             value = ir.get(op).inputs[0];
         }
-        Vec::new()
+        None
     }
 
     /// Returns the groups whose results an operator reads.
     fn operands(&self, ir: &RegionIr<'_>, op: OpId) -> Vec<usize> {
-        ir.get(op).inputs.iter().flat_map(|&v| self.sources(ir, v)).collect()
+        ir.get(op).inputs.iter().filter_map(|&v| self.source(ir, v)).collect()
     }
 
     fn group_operands(&self, ir: &RegionIr<'_>, group: usize) -> Vec<usize> {

@@ -19,7 +19,8 @@
 //! | `lower/` | from a group to a nest, one file per kind of operator; storage of tensors |
 //! | `schedule/` | tiles, blocks and tasks: functions of shapes and strides |
 //! | `packing`, `arena` | the order of packed operands; memory of intermediate results |
-//! | `print/`, `prelude/*.c` | dialects; functions that the generated code calls |
+//! | `print/` | dialects |
+//! | `prelude`, `prelude/*.c` | functions that the generated code calls |
 //! | `stage` | the stages before the text, for readers |
 //! | `externals` | external functions of a program |
 //!
@@ -47,6 +48,7 @@ pub mod lower;
 pub mod nest;
 pub mod operators;
 pub mod packing;
+mod prelude;
 pub mod print;
 pub mod program;
 pub mod schedule;

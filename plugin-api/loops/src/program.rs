@@ -1,6 +1,6 @@
 //! Programs: a graph as C functions over an arena that is planned at code generation.
 
-use crate::arena;
+use crate::arena::{self, Lifetime};
 use crate::externals::Externals;
 use crate::form::{Concatenation, Form, Machine};
 use crate::group::{Fusion, Grouping};
@@ -10,6 +10,7 @@ use crate::operators::anchors::{Anchor, program_anchor};
 use crate::operators::check::check_anchor;
 use crate::operators::elementwise::is_elementwise;
 use crate::operators::views::is_view_op;
+use crate::prelude::{Calls, PROGRAM};
 use crate::print::c::{C, stack_bytes};
 use crate::print::c_types::{loaded, storage_type};
 use crate::types::computed;
@@ -135,6 +136,73 @@ pub fn program(
     best_program.ok_or_else(|| whole_graph("expected a graph with operators, found an empty graph".into()))
 }
 
+/// Memory of a program.
+struct Memory {
+    /// Buffer whose memory each buffer occupies: the buffer itself, or one that its result takes over.
+    owners: Vec<usize>,
+    /// True for a phase whose result takes over the memory of an operand.
+    is_aliased: Vec<bool>,
+    /// Size in bytes, offset and lifetime of each owner.
+    sizes: Vec<i64>,
+    offsets: Vec<i64>,
+    lifetimes: Vec<Option<Lifetime>>,
+    /// Size in bytes of the arena.
+    arena: i64,
+}
+
+impl Memory {
+    /// Plans the arena.
+    fn new(lowering: &Lowering<'_, '_>) -> Memory {
+        let (owners, is_aliased) = owners(lowering);
+        let mut sizes = vec![0; owners.len()];
+        for (buffer, &owner) in lowering.buffers.iter().zip(&owners) {
+            sizes[owner] = sizes[owner].max(buffer.bytes);
+        }
+        let touched = lowering.phases.iter().map(|phase| phase.buffers.iter().map(|&b| owners[b]).collect());
+        let touched: Vec<BTreeSet<usize>> = touched.collect();
+        let (offsets, arena) = arena::plan(&sizes, touched.iter(), ALIGN);
+        let lifetimes = arena::lifetimes(sizes.len(), touched.iter());
+        Memory { owners, is_aliased, sizes, offsets, lifetimes, arena }
+    }
+
+    /// Returns the number of bytes that are live while a phase runs.
+    fn live(&self, phase: usize) -> i64 {
+        let spans = self.lifetimes.iter().zip(&self.sizes).filter_map(|(span, size)| Some(((*span)?, size)));
+        spans.filter(|((start, end), _)| *start <= phase && phase <= *end).map(|(_, size)| size).sum()
+    }
+}
+
+/// Returns the owner of each buffer, and for each phase whether its result takes over the memory of an operand: if the
+/// phase is the last to read the operand, and stores a result of equal size element by element.
+fn owners(lowering: &Lowering<'_, '_>) -> (Vec<usize>, Vec<bool>) {
+    let buffers = &lowering.buffers;
+    let lifetimes = arena::lifetimes(buffers.len(), lowering.phases.iter().map(|phase| &phase.buffers));
+    let mut owners: Vec<usize> = (0..buffers.len()).collect();
+    let mut is_reused = vec![false; buffers.len()];
+    let mut is_aliased = vec![false; lowering.phases.len()];
+    for (index, phase) in lowering.phases.iter().enumerate() {
+        for &(result, operand) in &phase.in_place {
+            let ends_here = lifetimes[operand].is_some_and(|(_, end)| end == index);
+            let begins_here = lifetimes[result].is_some_and(|(start, _)| start == index);
+            if ends_here
+                && begins_here
+                && buffers[result].bytes == buffers[operand].bytes
+                && !is_reused[operand]
+                && owners[result] == result
+                && !phase.unordered.contains(&operand)
+            {
+                (is_reused[operand], owners[result], is_aliased[index]) = (true, operand, true);
+            }
+        }
+    }
+    for buffer in 0..owners.len() {
+        while owners[owners[buffer]] != owners[buffer] {
+            owners[buffer] = owners[owners[buffer]];
+        }
+    }
+    (owners, is_aliased)
+}
+
 /// Plans the arena of a lowered program, and collects the parts of the program.
 fn assemble(
     ir: &RegionIr<'_>,
@@ -143,131 +211,77 @@ fn assemble(
     symbol: &str,
     machine: Machine,
 ) -> Program {
-    let constants = ir.constants;
-
-    // If a phase is the last to read an operand, and stores a result of equal size element by element, the result takes
-    // over the memory of the operand.
-    let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; lowering.buffers.len()];
-    for (phase_index, phase) in lowering.phases.iter().enumerate() {
-        for &buffer in &phase.buffers {
-            lifetimes[buffer] = Some((lifetimes[buffer].map_or(phase_index, |(start, _)| start), phase_index));
-        }
-    }
-    let mut owners: Vec<usize> = (0..lowering.buffers.len()).collect();
-    let mut is_reused = vec![false; lowering.buffers.len()];
-    let mut is_aliased = vec![false; lowering.phases.len()];
-    for (phase_index, phase) in lowering.phases.iter().enumerate() {
-        let mut reusing_results: Vec<usize> = Vec::new();
-        for &(result, operand) in &phase.in_place {
-            let ends_here = lifetimes[operand].is_some_and(|(_, end)| end == phase_index);
-            let begins_here = lifetimes[result].is_some_and(|(start, _)| start == phase_index);
-            let has_same_size = lowering.buffers[result].bytes == lowering.buffers[operand].bytes;
-            if ends_here
-                && begins_here
-                && has_same_size
-                && !is_reused[operand]
-                && !reusing_results.contains(&result)
-                && !phase.unordered.contains(&operand)
-            {
-                is_reused[operand] = true;
-                reusing_results.push(result);
-                owners[result] = operand;
-                is_aliased[phase_index] = true;
-            }
-        }
-    }
-    for buffer in 0..owners.len() {
-        let mut root = buffer;
-        while owners[root] != root {
-            root = owners[root];
-        }
-        owners[buffer] = root;
-    }
-    let mut sizes = vec![0; lowering.buffers.len()];
-    for (buffer, &owner_index) in owners.iter().enumerate() {
-        sizes[owner_index] = sizes[owner_index].max(lowering.buffers[buffer].bytes);
-    }
-    let touched_buffers: Vec<BTreeSet<usize>> =
-        lowering.phases.iter().map(|phase| phase.buffers.iter().map(|&b| owners[b]).collect()).collect();
-    let (offsets, arena) = arena::plan(&sizes, touched_buffers.iter(), ALIGN);
-    let mut spans: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
-    for (phase_index, buffers) in touched_buffers.iter().enumerate() {
-        for &buffer in buffers {
-            spans.entry(buffer).or_insert((phase_index, phase_index)).1 = phase_index;
-        }
-    }
-    let live_bytes = |phase_index: usize| -> i64 {
-        spans.iter().filter(|(_, span)| span.0 <= phase_index && phase_index <= span.1).map(|(&b, _)| sizes[b]).sum()
-    };
-
-    let mut macs: BTreeMap<usize, i64> = BTreeMap::new();
-    for (op_index, op) in ir.ops.iter().enumerate() {
-        if let Some(group) = grouping.of[op_index] {
-            *macs.entry(group).or_default() += multiply_adds(ir, op);
-        }
-    }
-    let mut counted_groups: Vec<usize> = Vec::new();
-    let steps: Vec<Step> = lowering
-        .phases
-        .iter()
-        .enumerate()
-        .map(|(phase_index, phase)| {
-            let uncounted_group = phase.group.filter(|group| !counted_groups.contains(group));
-            counted_groups.extend(uncounted_group);
-            let restrict = machine.vectors && !is_aliased[phase_index];
-            let dialect = C { symbol, form: lowering.form, restrict };
-            let mut code = String::new();
-            phase.functions.iter().for_each(|function| dialect.function(function, &mut code));
-            let name = phase.functions.last().map_or(String::new(), |function| function.name.clone());
-            Step {
-                comment: phase.comment.clone(),
-                code,
-                call: format!("    {name}(&args);\n"),
-                macs: uncounted_group.and_then(|group| macs.get(&group).copied()).unwrap_or(0),
-                stack: phase.functions.iter().map(stack_bytes).sum(),
-                live: live_bytes(phase_index),
-                name,
-            }
-        })
-        .collect();
-    let text: String = steps.iter().map(|step| step.code.as_str()).collect();
-    let mut arrays: Vec<Array> = Vec::new();
-    let functions = || lowering.phases.iter().flat_map(|phase| &phase.functions);
-    let used: BTreeSet<Place> = functions().flat_map(|function| function.uses().into_keys()).collect();
-    for (i, constant) in constants.iter().enumerate() {
-        let name = Place::Constant(i);
-        if used.contains(&name) {
-            let array = ConstantArray {
-                dtype: constant.dtype(),
-                bytes: constant.bytes().to_vec(),
-                comment: format!("{:?}", constant.shape()),
-            };
-            arrays.push(Array { name: format!("{symbol}_{name}"), array });
-        }
-    }
-    arrays.extend(
-        lowering
-            .arrays
-            .iter()
-            .enumerate()
-            .map(|(i, array)| Array { name: format!("{symbol}_{}", Place::Packed(i)), array: array.clone() }),
-    );
-    let buffers = lowering
-        .buffers
-        .iter()
-        .enumerate()
-        .map(|(i, buffer)| ArenaBuffer {
-            name: format!("{symbol}_at_w{i}"),
-            offset: offsets[owners[i]],
-            bytes: buffer.bytes,
-            comment: buffer.comment.clone(),
-        })
-        .collect();
+    let memory = Memory::new(lowering);
+    let buffers = lowering.buffers.iter().enumerate().map(|(i, buffer)| ArenaBuffer {
+        name: format!("{symbol}_at_w{i}"),
+        offset: memory.offsets[memory.owners[i]],
+        bytes: buffer.bytes,
+        comment: buffer.comment.clone(),
+    });
     let tensors = |values: &[Val]| {
         values.iter().map(|&v| Tensor { dtype: ir.val(v).dtype, shape: ir.shape(v).to_vec() }).collect()
     };
-    let kernels = kernels(&text, &lowering.kernels.iter().copied().collect::<Vec<_>>(), machine);
-    Program { steps, arrays, buffers, arena, inputs: tensors(&ir.inputs), outputs: tensors(&ir.outputs), kernels }
+    let (steps, calls) = steps(ir, grouping, lowering, &memory, machine);
+    Program {
+        steps,
+        arrays: arrays(ir, lowering),
+        buffers: buffers.collect(),
+        arena: memory.arena,
+        inputs: tensors(&ir.inputs),
+        outputs: tensors(&ir.outputs),
+        kernels: kernels(&calls, &lowering.kernels, machine),
+    }
+}
+
+/// Prints the functions of a program. Returns the functions, and what they call.
+fn steps(
+    ir: &RegionIr<'_>,
+    grouping: &Grouping,
+    lowering: &Lowering<'_, '_>,
+    memory: &Memory,
+    machine: Machine,
+) -> (Vec<Step>, Calls) {
+    // Multiply-add operations of each group, which its first function takes.
+    let mut macs: BTreeMap<usize, i64> = BTreeMap::new();
+    for (group, op) in grouping.of.iter().zip(&ir.ops).filter_map(|(group, op)| Some(((*group)?, op))) {
+        *macs.entry(group).or_default() += multiply_adds(ir, op);
+    }
+    let mut calls = Calls::default();
+    let mut steps = Vec::new();
+    for (index, phase) in lowering.phases.iter().enumerate() {
+        let restrict = machine.vectors && !memory.is_aliased[index];
+        let dialect = C { symbol: lowering.symbol, form: lowering.form, restrict };
+        let mut code = String::new();
+        for function in &phase.functions {
+            dialect.function(function, &mut code);
+            calls.add(&dialect, &function.body);
+        }
+        let name = phase.functions.last().map_or(String::new(), |function| function.name.clone());
+        steps.push(Step {
+            comment: phase.comment.clone(),
+            code,
+            call: format!("    {name}(&args);\n"),
+            macs: phase.group.and_then(|group| macs.remove(&group)).unwrap_or(0),
+            stack: phase.functions.iter().map(stack_bytes).sum(),
+            live: memory.live(index),
+            name,
+        });
+    }
+    (steps, calls)
+}
+
+/// Returns the constants that a program reads: those of the graph, and those in another layout.
+fn arrays(ir: &RegionIr<'_>, lowering: &Lowering<'_, '_>) -> Vec<Array> {
+    let functions = lowering.phases.iter().flat_map(|phase| &phase.functions);
+    let used: BTreeSet<Place> = functions.flat_map(|function| function.uses().into_keys()).collect();
+    let constants = ir.constants.iter().enumerate().filter(|(i, _)| used.contains(&Place::Constant(*i)));
+    let constants = constants.map(|(i, constant)| {
+        let (bytes, comment) = (constant.bytes().to_vec(), format!("{:?}", constant.shape()));
+        (Place::Constant(i), ConstantArray { dtype: constant.dtype(), bytes, comment })
+    });
+    let packed = lowering.arrays.iter().enumerate().map(|(i, array)| (Place::Packed(i), array.clone()));
+    let named = |(place, array)| Array { name: format!("{}_{place}", lowering.symbol), array };
+    constants.chain(packed).map(named).collect()
 }
 
 /// Returns the reason that a program cannot contain an operator; `None` if it can.
@@ -332,53 +346,22 @@ fn multiply_adds(ir: &RegionIr<'_>, op: &Op<'_>) -> i64 {
     }
 }
 
-/// Parts of the shared functions, each included if the code contains one of its names.
-const PARTS: &[(&[&str], &str)] = &[
-    (&["byoc_transpose"], include_str!("prelude/transpose.c")),
-    (&["byoc_first_tap"], include_str!("prelude/taps.c")),
-    (&["byoc_vector_tile"], include_str!("prelude/vector_tile.c")),
-    (&["byoc_vector_depthwise"], include_str!("prelude/depthwise.c")),
-    (
-        &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf", "byoc_floor_", "byoc_softmax", "byoc_log_softmax"],
-        include_str!("prelude/math.c"),
-    ),
-    (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
-    (&["byoc_softmax", "byoc_log_softmax"], include_str!("prelude/softmax.c")),
-    (
-        &[
-            "byoc_int32",
-            "byoc_difference",
-            "byoc_clamp",
-            "byoc_saturate",
-            "byoc_rescale",
-            "byoc_sum",
-            "byoc_subtraction",
-        ],
-        include_str!("prelude/quantized.c"),
-    ),
-];
-
 /// Returns the C text of the functions that the steps share.
-fn kernels(text: &str, tiles: &[(DType, DType)], machine: Machine) -> String {
+fn kernels(calls: &Calls, tiles: &BTreeSet<(DType, DType)>, machine: Machine) -> String {
     let restrict = if machine.vectors { " restrict" } else { "" };
-    let mut shared_text = format!("{}#define BYOC_RESTRICT{restrict}\n\n", include_str!("prelude/compiler.c"));
-    if text.contains("_half(") || tiles.iter().any(|&(a, b)| a == DType::F16 || b == DType::F16) {
-        shared_text.push_str(include_str!("prelude/half.c"));
-        shared_text.push('\n');
+    let mut text = format!("{}#define BYOC_RESTRICT{restrict}\n\n", include_str!("prelude/compiler.c"));
+    let converts = ["byoc_from_half", "byoc_to_half", "byoc_round_half"].iter().any(|name| calls.has(name));
+    if converts || tiles.iter().any(|&(a, b)| a == DType::F16 || b == DType::F16) {
+        let _ = writeln!(text, "{}", include_str!("prelude/half.c"));
     }
-    if text.contains("byoc_vector_") {
-        let _ = writeln!(shared_text, "#define BYOC_LANES {}\n{}", machine.lanes, include_str!("prelude/vectors.c"));
+    if calls.has("byoc_vector_") {
+        let _ = writeln!(text, "#define BYOC_LANES {}\n{}", machine.lanes, include_str!("prelude/vectors.c"));
     }
-    for (names, function_text) in PARTS {
-        if names.iter().any(|name| text.contains(name)) {
-            shared_text.push_str(function_text);
-            shared_text.push('\n');
-        }
+    for part in calls.needed(PROGRAM) {
+        let _ = writeln!(text, "{part}");
     }
-    for &(a, b) in tiles {
-        shared_text.push_str(&plain_tile(a, b));
-    }
-    shared_text
+    tiles.iter().for_each(|&(a, b)| text.push_str(&plain_tile(a, b)));
+    text
 }
 
 /// Returns the tile functions for the operand types `a` and `b`: one text, with macros for what depends on the types.

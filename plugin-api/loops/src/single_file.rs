@@ -34,12 +34,12 @@ pub fn single_file(graph: &Graph, constants: &[Constant], machine: Machine) -> R
 }
 
 fn text(program: &Program, symbol: &str) -> String {
-    let mut text = format!("/* Region {symbol}. */\n#include <math.h>\n#include <stdint.h>\n#include <string.h>\n\n");
+    let mut text = format!(
+        "/* Region {symbol}. */\n#include <math.h>\n#include <stdint.h>\n#include <string.h>\n\ntypedef struct {{\n    \
+         const void *const *in;\n    void *const *out;\n    unsigned char *work;\n}} {symbol}_args;\n\n{}\n",
+        offsets(program)
+    );
     let w = &mut text;
-    let _ = writeln!(w, "typedef struct {{");
-    let _ =
-        writeln!(w, "    const void *const *in;\n    void *const *out;\n    unsigned char *work;\n}} {symbol}_args;\n");
-    let _ = writeln!(w, "{}", offsets(program));
     for array in &program.arrays {
         let array_text = definition("static const ", &array.name, array.array.dtype, &array.array.bytes);
         let _ = writeln!(w, "/* {} */\n{array_text}", comment(&array.array.comment));
@@ -54,15 +54,13 @@ fn text(program: &Program, symbol: &str) -> String {
     }
     let head =
         format!("void {symbol}(const void *const *in, void *const *out, const void *const *constants, void *work)");
-    let _ = writeln!(w, "{head};\n\n{head} {{");
     let _ = writeln!(
         w,
-        "    {symbol}_args args;\n    (void)constants;\n    args.in = in;\n    args.out = out;\n    args.work = work;"
+        "{head};\n\n{head} {{\n    {symbol}_args args;\n    (void)constants;\n    args.in = in;\n    \
+         args.out = out;\n    args.work = work;"
     );
-    for step in &program.steps {
-        w.push_str(&step.call);
-    }
-    let _ = writeln!(w, "}}");
+    program.steps.iter().for_each(|step| w.push_str(&step.call));
+    w.push_str("}\n");
     text
 }
 

@@ -21,26 +21,20 @@ pub enum Stage {
     Schedule,
 }
 
+/// Stages by name.
+const STAGES: [(&str, Stage); 3] = [("group", Stage::Group), ("nest", Stage::Nest), ("schedule", Stage::Schedule)];
+
 impl FromStr for Stage {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Stage, ()> {
-        match text {
-            "group" => Ok(Stage::Group),
-            "nest" => Ok(Stage::Nest),
-            "schedule" => Ok(Stage::Schedule),
-            _ => Err(()),
-        }
+        STAGES.iter().find(|row| row.0 == text).map(|row| row.1).ok_or(())
     }
 }
 
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Stage::Group => "group",
-            Stage::Nest => "nest",
-            Stage::Schedule => "schedule",
-        })
+        f.write_str(STAGES.iter().find(|row| row.1 == *self).map_or("", |row| row.0))
     }
 }
 

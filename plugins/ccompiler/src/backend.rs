@@ -8,7 +8,7 @@ use byoc_loops::form::{Form, Machine};
 use byoc_loops::group::{Fusion, Grouping};
 use byoc_loops::lower::lower;
 use byoc_loops::operators::views::is_view_op;
-use byoc_loops::source::{Source, kept_constants, source};
+use byoc_loops::source::{Source, source};
 use byoc_loops::stage::{self, Stage};
 use byoc_plugin_api as api;
 use byoc_plugin_api::{
@@ -23,10 +23,9 @@ pub struct CCompiler {
     pub services: api::Services,
 }
 
-/// Generated C code of a region, and the constants that the code reads in place.
+/// Generated C code of a region.
 struct GeneratedCode {
     source: Source,
-    constants_in_place: Vec<usize>,
     inputs: Vec<Vec<usize>>,
     outputs: Vec<Vec<usize>>,
 }
@@ -38,9 +37,8 @@ fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Res
     let symbol = sanitize(&graph.symbol);
     let lowering = lower(&ir, &grouping, &symbol, Form::Tasks, &externals)?;
     let source = source(&lowering, &symbol);
-    let constants_in_place = kept_constants(&source.text);
     let dims = |values: &[Val]| values.iter().map(|&v| ir.shape(v).iter().map(|&d| d as usize).collect()).collect();
-    Ok(GeneratedCode { constants_in_place, inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
+    Ok(GeneratedCode { inputs: dims(&ir.inputs), outputs: dims(&ir.outputs), source })
 }
 
 /// Returns a stage of a region before its text.
@@ -125,7 +123,7 @@ impl Codegen for CCompiler {
             inputs: generated_code.inputs,
             outputs: generated_code.outputs,
             types: Some(Types::new(&Signature::of(region.graph), region.constants)),
-            kept: generated_code.constants_in_place,
+            kept: generated_code.source.kept,
             source: 0,
             object: 0,
         };

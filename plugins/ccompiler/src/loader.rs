@@ -2,10 +2,10 @@
 
 use crate::scratch::Scratch;
 use crate::{blob, cpu, toolchain};
-use byoc_loops::source::kept_constants;
 use byoc_plugin_api::{Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::alloc::Layout;
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::path::Path;
 use std::sync::Mutex;
@@ -216,6 +216,13 @@ impl Loader for ObjectLoader {
             _ => None,
         })
     }
+}
+
+/// Returns the sorted indices of the constants that a C file reads in place, which its blob must list.
+fn kept_constants(text: &str) -> Vec<usize> {
+    let read = text.split(" = args->constants[").skip(1);
+    let indices: BTreeSet<usize> = read.filter_map(|text_after| text_after.split(']').next()?.parse().ok()).collect();
+    indices.into_iter().collect()
 }
 
 /// Context passed to `parallel_for` by the generated code.

@@ -2,143 +2,179 @@
 
 use super::{ConstantArray, Lowering, axis};
 use crate::form::Form;
-use crate::group::{Grouping, index_in};
+use crate::group::{Group, Grouping, index_in};
 use crate::index_space::{memory_order, pull_back};
-use crate::nest::body::{Load, LoopBody, Storage, Store};
+use crate::nest::body::{Access, LoopBody, Storage};
 use crate::nest::{Expr, Place, Stmt, Ty};
 use crate::operators::elementwise::{ROUND_TO_HALF, expression, operand_view};
 use crate::operators::quantized::{self, Rescale};
 use crate::operators::views::is_view_op;
 use crate::types::floats;
 use byoc_plugin_api::DType;
-use byoc_plugin_support::region::{Op, Val};
+use byoc_plugin_support::region::{Op, OpId, Val};
 use byoc_plugin_support::view::View;
 use std::collections::BTreeMap;
+
+/// Loop body of a group under construction.
+struct Builder<'g> {
+    index: usize,
+    group: &'g Group,
+    body: LoopBody,
+    /// Variable of each value that the group computes.
+    names: BTreeMap<Val, String>,
+    /// Variable of each load, by the value and its view.
+    loaded: BTreeMap<(Val, Vec<i64>, i64), String>,
+    /// Memory order of the operand that is broadcast along the fewest dimensions, and the number of the others.
+    preferred_order: Option<(usize, Vec<usize>)>,
+}
+
+impl Builder<'_> {
+    /// Loads an operand, unless it is loaded already. Returns the variable.
+    fn load(&mut self, value: Val, place: Place, view: View, dtype: DType) -> Expr {
+        let distinct_dims = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
+        if self.preferred_order.as_ref().is_none_or(|(best_count, _)| distinct_dims > *best_count) {
+            self.preferred_order = Some((distinct_dims, memory_order(&view)));
+        }
+        let key = (value, view.strides.clone(), view.offset);
+        let loads = &mut self.body.loads;
+        Expr::from(&*self.loaded.entry(key).or_insert_with(|| push_load(loads, place, view, dtype)))
+    }
+}
+
+/// Adds a load, and returns the name of its variable.
+fn push_load(loads: &mut Vec<Access>, place: Place, view: View, dtype: DType) -> String {
+    let name = format!("x{}", loads.len());
+    loads.push(Access { name: name.clone(), place, view, dtype });
+    name
+}
 
 impl<'p> Lowering<'p, '_> {
     /// Builds the loop body of a group, resolves its operands and chooses the storage of its results. `order` is the
     /// memory order of the results' dimensions; the default is the order of the operand that is broadcast along the
-    /// fewest dimensions. Returns the body and the order.
-    pub fn loop_body(&mut self, group_index: usize, order: Option<&[usize]>) -> Result<(LoopBody, Vec<usize>), String> {
+    /// fewest dimensions.
+    pub fn loop_body(&mut self, group_index: usize, order: Option<&[usize]>) -> Result<LoopBody, String> {
         let grouping: &'p Grouping = self.grouping;
         let group = &grouping.groups[group_index];
-        let mut body = LoopBody { domain: group.domain.clone(), ..LoopBody::default() };
-        let mut names: BTreeMap<Val, String> = BTreeMap::new();
-        let mut loaded_names: BTreeMap<(Val, Vec<i64>, i64), String> = BTreeMap::new();
-        let mut preferred_order: Option<(usize, Vec<usize>)> = None;
+        let mut builder = Builder {
+            index: group_index,
+            group,
+            body: LoopBody { domain: group.domain.clone(), ..LoopBody::default() },
+            names: BTreeMap::new(),
+            loaded: BTreeMap::new(),
+            preferred_order: None,
+        };
         if let Some(anchor) = group.anchor {
             let result = self.ir.get(anchor).outputs[0];
             let is_half = self.ir.val(result).dtype == DType::F16;
             if is_half {
                 let rounded = Expr::Math(ROUND_TO_HALF, DType::F32, vec![Expr::name("acc")]);
-                body.lines.push(Stmt::value("rounded", DType::F32, rounded));
+                builder.body.lines.push(Stmt::value("rounded", DType::F32, rounded));
             }
-            names.insert(result, if is_half { "rounded" } else { "acc" }.into());
+            builder.names.insert(result, if is_half { "rounded" } else { "acc" }.into());
         }
         for &member in &group.members {
-            let op: &Op<'_> = self.ir.get(member);
-            let index = group.index[&op.outputs[0]].clone();
-            let mut args = Vec::new();
-            for (i, &input) in op.inputs.iter().enumerate() {
-                if op.name == "qnn.requantize" && matches!(i, 1 | 3) {
-                    if i == 1 {
-                        args.extend(self.rescaling(op, &index, &group.domain, &mut body)?);
-                    }
-                    continue;
-                }
-                if let Some((source, _)) = index_in(self.ir, group, input) {
-                    let name = names
-                        .get(&source)
-                        .ok_or("expected operators in topological order, found a use before its definition")?;
-                    args.push(Expr::from(name));
-                    continue;
-                }
-                if let Some(literal) = self.scalar(input) {
-                    args.push(literal);
-                    continue;
-                }
-                let storage = self.resolve(input)?;
-                let broadcast_view = operand_view(self.ir, op, i, &storage.view).ok_or_else(|| {
-                    let (operand, result) = (&storage.view.shape, self.ir.shape(op.outputs[0]));
-                    format!(
-                        "{}: operand {i}: expected a shape that broadcasts to {result:?}, found {operand:?}",
-                        op.name
-                    )
-                })?;
-                let dtype = self.ir.val(input).dtype;
-                let (place, view) = match pull_back(&index, &broadcast_view, &group.domain) {
-                    Some(view) => (storage.place, view),
-                    None => {
-                        // A copy in the layout of the domain is always readable as a strided view.
-                        let dense: Vec<usize> = (0..group.domain.len()).collect();
-                        let destination = self.allocate(&group.domain, &dense, &[], dtype, &self.describe(member));
-                        let source = Storage::new(storage.place, broadcast_view);
-                        let target = Storage::new(destination.place, index.clone());
-                        self.copy(&source, &target, dtype, &self.describe(member))?;
-                        (destination.place, destination.view)
-                    }
-                };
-                let distinct_dims = view.strides.iter().zip(&view.shape).filter(|(s, d)| **s != 0 || **d == 1).count();
-                if preferred_order.as_ref().is_none_or(|(best_count, _)| distinct_dims > *best_count) {
-                    preferred_order = Some((distinct_dims, memory_order(&view)));
-                }
-                let key = (input, view.strides.clone(), view.offset);
-                let name = loaded_names.entry(key).or_insert_with(|| {
-                    let name = format!("x{}", body.loads.len());
-                    body.loads.push(Load { name: name.clone(), place, view, dtype });
-                    name
-                });
-                args.push(Expr::from(&*name));
-            }
-            let dtype = self.ir.val(op.outputs[0]).dtype;
-            let value = expression(self.ir, op, &args).filter(|_| self.computes(dtype));
-            let value = value
-                .ok_or_else(|| format!("{}: unsupported element type {}", op.name, self.ir.val(op.inputs[0]).dtype))?;
-            let name = format!("t{}", body.lines.len());
-            // C computes with integers of at least 32 bits; programs convert the result to a narrower type explicitly.
-            let is_narrow = dtype.size() < 4 && matches!(self.form, Form::Program(..));
-            let value = match dtype {
-                DType::F16 => Expr::Math(ROUND_TO_HALF, DType::F32, vec![value]),
-                _ if is_narrow => value.cast(dtype),
-                _ => value,
-            };
-            let note = op.name.to_owned();
-            body.lines.push(Stmt::Let { name: name.clone(), ty: Ty::Of(dtype), value, note });
-            names.insert(op.outputs[0], name);
+            self.member(member, &mut builder)?;
         }
-        let dense: Vec<usize> = (0..group.domain.len()).collect();
-        let order = match (order, preferred_order) {
-            (Some(order), _) => order.to_vec(),
-            (None, Some((_, order))) => order,
-            (None, None) => dense,
+        let default_order = builder.preferred_order.take().map(|(_, order)| order);
+        let order = order.map(<[usize]>::to_vec).or(default_order);
+        let order = order.unwrap_or_else(|| (0..group.domain.len()).collect());
+        self.results(&order, &mut builder)?;
+        Ok(builder.body)
+    }
+
+    /// Adds the computation of an operator.
+    fn member(&mut self, member: OpId, builder: &mut Builder<'_>) -> Result<(), String> {
+        let op: &Op<'_> = self.ir.get(member);
+        let mut args = Vec::new();
+        for (i, &input) in op.inputs.iter().enumerate() {
+            match (op.name, i) {
+                ("qnn.requantize", 1) => {
+                    let index = &builder.group.index[&op.outputs[0]];
+                    args.extend(self.rescaling(op, index, &builder.group.domain, &mut builder.body)?);
+                }
+                ("qnn.requantize", 3) => {}
+                _ => args.push(self.operand(member, i, input, builder)?),
+            }
+        }
+        let dtype = self.ir.val(op.outputs[0]).dtype;
+        let value = expression(self.ir, op, &args).filter(|_| self.computes(dtype));
+        let value = value
+            .ok_or_else(|| format!("{}: unsupported element type {}", op.name, self.ir.val(op.inputs[0]).dtype))?;
+        let name = format!("t{}", builder.body.lines.len());
+        // C computes with integers of at least 32 bits; programs convert the result to a narrower type explicitly.
+        let is_narrow = dtype.size() < 4 && matches!(self.form, Form::Program(..));
+        let value = match dtype {
+            DType::F16 => Expr::Math(ROUND_TO_HALF, DType::F32, vec![value]),
+            _ if is_narrow => value.cast(dtype),
+            _ => value,
         };
-        for (value, name) in &names {
-            if !self.is_used_outside(*value, group_index) {
+        let note = op.name.to_owned();
+        builder.body.lines.push(Stmt::Let { name: name.clone(), ty: Ty::Of(dtype), value, note });
+        builder.names.insert(op.outputs[0], name);
+        Ok(())
+    }
+
+    /// Returns operand `i` of an operator: a variable of the group, a literal, or a load.
+    fn operand(&mut self, member: OpId, i: usize, input: Val, builder: &mut Builder<'_>) -> Result<Expr, String> {
+        let (op, group) = (self.ir.get(member), builder.group);
+        if let Some((source, _)) = index_in(self.ir, group, input) {
+            let name = builder.names.get(&source);
+            return name
+                .map(Expr::from)
+                .ok_or_else(|| "expected operators in topological order, found a use before its definition".into());
+        }
+        if let Some(literal) = self.scalar(input) {
+            return Ok(literal);
+        }
+        let storage = self.resolve(input)?;
+        let broadcast_view = operand_view(self.ir, op, i, &storage.view).ok_or_else(|| {
+            let (operand, result) = (&storage.view.shape, self.ir.shape(op.outputs[0]));
+            format!("{}: operand {i}: expected a shape that broadcasts to {result:?}, found {operand:?}", op.name)
+        })?;
+        let dtype = self.ir.val(input).dtype;
+        let index = &group.index[&op.outputs[0]];
+        let (place, view) = match pull_back(index, &broadcast_view, &group.domain) {
+            Some(view) => (storage.place, view),
+            None => {
+                // A copy in the layout of the domain is always readable as a strided view.
+                let comment = self.describe(member);
+                let destination = self.allocate_dense(&group.domain, dtype, &comment);
+                let target = Storage::new(destination.place, index.clone());
+                self.copy(&Storage::new(storage.place, broadcast_view), &target, dtype, &comment);
+                (destination.place, destination.view)
+            }
+        };
+        Ok(builder.load(input, place, view, dtype))
+    }
+
+    /// Adds the stores of the values that are used outside of the group.
+    fn results(&mut self, order: &[usize], builder: &mut Builder<'_>) -> Result<(), String> {
+        let domain = &builder.group.domain;
+        for (&value, name) in &builder.names {
+            if !self.is_used_outside(value, builder.index) {
                 continue;
             }
-            let index = &group.index[value];
+            let index = &builder.group.index[&value];
             // Order of the value's dimensions that corresponds to the order `order` of the domain's dimensions.
-            let value_order = self.domain_order(index, &group.domain, &order);
+            let value_order = self.domain_order(index, domain, order);
             let comment = format!("{} of {}", name, self.symbol);
-            let comment = self.ir.producer(*value).map_or(comment, |op| self.describe(op));
-            let domain = &group.domain;
+            let comment = self.ir.producer(value).map_or(comment, |op| self.describe(op));
             let is_readable = |view: &View| pull_back(index, view, domain).is_some();
-            let dtype = self.ir.val(*value).dtype;
-            let storage = match self.place_for(*value, &value_order, &comment, is_readable) {
+            let dtype = self.ir.val(value).dtype;
+            let storage = match self.place_for(value, &value_order, &comment, is_readable) {
                 Some(storage) => storage,
                 None => {
                     // Storage in the layout of the domain is always possible.
-                    let dense: Vec<usize> = (0..domain.len()).collect();
-                    let place = self.allocate(domain, &dense, &[], dtype, &comment).place;
+                    let place = self.allocate_dense(domain, dtype, &comment).place;
                     let storage = Storage::new(place, index.clone());
-                    self.storage.insert(*value, storage.clone());
+                    self.storage.insert(value, storage.clone());
                     storage
                 }
             };
             let view = pull_back(index, &storage.view, domain).ok_or("expected storage for the result, found none")?;
-            body.stores.push(Store { value: name.clone(), place: storage.place, view, dtype });
+            builder.body.stores.push(Access { name: name.clone(), place: storage.place, view, dtype });
         }
-        Ok((body, order))
+        Ok(())
     }
 
     /// Returns the multiplier and the shift of a `qnn.requantize` as operands of the loop body: literals, or loads of
@@ -184,9 +220,7 @@ impl<'p> Lowering<'p, '_> {
             let array = self.constant_array(ConstantArray { dtype, bytes, comment: comment.to_owned() });
             let view = pull_back(index, &axis_view, domain)
                 .ok_or("qnn.requantize: expected an unchanged scale axis, found a reshaped one")?;
-            let name = format!("x{}", body.loads.len());
-            body.loads.push(Load { name: name.clone(), place: Place::Packed(array), view, dtype });
-            names.push(Expr::from(&name));
+            names.push(Expr::name(push_load(&mut body.loads, Place::Packed(array), view, dtype)));
         }
         Ok(names)
     }

@@ -7,39 +7,38 @@
 //! The forms differ in how a tile is computed: tasks of a region here, programs in `direct`, devices in `registers` and
 //! `shared`.
 
-use super::panels::{Operand, Width};
-use super::tile::{Tile, dispatch, product};
+use super::panels::Operand;
+use super::tile::{VectorTile, product};
 use super::{Lowering, Phase};
 use crate::form::Form;
-use crate::nest::Step;
-use crate::nest::transform::{decode, nest, share};
-use crate::nest::{Expr, Function, Loop, Memory, Parameter, Place, Reduce, Stmt, element, indices, numbered};
+use crate::nest::transform::{decode, divided, nest};
+use crate::nest::{Expr, Loop, Place, Reduce, Stmt, element, indices, product_indices};
 use crate::packing::Packing;
+use crate::schedule::LANES;
 use crate::schedule::contraction::{Contraction, Schedule, Tasks};
-use crate::schedule::{LANES, round_up};
 use byoc_plugin_api::DType;
+use byoc_plugin_support::view::count;
 
 impl Contraction {
-    /// Returns the second operand, with the groups that have a matrix of their own outside of the panels.
-    pub fn operand(&self, padded: i64) -> Operand {
+    /// Returns the second operand, in panels of `width` columns; the groups that have a matrix of their own are outside of
+    /// the panels.
+    pub fn operand(&self, padded: i64, width: i64) -> Operand {
         let own_groups = (0..self.parts[0]).filter(|&d| self.b_groups[d] != 0);
         let packing = Packing {
             offset: self.b_offset,
             outer: own_groups.map(|d| (self.body.domain[d], self.b_groups[d])).collect(),
             columns: (self.columns(), self.b_column),
             padded,
-            width: padded.max(1),
+            width,
             inner: self.taps.iter().map(|tap| (tap.0, tap.2)).chain([(self.k.0, self.k.2)]).collect(),
         };
-        Operand { place: self.b, dtype: self.types.b, packing }
+        Operand { place: self.b, dtype: self.types.b, packing, width: None }
     }
 
     /// Returns the nest that the tiles compute: for each row and column, a sum over taps and channels.
     pub fn nest(&self) -> Vec<Stmt> {
         let [groups, rows] = self.parts;
-        let mut vars = numbered("g", groups);
-        vars.extend(numbered("r", rows));
-        vars.push("c".into());
+        let vars = product_indices(groups, rows);
         let index = indices(&vars);
         let mut a = element(&self.a_view, &index);
         let own_matrix = (0..groups).fold(Expr::Index(0), |sum, d| sum + index[d].clone() * self.b_groups[d]);
@@ -58,14 +57,10 @@ impl Contraction {
             }
         }
         loops.push(Loop::new("k", self.k.0, Vec::new()));
-        let load = |place: Place, dtype: DType, at: Expr| Expr::load(place, dtype, at);
         let k = Expr::name("k");
-        let a = load(self.a, self.types.a, a + k.clone() * self.k.1);
-        let b = load(self.b, self.types.b, b + k * self.k.2);
-        let zero = match self.types.sum {
-            DType::F32 => Expr::Number(DType::F32, 0.0),
-            sum => Expr::Integer(sum, 0),
-        };
+        let a = Expr::load(self.a, self.types.a, a + k.clone() * self.k.1);
+        let b = Expr::load(self.b, self.types.b, b + k * self.k.2);
+        let zero = Expr::number(self.types.sum, 0.0);
         let product = product(self.types, self.a_zero, a, b);
         let term = match inside {
             Some(inside) => inside.select(product, zero.clone()),
@@ -77,11 +72,6 @@ impl Contraction {
         stmts.extend(self.body.statements(&index));
         nest(&vars, &self.body.domain, stmts)
     }
-
-    /// Returns the number of terms of each sum.
-    pub fn depth(&self) -> i64 {
-        self.taps.iter().map(|tap| tap.0).product::<i64>() * self.k.0
-    }
 }
 
 impl Lowering<'_, '_> {
@@ -89,7 +79,7 @@ impl Lowering<'_, '_> {
     pub fn contraction(&mut self, c: Contraction, comment: Vec<String>) -> Result<(), String> {
         match self.form {
             Form::Tasks => self.tiled_contraction(&c, comment),
-            Form::Program(..) => self.direct_contraction(&c, comment),
+            Form::Program(machine, _) => self.direct_contraction(&c, machine, comment),
             Form::Device(device) if device.local_memory => self.shared_contraction(&c, comment),
             Form::Device(device) => self.register_contraction(&c, device.width, comment),
         }
@@ -101,144 +91,96 @@ impl Lowering<'_, '_> {
             return Err(format!("expected at most 2 kernel axes, found {}", c.taps.len()));
         }
         let schedule = Schedule::new(c)?;
-        let Schedule { body, a_view, groups, rows, columns, depth, tile, .. } = &schedule;
-        let (groups, rows, columns, depth) = (*groups, *rows, *columns, *depth);
-        let row_dims = &body.domain[groups..groups + rows];
-        let len = row_dims[rows - 1];
-        let outer_rows: i64 = row_dims[..rows - 1].iter().product();
-        let group_count: i64 = body.domain[..groups].iter().product();
-        let Tasks { groups: group_tasks, rows: row_tasks, columns: column_tasks } = schedule.tasks;
-        let padded_columns = round_up(columns, LANES);
-        let operand = c.operand(padded_columns);
+        let Schedule { merged, padded, wide, narrow, tasks, .. } = &schedule;
+        let operand = c.operand(*padded, *padded);
         let name = self.phase_after_packing(&operand);
-        let [mr, nr, tail, row_tail] =
-            ["mr", "nr", "tail", "row_tail"].map(|suffix| Expr::name(format!("{name}_{suffix}")));
-        let width = Width::Name(format!("{name}_nr"));
-        let b = self.panels(&operand, &width)?;
-
-        let mut vars = numbered("g", groups);
-        vars.extend(numbered("r", rows));
-        vars.push("c".into());
-        let outer_vars = &vars[..groups + rows - 1];
+        let b = self.panels(&Operand { width: Some(format!("{name}_nr")), ..operand })?;
+        let vars = merged.vars();
+        let tile = VectorTile::new(name, ["mr", "rows", "columns", "panel"], &merged.body, &vars);
         let pick = |wide: i64, narrow: i64| Expr::Call("BYOC_PICK", vec![wide.into(), narrow.into()]);
-        let vector = || Expr::name("BYOC_VL");
-        let constant =
-            |suffix: &str, value: Expr, comment: &str| (format!("{name}_{suffix}"), value, comment.to_owned());
-        let constants = vec![
-            constant("mr", pick(tile.wide.0, tile.narrow.0), "rows of a tile"),
-            constant("nr", pick(tile.wide.1, tile.narrow.1) * vector(), "columns of a tile"),
-            constant("tail", Expr::Index(padded_columns) % nr.clone(), "columns of the last panel, 0 if it is full"),
-            constant("row_tail", Expr::Index(len) % mr.clone(), "rows of the last tile of a row, 0 if it is full"),
-        ];
-        // Applies the group's elementwise operators to a tile of accumulators.
-        let index = |name: &str| Parameter::Index(name.to_owned());
-        let mut parameters = vec![Parameter::Floats("t".into())];
-        parameters.extend(outer_vars.iter().map(|var| index(var)));
-        parameters.extend(["row", "rows", "column", "columns"].map(index));
-        let (rows_of_tile, columns_of_tile) = (Expr::name("rows"), Expr::name("columns"));
-        let finished = Tile {
-            body,
-            vars: &vars,
-            stride: nr.clone(),
-            rows: rows_of_tile,
-            columns: columns_of_tile,
-            sum: DType::F32,
-        };
-        let finish_name = format!("{name}_finish");
-        let finish = Function {
-            name: finish_name.clone(),
-            parameters: Some(parameters),
-            constants: Vec::new(),
-            body: vec![finished.finish()],
-        };
-
-        let tiles_in_row = (Expr::Index(len) + mr.clone() - 1) / mr.clone();
-        let at_row = Expr::name("tile") % Expr::name("tiles_in_row") * mr.clone();
-        let mut tile_index = indices(&vars);
-        tile_index[groups + rows - 1] = Expr::name("row");
-        let group_index = element(&schedule.b_index, &indices(&vars)) * schedule.packed_size;
-        let is_full = Expr::name("full").not_equal(0);
-        let is_whole = Expr::name("whole").not_equal(0);
-        // Because of the padding to `LANES`, even a full panel may hold fewer columns than its width.
-        let panel_width = match columns % LANES {
-            0 => nr.clone(),
-            _ => (Expr::Index(columns) - Expr::name("column")).min(nr.clone()),
-        };
-        let last_width = Expr::Index(columns) - (Expr::name("panels") - 1) * nr.clone();
-        let case = |condition: Option<Expr>, rows: &Expr, width: &Expr, columns: &Expr| {
-            let row_stride = a_view.strides[groups + schedule.rows - 1];
-            let mut arguments = vec![rows.clone(), width.clone() / vector(), nr.clone(), row_stride.into()];
-            arguments.extend(schedule.sums.iter().flat_map(|&(n, stride)| [Expr::Index(n), Expr::Index(stride)]));
-            arguments.extend(["a", "b", "t"].map(Expr::from));
-            let mut finish_arguments = vec![Expr::name("args"), Expr::name("t")];
-            finish_arguments.extend(indices(outer_vars));
-            finish_arguments.extend([Expr::name("row"), rows.clone(), Expr::name("column"), columns.clone()]);
-            let calls =
-                vec![Stmt::Call("byoc_tile".into(), arguments), Stmt::Call(finish_name.clone(), finish_arguments)];
-            (condition, calls)
-        };
-        let mut in_tile = vec![Stmt::index("row", at_row)];
-        in_tile.extend(decode(
-            &vars[groups..groups + rows - 1],
-            &row_dims[..rows - 1],
-            &if outer_rows == 1 { Expr::Index(0) } else { Expr::name("tile") / Expr::name("tiles_in_row") },
-        ));
-        let address = |place: Place, index: Expr| Expr::address(Memory::Place(place), DType::F32, index);
-        in_tile.extend([
-            Stmt::Pointer { name: "a".into(), dtype: DType::F32, value: address(c.a, element(a_view, &tile_index)) },
-            Stmt::index("whole", row_tail.clone().equal(0).or((Expr::name("row") + mr.clone()).le(len))),
-        ]);
-        in_tile.extend(dispatch(vec![
-            case(Some(is_full.clone().and(is_whole.clone())), &mr, &nr, &panel_width),
-            case(Some(is_full), &row_tail, &nr, &panel_width),
-            case(Some(is_whole), &mr, &tail, &last_width),
-            case(None, &row_tail, &tail, &last_width),
-        ]));
-        let [tile_from, tile_to] = share("tiles", &Expr::name("m"), row_tasks);
-        let in_panel = vec![
-            Stmt::index("column", Expr::name("panel") * nr.clone()),
-            Stmt::Pointer {
-                name: "b".into(),
-                dtype: DType::F32,
-                value: address(b, group_index + Expr::name("column") * depth),
-            },
-            Stmt::index("full", tail.equal(0).or((Expr::name("panel") + 1).lt("panels"))),
-            Loop::new("tile", tile_to, in_tile).starting(tile_from).into(),
-        ];
-        let [panel_from, panel_to] = share("panels", &Expr::name("n"), column_tasks);
-        let mut in_group = decode(&vars[..groups], &body.domain[..groups], &Expr::name("g"));
-        in_group.push(Loop::new("panel", panel_to, in_panel).starting(panel_from).into());
-        let task = || Expr::name("task");
-        let [group_from, group_to] = share(group_count, &Expr::name("group"), group_tasks);
-        let main = vec![
-            Stmt::index("tiles_in_row", tiles_in_row),
-            Stmt::index("tiles", Expr::name("tiles_in_row") * outer_rows),
-            Stmt::index("panels", (Expr::Index(padded_columns) + nr.clone() - 1) / nr.clone()),
-            Stmt::index("m", task() / column_tasks % row_tasks),
-            Stmt::index("n", task() % column_tasks),
-            Stmt::index("group", if group_tasks == 1 { Expr::Index(0) } else { task() / (column_tasks * row_tasks) }),
-            Stmt::array("t", DType::F32, mr * nr),
-            Loop::new("g", group_to, in_group).starting(group_from).into(),
-        ];
-        let mut phase = Phase::new("product", comment);
-        phase.nest = c.nest();
-        phase.tasks = group_tasks * row_tasks * column_tasks;
-        let sizes = vec![(tile.wide.0, tile.wide.1 * 16), (tile.narrow.0, tile.narrow.1 * 8)];
-        phase.schedule = vec![
-            Step::Pack { operand: c.b, ahead: matches!(b, Place::Packed(_)) },
-            Step::Parallel { var: "group, panel, tile".into(), tasks: phase.tasks },
-            Step::Tile { sizes },
-        ];
-        phase.functions = vec![finish, Function { name, parameters: None, constants, body: main }];
-        phase.touch(c.a);
-        phase.touch(b);
-        phase.touch_all(body);
-        self.push_functions(phase);
+        let rows = pick(wide.0, narrow.0);
+        let columns = pick(wide.1, narrow.1) * Expr::name("BYOC_VL");
+        let main = Tiled { c, schedule: &schedule, tile: &tile, b }.main();
+        self.push_functions(Phase {
+            nest: c.nest(),
+            tasks: tasks.groups * tasks.rows * tasks.columns,
+            functions: tile.functions([rows, columns], *padded, main),
+            ..Phase::of("product", comment, &[c.a, b], &merged.body)
+        });
         Ok(())
     }
 
     /// Returns the name of the phase that follows the one that packs `b`, if there is one.
     pub fn phase_after_packing(&self, b: &Operand) -> String {
         format!("{}_phase{}", self.symbol, self.phases.len() + usize::from(b.is_packed_at_run()))
+    }
+}
+
+/// Contraction in a region: the loops of a task.
+struct Tiled<'s> {
+    c: &'s Contraction,
+    schedule: &'s Schedule,
+    tile: &'s VectorTile<'s>,
+    /// Memory of the panels.
+    b: Place,
+}
+
+impl Tiled<'_> {
+    /// Returns the statements for the tile with the number `tile`, in a panel.
+    fn in_tile(&self) -> Vec<Stmt> {
+        let (Schedule { merged, sums, .. }, tile, columns) = (self.schedule, self.tile, self.c.columns());
+        let (last_row, nr) = (merged.last_row(), || tile.columns.clone());
+        let mut index = indices(tile.vars);
+        index[last_row] = Expr::name("row");
+        let outer_row = match count(merged.outer_row_dims()) {
+            1 => Expr::Index(0),
+            _ => Expr::name("tile") / Expr::name("tiles_in_row"),
+        };
+        let at_row = Expr::name("tile") % Expr::name("tiles_in_row") * tile.rows.clone();
+        let mut stmts = vec![Stmt::index("row", at_row)];
+        stmts.extend(decode(&tile.vars[merged.groups..last_row], merged.outer_row_dims(), &outer_row));
+        let a = Expr::address(self.c.a, DType::F32, element(&merged.a_view, &index));
+        stmts.extend([Stmt::pointer("a", DType::F32, a), tile.whole()]);
+        stmts.extend(tile.calls("byoc_tile", |rows, width| {
+            let row_stride = merged.a_view.strides[last_row];
+            let mut arguments = vec![rows.clone(), width.clone() / Expr::name("BYOC_VL"), nr(), row_stride.into()];
+            arguments.extend(sums.iter().flat_map(|&(n, stride)| [Expr::Index(n), Expr::Index(stride)]));
+            // Because of the padding to `LANES`, even a full panel may hold fewer columns than its width.
+            let real_columns = match columns % LANES {
+                _ if *width == tile.tail => Expr::Index(columns) - (Expr::name("panels") - 1) * nr(),
+                0 => nr(),
+                _ => (Expr::Index(columns) - Expr::name("column")).min(nr()),
+            };
+            (arguments, real_columns)
+        }));
+        stmts
+    }
+
+    /// Returns the statements of a task.
+    fn main(&self) -> Vec<Stmt> {
+        let Schedule { merged, padded, tasks: Tasks { groups, rows, columns }, .. } = self.schedule;
+        let (depth, nr, mr) = (self.c.depth(), || self.tile.columns.clone(), || self.tile.rows.clone());
+        let name = |name: &str| Expr::name(name);
+        let group = element(&merged.b_view, &indices(self.tile.vars)) * (depth * padded);
+        let b = Expr::address(self.b, DType::F32, group + name("column") * depth);
+        let in_panel = vec![
+            Stmt::index("column", name("panel") * nr()),
+            Stmt::pointer("b", DType::F32, b),
+            Stmt::index("full", self.tile.tail.clone().equal(0).or((name("panel") + 1).lt("panels"))),
+            divided("tile", "tiles", "m", *rows, self.in_tile()),
+        ];
+        let mut in_group = decode(&self.tile.vars[..merged.groups], merged.group_dims(), &name("g"));
+        in_group.push(divided("panel", "panels", "n", *columns, in_panel));
+        let group_task = if *groups == 1 { Expr::Index(0) } else { name("task") / (columns * rows) };
+        vec![
+            Stmt::index("tiles_in_row", (Expr::Index(merged.row_len()) + mr() - 1) / mr()),
+            Stmt::index("tiles", name("tiles_in_row") * count(merged.outer_row_dims())),
+            Stmt::index("panels", (Expr::Index(*padded) + nr() - 1) / nr()),
+            Stmt::index("m", name("task") / *columns % *rows),
+            Stmt::index("n", name("task") % *columns),
+            Stmt::index("group", group_task),
+            Stmt::array("t", DType::F32, mr() * nr()),
+            divided("g", count(merged.group_dims()), "group", *groups, in_group),
+        ]
     }
 }

@@ -22,7 +22,7 @@ pub use external_call::unsupported;
 pub use panels::packing_statements;
 
 use crate::externals::Externals;
-use crate::form::{Concatenation, Form, Machine};
+use crate::form::Form;
 use crate::group::Grouping;
 use crate::index_space::{is_same_location, memory_order};
 use crate::nest::Step;
@@ -68,20 +68,16 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Creates a phase of one task.
-    pub fn new(kind: &'static str, comment: Vec<String>) -> Phase {
-        Phase { kind, comment, tasks: 1, ..Phase::default() }
-    }
-
-    /// Records that the phase accesses `place` in an arbitrary order.
-    pub fn touch(&mut self, place: Place) {
-        if let Place::Work(buffer) = place {
-            self.unordered.insert(buffer);
-        }
+    /// Creates a phase of one task that accesses `operands` in an arbitrary order and computes a loop body.
+    pub fn of(kind: &'static str, comment: Vec<String>, operands: &[Place], body: &LoopBody) -> Phase {
+        let mut phase = Phase { kind, comment, tasks: 1, ..Phase::default() };
+        phase.unordered.extend(operands.iter().filter_map(|place| place.buffer()));
+        phase.touch_all(body);
+        phase
     }
 
     /// Records the results that a loop body computes at the positions of its operands.
-    pub fn touch_all(&mut self, body: &LoopBody) {
+    fn touch_all(&mut self, body: &LoopBody) {
         for store in &body.stores {
             for load in &body.loads {
                 let (Place::Work(result), Place::Work(operand)) = (store.place, load.place) else { continue };
@@ -139,17 +135,6 @@ pub fn axis(op: &Op<'_>, default: i64, rank: usize) -> Result<usize, String> {
     op.attrs().axis("axis", default, rank).ok_or_else(invalid)
 }
 
-/// Returns the bytes of the element at `index` in a constant; `size` is the size of an element in bytes.
-///
-/// # Errors
-/// If the index is out of range.
-pub(crate) fn weight_bytes(bytes: &[u8], index: i64, size: usize) -> Result<&[u8], String> {
-    let start = usize::try_from(index).ok().and_then(|index| index.checked_mul(size));
-    start
-        .and_then(|start| bytes.get(start..)?.get(..size))
-        .ok_or_else(|| format!("expected weight indices < {}, found {index}", bytes.len() / size))
-}
-
 /// State and result of lowering a region. Sibling modules add `impl` blocks that lower the individual operator kinds.
 pub struct Lowering<'p, 'a> {
     /// Region being lowered.
@@ -176,30 +161,7 @@ pub struct Lowering<'p, 'a> {
     pub phases: Vec<Phase>,
 }
 
-impl<'p, 'a> Lowering<'p, 'a> {
-    /// Creates the initial state, without lowered groups.
-    pub fn new(
-        ir: &'p RegionIr<'a>,
-        grouping: &'p Grouping,
-        symbol: &'p str,
-        form: Form,
-        externals: &'p Externals,
-    ) -> Lowering<'p, 'a> {
-        Lowering {
-            ir,
-            grouping,
-            symbol,
-            form,
-            externals,
-            storage: BTreeMap::new(),
-            buffers: Vec::new(),
-            packed: Vec::new(),
-            arrays: Vec::new(),
-            kernels: BTreeSet::new(),
-            phases: Vec::new(),
-        }
-    }
-
+impl Lowering<'_, '_> {
     /// Describes an operator for the comment of a phase: name, shapes and source nodes.
     pub fn describe(&self, id: OpId) -> String {
         let op = self.ir.get(id);
@@ -255,32 +217,15 @@ impl<'p, 'a> Lowering<'p, 'a> {
         }
     }
 
-    /// Returns the target machine of a program; `None` for any other form.
-    pub fn machine(&self) -> Option<Machine> {
-        if let Form::Program(machine, _) = self.form { Some(machine) } else { None }
-    }
-
-    /// Returns the placement of concatenation operands.
-    pub fn concatenations(&self) -> Concatenation {
-        if let Form::Program(_, concatenation) = self.form { concatenation } else { Concatenation::First }
-    }
-
     /// Returns the index of a constant array in the program; adds the array unless the program already has an equal
     /// one.
     pub fn constant_array(&mut self, array: ConstantArray) -> usize {
-        let is_equal = |existing: &ConstantArray| existing.dtype == array.dtype && existing.bytes == array.bytes;
-        self.arrays.iter().position(is_equal).unwrap_or_else(|| {
-            self.arrays.push(array);
-            self.arrays.len() - 1
-        })
+        position_or_push(&mut self.arrays, array, |a, b| a.dtype == b.dtype && a.bytes == b.bytes)
     }
 
     /// Returns the index of a packed constant; adds it unless there is an equal one.
     pub fn packed_constant(&mut self, packed: PackedConstant) -> usize {
-        self.packed.iter().position(|existing| *existing == packed).unwrap_or_else(|| {
-            self.packed.push(packed);
-            self.packed.len() - 1
-        })
+        position_or_push(&mut self.packed, packed, PackedConstant::eq)
     }
 
     /// Lowers one group.
@@ -289,35 +234,25 @@ impl<'p, 'a> Lowering<'p, 'a> {
         let group = &grouping.groups[group_index];
         let mut comment: Vec<String> = group.anchor.iter().map(|&op| self.describe(op)).collect();
         comment.extend(group.members.iter().map(|&op| self.describe(op)));
-        match group.anchor {
-            None => {
-                let (body, _) = self.loop_body(group_index, None)?;
-                self.map("map", &body, comment);
-                Ok(())
-            }
-            Some(anchor) if self.externals.contains(self.ir.get(anchor).name) => self.lower_external(anchor, comment),
-            Some(anchor) if anchors::program_anchor(self.ir.get(anchor).name) == Some(Anchor::Concatenate) => {
-                self.concatenate(anchor, comment)
-            }
-            Some(anchor) => self.lower_anchor(group_index, anchor, comment),
-        }
-    }
-
-    /// Lowers the group of an anchor.
-    fn lower_anchor(&mut self, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let Some(id) = group.anchor else {
+            let body = self.loop_body(group_index, None)?;
+            self.map("map", &body, comment);
+            return Ok(());
+        };
         let name = self.ir.get(id).name;
+        if self.externals.contains(name) {
+            return self.lower_external(id, comment);
+        }
         match anchors::program_anchor(name) {
-            Some(Anchor::Convolution) => self.convolution(group, id, comment),
-            Some(Anchor::MatrixProduct) => self.matrix_product(group, id, comment),
-            Some(Anchor::Pool) => self.pool(group, id, comment),
-            Some(Anchor::Normalize) => self.normalize(group, id, comment),
-            Some(Anchor::Reduce) => self.reduce(group, id, comment),
-            Some(Anchor::Gather) => self.gather(group, id, comment),
-            Some(Anchor::Pad) => self.pad(group, id, comment),
-            Some(Anchor::Resize) => self.resize(group, id, comment),
-            Some(Anchor::Concatenate) => {
-                Err("expected an operator with an anchor lowering, found a concatenation".into())
-            }
+            Some(Anchor::Convolution) => self.convolution(group_index, id, comment),
+            Some(Anchor::MatrixProduct) => self.matrix_product(group_index, id, comment),
+            Some(Anchor::Pool) => self.pool(group_index, id, comment),
+            Some(Anchor::Normalize) => self.normalize(group_index, id, comment),
+            Some(Anchor::Reduce) => self.reduce(group_index, id, comment),
+            Some(Anchor::Gather) => self.gather(group_index, id, comment),
+            Some(Anchor::Pad) => self.pad(group_index, id, comment),
+            Some(Anchor::Resize) => self.resize(group_index, id, comment),
+            Some(Anchor::Concatenate) => self.concatenate(id, comment),
             None => Err(format!("no code generation for {name}")),
         }
     }
@@ -378,12 +313,20 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let slice = Storage::new(destination.place, view);
             let source = self.resolve(input)?;
             if source.place != slice.place || source.view != slice.view {
-                self.copy(&source, &slice, dtype, &comment[0])?;
+                self.copy(&source, &slice, dtype, &comment[0]);
             }
             start += size;
         }
         Ok(())
     }
+}
+
+/// Returns the index of the item that equals `item`, which is added if there is none.
+fn position_or_push<T>(items: &mut Vec<T>, item: T, is_equal: impl Fn(&T, &T) -> bool) -> usize {
+    items.iter().position(|existing| is_equal(existing, &item)).unwrap_or_else(|| {
+        items.push(item);
+        items.len() - 1
+    })
 }
 
 /// Lowers a region.
@@ -397,7 +340,19 @@ pub fn lower<'p, 'a>(
     form: Form,
     externals: &'p Externals,
 ) -> Result<Lowering<'p, 'a>, String> {
-    let mut lowering = Lowering::new(ir, grouping, symbol, form, externals);
+    let mut lowering = Lowering {
+        ir,
+        grouping,
+        symbol,
+        form,
+        externals,
+        storage: BTreeMap::new(),
+        buffers: Vec::new(),
+        packed: Vec::new(),
+        arrays: Vec::new(),
+        kernels: BTreeSet::new(),
+        phases: Vec::new(),
+    };
     for group in 0..grouping.groups.len() {
         let first_phase = lowering.phases.len();
         lowering.lower_group(group)?;
@@ -409,7 +364,7 @@ pub fn lower<'p, 'a>(
         let source = lowering.resolve(value)?;
         if source.place != Place::Output(i) {
             let output = Storage::new(Place::Output(i), View::dense(ir.shape(value)));
-            lowering.copy(&source, &output, ir.val(value).dtype, "result")?;
+            lowering.copy(&source, &output, ir.val(value).dtype, "result");
         }
     }
     Ok(lowering)

@@ -5,7 +5,6 @@ use crate::index_space::memory_order;
 use crate::nest::body::Storage;
 use crate::nest::{Expr, Stmt, element};
 use crate::types::computed;
-use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Op, OpId};
 use byoc_plugin_support::view::View;
 
@@ -19,7 +18,7 @@ impl Lowering<'_, '_> {
         let (data_type, index_type) = (ir.val(op.inputs[0]).dtype, ir.val(op.inputs[1]).dtype);
         let rank = data.view.shape.len();
         let order: Vec<usize> = (0..ir.shape(op.outputs[0]).len()).collect();
-        let (body, _) = self.loop_body(group_index, Some(&order))?;
+        let body = self.loop_body(group_index, Some(&order))?;
         let axis = op.attrs().ints("axis").map(|_| axis(op, 0, rank)).transpose()?;
         let is_take = op.name == "take";
         let flat_size: i64 = data.view.shape.iter().product();
@@ -27,7 +26,7 @@ impl Lowering<'_, '_> {
         let data = match (is_take, axis, flat_view) {
             (true, None, Some(view)) => Storage::new(data.place, view),
             (true, None, None) => {
-                let dense = self.dense_copy(&data, data_type, &comment[0])?;
+                let dense = self.dense_copy(&data, data_type, &comment[0]);
                 Storage::new(dense.place, View::dense(&[flat_size]))
             }
             _ => data,
@@ -70,24 +69,19 @@ impl Lowering<'_, '_> {
         let shape = ir.shape(op.inputs[0]).to_vec();
         let widths = pad_widths(op);
         let order = memory_order(&data.view);
-        let (body, _) = self.loop_body(group_index, Some(&order))?;
-        let body = body.permute(&order);
+        let body = self.loop_body(group_index, Some(&order))?.permute(&order);
         let view = data.view.permute(&order);
         let value = match op.inputs.get(1) {
             Some(&v) => {
                 let (storage, dtype) = (self.resolve(v)?, ir.val(v).dtype);
                 Expr::load(storage.place, dtype, Expr::Index(storage.view.offset))
             }
-            None => {
-                let (dtype, value) = (computed(dtype), op.attrs().float("pad_value", 0.0));
-                let is_float = matches!(dtype, DType::F32 | DType::F64);
-                if is_float { Expr::Number(dtype, value) } else { Expr::Integer(dtype, value as i128) }
-            }
+            None => Expr::number(computed(dtype), op.attrs().float("pad_value", 0.0)),
         };
         let mode = op.attrs().text("pad_mode").to_owned();
         self.points("pad", &body, comment, |vars| {
             let mut stmts = Vec::new();
-            let mut is_inside: Option<Expr> = None;
+            let mut conditions: Vec<Expr> = Vec::new();
             let mut index = vars.to_vec();
             for (k, &d) in order.iter().enumerate() {
                 let (pad_before, pad_after) = widths.get(d).copied().unwrap_or((0, 0));
@@ -104,11 +98,7 @@ impl Lowering<'_, '_> {
                         .lt(0)
                         .select(Expr::Index(0) - at(), at().ge(size).select(Expr::Index(2 * (size - 1)) - at(), at())),
                     _ => {
-                        let inside = at().ge(0).and(at().lt(size));
-                        is_inside = Some(match is_inside.take() {
-                            Some(others) => others.and(inside),
-                            None => inside,
-                        });
+                        conditions.push(at().ge(0).and(at().lt(size)));
                         at()
                     }
                 };
@@ -116,7 +106,7 @@ impl Lowering<'_, '_> {
                 index[k] = Expr::from(&name);
             }
             let element = Expr::load(data.place, dtype, element(&view, &index));
-            let padded = match is_inside {
+            let padded = match conditions.into_iter().reduce(Expr::and) {
                 Some(inside) => inside.select(element, value.clone()),
                 None => element,
             };

@@ -3,21 +3,14 @@
 //! `a` is read in place, one element at a time for all columns of a tile. Where a tap may be in the padding, the element
 //! is read from a row of zeros instead, so that the loop has no branch.
 
-use super::panels::Width;
 use super::{Lowering, PackedConstant, Phase};
-use crate::nest::Step;
-use crate::nest::body::LoopBody;
 use crate::nest::stmt::Grid;
-use crate::nest::transform::{decode, variable};
+use crate::nest::transform::decode;
 use crate::nest::{Expr, Infix, Loop, Place, Position, Stmt, Ty, element, indices, numbered};
 use crate::packing::Packing;
 use crate::schedule::contraction::{Contraction, RegisterTile};
 use byoc_plugin_api::DType;
-
-/// Zeros that stand for the padding of `a`.
-struct Zeros {
-    place: Place,
-}
+use byoc_plugin_support::view::count;
 
 /// Indices of a contraction on a device.
 pub struct Indices<'c> {
@@ -40,6 +33,16 @@ impl<'c> Indices<'c> {
         &self.c.body.domain[self.c.parts[0]..self.c.parts[0] + self.c.parts[1]]
     }
 
+    /// Returns the number of rows of a group.
+    pub fn row_count(&self) -> i64 {
+        count(self.row_dims())
+    }
+
+    /// Returns the number of groups.
+    pub fn group_count(&self) -> i64 {
+        count(&self.c.body.domain[..self.c.parts[0]])
+    }
+
     /// Declares the indices of the groups from `g`.
     pub fn declare_groups(&self) -> Vec<Stmt> {
         decode(&self.groups, &self.c.body.domain[..self.c.parts[0]], &Expr::name("g"))
@@ -60,33 +63,26 @@ impl<'c> Indices<'c> {
         index
     }
 
-    /// Returns the condition under which the tap of axis `t` at `tap` reads an element; `None` if it always does.
-    pub fn is_inside(&self, t: usize, row: &Expr, tap: &Expr) -> Option<Expr> {
+    /// Returns the condition under which the tap of axis `t` at `tap` reads an element for a row; `None` if it always
+    /// does.
+    pub fn is_inside(&self, t: usize, rows: &[String], tap: &Expr) -> Option<Expr> {
         let guard = (*self.c.guards.get(t)?)?;
-        let position = row.clone() * guard.scale + guard.base + tap.clone() * guard.step;
+        // Guards count the dimensions after the groups.
+        let position = Expr::from(rows.get(guard.row)?) * guard.scale + guard.base + tap.clone() * guard.step;
         // A negative position is a large unsigned number.
         Some(Expr::Call("byoc_is_below", vec![position, guard.size.into()]))
     }
 
-    /// Returns the index along the row dimension of the guard of axis `t`.
-    pub fn guarded<'n>(&self, t: usize, rows: &'n [String]) -> Option<&'n String> {
-        let guard = (*self.c.guards.get(t)?)?;
-        // Guards count the dimensions after the groups.
-        rows.get(guard.row)
-    }
-
-    /// Returns the loop over a tile's rows, which applies the operators of the group to the sums `sums[r * vectors + j]`
+    /// Declares the sums as an array, and returns it with the loop over a tile's rows, which applies the operators of the group to the sums `sums[r * vectors + j]`
     /// and stores the results. The tile begins at row `m0` and column `first_column`.
-    pub fn finish(&self, tile: RegisterTile, first_column: Expr, is_partial: bool) -> Stmt {
-        let body: &LoopBody = &self.c.body;
-        let columns = self.c.columns();
-        let row_count: i64 = self.row_dims().iter().product();
+    pub fn finish(&self, tile: RegisterTile, first_column: Expr, is_partial: bool) -> [Stmt; 2] {
+        let (columns, row_count) = (self.c.columns(), self.row_count());
         let mut point = indices(&self.groups);
         point.extend(indices(&self.rows));
         point.push(Expr::name("c"));
         let at = Expr::name("r") * tile.vectors + Expr::name("j");
         let mut lanes = vec![Stmt::value("acc", DType::F32, Expr::load("sums", DType::F32, at))];
-        lanes.extend(body.statements(&point));
+        lanes.extend(self.c.body.statements(&point));
         let first = Expr::name("first");
         let mut in_vector = vec![Stmt::index("first", first_column + Expr::name("j") * tile.width)];
         if is_partial || columns % tile.columns() != 0 {
@@ -100,33 +96,49 @@ impl<'c> Indices<'c> {
         }
         in_row.extend(decode(&self.rows, self.row_dims(), &Expr::name("m")));
         in_row.push(Loop::new("j", tile.vectors, in_vector).into());
-        Loop::new("r", tile.rows, in_row).into()
+        [sums(tile), Loop::new("r", tile.rows, in_row).into()]
     }
 }
 
+/// Returns the names of the sums of a tile, one per vector: `s0_0`, `s0_1`, and so on.
+fn sum_names(tile: RegisterTile) -> impl Iterator<Item = String> {
+    (0..tile.rows * tile.vectors).map(move |i| format!("s{}_{}", i / tile.vectors, i % tile.vectors))
+}
+
+/// Declares the sums of a tile.
+pub fn declared_sums(tile: RegisterTile) -> impl Iterator<Item = Stmt> {
+    sum_names(tile).map(move |name| Stmt::variable(name, Ty::Vector(tile.width), Expr::Number(DType::F32, 0.0)))
+}
+
+/// Adds the products of an element and vectors to the sums of a row.
+pub fn add_products(row: i64, x: &Expr, vectors: &[String]) -> impl Iterator<Item = Stmt> {
+    vectors.iter().enumerate().map(move |(j, vector)| {
+        let name = format!("s{row}_{j}");
+        let product = Expr::binary(Infix::Mul, x.clone(), Expr::from(vector));
+        Stmt::Set { value: Expr::binary(Infix::Add, Expr::from(&name), product), name }
+    })
+}
+
 /// Returns the declaration of the sums of a tile as an array, from one variable per vector.
-pub fn sums(tile: RegisterTile) -> Stmt {
-    let count = tile.rows * tile.vectors;
-    let values = (0..count).map(|i| Expr::name(format!("s{}_{}", i / tile.vectors, i % tile.vectors))).collect();
-    Stmt::Array { name: "sums".into(), ty: Ty::Vector(tile.width), len: count.into(), shared: false, values }
+fn sums(tile: RegisterTile) -> Stmt {
+    let values: Vec<Expr> = sum_names(tile).map(Expr::name).collect();
+    let len = (tile.rows * tile.vectors).into();
+    Stmt::Array { name: "sums".into(), ty: Ty::Vector(tile.width), len, shared: false, values }
 }
 
 impl Lowering<'_, '_> {
     /// Adds the phases of a contraction on a device without fast local memory.
     pub fn register_contraction(&mut self, c: &Contraction, lanes: i64, comment: Vec<String>) -> Result<(), String> {
         let names = Indices::new(c);
-        let rows: i64 = names.row_dims().iter().product();
-        let batch: i64 = c.body.domain[..c.parts[0]].iter().product();
+        let rows = names.row_count();
         let tile = RegisterTile::choose(rows, c.columns(), lanes);
-        let operand = c.operand(0);
-        let b = self.panels(&operand, &Width::Columns(tile.columns()))?;
+        let b = self.panels(&c.operand(0, tile.columns()))?;
         let panels = (c.columns() + tile.columns() - 1) / tile.columns();
         let zeros = c.guards.iter().any(Option::is_some).then(|| {
-            let span = if c.k.1 == 1 { c.k.0 } else { 1 };
-            let packing = Packing::identity(span);
+            let packing = Packing::identity(if c.k.1 == 1 { c.k.0 } else { 1 });
             let comment = "zeros for the padding".to_owned();
             let packed = PackedConstant { constant: None, dtype: DType::F32, packing, width: None, comment };
-            Zeros { place: Place::Packed(self.packed_constant(packed)) }
+            Place::Packed(self.packed_constant(packed))
         });
         let position = |dim: u8| Expr::Position(Position::Global, dim);
         let mut stmts = vec![
@@ -135,86 +147,81 @@ impl Lowering<'_, '_> {
             Stmt::index("g", position(2)),
         ];
         stmts.extend(names.declare_groups());
-        let mut row_names = Vec::new();
-        for r in 0..tile.rows {
-            let m = Expr::name("m0") + r;
+        let row_names: Vec<Vec<String>> =
+            (0..tile.rows).map(|r| names.rows.iter().map(|row| format!("{row}_{r}")).collect()).collect();
+        for (r, of_row) in row_names.iter().enumerate() {
+            let m = Expr::name("m0") + r as i64;
             let m = if rows % tile.rows == 0 { m } else { m.min(rows - 1) };
             stmts.push(Stmt::index(format!("m_{r}"), m));
-            let of_row: Vec<String> = names.rows.iter().map(|row| format!("{row}_{r}")).collect();
-            stmts.extend(decode(&of_row, names.row_dims(), &Expr::name(format!("m_{r}"))));
-            stmts.push(Stmt::index(format!("a{r}"), element(&c.a_view, &names.of_row(&of_row))));
-            row_names.push(of_row);
+            stmts.extend(decode(of_row, names.row_dims(), &Expr::name(format!("m_{r}"))));
+            stmts.push(Stmt::index(format!("a{r}"), element(&c.a_view, &names.of_row(of_row))));
         }
-        for i in 0..tile.rows * tile.vectors {
-            let name = format!("s{}_{}", i / tile.vectors, i % tile.vectors);
-            stmts.push(Stmt::Var { name, ty: Ty::Vector(tile.width), value: Expr::Number(DType::F32, 0.0) });
-        }
-        let size = operand.depth() * tile.columns();
-        stmts.push(variable("w", (names.matrix() * panels + Expr::name("panel")) * size));
-
-        // A single tap needs no loop; without a tap, the sum is empty.
-        let taps: Vec<Expr> = (0..c.taps.len())
-            .map(|t| if c.taps[t].0 != 1 { Expr::name(format!("t{t}")) } else { Expr::Index(0) })
-            .collect();
-        let stride = c.k.1;
-        let mut in_taps = Vec::new();
-        for (r, of_row) in row_names.iter().enumerate() {
-            let taps_offset = taps.iter().zip(&c.taps).fold(Expr::Index(0), |sum, (t, tap)| sum + t.clone() * tap.1);
-            let address = Expr::address(c.a, DType::F32, Expr::name(format!("a{r}")) + taps_offset);
-            let inside = (0..taps.len())
-                .filter_map(|t| {
-                    let row = names.guarded(t, of_row)?;
-                    names.is_inside(t, &Expr::from(row), &taps[t])
-                })
-                .reduce(Expr::and);
-            let (value, step) = match (inside, &zeros) {
-                (Some(inside), Some(zeros)) => {
-                    let name = format!("in{r}");
-                    in_taps.push(Stmt::index(&name, inside));
-                    let is_inside = Expr::from(&name).not_equal(0);
-                    let zeros = Expr::address(zeros.place, DType::F32, Expr::Index(0));
-                    let step = if stride == 1 { Expr::Index(1) } else { is_inside.clone().select(stride, 0) };
-                    (is_inside.select(address, zeros), step)
-                }
-                _ => (address, Expr::Index(stride)),
-            };
-            in_taps.push(Stmt::Pointer { name: format!("x{r}"), dtype: DType::F32, value });
-            in_taps.push(Stmt::index(format!("d{r}"), step));
-        }
-        let mut in_sum: Vec<Stmt> = (0..tile.vectors)
-            .map(|j| Stmt::Let {
-                name: format!("w{j}"),
-                ty: Ty::Vector(tile.width),
-                value: Expr::LoadVector(b.into(), tile.width, Box::new(Expr::name("w") + j * tile.width)),
-                note: String::new(),
-            })
-            .collect();
-        for r in 0..tile.rows {
-            let step = if stride == 1 { Expr::Index(1) } else { Expr::name(format!("d{r}")) };
-            let x = Expr::load(format!("x{r}").as_str(), DType::F32, Expr::name("k") * step);
-            for j in 0..tile.vectors {
-                let sum = format!("s{r}_{j}");
-                let product = Expr::binary(Infix::Mul, x.clone(), Expr::name(format!("w{j}")));
-                in_sum.push(Stmt::Set { value: Expr::binary(Infix::Add, Expr::from(&sum), product), name: sum });
-            }
-        }
-        in_sum.push(Stmt::Set { name: "w".into(), value: Expr::name("w") + tile.columns() });
-        in_taps.push(Loop::new("k", c.k.0, in_sum).into());
-        let loops = (0..taps.len()).rev().filter(|&t| c.taps[t].0 != 1);
-        stmts.extend(loops.fold(in_taps, |body, t| vec![Loop::new(&format!("t{t}"), c.taps[t].0, body).into()]));
-        stmts.push(sums(tile));
-        stmts.push(names.finish(tile, Expr::name("panel") * tile.columns(), false));
-        let mut phase = Phase::new("product", comment);
-        phase.nest = c.nest();
-        phase.grid = Some(Grid { local: [1; 3], items: [(rows + tile.rows - 1) / tile.rows, panels, batch] });
-        phase.schedule = vec![
-            Step::Pack { operand: c.b, ahead: matches!(b, Place::Packed(_)) },
-            Step::Tile { sizes: vec![(tile.rows, tile.columns())] },
-        ];
-        phase.touch(c.a);
-        phase.touch(b);
-        phase.touch_all(&c.body);
-        self.push(phase, stmts);
+        stmts.extend(declared_sums(tile));
+        let first = (names.matrix() * panels + Expr::name("panel")) * (c.depth() * tile.columns());
+        stmts.push(Stmt::variable("w", Ty::Index, first));
+        stmts.extend(taps(&names, &row_names, zeros, multiply_rows(c, tile, b)));
+        stmts.extend(names.finish(tile, Expr::name("panel") * tile.columns(), false));
+        let items = [(rows + tile.rows - 1) / tile.rows, panels, names.group_count()];
+        self.push_product("product", c, b, Grid { local: [1; 3], items }, comment, stmts);
         Ok(())
     }
+
+    /// Adds the phase of a contraction whose operands are `a` and the panels `b`.
+    pub fn push_product(
+        &mut self,
+        kind: &'static str,
+        c: &Contraction,
+        b: Place,
+        grid: Grid,
+        comment: Vec<String>,
+        stmts: Vec<Stmt>,
+    ) {
+        let phase = Phase::of(kind, comment, &[c.a, b], &c.body);
+        self.push(Phase { nest: c.nest(), grid: Some(grid), ..phase }, stmts);
+    }
+}
+
+/// Returns the loop over the channels, which multiplies an element of each row by the vectors of a row of the panel.
+fn multiply_rows(c: &Contraction, tile: RegisterTile, b: Place) -> Stmt {
+    let vectors = numbered("w", tile.vectors as usize);
+    let loads = vectors.iter().zip(0..).map(|(name, j)| {
+        let at = Box::new(Expr::name("w") + j * tile.width);
+        Stmt::vector(name, tile.width, Expr::LoadVector(b.into(), tile.width, at))
+    });
+    let mut stmts: Vec<Stmt> = loads.collect();
+    for r in 0..tile.rows {
+        let step = if c.k.1 == 1 { Expr::Index(1) } else { Expr::name(format!("d{r}")) };
+        let x = Expr::load(format!("x{r}").as_str(), DType::F32, Expr::name("k") * step);
+        stmts.extend(add_products(r, &x, &vectors));
+    }
+    stmts.push(Stmt::Set { name: "w".into(), value: Expr::name("w") + tile.columns() });
+    Loop::new("k", c.k.0, stmts).into()
+}
+
+/// Returns the loops over the taps around `channels`: each row reads `a`, or `zeros` where the tap is in the padding.
+fn taps(names: &Indices<'_>, row_names: &[Vec<String>], zeros: Option<Place>, channels: Stmt) -> Vec<Stmt> {
+    let (c, stride) = (names.c, names.c.k.1);
+    // A single tap needs no loop; without a tap, the sum is empty.
+    let has_loop = |t: &usize| c.taps[*t].0 != 1;
+    let tap = |t: usize| if has_loop(&t) { Expr::name(format!("t{t}")) } else { Expr::Index(0) };
+    let all_taps = 0..c.taps.len();
+    let mut stmts = Vec::new();
+    for (r, of_row) in row_names.iter().enumerate() {
+        let taps_offset = all_taps.clone().fold(Expr::Index(0), |sum, t| sum + tap(t) * c.taps[t].1);
+        let mut value = Expr::address(c.a, DType::F32, Expr::name(format!("a{r}")) + taps_offset);
+        let mut step = Expr::Index(stride);
+        let inside = all_taps.clone().filter_map(|t| names.is_inside(t, of_row, &tap(t))).reduce(Expr::and);
+        if let (Some(inside), Some(zeros)) = (inside, zeros) {
+            let name = format!("in{r}");
+            stmts.push(Stmt::index(&name, inside));
+            let is_inside = Expr::from(&name).not_equal(0);
+            value = is_inside.clone().select(value, Expr::address(zeros, DType::F32, Expr::Index(0)));
+            step = if stride == 1 { step } else { is_inside.select(stride, 0) };
+        }
+        stmts.push(Stmt::pointer(format!("x{r}"), DType::F32, value));
+        stmts.push(Stmt::index(format!("d{r}"), step));
+    }
+    stmts.push(channels);
+    let loops = all_taps.rev().filter(has_loop);
+    loops.fold(stmts, |body, t| vec![Loop::new(&format!("t{t}"), c.taps[t].0, body).into()])
 }

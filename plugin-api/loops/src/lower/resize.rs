@@ -17,8 +17,7 @@ impl Lowering<'_, '_> {
         let is_channels_last = op.attrs().text("layout").ends_with('C');
         let (c, y, x) = if is_channels_last { (rank - 1, 1, 2) } else { (1, 2, 3) };
         let order = [0, y, x, c];
-        let (body, _) = self.loop_body(group_index, Some(&order))?;
-        let body = body.permute(&order);
+        let body = self.loop_body(group_index, Some(&order))?.permute(&order);
         let view = data.view.permute(&order);
         let (shape, out) = (ir.shape(op.inputs[0]).to_vec(), ir.shape(op.outputs[0]).to_vec());
         let resize = Resize::new(op)?;
@@ -28,22 +27,16 @@ impl Lowering<'_, '_> {
                 let size = shape[d];
                 let [numerator, floor, next] = ["p", "n", "m"].map(|prefix| format!("{prefix}{name}"));
                 let coordinate = resize.coordinate(vars[k].clone(), size, out[d]);
-                let denominator = coordinate.denominator;
                 stmts.push(Stmt::index(&numerator, coordinate.numerator.clone()));
                 let at = Expr::from(&numerator);
-                let low = match resize.is_nearest {
-                    true => resize.nearest(at, denominator),
-                    false => {
-                        let fraction = coordinate.fraction(at.clone(), Expr::from(&floor));
-                        stmts.push(Stmt::index(&floor, coordinate.floor(at)));
-                        stmts.push(Stmt::value(format!("d{name}"), DType::F32, fraction));
-                        stmts.push(Stmt::index(&next, Expr::from(&floor) + 1));
-                        stmts.push(Stmt::index(format!("{name}_high"), Expr::from(&next).clamp(size)));
-                        Expr::from(&floor)
-                    }
-                };
                 if resize.is_nearest {
-                    stmts.push(Stmt::index(&floor, low));
+                    stmts.push(Stmt::index(&floor, resize.nearest(at, coordinate.denominator)));
+                } else {
+                    let fraction = coordinate.fraction(at.clone(), Expr::from(&floor));
+                    stmts.push(Stmt::index(&floor, coordinate.floor(at)));
+                    stmts.push(Stmt::value(format!("d{name}"), DType::F32, fraction));
+                    stmts.push(Stmt::index(&next, Expr::from(&floor) + 1));
+                    stmts.push(Stmt::index(format!("{name}_high"), Expr::from(&next).clamp(size)));
                 }
                 stmts.push(Stmt::index(format!("{name}_low"), Expr::from(&floor).clamp(size)));
             }

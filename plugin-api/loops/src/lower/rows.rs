@@ -4,13 +4,13 @@ use super::{Lowering, Phase, axis};
 use crate::form::Form;
 use crate::index_space::memory_order;
 use crate::nest::Step;
-use crate::nest::body::{Load, LoopBody, Storage};
-use crate::nest::transform::{apply, decode, nest, share};
+use crate::nest::body::{Access, LoopBody};
+use crate::nest::transform::{apply, decode, divided, nest};
 use crate::nest::{Expr, Loop, Stmt, element, indices, numbered};
-use crate::schedule::nest::{Points, TRANSPOSE_BLOCK, Transpose};
+use crate::schedule::nest::{TRANSPOSE_BLOCK, Transpose, point_tasks};
 use crate::schedule::tasks;
 use byoc_plugin_api::DType;
-use byoc_plugin_support::region::OpId;
+use byoc_plugin_support::region::{Op, OpId};
 use byoc_plugin_support::view::{View, count};
 
 impl Lowering<'_, '_> {
@@ -31,9 +31,10 @@ impl Lowering<'_, '_> {
     /// dimensions. Returns true if it is.
     fn transpose(&mut self, body: &LoopBody, comment: &[String]) -> bool {
         let ([load], [store]) = (&body.loads[..], &body.stores[..]) else { return false };
-        let Some(Transpose { across, rows, columns, dims, items, tasks }) = Transpose::new(body) else { return false };
+        let Some(Transpose { across, dims, tasks }) = Transpose::new(body) else { return false };
         let tasks = self.form.tasks(tasks);
         let inner_dim = dims.len();
+        let (rows, columns) = (body.domain[across], body.domain[inner_dim]);
         let vars = numbered("i", inner_dim);
         let mut index = indices(&vars);
         index[across] = index[across].clone() * TRANSPOSE_BLOCK;
@@ -50,10 +51,8 @@ impl Lowering<'_, '_> {
             Expr::Index(columns),
         ];
         stmts.push(Stmt::Call("byoc_transpose".into(), arguments));
-        let [from, to] = share(items, &Expr::name("task"), tasks);
-        let mut phase = Phase { tasks, ..Phase::new("transpose", comment.to_vec()) };
-        phase.touch_all(body);
-        self.push(phase, vec![Loop::new("item", to, stmts).starting(from).into()]);
+        let phase = Phase { tasks, ..Phase::of("transpose", comment.to_vec(), &[], body) };
+        self.push(phase, vec![divided("item", count(&dims), "task", tasks, stmts)]);
         true
     }
 
@@ -66,14 +65,13 @@ impl Lowering<'_, '_> {
         comment: Vec<String>,
         first: impl Fn(&[Expr]) -> Vec<Stmt>,
     ) {
-        let Some(Points { tasks, .. }) = Points::new(body) else { return };
+        let Some(tasks) = point_tasks(body) else { return };
         let vars = numbered("i", body.domain.len().max(1));
         let dims = if body.domain.is_empty() { &[1][..] } else { &body.domain };
         let index = indices(&vars[..body.domain.len()]);
         let mut stmts = first(&index);
         stmts.extend(body.statements(&index));
-        let mut phase = Phase::new(kind, comment);
-        phase.touch_all(body);
+        let phase = Phase::of(kind, comment, &[], body);
         self.push_points(phase, &vars, dims, stmts, tasks);
     }
 
@@ -124,22 +122,22 @@ impl Lowering<'_, '_> {
         self.push(phase, std::mem::take(stmts));
     }
 
-    /// Returns a tensor with `axis` innermost, as a copy if necessary.
-    fn with_innermost_axis(
-        &mut self,
-        storage: Storage,
-        axis: usize,
-        dtype: DType,
-        comment: &str,
-    ) -> Result<Storage, String> {
-        if storage.view.strides[axis] == 1 || storage.view.shape[axis] == 1 {
-            return Ok(storage);
+    /// Adds the operators that scale and shift the rows of a layer normalization. Returns what they compute.
+    fn scaled_rows(&mut self, op: &Op<'_>, axis: usize, body: &mut LoopBody) -> Result<Expr, String> {
+        let mut result = Expr::name("normalized");
+        for (i, (flag, name)) in [("scale", "gamma"), ("center", "beta")].into_iter().enumerate() {
+            if !op.attrs().flag(flag, true) {
+                continue;
+            }
+            let (value, storage) = (op.inputs[1 + i], self.resolve(op.inputs[1 + i])?);
+            let shape = self.ir.shape(op.inputs[0]).to_vec();
+            let mut strides = vec![0; shape.len()];
+            strides[axis] = storage.view.strides.first().copied().unwrap_or(0);
+            let view = View { shape, strides, offset: storage.view.offset };
+            result = if i == 0 { result * name } else { result + name };
+            body.loads.push(Access { name: name.into(), place: storage.place, view, dtype: self.ir.val(value).dtype });
         }
-        let mut order: Vec<usize> = (0..storage.view.shape.len()).filter(|&d| d != axis).collect();
-        order.push(axis);
-        let destination = self.allocate(&storage.view.shape, &order, &[], dtype, comment);
-        self.copy(&storage, &destination, dtype, comment)?;
-        Ok(destination)
+        Ok(result)
     }
 
     /// Lowers `nn.softmax`, `nn.log_softmax` and `nn.layer_norm`.
@@ -149,31 +147,17 @@ impl Lowering<'_, '_> {
         let shape = ir.shape(op.inputs[0]).to_vec();
         let rank = shape.len();
         let axis = axis(op, -1, rank)?;
-        let data = self.resolve(op.inputs[0])?;
+        let mut data = self.resolve(op.inputs[0])?;
         let dtype = ir.val(op.inputs[0]).dtype;
-        let data = self.with_innermost_axis(data, axis, dtype, &comment[0])?;
+        if data.view.strides[axis] != 1 && data.view.shape[axis] != 1 {
+            data = self.copy_with_innermost(&data, axis, &[], dtype, &comment[0]);
+        }
         let mut order: Vec<usize> = memory_order(&data.view);
         order.retain(|&d| d != axis);
         order.push(axis);
-        let (mut body, _) = self.loop_body(group_index, Some(&order))?;
-        // What the row functions compute, scaled and shifted.
-        let mut result = Expr::name("normalized");
-        if op.name == "nn.layer_norm" {
-            for (i, flag) in ["scale", "center"].into_iter().enumerate() {
-                if !op.attrs().flag(flag, true) {
-                    continue;
-                }
-                let storage = self.resolve(op.inputs[1 + i])?;
-                let mut strides = vec![0; rank];
-                strides[axis] = storage.view.strides.first().copied().unwrap_or(0);
-                let view = View { shape: shape.clone(), strides, offset: storage.view.offset };
-                let name = ["gamma", "beta"][i].to_owned();
-                let parameter = Expr::from(&name);
-                result = if i == 0 { result * parameter } else { result + parameter };
-                let dtype = ir.val(op.inputs[1 + i]).dtype;
-                body.loads.push(Load { name, place: storage.place, view, dtype });
-            }
-        }
+        let mut body = self.loop_body(group_index, Some(&order))?;
+        let is_scaled = op.name == "nn.layer_norm";
+        let result = if is_scaled { self.scaled_rows(op, axis, &mut body)? } else { Expr::name("normalized") };
         body.lines.insert(0, Stmt::value("acc", DType::F32, result));
         let body = body.permute(&order);
         let x = data.view.permute(&order);
@@ -187,9 +171,7 @@ impl Lowering<'_, '_> {
         index.push(Expr::Index(0));
         let row = Expr::address(data.place, dtype, element(&x, &index));
         index[outer] = Expr::name("c");
-        let mut phase = Phase::new("rows", comment);
-        phase.touch(data.place);
-        phase.touch_all(&body);
+        let mut phase = Phase::of("rows", comment, &[data.place], &body);
         let epsilon = Expr::Number(DType::F32, op.attrs().float("epsilon", 1e-5));
         let (mut stmts, normalized) = match self.form {
             Form::Device(_) => {
@@ -227,7 +209,7 @@ fn row_of_stack(name: &str, row: Expr, dtype: DType, n: i64, epsilon: Expr) -> (
         // The functions take float32.
         stmts.push(Stmt::array("values", DType::F32, n));
         let value = Expr::load(memory, dtype, *start + Expr::name("c"));
-        let store = Stmt::Store { memory: "values".into(), dtype: DType::F32, index: Expr::name("c"), value };
+        let store = Stmt::store("values", DType::F32, Expr::name("c"), value);
         stmts.push(Loop::new("c", n, vec![store]).into());
         source = local("values");
     }

@@ -3,13 +3,11 @@
 //! A work-group computes 32 rows by 32 columns. For every 16 steps of the reduction, its work-items load the shared
 //! elements of both operands into local memory, wait at a barrier, and multiply. Taps and channels form one loop.
 
-use super::panels::Width;
-use super::registers::{Indices, sums};
-use super::{Lowering, Phase};
-use crate::nest::Step;
+use super::Lowering;
+use super::registers::{Indices, add_products, declared_sums};
 use crate::nest::stmt::Grid;
 use crate::nest::transform::decode;
-use crate::nest::{Expr, Infix, Loop, Place, Position, Stmt, Ty, element};
+use crate::nest::{Expr, Loop, Place, Position, Stmt, Ty, element};
 use crate::schedule::contraction::{Contraction, RegisterTile};
 use byoc_plugin_api::DType;
 
@@ -28,26 +26,17 @@ impl Lowering<'_, '_> {
     /// Adds the phases of a contraction on a device with fast local memory.
     pub fn shared_contraction(&mut self, c: &Contraction, comment: Vec<String>) -> Result<(), String> {
         let names = Indices::new(c);
-        let rows: i64 = names.row_dims().iter().product();
-        let batch: i64 = c.body.domain[..c.parts[0]].iter().product();
-        let b = self.panels(&c.operand(0), &Width::Columns(SIDE))?;
+        let (rows, depth) = (names.row_count(), c.depth());
+        let b = self.panels(&c.operand(0, SIDE))?;
         let panels = (c.columns() + SIDE - 1) / SIDE;
-        let depth = c.depth();
         let name = |name: &str| Expr::name(name);
-        let local = |dim: u8| Expr::Position(Position::Local, dim);
-        let group = |dim: u8| Expr::Position(Position::Group, dim);
+        let [local, group] = [Position::Local, Position::Group].map(|of| move |dim: u8| Expr::Position(of, dim));
         let shared = |name: &str| Stmt::Array {
             name: name.to_owned(),
             ty: Ty::Of(DType::F32),
             len: (DEPTH * SIDE).into(),
             shared: true,
             values: Vec::new(),
-        };
-        let store = |memory: &str, index: Expr, value: Expr| Stmt::Store {
-            memory: memory.into(),
-            dtype: DType::F32,
-            index,
-            value,
         };
         let mut stmts = vec![
             shared("as"),
@@ -62,54 +51,47 @@ impl Lowering<'_, '_> {
         ];
         stmts.extend(names.declare_groups());
         stmts.push(Stmt::index("w", (names.matrix() * panels + name("panel")) * (depth * SIDE)));
-        for r in 0..TILE.rows {
-            let zero = Expr::Number(DType::F32, 0.0);
-            stmts.push(Stmt::Var { name: format!("s{r}_0"), ty: Ty::Vector(TILE.width), value: zero });
-        }
-        let n = || Stmt::index("n", name("item") + name("i") * (ITEMS * ITEMS));
-        let at = Expr::load(b, DType::F32, name("w") + name("k0") * SIDE + name("n"));
-        let zero = || Expr::Number(DType::F32, 0.0);
-        let value = match depth % DEPTH {
-            0 => at,
-            _ => (name("k0") + name("n") / SIDE).lt(depth).select(at, zero()),
+        stmts.extend(declared_sums(TILE));
+        let load = |mut body: Vec<Stmt>| {
+            body.insert(0, Stmt::index("n", name("item") + name("i") * (ITEMS * ITEMS)));
+            Loop::new("i", LOADS, body).into()
         };
-        let mut a_loads = vec![n()];
-        a_loads.extend(load_of_rows(&names, rows, depth));
-        let vector = Expr::LoadVector("bs".into(), TILE.width, Box::new(name("k") * SIDE + name("lx") * TILE.width));
-        let mut multiply =
-            vec![Stmt::Let { name: "v".into(), ty: Ty::Vector(TILE.width), value: vector, note: String::new() }];
-        for r in 0..TILE.rows {
-            let sum = format!("s{r}_0");
-            let x = Expr::load("as", DType::F32, name("k") * SIDE + name("ly") * TILE.rows + r);
-            let product = Expr::binary(Infix::Mul, x, name("v"));
-            multiply.push(Stmt::Set { value: Expr::binary(Infix::Add, Expr::from(&sum), product), name: sum });
-        }
         let step = vec![
-            Loop::new("i", LOADS, a_loads).into(),
-            Loop::new("i", LOADS, vec![n(), store("bs", name("n"), value)]).into(),
+            load(load_of_rows(&names, rows, depth)),
+            load(vec![load_of_columns(b, depth)]),
             Stmt::Barrier,
-            Loop::new("k", DEPTH, multiply).into(),
+            Loop::new("k", DEPTH, multiply()).into(),
             Stmt::Barrier,
         ];
         stmts.push(Loop::new("k0", depth, step).by(DEPTH).into());
-        stmts.push(sums(TILE));
-        stmts.push(names.finish(TILE, name("panel") * SIDE + name("lx") * TILE.width, true));
-        let mut phase = Phase::new("shared_product", comment);
-        phase.nest = c.nest();
-        let items = [panels * ITEMS, (rows + SIDE - 1) / SIDE * ITEMS, batch];
-        phase.grid = Some(Grid { local: [ITEMS as usize, ITEMS as usize, 1], items });
-        phase.schedule = vec![
-            Step::Pack { operand: c.b, ahead: matches!(b, Place::Packed(_)) },
-            Step::Stage { operand: c.a, elements: DEPTH * SIDE },
-            Step::Stage { operand: b, elements: DEPTH * SIDE },
-            Step::Tile { sizes: vec![(TILE.rows, TILE.columns())] },
-        ];
-        phase.touch(c.a);
-        phase.touch(b);
-        phase.touch_all(&c.body);
-        self.push(phase, stmts);
+        stmts.extend(names.finish(TILE, name("panel") * SIDE + name("lx") * TILE.width, true));
+        let items = [panels * ITEMS, (rows + SIDE - 1) / SIDE * ITEMS, names.group_count()];
+        let grid = Grid { local: [ITEMS as usize, ITEMS as usize, 1], items };
+        self.push_product("shared_product", c, b, grid, comment, stmts);
         Ok(())
     }
+}
+
+/// Returns the products of the elements in local memory for one step of the reduction.
+fn multiply() -> Vec<Stmt> {
+    let at = Expr::name("k") * SIDE + Expr::name("lx") * TILE.width;
+    let mut stmts = vec![Stmt::vector("v", TILE.width, Expr::LoadVector("bs".into(), TILE.width, Box::new(at)))];
+    for r in 0..TILE.rows {
+        let x = Expr::load("as", DType::F32, Expr::name("k") * SIDE + Expr::name("ly") * TILE.rows + r);
+        stmts.extend(add_products(r, &x, &["v".to_owned()]));
+    }
+    stmts
+}
+
+/// Returns the load of one element of the second operand, from its panels.
+fn load_of_columns(b: Place, depth: i64) -> Stmt {
+    let (k0, n) = (|| Expr::name("k0"), || Expr::name("n"));
+    let loaded = Expr::load(b, DType::F32, Expr::name("w") + k0() * SIDE + n());
+    let value = match depth % DEPTH {
+        0 => loaded,
+        _ => (k0() + n() / SIDE).lt(depth).select(loaded, Expr::Number(DType::F32, 0.0)),
+    };
+    Stmt::store("bs", DType::F32, n(), value)
 }
 
 /// Returns the load of one element of the first operand. Adjacent work-items load elements of adjacent rows if the
@@ -145,9 +127,7 @@ fn load_of_rows(names: &Indices<'_>, rows: i64, depth: i64) -> Vec<Stmt> {
         let tap = format!("t{t}");
         stmts.push(Stmt::index(&tap, if size > 1 { name("k") / step % size } else { Expr::Index(0) }));
         offset = offset + Expr::from(&tap) * stride;
-        if let Some(row) = names.guarded(t, &names.rows) {
-            conditions.extend(names.is_inside(t, &Expr::from(row), &Expr::from(&tap)));
-        }
+        conditions.extend(names.is_inside(t, &names.rows, &Expr::from(&tap)));
     }
     let is_product = c.taps.iter().all(|tap| tap.0 == 1);
     let channel = if is_product { name("k") } else { name("k") % c.k.0 };
@@ -160,6 +140,6 @@ fn load_of_rows(names: &Indices<'_>, rows: i64, depth: i64) -> Vec<Stmt> {
         None => loaded,
     };
     let index = name("ks") * SIDE + name("row");
-    stmts.push(Stmt::Store { memory: "as".into(), dtype: DType::F32, index, value });
+    stmts.push(Stmt::store("as", DType::F32, index, value));
     stmts
 }

@@ -7,13 +7,13 @@
 use super::{Lowering, Phase, axis};
 use crate::form::{Concatenation, Form};
 use crate::index_space::memory_order;
-use crate::nest::body::{Load, LoopBody, Storage, Store};
+use crate::nest::body::{Access, LoopBody, Storage};
 use crate::nest::{Expr, Place, Stmt};
 use crate::operators::layout;
 use crate::operators::views::{is_view_op, view_through};
 use byoc_plugin_api::DType;
 use byoc_plugin_support::region::{Def, OpId, Val};
-use byoc_plugin_support::view::View;
+use byoc_plugin_support::view::{View, strides_in_order};
 
 impl Lowering<'_, '_> {
     /// Returns the storage of a value, copying the value if a view operator cannot be expressed as a strided view.
@@ -44,9 +44,9 @@ impl Lowering<'_, '_> {
             let op = self.ir.get(id);
             storage = match view_through(self.ir, op, k, &storage.view) {
                 Some(view) => {
+                    let rank = view.shape.len();
                     let border = match op.name {
                         "transpose" => {
-                            let rank = view.shape.len();
                             let axes = op.attrs().permutation(rank).ok_or_else(|| {
                                 let found = op.attrs().ints("axes").unwrap_or_default();
                                 format!("transpose: axes: expected a permutation of {rank} axes, found {found:?}")
@@ -54,13 +54,13 @@ impl Lowering<'_, '_> {
                             axes.into_iter().map(|a| storage.border[a]).collect()
                         }
                         "copy" => storage.border,
-                        _ => vec![(0, 0); view.shape.len()],
+                        _ => vec![(0, 0); rank],
                     };
                     Storage { place: storage.place, view, border }
                 }
                 None => {
                     let shape = storage.view.shape.clone();
-                    let dense = self.dense_copy(&storage, self.ir.val(value).dtype, &self.describe(id))?;
+                    let dense = self.dense_copy(&storage, self.ir.val(value).dtype, &self.describe(id));
                     let view = view_through(self.ir, op, k, &View::dense(&shape));
                     let view = view.ok_or_else(|| {
                         let result = self.ir.shape(value);
@@ -78,25 +78,41 @@ impl Lowering<'_, '_> {
     }
 
     /// Emits a row-major copy in the workspace.
-    pub fn dense_copy(&mut self, source: &Storage, dtype: DType, comment: &str) -> Result<Storage, String> {
-        let order: Vec<usize> = (0..source.view.shape.len()).collect();
-        let destination = self.allocate(&source.view.shape, &order, &[], dtype, comment);
-        self.copy(source, &destination, dtype, comment)?;
-        Ok(destination)
+    pub fn dense_copy(&mut self, source: &Storage, dtype: DType, comment: &str) -> Storage {
+        let destination = self.allocate_dense(&source.view.shape, dtype, comment);
+        self.copy(source, &destination, dtype, comment);
+        destination
+    }
+
+    /// Emits a copy in the workspace with dimension `axis` innermost and a zero border.
+    pub fn copy_with_innermost(
+        &mut self,
+        source: &Storage,
+        axis: usize,
+        border: &[(i64, i64)],
+        dtype: DType,
+        comment: &str,
+    ) -> Storage {
+        let mut order: Vec<usize> = (0..source.view.shape.len()).filter(|&d| d != axis).collect();
+        order.push(axis);
+        let destination = self.allocate(&source.view.shape, &order, border, dtype, comment);
+        self.copy(source, &destination, dtype, comment);
+        destination
     }
 
     /// Emits a phase that copies a tensor.
-    pub fn copy(&mut self, source: &Storage, destination: &Storage, dtype: DType, comment: &str) -> Result<(), String> {
+    pub fn copy(&mut self, source: &Storage, destination: &Storage, dtype: DType, comment: &str) {
         // A float16 is copied as a bit pattern, without conversion.
         let dtype = if dtype == DType::F16 { DType::U16 } else { dtype };
-        let body = LoopBody {
-            domain: destination.view.shape.clone(),
-            loads: vec![Load { name: "x".into(), place: source.place, view: source.view.clone(), dtype }],
-            lines: Vec::new(),
-            stores: vec![Store { value: "x".into(), place: destination.place, view: destination.view.clone(), dtype }],
-        };
+        let access = |of: &Storage| vec![Access { name: "x".into(), place: of.place, view: of.view.clone(), dtype }];
+        let domain = destination.view.shape.clone();
+        let body = LoopBody { domain, loads: access(source), lines: Vec::new(), stores: access(destination) };
         self.map("copy", &body, vec![format!("copy to another layout, for {comment}")]);
-        Ok(())
+    }
+
+    /// Allocates a row-major tensor in the workspace.
+    pub fn allocate_dense(&mut self, shape: &[i64], dtype: DType, comment: &str) -> Storage {
+        self.allocate(shape, &(0..shape.len()).collect::<Vec<_>>(), &[], dtype, comment)
     }
 
     /// Allocates a tensor in the workspace with its dimensions in `order`, outermost first, and a zero border.
@@ -116,9 +132,8 @@ impl Lowering<'_, '_> {
         let place = Place::Work(buffer);
         if border.iter().any(|&b| b != (0, 0)) {
             let body = zeroed_border(place, shape, order, &border, elements);
-            let mut phase = Phase::new("border", vec![format!("the zero border of {place}")]);
-            phase.touch(place);
-            self.push(phase, body);
+            let comment = vec![format!("the zero border of {place}")];
+            self.push(Phase::of("border", comment, &[place], &LoopBody::default()), body);
         }
         Storage { place, view: View { shape: shape.to_vec(), strides, offset }, border }
     }
@@ -149,13 +164,7 @@ impl Lowering<'_, '_> {
         if is_innermost && (has_border || !has_nonzero_border) && is_readable {
             return Ok(storage);
         }
-        let mut order: Vec<usize> = (0..storage.view.shape.len()).filter(|&d| d != channel).collect();
-        order.push(channel);
-        let dtype = self.ir.val(value).dtype;
-        let shape = storage.view.shape.clone();
-        let destination = self.allocate(&shape, &order, border, dtype, comment);
-        self.copy(&storage, &destination, dtype, comment)?;
-        Ok(destination)
+        Ok(self.copy_with_innermost(&storage, channel, border, self.ir.val(value).dtype, comment))
     }
 
     /// Returns the widest zero border that any user of a value needs, for each dimension.
@@ -260,7 +269,7 @@ impl Lowering<'_, '_> {
         // Nested concatenations, from the innermost to the outermost.
         let mut path = Vec::new();
         let mut current = value;
-        let policy = self.concatenations();
+        let policy = if let Form::Program(_, policy) = self.form { policy } else { Concatenation::First };
         if policy == Concatenation::Copied {
             return None;
         }
@@ -295,19 +304,10 @@ impl Lowering<'_, '_> {
             let op = self.ir.get(concatenation);
             let rank = storage.view.shape.len();
             let axis = axis(op, 0, rank).ok()?;
-            let mut start = 0;
-            for &input in &op.inputs {
-                if input == operand {
-                    break;
-                }
-                start += self.ir.shape(input)[axis];
-            }
-            let size = self.ir.shape(operand)[axis];
-            let mut border = storage.border.clone();
-            if storage.border[axis] != (0, 0) {
-                border[axis] = (0, 0);
-            }
-            storage = Storage { place: storage.place, view: storage.view.slice(axis, start, 1, size), border };
+            let inputs_before = op.inputs.iter().take_while(|&&input| input != operand);
+            let start = inputs_before.map(|&input| self.ir.shape(input)[axis]).sum();
+            storage.view = storage.view.slice(axis, start, 1, self.ir.shape(operand)[axis]);
+            storage.border[axis] = (0, 0);
             self.storage.entry(operand).or_insert_with(|| storage.clone());
         }
         // A value that occurs twice in the concatenation is computed in place at its first occurrence.
@@ -320,17 +320,11 @@ impl Lowering<'_, '_> {
         if index.shape == domain && index.is_dense() {
             return order.to_vec();
         }
-        // Strides of the domain stored in `order`; they determine the order of a value that permutes the domain.
-        let mut strides = vec![0; domain.len()];
-        let mut elements = 1;
-        for &d in order.iter().rev() {
-            strides[d] = elements;
-            elements *= domain[d];
-        }
-        let bordered_view = View { shape: domain.to_vec(), strides, offset: 0 };
+        // The domain stored in `order` determines the order of a value that permutes the domain.
+        let ordered_view = View::in_order(domain, order);
         let dims_in_memory_order = memory_order(index);
         let permuted_shape: Vec<i64> = dims_in_memory_order.iter().map(|&d| index.shape[d]).collect();
-        match bordered_view.reshape(&permuted_shape) {
+        match ordered_view.reshape(&permuted_shape) {
             Some(view) => {
                 let mut strides = vec![0; rank];
                 for (k, &d) in dims_in_memory_order.iter().enumerate() {
@@ -351,14 +345,9 @@ fn row_major_if_equal(shape: &[i64], order: &[usize]) -> Vec<usize> {
 
 /// Returns the strides of a buffer with its dimensions in `order` and a border.
 fn bordered_strides(shape: &[i64], order: &[usize], border: &[(i64, i64)]) -> Vec<i64> {
-    let mut strides = vec![0; shape.len()];
-    let mut elements = 1;
-    for &d in order.iter().rev() {
-        strides[d] = elements;
-        let (pad_before, pad_after) = border.get(d).copied().unwrap_or((0, 0));
-        elements *= shape[d] + pad_before + pad_after;
-    }
-    strides
+    let border = border.iter().copied().chain(std::iter::repeat((0, 0)));
+    let shape: Vec<i64> = shape.iter().zip(border).map(|(size, pads)| pads.0 + size + pads.1).collect();
+    strides_in_order(&shape, order)
 }
 
 /// Returns the calls that zero the border of a buffer with its dimensions in `order`.

@@ -6,7 +6,7 @@ use crate::form::Form;
 use crate::nest::Step;
 use crate::nest::body::{LoopBody, Storage};
 use crate::nest::transform::nest;
-use crate::nest::{Expr, Infix, Loop, Place, Reduce, Stmt, element, indices, numbered};
+use crate::nest::{Expr, Infix, Loop, Place, Reduce, Stmt, element, indices, numbered, product_indices};
 use crate::operators::elementwise::extreme;
 use crate::operators::quantized;
 use crate::schedule::window::Pooling;
@@ -37,12 +37,12 @@ pub enum Range {
 impl Range {
     /// Declares the tap range of axis `i`: position `at{i}` of tap 0, first tap `from{i}` and end `to{i}`, without the
     /// taps in the padding. Tap `k` is at position `at{i} + k * step`. `outputs` windows cover `size` elements.
-    pub fn bounds(&self, i: usize, output: &Expr, size: i64, outputs: i64) -> Vec<Stmt> {
+    pub fn bounds(&self, i: usize, output: &Expr, size: i64, outputs: i64) -> [Stmt; 3] {
         let [at, from, to] = ["at", "from", "to"].map(|prefix| format!("{prefix}{i}"));
         match *self {
             Range::Adaptive(parts) => {
                 let end = ((output.clone() + 1) * size + (parts - 1)) / parts;
-                vec![
+                [
                     Stmt::index(&at, output.clone() * size / parts),
                     Stmt::index(&from, 0),
                     Stmt::index(&to, end - Expr::from(&at)),
@@ -50,13 +50,13 @@ impl Range {
             }
             Range::Window { taps, stride, dilation, pad } => {
                 let is_inside = pad.0 <= 0 && (outputs - 1) * stride - pad.0 + (taps - 1) * dilation < size;
-                let at_name = Expr::from(&at);
-                let first = Expr::Call("byoc_first_tap", vec![at_name.clone(), Expr::Index(dilation)]);
-                let end = Expr::Call("byoc_end_tap", vec![at_name, Expr::Index(dilation), size.into(), taps.into()]);
                 let position = Stmt::index(&at, output.clone() * stride - pad.0);
                 match is_inside {
-                    true => vec![position, Stmt::index(&from, 0), Stmt::index(&to, taps)],
-                    false => vec![position, Stmt::index(&from, first), Stmt::index(&to, end)],
+                    true => [position, Stmt::index(&from, 0), Stmt::index(&to, taps)],
+                    false => {
+                        let [first, end] = tap_range(i, &at, dilation, size, taps);
+                        [position, first, end]
+                    }
                 }
             }
         }
@@ -77,6 +77,35 @@ impl Range {
             _ => to - from,
         }
     }
+}
+
+/// Declares the taps that read elements, from `from{i}` to `to{i}`: of `taps` taps, `step` apart from the position `at` on,
+/// those that are below `size`.
+pub fn tap_range(i: usize, at: &str, step: i64, size: i64, taps: i64) -> [Stmt; 2] {
+    let (at, step) = (Expr::name(at), Expr::Index(step));
+    let first = Expr::Call("byoc_first_tap", vec![at.clone(), step.clone()]);
+    let end = Expr::Call("byoc_end_tap", vec![at, step, size.into(), taps.into()]);
+    [Stmt::index(format!("from{i}"), first), Stmt::index(format!("to{i}"), end)]
+}
+
+/// Returns the type of a pooling operator's accumulator for data of type `dtype`; `None` if it does not take the type.
+fn sum_type(op: &Op<'_>, is_max: bool, dtype: DType) -> Option<DType> {
+    match (is_max, dtype) {
+        (true, DType::F32 | DType::I8 | DType::I32 | DType::U8) => Some(dtype),
+        (false, _) if op.name == "qnn.avg_pool2d" => Some(DType::I32),
+        (false, DType::F32) => Some(DType::F32),
+        _ => None,
+    }
+}
+
+/// Declares `count`, the number of elements of the data, of the given sizes, by which a mean is divided.
+fn element_count(ranges: &[Range], sizes: &[i64], includes_padding: bool) -> Vec<Stmt> {
+    let axes = ranges.iter().zip(sizes).enumerate();
+    let count =
+        axes.fold(Expr::Index(1), |product, (i, (range, &size))| product * range.count(i, size, includes_padding));
+    // With `ceil_mode`, a window may be entirely in the padding; a count of at least 1 makes its mean 0.
+    let at_least_one = Expr::name("elements").max(1).cast(DType::F32);
+    vec![Stmt::index("elements", count), Stmt::value("count", DType::F32, at_least_one)]
 }
 
 /// Returns the scale and zero point of the data of a `qnn.avg_pool2d`, then those of its result.
@@ -111,26 +140,12 @@ pub struct Windows {
     pub work: i64,
 }
 
-impl Windows {
-    /// Returns the names of the indices.
-    pub fn vars(&self) -> Vec<String> {
-        let mut vars = numbered("r", self.body.domain.len() - 1);
-        vars.push("c".into());
-        vars
-    }
-}
-
 impl Lowering<'_, '_> {
     /// Adds a nest that reduces windows. `combine` returns the new accumulator for `sum` and an element of the data, with
     /// the taps as indices `k0`, `k1`.
-    pub fn windows(
-        &mut self,
-        windows: Windows,
-        comment: Vec<String>,
-        combine: impl Fn(Expr, Expr) -> Expr,
-    ) -> Result<(), String> {
-        let vars = windows.vars();
+    pub fn windows(&mut self, windows: Windows, comment: Vec<String>, combine: impl Fn(Expr, Expr) -> Expr) {
         let Windows { body, data, dtype, ranges, sum, start, before, result, work } = windows;
+        let vars = product_indices(0, body.domain.len() - 1);
         let axes = ranges.len();
         let outer_vars = indices(&vars);
         let mut stmts = Vec::new();
@@ -151,15 +166,12 @@ impl Lowering<'_, '_> {
         stmts.push(Reduce { name: "sum".into(), dtype: sum, start, loops, value }.into());
         stmts.push(Stmt::value("acc", result.0, result.1));
         stmts.extend(body.statements(&outer_vars));
-        let mut phase = Phase::new("window", comment);
-        phase.touch(data.place);
-        phase.touch_all(&body);
+        let mut phase = Phase::of("window", comment, &[data.place], &body);
         if matches!(self.form, Form::Device(_)) {
-            self.push_points(phase, &vars, &body.domain, stmts, 1);
-            return Ok(());
+            return self.push_points(phase, &vars, &body.domain, stmts, 1);
         }
         let channels = body.domain[axes + 1];
-        let Pooling { block, tasks, .. } = Pooling::new(channels, &body.domain[..axes], work);
+        let Pooling { block, tasks } = Pooling::new(channels, &body.domain[..axes], work);
         phase.tasks = self.form.tasks(tasks);
         let mut stmts = nest(&vars, &body.domain, stmts);
         // One item is a block of channels in a row of pixels.
@@ -173,7 +185,6 @@ impl Lowering<'_, '_> {
             Step::Accumulate { var: "j".into(), len: block },
         ];
         self.push_scheduled(phase, &mut stmts);
-        Ok(())
     }
 
     /// Lowers max, average, global and adaptive pooling.
@@ -187,7 +198,6 @@ impl Lowering<'_, '_> {
         let spatial: Vec<usize> = if c == 1 { (2..rank).collect() } else { (1..rank - 1).collect() };
         let out = ir.shape(op.outputs[0]).to_vec();
         let is_max = op.name.contains("max");
-        let includes_padding = op.attrs().flag("count_include_pad", false);
         let is_whole_window = op.name.contains("global") || op.name.contains("adaptive");
         let (sizes, strides) = (op.attrs().per_axis("pool_size", axes, 1), op.attrs().per_axis("strides", axes, 1));
         let (dilation, pads) = (op.attrs().per_axis("dilation", axes, 1), op.attrs().padding(axes));
@@ -197,32 +207,20 @@ impl Lowering<'_, '_> {
         };
         let ranges: Vec<Range> = (0..axes).map(range).collect();
         let data = self.channels_last(op.inputs[0], c, &[], false, &comment[0])?;
-        let mut order = vec![0];
-        order.extend(&spatial);
-        order.push(c);
-        let (body, _) = self.loop_body(group_index, Some(&order))?;
+        let order = [&[0], &spatial[..], &[c]].concat();
+        let body = self.loop_body(group_index, Some(&order))?;
         let dtype = ir.val(op.inputs[0]).dtype;
         let computed_type = computed(dtype);
         // Scale and zero point of the data, then those of the result.
         let scales = if op.name == "qnn.avg_pool2d" { Some(pool_scales(ir, op)?) } else { None };
-        let (low, _) = integer_range(computed_type);
-        let (sum, start) = match (is_max, computed_type, scales) {
-            (true, DType::F32, _) => (DType::F32, Expr::Number(DType::F32, f64::NEG_INFINITY)),
-            (true, DType::I8 | DType::I32 | DType::U8, _) => (computed_type, Expr::Integer(computed_type, low as i128)),
-            (true, ..) => return Err(format!("{}: unsupported element type {dtype}", op.name)),
-            (false, _, Some(_)) => (DType::I32, Expr::Integer(DType::I32, 0)),
-            (false, DType::F32, None) => (DType::F32, Expr::Number(DType::F32, 0.0)),
-            (false, ..) => return Err(format!("{}: expected float32, found {dtype}", op.name)),
-        };
-        let mut before = Vec::new();
-        if !is_max {
-            let counts =
-                ranges.iter().enumerate().map(|(i, range)| range.count(i, shape[spatial[i]], includes_padding));
-            let count = counts.fold(Expr::Index(1), |product, count| product * count);
-            // With `ceil_mode`, a window may be entirely in the padding; a count of at least 1 makes its mean 0.
-            before.push(Stmt::index("elements", count));
-            before.push(Stmt::value("count", DType::F32, Expr::name("elements").max(1).cast(DType::F32)));
-        }
+        let sum = sum_type(op, is_max, computed_type).ok_or_else(|| match is_max {
+            true => format!("{}: unsupported element type {dtype}", op.name),
+            false => format!("{}: expected float32, found {dtype}", op.name),
+        })?;
+        let least = if sum == DType::F32 { f64::NEG_INFINITY } else { integer_range(sum).0 };
+        let sizes_of_data: Vec<i64> = spatial.iter().map(|&d| shape[d]).collect();
+        let includes_padding = op.attrs().flag("count_include_pad", false);
+        let before = if is_max { Vec::new() } else { element_count(&ranges, &sizes_of_data, includes_padding) };
         let (total, count) = (Expr::name("sum"), Expr::name("count"));
         let result = match scales {
             Some((in_scale, _, out_scale, zero)) => {
@@ -243,7 +241,7 @@ impl Lowering<'_, '_> {
             dtype,
             ranges,
             sum,
-            start,
+            start: Expr::number(sum, if is_max { least } else { 0.0 }),
             before,
             result: (computed_type, result),
             work: shape.iter().product::<i64>().max(taps),
@@ -252,7 +250,8 @@ impl Lowering<'_, '_> {
             _ if is_max => extreme(Infix::Gt, computed_type, total, x),
             Some((_, zero, ..)) => total + (x.cast(DType::I32) - Expr::Integer(DType::I32, zero.into())),
             None => total + x,
-        })
+        });
+        Ok(())
     }
 
     /// Adds a depthwise convolution without tiles: the products of a window with the weights of its channel, which are
@@ -264,16 +263,14 @@ impl Lowering<'_, '_> {
         ranges: Vec<Range>,
         (weights, view): (Place, View),
         comment: Vec<String>,
-    ) -> Result<(), String> {
-        let is_float = types.sum == DType::F32;
-        let start = if is_float { Expr::Number(DType::F32, 0.0) } else { Expr::Integer(types.sum, 0) };
+    ) {
         let windows = Windows {
             body,
             data,
             dtype: types.a,
             ranges,
             sum: types.sum,
-            start,
+            start: Expr::number(types.sum, 0.0),
             before: Vec::new(),
             result: (types.sum, Expr::name("sum")),
             work: 0,
@@ -281,6 +278,6 @@ impl Lowering<'_, '_> {
         let mut index = numbered("k", windows.ranges.len());
         index.push("c".into());
         let weight = Expr::load(weights, types.b, element(&view, &indices(&index)));
-        self.windows(windows, comment, |total, x| total + product(types, a_zero, x, weight.clone()))
+        self.windows(windows, comment, |total, x| total + product(types, a_zero, x, weight.clone()));
     }
 }

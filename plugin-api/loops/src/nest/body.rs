@@ -4,7 +4,6 @@ use super::{Expr, Place, Stmt, element};
 use crate::index_space::collapse;
 use byoc_plugin_api::DType;
 use byoc_plugin_support::view::View;
-use std::collections::BTreeSet;
 
 /// Tensor in memory.
 #[derive(Clone, Debug)]
@@ -25,25 +24,12 @@ impl Storage {
     }
 }
 
-/// Load of one element per point.
+/// Access to one element per point.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct Access {
     /// Local variable that holds the element.
     pub name: String,
-    /// Memory that is read.
-    pub place: Place,
-    /// View of the memory over the domain.
-    pub view: View,
-    /// Element type.
-    pub dtype: DType,
-}
-
-/// Store of one element per point.
-#[derive(Clone, Debug)]
-pub struct Store {
-    /// Local variable whose value is stored.
-    pub value: String,
-    /// Memory that is written.
+    /// Memory.
     pub place: Place,
     /// View of the memory over the domain.
     pub view: View,
@@ -57,11 +43,11 @@ pub struct LoopBody {
     /// Index space.
     pub domain: Vec<i64>,
     /// Loads, which precede the statements.
-    pub loads: Vec<Load>,
+    pub loads: Vec<Access>,
     /// Computations, each the declaration of a variable.
     pub lines: Vec<Stmt>,
     /// Stores, which follow the statements.
-    pub stores: Vec<Store>,
+    pub stores: Vec<Access>,
 }
 
 impl LoopBody {
@@ -69,11 +55,8 @@ impl LoopBody {
     pub fn transform(&self, f: impl Fn(&View) -> Option<View>) -> Option<LoopBody> {
         let mut body = self.clone();
         body.domain = f(&View::dense(&self.domain))?.shape;
-        for load in &mut body.loads {
-            load.view = f(&load.view)?;
-        }
-        for store in &mut body.stores {
-            store.view = f(&store.view)?;
+        for view in body.views_mut() {
+            *view = f(view)?;
         }
         Some(body)
     }
@@ -99,13 +82,12 @@ impl LoopBody {
     }
 
     fn views_mut(&mut self) -> impl Iterator<Item = &mut View> {
-        self.loads.iter_mut().map(|l| &mut l.view).chain(self.stores.iter_mut().map(|s| &mut s.view))
+        self.loads.iter_mut().chain(&mut self.stores).map(|access| &mut access.view)
     }
 
     /// Returns the strides of all loads and stores.
     pub fn strides(&self) -> Vec<&[i64]> {
-        let loads = self.loads.iter().map(|l| &l.view.strides[..]);
-        loads.chain(self.stores.iter().map(|s| &s.view.strides[..])).collect()
+        self.loads.iter().chain(&self.stores).map(|access| &access.view.strides[..]).collect()
     }
 
     /// Merges adjacent dimensions of the index space that are contiguous in all tensors and under each of
@@ -140,23 +122,15 @@ impl LoopBody {
         (body, other_strides, lengths)
     }
 
-    /// Returns all memory that the body reads or writes, with the element type of the access.
-    pub fn places(&self) -> BTreeSet<(Place, DType)> {
-        let loads = self.loads.iter().map(|l| (l.place, l.dtype));
-        loads.chain(self.stores.iter().map(|s| (s.place, s.dtype))).collect()
-    }
-
     /// Returns the statements for the point with the indices `indices`.
     pub fn statements(&self, indices: &[Expr]) -> Vec<Stmt> {
         let loads = self.loads.iter().map(|load| {
             Stmt::value(&load.name, load.dtype, Expr::load(load.place, load.dtype, element(&load.view, indices)))
         });
-        let stores = self.stores.iter().map(|store| Stmt::Store {
-            memory: store.place.into(),
-            dtype: store.dtype,
-            index: element(&store.view, indices),
-            value: Expr::from(&store.value),
-        });
+        let stores = self
+            .stores
+            .iter()
+            .map(|store| Stmt::store(store.place, store.dtype, element(&store.view, indices), Expr::from(&store.name)));
         loads.chain(self.lines.iter().cloned()).chain(stores).collect()
     }
 
@@ -166,9 +140,9 @@ impl LoopBody {
         let mut functions = 0;
         for line in &self.lines {
             let mut has_function = false;
-            line.expressions().iter().for_each(|expr| {
+            for expr in line.expressions() {
                 expr.visit(&mut |inner| has_function |= matches!(inner, Expr::Call(..) | Expr::Math(..)));
-            });
+            }
             functions += i64::from(has_function);
         }
         1 + self.lines.len() as i64 / 2 + 4 * functions

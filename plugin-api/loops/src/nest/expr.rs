@@ -73,65 +73,71 @@ pub enum Memory {
     Local(String),
 }
 
-/// Infix operators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Infix {
-    /// Sum.
-    Add,
-    /// Difference.
-    Sub,
-    /// Product.
-    Mul,
-    /// Quotient; of integers rounded toward zero.
-    Div,
-    /// Remainder of integers.
-    Rem,
-    /// Comparison.
-    Lt,
-    /// Comparison.
-    Le,
-    /// Comparison.
-    Gt,
-    /// Comparison.
-    Ge,
-    /// Equality.
-    Eq,
-    /// Inequality.
-    Ne,
-    /// Both conditions hold.
-    And,
-    /// One of the conditions holds.
-    Or,
-    /// Bits.
-    BitAnd,
-    /// Bits.
-    BitOr,
-    /// Bits.
-    BitXor,
+/// Declares the infix operators, each with its sign and its precedence in C, and with what it computes.
+macro_rules! infix_operators {
+    ($($name:ident $sign:literal $precedence:literal $doc:literal;)*) => {
+        /// Infix operators.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Infix {
+            $(#[doc = $doc] $name,)*
+        }
+
+        impl Infix {
+            /// Returns the sign and the precedence in C.
+            pub fn sign(self) -> (&'static str, u8) {
+                match self {
+                    $(Infix::$name => ($sign, $precedence),)*
+                }
+            }
+        }
+    };
 }
 
-impl Infix {
-    /// Returns the sign and the precedence in C.
-    pub fn sign(self) -> (&'static str, u8) {
-        match self {
-            Infix::Or => ("||", 2),
-            Infix::And => ("&&", 3),
-            Infix::BitOr => ("|", 4),
-            Infix::BitXor => ("^", 5),
-            Infix::BitAnd => ("&", 6),
-            Infix::Eq => ("==", 7),
-            Infix::Ne => ("!=", 7),
-            Infix::Lt => ("<", 8),
-            Infix::Le => ("<=", 8),
-            Infix::Gt => (">", 8),
-            Infix::Ge => (">=", 8),
-            Infix::Add => ("+", 10),
-            Infix::Sub => ("-", 10),
-            Infix::Mul => ("*", 11),
-            Infix::Div => ("/", 11),
-            Infix::Rem => ("%", 11),
+infix_operators! {
+    Or "||" 2 "One of the conditions holds.";
+    And "&&" 3 "Both conditions hold.";
+    BitOr "|" 4 "Bits.";
+    BitXor "^" 5 "Bits.";
+    BitAnd "&" 6 "Bits.";
+    Eq "==" 7 "Equality.";
+    Ne "!=" 7 "Inequality.";
+    Lt "<" 8 "Comparison.";
+    Le "<=" 8 "Comparison.";
+    Gt ">" 8 "Comparison.";
+    Ge ">=" 8 "Comparison.";
+    Add "+" 10 "Sum.";
+    Sub "-" 10 "Difference.";
+    Mul "*" 11 "Product.";
+    Div "/" 11 "Quotient; of integers rounded toward zero.";
+    Rem "%" 11 "Remainder of integers.";
+}
+
+/// Declares the methods that return a condition.
+macro_rules! conditions {
+    ($($method:ident $infix:ident)*) => {$(
+        #[doc = concat!("Returns the condition of [`Infix::", stringify!($infix), "`].")]
+        pub fn $method(self, b: impl Into<Expr>) -> Expr {
+            Expr::binary(Infix::$infix, self, b.into())
         }
-    }
+    )*};
+}
+
+/// Returns the operands of an expression, as a slice or as a mutable slice.
+macro_rules! operands {
+    ($expr:expr, $slice:ident, $one:path, $none:expr) => {
+        match $expr {
+            Expr::Binary(_, operands) | Expr::Wrapping(_, _, operands) => operands.$slice(),
+            Expr::Select(operands) => operands.$slice(),
+            Expr::Negate(operand)
+            | Expr::Convert { value: operand, .. }
+            | Expr::Cast(_, operand)
+            | Expr::Load(_, _, operand)
+            | Expr::Address(_, _, operand)
+            | Expr::LoadVector(_, _, operand) => $one(operand),
+            Expr::Math(_, _, operands) | Expr::Call(_, operands) => operands.$slice(),
+            Expr::Index(_) | Expr::Number(..) | Expr::Integer(..) | Expr::Name(_) | Expr::Position(..) => $none,
+        }
+    };
 }
 
 impl Expr {
@@ -140,50 +146,20 @@ impl Expr {
         Expr::Name(name.into())
     }
 
+    /// Returns a number of an element type.
+    pub fn number(dtype: DType, value: f64) -> Expr {
+        match dtype {
+            DType::F32 | DType::F64 => Expr::Number(dtype, value),
+            _ => Expr::Integer(dtype, value as i128),
+        }
+    }
+
     /// Returns an infix expression.
     pub fn binary(infix: Infix, a: Expr, b: Expr) -> Expr {
         Expr::Binary(infix, Box::new([a, b]))
     }
 
-    /// Returns `a < b`.
-    pub fn lt(self, b: impl Into<Expr>) -> Expr {
-        Expr::binary(Infix::Lt, self, b.into())
-    }
-
-    /// Returns `a <= b`.
-    pub fn le(self, b: impl Into<Expr>) -> Expr {
-        Expr::binary(Infix::Le, self, b.into())
-    }
-
-    /// Returns `a > b`.
-    pub fn gt(self, b: impl Into<Expr>) -> Expr {
-        Expr::binary(Infix::Gt, self, b.into())
-    }
-
-    /// Returns `a >= b`.
-    pub fn ge(self, b: impl Into<Expr>) -> Expr {
-        Expr::binary(Infix::Ge, self, b.into())
-    }
-
-    /// Returns `a == b`.
-    pub fn equal(self, b: impl Into<Expr>) -> Expr {
-        Expr::binary(Infix::Eq, self, b.into())
-    }
-
-    /// Returns `a != b`.
-    pub fn not_equal(self, b: impl Into<Expr>) -> Expr {
-        Expr::binary(Infix::Ne, self, b.into())
-    }
-
-    /// Returns `a && b`.
-    pub fn and(self, b: Expr) -> Expr {
-        Expr::binary(Infix::And, self, b)
-    }
-
-    /// Returns `a || b`.
-    pub fn or(self, b: Expr) -> Expr {
-        Expr::binary(Infix::Or, self, b)
-    }
+    conditions! { lt Lt le Le gt Gt ge Ge equal Eq not_equal Ne and And or Or }
 
     /// Returns `a` where the condition holds, otherwise `b`.
     pub fn select(self, a: impl Into<Expr>, b: impl Into<Expr>) -> Expr {
@@ -192,19 +168,17 @@ impl Expr {
 
     /// Returns the smaller of two indices.
     pub fn min(self, b: impl Into<Expr>) -> Expr {
-        let b = b.into();
-        match (&self, &b) {
-            (Expr::Index(x), Expr::Index(y)) => Expr::Index(*x.min(y)),
-            _ => self.clone().lt(b.clone()).select(self, b),
+        match (self, b.into()) {
+            (Expr::Index(x), Expr::Index(y)) => Expr::Index(x.min(y)),
+            (x, y) => x.clone().lt(y.clone()).select(x, y),
         }
     }
 
     /// Returns the larger of two indices.
     pub fn max(self, b: impl Into<Expr>) -> Expr {
-        let b = b.into();
-        match (&self, &b) {
-            (Expr::Index(x), Expr::Index(y)) => Expr::Index(*x.max(y)),
-            _ => self.clone().gt(b.clone()).select(self, b),
+        match (self, b.into()) {
+            (Expr::Index(x), Expr::Index(y)) => Expr::Index(x.max(y)),
+            (x, y) => x.clone().gt(y.clone()).select(x, y),
         }
     }
 
@@ -235,33 +209,11 @@ impl Expr {
 
     /// Returns the operands.
     pub fn operands(&self) -> &[Expr] {
-        match self {
-            Expr::Binary(_, operands) | Expr::Wrapping(_, _, operands) => &operands[..],
-            Expr::Select(operands) => &operands[..],
-            Expr::Negate(operand)
-            | Expr::Convert { value: operand, .. }
-            | Expr::Cast(_, operand)
-            | Expr::Load(_, _, operand)
-            | Expr::Address(_, _, operand)
-            | Expr::LoadVector(_, _, operand) => std::slice::from_ref(operand),
-            Expr::Math(_, _, operands) | Expr::Call(_, operands) => operands,
-            Expr::Index(_) | Expr::Number(..) | Expr::Integer(..) | Expr::Name(_) | Expr::Position(..) => &[],
-        }
+        operands!(self, as_slice, std::slice::from_ref, &[])
     }
 
     fn operands_mut(&mut self) -> &mut [Expr] {
-        match self {
-            Expr::Binary(_, operands) | Expr::Wrapping(_, _, operands) => &mut operands[..],
-            Expr::Select(operands) => &mut operands[..],
-            Expr::Negate(operand)
-            | Expr::Convert { value: operand, .. }
-            | Expr::Cast(_, operand)
-            | Expr::Load(_, _, operand)
-            | Expr::Address(_, _, operand)
-            | Expr::LoadVector(_, _, operand) => std::slice::from_mut(operand),
-            Expr::Math(_, _, operands) | Expr::Call(_, operands) => operands,
-            Expr::Index(_) | Expr::Number(..) | Expr::Integer(..) | Expr::Name(_) | Expr::Position(..) => &mut [],
-        }
+        operands!(self, as_mut_slice, std::slice::from_mut, &mut [])
     }
 
     /// Calls `visit` with the expression and with each expression inside it.

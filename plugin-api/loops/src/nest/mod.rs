@@ -66,6 +66,14 @@ pub fn indices(names: &[String]) -> Vec<Expr> {
     names.iter().map(Expr::from).collect()
 }
 
+/// Returns the names of the indices of `groups` dimensions of groups, `rows` dimensions of rows, and a column.
+pub fn product_indices(groups: usize, rows: usize) -> Vec<String> {
+    let mut names = numbered("g", groups);
+    names.extend(numbered("r", rows));
+    names.push("c".into());
+    names
+}
+
 /// Returns the names `PREFIX0`, `PREFIX1`, and so on.
 pub fn numbered(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|i| format!("{prefix}{i}")).collect()

@@ -1,10 +1,8 @@
 //! Steps of a schedule, as values.
 
-use super::Place;
 use std::fmt;
 
-/// Step of a schedule: a value that transforms a nest ([`super::transform::apply`]), or a choice that a nest was
-/// built with.
+/// Step of a schedule: a value that transforms a nest ([`super::transform::apply`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Joins adjacent loops to one.
@@ -63,30 +61,6 @@ pub enum Step {
         /// Maximum number of points.
         len: i64,
     },
-    /// Repeats the body of a loop for each of its points.
-    Unroll {
-        /// Loop.
-        var: String,
-    },
-    /// Accumulates a tile of rows and columns in registers.
-    Tile {
-        /// Rows and columns, for each length of the vectors.
-        sizes: Vec<(i64, i64)>,
-    },
-    /// Lays out an operand in panels of columns.
-    Pack {
-        /// Memory of the operand.
-        operand: Place,
-        /// True if this happens before the first run.
-        ahead: bool,
-    },
-    /// Copies what the work-items of a group share into their local memory.
-    Stage {
-        /// Memory of the operand.
-        operand: Place,
-        /// Number of elements in local memory.
-        elements: i64,
-    },
 }
 
 impl fmt::Display for Step {
@@ -100,14 +74,6 @@ impl fmt::Display for Step {
             Step::Vectorize { var, width } => write!(f, "vectorize {var} by {width}"),
             Step::Items { var, dim } => write!(f, "items {var} along {dim}"),
             Step::Accumulate { var, len } => write!(f, "accumulate {var}, {len} at most"),
-            Step::Unroll { var } => write!(f, "unroll {var}"),
-            Step::Tile { sizes } => {
-                let sizes: Vec<String> = sizes.iter().map(|(rows, columns)| format!("{rows} x {columns}")).collect();
-                write!(f, "tile {}", sizes.join(" or "))
-            }
-            Step::Pack { operand, ahead: true } => write!(f, "pack {operand} ahead"),
-            Step::Pack { operand, ahead: false } => write!(f, "pack {operand} at each run"),
-            Step::Stage { operand, elements } => write!(f, "stage {operand}, {elements} elements"),
         }
     }
 }

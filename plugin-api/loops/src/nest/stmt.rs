@@ -212,6 +212,26 @@ impl Stmt {
         Stmt::Let { name: name.into(), ty: Ty::Of(dtype), value, note: String::new() }
     }
 
+    /// Declares a vector.
+    pub fn vector(name: impl Into<String>, width: i64, value: Expr) -> Stmt {
+        Stmt::Let { name: name.into(), ty: Ty::Vector(width), value, note: String::new() }
+    }
+
+    /// Declares a variable that [`Stmt::Set`] changes.
+    pub fn variable(name: impl Into<String>, ty: Ty, value: impl Into<Expr>) -> Stmt {
+        Stmt::Var { name: name.into(), ty, value: value.into() }
+    }
+
+    /// Declares a pointer with the value of an address.
+    pub fn pointer(name: impl Into<String>, dtype: DType, value: Expr) -> Stmt {
+        Stmt::Pointer { name: name.into(), dtype, value }
+    }
+
+    /// Stores an element.
+    pub fn store(memory: impl Into<Memory>, dtype: DType, index: Expr, value: Expr) -> Stmt {
+        Stmt::Store { memory: memory.into(), dtype, index, value }
+    }
+
     /// Declares an array of values.
     pub fn array(name: &str, dtype: DType, len: impl Into<Expr>) -> Stmt {
         Stmt::Array { name: name.to_owned(), ty: Ty::Of(dtype), len: len.into(), shared: false, values: Vec::new() }
@@ -223,9 +243,7 @@ impl Stmt {
             Stmt::Let { value, .. }
             | Stmt::Var { value, .. }
             | Stmt::Set { value, .. }
-            | Stmt::Pointer { value, .. } => {
-                vec![value]
-            }
+            | Stmt::Pointer { value, .. } => vec![value],
             Stmt::Array { len, values, .. } => std::iter::once(len).chain(values).collect(),
             Stmt::Store { index, value, .. } => vec![index, value],
             Stmt::For(l) => vec![&l.from, &l.to, &l.step],
@@ -235,29 +253,6 @@ impl Stmt {
             Stmt::Reduce(r) => {
                 let bounds = r.loops.iter().flat_map(|l| [&l.from, &l.to, &l.step]);
                 [&r.start, &r.value].into_iter().chain(bounds).collect()
-            }
-            Stmt::Barrier | Stmt::Foreign(..) => Vec::new(),
-        }
-    }
-
-    fn expressions_mut(&mut self) -> Vec<&mut Expr> {
-        match self {
-            Stmt::Let { value, .. }
-            | Stmt::Var { value, .. }
-            | Stmt::Set { value, .. }
-            | Stmt::Pointer { value, .. } => {
-                vec![value]
-            }
-            Stmt::Array { len, values, .. } => std::iter::once(len).chain(values).collect(),
-            Stmt::Store { index, value, .. } => vec![index, value],
-            Stmt::For(l) => vec![&mut l.from, &mut l.to, &mut l.step],
-            Stmt::Lanes { first, .. } => vec![first],
-            Stmt::If { condition, .. } | Stmt::Leave(condition) | Stmt::Break(condition) => vec![condition],
-            Stmt::Call(_, arguments) => arguments.iter_mut().collect(),
-            Stmt::Reduce(r) => {
-                let Reduce { start, value, loops, .. } = &mut **r;
-                let bounds = loops.iter_mut().flat_map(|l| [&mut l.from, &mut l.to, &mut l.step]);
-                [start, value].into_iter().chain(bounds).collect()
             }
             Stmt::Barrier | Stmt::Foreign(..) => Vec::new(),
         }
@@ -288,12 +283,6 @@ impl Stmt {
         self.expressions().iter().any(|expr| expr.reads(name))
             || matches!(self, Stmt::Store { memory: Memory::Local(found), .. } if found == name)
             || self.bodies().iter().any(|body| body.iter().any(|stmt| stmt.reads(name)))
-    }
-
-    /// Replaces a variable by an expression.
-    pub fn substitute(&mut self, name: &str, value: &Expr) {
-        self.expressions_mut().into_iter().for_each(|expr| expr.substitute(name, value));
-        self.bodies_mut().into_iter().flatten().for_each(|stmt| stmt.substitute(name, value));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Steps that transform a loop nest without changing what it computes, the order of the terms of a sum apart.
 
-use super::{Expr, Loop, Memory, Mode, Reduce, Step, Stmt, Ty};
+use super::{Expr, Loop, Mode, Reduce, Step, Stmt};
 use byoc_plugin_support::view::dense_strides;
 
 /// Returns the perfect nest of loops over `0..dims[d]`, outermost first, around `body`.
@@ -27,12 +27,18 @@ pub fn decode(vars: &[String], dims: &[i64], number: &Expr) -> Vec<Stmt> {
 }
 
 /// Returns the bounds of part `index` of the range `0..n`, divided into `parts` parts as evenly as possible.
-pub fn share(n: impl Into<Expr>, index: &Expr, parts: i64) -> [Expr; 2] {
+fn share(n: impl Into<Expr>, index: &Expr, parts: i64) -> [Expr; 2] {
     let n = n.into();
     match parts {
         1 => [Expr::Index(0), n],
         _ => [n.clone() * index.clone() / parts, n * (index.clone() + 1) / parts],
     }
+}
+
+/// Returns the loop of `var` over part `index` of the range `0..n`, divided as by [`share`].
+pub fn divided(var: &str, n: impl Into<Expr>, index: &str, parts: i64, body: Vec<Stmt>) -> Stmt {
+    let [from, to] = share(n, &Expr::from(index), parts);
+    Loop::new(var, to, body).starting(from).into()
 }
 
 /// Applies a step.
@@ -58,8 +64,6 @@ pub fn apply(stmts: &mut Vec<Stmt>, step: &Step) -> Result<(), String> {
         Step::Items { var, dim } => (var, Box::new(|whole| Ok(vec![whole.mode(Mode::Items(*dim)).into()]))),
         Step::Vectorize { var, width } => (var, Box::new(move |whole| vectorize(whole, *width))),
         Step::Accumulate { var, len } => (var, Box::new(move |inner| accumulate(inner, *len))),
-        Step::Unroll { var } => (var, Box::new(unroll)),
-        Step::Tile { .. } | Step::Pack { .. } | Step::Stage { .. } => return Ok(()),
     };
     match replace(stmts, var, &change)? {
         true => Ok(()),
@@ -191,14 +195,8 @@ fn vectorize(whole: Loop, width: i64) -> Result<Vec<Stmt>, String> {
 /// array, one element per point.
 fn accumulate(inner: Loop, len: i64) -> Result<Vec<Stmt>, String> {
     let Loop { var, from, to, step, body, .. } = inner;
-    let around = |body: Vec<Stmt>| Loop {
-        var: var.clone(),
-        from: from.clone(),
-        to: to.clone(),
-        step: step.clone(),
-        mode: Mode::Simd,
-        body,
-    };
+    let around =
+        |body: Vec<Stmt>| Loop::new(&var, to.clone(), body).starting(from.clone()).by(step.clone()).mode(Mode::Simd);
     let Some(position) = body.iter().position(|stmt| matches!(stmt, Stmt::Reduce(_))) else {
         return Err(format!("loop {var}: expected a reduction inside of it"));
     };
@@ -212,14 +210,12 @@ fn accumulate(inner: Loop, len: i64) -> Result<Vec<Stmt>, String> {
     let before = rest.body;
     let array = format!("{name}s");
     let element = Expr::load(array.as_str(), dtype, Expr::from(&var));
-    let store =
-        |value: Expr| Stmt::Store { memory: Memory::Local(array.clone()), dtype, index: Expr::from(&var), value };
+    let store = |value: Expr| Stmt::store(array.as_str(), dtype, Expr::from(&var), value);
     stmts.push(Stmt::array(&array, dtype, len));
     stmts.push(around(vec![store(start)]).into());
     let mut value = value;
     value.substitute(&name, &element);
-    let mut update: Vec<Stmt> = before.clone();
-    update.push(store(value));
+    let update = before.iter().cloned().chain([store(value)]).collect();
     let update: Vec<Stmt> = vec![around(update).into()];
     stmts.extend(loops.into_iter().rev().fold(update, |body, level| vec![Loop { body, ..level }.into()]));
     let mut finish = before;
@@ -227,33 +223,6 @@ fn accumulate(inner: Loop, len: i64) -> Result<Vec<Stmt>, String> {
     finish.append(&mut after);
     stmts.push(around(finish).into());
     Ok(stmts)
-}
-
-/// Repeats the body of a loop for each of its points.
-fn unroll(whole: Loop) -> Result<Vec<Stmt>, String> {
-    let size = extent(&whole)?;
-    let mut stmts = Vec::new();
-    for i in 0..size {
-        let mut body = whole.body.clone();
-        body.iter_mut().for_each(|stmt| stmt.substitute(&whole.var, &Expr::Index(i)));
-        let mut renamed: Vec<(String, String)> = Vec::new();
-        for stmt in &mut body {
-            for (name, new_name) in &renamed {
-                stmt.substitute(name, &Expr::from(new_name));
-            }
-            if let Stmt::Let { name, .. } | Stmt::Var { name, .. } | Stmt::Pointer { name, .. } = stmt {
-                let new_name = format!("{name}_{i}");
-                renamed.push((std::mem::replace(name, new_name.clone()), new_name));
-            }
-        }
-        stmts.append(&mut body);
-    }
-    Ok(stmts)
-}
-
-/// Declares an index that starts at a value, for functions of a device.
-pub fn variable(name: &str, value: impl Into<Expr>) -> Stmt {
-    Stmt::Var { name: name.to_owned(), ty: Ty::Index, value: value.into() }
 }
 
 #[cfg(test)]
@@ -316,8 +285,7 @@ mod tests {
     fn points() -> Vec<Stmt> {
         let vars = numbered("i", 3);
         let index = (Expr::name("i0") * 4 + Expr::name("i1")) * 5 + Expr::name("i2");
-        let store = Stmt::Store { memory: "t".into(), dtype: DType::F32, index, value: Expr::Number(DType::F32, 0.0) };
-        nest(&vars, &[3, 4, 5], vec![store])
+        nest(&vars, &[3, 4, 5], vec![Stmt::store("t", DType::F32, index, Expr::Number(DType::F32, 0.0))])
     }
 
     #[test]
@@ -327,13 +295,12 @@ mod tests {
         let fuse = Step::Fuse { vars: numbered("i", 2), into: "row".into() };
         let split = Step::Split { var: "i2".into(), by: 2, into: names("block", "j") };
         let vectorize = Step::Vectorize { var: "i2".into(), width: 4 };
-        let unroll = Step::Unroll { var: "i1".into() };
         let sink = Step::Sink { var: "i1".into(), below: "i2".into() };
         for (steps, is_in_order) in [
             (vec![], true),
             (vec![&fuse], true),
             (vec![&fuse, &split], true),
-            (vec![&vectorize, &unroll], true),
+            (vec![&vectorize], true),
             (vec![&sink], false),
         ] {
             let mut stmts = points();

@@ -117,94 +117,73 @@ fn check_elementwise(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), (RefusalCode,
 /// # Errors
 /// If code generation does not support an attribute or an operand.
 pub fn check_anchor(ir: &RegionIr<'_>, op: &Op<'_>, kind: Anchor) -> Result<(), (RefusalCode, String)> {
-    let refuse = |code, detail: String| Err((code, detail));
-    let shape = ir.shape(op.inputs[0]);
-    let negative_padding = || op.attrs().ints("padding").unwrap_or_default().into_iter().find(|&pad| pad < 0);
+    let attrs = op.attrs();
+    let expect = |code: RefusalCode, attribute: &str, texts: &[&str], expected: &str| match attrs.text(attribute) {
+        text if texts.contains(&text) => Ok(()),
+        text => Err((code, format!("attribute {attribute}: expected {expected}, found \"{text}\""))),
+    };
     match kind {
-        Anchor::Convolution => {
-            if !layout_is_known(op) {
-                let detail = format!(
-                    "unsupported layouts: data {}, kernel {}",
-                    op.attrs().text("data_layout"),
-                    op.attrs().text("kernel_layout")
-                );
-                return refuse(RefusalCode::UnsupportedLayout, detail);
-            }
-            if let Some(pad) = negative_padding() {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!("attribute padding: expected integers >= 0, found {pad}"),
-                );
-            }
-            let has_non_finite_weight = || {
-                let weight = ir.constant(op.inputs[1]);
-                weight.is_some_and(|(_, weight)| floats(weight).iter().any(|value| !value.is_finite()))
-            };
-            if op.name == "nn.conv2d_transpose" && has_non_finite_weight() {
-                let detail =
-                    "expected finite weights, found an infinity or a NaN: its product with zero padding is NaN";
-                return refuse(RefusalCode::UnsupportedAttr, detail.into());
-            }
-        }
+        Anchor::Convolution => check_convolution(ir, op)?,
         Anchor::Pool => {
-            if !["NCHW", "NHWC", "NCW", "NWC", ""].contains(&op.attrs().text("layout")) {
-                return refuse(
-                    RefusalCode::UnsupportedLayout,
-                    format!(
-                        "attribute layout: expected NCHW, NHWC, NCW or NWC, found \"{}\"",
-                        op.attrs().text("layout")
-                    ),
-                );
-            }
-            if let Some(pad) = negative_padding() {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!("attribute padding: expected integers >= 0, found {pad}"),
-                );
-            }
+            let layouts = ["NCHW", "NHWC", "NCW", "NWC", ""];
+            expect(RefusalCode::UnsupportedLayout, "layout", &layouts, "NCHW, NHWC, NCW or NWC")?;
+            check_padding(op)?;
         }
         Anchor::Normalize => {
-            let rank = shape.len();
-            let Some(axis) = op.attrs().axis("axis", -1, rank) else {
-                let axis = op.attrs().int("axis", -1);
+            let shape = ir.shape(op.inputs[0]);
+            let axis = attrs.axis("axis", -1, shape.len()).ok_or_else(|| {
+                let (rank, axis) = (shape.len(), attrs.int("axis", -1));
                 let detail = format!("attribute axis: expected an axis of a tensor of rank {rank}, found {axis}");
-                return refuse(RefusalCode::UnsupportedAttr, detail);
-            };
+                (RefusalCode::UnsupportedAttr, detail)
+            })?;
             if shape[axis] > MAX_ROW {
                 let detail = format!("expected rows of at most {MAX_ROW} elements, found {}", shape[axis]);
-                return refuse(RefusalCode::ResourceLimit, detail);
+                return Err((RefusalCode::ResourceLimit, detail));
             }
         }
         Anchor::Resize => {
-            if let Err(detail) = Resize::new(op) {
-                return refuse(RefusalCode::UnsupportedAttr, detail);
-            }
-            if !["NCHW", "NHWC"].contains(&op.attrs().text("layout")) {
-                return refuse(
-                    RefusalCode::UnsupportedLayout,
-                    format!("attribute layout: expected NCHW or NHWC, found \"{}\"", op.attrs().text("layout")),
-                );
-            }
+            Resize::new(op).map_err(|detail| (RefusalCode::UnsupportedAttr, detail))?;
+            expect(RefusalCode::UnsupportedLayout, "layout", &["NCHW", "NHWC"], "NCHW or NHWC")?;
         }
         Anchor::Gather => {
-            let batch_dims = op.attrs().int("batch_dims", 0);
+            let batch_dims = attrs.int("batch_dims", 0);
             if batch_dims != 0 {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!("attribute batch_dims: expected 0, found {batch_dims}"),
-                );
+                let detail = format!("attribute batch_dims: expected 0, found {batch_dims}");
+                return Err((RefusalCode::UnsupportedAttr, detail));
             }
         }
         Anchor::Pad => {
-            let mode = op.attrs().text("pad_mode");
-            if !["", "constant", "edge", "reflect"].contains(&mode) {
-                return refuse(
-                    RefusalCode::UnsupportedAttr,
-                    format!("attribute pad_mode: expected constant, edge or reflect, found \"{mode}\""),
-                );
-            }
+            let modes = ["", "constant", "edge", "reflect"];
+            expect(RefusalCode::UnsupportedAttr, "pad_mode", &modes, "constant, edge or reflect")?;
         }
         Anchor::MatrixProduct | Anchor::Reduce | Anchor::Concatenate => {}
     }
     Ok(())
+}
+
+/// Checks the attributes and the weights of a convolution.
+fn check_convolution(ir: &RegionIr<'_>, op: &Op<'_>) -> Result<(), (RefusalCode, String)> {
+    if !layout_is_known(op) {
+        let (data, kernel) = (op.attrs().text("data_layout"), op.attrs().text("kernel_layout"));
+        let detail = format!("unsupported layouts: data {data}, kernel {kernel}");
+        return Err((RefusalCode::UnsupportedLayout, detail));
+    }
+    check_padding(op)?;
+    let weight = || ir.constant(op.inputs[1]);
+    let has_non_finite_weight = || weight().is_some_and(|(_, weight)| floats(weight).iter().any(|x| !x.is_finite()));
+    if op.name == "nn.conv2d_transpose" && has_non_finite_weight() {
+        let detail = "expected finite weights, found an infinity or a NaN: its product with zero padding is NaN";
+        return Err((RefusalCode::UnsupportedAttr, detail.into()));
+    }
+    Ok(())
+}
+
+/// Checks the padding of a convolution or a pooling operator.
+fn check_padding(op: &Op<'_>) -> Result<(), (RefusalCode, String)> {
+    match op.attrs().ints("padding").unwrap_or_default().into_iter().find(|&pad| pad < 0) {
+        Some(pad) => {
+            Err((RefusalCode::UnsupportedAttr, format!("attribute padding: expected integers >= 0, found {pad}")))
+        }
+        None => Ok(()),
+    }
 }

@@ -76,7 +76,7 @@ pub const TABLE: &[Row] = &[
     ("bitwise_and", Tested, |x| x.bits(Infix::BitAnd)),
     ("bitwise_or", Tested, |x| x.bits(Infix::BitOr)),
     ("bitwise_xor", Tested, |x| x.bits(Infix::BitXor)),
-    ("rsqrt", Arithmetic, |x| x.float()?.one_over(Expr::Math("sqrt", x.dtype, vec![x.a()]))),
+    ("rsqrt", Arithmetic, |x| Some(x.float()?.number(1.0) / Expr::Math("sqrt", x.dtype, vec![x.a()]))),
     // A NaN is not less than 0, and stays.
     ("nn.relu", Kept, |x| Some(x.a().lt(x.zero()).select(x.zero(), x.a()))),
     ("nn.leaky_relu", Arithmetic, |x| {
@@ -91,13 +91,13 @@ pub const TABLE: &[Row] = &[
     }),
     ("negative", Arithmetic, |x| (x.dtype != DType::BOOL).then(|| x.negative())),
     ("sign", Kept, |x| {
-        let below = x.a().lt(x.zero()).select(x.minus_one(), x.a());
-        Some(x.a().gt(x.zero()).select(x.one(), below))
+        let below = x.a().lt(x.zero()).select(Expr::Negate(Box::new(x.number(1.0))), x.a());
+        Some(x.a().gt(x.zero()).select(x.number(1.0), below))
     }),
     ("logical_not", Tested, |x| Some(x.a().equal(x.zero()))),
-    ("isnan", Tested, |x| Some(if x.is_float() { x.a().not_equal(x.a()) } else { x.never() })),
-    ("isinf", Tested, |x| Some(if x.is_float() { x.magnitude().equal(x.infinity()) } else { x.never() })),
-    ("isfinite", Tested, |x| Some(if x.is_float() { x.magnitude().lt(x.infinity()) } else { x.always() })),
+    ("isnan", Tested, |x| Some(if x.is_float() { x.a().not_equal(x.a()) } else { truth(false) })),
+    ("isinf", Tested, |x| Some(if x.is_float() { x.magnitude().equal(x.number(f64::INFINITY)) } else { truth(false) })),
+    ("isfinite", Tested, |x| Some(if x.is_float() { x.magnitude().lt(x.number(f64::INFINITY)) } else { truth(true) })),
     ("clip", Kept, |x| x.clip()),
     ("cast", Tested, |x| Some(Expr::Convert { from: x.dtype, to: x.out, value: Box::new(x.a()) })),
     ("divide", Arithmetic, |x| x.divisible()?.infix(Infix::Div)),
@@ -110,7 +110,7 @@ pub const TABLE: &[Row] = &[
             return Some(Expr::Math("floor_divide", x.dtype, vec![x.a(), x.b()?]));
         }
         let quotient = Expr::binary(Infix::Div, x.a(), x.b()?);
-        let one_less = Expr::binary(Infix::Sub, quotient.clone(), x.one());
+        let one_less = Expr::binary(Infix::Sub, quotient.clone(), x.number(1.0));
         Some(x.rounds_up()?.select(one_less, quotient))
     }),
     ("floor_mod", Arithmetic, |x| {
@@ -128,7 +128,7 @@ pub const TABLE: &[Row] = &[
     ("logical_or", Tested, |x| x.logical(Infix::BitOr)),
     ("logical_xor", Tested, |x| x.logical(Infix::Ne)),
     ("where", Kept, |x| Some(x.a().select(x.b()?, x.args.get(2)?.clone()))),
-    (ROUND_TO_HALF, Arithmetic, |x| x.float()?.helper(ROUND_TO_HALF)),
+    (ROUND_TO_HALF, Arithmetic, |x| Some(Expr::Math(ROUND_TO_HALF, x.float()?.dtype, vec![x.a()]))),
 ];
 
 /// Rounding of a float32 to the nearest float16, which the float16 support of a device inserts; graphs from the host do
@@ -184,6 +184,10 @@ pub fn extreme(infix: Infix, dtype: DType, a: Expr, b: Expr) -> Expr {
     keeps_a.select(a, b)
 }
 
+fn truth(value: bool) -> Expr {
+    Expr::Integer(DType::BOOL, value.into())
+}
+
 impl Application<'_> {
     fn a(&self) -> Expr {
         self.args[0].clone()
@@ -203,52 +207,24 @@ impl Application<'_> {
     }
 
     fn number(&self, value: f64) -> Expr {
-        if self.is_float() { Expr::Number(self.dtype, value) } else { Expr::Integer(self.dtype, value as i128) }
+        Expr::number(self.dtype, value)
     }
 
     fn zero(&self) -> Expr {
         self.number(0.0)
     }
 
-    fn one(&self) -> Expr {
-        self.number(1.0)
-    }
-
-    fn minus_one(&self) -> Expr {
-        Expr::Negate(Box::new(self.one()))
-    }
-
-    fn infinity(&self) -> Expr {
-        self.number(f64::INFINITY)
-    }
-
     fn magnitude(&self) -> Expr {
         Expr::Math("abs", self.dtype, vec![self.a()])
-    }
-
-    fn never(&self) -> Expr {
-        Expr::Integer(DType::BOOL, 0)
-    }
-
-    fn always(&self) -> Expr {
-        Expr::Integer(DType::BOOL, 1)
     }
 
     fn math(&self) -> Option<Expr> {
         Some(Expr::Math(TABLE.iter().find(|row| row.0 == self.op.name)?.0, self.float()?.dtype, vec![self.a()]))
     }
 
-    fn helper(&self, name: &'static str) -> Option<Expr> {
-        Some(Expr::Math(name, self.dtype, vec![self.a()]))
-    }
-
     /// For integers, the rounding functions are the identity.
     fn rounding(&self) -> Option<Expr> {
         if self.is_float() { self.math() } else { Some(self.a()) }
-    }
-
-    fn one_over(&self, x: Expr) -> Option<Expr> {
-        Some(self.one() / x)
     }
 
     fn negative(&self) -> Expr {
@@ -285,7 +261,7 @@ impl Application<'_> {
     fn batch_norm(&self) -> Option<Expr> {
         self.float()?;
         let [_, gamma, beta, mean, variance] = self.args else { return None };
-        let scale = if self.op.attrs().flag("scale", true) { gamma.clone() } else { self.one() };
+        let scale = if self.op.attrs().flag("scale", true) { gamma.clone() } else { self.number(1.0) };
         let shift = if self.op.attrs().flag("center", true) { beta.clone() } else { self.zero() };
         let epsilon = self.number(self.op.attrs().float("epsilon", 1e-5));
         let deviation = Expr::Math("sqrt", self.dtype, vec![variance.clone() + epsilon]);

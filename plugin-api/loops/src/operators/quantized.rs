@@ -67,7 +67,8 @@ fn is_zero(value: &Expr) -> bool {
     matches!(value, Expr::Integer(_, 0))
 }
 
-fn integer(value: i64) -> Expr {
+/// Returns an int32.
+pub fn integer(value: i64) -> Expr {
     Expr::Integer(DType::I32, value.into())
 }
 
@@ -75,13 +76,8 @@ fn single(value: f32) -> Expr {
     Expr::Number(DType::F32, value.into())
 }
 
-/// Returns `x - zero` in int32.
-pub fn distance(dtype: DType, x: &Expr, zero: i64) -> Expr {
-    difference(dtype, x, &integer(zero))
-}
-
 /// Returns `x - zero`, saturated to int32.
-fn difference(dtype: DType, x: &Expr, zero: &Expr) -> Expr {
+pub fn difference(dtype: DType, x: &Expr, zero: &Expr) -> Expr {
     let wide = x.clone().cast(DType::I32);
     match dtype {
         _ if is_zero(zero) => wide,

@@ -5,10 +5,10 @@
 //! registers.
 
 use super::{LANES, round_up};
-use crate::nest::Place;
 use crate::nest::body::LoopBody;
+use crate::nest::{Place, product_indices};
 use crate::types::Types;
-use byoc_plugin_support::view::View;
+use byoc_plugin_support::view::{View, count};
 
 /// Sum of products over taps and channels.
 pub struct Contraction {
@@ -56,20 +56,95 @@ pub struct TapGuard {
     pub size: i64,
 }
 
+/// Contraction whose adjacent dimensions are merged where they are contiguous in all operands.
+#[derive(Debug)]
+pub struct Merged {
+    /// Operations on each sum, over the merged index space `[groups.., rows.., column]`.
+    pub body: LoopBody,
+    /// View of `a` over the merged index space.
+    pub a_view: View,
+    /// View that maps the merged index space to the matrices of `b`: to their numbers if `b` is packed, otherwise to the
+    /// positions of their first elements.
+    pub b_view: View,
+    /// Number of merged group dimensions.
+    pub groups: usize,
+    /// Number of merged row dimensions.
+    pub rows: usize,
+}
+
 impl Contraction {
     /// Returns the number of columns, the last dimension of the index space.
     pub fn columns(&self) -> i64 {
         self.body.domain.last().copied().unwrap_or(1)
     }
+
+    /// Returns the number of terms of each sum.
+    pub fn depth(&self) -> i64 {
+        self.taps.iter().map(|tap| tap.0).product::<i64>() * self.k.0
+    }
+
+    /// Merges the groups and, unless `keeps_rows`, the rows. Groups that share `b` share its packed copy.
+    pub fn merge(&self, is_packed: bool, keeps_rows: bool) -> Merged {
+        let [groups, rows] = self.parts;
+        let mut b_strides = vec![0; self.body.domain.len()];
+        let mut matrices = 1;
+        for d in (0..groups).rev().filter(|&d| self.b_groups[d] != 0) {
+            b_strides[d] = if is_packed { matrices } else { self.b_groups[d] };
+            matrices *= self.body.domain[d];
+        }
+        let row_runs = if keeps_rows { vec![1; rows] } else { vec![rows] };
+        let runs = [&[groups][..], &row_runs, &[1]].concat();
+        let (body, strides, lengths) = self.body.collapse(&[&self.a_view.strides, &b_strides], &runs);
+        let view = |i: usize, offset| View { shape: body.domain.clone(), strides: strides[i].clone(), offset };
+        let (a_view, b_view) = (view(0, self.a_view.offset), view(1, 0));
+        Merged { a_view, b_view, groups: lengths[0], rows: lengths[1..lengths.len() - 1].iter().sum(), body }
+    }
+
+    /// Returns the sizes of the sums and their strides in `a`, outermost first; neighbors that are contiguous in `a` are
+    /// merged.
+    fn sums(&self) -> Result<[(i64, i64); 3], String> {
+        let mut sums: Vec<(i64, i64)> = Vec::new();
+        let levels = self.taps.iter().map(|tap| (tap.0, tap.1)).chain([(self.k.0, self.k.1)]);
+        for level in levels.filter(|level| level.0 != 1) {
+            match sums.last_mut() {
+                Some(last) if last.1 == level.0 * level.1 => *last = (last.0 * level.0, level.1),
+                _ => sums.push(level),
+            }
+        }
+        while sums.len() < 3 {
+            sums.insert(0, (1, 0));
+        }
+        let count = sums.len();
+        <[_; 3]>::try_from(sums)
+            .map_err(|_| format!("expected a sum over at most 3 non-contiguous dimensions, found {count}"))
+    }
 }
 
-/// Tile shapes as (rows, vectors), one per vector width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tile {
-    /// Tile for 512-bit vectors.
-    pub wide: (i64, i64),
-    /// Tile for 256-bit vectors.
-    pub narrow: (i64, i64),
+impl Merged {
+    /// Returns the names of the indices.
+    pub fn vars(&self) -> Vec<String> {
+        product_indices(self.groups, self.rows)
+    }
+
+    /// Returns the dimensions of the groups.
+    pub fn group_dims(&self) -> &[i64] {
+        &self.body.domain[..self.groups]
+    }
+
+    /// Returns the dimensions of the rows but the last one, which is tiled.
+    pub fn outer_row_dims(&self) -> &[i64] {
+        &self.body.domain[self.groups..self.last_row()]
+    }
+
+    /// Returns the last dimension of the rows.
+    pub fn last_row(&self) -> usize {
+        self.groups + self.rows - 1
+    }
+
+    /// Returns the number of rows along the last dimension of the rows.
+    pub fn row_len(&self) -> i64 {
+        self.body.domain[self.last_row()]
+    }
 }
 
 /// Number of tasks along each part of the index space.
@@ -86,30 +161,16 @@ pub struct Tasks {
 /// Loop nest of a contraction.
 #[derive(Debug)]
 pub struct Schedule {
-    /// Operations on each sum, over the merged index space `[groups.., rows.., column]`.
-    pub body: LoopBody,
-    /// View of `a` over the merged index space.
-    pub a_view: View,
-    /// View that maps the merged index space to the indices of packed groups.
-    pub b_index: View,
-    /// Number of merged group dimensions.
-    pub groups: usize,
-    /// Number of merged row dimensions; the last row dimension is tiled.
-    pub rows: usize,
-    /// Number of columns.
-    pub columns: i64,
+    /// Merged index space; the last row dimension is tiled.
+    pub merged: Merged,
     /// Summation dimensions and their strides in `a`, outermost first.
     pub sums: [(i64, i64); 3],
-    /// Number of terms in each sum.
-    pub depth: i64,
     /// Number of columns in the packed `b`, including padding.
     pub padded: i64,
-    /// Tile that is accumulated in registers.
-    pub tile: Tile,
-    /// Number of groups in the packed `b`.
-    pub packed_groups: i64,
-    /// Number of elements in a packed group.
-    pub packed_size: i64,
+    /// Tile that is accumulated in registers, as rows and vectors, for vectors of 512 bits.
+    pub wide: (i64, i64),
+    /// Tile for vectors of 256 bits.
+    pub narrow: (i64, i64),
     /// Division into tasks.
     pub tasks: Tasks,
 }
@@ -120,56 +181,30 @@ impl Schedule {
     /// # Errors
     /// If the summation dimensions of `a` cannot be merged into at most three.
     pub fn new(c: &Contraction) -> Result<Schedule, String> {
-        let [groups, rows] = c.parts;
-        let columns = c.columns();
-        let group_dims = c.body.domain[..groups].to_vec();
-        // Strides that map the indices of a group to its packed group. Groups that share `b` share its packed copy.
-        let mut packed_groups = 1;
-        let mut b_index = vec![0; c.body.domain.len()];
-        for d in (0..groups).rev() {
-            if c.b_groups[d] != 0 {
-                b_index[d] = packed_groups;
-                packed_groups *= group_dims[d];
-            }
-        }
-        let (body, strides, lengths) = c.body.collapse(&[&c.a_view.strides, &b_index], &[groups, rows, 1]);
-        let a_view = View { shape: body.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
-        let b_index = View { shape: body.domain.clone(), strides: strides[1].clone(), offset: 0 };
-        let (groups, rows) = (lengths[0], lengths[1]);
-        let row_dims = &body.domain[groups..groups + rows];
-        let len = row_dims[rows - 1];
-        let outer_rows: i64 = row_dims[..rows - 1].iter().product();
-        let group_count: i64 = body.domain[..groups].iter().product();
+        let merged = c.merge(true, false);
+        let (sums, padded, len) = (c.sums()?, round_up(c.columns(), LANES), merged.row_len());
+        let (wide, narrow) = (best_tile(len, padded / 16, 32), best_tile(len, padded / 8, 16));
+        let tasks = Tasks::new(&merged, sums, padded, wide);
+        Ok(Schedule { merged, sums, padded, wide, narrow, tasks })
+    }
+}
 
-        // Summation dimensions, outermost first; neighbors that are contiguous in `a` are merged.
-        let mut dims: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
-        dims.retain(|s| s.0 != 1);
-        let mut merged_dims: Vec<(i64, i64)> = Vec::new();
-        for sum in dims {
-            match merged_dims.last_mut() {
-                Some(last_dim) if last_dim.1 == sum.0 * sum.1 => *last_dim = (last_dim.0 * sum.0, sum.1),
-                _ => merged_dims.push(sum),
-            }
-        }
-        while merged_dims.len() < 3 {
-            merged_dims.insert(0, (1, 0));
-        }
-        if merged_dims.len() > 3 {
-            let count = merged_dims.len();
-            return Err(format!("expected a sum over at most 3 non-contiguous dimensions, found {count}"));
-        }
-        let depth: i64 = merged_dims.iter().map(|m| m.0).product();
-        let padded_columns = round_up(columns, LANES);
-        let tile =
-            Tile { wide: best_tile(len, padded_columns / 16, 32), narrow: best_tile(len, padded_columns / 8, 16) };
-        let packed_size = depth * padded_columns;
-
-        // The number of tasks depends on the amount of work; the split into rows and columns minimizes the memory
-        // traffic.
+impl Tasks {
+    /// Divides a contraction: the number of tasks depends on the amount of work; the split into rows and columns minimizes
+    /// the memory traffic.
+    fn new(merged: &Merged, sums: [(i64, i64); 3], padded_columns: i64, tile: (i64, i64)) -> Tasks {
+        let (group_count, outer_rows) = (count(merged.group_dims()), count(merged.outer_row_dims()));
+        let (len, columns) = (merged.row_len(), merged.body.domain[merged.last_row() + 1]);
+        let depth: i64 = sums.iter().map(|sum| sum.0).product();
         let flops = 2 * group_count * outer_rows * len * columns * depth;
+        // Groups that are too small for separate tasks share a task.
+        let groups_per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
+        if groups_per_task > 1 {
+            return Tasks { groups: (group_count + groups_per_task - 1) / groups_per_task, rows: 1, columns: 1 };
+        }
         let target_tasks = (flops / 1_500_000).clamp(1, 24);
-        let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
-        let panels = (padded_columns / 16 + tile.wide.1 - 1) / tile.wide.1;
+        let tiles = outer_rows * ((len + tile.0 - 1) / tile.0);
+        let panels = (padded_columns / 16 + tile.1 - 1) / tile.1;
         let tasks_per_group = (target_tasks + group_count - 1) / group_count;
         let (mut row_tasks, mut column_tasks, mut min_traffic) = (1, 1, i64::MAX);
         for n in 1..=panels.min(tasks_per_group) {
@@ -180,32 +215,8 @@ impl Schedule {
             }
         }
         // The rows of a task stay in the L2 cache while the task iterates over the panels.
-        let bytes = outer_rows * len * depth.min(4 * merged_dims[2].0.max(1)) * 4;
-        row_tasks = row_tasks.max((bytes / (512 << 10)).min(tiles / 4));
-        // Groups that are too small for separate tasks share a task.
-        let groups_per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
-        let (row_tasks, column_tasks, group_tasks) = if groups_per_task > 1 {
-            (1, 1, (group_count + groups_per_task - 1) / groups_per_task)
-        } else {
-            (row_tasks, column_tasks, group_count)
-        };
-        let dims = [merged_dims[0], merged_dims[1], merged_dims[2]];
-        let tasks = Tasks { groups: group_tasks, rows: row_tasks, columns: column_tasks };
-        Ok(Schedule {
-            body,
-            a_view,
-            b_index,
-            groups,
-            rows,
-            columns,
-            sums: dims,
-            depth,
-            padded: padded_columns,
-            tile,
-            packed_groups,
-            packed_size,
-            tasks,
-        })
+        let bytes = outer_rows * len * depth.min(4 * sums[2].0.max(1)) * 4;
+        Tasks { groups: group_count, rows: row_tasks.max((bytes / (512 << 10)).min(tiles / 4)), columns: column_tasks }
     }
 }
 
@@ -280,7 +291,6 @@ impl RegisterTile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_plugin_support::view::dense_strides;
 
     /// Builds a batched matrix product of `groups` pairs of matrices, `rows` x `depth` by `depth` x `columns`.
     fn matmul(groups: i64, rows: i64, columns: i64, depth: i64) -> Contraction {
@@ -327,7 +337,7 @@ mod tests {
             "{:?}",
             batched_schedule.tasks
         );
-        assert_eq!((batched_schedule.packed_groups, batched_schedule.packed_size), (480, 8 * 16));
+        assert_eq!(batched_schedule.merged.b_view.strides[0], 1);
     }
 
     #[test]
@@ -337,10 +347,10 @@ mod tests {
         (c.taps, c.k) = (vec![(3, 800, 0), (3, 8, 0)], (8, 1, 16));
         let schedule = Schedule::new(&c).unwrap();
         assert_eq!(schedule.sums, [(1, 0), (3, 800), (24, 1)]);
-        assert_eq!(schedule.depth, 72);
+        assert_eq!(c.depth(), 72);
         c.taps = vec![(3, 8000, 0), (3, 800, 0), (3, 80, 0)];
         assert!(Schedule::new(&c).is_err());
-        assert_eq!(dense_strides(&schedule.body.domain).len(), schedule.groups + schedule.rows + 1);
+        assert_eq!(schedule.merged.body.domain.len(), schedule.merged.groups + schedule.merged.rows + 1);
     }
 
     #[test]
@@ -348,8 +358,8 @@ mod tests {
         let mut c = matmul(6, 4, 32, 8);
         c.b_groups = vec![0];
         let schedule = Schedule::new(&c).unwrap();
-        assert_eq!((schedule.packed_groups, schedule.padded), (1, 32));
-        assert!(schedule.b_index.strides.iter().all(|&stride| stride == 0));
+        assert_eq!(schedule.padded, 32);
+        assert!(schedule.merged.b_view.strides.iter().all(|&stride| stride == 0));
     }
 
     #[test]

@@ -8,27 +8,12 @@ use byoc_plugin_support::view::{View, count};
 /// Number of rows per transpose block.
 pub const TRANSPOSE_BLOCK: i64 = 64;
 
-/// Schedule of a plain loop nest: rows along the last dimension, divided into tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Points {
-    /// Number of rows.
-    pub rows: i64,
-    /// Number of points in a row.
-    pub len: i64,
-    /// Number of tasks among which the rows are divided, or the points if there is only one row.
-    pub tasks: i64,
-}
-
-impl Points {
-    /// Schedules a loop body; `None` for an empty index space.
-    pub fn new(body: &LoopBody) -> Option<Points> {
-        let (len, rows) = match body.domain.split_last() {
-            Some((&len, outer)) => (len, count(outer)),
-            None => (1, 1),
-        };
-        let tasks = tasks(len * rows * body.weight(), 65_536, 16, if rows == 1 { len } else { rows });
-        (len * rows != 0).then_some(Points { rows, len, tasks })
-    }
+/// Returns the number of tasks among which the rows of a plain loop nest are divided, or its points if there is only one
+/// row; `None` for an empty index space.
+pub fn point_tasks(body: &LoopBody) -> Option<i64> {
+    let (len, rows) = body.domain.split_last().map_or((1, 1), |(&len, outer)| (len, count(outer)));
+    let tasks = tasks(len * rows * body.weight(), 65_536, 16, if rows == 1 { len } else { rows });
+    (len * rows != 0).then_some(tasks)
 }
 
 /// Blocked transpose of two dimensions: `across` is contiguous in the source, the last dimension in the target.
@@ -36,14 +21,8 @@ impl Points {
 pub struct Transpose {
     /// Dimension that is contiguous in the source.
     pub across: usize,
-    /// Extent of the dimension `across`.
-    pub rows: i64,
-    /// Extent of the last dimension.
-    pub columns: i64,
     /// All dimensions but the last, with `across` counted in blocks.
     pub dims: Vec<i64>,
-    /// Number of blocks.
-    pub items: i64,
     /// Number of tasks.
     pub tasks: i64,
 }
@@ -59,11 +38,10 @@ impl Transpose {
             return None;
         }
         // Blocks of rows are distributed over the tasks together with the remaining dimensions.
-        let rows = outer[across];
         let mut dims = outer.to_vec();
-        dims[across] = (rows + TRANSPOSE_BLOCK - 1) / TRANSPOSE_BLOCK;
-        let items: i64 = dims.iter().product();
-        Some(Transpose { across, rows, columns, items, tasks: tasks(count(&body.domain), 32_768, 16, items), dims })
+        dims[across] = (outer[across] + TRANSPOSE_BLOCK - 1) / TRANSPOSE_BLOCK;
+        let tasks = tasks(count(&body.domain), 32_768, 16, count(&dims));
+        Some(Transpose { across, dims, tasks })
     }
 }
 
@@ -74,10 +52,6 @@ pub struct Reduction {
     pub across: bool,
     /// Number of groups that are reduced together.
     pub block: i64,
-    /// Number of blocks along the innermost dimension.
-    pub blocks: i64,
-    /// Number of blocks in the index space.
-    pub items: i64,
     /// Number of tasks.
     pub tasks: i64,
 }
@@ -91,39 +65,39 @@ impl Reduction {
         let block = if is_across { len.min(128) } else { 1 };
         let blocks = (len + block - 1) / block;
         let items = count(&x.shape[..last_dim]) * blocks;
-        Reduction { across: is_across, block, blocks, items, tasks: tasks(elements, 32_768, 16, items) }
+        Reduction { across: is_across, block, tasks: tasks(elements, 32_768, 16, items) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nest::body::{Load, Store};
+    use crate::nest::body::Access;
     use crate::nest::{Expr, Place, Stmt};
 
     fn copy(domain: &[i64], from: &[i64]) -> LoopBody {
         let view = |strides: &[i64]| View { shape: domain.to_vec(), strides: strides.to_vec(), offset: 0 };
-        let load = Load { name: "x".into(), place: Place::Input(0), view: view(from), dtype: DType::F32 };
-        let store = Store { value: "x".into(), place: Place::Output(0), view: View::dense(domain), dtype: DType::F32 };
-        LoopBody { domain: domain.to_vec(), loads: vec![load], stores: vec![store], ..LoopBody::default() }
+        let access = |place, view| vec![Access { name: "x".into(), place, view, dtype: DType::F32 }];
+        let (loads, stores) = (access(Place::Input(0), view(from)), access(Place::Output(0), View::dense(domain)));
+        LoopBody { domain: domain.to_vec(), loads, stores, ..LoopBody::default() }
     }
 
     #[test]
     fn one_row_is_divided_and_no_points_are_no_phase() {
-        assert_eq!(Points::new(&copy(&[1 << 20], &[1])), Some(Points { rows: 1, len: 1 << 20, tasks: 16 }));
-        assert_eq!(Points::new(&copy(&[3, 1 << 18], &[1 << 18, 1])).unwrap().tasks, 3, "a task has at least one row");
-        assert_eq!(Points::new(&copy(&[3, 0], &[0, 1])), None);
+        assert_eq!(point_tasks(&copy(&[1 << 20], &[1])), Some(16));
+        assert_eq!(point_tasks(&copy(&[3, 1 << 18], &[1 << 18, 1])), Some(3), "a task has at least one row");
+        assert_eq!(point_tasks(&copy(&[3, 0], &[0, 1])), None);
         let mut body = copy(&[64, 256], &[256, 1]);
-        assert_eq!(Points::new(&body).unwrap().tasks, 1);
+        assert_eq!(point_tasks(&body), Some(1));
         let exponential = Expr::Math("exp", DType::F32, vec![Expr::name("x")]);
         body.lines = vec![Stmt::value("y", DType::F32, exponential); 4];
-        assert!(Points::new(&body).unwrap().tasks > 1, "an exponential is more work");
+        assert!(point_tasks(&body) > Some(1), "an exponential is more work");
     }
 
     #[test]
     fn transposes_are_blocked_where_both_sides_are_long() {
         let transpose = Transpose::new(&copy(&[100, 32], &[1, 100])).unwrap();
-        assert_eq!((transpose.across, &transpose.dims[..], transpose.items), (0, &[2][..], 2));
+        assert_eq!((transpose.across, &transpose.dims[..]), (0, &[2][..]));
         assert_eq!(Transpose::new(&copy(&[100, 32], &[32, 1])), None, "the same innermost dimension");
         assert_eq!(Transpose::new(&copy(&[4, 32], &[1, 4])), None, "too narrow");
     }
@@ -131,8 +105,8 @@ mod tests {
     #[test]
     fn reductions_fill_the_lanes_with_kept_elements() {
         let rows = Reduction::new(&View { shape: vec![10, 300], strides: vec![0, 1], offset: 0 }, 1 << 20);
-        assert_eq!((rows.across, rows.block, rows.blocks, rows.items), (true, 128, 3, 30));
+        assert_eq!((rows.across, rows.block, rows.tasks), (true, 128, 16));
         let innermost_reduction = Reduction::new(&View { shape: vec![10], strides: vec![64], offset: 0 }, 640);
-        assert_eq!(innermost_reduction, Reduction { across: false, block: 1, blocks: 10, items: 10, tasks: 1 });
+        assert_eq!(innermost_reduction, Reduction { across: false, block: 1, tasks: 1 });
     }
 }
